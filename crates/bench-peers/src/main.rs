@@ -1,0 +1,85 @@
+//! The benchmark's workloads on other stores: LMDB, redb, fjall and RocksDB, each at the durability that is asked for.
+//!
+//! The words of the command line are those of `hither-bench run`; the loops, the data and the checks are the same code. A store
+//! that has no level equal to the one asked for refuses, rather than run at another one. The settings that decide what a
+//! figure means stand in every record and are printed with the table.
+//!
+//! `unsafe` is needed for RocksDB's C interface (`rocksdb`) and for opening LMDB's memory map (`lmdb`).
+
+mod fjall;
+mod lmdb;
+mod redb;
+mod rocksdb;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use hither_bench::cli::{exit_code, print_records};
+use hither_bench::harness::script::run_script;
+use hither_bench::harness::spec::{Durability, Medium, RunSpec};
+use hither_bench::target::{Error, Result};
+use hither_bench::workload::Kind;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Store {
+    Lmdb,
+    Redb,
+    Fjall,
+    Rocksdb,
+}
+
+/// Measures another store with hither's workloads.
+#[derive(Debug, Parser)]
+#[command(name = "hither-bench-peers", version)]
+struct Program {
+    /// The store
+    #[arg(long, value_enum)]
+    store: Store,
+    /// Prints a JSON record per workload
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    spec: RunSpec,
+}
+
+fn main() -> ExitCode {
+    let program = Program::parse();
+    match run(&program) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hither-bench-peers: {error}");
+            exit_code(&error)
+        }
+    }
+}
+
+fn run(program: &Program) -> Result<()> {
+    let spec = &program.spec;
+    let preload = Kind::LoadBatch(1000);
+    let records = match program.store {
+        Store::Lmdb => run_script(spec, preload, |directory| lmdb::Lmdb::create(spec, directory)),
+        Store::Redb => run_script(spec, preload, |directory| redb::Redb::create(spec, directory)),
+        Store::Fjall => run_script(spec, preload, |directory| fjall::Fjall::create(spec, directory)),
+        Store::Rocksdb => run_script(spec, preload, |directory| rocksdb::Rocks::create(spec, directory)),
+    }?;
+    print_records(&records, program.json)
+}
+
+/// True if each write is to survive a power loss. The two levels that peers have are *sync* and *process*; on tmpfs
+/// (medium dax) a peer's sync is the system call without a disk behind it, which its settings say.
+fn wants_sync(store: &str, spec: &RunSpec) -> Result<bool> {
+    if spec.medium == Medium::Volatile {
+        return Err(Error::Config(format!("{store} has no volatile medium")));
+    }
+    match spec.durability {
+        Durability::Sync => Ok(true),
+        Durability::Process => Ok(false),
+        Durability::Interval(time) => Err(Error::Config(format!("{store} has no durability after {} ms", Duration::as_millis(&time)))),
+    }
+}
+
+/// A line of settings.
+fn setting(name: &str, value: impl Into<String>) -> (String, String) {
+    (name.into(), value.into())
+}

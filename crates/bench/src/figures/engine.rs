@@ -1,0 +1,437 @@
+//! Runs the table: rounds of groups, yardsticks around each, rows and verdicts at the end.
+//!
+//! A run counts only if the medians of the yardsticks lie within 25 % of the scale figures (two threads, 5 M keys); otherwise
+//! the machine was disturbed, or is another one, and the table says so.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::kill::kill_and_recover;
+use super::plan::{Group, selected};
+use super::process::{Runner, build_peers, find_peers};
+use super::row::{Point, Row, table};
+use crate::harness::machine::Machine;
+use crate::harness::median;
+use crate::harness::record::write_lines;
+use crate::report::count;
+use crate::target::store::Index;
+use crate::target::{Error, Result};
+use crate::yardstick::measure::{Request, Yardsticks, between};
+use crate::yardstick::{APPEND, MAP_UNIFORM, MAP_ZIPF, Scale};
+
+/// Options of `figures`.
+#[derive(Clone, Debug, Args)]
+pub struct FiguresArgs {
+    /// Which table
+    #[arg(value_parser = ["engine"], default_value = "engine")]
+    pub table: String,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Smaller counts and one round: shows that everything runs, not how fast
+    #[arg(long)]
+    pub quick: bool,
+    /// Only rows whose short name contains this; may be repeated
+    #[arg(long, value_name = "ROW")]
+    pub only: Vec<String>,
+    /// Builds the peers' program first
+    #[arg(long)]
+    pub peers: bool,
+    /// The peers' program [default: where --peers builds it]
+    #[arg(long, value_name = "PROGRAM")]
+    pub peers_program: Option<PathBuf>,
+    /// Rounds; figures are medians [default: 3, with --quick 1]
+    #[arg(long)]
+    pub rounds: Option<u32>,
+    /// Keys [default: 5,000,000, with --quick 200,000]
+    #[arg(long)]
+    pub keys: Option<u64>,
+    /// Also measures one thread, larger values and 50 M keys, for the report
+    #[arg(long)]
+    pub full: bool,
+    /// A directory on a disk, for the rows on files [default: the temporary directory]
+    #[arg(long)]
+    pub disk: Option<PathBuf>,
+    /// Writes every record of the run to this file, for `report`
+    #[arg(long, value_name = "FILE")]
+    pub records: Option<PathBuf>,
+}
+
+/// The whole table as JSON.
+#[derive(Debug, Serialize)]
+pub struct Table {
+    /// Where and when.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// True if the yardsticks are within 25 % of the scale.
+    pub counts: bool,
+    /// Why not, if not.
+    pub disturbance: Vec<String>,
+    /// Medians of all yardsticks of the run.
+    pub yardsticks: Yardsticks,
+    /// The rows.
+    pub rows: Vec<Row>,
+}
+
+impl Table {
+    /// True if every row is as demanded and the run counts.
+    pub fn is_good(&self) -> bool {
+        self.counts && self.rows.iter().all(|row| row.verdict.is_good())
+    }
+
+    fn text(&self) -> String {
+        let show = |value: Option<f64>| value.map_or("–".into(), count);
+        let y = &self.yardsticks;
+        let mut text = table(&self.rows);
+        text += &format!(
+            "\n\nyardsticks: append limit {}/s, map get uniform {}/s, Zipf {}/s",
+            show(y.append),
+            show(y.map_uniform),
+            show(y.map_zipf)
+        );
+        for reason in &self.disturbance {
+            text += &format!("\nTHIS RUN DOES NOT COUNT: {reason}");
+        }
+        let m = &self.machine;
+        text + &format!("\ncommit {}, {}, {}, kernel {}", m.commit, m.date, m.cpu, m.kernel)
+    }
+}
+
+/// Measures and prints; true if every row is as demanded.
+pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
+    let here = std::env::current_dir().map_err(|e| Error::io("finding the current directory", e))?;
+    if args.peers {
+        build_peers(&here)?;
+    }
+    let demands = selected(&args.only);
+    if demands.is_empty() {
+        return Err(Error::Config(format!("no row is called {}", args.only.join(" or "))));
+    }
+    let peers = args.peers_program.clone().or_else(|| find_peers(&here));
+    let mut engine = Engine::new(args, Runner::new(prefix, peers)?);
+    let groups = Group::ALL.into_iter().filter(|group| group.rows().iter().any(|id| demands.iter().any(|d| d.id == *id)));
+    let groups: Vec<Group> = groups.collect();
+    for round in 0..engine.rounds {
+        for group in &groups {
+            eprintln!("round {} of {}: {group:?}", round + 1, engine.rounds);
+            engine.group(*group, round)?;
+        }
+    }
+    if args.full {
+        engine.full();
+    }
+    let row = |demand| engine.row(demand);
+    let rows = demands.into_iter().map(row).collect();
+    let table = engine.table(rows);
+    if let Some(path) = &args.records {
+        let file = std::fs::File::create(path).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
+        write_lines(&engine.runner.records, std::io::BufWriter::new(file))?;
+    }
+    print(&table, args.json)?;
+    Ok(table.is_good())
+}
+
+fn print(table: &Table, json: bool) -> Result<()> {
+    let text = if json {
+        serde_json::to_string_pretty(table).map_err(|e| Error::Config(format!("a table that cannot be written: {e}")))?
+    } else {
+        table.text()
+    };
+    writeln!(std::io::stdout(), "{text}").map_err(|e| Error::io("printing the table", e))
+}
+
+struct Engine {
+    runner: Runner,
+    points: BTreeMap<&'static str, Vec<Point>>,
+    notes: BTreeMap<&'static str, String>,
+    yardsticks: Vec<Yardsticks>,
+    rounds: u32,
+    keys: u64,
+    quick: bool,
+    disk: PathBuf,
+}
+
+const THREADS: usize = 2;
+const SCALE_KEYS: u64 = 5_000_000;
+
+impl Engine {
+    fn new(args: &FiguresArgs, runner: Runner) -> Self {
+        let keys = args.keys.unwrap_or(if args.quick { 200_000 } else { SCALE_KEYS });
+        let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
+        let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
+        Self { runner, points: BTreeMap::new(), notes: BTreeMap::new(), yardsticks: Vec::new(), rounds, keys, quick: args.quick, disk }
+    }
+
+    /// Runs a group; what fails becomes the note of its rows.
+    fn group(&mut self, group: Group, round: u32) -> Result<()> {
+        let before = self.measure_yardsticks(group)?;
+        let mut points = Vec::new();
+        let result = self.stores(group, round, &mut points);
+        let after = self.measure_yardsticks(group)?;
+        let yard = between(&before, &after);
+        for (id, numerator, basis) in points {
+            let point = match basis {
+                Basis::Itself => Some(Point { value: numerator, rate: None }),
+                Basis::Rate(rate) => Some(Point { value: numerator / rate, rate: Some(numerator) }),
+                Basis::Append => yard.append.map(|y| Point { value: numerator / y, rate: Some(numerator) }),
+                Basis::MapUniform => yard.map_uniform.map(|y| Point { value: numerator / y, rate: Some(numerator) }),
+                Basis::MapZipf => yard.map_zipf.map(|y| Point { value: numerator / y, rate: Some(numerator) }),
+            };
+            self.points.entry(id).or_default().extend(point);
+        }
+        if let Err(error) = result {
+            eprintln!("  {error}");
+            group.rows().iter().for_each(|id| self.note(id, &error));
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, id: &'static str, error: &Error) {
+        self.notes.entry(id).or_insert_with(|| error.to_string());
+    }
+
+    fn measure_yardsticks(&mut self, group: Group) -> Result<Yardsticks> {
+        let (append, map) = group.yardsticks();
+        if !append && !map {
+            return Ok(Yardsticks::default());
+        }
+        let seconds = if self.quick { 0.3 } else { 2.0 };
+        let request = Request {
+            threads: THREADS,
+            keys: self.keys,
+            append_seconds: if append { seconds } else { 0.0 },
+            gets: if map { 2 * self.keys } else { 0 },
+        };
+        let measured = self.runner.yardsticks(&request)?;
+        self.yardsticks.push(measured);
+        Ok(measured)
+    }
+
+    fn dax(&self, ops: u64) -> String {
+        format!("--keys {} --threads {THREADS} --ops {ops} --medium dax --durability sync", self.keys)
+    }
+
+    fn file(&self, keys: u64, threads: usize, durability: &str) -> String {
+        format!("--keys {keys} --threads {threads} --medium file --durability {durability} --dir {}", self.disk.display())
+    }
+
+    fn stores(&mut self, group: Group, round: u32, out: &mut Points) -> Result<()> {
+        match group {
+            Group::HashRead => self.hash_read(out),
+            Group::HashUpdate => self.hash_write("update:zipf=0.99", "update-zipf", out),
+            Group::HashMix => self.hash_write("ycsb-a", "ycsb-a", out),
+            Group::HashBatch => self.hash_batch(out),
+            Group::Ordered => self.ordered(out),
+            Group::FileProcess => self.file_process(out),
+            Group::FileSync => self.file_sync(out),
+            // Memory does not vary from round to round.
+            Group::Dram => {
+                if round == 0 {
+                    self.dram(out)
+                } else {
+                    Ok(())
+                }
+            }
+            Group::Recovery => self.recovery(out),
+        }
+    }
+
+    fn hash_read(&mut self, out: &mut Points) -> Result<()> {
+        let workloads = ["load", "get:uniform", "get:zipf=0.99", "multi-get=16:uniform", "delete"];
+        let r = self.runner.store(Index::Hash, &self.dax(2 * self.keys), &workloads)?;
+        out.push(("load-hash", r[0].ops_per_s, Basis::Append));
+        out.push(("get-uniform", r[1].ops_per_s, Basis::MapUniform));
+        out.push(("get-zipf", r[2].ops_per_s, Basis::MapZipf));
+        out.push(("multi-get-hash", r[3].ops_per_s, Basis::Rate(r[1].ops_per_s)));
+        out.push(("delete", r[4].ops_per_s, Basis::Append));
+        out.extend(r[0].media_bytes_per_key.map(|bytes| ("media-hash", bytes, Basis::Itself)));
+        Ok(())
+    }
+
+    fn hash_write(&mut self, workload: &str, id: &'static str, out: &mut Points) -> Result<()> {
+        let r = self.runner.store(Index::Hash, &self.dax(2 * self.keys), &["load", workload])?;
+        out.push((id, r[1].ops_per_s, Basis::Append));
+        Ok(())
+    }
+
+    fn hash_batch(&mut self, out: &mut Points) -> Result<()> {
+        let r = self.runner.store(Index::Hash, &self.dax(2 * self.keys), &["load-batch=16", "put-batch=16:uniform"])?;
+        out.push(("batch-load", r[0].ops_per_s, Basis::Append));
+        out.push(("batch-put", r[1].ops_per_s, Basis::Append));
+        Ok(())
+    }
+
+    fn ordered(&mut self, out: &mut Points) -> Result<()> {
+        let r = self.runner.store(Index::Ordered, &self.dax(2 * self.keys), &["load", "get:uniform", "multi-get=16:uniform"])?;
+        let scans = self.dax(self.keys / 5);
+        let s = self.runner.store(Index::Ordered, &scans, &["scan=100:uniform"])?;
+        out.push(("load-ordered", r[0].ops_per_s, Basis::Append));
+        out.push(("get-ordered-map", r[1].ops_per_s, Basis::MapUniform));
+        out.push(("multi-get-ordered", r[2].ops_per_s, Basis::Rate(r[1].ops_per_s)));
+        out.extend(r[0].media_bytes_per_key.map(|bytes| ("media-ordered", bytes, Basis::Itself)));
+        let args = scans.replace("--durability sync", "--durability process");
+        match self.runner.peer("lmdb", &args, &["get:uniform", "scan=100:uniform"]) {
+            Ok(lmdb) => {
+                out.push(("get-ordered-lmdb", r[1].ops_per_s, Basis::Rate(lmdb[0].ops_per_s)));
+                out.push(("scan", s[0].ops_per_s, Basis::Rate(lmdb[1].ops_per_s)));
+            }
+            Err(error) => ["get-ordered-lmdb", "scan"].iter().for_each(|id| self.note(id, &error)),
+        }
+        Ok(())
+    }
+
+    fn file_process(&mut self, out: &mut Points) -> Result<()> {
+        let args = self.file(self.keys, THREADS, "process");
+        let lmdb = self.runner.peer("lmdb", &args, &["load-batch=1000"])?[0].ops_per_s;
+        for (index, id) in [(Index::Hash, "file-load-hash"), (Index::Ordered, "file-load-ordered")] {
+            let r = self.runner.store(index, &args, &["load"])?;
+            out.push((id, r[0].ops_per_s, Basis::Rate(lmdb)));
+        }
+        Ok(())
+    }
+
+    fn file_sync(&mut self, out: &mut Points) -> Result<()> {
+        let limits = format!(" --seconds {} --sample-every 1", if self.quick { 0.5 } else { 4.0 });
+        let args = |engine: &Self, threads| engine.file(2_000_000, threads, "sync") + &limits;
+        let one = self.runner.store(Index::Hash, &args(self, 1), &["load"])?[0].ops_per_s;
+        let many = self.runner.store(Index::Hash, &args(self, 32), &["load"])?[0].ops_per_s;
+        out.push(("file-sync-32", many, Basis::Rate(one)));
+        let mut best = None;
+        for peer in ["lmdb", "redb", "rocksdb", "fjall"] {
+            match self.runner.peer(peer, &args(self, 1), &["load"]) {
+                Ok(r) => best = Some(r[0].ops_per_s.max(best.unwrap_or(0.0))),
+                Err(error) => self.note("file-sync-1", &error),
+            }
+        }
+        out.extend(best.map(|best| ("file-sync-1", one, Basis::Rate(best))));
+        Ok(())
+    }
+
+    fn dram(&mut self, out: &mut Points) -> Result<()> {
+        for (index, id) in [(Index::Hash, "dram-hash"), (Index::Ordered, "dram-ordered")] {
+            for fifths in [3, 4, 5, 6] {
+                let args = format!("--keys {} --threads {THREADS}", self.keys / 5 * fifths);
+                let r = self.runner.store(index, &args, &["load"])?;
+                out.extend(r[0].dram_bytes_per_key.map(|bytes| (id, bytes, Basis::Itself)));
+            }
+        }
+        Ok(())
+    }
+
+    fn recovery(&mut self, out: &mut Points) -> Result<()> {
+        for (index, id) in [(Index::Hash, "recovery-hash"), (Index::Ordered, "recovery-ordered")] {
+            match kill_and_recover(&self.runner, index, self.keys, THREADS) {
+                Ok(recovered) => out.push((id, recovered.per_thread(), Basis::Itself)),
+                Err(error) => self.note(id, &error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records for the report only: one thread, larger values, many keys.
+    fn full(&mut self) {
+        let k = self.keys;
+        let sized = |keys: u64, bytes: u32| format!("--keys {keys} --ops {keys} --value-bytes {bytes} --threads {THREADS}");
+        let scripts = [
+            format!("--keys {k} --ops {k} --threads 1"),
+            sized(k, 100),
+            sized(k / 5, 1024),
+            sized(k / 200, 65_536),
+            format!("--keys {} --ops {} --threads {THREADS}", k * 10, k * 2),
+        ];
+        for args in scripts {
+            for (index, workloads) in [
+                (Index::Hash, &["load", "get:uniform", "update:zipf=0.99"][..]),
+                (Index::Ordered, &["load", "get:uniform", "scan=100:uniform"]),
+            ] {
+                eprintln!("full: {} {args}", index.store_name());
+                if let Err(error) = self.runner.store(index, &args, workloads) {
+                    eprintln!("  {error}");
+                }
+            }
+        }
+    }
+
+    fn row(&self, demand: super::row::Demand) -> Row {
+        let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
+        let note = self.notes.get(demand.id).cloned().unwrap_or_default();
+        Row::new(demand, points, demand.id.starts_with("dram-"), note)
+    }
+
+    fn table(&self, rows: Vec<Row>) -> Table {
+        let all = |f: fn(&Yardsticks) -> Option<f64>| median(&self.yardsticks.iter().filter_map(f).collect::<Vec<_>>());
+        let on_huge = self.yardsticks.iter().filter_map(|y| y.append_on_huge_pages).reduce(|a, b| a && b);
+        let yardsticks = Yardsticks {
+            append_on_huge_pages: on_huge,
+            append: all(|y| y.append),
+            map_uniform: all(|y| y.map_uniform),
+            map_zipf: all(|y| y.map_zipf),
+        };
+        let disturbance = disturbances(&yardsticks, self.keys, self.quick);
+        Table { machine: Machine::here(), counts: disturbance.is_empty(), disturbance, yardsticks, rows }
+    }
+}
+
+type Points = Vec<(&'static str, f64, Basis)>;
+
+/// What a rate is divided by.
+#[derive(Clone, Copy, Debug)]
+enum Basis {
+    Itself,
+    Rate(f64),
+    Append,
+    MapUniform,
+    MapZipf,
+}
+
+fn disturbances(y: &Yardsticks, keys: u64, quick: bool) -> Vec<String> {
+    if quick || keys != SCALE_KEYS {
+        return vec!["it has smaller or other counts than the demands are for".into()];
+    }
+    let outside = |scale: &Scale, value: Option<f64>| {
+        let value = value.filter(|value| !scale.admits(*value))?;
+        let range = format!("{} to {}", count(scale.range.0), count(scale.range.1));
+        Some(format!("{} is {}/s, not within 25 % of {range}/s: the machine is disturbed or another one", scale.name, count(value)))
+    };
+    let small_pages = (y.append_on_huge_pages == Some(false))
+        .then(|| "the append limit ran on small pages: the kernel refused huge ones on /dev/shm".into());
+    [small_pages, outside(&APPEND, y.append), outside(&MAP_UNIFORM, y.map_uniform), outside(&MAP_ZIPF, y.map_zipf)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disturbed_run_does_not_count() {
+        let with = |append, map_uniform| Yardsticks { append: Some(append), map_uniform: Some(map_uniform), ..Yardsticks::default() };
+        assert!(disturbances(&with(8e6, 20e6), SCALE_KEYS, false).is_empty());
+        assert_eq!(disturbances(&with(4e6, 9e6), SCALE_KEYS, false).len(), 2);
+        assert_eq!(disturbances(&with(8e6, 20e6), 1000, false).len(), 1);
+        assert_eq!(disturbances(&with(8e6, 20e6), SCALE_KEYS, true).len(), 1);
+    }
+
+    #[test]
+    fn a_table_with_a_short_row_or_that_does_not_count_is_not_good() {
+        let table = |counts, rows| Table {
+            machine: Machine::default(),
+            counts,
+            disturbance: vec!["why".into()],
+            yardsticks: Yardsticks::default(),
+            rows,
+        };
+        let row = |value| Row::new(super::super::plan::DEMANDS[0], &[Point { value, rate: None }], false, String::new());
+        assert!(table(true, vec![row(0.9), row(0.65)]).is_good());
+        assert!(!table(true, vec![row(0.9), row(0.1)]).is_good());
+        assert!(!table(false, vec![row(0.9)]).is_good());
+        assert!(table(false, vec![]).text().contains("DOES NOT COUNT: why"));
+    }
+}

@@ -1,0 +1,136 @@
+//! The processes of the figures: this program again with another command, and the peers' program.
+//!
+//! Each prints JSON lines on standard output and messages on standard error. A process that fails is an error of the rows that
+//! wait for it, not of the whole table.
+//!
+//! Thread safety: one process at a time, so that nothing disturbs what is measured.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::harness::record::{Record, read_lines};
+use crate::target::store::Index;
+use crate::target::{Error, Result};
+use crate::yardstick::measure::{Request, Yardsticks};
+
+/// Starts processes and keeps every record.
+pub struct Runner {
+    program: PathBuf,
+    prefix: Vec<OsString>,
+    peers: Option<PathBuf>,
+    /// Everything measured so far.
+    pub records: Vec<Record>,
+}
+
+/// The peers' program below a workspace, if it was built.
+pub fn find_peers(start: &Path) -> Option<PathBuf> {
+    let name = "hither-bench-peers";
+    let below = |dir: PathBuf| [dir.join("release").join(name)].into_iter().find(|p| p.is_file());
+    let shared = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).and_then(below);
+    shared.or_else(|| start.ancestors().find_map(|dir| below(dir.join("crates/bench-peers/target"))))
+}
+
+/// Builds the peers' program with Cargo.
+pub fn build_peers(start: &Path) -> Result<()> {
+    let manifest = start.ancestors().map(|dir| dir.join("crates/bench-peers/Cargo.toml")).find(|p| p.is_file());
+    let manifest = manifest.ok_or_else(|| Error::Config("the peers are built from the source tree: run this inside it".into()))?;
+    let status = Command::new("cargo").args(["build", "--release", "--manifest-path"]).arg(&manifest).status();
+    match status.map_err(|e| Error::io("starting cargo", e))?.success() {
+        true => Ok(()),
+        false => Err(Error::Config("the peers do not build (they need librocksdb-dev)".into())),
+    }
+}
+
+impl Runner {
+    /// This program, with the words that come before its commands (`bench` inside `hither`).
+    pub fn new(prefix: &[OsString], peers: Option<PathBuf>) -> Result<Self> {
+        let program = std::env::current_exe().map_err(|e| Error::io("finding this program", e))?;
+        Ok(Self { program, prefix: prefix.to_vec(), peers, records: Vec::new() })
+    }
+
+    /// True if rows against peers can be measured.
+    pub fn has_peers(&self) -> bool {
+        self.peers.is_some()
+    }
+
+    /// A command of this program.
+    pub fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.prefix).arg(name).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    }
+
+    /// Runs hither with the words of `args`.
+    pub fn store(&mut self, index: Index, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
+        let command = self.command("run");
+        self.records_of(command, index.store_name(), args, workloads)
+    }
+
+    /// Runs a peer with the words of `args`.
+    pub fn peer(&mut self, name: &str, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
+        let program = self.peers.clone().ok_or_else(|| Error::Config("the peers are not built (--peers builds them)".into()))?;
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        self.records_of(command, name, args, workloads)
+    }
+
+    fn records_of(&mut self, mut command: Command, store: &str, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
+        command.args(["--json", "--store", store]).args(args.split_whitespace());
+        workloads.iter().for_each(|workload| {
+            command.args(["-w", workload]);
+        });
+        let records = read_lines(output(command)?.as_slice())?;
+        if records.len() != workloads.len() {
+            return Err(Error::Config(format!("{store} gave {} records for {} workloads", records.len(), workloads.len())));
+        }
+        self.records.extend(records.iter().cloned());
+        Ok(records)
+    }
+
+    /// Runs the yardsticks.
+    pub fn yardsticks(&self, request: &Request) -> Result<Yardsticks> {
+        let mut command = self.command("yardstick");
+        command.arg("--json").args(["--threads", &request.threads.to_string(), "--keys", &request.keys.to_string()]);
+        command.args(["--seconds", &request.append_seconds.to_string(), "--gets", &request.gets.to_string()]);
+        json(&output(command)?)
+    }
+}
+
+/// Runs a command to its end; its standard output.
+pub fn output(mut command: Command) -> Result<Vec<u8>> {
+    let name = format!("{:?}", command.get_program());
+    let output = command.stderr(Stdio::piped()).output().map_err(|e| Error::io(format!("starting {name}"), e))?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    let last = message.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
+    Err(Error::Config(format!("{last} ({})", output.status)))
+}
+
+/// Reads one JSON value.
+pub fn json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| Error::Config(format!("a measuring process gave no JSON: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_process_is_told_by_its_last_line() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first >&2; echo disk full >&2; exit 3"]);
+        let message = output(command).expect_err("it failed").to_string();
+        assert!(message.contains("disk full") && !message.contains("first"), "{message}");
+    }
+
+    #[test]
+    fn missing_peers_are_an_error_with_the_remedy() {
+        let mut runner = Runner::new(&[], None).expect("this program");
+        let message = runner.peer("lmdb", "", &["load"]).expect_err("no peers").to_string();
+        assert!(message.contains("--peers"), "{message}");
+        assert!(!runner.has_peers());
+    }
+}

@@ -1,0 +1,207 @@
+//! A row of the table: what was measured, what is demanded, and the verdict.
+//!
+//! Thread safety: plain values.
+
+use serde::Serialize;
+
+use crate::harness::median;
+use crate::report::count;
+
+/// What a row's value is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// Times the append limit.
+    Append,
+    /// Times the map's gets of the same distribution.
+    Map,
+    /// Times LMDB.
+    Lmdb,
+    /// Times the best peer.
+    BestPeer,
+    /// Times the same store's single gets.
+    SingleGet,
+    /// Times the same store's single thread.
+    OneThread,
+    /// Bytes per key; less is better.
+    BytesPerKey,
+    /// Entries per second and thread.
+    EntriesPerThread,
+}
+
+impl Unit {
+    /// True if less is better.
+    pub fn less_is_better(self) -> bool {
+        self == Unit::BytesPerKey
+    }
+
+    /// The value with its unit.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Unit::Append => format!("{value:.2} × append"),
+            Unit::Map => format!("{value:.2} × map"),
+            Unit::Lmdb => format!("{value:.2} × LMDB"),
+            Unit::BestPeer => format!("{value:.2} × best peer"),
+            Unit::SingleGet => format!("{value:.2} × single"),
+            Unit::OneThread => format!("{value:.1} × 1 thread"),
+            Unit::BytesPerKey => format!("{value:.1} B"),
+            Unit::EntriesPerThread => format!("{}/s", count(value)),
+        }
+    }
+}
+
+/// A figure that is demanded.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Demand {
+    /// Short name, for `--only`.
+    pub id: &'static str,
+    /// What it is.
+    pub name: &'static str,
+    /// What its value is counted in.
+    pub unit: Unit,
+    /// It must reach this.
+    pub at_least: f64,
+    /// It should reach this.
+    pub aim: f64,
+}
+
+/// The judgement of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The aim is reached.
+    Aim,
+    /// The demand is met.
+    Met,
+    /// The demand is not met.
+    Short,
+    /// Nothing was measured: counts as short.
+    NotMeasured,
+}
+
+impl Verdict {
+    /// True if the row is as demanded.
+    pub fn is_good(self) -> bool {
+        matches!(self, Verdict::Aim | Verdict::Met)
+    }
+
+    /// The word in the table.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Aim => "aim reached",
+            Verdict::Met => "met",
+            Verdict::Short => "SHORT",
+            Verdict::NotMeasured => "NOT MEASURED",
+        }
+    }
+}
+
+/// A measured row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What is demanded.
+    #[serde(flatten)]
+    pub demand: Demand,
+    /// The median over the rounds (the worst of several sizes for DRAM).
+    pub value: Option<f64>,
+    /// Each round's value.
+    pub rounds: Vec<f64>,
+    /// The median rate behind a ratio, per second.
+    pub rate: Option<f64>,
+    /// The judgement.
+    pub verdict: Verdict,
+    /// What else to know, for example why nothing was measured.
+    pub note: String,
+}
+
+/// One round's contribution to a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The value in the row's unit.
+    pub value: f64,
+    /// The rate behind it, if it is a ratio.
+    pub rate: Option<f64>,
+}
+
+impl Row {
+    /// Joins the rounds: medians, or the worst if `worst`.
+    pub fn new(demand: Demand, points: &[Point], worst: bool, note: String) -> Self {
+        let rounds: Vec<f64> = points.iter().map(|p| p.value).filter(|v| v.is_finite()).collect();
+        let worst_of = || rounds.iter().copied().reduce(if demand.unit.less_is_better() { f64::max } else { f64::min });
+        let value = if worst { worst_of() } else { median(&rounds) };
+        let rate = median(&points.iter().filter_map(|p| p.rate).collect::<Vec<_>>());
+        let verdict = value.map_or(Verdict::NotMeasured, |value| judge(&demand, value));
+        Self { demand, value, rounds, rate, verdict, note }
+    }
+}
+
+fn judge(demand: &Demand, value: f64) -> Verdict {
+    let reaches = |bound: f64| if demand.unit.less_is_better() { value <= bound } else { value >= bound };
+    match (reaches(demand.aim), reaches(demand.at_least)) {
+        (true, _) => Verdict::Aim,
+        (_, true) => Verdict::Met,
+        _ => Verdict::Short,
+    }
+}
+
+/// The table for people, aligned.
+pub fn table(rows: &[Row]) -> String {
+    let head = ["figure", "value", "per second", "demand", "aim", "verdict"].map(String::from);
+    let line = |row: &Row| {
+        let d = &row.demand;
+        [
+            d.name.to_string(),
+            row.value.map_or("–".into(), |value| d.unit.show(value)),
+            row.rate.map_or("–".into(), count),
+            d.unit.show(d.at_least),
+            d.unit.show(d.aim),
+            if row.note.is_empty() { row.verdict.word().to_string() } else { format!("{} ({})", row.verdict.word(), row.note) },
+        ]
+    };
+    let lines: Vec<[String; 6]> = std::iter::once(head).chain(rows.iter().map(line)).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let pad = |line: &[String; 6]| {
+        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_string()
+    };
+    lines.iter().map(pad).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Demand = Demand { id: "a", name: "load", unit: Unit::Append, at_least: 0.65, aim: 0.85 };
+    const SIZE: Demand = Demand { id: "b", name: "DRAM", unit: Unit::BytesPerKey, at_least: 20.0, aim: 16.0 };
+
+    fn row(demand: Demand, values: &[f64], worst: bool) -> Row {
+        let points: Vec<Point> = values.iter().map(|&value| Point { value, rate: Some(value * 2.0) }).collect();
+        Row::new(demand, &points, worst, String::new())
+    }
+
+    #[test]
+    fn verdicts_in_both_directions() {
+        let verdict = |demand, value| row(demand, &[value], false).verdict;
+        assert_eq!(
+            [0.9, 0.85, 0.7, 0.65, 0.6].map(|v| verdict(RATE, v)),
+            [Verdict::Aim, Verdict::Aim, Verdict::Met, Verdict::Met, Verdict::Short]
+        );
+        assert_eq!([15.0, 18.0, 20.5].map(|v| verdict(SIZE, v)), [Verdict::Aim, Verdict::Met, Verdict::Short]);
+        assert_eq!(row(RATE, &[], false).verdict, Verdict::NotMeasured);
+        assert!(!Verdict::NotMeasured.is_good());
+    }
+
+    #[test]
+    fn medians_and_worst() {
+        assert_eq!(row(RATE, &[0.5, 0.9, 0.7], false).value, Some(0.7));
+        assert_eq!(row(SIZE, &[15.0, 19.0, 17.0], true).value, Some(19.0));
+        assert_eq!(row(RATE, &[0.5, f64::NAN], false).rounds, [0.5]);
+    }
+
+    #[test]
+    fn the_table_names_what_is_short() {
+        let text = table(&[row(RATE, &[0.6], false), row(SIZE, &[], false)]);
+        assert!(text.contains("0.60 × append") && text.contains("SHORT") && text.contains("NOT MEASURED"), "{text}");
+    }
+}

@@ -1,0 +1,115 @@
+//! The closed loop: as many operations as the threads can do.
+//!
+//! One call in `sample_every` is timed; the clock of that call also tells whether the time is up, so that the loop reads no
+//! other clock. Warm-up operations come first and are followed by the barrier.
+
+use std::time::{Duration, Instant};
+
+use super::latency::Latencies;
+use super::team::{Member, Outcome, Team};
+use super::worker::Worker;
+use crate::target::{Result, Session, Target};
+use crate::workload::stream::Stream;
+
+/// How long and how closely to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Closed {
+    /// Measured operations of all threads (load and delete: every key once).
+    pub ops: u64,
+    /// Operations of all threads before the clock starts; kinds that touch each key once have none.
+    pub warmup_ops: u64,
+    /// Ends the measurement even if operations are left.
+    pub at_most: Duration,
+    /// One call in this many is timed.
+    pub sample_every: u32,
+}
+
+impl Closed {
+    /// Runs it.
+    pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Outcome> {
+        let threads = team.threads as u64;
+        let whole = team.workload.kind.write_share() >= 1.0 && !repeats(team.workload.kind);
+        let group = team.workload.kind.group();
+        // Whole groups, so that a group does not begin in the warm-up and end after it.
+        let warmup = if whole { 0 } else { self.warmup_ops / threads / group * group };
+        let count = warmup + self.ops.div_ceil(threads);
+        team.run(count, |member| self.drive(member, warmup, team.keys))
+    }
+
+    fn drive<S: Session>(&self, member: Member<'_, S>, warmup: u64, keys: u64) -> Result<Outcome> {
+        let Member { mut worker, mut stream, barrier, .. } = member;
+        let keep = stream.remaining().saturating_sub(warmup);
+        let warmed = run_down(&mut worker, &mut stream, keep);
+        barrier.wait();
+        warmed?;
+        let checked_before = worker.checked();
+        let (mut latencies, mut ops) = (Latencies::default(), 0);
+        let started = Instant::now();
+        let mut now = started;
+        while stream.remaining() > 0 && now.duration_since(started) < self.at_most {
+            let before = Instant::now();
+            ops += worker.call(&mut stream)?;
+            now = Instant::now();
+            latencies.record(now.duration_since(before));
+            for _ in 1..self.sample_every {
+                if stream.remaining() == 0 {
+                    break;
+                }
+                ops += worker.call(&mut stream)?;
+            }
+        }
+        let ended = Instant::now();
+        worker.finish(keys)?;
+        Ok(Outcome { ops, checked: worker.checked() - checked_before, started, ended, latencies })
+    }
+}
+
+fn repeats(kind: crate::workload::Kind) -> bool {
+    use crate::workload::Kind;
+    matches!(kind, Kind::Update | Kind::PutBatch(_) | Kind::Rmw)
+}
+
+fn run_down<S: Session>(worker: &mut Worker<'_, S>, stream: &mut Stream, keep: u64) -> Result<()> {
+    while stream.remaining() > keep {
+        worker.call(stream)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::map::MapTarget;
+    use crate::workload::Workload;
+    use crate::workload::data::DataSet;
+
+    fn measure(target: &MapTarget, workload: &str, ops: u64, epoch: u32) -> Result<Outcome> {
+        let (data, workload) = (DataSet::new(8, 8, 3), workload.parse::<Workload>().expect("valid"));
+        let team = Team { target, data: &data, workload: &workload, threads: 2, keys: 10_001, seed: 1, epoch };
+        Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sample_every: 8 }.run(&team)
+    }
+
+    #[test]
+    fn counts_checks_and_samples() {
+        let map = MapTarget::new(10_001);
+        assert_eq!(measure(&map, "load", 0, 0).expect("load").ops, 10_001);
+        let got = measure(&map, "get:zipf", 20_000, 1).expect("get");
+        assert_eq!((got.ops, got.checked), (20_000, 20_000));
+        assert_eq!(got.latencies.count(), 2_500);
+        assert_eq!(measure(&map, "ycsb-d", 20_000, 2).expect("mix").ops, 20_000);
+        assert_eq!(measure(&map, "multi-get=16:uniform", 16_000, 3).expect("multi-get").ops, 16_000);
+        assert_eq!(measure(&map, "delete", 0, 4).expect("delete").ops, 10_001);
+        assert!(measure(&map, "get", 100, 5).is_err(), "a missing key is an error, not a fast read");
+    }
+
+    #[test]
+    fn verification_sees_presence_and_absence() {
+        let (map, data, workload) = (MapTarget::new(10), DataSet::new(8, 8, 3), "load".parse::<Workload>().expect("valid"));
+        let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 500, seed: 1, epoch: 0 };
+        assert_eq!(team.verify(false).expect("empty"), 500);
+        assert!(team.verify(true).is_err());
+        Closed { ops: 0, warmup_ops: 0, at_most: Duration::from_secs(9), sample_every: 1 }.run(&team).expect("load");
+        assert_eq!(team.verify(true).expect("full"), 500);
+        assert!(team.verify(false).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! The JSON record of a measurement: one line per workload. [`FIELDS`] is what every reader may count on.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::latency::Quantiles;
+use super::machine::Machine;
+use crate::target::{Error, Result};
+
+/// Fields that every record has.
+pub const FIELDS: [&str; 16] = [
+    "store",
+    "workload",
+    "distribution",
+    "threads",
+    "keys",
+    "key_bytes",
+    "value_bytes",
+    "medium",
+    "durability",
+    "ops_per_s",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "dram_bytes_per_key",
+    "media_bytes_per_key",
+    "commit",
+];
+
+/// One measured workload: medians over its runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The store, for example `hither-hash` or `lmdb`.
+    pub store: String,
+    /// The workload's name.
+    pub workload: String,
+    /// The distribution of keys.
+    pub distribution: String,
+    /// Threads.
+    pub threads: usize,
+    /// Keys in the store.
+    pub keys: u64,
+    /// Length of a key.
+    pub key_bytes: usize,
+    /// Length of a value.
+    pub value_bytes: usize,
+    /// `dax` (forced on tmpfs), `file` or `volatile`.
+    pub medium: String,
+    /// `sync`, `interval=MS` or `process`.
+    pub durability: String,
+    /// `closed` or `open`.
+    pub mode: String,
+    /// The rate that the open loop was asked for.
+    pub target_ops_per_s: Option<f64>,
+    /// Operations of a run: keys, or scans.
+    pub ops: u64,
+    /// Median rate.
+    pub ops_per_s: f64,
+    /// The rate of each run.
+    pub runs: Vec<f64>,
+    /// Median latency; like the next four, the median over the runs.
+    pub p50_us: f64,
+    /// 99 %.
+    pub p99_us: f64,
+    /// 99.9 %.
+    pub p999_us: f64,
+    /// 99.99 %.
+    pub p9999_us: f64,
+    /// Slowest timed call.
+    pub max_us: f64,
+    /// `RssAnon` after the load minus before the open, per key.
+    pub dram_bytes_per_key: Option<f64>,
+    /// Bytes of pairs on the medium after the load, per key.
+    pub media_bytes_per_key: Option<f64>,
+    /// Values and pairs that were read and checked, byte by byte, in a run.
+    pub checked: u64,
+    /// Settings of the store that decide what the figure means.
+    pub settings: BTreeMap<String, String>,
+    /// Where and when.
+    #[serde(flatten)]
+    pub machine: Machine,
+}
+
+impl Record {
+    /// Copies quantiles into the record.
+    pub fn set_quantiles(&mut self, q: &Quantiles) {
+        (self.p50_us, self.p99_us, self.p999_us, self.p9999_us, self.max_us) = (q.p50_us, q.p99_us, q.p999_us, q.p9999_us, q.max_us);
+    }
+
+    /// Workload and distribution in one word.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.workload, self.distribution)
+    }
+}
+
+/// Writes records, a line each.
+pub fn write_lines(records: &[Record], mut out: impl Write) -> Result<()> {
+    for record in records {
+        let line = serde_json::to_string(record).map_err(|e| Error::Config(format!("a record that cannot be written: {e}")))?;
+        writeln!(out, "{line}").map_err(|e| Error::io("writing records", e))?;
+    }
+    Ok(())
+}
+
+/// Reads records; empty lines are skipped, a wrong one is an error with its number.
+pub fn read_lines(input: impl BufRead) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for (i, line) in input.lines().enumerate() {
+        let line = line.map_err(|e| Error::io("reading records", e))?;
+        if !line.trim().is_empty() {
+            records.push(serde_json::from_str(&line).map_err(|e| Error::Config(format!("line {} is not a record: {e}", i + 1)))?);
+        }
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_every_promised_field_and_returns() {
+        let record = Record { store: "x".into(), keys: 3, machine: Machine::here(), runs: vec![1.0, 2.5], ..Record::default() };
+        let value = serde_json::to_value(&record).expect("a value");
+        for field in FIELDS.into_iter().chain(["date", "cpu", "p9999_us"]) {
+            assert!(value.get(field).is_some(), "{field} is missing");
+        }
+        let mut bytes = Vec::new();
+        write_lines(&[record.clone(), Record::default()], &mut bytes).expect("written");
+        assert_eq!(read_lines(bytes.as_slice()).expect("read"), vec![record, Record::default()]);
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        let message = read_lines("\n{}\n".as_bytes()).expect_err("not a record").to_string();
+        assert!(message.contains("line 2"), "{message}");
+    }
+}

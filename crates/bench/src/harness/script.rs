@@ -1,0 +1,171 @@
+//! Runs the workloads of a request on a fresh store, several times, and makes records of medians.
+//!
+//! If the first workload does not load, the keys are loaded first without a record. DRAM and media per key are taken right
+//! after the load. Each run has a new directory, removed afterwards.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::closed::Closed;
+use super::latency::{Latencies, Quantiles};
+use super::machine::Machine;
+use super::open::Open;
+use super::record::Record;
+use super::spec::RunSpec;
+use super::team::{Outcome, Team};
+use super::{median, memory, pin};
+use crate::target::{Error, Result, Target};
+use crate::workload::data::DataSet;
+use crate::workload::{Distribution, Kind, Workload};
+
+/// What one run says about one workload.
+struct Sample {
+    workload: Workload,
+    outcome: Outcome,
+    quantiles: Quantiles,
+}
+
+struct Run {
+    samples: Vec<Sample>,
+    dram: Option<f64>,
+    media: Option<f64>,
+    name: String,
+    settings: Vec<(String, String)>,
+}
+
+/// Measures everything in `spec`; `make` opens a new store in an empty directory. `preload` is how keys get in if the script
+/// does not say so itself.
+pub fn run_script<T: Target>(spec: &RunSpec, preload: Kind, make: impl Fn(&Path) -> Result<T>) -> Result<Vec<Record>> {
+    spec.validate()?;
+    pin::prepare();
+    let runs = (0..spec.runs).map(|_| one_run(spec, preload, &make)).collect::<Result<Vec<_>>>()?;
+    let machine = Machine::here();
+    let phases = runs.first().map_or(0, |run| run.samples.len());
+    Ok((0..phases).map(|phase| join(spec, &runs, phase, &machine)).collect())
+}
+
+fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Result<T>) -> Result<Run> {
+    let parent = spec.directory();
+    let in_parent = || format!("making a directory in {}", parent.display());
+    let directory = tempfile::Builder::new().prefix("hither-bench-").tempdir_in(&parent).map_err(|e| Error::io(in_parent(), e))?;
+    // The first histogram brings the allocator's pages in, so that they are not counted to the store.
+    drop(Latencies::default());
+    let before = memory::anonymous_bytes();
+    let target = make(directory.path())?;
+    let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
+    let mut script = spec.workloads.clone();
+    let implicit = script.first().is_none_or(|w| !w.kind.loads());
+    if implicit {
+        script.insert(0, Workload { kind: preload, distribution: Distribution::Uniform });
+    }
+    let mut run = Run { samples: Vec::new(), dram: None, media: None, name: target.name().into(), settings: target.settings() };
+    for (phase, workload) in script.iter().enumerate() {
+        let team =
+            Team { target: &target, data: &data, workload, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: phase as u32 };
+        let outcome = measure(spec, &team, implicit && phase == 0)?;
+        if phase == 0 {
+            let per_key = |bytes: u64| bytes as f64 / outcome.ops.max(1) as f64;
+            run.dram = before.zip(memory::anonymous_bytes()).map(|(before, after)| per_key(after.saturating_sub(before)));
+            run.media = target.media_bytes().map(per_key);
+        }
+        if !(implicit && phase == 0) {
+            let quantiles = outcome.latencies.quantiles();
+            run.samples.push(Sample { workload: *workload, outcome, quantiles });
+        }
+    }
+    if spec.verify {
+        let last = script.last().expect("a script has a load");
+        let team =
+            Team { target: &target, data: &data, workload: last, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 200 };
+        team.verify(!matches!(last.kind, Kind::Delete))?;
+    }
+    Ok(run)
+}
+
+fn measure<T: Target>(spec: &RunSpec, team: &Team<'_, T>, preload: bool) -> Result<Outcome> {
+    let at_most = if preload { Duration::from_secs(3600) } else { Duration::from_secs_f64(spec.seconds) };
+    match spec.rate {
+        Some(rate) if !team.workload.kind.loads() => Open { rate, ops: spec.ops(), at_most }.run(team),
+        _ => Closed { ops: spec.ops(), warmup_ops: spec.warmup(), at_most, sample_every: spec.sample_every }.run(team),
+    }
+}
+
+fn join(spec: &RunSpec, runs: &[Run], phase: usize, machine: &Machine) -> Record {
+    let samples: Vec<&Sample> = runs.iter().map(|run| &run.samples[phase]).collect();
+    let first = samples[0];
+    let middle = |f: fn(&Quantiles) -> f64| median(&samples.iter().map(|s| f(&s.quantiles)).collect::<Vec<_>>()).unwrap_or(0.0);
+    let per_key = |f: fn(&Run) -> Option<f64>| median(&runs.iter().filter_map(f).collect::<Vec<_>>());
+    let rates: Vec<f64> = samples.iter().map(|s| s.outcome.ops_per_s()).collect();
+    let open = spec.rate.filter(|_| !first.workload.kind.loads());
+    let mut record = Record {
+        store: runs[0].name.clone(),
+        workload: first.workload.name(),
+        distribution: first.workload.distribution.to_string(),
+        threads: spec.threads,
+        keys: spec.keys,
+        key_bytes: spec.key_bytes,
+        value_bytes: spec.value_bytes,
+        medium: spec.medium.to_string(),
+        durability: spec.durability.to_string(),
+        mode: if open.is_some() { "open" } else { "closed" }.into(),
+        target_ops_per_s: open,
+        ops: first.outcome.ops,
+        ops_per_s: median(&rates).unwrap_or(0.0),
+        runs: rates,
+        dram_bytes_per_key: per_key(|run| run.dram),
+        media_bytes_per_key: per_key(|run| run.media),
+        checked: first.outcome.checked,
+        settings: runs[0].settings.iter().cloned().collect(),
+        machine: machine.clone(),
+        ..Record::default()
+    };
+    record.set_quantiles(&Quantiles {
+        p50_us: middle(|q| q.p50_us),
+        p99_us: middle(|q| q.p99_us),
+        p999_us: middle(|q| q.p999_us),
+        p9999_us: middle(|q| q.p9999_us),
+        max_us: middle(|q| q.max_us),
+    });
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::map::MapTarget;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        spec: RunSpec,
+    }
+
+    fn records(args: &str) -> Result<Vec<Record>> {
+        let args = args.split_whitespace();
+        let spec = Program::try_parse_from(["x"].into_iter().chain(args)).expect("valid arguments").spec;
+        run_script(&spec, Kind::Load, |_| Ok(MapTarget::new(spec.keys)))
+    }
+
+    #[test]
+    fn a_script_gives_a_record_per_workload() {
+        let records = records("--keys 5000 --runs 3 -w load -w get:zipf -w ycsb-b --medium volatile --verify --dir /tmp").expect("records");
+        let names: Vec<String> = records.iter().map(Record::label).collect();
+        assert_eq!(names, ["load uniform", "get zipf=0.99", "ycsb-b zipf=0.99"]);
+        assert!(records.iter().all(|r| r.runs.len() == 3 && r.ops_per_s > 0.0 && r.p50_us > 0.0));
+        assert_eq!(records[1].checked, 5000);
+        assert_eq!(records[0].mode, "closed");
+    }
+
+    #[test]
+    fn keys_are_loaded_even_if_nobody_says_so() {
+        let records = records("--keys 3000 -w get --rate 100000 --ops 500 --medium volatile --dir /tmp").expect("records");
+        assert_eq!(records.len(), 1);
+        assert_eq!((records[0].mode.as_str(), records[0].ops), ("open", 500));
+    }
+
+    #[test]
+    fn an_operation_that_is_missing_is_an_error() {
+        assert!(records("--keys 100 -w scan --medium volatile --dir /tmp").is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! Workloads, harness and reports: how fast hither is, against yardsticks and peers.
+//!
+//! Layers, each using only those above it: [`workload`] (what is asked for), [`yardstick`] (what the machine can do),
+//! [`target`] (who is asked), [`harness`] (loops, latencies, records), [`report`] (tables and charts), [`figures`] (the table
+//! of demands), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
+//!
+//! Thread safety: everything that threads share is `Sync`; measured loops share nothing but the target.
+//! `unsafe` is allowed in [`yardstick`] only.
+
+#![deny(unsafe_code)]
+
+pub mod cli;
+pub mod figures;
+pub mod harness;
+pub mod report;
+pub mod target;
+pub mod workload;
+#[allow(unsafe_code)]
+pub mod yardstick;
+
+pub use cli::{main_with_args, main_with_prefix};

@@ -1,0 +1,116 @@
+//! What can be measured: a store (or a yardstick that behaves like one) behind one trait.
+//!
+//! Purpose: the harness is generic over [`Target`], so that a measured call is a direct call, without dynamic dispatch. Values
+//! and pairs are handed to closures, so that nothing forces a store to copy what it can lend.
+//!
+//! Thread safety: a `Target` is shared by all threads; each thread opens its own [`Session`] (a place for read transactions,
+//! buffers and handles). Invariant: a call returns when the operation is as durable as the target's durability promises.
+
+pub mod map;
+pub mod store;
+
+use std::error::Error as StdError;
+
+/// A result of the benchmark.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong in a measurement.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store refused an operation.
+    #[error("{store}: {source}")]
+    Store {
+        /// Which store.
+        store: String,
+        /// What it said.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// A value, a key or an order that was read is not what was written.
+    #[error("wrong data: {0}")]
+    WrongData(String),
+    /// The target has no such operation.
+    #[error("{store} cannot do `{operation}`")]
+    Unsupported {
+        /// Which store.
+        store: String,
+        /// The operation.
+        operation: &'static str,
+    },
+    /// The request makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// A file or a process.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Wraps a store's error.
+    pub fn store(store: &str, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Error::Store { store: store.into(), source: source.into() }
+    }
+
+    /// Wraps a system error.
+    pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        Error::Io { what: what.into(), source: source.into() }
+    }
+}
+
+/// A store under measurement.
+pub trait Target: Sync {
+    /// A thread's access to it.
+    type Session<'a>: Session
+    where
+        Self: 'a;
+
+    /// The name in records, for example `hither-hash`.
+    fn name(&self) -> &str;
+
+    /// The settings that decide what a figure means, printed with it.
+    fn settings(&self) -> Vec<(String, String)>;
+
+    /// Opens the calling thread's session.
+    fn session(&self) -> Result<Self::Session<'_>>;
+
+    /// Bytes on the medium that pairs occupy now (live and dead), if the target knows.
+    fn media_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// One thread's access. Methods that a target lacks return [`Error::Unsupported`].
+pub trait Session {
+    /// Writes a pair.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Lends the value to `f`; false if there is none.
+    fn get(&mut self, key: &[u8], f: impl FnMut(&[u8])) -> Result<bool>;
+
+    /// Deletes a key; false if it was not there.
+    fn delete(&mut self, key: &[u8]) -> Result<bool>;
+
+    /// Reads a value, lets `f` make the new one in the buffer, and writes it, atomically for this key.
+    fn read_modify_write(&mut self, key: &[u8], f: impl FnMut(Option<&[u8]>, &mut Vec<u8>)) -> Result<()>;
+
+    /// Lends up to `limit` pairs from `from` on, in order; how many there were.
+    fn scan(&mut self, from: &[u8], limit: usize, f: impl FnMut(&[u8], &[u8])) -> Result<usize>;
+
+    /// Lends the values of several keys, in any order, with the position of the key.
+    fn multi_get(&mut self, keys: &[Vec<u8>], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        for (i, key) in keys.iter().enumerate() {
+            if !self.get(key, |value| f(i, Some(value)))? {
+                f(i, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes several pairs as one atomic batch.
+    fn put_batch(&mut self, keys: &[Vec<u8>], values: &[Vec<u8>]) -> Result<()>;
+}

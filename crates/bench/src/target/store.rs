@@ -1,0 +1,180 @@
+//! hither itself as a target, through its public in-process API.
+//!
+//! Thread safety: a session holds its own clone of the keyspace handle. The medium `dax` is forced, so that flush and fence
+//! run on tmpfs; a durability below `sync` is what the request says.
+
+use std::cell::Cell;
+use std::ops::{Bound, ControlFlow};
+use std::path::Path;
+
+use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice};
+
+use super::{Error, Result, Session, Target};
+use crate::harness::spec::{self, Medium, RunSpec};
+
+/// Which index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// Point access.
+    Hash,
+    /// With order.
+    Ordered,
+}
+
+impl Index {
+    /// The name in records.
+    pub fn store_name(self) -> &'static str {
+        match self {
+            Index::Hash => "hither-hash",
+            Index::Ordered => "hither-ordered",
+        }
+    }
+}
+
+const KEYSPACE: &str = "bench";
+
+/// An open store with one keyspace.
+pub struct StoreTarget {
+    db: Db,
+    keyspace: Keyspace,
+    index: Index,
+}
+
+fn failed(error: hither::Error) -> Error {
+    Error::store("hither", error)
+}
+
+/// The builder that a request asks for.
+pub fn builder(spec: &RunSpec, directory: &Path) -> Builder {
+    let durability = match spec.durability {
+        spec::Durability::Sync => Durability::Sync,
+        spec::Durability::Interval(time) => Durability::Interval(time),
+        spec::Durability::Process => Durability::Process,
+    };
+    let capacity = spec.capacity.unwrap_or((spec.log_bytes() / 8 * 9 + (512 << 20)).next_multiple_of(8 << 20));
+    let builder = Db::builder().capacity(capacity).max_capacity(capacity.saturating_mul(2)).durability(durability);
+    match spec.medium {
+        Medium::Dax => builder.path(directory).medium(MediumChoice::ForcedDax),
+        Medium::File => builder.path(directory).medium(MediumChoice::File),
+        Medium::Volatile => builder.in_memory(),
+    }
+}
+
+impl StoreTarget {
+    /// Makes a store in an empty directory.
+    pub fn create(spec: &RunSpec, index: Index, directory: &Path) -> Result<Self> {
+        let db = builder(spec, directory).open().map_err(failed)?;
+        let options = match index {
+            Index::Hash => KeyspaceOptions::hash(),
+            Index::Ordered => KeyspaceOptions::ordered(),
+        };
+        let keyspace = db.create_keyspace(KEYSPACE, options).map_err(failed)?;
+        Ok(Self { db, keyspace, index })
+    }
+
+    /// Opens a store that [`StoreTarget::create`] left behind.
+    pub fn reopen(builder: Builder, index: Index) -> Result<Self> {
+        let db = builder.create(false).open().map_err(failed)?;
+        let keyspace = db.open_keyspace(KEYSPACE).map_err(failed)?;
+        let keyspace = keyspace.ok_or_else(|| Error::WrongData("the keyspace is gone after the kill".into()))?;
+        Ok(Self { db, keyspace, index })
+    }
+
+    /// Pairs that the store says it holds.
+    pub fn pairs(&self) -> u64 {
+        self.keyspace.len() as u64
+    }
+
+    /// What recovery reported, as JSON.
+    pub fn recovery(&self) -> serde_json::Value {
+        serde_json::to_value(self.db.recovery()).unwrap_or_default()
+    }
+
+    /// Writes everything down.
+    pub fn sync(&self) -> Result<()> {
+        self.db.sync().map_err(failed)
+    }
+}
+
+impl Target for StoreTarget {
+    type Session<'a> = StoreSession<'a>;
+
+    fn name(&self) -> &str {
+        self.index.store_name()
+    }
+
+    fn settings(&self) -> Vec<(String, String)> {
+        let stats = self.db.stats();
+        let Some(pool) = stats.pools.first() else { return Vec::new() };
+        let text = |name: &str, value: String| (name.to_string(), value);
+        vec![
+            text("medium", pool.medium.to_string()),
+            text("persistence domain", pool.persistence_domain.to_string()),
+            text("flush", pool.flush.to_string()),
+            text("shards", stats.shards.to_string()),
+        ]
+    }
+
+    fn session(&self) -> Result<StoreSession<'_>> {
+        Ok(StoreSession { db: &self.db, keyspace: self.keyspace.clone() })
+    }
+
+    fn media_bytes(&self) -> Option<u64> {
+        Some(self.db.stats().pools.iter().map(|pool| pool.live_bytes + pool.dead_bytes).sum())
+    }
+}
+
+/// A thread's handle.
+pub struct StoreSession<'a> {
+    db: &'a Db,
+    keyspace: Keyspace,
+}
+
+impl Session for StoreSession<'_> {
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.keyspace.put(key, value).map_err(failed)
+    }
+
+    #[inline]
+    fn get(&mut self, key: &[u8], f: impl FnMut(&[u8])) -> Result<bool> {
+        Ok(self.keyspace.get_with(key, f).map_err(failed)?.is_some())
+    }
+
+    #[inline]
+    fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        self.keyspace.delete(key).map_err(failed)
+    }
+
+    fn read_modify_write(&mut self, key: &[u8], mut f: impl FnMut(Option<&[u8]>, &mut Vec<u8>)) -> Result<()> {
+        let change = |old: Option<&[u8]>| {
+            let mut new = Vec::new();
+            f(old, &mut new);
+            Some(new)
+        };
+        self.keyspace.update(key, change).map(drop).map_err(failed)
+    }
+
+    fn scan(&mut self, from: &[u8], limit: usize, mut f: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+        let seen = Cell::new(0);
+        let visit = |key: &[u8], value: &[u8]| {
+            f(key, value);
+            seen.set(seen.get() + 1);
+            if seen.get() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        self.keyspace.scan_with(Bound::Included(from), Bound::Unbounded, false, visit).map_err(failed)?;
+        Ok(seen.get())
+    }
+
+    fn multi_get(&mut self, keys: &[Vec<u8>], f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        self.keyspace.multi_get_with(keys, f).map_err(failed)
+    }
+
+    fn put_batch(&mut self, keys: &[Vec<u8>], values: &[Vec<u8>]) -> Result<()> {
+        let mut batch = self.db.batch();
+        for (key, value) in keys.iter().zip(values) {
+            batch.put(&self.keyspace, key, value);
+        }
+        batch.commit().map_err(failed)
+    }
+}

@@ -1,0 +1,186 @@
+//! Keys and values that prove themselves.
+//!
+//! A key is a bijective function of its id, so that keys are unique without a table. A value is a function of its key and a
+//! version, and carries the version: whoever reads a pair can check every byte of it without knowing who wrote it. The check
+//! needs the key only, so that scans check what they meet.
+//!
+//! Layout of a value of at least 8 bytes: word 0 = version (low half) and a 32-bit hash of key and version (high half); each
+//! further word is word 0 plus a multiple of an odd constant. A shorter value is the start of the word of version 0.
+//!
+//! Thread safety: plain values. Invariant: `check(key, fill(key, v)) == Some(v)`.
+
+use super::permutation::{GOLDEN, Permutation, mix64};
+
+/// Sizes and seed of the data of one run.
+#[derive(Clone, Copy, Debug)]
+pub struct DataSet {
+    key_bytes: usize,
+    value_bytes: usize,
+    seed: u64,
+    short: Option<Permutation>,
+}
+
+impl DataSet {
+    /// Keys of `key_bytes` (at least 4) and values of `value_bytes`. Keys under 8 bytes allow `2^(8·key_bytes)` ids.
+    pub fn new(key_bytes: usize, value_bytes: usize, seed: u64) -> Self {
+        assert!((4..=65_536).contains(&key_bytes), "keys have 4 to 65,536 bytes");
+        let short = (key_bytes < 8).then(|| Permutation::new(1 << (8 * key_bytes), seed));
+        Self { key_bytes, value_bytes, seed, short }
+    }
+
+    /// Length of every key.
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// Length of every value.
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    /// A buffer of the right length for [`DataSet::key`].
+    pub fn key_buffer(&self) -> Vec<u8> {
+        vec![0; self.key_bytes]
+    }
+
+    /// Writes the key of `id`. The random 8 bytes come first, big-endian, so that order and hash see them at once.
+    #[inline]
+    pub fn key(&self, id: u64, out: &mut [u8]) {
+        if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *out) {
+            *word = self.word(id).to_be_bytes();
+            return;
+        }
+        self.key_slow(id, out);
+    }
+
+    #[inline]
+    fn word(&self, id: u64) -> u64 {
+        mix64(id.wrapping_mul(GOLDEN) ^ self.seed)
+    }
+
+    fn key_slow(&self, id: u64, out: &mut [u8]) {
+        if let Some(short) = self.short {
+            let bytes = short.at(id).to_be_bytes();
+            out.copy_from_slice(&bytes[8 - self.key_bytes..]);
+            return;
+        }
+        let word = self.word(id);
+        for (i, chunk) in out.chunks_mut(8).enumerate() {
+            let bytes = if i == 0 { word } else { mix64(word.wrapping_add(i as u64)) }.to_be_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+    }
+
+    /// Fills `out`, of the value's length, with the value of `key` at `version`.
+    #[inline]
+    pub fn value(&self, key: &[u8], version: u32, out: &mut [u8]) {
+        let first = value_word(key, version);
+        if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *out) {
+            *word = first.to_le_bytes();
+            return;
+        }
+        let first = if out.len() < 8 { value_word(key, 0) } else { first };
+        for (i, chunk) in out.chunks_mut(8).enumerate() {
+            let bytes = nth_word(first, i).to_le_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+    }
+
+    /// Checks every byte of a value that was read under `key`; the version if it is sound.
+    #[inline]
+    pub fn check(&self, key: &[u8], value: &[u8]) -> Option<u32> {
+        if value.len() != self.value_bytes {
+            return None;
+        }
+        let Some((head, rest)) = value.split_first_chunk::<8>() else {
+            let expected = value_word(key, 0).to_le_bytes();
+            return (value == &expected[..value.len()]).then_some(0);
+        };
+        let first = u64::from_le_bytes(*head);
+        let version = first as u32;
+        let sound = first == value_word(key, version) && (rest.is_empty() || rest_is_sound(first, rest));
+        sound.then_some(version)
+    }
+}
+
+fn rest_is_sound(first: u64, rest: &[u8]) -> bool {
+    let (words, tail) = rest.as_chunks::<8>();
+    let differing = words.iter().enumerate().fold(0, |bad, (i, word)| bad | (u64::from_le_bytes(*word) ^ nth_word(first, i + 1)));
+    differing == 0 && tail == &nth_word(first, words.len() + 1).to_le_bytes()[..tail.len()]
+}
+
+#[inline]
+fn nth_word(first: u64, i: usize) -> u64 {
+    first.wrapping_add(GOLDEN.wrapping_mul(i as u64))
+}
+
+#[inline]
+fn value_word(key: &[u8], version: u32) -> u64 {
+    let hash = mix64(key_word(key) ^ (u64::from(version) << 32 | u64::from(version)));
+    (hash & 0xFFFF_FFFF_0000_0000) | u64::from(version)
+}
+
+/// The first and the last (up to) eight bytes of the key, joined.
+#[inline]
+fn key_word(key: &[u8]) -> u64 {
+    if let Ok(word) = <[u8; 8]>::try_from(key) {
+        return u64::from_le_bytes(word);
+    }
+    let mut head = [0; 8];
+    let mut tail = [0; 8];
+    let n = key.len().min(8);
+    head[..n].copy_from_slice(&key[..n]);
+    tail[..n].copy_from_slice(&key[key.len() - n..]);
+    u64::from_le_bytes(head) ^ u64::from_le_bytes(tail).rotate_left(17)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_are_unique_at_every_length() {
+        for key_bytes in [4, 7, 8, 9, 16, 33] {
+            let data = DataSet::new(key_bytes, 8, 11);
+            let mut buffer = data.key_buffer();
+            let keys: HashSet<Vec<u8>> = (0..20_000)
+                .map(|id| {
+                    data.key(id, &mut buffer);
+                    buffer.clone()
+                })
+                .collect();
+            assert_eq!(keys.len(), 20_000, "{key_bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_value_is_seen() {
+        for value_bytes in [1, 7, 8, 9, 100, 1024] {
+            let data = DataSet::new(8, value_bytes, 1);
+            let (mut key, mut value) = (data.key_buffer(), vec![0; value_bytes]);
+            data.key(77, &mut key);
+            data.value(&key, 5, &mut value);
+            assert_eq!(data.check(&key, &value), Some(if value_bytes < 8 { 0 } else { 5 }));
+            for bit in 0..value_bytes * 8 {
+                value[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(data.check(&key, &value), None, "{value_bytes} bytes, bit {bit}");
+                value[bit / 8] ^= 1 << (bit % 8);
+            }
+            assert_eq!(data.check(&key, &value[1..]), None, "a shorter value");
+        }
+    }
+
+    #[test]
+    fn another_key_or_version_is_another_value() {
+        let data = DataSet::new(8, 16, 1);
+        let (mut a, mut b) = (data.key_buffer(), data.key_buffer());
+        data.key(1, &mut a);
+        data.key(2, &mut b);
+        let (mut first, mut second) = ([0; 16], [0; 16]);
+        data.value(&a, 1, &mut first);
+        data.value(&a, 2, &mut second);
+        assert_ne!(first, second);
+        assert_eq!(data.check(&b, &first), None);
+    }
+}

@@ -1,0 +1,267 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hither::Durability;
+
+use crate::units;
+
+const AFTER_HELP: &str = "\
+Exit status: 0 done, found or sound; 1 not found or not sound; 2 wrong use or a bad input line; 3 input/output or other failure;
+4 damaged, foreign or newer format; 5 locked by another process; 6 store or disk full; 7 no store, or a pool missing; 8 failed sync.";
+
+/// A key-value store that keeps every byte near the thread that needs it, and loses nothing that it acknowledged.
+#[derive(Debug, Parser)]
+#[command(name = "hither", version, after_help = AFTER_HELP, max_term_width = 120)]
+pub struct Cli {
+    /// Which store, and how it is opened.
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command: which store, and how it is opened.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Store")]
+pub struct StoreArgs {
+    /// Directory of the store; or nodeN=DIR, once for each node. Default: the environment variable HITHER_DATA (separated by colons)
+    #[arg(long, value_name = "[nodeN=]DIR", global = true)]
+    pub data: Vec<OsString>,
+    /// Keyspace
+    #[arg(long, value_name = "NAME", global = true, default_value = "default")]
+    pub keyspace: String,
+    /// Output for programs: one JSON document, or one per line. Bytes that are not UTF-8 are written {"base64": "…"}
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When a write counts as durable: sync (survives a loss of power), interval:MS, process (survives a crash of the program)
+    #[arg(long, value_name = "LEVEL", global = true, value_parser = units::durability, default_value = "sync")]
+    pub durability: Durability,
+    /// What the directory is taken for; forced-dax treats tmpfs as persistent memory
+    #[arg(long, value_enum, global = true, default_value = "auto")]
+    pub medium: Medium,
+    /// Size of a new store, such as 64M, 1G or 1GiB
+    #[arg(long, value_name = "SIZE", global = true, value_parser = units::size)]
+    pub capacity: Option<u64>,
+    /// How far a new store may grow
+    #[arg(long, value_name = "SIZE", global = true, value_parser = units::size)]
+    pub max_capacity: Option<u64>,
+}
+
+/// What a directory is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Medium {
+    /// Find out
+    Auto,
+    /// Treat tmpfs as persistent memory, with flushes and fences
+    ForcedDax,
+    /// An ordinary file system
+    File,
+    /// Memory that does not survive a loss of power
+    Volatile,
+}
+
+/// How a new keyspace is organised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Keys in order: ranges and prefixes
+    Ordered,
+    /// Point access only, less memory
+    Hash,
+}
+
+/// Format of the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Key, tab, value; one record in a line; \t \n \r \\ \xHH stand for bytes
+    Kv,
+    /// Comma-separated with a header line; the value is a JSON object of the other columns
+    Csv,
+    /// One JSON object in a line; the value is the whole line
+    Jsonl,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Load records from a file or standard input
+    Load(LoadArgs),
+    /// Write every record in the kv format, in key order, from one snapshot
+    Dump(DumpArgs),
+    /// Print the value of a key
+    Get(GetArgs),
+    /// Store a value
+    Put(PutArgs),
+    /// Delete a key
+    Del(KeyArgs),
+    /// Print the records of a range: key, tab, value
+    Scan(ScanArgs),
+    /// Verify every checksum, reference and count
+    Check,
+    /// Show space, utilisation, garbage, shards and the durability domain
+    Stat,
+    /// List the keyspaces
+    Keyspaces,
+    /// Show what this machine and directory offer: nodes, medium, flush instruction, persistence domain, huge pages
+    Doctor,
+    /// Measure; see `hither bench --help`
+    #[command(disable_help_flag = true)]
+    Bench(BenchArgs),
+}
+
+/// `load`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reports: each `durable N` on standard output (--json: {\"durable\":N}) says that the first N records of the input are durable at the chosen level.
+A later record of the same key wins, so a load that was interrupted can be started again with the same input and ends in the same store:
+  --skip N    passes over the first N records: give the N of the last report
+  --resume    compares from the start and writes only what differs; while it runs, a key that occurs several times in the input may show
+              an earlier of its values again, until the load has passed its last record")]
+pub struct LoadArgs {
+    /// Format of the input; default by the file's name (.csv, .jsonl, .ndjson), otherwise kv
+    #[arg(long, value_enum)]
+    pub format: Option<Format>,
+    /// Column (csv, default the first) or field (jsonl, required) that holds the key
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+    /// Kind of the keyspace if it is new [default: ordered]
+    #[arg(long, value_enum)]
+    pub kind: Option<Kind>,
+    /// Pass over records that are already there with the same value
+    #[arg(long)]
+    pub resume: bool,
+    /// Pass over the first N records
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub skip: u64,
+    /// Count bad lines instead of stopping at the first
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// kv: take backslashes as they are
+    #[arg(long)]
+    pub raw: bool,
+    /// Threads that write
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Records of one report at most
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub group: u32,
+    /// The input; - is standard input
+    #[arg(default_value = "-")]
+    pub file: PathBuf,
+}
+
+/// `dump`
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// Where to; - is standard output. A file appears only when it is complete
+    #[arg(default_value = "-")]
+    pub file: PathBuf,
+}
+
+/// `get`
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// The key
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Write exactly the bytes of the value, without escape and newline
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+}
+
+/// A key
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    /// The key
+    pub key: OsString,
+    /// \t \n \r \\ \xHH in keys and values of the command line stand for bytes
+    #[arg(long)]
+    pub escape: bool,
+}
+
+/// `put`
+#[derive(Debug, Args)]
+pub struct PutArgs {
+    /// The key
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// The value; - reads it from standard input
+    #[arg(allow_hyphen_values = true)]
+    pub value: OsString,
+    /// The record disappears after this time: 500ms, 30s, 5m, 2h, 7d
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub ttl: Option<Duration>,
+}
+
+/// `scan`
+#[derive(Debug, Args)]
+pub struct ScanArgs {
+    /// Only keys that begin with P
+    #[arg(long, value_name = "P")]
+    pub prefix: Option<OsString>,
+    /// First key
+    #[arg(long, value_name = "K")]
+    pub from: Option<OsString>,
+    /// End: the first key that is not shown
+    #[arg(long, value_name = "K")]
+    pub to: Option<OsString>,
+    /// From the last to the first
+    #[arg(long)]
+    pub reverse: bool,
+    /// At most N records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// \t \n \r \\ \xHH in --prefix, --from and --to stand for bytes
+    #[arg(long)]
+    pub escape: bool,
+    /// Write keys and values as they are, without escape
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+}
+
+/// `bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Arguments of the benchmark program
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_store_may_stand_before_or_after_the_command() {
+        for line in ["hither --data /x --json get k", "hither get k --data /x --json"] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(cli.store.data, ["/x"]);
+            assert!(cli.store.json);
+        }
+        let cli = Cli::try_parse_from("hither scan --data node0=/a --data node1=/b --capacity 64M".split(' ')).unwrap();
+        assert_eq!((cli.store.data.len(), cli.store.capacity), (2, Some(64 << 20)));
+    }
+
+    #[test]
+    fn wrong_use_is_refused() {
+        for line in ["hither", "hither get", "hither load --threads 0", "hither get k --medium disk", "hither stat --capacity many"] {
+            assert_eq!(Cli::try_parse_from(line.split(' ')).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_value_may_begin_with_a_hyphen() {
+        let cli = Cli::try_parse_from(["hither", "put", "k", "-5"]).unwrap();
+        assert!(matches!(cli.command, Command::Put(put) if put.value == "-5"));
+    }
+}

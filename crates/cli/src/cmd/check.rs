@@ -1,0 +1,39 @@
+//! `check`: verifies every checksum, reference and count; exit status 1 if the store is not sound.
+
+use hither::ErrorKind;
+use serde_json::{Value, json};
+
+use crate::args::StoreArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, tree};
+use crate::store::{self, Missing};
+
+/// Runs the command.
+pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    let (report, sound) = match examine(args) {
+        // A store that is too damaged to open is not sound: the question is answered.
+        Err(Failure::Store(error)) if matches!(error.kind(), ErrorKind::Damaged) => (json!({ "problems": [error.to_string()] }), false),
+        other => other?,
+    };
+    print(report, sound, out)?;
+    Ok(Outcome::from_bool(sound))
+}
+
+fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
+    let db = store::open(args, Missing::Refuse)?;
+    let report = db.check()?;
+    let sound = report.is_sound();
+    let report = serde_json::to_value(report).map_err(|error| Failure::Usage(format!("the report cannot be written: {error}")))?;
+    Ok((report, sound))
+}
+
+fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure> {
+    if out.is_json() {
+        if let Value::Object(fields) = &mut report {
+            fields.insert("sound".into(), sound.into());
+        }
+        return out.document(&report);
+    }
+    out.bytes(tree::render(&report).as_bytes())?;
+    out.text(if sound { "sound" } else { "NOT SOUND: the problems are listed above" })
+}

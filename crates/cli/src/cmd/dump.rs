@@ -1,0 +1,87 @@
+//! `dump [FILE]`: every record of a keyspace in the kv format, in key order, as one snapshot sees it.
+//!
+//! The order and the escape are canonical, so that a dump loads back to a store whose dump is the same byte for byte. A file appears under
+//! its name only when it is complete and synced. With `--json` the records are JSON lines, as `scan` prints them.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use hither::{Keyspace, Kind, Snapshot};
+
+use crate::args::{DumpArgs, StoreArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, kv_line};
+use crate::store;
+
+/// Runs the command.
+pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    let to_stdout = dump.file.as_os_str() == "-";
+    if out.is_json() && !to_stdout {
+        return Err(Failure::Usage("a dump file has the kv format; leave out --json, or dump to standard output".into()));
+    }
+    let (db, keyspace) = store::open_keyspace(args)?;
+    let snapshot = db.snapshot();
+    if to_stdout {
+        records(&snapshot, &keyspace, |key, value| out.record(key, value))?;
+    } else {
+        to_file(&dump.file, &snapshot, &keyspace)?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Gives every record in key order.
+fn records(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&[u8], &[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
+    if let Kind::Ordered = keyspace.kind() {
+        for record in snapshot.iter(keyspace) {
+            let (key, value) = record?;
+            each(&key, &value)?;
+        }
+        return Ok(());
+    }
+    let mut keys = Vec::with_capacity(keyspace.len());
+    for record in snapshot.iter(keyspace) {
+        keys.push(record?.0);
+    }
+    keys.sort_unstable();
+    for key in keys {
+        if let Some(value) = snapshot.get(keyspace, &key)? {
+            each(&key, &value)?;
+        }
+    }
+    Ok(())
+}
+
+fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), Failure> {
+    // What exists and is no regular file (a device, a pipe) is written as it is.
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return write_to(path, snapshot, keyspace).map(drop);
+    }
+    let unfinished = unfinished_name(path);
+    let written = write_to(&unfinished, snapshot, keyspace).and_then(|file| {
+        file.sync_all().and_then(|()| fs::rename(&unfinished, path)).map_err(|source| Failure::path("writing", path, source))
+    });
+    if written.is_err() {
+        // The failure that is reported is the first one.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+fn unfinished_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    name.into()
+}
+
+fn write_to(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<File, Failure> {
+    let failed = |source| Failure::path("writing", path, source);
+    let mut file = BufWriter::with_capacity(256 << 10, File::create(path).map_err(failed)?);
+    let mut line = Vec::new();
+    records(snapshot, keyspace, |key, value| {
+        line.clear();
+        kv_line(key, value, &mut line);
+        file.write_all(&line).map_err(failed)
+    })?;
+    file.into_inner().map_err(|error| failed(error.into_error()))
+}

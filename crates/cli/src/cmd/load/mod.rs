@@ -1,0 +1,187 @@
+//! `load`: records from a file or standard input, written by several threads, reported as they become durable.
+//!
+//! Crash behaviour: `durable N` is printed only when the first N records of the input are durable at the chosen level; after a crash at any
+//! point the store holds all of them, and beyond them only records of the input. Loading the same input again ends in the same store,
+//! because the last record of a key wins and records of one key are written in the order of the input.
+
+mod pipeline;
+mod report;
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use self::pipeline::{Feeder, Plan};
+use self::report::Reporter;
+use crate::args::{Format, LoadArgs, StoreArgs};
+use crate::failure::{Failure, Outcome};
+use crate::input::{Bad, CsvSource, JsonlSource, KvSource, Source, SourceError};
+use crate::output::Output;
+use crate::store;
+
+/// What a load did; the last line with `--json`.
+#[derive(Debug, Serialize)]
+struct Summary {
+    /// Records of the input that are durable, those passed over included.
+    durable: u64,
+    /// Records passed over by `--skip`.
+    skipped: u64,
+    /// Records that were there already (`--resume`).
+    unchanged: u64,
+    /// Lines that are no records (`--skip-bad`).
+    bad_lines: u64,
+    elapsed_ms: u64,
+}
+
+/// Runs the command.
+pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    let started = Instant::now();
+    let input = Input::open(&args.file)?;
+    let mut reporter = Reporter::new(out.is_json(), input.length, Arc::clone(&input.consumed));
+    let mut reader = RecordReader { name: input.name, args: &args, source: source(&args, input.reader)?, skipped: 0, bad_lines: 0 };
+    let (db, keyspace) = store::create_keyspace(store, args.kind)?;
+    if args.resume {
+        // What an interrupted load left may not have reached the device; it is going to be reported without being written again.
+        db.sync()?;
+    }
+    let plan = Plan { threads: threads(&args), group: args.group as usize, resume: args.resume };
+    let loaded = pipeline::run(&keyspace, &plan, |feeder| reader.feed(feeder), |durable| reporter.durable(durable));
+    let reported = reporter.finish(loaded.durable);
+    loaded.result?;
+    db.sync()?;
+    drop(keyspace);
+    db.close()?;
+    reported?;
+    let summary = Summary {
+        durable: loaded.durable,
+        skipped: reader.skipped,
+        unchanged: loaded.unchanged,
+        bad_lines: reader.bad_lines,
+        elapsed_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+    };
+    if out.is_json() {
+        out.document(&summary)?
+    } else {
+        summary.tell()
+    }
+    Ok(Outcome::Done)
+}
+
+impl Summary {
+    /// Tells a person, on standard error: standard output carries the reports.
+    fn tell(&self) {
+        let mut text = format!("{} records durable after {:.1} s", self.durable, self.elapsed_ms as f64 / 1000.0);
+        for (count, what) in [(self.skipped, "passed over"), (self.unchanged, "unchanged"), (self.bad_lines, "bad lines")] {
+            if count > 0 {
+                text += &format!(", {count} {what}");
+            }
+        }
+        eprintln!("{text}");
+    }
+}
+
+fn threads(args: &LoadArgs) -> usize {
+    args.threads.map_or_else(|| available_parallelism().map_or(1, |count| count.get().min(8)), usize::from)
+}
+
+/// The input, and how much of it has been read.
+struct Input {
+    name: String,
+    reader: Box<dyn Read>,
+    length: Option<u64>,
+    consumed: Arc<AtomicU64>,
+}
+
+impl Input {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let consumed = Arc::new(AtomicU64::new(0));
+        if path.as_os_str() == "-" {
+            let reader = Box::new(Counting { inner: std::io::stdin().lock(), consumed: Arc::clone(&consumed) });
+            return Ok(Self { name: "standard input".into(), reader, length: None, consumed });
+        }
+        let failed = |source| Failure::path("reading", path, source);
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        let reader = Box::new(Counting { inner: file, consumed: Arc::clone(&consumed) });
+        Ok(Self { name: path.display().to_string(), reader, length: metadata.is_file().then_some(metadata.len()), consumed })
+    }
+}
+
+struct Counting<R> {
+    inner: R,
+    consumed: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.inner.read(buffer)?;
+        self.consumed.fetch_add(length as u64, Ordering::Relaxed);
+        Ok(length)
+    }
+}
+
+fn format(args: &LoadArgs) -> Format {
+    let extension = args.file.extension().and_then(|extension| extension.to_str());
+    args.format.unwrap_or(match extension {
+        Some("csv") => Format::Csv,
+        Some("jsonl" | "ndjson") => Format::Jsonl,
+        _ => Format::Kv,
+    })
+}
+
+fn source(args: &LoadArgs, reader: Box<dyn Read>) -> Result<Box<dyn Source>, Failure> {
+    let format = format(args);
+    if args.raw && format != Format::Kv {
+        return Err(Failure::Usage("--raw is for the kv format".into()));
+    }
+    let lines = |reader| BufReader::with_capacity(256 << 10, reader);
+    match (format, &args.key) {
+        (Format::Kv, None) => Ok(Box::new(KvSource::new(lines(reader), args.raw))),
+        (Format::Kv, Some(_)) => Err(Failure::Usage("--key names a column of csv or a field of jsonl; in kv the key comes first".into())),
+        (Format::Csv, key) => Ok(Box::new(CsvSource::new(reader, key.clone()))),
+        (Format::Jsonl, Some(key)) => Ok(Box::new(JsonlSource::new(lines(reader), key.clone()))),
+        (Format::Jsonl, None) => Err(Failure::Usage("which field is the key? Give --key FIELD".into())),
+    }
+}
+
+/// Reads records and feeds them to the threads that write.
+struct RecordReader<'a> {
+    name: String,
+    args: &'a LoadArgs,
+    source: Box<dyn Source>,
+    skipped: u64,
+    bad_lines: u64,
+}
+
+impl RecordReader<'_> {
+    /// Feeds all records, up to the first bad line unless those are skipped, or until writing fails.
+    fn feed(&mut self, feeder: &mut Feeder) -> Result<(), Failure> {
+        while let Some(next) = self.source.next_record() {
+            match next {
+                Ok(_) if self.skipped < self.args.skip => {
+                    self.skipped += 1;
+                    feeder.pass_over();
+                }
+                Ok(record) => {
+                    if feeder.push(record).is_err() {
+                        return Ok(());
+                    }
+                }
+                Err(SourceError::Bad(_)) if self.args.skip_bad => self.bad_lines += 1,
+                Err(SourceError::Bad(bad) | SourceError::Unusable(bad)) => return Err(self.refuse(bad)),
+                Err(SourceError::Io(source)) => return Err(Failure::Io { what: format!("reading {}", self.name), source }),
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, bad: Bad) -> Failure {
+        Failure::Input { name: self.name.clone(), line: bad.line, what: bad.what }
+    }
+}

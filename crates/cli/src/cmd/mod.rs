@@ -1,0 +1,35 @@
+//! One file per command.
+
+mod bench;
+mod check;
+mod del;
+mod doctor;
+mod dump;
+mod get;
+mod keyspaces;
+mod load;
+mod put;
+mod scan;
+mod stat;
+
+use crate::args::{Cli, Command};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+
+/// Runs a command.
+pub fn run(cli: Cli, out: &mut Output) -> Result<Outcome, Failure> {
+    let store = &cli.store;
+    match cli.command {
+        Command::Load(args) => load::run(store, args, out),
+        Command::Dump(args) => dump::run(store, &args, out),
+        Command::Get(args) => get::run(store, args, out),
+        Command::Put(args) => put::run(store, args, out),
+        Command::Del(args) => del::run(store, args, out),
+        Command::Scan(args) => scan::run(store, args, out),
+        Command::Check => check::run(store, out),
+        Command::Stat => stat::run(store, out),
+        Command::Keyspaces => keyspaces::run(store, out),
+        Command::Doctor => doctor::run(store, out),
+        Command::Bench(args) => Ok(bench::run(args)),
+    }
+}

@@ -1,0 +1,44 @@
+//! `put KEY VALUE`: stores a value; it is durable at the chosen level when the program ends. Makes the store and keyspace if need be.
+
+use std::io::Read;
+
+use hither::WriteOptions;
+use serde::Serialize;
+
+use crate::args::{PutArgs, StoreArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Bytes, Output};
+use crate::{store, units};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    stored: bool,
+    key: Bytes<'a>,
+    value_bytes: usize,
+}
+
+/// Runs the command.
+pub fn run(args: &StoreArgs, put: PutArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    let key = units::bytes(put.key.key, put.key.escape)?;
+    let value = if put.value == "-" { read_stdin()? } else { units::bytes(put.value, put.key.escape)? };
+    let (db, keyspace) = store::create_keyspace(args, None)?;
+    let mut options = WriteOptions::default();
+    if let Some(ttl) = put.ttl {
+        options = options.ttl(ttl);
+    }
+    keyspace.put_with(&key, &value, &options)?.wait()?;
+    db.close()?;
+    if out.is_json() {
+        out.document(&Report { stored: true, key: Bytes(&key), value_bytes: value.len() })?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn read_stdin() -> Result<Vec<u8>, Failure> {
+    let mut value = Vec::new();
+    std::io::stdin()
+        .lock()
+        .read_to_end(&mut value)
+        .map_err(|source| Failure::Io { what: "reading the value from standard input".into(), source })?;
+    Ok(value)
+}

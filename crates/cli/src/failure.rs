@@ -1,0 +1,154 @@
+//! How a command ends: its outcome, or a failure with its exit status (the table is in the crate's documentation).
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use hither::ErrorKind;
+
+/// A command that ran to its end.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome {
+    /// Done, found, sound.
+    Done,
+    /// Not found, not sound.
+    Negative,
+    /// The end of a program with exit statuses of its own.
+    Exit(ExitCode),
+}
+
+impl Outcome {
+    /// `Done` if `yes`.
+    pub fn from_bool(yes: bool) -> Self {
+        if yes { Self::Done } else { Self::Negative }
+    }
+
+    /// The exit status.
+    pub fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Done => ExitCode::SUCCESS,
+            Self::Negative => ExitCode::from(1),
+            Self::Exit(code) => code,
+        }
+    }
+}
+
+/// A command that could not do its work.
+#[derive(Debug)]
+pub enum Failure {
+    /// What was asked for is not there.
+    NotFound(String),
+    /// The command line asks for something that makes no sense.
+    Usage(String),
+    /// A line of the input is not a record.
+    Input {
+        /// Name of the input.
+        name: String,
+        /// Line, counted from one.
+        line: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The store refused or failed.
+    Store(hither::Error),
+    /// A file or stream other than the store failed.
+    Io {
+        /// What was being done, with the name of the file.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Nobody reads standard output any more: an end, not an error.
+    ClosedPipe,
+}
+
+impl Failure {
+    /// A failed read or write of `path`.
+    pub fn path(doing: &str, path: &Path, source: io::Error) -> Self {
+        Self::Io { what: format!("{doing} {}", path.display()), source }
+    }
+
+    /// A failed write to standard output.
+    pub fn stdout(source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            return Self::ClosedPipe;
+        }
+        Self::Io { what: "writing to standard output".into(), source }
+    }
+
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::ClosedPipe => 0,
+            Self::NotFound(_) => 1,
+            Self::Usage(_) | Self::Input { .. } => 2,
+            Self::Store(error) => store_status(error.kind()),
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => 6,
+            Self::Io { .. } => 3,
+        }
+    }
+}
+
+/// The exit status of an error of the store.
+fn store_status(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Invalid => 2,
+        ErrorKind::Damaged | ErrorKind::Format => 4,
+        ErrorKind::Locked => 5,
+        ErrorKind::Full | ErrorKind::DiskFull => 6,
+        ErrorKind::NotFound | ErrorKind::WrongPool => 7,
+        ErrorKind::ReadOnly => 8,
+        _ => 3,
+    }
+}
+
+impl From<hither::Error> for Failure {
+    fn from(error: hither::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound(what) | Self::Usage(what) => f.write_str(what),
+            Self::Input { name, line, what } => {
+                write!(f, "{name}, line {line}: {what}; correct the line, or pass over such lines with --skip-bad")
+            }
+            Self::Store(error) => error.fmt(f),
+            Self::Io { what, source } => write!(f, "{what}: {source}"),
+            Self::ClosedPipe => f.write_str("standard output was closed"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_pipe_is_a_quiet_end_and_a_full_disk_is_full() {
+        assert_eq!(Failure::stdout(io::ErrorKind::BrokenPipe.into()).status(), 0);
+        assert_eq!(Failure::stdout(io::ErrorKind::StorageFull.into()).status(), 6);
+        assert_eq!(Failure::path("reading", Path::new("x"), io::ErrorKind::NotFound.into()).status(), 3);
+        assert_eq!(Outcome::from_bool(false).exit_code(), ExitCode::from(1));
+    }
+
+    #[test]
+    fn a_bad_line_says_where_it_is() {
+        let failure = Failure::Input { name: "a.kv".into(), line: 7, what: "no tab between key and value".into() };
+        assert!(failure.to_string().starts_with("a.kv, line 7: no tab"));
+        assert_eq!(failure.status(), 2);
+    }
+}

@@ -1,0 +1,88 @@
+//! One JSON object in a line. The key is the field named by `--key`: the text of a string, or a number exactly as it is written.
+//! The value is the whole line, without surrounding white space. Empty lines are passed over.
+
+use std::collections::HashMap;
+use std::io::BufRead;
+
+use serde_json::value::RawValue;
+
+use super::{Lines, Next, Record, Source, SourceError, bad, checked};
+
+/// Records of JSON lines.
+pub struct JsonlSource<R> {
+    lines: Lines<R>,
+    key: String,
+}
+
+impl<R: BufRead> JsonlSource<R> {
+    /// Reads `input`; the key is the field `key`.
+    pub fn new(input: R, key: String) -> Self {
+        Self { lines: Lines::new(input), key }
+    }
+
+    fn parse(&self) -> Result<Record, SourceError> {
+        let number = self.lines.number;
+        let line = self.lines.line.trim_ascii();
+        let fields: HashMap<String, &RawValue> =
+            serde_json::from_slice(line).map_err(|why| bad(number, format!("not a JSON object: {why}")))?;
+        let key = fields.get(&self.key).ok_or_else(|| bad(number, format!("no field \"{}\"", self.key)))?;
+        let key = key_bytes(key.get()).ok_or_else(|| bad(number, format!("field \"{}\" is neither a string nor a number", self.key)))?;
+        checked(number, key, line.to_vec())
+    }
+}
+
+/// The bytes of a key: the text of a string, the digits of a number.
+fn key_bytes(json: &str) -> Option<Vec<u8>> {
+    match json.as_bytes().first()? {
+        b'"' => serde_json::from_str::<String>(json).ok().map(String::into_bytes),
+        b'-' | b'0'..=b'9' => Some(json.as_bytes().to_vec()),
+        _ => None,
+    }
+}
+
+impl<R: BufRead> Source for JsonlSource<R> {
+    fn next_record(&mut self) -> Next {
+        loop {
+            match self.lines.advance() {
+                Ok(true) if self.lines.line.trim_ascii().is_empty() => {}
+                Ok(true) => return Some(self.parse()),
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::testing::drain;
+
+    #[test]
+    fn the_key_is_a_field_and_the_value_the_line() {
+        let text = "{\"id\": \"a\\n\", \"x\": [1, {\"id\": 2}]}\r\n\n  {\"id\":12345678901234567890123}\n{\"id\":-1.50}";
+        let (records, bad) = drain(JsonlSource::new(text.as_bytes(), "id".into()));
+        assert!(bad.is_empty(), "{bad:?}");
+        assert_eq!(records[0], ("a\n".into(), "{\"id\": \"a\\n\", \"x\": [1, {\"id\": 2}]}".into()));
+        assert_eq!(records[1], ("12345678901234567890123".into(), "{\"id\":12345678901234567890123}".into()));
+        assert_eq!(records[2].0, "-1.50");
+    }
+
+    #[test]
+    fn bad_lines_say_what_is_wrong() {
+        let text = "{\"id\":1\n[1]\n{\"x\":1}\n{\"id\":null}\n{\"id\":\"\"}\n{\"id\":true}\n{\"id\":1} x\n";
+        let (records, bad) = drain(JsonlSource::new(text.as_bytes(), "id".into()));
+        assert!(records.is_empty());
+        let expected = ["not a JSON object", "not a JSON object", "no field", "neither", "empty", "neither", "not a JSON object"];
+        assert_eq!(bad.len(), expected.len());
+        for ((line, what), (number, part)) in bad.iter().zip((1..).zip(expected)) {
+            assert!(*line == number && what.contains(part), "{line}: {what}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_a_bad_line() {
+        let (records, bad) = drain(JsonlSource::new(&b"{\"id\":\"\xff\"}\n{\"id\":1}\n"[..], "id".into()));
+        assert_eq!((records.len(), bad.len()), (1, 1));
+    }
+}

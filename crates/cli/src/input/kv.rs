@@ -1,0 +1,102 @@
+//! The kv format: key, tab, value, one record in a line, with the escape of [`crate::escape`].
+//!
+//! The first tab ends the key; further tabs belong to the value. A carriage return before the newline is dropped (a dump writes one of the
+//! data as `\r`). With `raw`, backslashes and carriage returns are taken as they are.
+
+use std::io::BufRead;
+
+use super::{Lines, Next, Record, Source, SourceError, bad, checked};
+use crate::escape::unescape;
+
+/// Records of the kv format.
+pub struct KvSource<R> {
+    lines: Lines<R>,
+    raw: bool,
+}
+
+impl<R: BufRead> KvSource<R> {
+    /// Reads `input`; `raw`: without the escape.
+    pub fn new(input: R, raw: bool) -> Self {
+        Self { lines: Lines::new(input), raw }
+    }
+
+    fn parse(&self) -> Result<Record, SourceError> {
+        let number = self.lines.number;
+        let mut line = self.lines.line.as_slice();
+        if !self.raw {
+            line = line.strip_suffix(b"\r").unwrap_or(line);
+        }
+        let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
+            return Err(bad(number, "no tab between key and value"));
+        };
+        let (key, value) = (&line[..tab], &line[tab + 1..]);
+        checked(number, self.field(key, "key")?, self.field(value, "value")?)
+    }
+
+    fn field(&self, text: &[u8], name: &str) -> Result<Vec<u8>, SourceError> {
+        if self.raw {
+            return Ok(text.to_vec());
+        }
+        unescape(text).map_err(|why| {
+            bad(self.lines.number, format!("{why} at byte {} of the {name}; --raw takes backslashes as they are", why.at + 1))
+        })
+    }
+}
+
+impl<R: BufRead> Source for KvSource<R> {
+    fn next_record(&mut self) -> Next {
+        match self.lines.advance() {
+            Ok(true) => Some(self.parse()),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::testing::drain;
+    use crate::output::kv_line;
+    use proptest::prelude::*;
+
+    #[test]
+    fn records_and_bad_lines() {
+        let text = b"a\t1\nno tab\n\t2\nb\tx\ty\\\\\\n\r\nc\t\\q\n\nd\t";
+        let (records, bad) = drain(KvSource::new(&text[..], false));
+        assert_eq!(records, [("a".into(), "1".into()), ("b".into(), "x\ty\\\n".into()), ("d".into(), String::new())]);
+        assert_eq!(bad.iter().map(|line| line.0).collect::<Vec<_>>(), [2, 3, 5, 6]);
+        assert!(bad[0].1.contains("no tab") && bad[1].1.contains("empty") && bad[2].1.contains("--raw"), "{bad:?}");
+    }
+
+    #[test]
+    fn raw_takes_everything_as_it_is() {
+        let (records, bad) = drain(KvSource::new(&b"a\\x2d\t1\\q\r\n"[..], true));
+        assert_eq!(records, [("a\\x2d".into(), "1\\q\r".into())]);
+        assert!(bad.is_empty());
+    }
+
+    #[test]
+    fn a_key_beyond_the_limit_is_a_bad_line() {
+        let text = [vec![b'k'; super::super::MAX_KEY + 1], b"\tv\n".to_vec()].concat();
+        let (records, bad) = drain(KvSource::new(text.as_slice(), false));
+        assert!(records.is_empty() && bad[0].1.contains("65537"), "{bad:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(records in proptest::collection::vec(
+            (proptest::collection::vec(any::<u8>(), 1..20), proptest::collection::vec(any::<u8>(), 0..40)), 0..20)
+        ) {
+            let mut text = Vec::new();
+            for (key, value) in &records {
+                kv_line(key, value, &mut text);
+            }
+            let mut source = KvSource::new(text.as_slice(), false);
+            for (key, value) in records {
+                prop_assert_eq!(source.next_record().unwrap().unwrap(), Record { key, value });
+            }
+            prop_assert!(source.next_record().is_none());
+        }
+    }
+}

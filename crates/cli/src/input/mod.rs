@@ -1,0 +1,128 @@
+//! Records from text: the formats of `load`.
+//!
+//! A source gives records in the order of the input. What is not a record is a [`Bad`] line with its number; the source can go on behind it.
+//! Limits of the store on keys and values are checked here, so that an error names the line.
+
+mod csv;
+mod jsonl;
+mod kv;
+
+pub use self::csv::CsvSource;
+pub use self::jsonl::JsonlSource;
+pub use self::kv::KvSource;
+
+use std::io::{self, BufRead, Read as _};
+
+/// Longest key of a store, in bytes.
+pub const MAX_KEY: usize = 65_536;
+/// Longest value of a store, in bytes.
+pub const MAX_VALUE: usize = 512 << 20;
+/// Longest line of the input, in bytes: a value of which every byte is escaped.
+const MAX_LINE: u64 = 4 * (MAX_VALUE + MAX_KEY) as u64 + 2;
+
+/// A key and its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+/// A line that is not a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bad {
+    /// Its number, from one.
+    pub line: u64,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// Why a source gave no record.
+#[derive(Debug)]
+pub enum SourceError {
+    /// This line is not a record; the next one may be.
+    Bad(Bad),
+    /// The input as a whole is not in the format (such as a missing column).
+    Unusable(Bad),
+    /// The input cannot be read.
+    Io(io::Error),
+}
+
+/// What a source gives next: `None` at the end.
+pub type Next = Option<Result<Record, SourceError>>;
+
+/// Records in the order of an input.
+pub trait Source {
+    /// The next record.
+    fn next_record(&mut self) -> Next;
+}
+
+/// Checks a record against the limits of the store.
+fn checked(line: u64, key: Vec<u8>, value: Vec<u8>) -> Result<Record, SourceError> {
+    if key.is_empty() {
+        return Err(bad(line, "the key is empty"));
+    }
+    if key.len() > MAX_KEY {
+        return Err(bad(line, format!("the key has {} bytes, more than {MAX_KEY}", key.len())));
+    }
+    if value.len() > MAX_VALUE {
+        return Err(bad(line, format!("the value has {} bytes, more than {MAX_VALUE}", value.len())));
+    }
+    Ok(Record { key, value })
+}
+
+fn bad(line: u64, what: impl Into<String>) -> SourceError {
+    SourceError::Bad(Bad { line, what: what.into() })
+}
+
+/// Lines of an input, without their newlines, counted.
+struct Lines<R> {
+    input: R,
+    number: u64,
+    line: Vec<u8>,
+}
+
+impl<R: BufRead> Lines<R> {
+    fn new(input: R) -> Self {
+        Self { input, number: 0, line: Vec::new() }
+    }
+
+    /// Reads the next line into `self.line`; false at the end.
+    fn advance(&mut self) -> Result<bool, SourceError> {
+        self.line.clear();
+        let length = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut self.line).map_err(SourceError::Io)?;
+        if length == 0 {
+            return Ok(false);
+        }
+        self.number += 1;
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+        } else if length as u64 > MAX_LINE {
+            let what = "the line is longer than any record; is this the right file and format?".into();
+            return Err(SourceError::Unusable(Bad { line: self.number, what }));
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Keys and values; and the numbers of bad lines with what is wrong.
+    pub type Drained = (Vec<(String, String)>, Vec<(u64, String)>);
+
+    /// Everything that a source gives.
+    pub fn drain(mut source: impl Source) -> Drained {
+        let (mut records, mut bad) = (Vec::new(), Vec::new());
+        while let Some(next) = source.next_record() {
+            match next {
+                Ok(Record { key, value }) => records.push((String::from_utf8(key).unwrap(), String::from_utf8(value).unwrap())),
+                Err(SourceError::Bad(line) | SourceError::Unusable(line)) => bad.push((line.line, line.what)),
+                Err(SourceError::Io(error)) => panic!("{error}"),
+            }
+        }
+        (records, bad)
+    }
+}

@@ -1,0 +1,65 @@
+//! The `hither` program: load, query, check and measure a store from the command line.
+//!
+//! One file per command in [`cmd`]; the formats of records in [`input`]; the escape of binary text in [`escape`].
+//! Output meant for people goes to a terminal as text; `--json` gives programs one JSON document per command, or one per line.
+//! Errors go to standard error and say what happened, where, and what to do.
+//!
+//! # Exit status
+//!
+//! | status | meaning |
+//! |---|---|
+//! | 0 | done, or found, or sound; also when the reader of standard output went away |
+//! | 1 | the key or keyspace is not there, or the store is not sound |
+//! | 2 | wrong use: arguments, a bad input line, a key or value beyond its limits, a range over a hash keyspace |
+//! | 3 | input or output failed, or any failure that has no row of its own |
+//! | 4 | the store is damaged, of a newer format, or not a store |
+//! | 5 | the store is locked by another process |
+//! | 6 | the store or the disk is full |
+//! | 7 | there is no store in the directory, or one of its pools is missing or belongs to another store |
+//! | 8 | a sync failed: the store is read-only until it is opened again |
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod cmd;
+pub mod escape;
+pub mod failure;
+pub mod input;
+pub mod output;
+pub mod store;
+pub mod units;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use args::Cli;
+use clap::Parser;
+use failure::{Failure, Outcome};
+use output::Output;
+
+/// Runs one command line and gives its exit status.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(refused) => {
+            // Printing can only fail when nobody reads; the status says the rest.
+            let _ = refused.print();
+            return ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2));
+        }
+    };
+    let json = cli.store.json;
+    let mut out = Output::new(json);
+    let result = cmd::run(cli, &mut out).and_then(|outcome| out.flush().map(|()| outcome));
+    finish(result, json)
+}
+
+fn finish(result: Result<Outcome, Failure>, json: bool) -> ExitCode {
+    match result {
+        Ok(outcome) => outcome.exit_code(),
+        Err(failure) => {
+            if !matches!(failure, Failure::ClosedPipe) {
+                output::error(&failure, json);
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Standard output and standard error.
+//!
+//! A closed standard output is not an error ([`Failure::ClosedPipe`]). In JSON, bytes that are UTF-8 are a string, any others
+//! `{"base64": "…"}`.
+
+pub mod tree;
+
+use std::io::{BufWriter, Stdout, Write};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use crate::escape::escape;
+use crate::failure::Failure;
+
+/// Standard output of a command.
+pub struct Output {
+    json: bool,
+    out: BufWriter<Stdout>,
+    line: Vec<u8>,
+}
+
+impl Output {
+    /// Standard output; `json` if the reader is a program.
+    pub fn new(json: bool) -> Self {
+        Self { json, out: BufWriter::with_capacity(64 << 10, std::io::stdout()), line: Vec::new() }
+    }
+
+    /// Whether the reader is a program.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Writes a line of text.
+    pub fn text(&mut self, text: impl AsRef<str>) -> Result<(), Failure> {
+        writeln!(self.out, "{}", text.as_ref()).map_err(Failure::stdout)
+    }
+
+    /// Writes a JSON document in one line.
+    pub fn document(&mut self, document: &impl Serialize) -> Result<(), Failure> {
+        serde_json::to_writer(&mut self.out, document).map_err(|error| Failure::stdout(error.into()))?;
+        self.bytes(b"\n")
+    }
+
+    /// Writes bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.out.write_all(bytes).map_err(Failure::stdout)
+    }
+
+    /// Writes bytes with the escape, and a newline.
+    pub fn escaped(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.line.clear();
+        escape(bytes, &mut self.line);
+        self.line.push(b'\n');
+        self.out.write_all(&self.line).map_err(Failure::stdout)
+    }
+
+    /// Writes a record: a line of the kv format, or a JSON object.
+    pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        if self.json {
+            return self.document(&Record { key: Bytes(key), value: Bytes(value) });
+        }
+        self.line.clear();
+        kv_line(key, value, &mut self.line);
+        self.out.write_all(&self.line).map_err(Failure::stdout)
+    }
+
+    /// Writes everything out.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        self.out.flush().map_err(Failure::stdout)
+    }
+}
+
+/// Appends a line of the kv format: key, tab, value, newline.
+pub fn kv_line(key: &[u8], value: &[u8], line: &mut Vec<u8>) {
+    escape(key, line);
+    line.push(b'\t');
+    escape(value, line);
+    line.push(b'\n');
+}
+
+/// Bytes in JSON: a string if they are UTF-8, otherwise `{"base64": "…"}`.
+#[derive(Debug, Clone, Copy)]
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Ok(text) = std::str::from_utf8(self.0) {
+            return serializer.serialize_str(text);
+        }
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry("base64", &BASE64_STANDARD.encode(self.0))?;
+        map.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    key: Bytes<'a>,
+    value: Bytes<'a>,
+}
+
+/// Tells standard error why a command failed.
+pub fn error(failure: &Failure, json: bool) {
+    let text = if json {
+        serde_json::json!({ "error": failure.to_string(), "status": failure.status() }).to_string()
+    } else {
+        format!("hither: {failure}")
+    };
+    // Nobody is left to be told if this fails.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_in_json() {
+        assert_eq!(serde_json::to_string(&Bytes("gr\u{fc}n\n".as_bytes())).unwrap(), "\"gr\u{fc}n\\n\"");
+        assert_eq!(serde_json::to_string(&Bytes(b"\xff\0")).unwrap(), r#"{"base64":"/wA="}"#);
+    }
+
+    #[test]
+    fn a_record_is_one_line() {
+        let mut line = Vec::new();
+        kv_line(b"a\tb", b"c\nd", &mut line);
+        assert_eq!(line, b"a\\tb\tc\\nd\n");
+    }
+}

@@ -1,0 +1,136 @@
+//! Opening the store and the keyspace that the command line names.
+
+use std::ffi::OsStr;
+use std::io::IsTerminal;
+
+use hither::{Builder, Db, Keyspace, KeyspaceOptions, MediumChoice, Progress};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::args::{Kind, Medium, StoreArgs};
+use crate::failure::Failure;
+use crate::units::{self, Place};
+
+/// Whether a command may make a store where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Make it.
+    Create,
+    /// Fail with exit status 7.
+    Refuse,
+}
+
+/// Opens the store.
+pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
+    let bar = recovery_bar(args.json);
+    let shown = bar.clone();
+    let opened = builder(args)?.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
+    bar.finish_and_clear();
+    Ok(opened?)
+}
+
+/// What a person sees while a large store recovers.
+fn recovery_bar(json: bool) -> ProgressBar {
+    if json || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("recovering {bar:40} {pos}/{len} segments  {msg}").expect("the template is valid");
+    ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10)).with_style(style)
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    bar.set_length(progress.total);
+    bar.set_message(format!("{} entries", progress.entries));
+    bar.set_position(progress.done);
+}
+
+/// Opens the store and the keyspace of a command that reads.
+pub fn open_keyspace(args: &StoreArgs) -> Result<(Db, Keyspace), Failure> {
+    let db = open(args, Missing::Refuse)?;
+    let keyspace = db.open_keyspace(&args.keyspace)?.ok_or_else(|| no_keyspace(&args.keyspace))?;
+    Ok((db, keyspace))
+}
+
+/// Opens or creates the store and the keyspace of a command that writes. A kind that contradicts an existing keyspace is refused.
+pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
+    let db = open(args, Missing::Create)?;
+    let keyspace = match db.open_keyspace(&args.keyspace)? {
+        Some(keyspace) => keyspace,
+        None => db.create_keyspace(&args.keyspace, options(kind.unwrap_or(Kind::Ordered)))?,
+    };
+    match kind {
+        Some(asked) if asked != kind_of(&keyspace) => Err(Failure::Usage(format!(
+            "keyspace {} exists and is {}; choose another name or leave out --kind",
+            args.keyspace,
+            kind_name(keyspace.kind())
+        ))),
+        _ => Ok((db, keyspace)),
+    }
+}
+
+/// The name of a kind.
+pub fn kind_name(kind: hither::Kind) -> &'static str {
+    match kind {
+        hither::Kind::Ordered => "ordered",
+        hither::Kind::Hash => "hash",
+    }
+}
+
+/// The directories of the command line, or of the environment.
+pub fn places(args: &StoreArgs) -> Result<Vec<Place>, Failure> {
+    let places: Vec<Place> = if args.data.is_empty() {
+        std::env::var_os("HITHER_DATA").map(|value| units::places_of_variable(&value)).unwrap_or_default()
+    } else {
+        args.data.iter().map(|text| units::place(OsStr::new(text))).collect()
+    };
+    match places.as_slice() {
+        [] => Err(Failure::Usage("which store? Give --data DIR, or set HITHER_DATA".into())),
+        [_] => Ok(places),
+        many if many.iter().all(|place| matches!(place, Place::Node(..))) => Ok(places),
+        _ => Err(Failure::Usage("several directories make one store only as --data node0=DIR --data node1=DIR …".into())),
+    }
+}
+
+fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
+    let mut builder = Db::builder().durability(args.durability).medium(medium(args.medium));
+    for place in places(args)? {
+        builder = match place {
+            Place::Store(path) => builder.path(path),
+            Place::Node(node, path) => builder.node_path(node, path),
+        };
+    }
+    if let Some(bytes) = args.capacity {
+        builder = builder.capacity(bytes);
+    }
+    if let Some(bytes) = args.max_capacity {
+        builder = builder.max_capacity(bytes);
+    }
+    Ok(builder)
+}
+
+/// The store's name of a medium.
+pub fn medium(medium: Medium) -> MediumChoice {
+    match medium {
+        Medium::Auto => MediumChoice::Auto,
+        Medium::ForcedDax => MediumChoice::ForcedDax,
+        Medium::File => MediumChoice::File,
+        Medium::Volatile => MediumChoice::Volatile,
+    }
+}
+
+fn options(kind: Kind) -> KeyspaceOptions {
+    match kind {
+        Kind::Ordered => KeyspaceOptions::ordered(),
+        Kind::Hash => KeyspaceOptions::hash(),
+    }
+}
+
+fn kind_of(keyspace: &Keyspace) -> Kind {
+    match keyspace.kind() {
+        hither::Kind::Ordered => Kind::Ordered,
+        hither::Kind::Hash => Kind::Hash,
+    }
+}
+
+fn no_keyspace(name: &str) -> Failure {
+    Failure::NotFound(format!("there is no keyspace {name}; `hither keyspaces` lists those that exist"))
+}

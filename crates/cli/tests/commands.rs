@@ -1,0 +1,217 @@
+//! Every command of the real program: what it prints, its exit status, the shape of its JSON.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use common::{Store, program, run, write};
+use serde_json::json;
+
+#[test]
+fn put_get_del() {
+    let store = Store::any();
+    store.run(&["put", "colour", "gr\u{fc}n"]).done();
+    assert_eq!(store.run(&["get", "colour"]).done().out(), "gr\u{fc}n\n");
+    assert_eq!(store.run(&["get", "colour", "--raw"]).done().out(), "gr\u{fc}n");
+    assert_eq!(store.run(&["get", "colour", "--json"]).done().document(), json!({"found": true, "key": "colour", "value": "gr\u{fc}n"}));
+    assert_eq!(store.run(&["put", "n", "-5", "--json"]).done().document(), json!({"stored": true, "key": "n", "value_bytes": 2}));
+    assert_eq!(store.run(&["del", "colour", "--json"]).done().document(), json!({"deleted": true, "key": "colour"}));
+    assert_eq!(store.run(&["del", "colour", "--json"]).expect(1).document(), json!({"deleted": false, "key": "colour"}));
+    assert!(store.run(&["del", "colour"]).expect(1).err().contains("no such key: colour"));
+    assert!(store.run(&["get", "colour"]).expect(1).err().contains("no such key: colour"));
+    assert_eq!(store.run(&["get", "colour", "--json"]).expect(1).document(), json!({"found": false, "key": "colour"}));
+    assert_eq!(store.run(&["get", "n"]).done().out(), "-5\n");
+}
+
+#[test]
+fn binary_keys_and_values() {
+    let store = Store::any();
+    let bytes: Vec<u8> = (0..=255).collect();
+    store.feed(&["put", r"a\x00\n", "-", "--escape"], &bytes).done();
+    assert_eq!(store.run(&["get", r"a\x00\n", "--escape", "--raw"]).done().0.stdout, bytes);
+    let escaped = store.run(&["get", r"a\x00\n", "--escape"]).done().out();
+    assert!(escaped.starts_with(r"\x00\x01") && escaped.contains(r"\x08\t\n\x0b\x0c\r\x0e") && escaped.ends_with("\\xff\n"), "{escaped}");
+    let found = store.run(&["get", r"a\x00\n", "--escape", "--json"]).done().document();
+    assert_eq!(found["key"], "a\0\n");
+    assert!(found["value"]["base64"].as_str().unwrap().starts_with("AAEC"));
+    assert!(store.run(&["get", r"a\q", "--escape"]).expect(2).err().contains("bad escape"));
+}
+
+#[test]
+fn a_record_with_a_time_to_live_disappears() {
+    let store = Store::any();
+    store.run(&["put", "short", "x", "--ttl", "300ms"]).done();
+    store.run(&["put", "long", "x", "--ttl", "1h"]).done();
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    store.run(&["get", "short"]).expect(1);
+    store.run(&["get", "long"]).done();
+}
+
+#[test]
+fn scan_ranges() {
+    let store = Store::any();
+    store.feed(&["load"], b"a\t1\nab\t2\nac\\xff\t3\nb\t4\n\\xff\t5\n").done();
+    let scan = |options: &[&str]| store.run(&[&["scan"], options].concat()).done().out();
+    assert_eq!(scan(&[]), "a\t1\nab\t2\nac\\xff\t3\nb\t4\n\\xff\t5\n");
+    assert_eq!(scan(&["--prefix", "a"]), "a\t1\nab\t2\nac\\xff\t3\n");
+    assert_eq!(scan(&["--prefix", "a", "--from", "ab", "--reverse"]), "ac\\xff\t3\nab\t2\n");
+    assert_eq!(scan(&["--from", "ab", "--to", "b"]), "ab\t2\nac\\xff\t3\n");
+    assert_eq!(scan(&["--reverse", "--limit", "2"]), "\\xff\t5\nb\t4\n");
+    assert_eq!(scan(&["--from", r"\xff", "--escape"]), "\\xff\t5\n");
+    assert_eq!(scan(&["--from", "z", "--to", "a"]), "");
+    assert_eq!(scan(&["--limit", "0"]), "");
+    assert_eq!(store.run(&["scan", "--prefix", "ac", "--raw"]).done().0.stdout, b"ac\xff\t3\n");
+    let records = store.run(&["scan", "--prefix", "a", "--json"]).done().json();
+    assert_eq!(records[1], json!({"key": "ab", "value": "2"}));
+    assert_eq!(records[2]["key"], json!({"base64": "YWP/"}));
+}
+
+#[test]
+fn a_hash_keyspace_has_no_ranges_but_a_dump_in_key_order() {
+    let store = Store::any();
+    store.feed(&["load", "--kind", "hash", "--keyspace", "h"], b"c\t3\na\t1\nb\t2\n").done();
+    store.run(&["scan", "--keyspace", "h"]).expect(2);
+    assert_eq!(store.dump("h"), b"a\t1\nb\t2\nc\t3\n");
+    assert!(store.feed(&["load", "--kind", "ordered", "--keyspace", "h"], b"").expect(2).err().contains("is hash"));
+    store.feed(&["load", "--keyspace", "h"], b"d\t4\n").done();
+    let rows = store.run(&["keyspaces", "--json"]).done().document();
+    assert_eq!((&rows[0]["name"], &rows[0]["kind"], &rows[0]["keys"]), (&json!("h"), &json!("hash"), &json!(4)));
+    assert!(store.run(&["keyspaces"]).done().out().starts_with("h  hash     4 keys"));
+}
+
+#[test]
+fn check_and_stat() {
+    let store = Store::any();
+    store.feed(&["load"], b"a\t1\nb\t2\n").done();
+    let report = store.run(&["check", "--json"]).done().document();
+    assert_eq!((&report["sound"], &report["problems"]), (&json!(true), &json!([])));
+    assert!(store.run(&["check"]).done().out().ends_with("sound\n"));
+    let stat = store.run(&["stat", "--json"]).done().document();
+    for field in ["keyspaces", "pools", "utilization", "garbage", "shards", "durability", "recovery"] {
+        assert!(!stat[field].is_null(), "no {field} in {stat}");
+    }
+    assert!(store.run(&["stat"]).done().out().contains("garbage"));
+}
+
+#[test]
+fn doctor_needs_no_store() {
+    let report = run(&["doctor", "--json"]).done().document();
+    for field in ["version", "nodes", "flush", "huge_pages", "places"] {
+        assert!(!report[field].is_null(), "no {field} in {report}");
+    }
+    let store = Store::on_file();
+    let report = store.run(&["doctor", "--json"]).done().document();
+    assert_eq!(report["places"][0]["medium"], "file", "{report}");
+    assert!(!store.data().exists(), "doctor leaves nothing behind");
+    assert!(store.run(&["doctor"]).done().out().contains("persistence domain"));
+}
+
+#[test]
+fn wrong_use_has_status_2() {
+    let store = Store::any();
+    store.run(&["put", "k", "v"]).done();
+    for arguments in [&["fly"][..], &["get"], &["load", "--format", "xml"], &["scan", "--limit", "x"], &["get", "k", "--raw", "--json"]] {
+        store.run(arguments).expect(2);
+    }
+    for arguments in [&["load", "--key", "a"][..], &["load", "--format", "jsonl"], &["load", "--format", "csv", "--raw"], &["put", "", "v"]]
+    {
+        store.run(arguments).expect(2);
+    }
+    assert!(run(&["get", "k"]).expect(2).err().contains("HITHER_DATA"));
+    assert!(run(&["get", "k", "--data", "/a", "--data", "/b"]).expect(2).err().contains("node0=DIR"));
+    let long = "k".repeat(65_537);
+    store.run(&["put", &long, "v"]).expect(2);
+    let refused = store.run(&["put", "", "v", "--json"]).expect(2);
+    let error: serde_json::Value = serde_json::from_str(&refused.err()).unwrap();
+    assert_eq!(error["status"], 2);
+}
+
+#[test]
+fn failures_have_their_own_status() {
+    let store = Store::any();
+    store.run(&["get", "k"]).expect(7);
+    store.run(&["check"]).expect(7);
+    assert!(!store.data().exists(), "a command that reads makes no store");
+    assert!(store.run(&["load", "/no/such/file"]).expect(3).err().contains("/no/such/file"));
+    assert!(!store.data().exists(), "an input that cannot be read makes no store");
+    store.run(&["put", "k", "v"]).done();
+    assert!(store.run(&["get", "k", "--keyspace", "other"]).expect(1).err().contains("no keyspace other"));
+    let no_dir = store.path("no/such/dir/dump");
+    store.run(&["dump", no_dir.to_str().unwrap()]).expect(3);
+}
+
+#[test]
+fn a_store_in_use_is_locked() {
+    let store = Store::any();
+    let mut load = store.command(&["load", "--group", "1"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = load.stdin.take().unwrap();
+    // The reader fills its buffer before it parses: send more than that.
+    let record = format!("k\t{}\n", "v".repeat(1 << 20));
+    input.write_all(record.as_bytes()).unwrap();
+    let mut reports = BufReader::new(load.stdout.take().unwrap());
+    let mut line = String::new();
+    reports.read_line(&mut line).unwrap();
+    assert_eq!(line, "durable 1\n");
+    store.run(&["get", "k"]).expect(5);
+    drop(input);
+    assert!(load.wait().unwrap().success());
+    store.run(&["get", "k"]).done();
+}
+
+#[test]
+fn a_store_that_is_full_says_so() {
+    let store = Store::any();
+    let value = "v".repeat(1 << 20);
+    let input: String = (0..200).map(|n| format!("key{n}\t{value}\n")).collect();
+    let mut load = program();
+    load.args(["load", "--capacity", "64M", "--max-capacity", "64M", "--data"]).arg(store.data());
+    let mut child = load.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
+    let reports = String::from_utf8(output.stdout).unwrap();
+    let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
+    assert!(durable > 20 && durable < 64, "{durable} records of 1 MiB in 64 MiB");
+    for n in 0..durable {
+        store.run(&["get", &format!("key{n}"), "--raw"]).done();
+    }
+    store.run(&["check"]).done();
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let store = Store::any();
+    let input: String = (0..20_000).map(|n| format!("key{n:06}\tvalue of a certain length\n")).collect();
+    store.feed(&["load"], input.as_bytes()).done();
+    for command in ["scan", "dump"] {
+        let mut child = store.command(&[command]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("key000000\t"));
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""), "{command}");
+    }
+}
+
+#[test]
+fn the_environment_names_the_store() {
+    let store = Store::on_file();
+    store.run(&["put", "k", "v"]).done();
+    let output = program().args(["get", "k"]).env("HITHER_DATA", store.data()).output().unwrap();
+    assert_eq!(output.stdout, b"v\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_store_over_two_nodes() {
+    let store = Store::on_file();
+    let (node0, node1) = (format!("node0={}", store.path("n0").display()), format!("node1={}", store.path("n1").display()));
+    let both = ["--data", node0.as_str(), "--data", node1.as_str(), "--capacity", "128M"];
+    let on_both = |command: &[&str]| run(&[command, &both].concat());
+    let input = store.path("input");
+    write(&input, (0..5000).map(|n| format!("key{n:05}\t{n}\n")).collect::<String>());
+    on_both(&["load", input.to_str().unwrap()]).done();
+    assert_eq!(on_both(&["dump"]).done().0.stdout, std::fs::read(&input).unwrap());
+    run(&["get", "key00001", "--data", &node0]).expect(7);
+}

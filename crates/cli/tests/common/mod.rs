@@ -1,0 +1,140 @@
+//! Running the real program on stores in temporary directories.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A store in a temporary directory, and the options that every command on it gets.
+pub struct Store {
+    dir: TempDir,
+    medium: &'static str,
+}
+
+impl Store {
+    /// A store in an ordinary directory, with syncs.
+    pub fn on_file() -> Self {
+        Self { dir: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), medium: "file" }
+    }
+
+    /// A store on tmpfs that is treated as persistent memory, if there is a tmpfs.
+    pub fn on_dax() -> Option<Self> {
+        let dir = TempDir::new_in("/dev/shm").ok()?;
+        Some(Self { dir, medium: "forced-dax" })
+    }
+
+    /// A store for tests that do not look at the medium: the fastest there is.
+    pub fn any() -> Self {
+        Self::on_dax().unwrap_or_else(Self::on_file)
+    }
+
+    /// A file next to the store.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The directory of the store.
+    pub fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    /// A command on this store.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = program();
+        command.args(arguments).arg("--data").arg(self.data()).args(["--medium", self.medium]);
+        command.args(["--capacity", "64M", "--max-capacity", "1G"]);
+        command
+    }
+
+    /// Runs a command on this store.
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::of(&mut self.command(arguments))
+    }
+
+    /// Runs a command on this store with `input` as standard input.
+    pub fn feed(&self, arguments: &[&str], input: &[u8]) -> Ran {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        write_input(&mut child, input);
+        Ran(child.wait_with_output().unwrap())
+    }
+
+    /// A dump, as bytes.
+    pub fn dump(&self, keyspace: &str) -> Vec<u8> {
+        self.run(&["dump", "--keyspace", keyspace]).done().0.stdout
+    }
+}
+
+fn write_input(child: &mut Child, input: &[u8]) {
+    // A program that stops at a bad line does not read the rest.
+    let _ = child.stdin.take().unwrap().write_all(input);
+}
+
+/// The program, without options and without the environment's store.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hither"));
+    command.env_remove("HITHER_DATA").stdin(Stdio::null());
+    command
+}
+
+/// Runs the program.
+pub fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
+    Ran::of(program().args(arguments))
+}
+
+/// Writes a file.
+pub fn write(path: &Path, content: impl AsRef<[u8]>) {
+    std::fs::write(path, content).unwrap();
+}
+
+/// A command that has ended.
+pub struct Ran(pub Output);
+
+impl Ran {
+    fn of(command: &mut Command) -> Self {
+        Self(command.output().unwrap())
+    }
+
+    /// Its exit status; -1 for a signal.
+    pub fn status(&self) -> i32 {
+        self.0.status.code().unwrap_or(-1)
+    }
+
+    /// Asserts its exit status.
+    #[track_caller]
+    pub fn expect(self, status: i32) -> Self {
+        assert_eq!(self.status(), status, "stdout: {}\nstderr: {}", self.out(), self.err());
+        self
+    }
+
+    /// Asserts exit status 0.
+    #[track_caller]
+    pub fn done(self) -> Self {
+        self.expect(0)
+    }
+
+    /// Standard output.
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).into_owned()
+    }
+
+    /// Standard error.
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).into_owned()
+    }
+
+    /// Standard output as JSON documents, one per line.
+    pub fn json(&self) -> Vec<serde_json::Value> {
+        self.out().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The only JSON document of standard output.
+    #[track_caller]
+    pub fn document(&self) -> serde_json::Value {
+        let mut documents = self.json();
+        assert_eq!(documents.len(), 1, "{}", self.out());
+        documents.remove(0)
+    }
+}

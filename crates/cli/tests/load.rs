@@ -1,0 +1,152 @@
+//! `load` and `dump`: formats, bad lines, repetition, and dumps that load back byte for byte.
+
+mod common;
+
+use common::{Store, write};
+use serde_json::json;
+
+#[test]
+fn a_dump_of_binary_data_loads_back_to_the_same_dump() {
+    for kind in ["ordered", "hash"] {
+        let (store, copy) = (Store::any(), Store::any());
+        store.feed(&["load", "--kind", kind], &binary_records()).done();
+        let first = store.path("first");
+        store.run(&["dump", first.to_str().unwrap()]).done();
+        copy.run(&["load", "--kind", kind, first.to_str().unwrap()]).done();
+        let dump = std::fs::read(&first).unwrap();
+        assert!(dump.len() > 100_000);
+        assert_eq!(copy.dump("default"), dump, "{kind}");
+        assert!(dump.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b'\t').count()).all(|fields| fields <= 2));
+        copy.run(&["check"]).done();
+    }
+}
+
+/// Keys and values of all bytes, empty values, common prefixes, a value that is larger than a segment of a small store.
+fn binary_records() -> Vec<u8> {
+    let mut state = 7u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut text = Vec::new();
+    let mut field = |length: u64, text: &mut Vec<u8>| {
+        for _ in 0..length {
+            text.extend_from_slice(format!("\\x{:02X}", random() as u8).as_bytes());
+        }
+    };
+    for n in 0..2000u64 {
+        field(1 + n % 20, &mut text);
+        text.push(b'\t');
+        field(n % 50, &mut text);
+        text.push(b'\n');
+    }
+    text.extend_from_slice(b"large\t");
+    text.extend_from_slice("\u{e9}\\t".repeat(1 << 20).as_bytes());
+    text.extend_from_slice(b"\nprefix\\x00\tzero\nprefix\tshort\nprefix\\x00\\x00\t\n");
+    text
+}
+
+#[test]
+fn csv_becomes_json_documents() {
+    let store = Store::any();
+    let file = store.path("packages.csv");
+    write(&file, "package,version,\"note\"\nbash,5.2,\"a \"\"shell\"\"\"\nzsh,5.9,\n");
+    store.run(&["load", file.to_str().unwrap()]).done();
+    assert_eq!(store.run(&["get", "bash", "--raw"]).done().out(), r#"{"version":"5.2","note":"a \"shell\""}"#);
+    store.run(&["load", "--key", "version", "--keyspace", "by-version", file.to_str().unwrap()]).done();
+    assert_eq!(store.run(&["get", "5.9", "--keyspace", "by-version"]).done().out(), "{\"package\":\"zsh\",\"note\":\"\"}\n");
+    assert!(store.run(&["load", "--key", "no", file.to_str().unwrap()]).expect(2).err().contains("package, version, note"));
+}
+
+#[test]
+fn jsonl_keeps_the_line() {
+    let store = Store::any();
+    store.feed(&["load", "--format", "jsonl", "--key", "id"], b"{\"id\": 17, \"x\": 1.0}\n{\"id\": \"a b\"}\n").done();
+    assert_eq!(store.run(&["get", "17"]).done().out(), "{\"id\": 17, \"x\": 1.0}\n");
+    assert_eq!(store.run(&["get", "a b"]).done().out(), "{\"id\": \"a b\"}\n");
+}
+
+#[test]
+fn a_bad_line_ends_the_load_and_what_came_before_is_durable() {
+    let store = Store::any();
+    let input = b"a\t1\nb\t2\nno tab here\nc\t3\n";
+    let ran = store.feed(&["load"], input).expect(2);
+    assert_eq!(ran.out(), "durable 2\n");
+    assert!(ran.err().contains("standard input, line 3: no tab between key and value"), "{}", ran.err());
+    assert_eq!(store.dump("default"), b"a\t1\nb\t2\n");
+    let ran = store.feed(&["load", "--skip-bad", "--json"], input).done();
+    let summary = ran.json().pop().unwrap();
+    assert_eq!((&summary["durable"], &summary["bad_lines"]), (&json!(3), &json!(1)));
+    assert_eq!(store.dump("default"), b"a\t1\nb\t2\nc\t3\n");
+}
+
+#[test]
+fn reports_count_records_in_the_order_of_the_input() {
+    let store = Store::any();
+    let input: String = (0..1050).map(|n| format!("key{n}\t{n}\n")).collect();
+    let ran = store.feed(&["load", "--group", "100", "--threads", "3"], input.as_bytes()).done();
+    let expected: String = (1..=10).map(|n| format!("durable {}\n", n * 100)).chain(["durable 1050\n".into()]).collect();
+    assert_eq!(ran.out(), expected);
+    let ran = store.feed(&["load", "--group", "500", "--json"], input.as_bytes()).done();
+    let lines = ran.json();
+    assert_eq!(lines[..3], [json!({"durable": 500}), json!({"durable": 1000}), json!({"durable": 1050})]);
+    assert_eq!((lines.len(), &lines[3]["durable"], &lines[3]["skipped"]), (4, &json!(1050), &json!(0)));
+    let ran = store.feed(&["load"], b"").done();
+    assert_eq!(ran.out(), "durable 0\n");
+}
+
+#[test]
+fn the_last_record_of_a_key_wins_with_any_number_of_threads() {
+    let input: String = (0..30_000).map(|n| format!("key{}\t{n}\n", n % 700)).collect();
+    let mut expected: Vec<String> = (29_300..30_000).map(|n| format!("key{}\t{n}\n", n % 700)).collect();
+    expected.sort();
+    for threads in ["1", "2", "7"] {
+        for level in ["sync", "process", "interval:5"] {
+            let store = Store::any();
+            store.feed(&["load", "--threads", threads, "--group", "64", "--durability", level], input.as_bytes()).done();
+            assert_eq!(store.dump("default"), expected.concat().as_bytes(), "{threads} threads, {level}");
+        }
+    }
+}
+
+#[test]
+fn a_load_can_be_repeated_resumed_and_begun_in_the_middle() {
+    let store = Store::any();
+    let half: String = (0..500).map(|n| format!("key{n:04}\t{n}\n")).collect();
+    let all: String = (0..1000).map(|n| format!("key{n:04}\t{n}\n")).collect();
+    store.feed(&["load"], half.as_bytes()).done();
+    let summary = store.feed(&["load", "--resume", "--json"], all.as_bytes()).done().json().pop().unwrap();
+    assert_eq!((&summary["durable"], &summary["unchanged"]), (&json!(1000), &json!(500)));
+    assert_eq!(store.dump("default"), all.as_bytes());
+    let other = Store::any();
+    other.feed(&["load"], half.as_bytes()).done();
+    let summary = other.feed(&["load", "--skip", "500", "--json"], all.as_bytes()).done().json().pop().unwrap();
+    assert_eq!((&summary["durable"], &summary["skipped"]), (&json!(1000), &json!(500)));
+    assert_eq!(other.dump("default"), all.as_bytes());
+}
+
+#[test]
+fn raw_lines_and_lines_of_other_systems() {
+    let store = Store::any();
+    store.feed(&["load", "--raw"], b"unit\\x2dname\tC:\\temp\n").done();
+    assert_eq!(store.run(&["get", r"unit\x2dname", "--raw"]).done().out(), r"C:\temp");
+    store.feed(&["load", "--keyspace", "crlf"], b"a\t1\r\nb\t2\r\n").done();
+    assert_eq!(store.dump("crlf"), b"a\t1\nb\t2\n");
+}
+
+#[test]
+fn a_dump_file_appears_when_it_is_complete() {
+    let store = Store::any();
+    store.run(&["put", "k", "v"]).done();
+    let file = store.path("dump.kv");
+    write(&file, "old");
+    store.run(&["dump", file.to_str().unwrap()]).done();
+    assert_eq!(std::fs::read(&file).unwrap(), b"k\tv\n");
+    let left: Vec<_> = std::fs::read_dir(store.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    store.run(&["dump", "/dev/null"]).done();
+    store.run(&["dump", "--json", file.to_str().unwrap()]).expect(2);
+    assert_eq!(store.run(&["dump", "--json"]).done().document(), json!({"key": "k", "value": "v"}));
+}

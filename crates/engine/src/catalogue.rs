@@ -1,0 +1,138 @@
+//! The catalogue of keyspaces: small, kept whole in the lowest pool, changed by the two-slot protocol of the pool (crash-atomic).
+//!
+//! Layout (`docs/format.md`): next id u32, count u32, then per keyspace id u32, kind u8 (1 ordered, 2 hash), name length u8, name.
+//! Ids start at 1 and are never used again, since old entries may still be on media; 0 means "no keyspace".
+
+use crate::error::{Error, Result};
+use crate::keyspace::{KeyspaceInfo, Kind};
+
+/// The first id.
+const FIRST_ID: u32 = 1;
+const MAX_NAME_BYTES: usize = 64;
+/// What fits the pool's catalogue area whatever the names are.
+const MAX_KEYSPACES: usize = (hither_pmem::CATALOGUE_MAX_BYTES as usize - 8) / (6 + MAX_NAME_BYTES);
+
+/// The decoded catalogue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Catalogue {
+    pub next_id: u32,
+    pub keyspaces: Vec<KeyspaceInfo>,
+}
+
+impl Catalogue {
+    pub fn empty() -> Catalogue {
+        Catalogue { next_id: FIRST_ID, keyspaces: Vec::new() }
+    }
+
+    /// Adds a keyspace under a fresh id.
+    pub fn add(&mut self, name: &str, kind: Kind) -> Result<KeyspaceInfo> {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
+            return Err(Error::KeyspaceName(name.to_owned()));
+        }
+        if self.keyspaces.iter().any(|known| known.name == name) {
+            return Err(Error::KeyspaceExists(name.to_owned()));
+        }
+        if self.keyspaces.len() >= MAX_KEYSPACES || self.next_id == u32::MAX {
+            return Err(Error::TooManyKeyspaces(self.keyspaces.len()));
+        }
+        let info = KeyspaceInfo { name: name.to_owned(), id: self.next_id, kind };
+        self.next_id += 1;
+        self.keyspaces.push(info.clone());
+        Ok(info)
+    }
+
+    /// Removes a keyspace; its id stays used.
+    pub fn remove(&mut self, name: &str) -> Option<KeyspaceInfo> {
+        let at = self.keyspaces.iter().position(|known| known.name == name)?;
+        Some(self.keyspaces.remove(at))
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&self.next_id.to_le_bytes());
+        bytes.extend_from_slice(&(self.keyspaces.len() as u32).to_le_bytes());
+        for keyspace in &self.keyspaces {
+            bytes.extend_from_slice(&keyspace.id.to_le_bytes());
+            bytes.push(if keyspace.kind == Kind::Ordered { 1 } else { 2 });
+            bytes.push(keyspace.name.len() as u8);
+            bytes.extend_from_slice(keyspace.name.as_bytes());
+        }
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Catalogue> {
+        Self::parse(bytes).ok_or_else(|| {
+            Error::Damaged("the catalogue of keyspaces cannot be read although its checksum is right; use the version of hither that wrote it".into())
+        })
+    }
+
+    fn parse(mut bytes: &[u8]) -> Option<Catalogue> {
+        if bytes.is_empty() {
+            return Some(Catalogue::empty());
+        }
+        let next_id = take_u32(&mut bytes)?;
+        let count = take_u32(&mut bytes)?;
+        let mut keyspaces = Vec::new();
+        for _ in 0..count {
+            let id = take_u32(&mut bytes)?;
+            let (&[kind, len], rest) = bytes.split_first_chunk()?;
+            let (name, rest) = rest.split_at_checked(usize::from(len))?;
+            bytes = rest;
+            let kind = match kind {
+                1 => Kind::Ordered,
+                2 => Kind::Hash,
+                _ => return None,
+            };
+            keyspaces.push(KeyspaceInfo { name: std::str::from_utf8(name).ok()?.to_owned(), id, kind });
+        }
+        (bytes.is_empty() && keyspaces.iter().all(|keyspace| keyspace.id < next_id)).then_some(Catalogue { next_id, keyspaces })
+    }
+}
+
+fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u32::from_le_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_ids_never_come_back() {
+        let mut catalogue = Catalogue::empty();
+        let first = catalogue.add("a", Kind::Ordered).unwrap();
+        catalogue.add("b é", Kind::Hash).unwrap();
+        assert!(matches!(catalogue.add("a", Kind::Hash), Err(Error::KeyspaceExists(_))));
+        assert_eq!(Catalogue::decode(&catalogue.encode()).unwrap(), catalogue);
+        catalogue.remove("a").unwrap();
+        let again = catalogue.add("a", Kind::Hash).unwrap();
+        assert!(again.id > first.id);
+        assert_eq!(Catalogue::decode(&catalogue.encode()).unwrap(), catalogue);
+        assert_eq!(Catalogue::decode(&[]).unwrap(), Catalogue::empty());
+    }
+
+    #[test]
+    fn the_fullest_catalogue_fits_its_area() {
+        let mut catalogue = Catalogue::empty();
+        for i in 0..MAX_KEYSPACES {
+            catalogue.add(&format!("{i:064}"), Kind::Hash).unwrap();
+        }
+        assert!(matches!(catalogue.add("one more", Kind::Hash), Err(Error::TooManyKeyspaces(_))));
+        assert!(catalogue.encode().len() <= hither_pmem::CATALOGUE_MAX_BYTES as usize);
+    }
+
+    #[test]
+    fn bad_names_and_bad_bytes_are_refused() {
+        let mut catalogue = Catalogue::empty();
+        for name in ["", "a\n", &"x".repeat(65)] {
+            assert!(matches!(catalogue.add(name, Kind::Hash), Err(Error::KeyspaceName(_))));
+        }
+        catalogue.add("abc", Kind::Hash).unwrap();
+        let bytes = catalogue.encode();
+        for cut in 1..bytes.len() {
+            assert!(Catalogue::decode(&bytes[..cut]).is_err());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A full check of a store: every checksum, every reference, every count.
+
+use crate::error::Result;
+use crate::keyspace::{Keyspace, with_index};
+use crate::store::{Core, Store};
+use hither_index::{Index, Ref};
+use hither_sync::epoch;
+
+/// Problems listed at most; more are counted.
+const MAX_LISTED: usize = 100;
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Segments read.
+    pub segments: u64,
+    /// Entries whose checksum is right.
+    pub entries: u64,
+    /// Bytes of entries.
+    pub bytes: u64,
+    /// Torn places in segments where a crash may leave them.
+    pub torn: u64,
+    /// Keys in the indexes.
+    pub keys: u64,
+    /// What is wrong; empty if the store is sound.
+    pub problems: Vec<String>,
+    /// Number of problems, also those not listed.
+    pub problem_count: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.problem_count == 0
+    }
+
+    fn problem(&mut self, what: String) {
+        self.problem_count += 1;
+        if self.problems.len() < MAX_LISTED {
+            self.problems.push(what);
+        }
+    }
+}
+
+impl Store {
+    /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. O(store).
+    pub fn check(&self) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        self.core.check_segments(&mut report)?;
+        let keyspaces: Vec<_> = self.core.keyspaces.read().values().cloned().collect();
+        let mut live_bytes = 0;
+        for keyspace in &keyspaces {
+            live_bytes += self.core.check_keyspace(keyspace, &mut report);
+        }
+        let accounted: u64 = self.core.log.usage().iter().map(|usage| usage.live_bytes).sum();
+        let (snapshots, _) = self.core.snapshots.alive();
+        if snapshots == 0 && accounted != live_bytes {
+            report.problem(format!("entries in the indexes take {live_bytes} bytes, but {accounted} are accounted as live"));
+        }
+        Ok(report)
+    }
+}
+
+impl Core {
+    fn check_segments(&self, report: &mut CheckReport) -> Result<()> {
+        for checked in self.log.check_segments()? {
+            report.segments += 1;
+            report.entries += checked.entries;
+            report.bytes += checked.bytes;
+            report.torn += checked.torn;
+            if let Some(problem) = checked.problem {
+                report.problem(problem);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every reference of a keyspace; returns the bytes of its entries.
+    fn check_keyspace(&self, keyspace: &Keyspace, report: &mut CheckReport) -> u64 {
+        let _pin = epoch::pin();
+        let resolver = self.resolver();
+        let name = &keyspace.info.name;
+        let (mut keys, mut bytes) = (0u64, 0u64);
+        with_index!(keyspace, index => {
+            let mut visit = |reference: Ref| {
+                keys += 1;
+                let Some(entry) = self.log.verified_entry(reference.0) else {
+                    report.problem(format!("keyspace \"{name}\": {reference:?} leads to no valid entry"));
+                    return true;
+                };
+                bytes += entry.size;
+                let key = self.hasher.key(entry.key);
+                if self.log.keyspace_of(reference.0, &entry) != keyspace.info.id {
+                    report.problem(format!("keyspace \"{name}\": {reference:?} leads to an entry of another keyspace"));
+                } else if index.get(key, &resolver) != reference {
+                    report.problem(format!("keyspace \"{name}\": the key behind {reference:?} is not found by a lookup"));
+                }
+                true
+            };
+            index.for_each(&resolver, &mut visit);
+            if let Err(what) = index.check(&resolver) {
+                report.problem(format!("keyspace \"{name}\": {what}"));
+            }
+            if index.len() as u64 != keys {
+                report.problem(format!("keyspace \"{name}\" holds {keys} keys but counts {}", index.len()));
+            }
+        });
+        report.keys += keys;
+        bytes
+    }
+}

@@ -1,0 +1,223 @@
+//! Durability of writes that their own fence does not make durable: group commit on files, late flushes on persistent memory.
+//!
+//! One rule serves all media. A *commit* draws a stable version S (everything ≤ S is installed and nothing ≤ S will come), makes all that was
+//! written durable (files: one data sync per pool; persistent memory: flush the remembered ranges and fence), and publishes S as the durable
+//! version. Whoever waits for a version waits until the durable version reaches it; one of the waiters leads, the others' writes ride along.
+//!
+//! A failed sync poisons the store (decision 22): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
+//! the store turns read-only.
+
+use crate::error::{Error, Result};
+use crate::options::Durability;
+use hither_log::Log;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Called once the write is durable or will not be.
+pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Shared durability state.
+pub(crate) struct Committer {
+    durable: AtomicU64,
+    poisoned: AtomicBool,
+    /// A read must check that what it found is durable.
+    reads_check: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+    pub commits: AtomicU64,
+    pub requested: AtomicU64,
+    /// Wakes the background committer.
+    pub wake: Condvar,
+    pub wake_lock: Mutex<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    leading: bool,
+    error: Option<String>,
+    callbacks: BTreeMap<u64, Vec<Callback>>,
+}
+
+impl Committer {
+    pub fn new(durable: u64, level: Durability, needs_sync: bool) -> Committer {
+        Committer {
+            durable: AtomicU64::new(durable),
+            poisoned: AtomicBool::new(false),
+            reads_check: AtomicBool::new(needs_sync && level == Durability::Sync),
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+            commits: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
+            wake: Condvar::new(),
+            wake_lock: Mutex::new(false),
+        }
+    }
+
+    /// Everything at or below this version is durable.
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Whether a read at the store's level must look at the durable version.
+    #[inline(always)]
+    pub fn reads_check(&self) -> bool {
+        self.reads_check.load(Ordering::Relaxed)
+    }
+
+    /// From now on there may be entries that are installed before they are durable.
+    pub fn note_relaxed_write(&self) {
+        if !self.reads_check.load(Ordering::Relaxed) {
+            self.reads_check.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Refuses if an earlier sync failed.
+    #[inline(always)]
+    pub fn ensure_writable(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Relaxed) { Err(self.poison_error()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn poison_error(&self) -> Error {
+        Error::ReadOnly(self.state.lock().error.clone().unwrap_or_default())
+    }
+
+    /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
+    pub fn commit(&self, log: &Log, version: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(error) = &state.error {
+                return Err(Error::ReadOnly(error.clone()));
+            }
+            if self.durable() >= version {
+                return Ok(());
+            }
+            if state.leading {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            state.leading = true;
+            drop(state);
+            let outcome = self.lead(log);
+            state = self.state.lock();
+            state.leading = false;
+            let ready = self.conclude(&mut state, outcome);
+            self.changed.notify_all();
+            if !ready.is_empty() {
+                let error = state.error.clone();
+                drop(state);
+                run_callbacks(ready, error);
+                state = self.state.lock();
+            }
+        }
+    }
+
+    fn lead(&self, log: &Log) -> Result<u64> {
+        let stable = log.clock.stable();
+        log.flush_dirty();
+        for node in 0..log.nodes() {
+            log.pool(node).sync()?;
+        }
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(stable)
+    }
+
+    fn conclude(&self, state: &mut State, outcome: Result<u64>) -> Vec<Callback> {
+        match outcome {
+            Ok(stable) => {
+                self.durable.fetch_max(stable, Ordering::AcqRel);
+                let later = state.callbacks.split_off(&(stable + 1));
+                std::mem::replace(&mut state.callbacks, later).into_values().flatten().collect()
+            }
+            Err(error) => {
+                self.poisoned.store(true, Ordering::SeqCst);
+                state.error = Some(error.to_string());
+                std::mem::take(&mut state.callbacks).into_values().flatten().collect()
+            }
+        }
+    }
+
+    /// Asks the background committer to make `version` durable soon.
+    pub fn request(&self, version: u64) {
+        if self.requested.fetch_max(version, Ordering::AcqRel) < version {
+            let mut wanted = self.wake_lock.lock();
+            if !*wanted {
+                *wanted = true;
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    fn on_durable(&self, version: u64, callback: Callback) {
+        let mut state = self.state.lock();
+        if state.error.is_none() && self.durable() < version {
+            state.callbacks.entry(version).or_default().push(callback);
+            drop(state);
+            self.request(version);
+            return;
+        }
+        let error = state.error.clone().filter(|_| self.durable() < version);
+        drop(state);
+        run_callbacks(vec![callback], error);
+    }
+}
+
+fn run_callbacks(callbacks: Vec<Callback>, error: Option<String>) {
+    for callback in callbacks {
+        callback(error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error))));
+    }
+}
+
+/// A write that was made and may not be durable yet (decision 12). Dropping it does not undo the write, nor does it wait.
+#[derive(Clone)]
+#[must_use = "a ticket says when the write is durable"]
+pub struct Ticket {
+    core: Option<Arc<crate::store::Core>>,
+    version: u64,
+}
+
+impl Ticket {
+    /// A ticket that is durable already at the level asked for.
+    pub(crate) fn durable(version: u64) -> Ticket {
+        Ticket { core: None, version }
+    }
+
+    pub(crate) fn pending(core: &Arc<crate::store::Core>, version: u64) -> Ticket {
+        Ticket { core: Some(core.clone()), version }
+    }
+
+    /// The write's version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether the write is durable at the level asked for. Never blocks.
+    pub fn is_durable(&self) -> bool {
+        self.core.as_ref().is_none_or(|core| core.committer.durable() >= self.version)
+    }
+
+    /// Waits until the write is durable, leading a commit if nobody does.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if a sync failed.
+    pub fn wait(&self) -> Result<()> {
+        self.core.as_ref().map_or(Ok(()), |core| core.committer.commit(&core.log, self.version))
+    }
+
+    /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on the thread that led the
+    /// commit and must not block.
+    pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
+        match &self.core {
+            None => f(Ok(())),
+            Some(core) => core.committer.on_durable(self.version, Box::new(f)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("version", &self.version).field("durable", &self.is_durable()).finish()
+    }
+}

@@ -1,0 +1,183 @@
+//! Errors of the store: each says what, where, and what to do.
+
+use std::path::PathBuf;
+
+/// A result of the store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed. Nothing that was acknowledged is lost by any of them.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No segment is left.
+    #[error(
+        "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or open the store with a larger max-capacity"
+    )]
+    Full {
+        /// Bytes in segments in use.
+        used: u64,
+        /// Bytes the pools may grow to.
+        limit: u64,
+    },
+    /// A key is longer than 65,536 bytes.
+    #[error("a key of {bytes} bytes is too long; keys have 1 to 65536 bytes")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A key is empty.
+    #[error("an empty key was given; keys have 1 to 65536 bytes")]
+    KeyEmpty,
+    /// A value is longer than 512 MiB.
+    #[error("a value of {bytes} bytes is too long; values have up to 536870912 bytes (512 MiB)")]
+    ValueTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Too many operations in one batch.
+    #[error("a batch of {len} operations is too large; one batch has up to 268435455, split it")]
+    BatchTooLarge {
+        /// Its length.
+        len: usize,
+    },
+    /// Media hold something that no crash leaves.
+    #[error("{0}")]
+    Damaged(String),
+    /// The directory holds no store and none may be created.
+    #[error("no store in {}; give the directory of a store, or allow creating one", .0.display())]
+    NotFound(PathBuf),
+    /// A pool of the store is missing.
+    #[error("{} is missing, which holds node {node} of this store; mount its device or give its directory (opening without it would show old data)", path.display())]
+    MissingPool {
+        /// Node of the missing pool.
+        node: u32,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A pool of another store.
+    #[error("{0}")]
+    WrongPool(String),
+    /// Not a pool at all.
+    #[error("{0}")]
+    Foreign(String),
+    /// Written by a newer version.
+    #[error("{0}")]
+    NewerFormat(String),
+    /// Open elsewhere.
+    #[error("{0}")]
+    Locked(String),
+    /// No space on the device.
+    #[error("{0}")]
+    DiskFull(String),
+    /// The operating system failed.
+    #[error("{0}")]
+    Io(String),
+    /// A sync failed earlier: the store is read-only until it is opened again.
+    #[error("the store is read-only since a sync failed ({0}); writes that were not acknowledged may be lost; close the store, check the device, and open it again: recovery reads what really reached the medium")]
+    ReadOnly(String),
+    /// The options contradict each other or the store.
+    #[error("{0}")]
+    Config(String),
+    /// A keyspace of this name exists already.
+    #[error("keyspace \"{0}\" exists already; open it, or drop it first")]
+    KeyspaceExists(String),
+    /// A keyspace name is unusable.
+    #[error("keyspace name \"{0}\" cannot be used; names have 1 to 64 bytes without control characters")]
+    KeyspaceName(String),
+    /// The catalogue has no room.
+    #[error("the catalogue is full ({0} keyspaces); drop one first")]
+    TooManyKeyspaces(usize),
+    /// The keyspace was dropped under the handle.
+    #[error("keyspace \"{0}\" was dropped; open or create it again")]
+    KeyspaceDropped(String),
+    /// An ordered operation on a hash keyspace.
+    #[error("keyspace \"{0}\" is a hash keyspace and has no order; use an ordered keyspace for ranges")]
+    NotOrdered(String),
+    /// A batch's precondition does not hold.
+    #[error("a precondition does not hold: key {key} of keyspace \"{keyspace}\" has changed; read it again and retry")]
+    PreconditionFailed {
+        /// Keyspace.
+        keyspace: String,
+        /// The key, lossily as text.
+        key: String,
+    },
+    /// A handle of another store was given.
+    #[error("keyspace \"{0}\" belongs to another store; use handles of this one")]
+    ForeignKeyspace(String),
+}
+
+/// The kinds of [`Error`], for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No room in the store.
+    Full,
+    /// Unusable argument.
+    Invalid,
+    /// Damage on media.
+    Damaged,
+    /// Nothing there.
+    NotFound,
+    /// A pool is missing or of another store.
+    WrongPool,
+    /// Not a store, or of a newer format.
+    Format,
+    /// Open elsewhere.
+    Locked,
+    /// Disk full.
+    DiskFull,
+    /// Input or output failed.
+    Io,
+    /// Read-only after a failed sync.
+    ReadOnly,
+    /// A precondition failed.
+    Conflict,
+}
+
+impl Error {
+    /// The error's kind.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Full { .. } => ErrorKind::Full,
+            Error::Damaged(_) => ErrorKind::Damaged,
+            Error::NotFound(_) | Error::KeyspaceDropped(_) => ErrorKind::NotFound,
+            Error::MissingPool { .. } | Error::WrongPool(_) => ErrorKind::WrongPool,
+            Error::Foreign(_) | Error::NewerFormat(_) => ErrorKind::Format,
+            Error::Locked(_) => ErrorKind::Locked,
+            Error::DiskFull(_) => ErrorKind::DiskFull,
+            Error::Io(_) => ErrorKind::Io,
+            Error::ReadOnly(_) => ErrorKind::ReadOnly,
+            Error::PreconditionFailed { .. } => ErrorKind::Conflict,
+            _ => ErrorKind::Invalid,
+        }
+    }
+}
+
+impl From<hither_pmem::Error> for Error {
+    fn from(error: hither_pmem::Error) -> Error {
+        use hither_pmem::Error as Pool;
+        let text = error.to_string();
+        match error {
+            Pool::Foreign { .. } | Pool::HalfCreated { .. } => Error::Foreign(text),
+            Pool::NewerFormat { .. } | Pool::IncompatibleFeatures { .. } => Error::NewerFormat(text),
+            Pool::Locked { .. } => Error::Locked(text),
+            Pool::DamagedSuperblock { .. } | Pool::DamagedDescriptor { .. } | Pool::ShortFile { .. } => Error::Damaged(text),
+            Pool::WrongStore { .. } => Error::WrongPool(text),
+            Pool::DiskFull { .. } => Error::DiskFull(text),
+            Pool::SyncFailed { .. } => Error::ReadOnly(text),
+            Pool::AlreadyExists { .. } | Pool::NotDurable { .. } | Pool::TooLarge { .. } => Error::Config(text),
+            _ => Error::Io(text),
+        }
+    }
+}
+
+impl From<hither_log::Error> for Error {
+    fn from(error: hither_log::Error) -> Error {
+        match error {
+            hither_log::Error::Full { used, limit } => Error::Full { used, limit },
+            hither_log::Error::Pool(error) => error.into(),
+            error @ hither_log::Error::Damaged { .. } => Error::Damaged(error.to_string()),
+            error => Error::Io(error.to_string()),
+        }
+    }
+}

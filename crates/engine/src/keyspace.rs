@@ -1,0 +1,120 @@
+//! Keyspaces: named maps inside a store, each with an index of its own.
+
+use crate::error::{Error, Result};
+use hither_index::btree::BTreeIndex;
+use hither_index::hash::HashIndex;
+use hither_index::Index;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The kinds of keyspaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Keys in bytewise order: ranges, prefixes, iteration.
+    Ordered,
+    /// Point access only; less memory, faster.
+    Hash,
+}
+
+impl Kind {
+    /// Its name in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ordered => "ordered",
+            Kind::Hash => "hash",
+        }
+    }
+}
+
+/// What the catalogue says of a keyspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyspaceInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number, never used again.
+    pub id: u32,
+    /// Its kind.
+    pub kind: Kind,
+}
+
+/// The index of a keyspace.
+pub(crate) enum AnyIndex {
+    Ordered(BTreeIndex),
+    Hash(HashIndex),
+}
+
+impl AnyIndex {
+    pub fn new(kind: Kind) -> AnyIndex {
+        match kind {
+            Kind::Ordered => AnyIndex::Ordered(BTreeIndex::new()),
+            Kind::Hash => AnyIndex::Hash(HashIndex::new()),
+        }
+    }
+}
+
+/// Runs `$body` with `$index` bound to the concrete index: one branch, then static dispatch.
+macro_rules! with_index {
+    ($keyspace:expr, $index:ident => $body:expr) => {
+        match &$keyspace.index {
+            $crate::keyspace::AnyIndex::Ordered($index) => $body,
+            $crate::keyspace::AnyIndex::Hash($index) => $body,
+        }
+    };
+}
+pub(crate) use with_index;
+
+/// An open keyspace.
+pub(crate) struct Keyspace {
+    pub info: KeyspaceInfo,
+    pub index: AnyIndex,
+    pub dropped: AtomicBool,
+    /// Some entry carries an expiry: the sweeper looks here.
+    pub has_expiry: AtomicBool,
+}
+
+impl Keyspace {
+    pub fn new(info: KeyspaceInfo) -> Keyspace {
+        Keyspace { index: AnyIndex::new(info.kind), info, dropped: AtomicBool::new(false), has_expiry: AtomicBool::new(false) }
+    }
+
+    pub fn len(&self) -> usize {
+        with_index!(self, index => index.len())
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        with_index!(self, index => index.memory_bytes())
+    }
+
+    #[inline(always)]
+    pub fn ensure_usable(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Relaxed) { Err(Error::KeyspaceDropped(self.info.name.clone())) } else { Ok(()) }
+    }
+
+    pub fn ordered(&self) -> Result<&BTreeIndex> {
+        match &self.index {
+            AnyIndex::Ordered(index) => Ok(index),
+            AnyIndex::Hash(_) => Err(Error::NotOrdered(self.info.name.clone())),
+        }
+    }
+}
+
+/// A handle of an open keyspace. Cheap to clone; valid as long as the store.
+#[derive(Clone)]
+pub struct KeyspaceHandle(pub(crate) Arc<Keyspace>);
+
+impl KeyspaceHandle {
+    /// What the catalogue says of it.
+    pub fn info(&self) -> &KeyspaceInfo {
+        &self.0.info
+    }
+
+    /// Number of keys, expired ones that were not swept yet included.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it holds no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

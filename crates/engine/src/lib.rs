@@ -1,0 +1,49 @@
+//! The engine: joins the log and the indexes into a store with keyspaces, versions, snapshots and recovery.
+//!
+//! Reading order: [`store`] (what a store consists of), `write` (the path every put takes), `read`, `commit` (durability), `recovery`.
+//! The public library (`hither`) wraps this; nothing here is meant for applications.
+//!
+//! # Guarantees
+//!
+//! * An operation acknowledged at level *sync* survives a power loss; *process* survives a crash of the process; *interval* is sync, late by
+//!   at most the interval. A read at the store's level never returns what could still be lost at that level (decision 11).
+//! * Writes of one key are ordered by their versions; index, log and recovery agree on the newest (decision 4).
+//! * A batch is there entirely or not at all after a crash (decision 10).
+//!
+//! # Thread safety
+//!
+//! A [`Store`] is `Send + Sync`; any number of threads may use it. Reads take no lock.
+
+#![deny(unsafe_code)]
+
+mod batch;
+mod catalogue;
+mod check;
+mod commit;
+mod error;
+mod keyspace;
+mod maintenance;
+mod options;
+mod pools;
+mod read;
+mod recovery;
+mod resolver;
+mod scan;
+mod snapshot;
+mod stats;
+pub mod store;
+mod write;
+
+pub use batch::Batch;
+pub use check::CheckReport;
+pub use commit::Ticket;
+pub use error::{Error, ErrorKind, Result};
+pub use keyspace::{KeyspaceHandle, KeyspaceInfo, Kind};
+pub use options::{Durability, MediumChoice, Options, Phase, Progress, WriteOptions};
+pub use read::ValueGuard;
+pub use recovery::RecoveryReport;
+pub use scan::{Direction, ScanRange};
+pub use snapshot::Snapshot;
+pub use stats::{KeyspaceStats, MeterReport, PoolStats, Stats};
+pub use store::Store;
+pub use write::Condition;

@@ -1,0 +1,133 @@
+//! Background work: commits that nobody waits for, sealing and reuse of segments, sweeping of expired keys.
+
+use crate::options::Durability;
+use crate::store::Core;
+use crate::write::{Change, Condition};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the maintenance thread looks for work.
+const TICK: Duration = Duration::from_millis(20);
+/// Expired keys removed per pass and keyspace.
+const SWEEP: usize = 10_000;
+
+/// The background threads of a store.
+pub(crate) struct Maintenance {
+    stop: Arc<Stop>,
+    core: Arc<Core>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    flag: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Sleeps; true if it is time to end.
+    fn wait(&self, duration: Duration) -> bool {
+        let mut guard = self.lock.lock();
+        if !self.flag.load(Ordering::Acquire) {
+            self.changed.wait_for(&mut guard, duration);
+        }
+        self.flag.load(Ordering::Acquire)
+    }
+}
+
+impl Maintenance {
+    pub fn start(core: &Arc<Core>) -> Maintenance {
+        let stop = Arc::new(Stop::default());
+        let spawn = |name: &str, run: fn(&Core, &Stop)| {
+            let (core, stop) = (core.clone(), stop.clone());
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop))
+        };
+        // Without threads (limits) the store still works: writers reclaim when full, waiters lead commits.
+        let threads = [spawn("hither-commit", run_commits), spawn("hither-maintain", run_maintenance)];
+        Maintenance { stop, core: core.clone(), threads: threads.into_iter().flatten().collect() }
+    }
+
+    pub fn stop(self) {
+        self.stop.flag.store(true, Ordering::Release);
+        self.stop.changed.notify_all();
+        *self.core.committer.wake_lock.lock() = true;
+        self.core.committer.wake.notify_all();
+        for thread in self.threads {
+            // A panic there was printed; the store itself is consistent.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run_commits(core: &Core, stop: &Stop) {
+    let committer = &core.committer;
+    let interval = match core.durability {
+        Durability::Interval(interval) => Some(interval.max(Duration::from_millis(1))),
+        _ => None,
+    };
+    loop {
+        {
+            let mut wanted = committer.wake_lock.lock();
+            if !*wanted {
+                committer.wake.wait_for(&mut wanted, interval.unwrap_or(Duration::from_millis(100)));
+            }
+            *wanted = false;
+        }
+        if stop.flag.load(Ordering::Acquire) {
+            return;
+        }
+        let version = match interval {
+            Some(_) => core.log.clock.upper_bound(),
+            None => committer.requested.load(Ordering::Acquire),
+        };
+        if version > committer.durable() && (interval.is_none() || core.log.clock.upper_bound() > committer.durable() + 1) {
+            // An error poisons the store and reaches every waiter; this thread has nobody to tell.
+            let _ = committer.commit(&core.log, version.saturating_sub(u64::from(interval.is_some())));
+        }
+    }
+}
+
+fn run_maintenance(core: &Core, stop: &Stop) {
+    let mut next_sweep = Instant::now() + Duration::from_secs(1);
+    loop {
+        if stop.wait(TICK) {
+            return;
+        }
+        if core.log.take_pressure() || core.log.has_retiring() {
+            // Errors here come from the medium and reach the next write through the committer or the log.
+            let _ = core.reclaim(false);
+        }
+        hither_sync::epoch::collect();
+        if Instant::now() >= next_sweep {
+            let started = Instant::now();
+            core.sweep_expired();
+            // A pass never takes more than a tenth of the time.
+            next_sweep = Instant::now() + (started.elapsed() * 9).max(Duration::from_secs(1));
+        }
+    }
+}
+
+impl Core {
+    /// Deletes keys whose time has come: an expired entry retires like a tombstone (decision 8).
+    pub fn sweep_expired(&self) {
+        let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.has_expiry.load(Ordering::Relaxed)).cloned().collect();
+        if keyspaces.is_empty() {
+            return;
+        }
+        if self.persist_clock().is_err() {
+            return;
+        }
+        for keyspace in keyspaces {
+            for (key, version) in self.expired_keys(&keyspace, SWEEP) {
+                let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
+                if self.write(&keyspace, &change, self.durability).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

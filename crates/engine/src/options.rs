@@ -1,0 +1,157 @@
+//! How a store is opened and how a write is made.
+
+use hither_topology::Topology;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use hither_pmem::MediumChoice;
+
+/// What an acknowledged write survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// A power loss.
+    Sync,
+    /// A power loss, except for what was written in the last interval; and a crash of the process.
+    Interval(Duration),
+    /// A crash of the process. A power loss may take everything since the last sync.
+    Process,
+}
+
+/// What recovery is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading segments.
+    Scan,
+    /// Settling batches and tombstones.
+    Settle,
+}
+
+/// Progress of recovery.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// What is being done.
+    pub phase: Phase,
+    /// Segments done.
+    pub done: u64,
+    /// Segments in all.
+    pub total: u64,
+    /// Entries read so far.
+    pub entries: u64,
+}
+
+/// A progress callback.
+pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// All settings of a store.
+#[derive(Clone)]
+pub struct Options {
+    /// Directory of each node's pool; a single one serves all nodes of the machine.
+    pub paths: Vec<(Option<u32>, PathBuf)>,
+    /// No files at all.
+    pub in_memory: bool,
+    /// Pools supplied by a test instead of files.
+    pub pools: Option<Arc<dyn Fn() -> hither_pmem::Result<Vec<hither_pmem::Pool>> + Send + Sync>>,
+    /// Bytes of segments to preallocate, all nodes together.
+    pub capacity: u64,
+    /// Bytes of segments that the store may grow to; 0: derived.
+    pub max_capacity: u64,
+    /// The store's durability level.
+    pub durability: Durability,
+    /// Which medium to take the storage for.
+    pub medium: MediumChoice,
+    /// NUMA topology; detected if absent.
+    pub topology: Option<Arc<Topology>>,
+    /// Counts accesses.
+    pub meter: bool,
+    /// Shards per node; 0: derived.
+    pub shards: u32,
+    /// Threads of recovery; 0: all.
+    pub threads: usize,
+    /// Bytes of a segment; 0: derived.
+    pub segment_bytes: u64,
+    /// Creates the store if there is none.
+    pub create: bool,
+    /// Opens a damaged store with what is readable.
+    pub salvage: bool,
+    /// Asks for huge pages.
+    pub hugepages: bool,
+    /// Runs background threads. Off only in crash tests, which need determinism.
+    pub background: bool,
+    /// Key latches.
+    pub latches: usize,
+    /// Reports recovery's progress.
+    pub on_progress: Option<OnProgress>,
+    /// Failures on demand, for tests.
+    pub failpoints: Option<Arc<hither_pmem::Failpoints>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            paths: Vec::new(),
+            in_memory: false,
+            pools: None,
+            capacity: 64 << 20,
+            max_capacity: 0,
+            durability: Durability::Sync,
+            medium: MediumChoice::Auto,
+            topology: None,
+            meter: false,
+            shards: 0,
+            threads: 0,
+            segment_bytes: 0,
+            create: true,
+            salvage: false,
+            hugepages: true,
+            background: true,
+            latches: 4096,
+            on_progress: None,
+            failpoints: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("paths", &self.paths).field("durability", &self.durability).finish_non_exhaustive()
+    }
+}
+
+/// How one write is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteOptions {
+    /// Durability level; the store's if absent.
+    pub durability: Option<Durability>,
+    /// When the key expires, in milliseconds since 1970.
+    pub expires_at_ms: Option<u64>,
+}
+
+impl WriteOptions {
+    /// The store's level, no expiry.
+    pub fn new() -> WriteOptions {
+        WriteOptions::default()
+    }
+
+    /// With this durability level.
+    pub fn durability(mut self, durability: Durability) -> WriteOptions {
+        self.durability = Some(durability);
+        self
+    }
+
+    /// Expiring at this time, in milliseconds since 1970.
+    pub fn expires_at_ms(mut self, at: u64) -> WriteOptions {
+        self.expires_at_ms = Some(at);
+        self
+    }
+
+    /// Expiring after this time from now.
+    pub fn ttl(self, ttl: Duration) -> WriteOptions {
+        self.expires_at_ms(wall_clock_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Milliseconds since 1970.
+pub fn wall_clock_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,184 @@
+//! Finding, creating and opening the pools of a store.
+//!
+//! A directory holds `nodeN.hither` for each node N; with one directory given, all are in it. The pool of node 0 names the members: every one
+//! must be there and belong to the store (decision 19). A store is born when the magic of node 0's pool is written, which happens last; until
+//! then its creation may start over.
+
+use crate::error::{Error, Result};
+use crate::options::{MediumChoice, Options};
+use hither_log::LogOptions;
+use hither_pmem::{CreateOptions, OpenOptions, Pool};
+use hither_topology::{Meter, Topology};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Growth limit of a store whose user named none.
+const DEFAULT_MAX_CAPACITY: u64 = 64 << 30;
+/// Shards per node on media with direct access (the paper's optimum at 2 threads is 16), bounded by the capacity.
+const DAX_SHARDS: u64 = 16;
+
+/// Pools, in node order, and what was found out on the way.
+pub(crate) struct Opened {
+    pub pools: Vec<Pool>,
+    pub topology: Arc<Topology>,
+    pub meter: Option<Arc<Meter>>,
+}
+
+/// Opens or creates the pools that `options` describe.
+pub(crate) fn open(options: &Options) -> Result<Opened> {
+    let topology = options.topology.clone().unwrap_or_else(|| Arc::new(Topology::detect()));
+    let meter = options.meter.then(|| Meter::new(&topology));
+    let pools = if let Some(make) = &options.pools {
+        make()?
+    } else if options.in_memory {
+        create(options, &topology, &meter, None)?
+    } else {
+        open_files(options, &topology, &meter)?
+    };
+    Ok(Opened { pools, topology, meter })
+}
+
+/// How the log is laid out over these pools.
+pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
+    let one_tail = opened.pools.iter().any(Pool::needs_sync);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let max_segments = u64::from(opened.pools[0].max_segments());
+    // Open segments stay within two per cent of the capacity (decision 13); files get one log tail (decision 13).
+    let derived = if one_tail { 1 } else { DAX_SHARDS.min(max_segments / 50).max(1) };
+    let shards = if options.shards == 0 { derived } else { u64::from(options.shards) };
+    LogOptions {
+        shards: 1 << shards.ilog2(),
+        slots_per_node: if one_tail { 1 } else { (2 * cores).clamp(4, 64) },
+        chunk_bytes: 0,
+        topology: opened.topology.clone(),
+    }
+}
+
+fn pool_path(options: &Options, node: u32) -> Option<PathBuf> {
+    let named = options.paths.iter().find(|(given, _)| *given == Some(node));
+    let dir = named.or_else(|| options.paths.iter().find(|(given, _)| given.is_none())).map(|(_, dir)| dir)?;
+    Some(dir.join(format!("node{node}.hither")))
+}
+
+fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>>) -> Result<Vec<Pool>> {
+    let first = pool_path(options, 0)
+        .ok_or_else(|| Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into()))?;
+    if !first.exists() {
+        if let Some((node, path)) = (1..16).filter_map(|node| Some((node, pool_path(options, node)?))).find(|(_, path)| path.exists()) {
+            return Err(Error::Config(format!(
+                "{} is missing, while {} of node {node} exists; mount the device of node 0 or give its directory",
+                first.display(),
+                path.display()
+            )));
+        }
+        return create_in_place(options, topology, meter, &first, false);
+    }
+    let first_pool = match Pool::open(&first, &open_options(options, meter)) {
+        Ok(pool) => pool,
+        Err(hither_pmem::Error::HalfCreated { .. }) => return create_in_place(options, topology, meter, &first, true),
+        Err(error) => return Err(error.into()),
+    };
+    let superblock = first_pool.superblock();
+    let mut pools = vec![first_pool];
+    for (node, uuid) in superblock.members.iter().enumerate().skip(1) {
+        let node = node as u32;
+        let path = pool_path(options, node).ok_or_else(|| Error::MissingPool { node, path: PathBuf::from(format!("node{node}.hither")) })?;
+        if !path.exists() {
+            return Err(Error::MissingPool { node, path });
+        }
+        let expected = OpenOptions {
+            store_uuid: Some(superblock.store_uuid),
+            pool_uuid: Some(*uuid),
+            node: Some(node),
+            ..open_options(options, meter)
+        };
+        pools.push(Pool::open(&path, &expected)?);
+    }
+    Ok(pools)
+}
+
+fn open_options(options: &Options, meter: &Option<Arc<Meter>>) -> OpenOptions {
+    OpenOptions {
+        medium: options.medium,
+        hugepages: options.hugepages,
+        meter: meter.clone(),
+        failpoints: options.failpoints.clone(),
+        ..OpenOptions::new()
+    }
+}
+
+fn create_in_place(
+    options: &Options,
+    topology: &Arc<Topology>,
+    meter: &Option<Arc<Meter>>,
+    first: &Path,
+    unborn: bool,
+) -> Result<Vec<Pool>> {
+    if !options.create {
+        return Err(Error::NotFound(first.parent().unwrap_or(first).to_owned()));
+    }
+    create(options, topology, meter, Some(unborn))
+}
+
+/// Creates all pools; `files` tells whether an unborn store lies in the way.
+fn create(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>>, files: Option<bool>) -> Result<Vec<Pool>> {
+    let nodes = count_nodes(options, topology)?;
+    let store_uuid = hither_pmem::new_uuid();
+    let members: Vec<_> = (0..nodes).map(|_| hither_pmem::new_uuid()).collect();
+    let per_node = |bytes: u64| bytes.div_ceil(u64::from(nodes));
+    let max = if options.max_capacity == 0 { DEFAULT_MAX_CAPACITY.max(options.capacity) } else { options.max_capacity };
+    if max < options.capacity {
+        return Err(Error::Config(format!("max-capacity {max} is below capacity {}; raise it or lower the capacity", options.capacity)));
+    }
+    let mut pools = Vec::new();
+    for node in 0..nodes {
+        let create = CreateOptions {
+            segment_bytes: if options.segment_bytes == 0 { hither_pmem::default_segment_bytes(per_node(max)) } else { options.segment_bytes },
+            max_bytes: per_node(max),
+            overwrite_unborn: files == Some(true),
+            medium: options.medium,
+            hugepages: options.hugepages,
+            meter: meter.clone(),
+            failpoints: options.failpoints.clone(),
+            ..CreateOptions::member(store_uuid, members.clone(), node, per_node(options.capacity))
+        };
+        pools.push(if files.is_none() {
+            Pool::create_in_memory(&CreateOptions { medium: in_memory_medium(options.medium), ..create })?
+        } else {
+            create_file(options, node, &create)?
+        });
+    }
+    // Node 0 last: its magic is the birth of the store.
+    for pool in pools.iter().rev() {
+        pool.finish_creation()?;
+    }
+    Ok(pools)
+}
+
+fn in_memory_medium(choice: MediumChoice) -> MediumChoice {
+    if choice == MediumChoice::Auto { MediumChoice::Volatile } else { choice }
+}
+
+fn create_file(options: &Options, node: u32, create: &CreateOptions) -> Result<Pool> {
+    let path = pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; add node{node}=DIR")))?;
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(|error| Error::Io(format!("cannot create the directory {}: {error}", dir.display())))?;
+    }
+    match Pool::create(&path, create) {
+        // Left over from a creation that never finished.
+        Err(hither_pmem::Error::HalfCreated { .. }) => Ok(Pool::create(&path, &CreateOptions { overwrite_unborn: true, ..create.clone() })?),
+        outcome => Ok(outcome?),
+    }
+}
+
+fn count_nodes(options: &Options, topology: &Topology) -> Result<u32> {
+    let named: Vec<u32> = options.paths.iter().filter_map(|(node, _)| *node).collect();
+    if named.is_empty() {
+        return Ok(topology.node_count().clamp(1, hither_log::address::MAX_NODES as u32));
+    }
+    let count = named.len() as u32;
+    if (0..count).any(|node| !named.contains(&node)) {
+        return Err(Error::Config(format!("directories were given for nodes {named:?}; they must be node0, node1, … without a gap")));
+    }
+    Ok(count)
+}

@@ -1,0 +1,178 @@
+//! Lookups: index, then one dependent read of the log; no lock, no allocation.
+
+use crate::error::Result;
+use crate::keyspace::{KeyspaceHandle, with_index};
+use crate::store::{Core, Store};
+use crate::write::check_key;
+use hither_index::{Index, Key, Ref};
+use hither_log::{Log, SegmentPin};
+use hither_sync::epoch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Keys that a multi-get looks up together.
+const GROUP: usize = 32;
+
+impl Store {
+    /// Calls `f` with the value of `key`, in place. `f` runs under an epoch pin: it should be short, and must not wait for other threads.
+    #[inline]
+    pub fn get_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        check_key(key)?;
+        let core = &*self.core;
+        let key = core.hasher.key(key);
+        let _pin = epoch::pin();
+        keyspace.0.ensure_usable()?;
+        let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
+        if found.is_none() {
+            return Ok(None);
+        }
+        core.visit(found, f)
+    }
+
+    /// The value of `key` with its version.
+    pub fn get_versioned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
+        check_key(key)?;
+        let core = &*self.core;
+        let key = core.hasher.key(key);
+        let _pin = epoch::pin();
+        keyspace.0.ensure_usable()?;
+        let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
+        if found.is_none() {
+            return Ok(None);
+        }
+        let version = core.log.version_of(found.0, &core.log.entry(found.0));
+        Ok(core.visit(found, <[u8]>::to_vec)?.map(|value| (value, version)))
+    }
+
+    /// A guard that keeps the value of `key` where it is (decision 18).
+    pub fn get_pinned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<ValueGuard>> {
+        check_key(key)?;
+        let core = &*self.core;
+        let key = core.hasher.key(key);
+        let _pin = epoch::pin();
+        keyspace.0.ensure_usable()?;
+        let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
+        if found.is_none() || core.visit(found, |_| ())?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(ValueGuard::new(&core.log, found.0)))
+    }
+
+    /// Looks up many keys with overlapping cache misses; calls `f(i, value)` for each in order. `f` runs under an epoch pin.
+    pub fn multi_get_with<K: AsRef<[u8]>>(&self, keyspace: &KeyspaceHandle, keys: &[K], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        let core = &*self.core;
+        let mut group = [Key { bytes: &[], hash: 0 }; GROUP];
+        let mut found = [Ref::NONE; GROUP];
+        for (number, chunk) in keys.chunks(GROUP).enumerate() {
+            for (slot, key) in group.iter_mut().zip(chunk) {
+                check_key(key.as_ref())?;
+                *slot = core.hasher.key(key.as_ref());
+            }
+            let _pin = epoch::pin();
+            keyspace.0.ensure_usable()?;
+            let (group, found) = (&group[..chunk.len()], &mut found[..chunk.len()]);
+            with_index!(keyspace.0, index => index.get_many(group, found, &core.resolver()));
+            for reference in &*found {
+                core.log.prefetch(reference.0);
+            }
+            for (i, &reference) in found.iter().enumerate() {
+                let at = number * GROUP + i;
+                if reference.is_none() || core.visit(reference, |value| f(at, Some(value)))?.is_none() {
+                    f(at, None);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Calls `f` with the value behind a verified reference, unless it has expired; first waits for its durability if reads must.
+    /// Call under an epoch pin.
+    #[inline(always)]
+    pub fn visit<R>(&self, reference: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        if self.committer.reads_check() {
+            self.wait_until_durable(reference)?;
+        }
+        if let Some(value) = self.log.plain_value(reference.0) {
+            return Ok(Some(f(&value)));
+        }
+        let entry = self.log.entry(reference.0);
+        if self.is_expired(entry.expiry_ms()) {
+            return Ok(None);
+        }
+        Ok(Some(f(entry.value)))
+    }
+
+    /// Decision 11: a read at the store's level never returns what could still be lost at that level.
+    #[inline(never)]
+    pub fn wait_until_durable(&self, reference: Ref) -> Result<()> {
+        if self.durability != crate::Durability::Sync {
+            return Ok(());
+        }
+        let version = self.log.version_of(reference.0, &self.log.entry(reference.0));
+        if version <= self.committer.durable() {
+            return Ok(());
+        }
+        self.committer.commit(&self.log, version)
+    }
+}
+
+/// Guards alive, and when the oldest of them was taken (an upper bound of its age).
+static GUARDS: AtomicUsize = AtomicUsize::new(0);
+static OLDEST_MS: AtomicU64 = AtomicU64::new(0);
+
+fn uptime_ms() -> u64 {
+    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    START.elapsed().as_millis() as u64
+}
+
+/// A value that stays readable in place. It pins its segment, not the epoch: everything else can be reclaimed.
+pub struct ValueGuard {
+    log: Arc<Log>,
+    reference: u64,
+    _pin: SegmentPin,
+}
+
+impl ValueGuard {
+    /// Call under an epoch pin with a reference read under the same pin.
+    fn new(log: &Arc<Log>, reference: u64) -> ValueGuard {
+        if GUARDS.fetch_add(1, Ordering::Relaxed) == 0 {
+            OLDEST_MS.store(uptime_ms(), Ordering::Relaxed);
+        }
+        ValueGuard { _pin: log.pin_segment(reference), log: log.clone(), reference }
+    }
+
+    /// Number of guards in the process, and an upper bound of the age of the oldest.
+    pub fn alive() -> (usize, Duration) {
+        let count = GUARDS.load(Ordering::Relaxed);
+        let since = uptime_ms().saturating_sub(OLDEST_MS.load(Ordering::Relaxed));
+        (count, if count == 0 { Duration::ZERO } else { Duration::from_millis(since) })
+    }
+}
+
+impl std::ops::Deref for ValueGuard {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.log.entry(self.reference).value
+    }
+}
+
+impl AsRef<[u8]> for ValueGuard {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for ValueGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ValueGuard").field(&&**self).finish()
+    }
+}
+
+impl Drop for ValueGuard {
+    fn drop(&mut self) {
+        GUARDS.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,304 @@
+//! Recovery (N11): from the log to the indexes.
+//!
+//! Segments are scanned in parallel; of a key's entries the newest version wins, whatever the order in which they are met, so the number of
+//! threads, nodes and shards may differ from last time and recovery may be cut short and repeated at any point.
+//!
+//! Steps: read the segment tables; scan every segment, installing the newest reference of each key (tombstones too); decide batches that are
+//! not settled by counting their members, and mark members of unfinished ones dead on media; remove tombstones from the indexes; go on filling
+//! the segments that were open.
+
+use crate::error::Result;
+use crate::keyspace::{Keyspace, with_index};
+use crate::options::{Options, Phase, Progress};
+use crate::resolver::LogResolver;
+use hither_index::{Hasher, Index, Ref, Resolver};
+use hither_log::entry::BatchTag;
+use hither_log::replay::{ScanTotals, SegmentToScan, verify_totals};
+use hither_log::{EntryView, Log, Op};
+use hither_sync::epoch;
+use hither_sync::latch::LatchTable;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Entries whose index lines are requested ahead of the one that is installed: misses overlap.
+const AHEAD: usize = 16;
+
+/// What recovery found and did.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// The store had been closed cleanly.
+    pub clean: bool,
+    /// Segments scanned.
+    pub segments: u64,
+    /// Valid entries.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Keys afterwards.
+    pub keys: u64,
+    /// Tombstones among the entries.
+    pub tombstones: u64,
+    /// Places in segments that were open, torn by the crash.
+    pub torn: u64,
+    /// Batches that were not whole, and were dropped.
+    pub batches_dropped: u64,
+    /// Damage that was passed over (only with salvage).
+    pub salvaged: Vec<String>,
+    /// Threads used.
+    pub threads: usize,
+    /// Time taken, in milliseconds.
+    pub elapsed_ms: u64,
+    /// The newest version on media.
+    pub last_version: u64,
+}
+
+/// An entry worth remembering after the scan.
+#[derive(Clone, Copy)]
+struct Found {
+    keyspace: usize,
+    reference: Ref,
+    version: u64,
+    op: Op,
+    hash: u64,
+    batch: Option<BatchTag>,
+}
+
+struct Recovery<'a> {
+    log: &'a Log,
+    hasher: Hasher,
+    keyspaces: &'a [Arc<Keyspace>],
+    /// Position in `keyspaces` by id.
+    by_id: HashMap<u32, usize>,
+    latches: LatchTable,
+    settled: u64,
+    tombstones: Mutex<Vec<Found>>,
+    batched: Mutex<Vec<Found>>,
+    entries: AtomicU64,
+    last_version: AtomicU64,
+}
+
+/// Rebuilds the indexes of `keyspaces` from `log`.
+pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], options: &Options) -> Result<RecoveryReport> {
+    let started = Instant::now();
+    let segments = log.load_tables()?;
+    let settled = (0..log.nodes()).map(|node| log.pool(node).settled()).max().unwrap_or(0);
+    let recovery = Recovery {
+        log,
+        hasher,
+        keyspaces,
+        by_id: keyspaces.iter().enumerate().map(|(at, keyspace)| (keyspace.info.id, at)).collect(),
+        latches: LatchTable::new(1024, 0),
+        settled,
+        tombstones: Mutex::default(),
+        batched: Mutex::default(),
+        entries: AtomicU64::new(0),
+        last_version: AtomicU64::new(settled),
+    };
+    let threads = thread_count(options, segments.len());
+    let totals = recovery.scan_all(&segments, threads, options);
+    let mut report = RecoveryReport {
+        clean: (0..log.nodes()).all(|node| log.pool(node).was_clean()),
+        segments: segments.len() as u64,
+        threads,
+        ..RecoveryReport::default()
+    };
+    for (segment, found) in segments.iter().zip(&totals) {
+        report.entries += found.entries;
+        report.bytes += found.bytes;
+        report.torn += found.torn;
+        if let Err(damage) = verify_totals(log.pool(segment.node as usize), segment, found) {
+            if !options.salvage {
+                return Err(damage.into());
+            }
+            report.salvaged.push(damage.to_string());
+        }
+    }
+    report.batches_dropped = recovery.settle_batches()?;
+    report.tombstones = recovery.remove_tombstones();
+    let scanned: Vec<_> = segments.into_iter().zip(totals).collect();
+    log.resume(&scanned)?;
+    report.last_version = recovery.last_version.load(Ordering::Relaxed);
+    log.clock.raise(report.last_version);
+    report.keys = keyspaces.iter().map(|keyspace| keyspace.len() as u64).sum();
+    report.elapsed_ms = started.elapsed().as_millis() as u64;
+    Ok(report)
+}
+
+fn thread_count(options: &Options, segments: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = if options.threads == 0 { cores } else { options.threads };
+    wanted.min(segments).max(1)
+}
+
+impl Recovery<'_> {
+    fn scan_all(&self, segments: &[SegmentToScan], threads: usize, options: &Options) -> Vec<ScanTotals> {
+        let next = AtomicUsize::new(0);
+        let done = AtomicU64::new(0);
+        let totals = Mutex::new(vec![ScanTotals::default(); segments.len()]);
+        let work = || {
+            while let Some(segment) = segments.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let found = self.scan_one(segment);
+                let at = segments.iter().position(|other| (other.node, other.index) == (segment.node, segment.index));
+                if let Some(at) = at {
+                    totals.lock()[at] = found;
+                }
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                if let Some(report) = &options.on_progress {
+                    let entries = self.entries.load(Ordering::Relaxed);
+                    report(Progress { phase: Phase::Scan, done, total: segments.len() as u64, entries });
+                }
+            }
+        };
+        if threads == 1 {
+            work();
+        } else {
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(work);
+                }
+            });
+        }
+        totals.into_inner()
+    }
+
+    fn scan_one(&self, segment: &SegmentToScan) -> ScanTotals {
+        let _pin = epoch::pin();
+        let mut pending: std::collections::VecDeque<Found> = std::collections::VecDeque::with_capacity(AHEAD);
+        let (mut tombstones, mut batched) = (Vec::new(), Vec::new());
+        let mut last_version = 0;
+        let totals = self.log.scan_segment(segment, |reference, version, entry| {
+            last_version = last_version.max(version);
+            let Some(found) = self.admit(segment, Ref(reference), version, entry) else {
+                self.log.count_dead(reference, entry.size, entry.op() == Op::Delete);
+                return;
+            };
+            if found.batch.is_some() {
+                batched.push(found);
+                return;
+            }
+            if found.op == Op::Delete {
+                tombstones.push(found);
+            }
+            self.prefetch(&found);
+            pending.push_back(found);
+            if pending.len() == AHEAD
+                && let Some(oldest) = pending.pop_front()
+            {
+                self.install(&oldest);
+            }
+        });
+        for found in pending {
+            self.install(&found);
+        }
+        self.tombstones.lock().append(&mut tombstones);
+        self.batched.lock().append(&mut batched);
+        self.entries.fetch_add(totals.entries, Ordering::Relaxed);
+        self.last_version.fetch_max(last_version, Ordering::Relaxed);
+        totals
+    }
+
+    /// Whether an entry takes part: not marked dead, of a keyspace that exists. Batches up to the settled version are known to be whole.
+    #[inline(always)]
+    fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'_>) -> Option<Found> {
+        if entry.is_dead() {
+            return None;
+        }
+        let id = entry.keyspace(segment.descriptor.keyspace);
+        let keyspace = match self.keyspaces {
+            [only] if only.info.id == id => 0,
+            _ => *self.by_id.get(&id)?,
+        };
+        if entry.expiry_ms() != 0 {
+            self.keyspaces[keyspace].has_expiry.store(true, Ordering::Relaxed);
+        }
+        let batch = entry.batch().filter(|tag| version - u64::from(tag.index) > self.settled);
+        Some(Found { keyspace, reference, version, op: entry.op(), hash: self.hasher.hash(entry.key), batch })
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, found: &Found) {
+        let key = hither_index::Key { bytes: self.log.key(found.reference.0), hash: found.hash };
+        with_index!(self.keyspaces[found.keyspace], index => index.prefetch(key));
+    }
+
+    /// Installs an entry unless the index has a newer one; the older of the two is garbage.
+    #[inline(always)]
+    fn install(&self, found: &Found) {
+        let key = hither_index::Key { bytes: self.log.key(found.reference.0), hash: found.hash };
+        with_index!(self.keyspaces[found.keyspace], index => self.install_in(index, key, found));
+    }
+
+    #[inline(always)]
+    fn install_in<I: Index>(&self, index: &I, key: hither_index::Key<'_>, found: &Found) {
+        let resolver = LogResolver { log: self.log, hasher: self.hasher };
+        let _latch = self.latches.lock(self.latches.stripe_of(key.hash));
+        let located = index.locate(key, &resolver);
+        let present = located.candidate.is_some() && (located.verified || resolver.matches(located.candidate, key.bytes));
+        let old = if present { located.candidate } else { Ref::NONE };
+        if old.is_some() {
+            let entry = self.log.entry(old.0);
+            if self.log.version_of(old.0, &entry) >= found.version {
+                let size = self.log.entry(found.reference.0).size;
+                self.log.count_dead(found.reference.0, size, found.op == Op::Delete);
+                return;
+            }
+            self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
+        }
+        index.install(located.token, key, old, found.reference, &resolver).expect("the latch is held, so the reference read is still there");
+    }
+
+    /// Installs batches that are whole and marks the members of the others dead on media, so that no later recovery takes them for
+    /// committed. Returns the number of batches dropped.
+    fn settle_batches(&self) -> Result<u64> {
+        let mut batched = std::mem::take(&mut *self.batched.lock());
+        if batched.is_empty() {
+            return Ok(0);
+        }
+        let identity = |found: &Found| found.batch.map_or((0, 0), |tag| (found.version - u64::from(tag.index), tag.size));
+        batched.sort_unstable_by_key(|found| (identity(found), found.version));
+        let mut dropped = 0;
+        let _pin = epoch::pin();
+        for members in batched.chunk_by(|a, b| identity(a) == identity(b)) {
+            if members.len() as u64 == u64::from(identity(&members[0]).1) {
+                for member in members {
+                    if member.op == Op::Delete {
+                        self.tombstones.lock().push(*member);
+                    }
+                    self.install(member);
+                }
+                continue;
+            }
+            dropped += 1;
+            for member in members {
+                let size = self.log.entry(member.reference.0).size;
+                self.log.mark_dead_on_media(member.reference.0);
+                self.log.count_dead(member.reference.0, size, member.op == Op::Delete);
+            }
+        }
+        if dropped > 0 {
+            for node in 0..self.log.nodes() {
+                self.log.pool(node).fence();
+                self.log.pool(node).sync()?;
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// Tombstones have done their work in the indexes.
+    fn remove_tombstones(&self) -> u64 {
+        let resolver = LogResolver { log: self.log, hasher: self.hasher };
+        let _pin = epoch::pin();
+        let tombstones = self.tombstones.lock();
+        for found in &*tombstones {
+            let key = hither_index::Key { bytes: self.log.key(found.reference.0), hash: found.hash };
+            // A conflict means that a newer entry won.
+            with_index!(self.keyspaces[found.keyspace], index => {
+                let _ = index.install(index.any_token(), key, found.reference, Ref::NONE, &resolver);
+            });
+        }
+        tombstones.len() as u64
+    }
+}

@@ -1,0 +1,33 @@
+//! Lets an index read keys from the log.
+
+use hither_index::{Hasher, Ref, Resolver};
+use hither_log::Log;
+
+/// The log as an index sees it. Use only under an epoch pin.
+#[derive(Clone, Copy)]
+pub(crate) struct LogResolver<'a> {
+    pub log: &'a Log,
+    pub hasher: Hasher,
+}
+
+impl Resolver for LogResolver<'_> {
+    #[inline(always)]
+    fn prefetch(&self, reference: Ref) {
+        self.log.prefetch(reference.0);
+    }
+
+    #[inline(always)]
+    fn key(&self, reference: Ref) -> &[u8] {
+        self.log.key(reference.0)
+    }
+
+    #[inline(always)]
+    fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        self.log.key_matches(reference.0, key)
+    }
+
+    #[inline(always)]
+    fn hash(&self, reference: Ref) -> u64 {
+        self.hasher.hash(self.log.key(reference.0))
+    }
+}

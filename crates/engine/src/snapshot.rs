@@ -1,0 +1,168 @@
+//! Consistent snapshots (decision 9).
+//!
+//! A snapshot reads at a stable version S. While it lives, the first overwrite or delete of a key whose entry is not newer than S saves that
+//! entry's reference in the snapshot's side table, before the new one is installed. A lookup takes the index's entry if its version is at
+//! most S, else the side table's, else the key was absent. Entries in a side table do not count as garbage, so their segments are not reused.
+//!
+//! # Why no write slips through
+//!
+//! The snapshot registers itself, then draws S, publishes it, then waits for writer sections under way. A writer draws its version before it asks
+//! whether any snapshot is registered; if its version is above S it was drawn after the registration and it sees it. If it is below, its write belongs
+//! to the snapshot and is installed before the snapshot is handed out.
+//!
+//! # Cost
+//!
+//! Without snapshots a write pays one load. With them, memory grows with the number of distinct keys overwritten or deleted since.
+
+use crate::error::Result;
+use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
+use crate::store::{Core, Store};
+use crate::write::check_key;
+use hither_index::{Index, Ref};
+use hither_log::Log;
+use hither_sync::epoch;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The version of a snapshot that is registered but has not drawn its version yet.
+const PENDING: u64 = u64::MAX;
+
+/// The snapshots of a store.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    count: AtomicUsize,
+    list: RwLock<Vec<Arc<State>>>,
+}
+
+/// One snapshot as writers see it.
+pub(crate) struct State {
+    version: AtomicU64,
+    created: Instant,
+    saved: Mutex<HashMap<u32, Saved>>,
+}
+
+/// Saved references of one keyspace, by key.
+type Saved = BTreeMap<Box<[u8]>, Arc<Retained>>;
+
+/// A superseded entry that some snapshot still shows; becomes garbage when the last one lets go.
+pub(crate) struct Retained {
+    log: Arc<Log>,
+    pub reference: Ref,
+}
+
+impl Drop for Retained {
+    fn drop(&mut self) {
+        let size = hither_log::address::tagged_size(self.reference.0).unwrap_or_else(|| self.log.entry(self.reference.0).size);
+        self.log.count_dead(self.reference.0, size, false);
+    }
+}
+
+impl Snapshots {
+    /// Whether any snapshot is registered. SeqCst: ordered after the caller's draw of a version.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// Saves `old` for every snapshot that shows it; false if none does. Call before installing the write of `version`, under the key's latch.
+    #[cold]
+    pub fn retain(&self, core: &Core, keyspace: &Keyspace, key: &[u8], old: Ref, version: u64) -> bool {
+        let old_version = core.log.version_of(old.0, &core.log.entry(old.0));
+        let mut retained: Option<Arc<Retained>> = None;
+        for snapshot in self.list.read().iter() {
+            let shows = snapshot.wait_for_version();
+            if old_version <= shows && version > shows {
+                let entry = retained.get_or_insert_with(|| Arc::new(Retained { log: core.log.clone(), reference: old }));
+                let mut saved = snapshot.saved.lock();
+                saved.entry(keyspace.info.id).or_default().entry(key.into()).or_insert_with(|| entry.clone());
+            }
+        }
+        retained.is_some()
+    }
+
+    /// Number of snapshots and the age of the oldest.
+    pub fn alive(&self) -> (usize, Duration) {
+        let list = self.list.read();
+        (list.len(), list.iter().map(|state| state.created.elapsed()).max().unwrap_or_default())
+    }
+}
+
+impl State {
+    /// The version, once it is drawn: a matter of nanoseconds, unless the drawing thread was preempted.
+    fn wait_for_version(&self) -> u64 {
+        loop {
+            match self.version.load(Ordering::Acquire) {
+                PENDING => std::thread::yield_now(),
+                version => return version,
+            }
+        }
+    }
+
+    fn lookup(&self, keyspace: u32, key: &[u8]) -> Option<Ref> {
+        self.saved.lock().get(&keyspace)?.get(key).map(|retained| retained.reference)
+    }
+}
+
+/// A consistent view of the whole store at one version.
+pub struct Snapshot {
+    pub(crate) core: Arc<Core>,
+    state: Arc<State>,
+    version: u64,
+}
+
+impl Store {
+    /// Takes a snapshot: all writes acknowledged before are in it, all that begin afterwards are not. O(threads).
+    pub fn snapshot(&self) -> Snapshot {
+        let core = self.core.clone();
+        let state = Arc::new(State { version: AtomicU64::new(PENDING), created: Instant::now(), saved: Mutex::default() });
+        core.snapshots.list.write().push(state.clone());
+        core.snapshots.count.fetch_add(1, Ordering::SeqCst);
+        let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
+        Snapshot { core, state, version }
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.core.snapshots.count.fetch_sub(1, Ordering::SeqCst);
+        self.core.snapshots.list.write().retain(|state| !Arc::ptr_eq(state, &self.state));
+    }
+}
+
+impl Snapshot {
+    /// The version it shows.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Calls `f` with the value that `key` had.
+    pub fn get_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        check_key(key)?;
+        let hashed = self.core.hasher.key(key);
+        let _pin = epoch::pin();
+        keyspace.0.ensure_usable()?;
+        let current = with_index!(keyspace.0, index => index.get(hashed, &self.core.resolver()));
+        match self.shown(&keyspace.0, key, current) {
+            Some(reference) => self.core.visit(reference, f),
+            None => Ok(None),
+        }
+    }
+
+    /// What the snapshot shows for `key`, given what the index holds now.
+    pub(crate) fn shown(&self, keyspace: &Keyspace, key: &[u8], current: Ref) -> Option<Ref> {
+        if current.is_some() && self.core.log.version_of(current.0, &self.core.log.entry(current.0)) <= self.version {
+            return Some(current);
+        }
+        self.state.lookup(keyspace.info.id, key)
+    }
+
+    /// Keys saved in the side table between two bounds, in order, with their references: what the index may no longer hold.
+    pub(crate) fn saved_between(&self, keyspace: &Keyspace, range: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>)) -> Vec<(Box<[u8]>, Ref)> {
+        let saved = self.state.saved.lock();
+        let Some(keys) = saved.get(&keyspace.info.id) else { return Vec::new() };
+        keys.range::<[u8], _>(range).map(|(key, retained)| (key.clone(), retained.reference)).collect()
+    }
+}

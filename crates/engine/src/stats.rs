@@ -1,0 +1,148 @@
+//! Statistics: what the store holds, where, and how durable it is.
+
+use crate::keyspace::Kind;
+use crate::options::Durability;
+use crate::read::ValueGuard;
+use crate::store::Store;
+use hither_topology::MeterSnapshot;
+
+/// A keyspace in numbers.
+#[derive(Clone, Debug)]
+pub struct KeyspaceStats {
+    /// Name.
+    pub name: String,
+    /// Kind.
+    pub kind: Kind,
+    /// Keys, expired ones not swept yet included.
+    pub keys: u64,
+    /// DRAM of its index.
+    pub index_bytes: u64,
+}
+
+/// A pool in numbers.
+#[derive(Clone, Debug)]
+pub struct PoolStats {
+    /// Node.
+    pub node: u32,
+    /// File, or "(memory)".
+    pub path: String,
+    /// Medium, such as "file" or "fsdax".
+    pub medium: String,
+    /// Persistence domain.
+    pub persistence_domain: String,
+    /// Flush instruction.
+    pub flush: String,
+    /// Whether it survives a power loss.
+    pub durable: bool,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// How it is filled.
+    pub usage: hither_log::PoolUsage,
+}
+
+/// What the access meter counted.
+pub type MeterReport = MeterSnapshot;
+
+/// A store in numbers.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Keyspaces, by id.
+    pub keyspaces: Vec<KeyspaceStats>,
+    /// Pools, by node.
+    pub pools: Vec<PoolStats>,
+    /// Shards per node.
+    pub shards: u64,
+    /// The store's durability level.
+    pub durability: Durability,
+    /// DRAM of indexes, segment states and writer slots, in bytes.
+    pub dram_bytes: u64,
+    /// An upper bound of the versions given out.
+    pub version: u64,
+    /// Everything at or below this version is durable (0 if every write is durable at return).
+    pub durable_version: u64,
+    /// Commits: syncs of the whole store.
+    pub commits: u64,
+    /// Snapshots alive.
+    pub snapshots: u64,
+    /// Age of the oldest snapshot, in milliseconds.
+    pub oldest_snapshot_ms: u64,
+    /// Value guards alive in this process.
+    pub pinned_values: u64,
+    /// Upper bound of the age of the oldest value guard, in milliseconds.
+    pub oldest_guard_ms: u64,
+    /// Accesses by node, if the meter is on.
+    pub meter: Option<MeterReport>,
+}
+
+impl Stats {
+    /// Live bytes as a share of the bytes of segments in use, 0 to 1.
+    pub fn utilization(&self) -> f64 {
+        let used: u64 = self.pools.iter().map(|pool| (pool.usage.segments - pool.usage.free) * pool.segment_bytes).sum();
+        let live: u64 = self.pools.iter().map(|pool| pool.usage.live_bytes).sum();
+        if used == 0 { 0.0 } else { live as f64 / used as f64 }
+    }
+
+    /// Garbage as a share of the bytes written into segments in use, 0 to 1.
+    pub fn garbage(&self) -> f64 {
+        let written: u64 = self.pools.iter().map(|pool| pool.usage.written_bytes).sum();
+        let dead: u64 = self.pools.iter().map(|pool| pool.usage.dead_bytes).sum();
+        if written == 0 { 0.0 } else { dead as f64 / written as f64 }
+    }
+}
+
+impl Store {
+    /// The store in numbers. O(segments).
+    pub fn stats(&self) -> Stats {
+        let core = &self.core;
+        let (snapshots, oldest_snapshot) = core.snapshots.alive();
+        let (pinned, oldest_guard) = ValueGuard::alive();
+        let mut keyspaces: Vec<_> = core.keyspaces.read().values().cloned().collect();
+        keyspaces.sort_by_key(|keyspace| keyspace.info.id);
+        Stats {
+            keyspaces: keyspaces
+                .iter()
+                .map(|keyspace| KeyspaceStats {
+                    name: keyspace.info.name.clone(),
+                    kind: keyspace.info.kind,
+                    keys: keyspace.len() as u64,
+                    index_bytes: keyspace.memory_bytes() as u64,
+                })
+                .collect(),
+            pools: self.pool_stats(),
+            shards: core.log.shards() as u64,
+            durability: core.durability,
+            dram_bytes: (core.index_bytes() + core.log.dram_bytes()) as u64,
+            version: core.log.clock.upper_bound(),
+            durable_version: if core.needs_sync { core.committer.durable() } else { 0 },
+            commits: core.committer.commits.load(std::sync::atomic::Ordering::Relaxed),
+            snapshots: snapshots as u64,
+            oldest_snapshot_ms: oldest_snapshot.as_millis() as u64,
+            pinned_values: pinned as u64,
+            oldest_guard_ms: oldest_guard.as_millis() as u64,
+            meter: core.meter.as_ref().map(|meter| meter.snapshot()),
+        }
+    }
+
+    fn pool_stats(&self) -> Vec<PoolStats> {
+        let core = &self.core;
+        let usage = core.log.usage();
+        usage
+            .into_iter()
+            .zip(&core.pool_paths)
+            .map(|(usage, path)| {
+                let pool = core.log.pool(usage.node as usize);
+                let medium = pool.medium();
+                PoolStats {
+                    node: usage.node,
+                    path: path.clone(),
+                    medium: format!("{:?}", medium.kind).to_lowercase(),
+                    persistence_domain: format!("{:?}", medium.domain).to_lowercase(),
+                    flush: format!("{:?}", medium.flush).to_lowercase(),
+                    durable: medium.durable,
+                    segment_bytes: pool.segment_bytes(),
+                    usage,
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,217 @@
+//! The store: what it consists of and how it is opened, changed in its keyspaces, and closed.
+
+use crate::catalogue::Catalogue;
+use crate::commit::Committer;
+use crate::error::{Error, Result};
+use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, with_index};
+use crate::maintenance::Maintenance;
+use crate::options::{Durability, Options, wall_clock_ms};
+use crate::recovery::{self, RecoveryReport};
+use crate::resolver::LogResolver;
+use crate::snapshot::Snapshots;
+use hither_index::{Hasher, Index};
+use hither_log::Log;
+use hither_sync::epoch;
+use hither_sync::latch::LatchTable;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An open store. See the crate's documentation for its guarantees.
+pub struct Store {
+    pub(crate) core: Arc<Core>,
+    maintenance: Mutex<Option<Maintenance>>,
+    recovery: RecoveryReport,
+}
+
+/// What operations need; shared with background threads and guards.
+pub(crate) struct Core {
+    pub log: Arc<Log>,
+    pub hasher: Hasher,
+    pub latches: LatchTable,
+    pub committer: Committer,
+    pub snapshots: Snapshots,
+    pub durability: Durability,
+    /// Some medium needs a sync for durability.
+    pub needs_sync: bool,
+    /// Expiry never runs backwards: max(wall clock, persisted).
+    clock_floor_ms: AtomicU64,
+    pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
+    catalogue: Mutex<Catalogue>,
+    pub meter: Option<Arc<hither_topology::Meter>>,
+    pub pool_paths: Vec<String>,
+}
+
+impl Core {
+    #[inline(always)]
+    pub fn resolver(&self) -> LogResolver<'_> {
+        LogResolver { log: &self.log, hasher: self.hasher }
+    }
+
+    /// The time for expiry, in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        wall_clock_ms().max(self.clock_floor_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether an entry with this expiry counts as absent.
+    #[inline(always)]
+    pub fn is_expired(&self, expiry_ms: u64) -> bool {
+        expiry_ms != 0 && expiry_ms <= self.now_ms()
+    }
+
+    /// Persists the time, so that a clock that is set back revives nothing (decision 8).
+    pub fn persist_clock(&self) -> Result<()> {
+        let now = self.now_ms();
+        self.clock_floor_ms.store(now, Ordering::Relaxed);
+        Ok(self.log.pool(0).set_clock_ms(now)?)
+    }
+
+    /// Seals and frees segments; see `hither_log`.
+    pub fn reclaim(&self, wait: bool) -> Result<usize> {
+        let make_durable = |version| self.committer.commit(&self.log, version).map_err(as_log_error);
+        Ok(self.log.reclaim(&make_durable, wait)?)
+    }
+}
+
+/// The log asks for durability through its own error type.
+fn as_log_error(error: Error) -> hither_log::Error {
+    hither_log::Error::Durability(error.to_string())
+}
+
+impl Store {
+    /// Opens a store, creating or recovering it as need be.
+    pub fn open(options: Options) -> Result<Store> {
+        let opened = crate::pools::open(&options)?;
+        let catalogue = Catalogue::decode(&opened.pools[0].catalogue()?)?;
+        let log_options = crate::pools::log_options(&options, &opened);
+        let needs_sync = opened.pools.iter().any(hither_pmem::Pool::needs_sync);
+        let pool_paths =
+            opened.pools.iter().map(|pool| pool.path().map_or_else(|| "(memory)".to_owned(), |path| path.display().to_string())).collect();
+        let clock_ms = opened.pools[0].clock_ms();
+        let log = Arc::new(Log::new(opened.pools, &log_options, 0));
+        let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
+        let keyspaces: Vec<_> = catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone()))).collect();
+        let recovery = recovery::run(&log, hasher, &keyspaces, &options)?;
+        let core = Arc::new(Core {
+            latches: LatchTable::new(options.latches, recovery.last_version),
+            committer: Committer::new(recovery.last_version, options.durability, needs_sync),
+            snapshots: Snapshots::default(),
+            durability: options.durability,
+            needs_sync,
+            clock_floor_ms: AtomicU64::new(clock_ms),
+            keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
+            catalogue: Mutex::new(catalogue),
+            meter: opened.meter,
+            pool_paths,
+            hasher,
+            log,
+        });
+        for node in 0..core.log.nodes() {
+            core.log.pool(node).set_clean(false)?;
+        }
+        let maintenance = options.background.then(|| Maintenance::start(&core));
+        Ok(Store { core, maintenance: Mutex::new(maintenance), recovery })
+    }
+
+    /// What recovery did at open.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// All keyspaces, by id.
+    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let mut infos: Vec<_> = self.core.keyspaces.read().values().map(|keyspace| keyspace.info.clone()).collect();
+        infos.sort_by_key(|info| info.id);
+        infos
+    }
+
+    /// A handle of an existing keyspace.
+    pub fn open_keyspace(&self, name: &str) -> Option<KeyspaceHandle> {
+        self.core.keyspaces.read().get(name).cloned().map(KeyspaceHandle)
+    }
+
+    /// Creates a keyspace; durable at return.
+    pub fn create_keyspace(&self, name: &str, kind: Kind) -> Result<KeyspaceHandle> {
+        let mut catalogue = self.core.catalogue.lock();
+        let mut changed = catalogue.clone();
+        let info = changed.add(name, kind)?;
+        self.core.log.pool(0).set_catalogue(&changed.encode())?;
+        *catalogue = changed;
+        let keyspace = Arc::new(Keyspace::new(info));
+        self.core.keyspaces.write().insert(name.to_owned(), keyspace.clone());
+        Ok(KeyspaceHandle(keyspace))
+    }
+
+    /// Drops a keyspace with all its keys; durable at return. False if there is none of this name. O(keys) for the accounting.
+    pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
+        let dropped = {
+            let mut catalogue = self.core.catalogue.lock();
+            let mut changed = catalogue.clone();
+            if changed.remove(name).is_none() {
+                return Ok(false);
+            }
+            self.core.log.pool(0).set_catalogue(&changed.encode())?;
+            *catalogue = changed;
+            self.core.keyspaces.write().remove(name)
+        };
+        if let Some(keyspace) = dropped {
+            keyspace.dropped.store(true, Ordering::SeqCst);
+            // Writers that did not see the flag finish first; later ones refuse.
+            epoch::synchronize_writers();
+            self.core.discard_all(&keyspace);
+        }
+        Ok(true)
+    }
+
+    /// Makes everything written so far durable.
+    pub fn sync(&self) -> Result<()> {
+        let version = self.core.log.clock.stable();
+        self.core.committer.commit(&self.core.log, version)
+    }
+
+    /// Frees what can be freed now; returns the number of segments.
+    pub fn reclaim(&self) -> Result<usize> {
+        self.core.reclaim(true)
+    }
+
+    /// Stops background work, makes everything durable and marks the store clean. Also done when the last handle is dropped.
+    pub fn close(&self) -> Result<()> {
+        let Some(maintenance) = self.maintenance.lock().take() else { return Ok(()) };
+        maintenance.stop();
+        self.sync()?;
+        self.core.persist_clock()?;
+        for node in 0..self.core.log.nodes() {
+            self.core.log.pool(node).set_clean(true)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean flag unset.
+        let _ = self.close();
+    }
+}
+
+impl Core {
+    fn discard_all(&self, keyspace: &Keyspace) {
+        let _pin = epoch::pin();
+        let resolver = self.resolver();
+        let mut discard = |reference: hither_index::Ref| {
+            let size = self.log.entry(reference.0).size;
+            self.log.count_dead(reference.0, size, false);
+            true
+        };
+        match &keyspace.index {
+            AnyIndex::Ordered(index) => index.for_each(&resolver, &mut discard),
+            AnyIndex::Hash(index) => index.for_each(&resolver, &mut discard),
+        }
+    }
+
+    /// Total DRAM of the indexes.
+    pub fn index_bytes(&self) -> usize {
+        self.keyspaces.read().values().map(|keyspace| with_index!(keyspace, index => index.memory_bytes())).sum()
+    }
+}

@@ -1,0 +1,256 @@
+//! The path of every single-key write.
+//!
+//! Order matters for speed (measured): prefetch the bucket and the latch, take the latch, locate, append and start the write-back, and only then, in
+//! the shadow of the flush, read the old entry to verify the key; one fence; install. No locked instruction lies between flush and fence.
+//! The latch covers all of it, so that index and recovery agree on the order of a key's writes (decision 4).
+
+use crate::commit::Ticket;
+use crate::error::{Error, Result};
+use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
+use crate::options::{Durability, WriteOptions};
+use crate::store::{Core, Store};
+use hither_index::{Index, Key, Ref, Resolver};
+use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
+use hither_log::{Append, Flush, Op};
+use hither_sync::epoch;
+use std::sync::atomic::Ordering;
+
+/// What must hold for a write to happen.
+#[derive(Clone, Copy, Debug)]
+pub enum Condition<'a> {
+    /// Nothing.
+    None,
+    /// The key's version is this, or the key is absent.
+    Version(Option<u64>),
+    /// The key's value is this, or the key is absent.
+    Value(Option<&'a [u8]>),
+    /// The key's version is this, expired or not: for the sweeper.
+    #[doc(hidden)]
+    Sweep(u64),
+}
+
+/// What a write did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Version; 0 if nothing was written.
+    pub version: u64,
+    /// The condition held.
+    pub applied: bool,
+    /// The key was there before.
+    pub existed: bool,
+}
+
+/// A write before it is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    pub key: &'a [u8],
+    /// `None` deletes.
+    pub value: Option<&'a [u8]>,
+    pub expiry_ms: u64,
+    pub condition: Condition<'a>,
+}
+
+#[inline(always)]
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    match key.len() {
+        1..=MAX_KEY_BYTES => Ok(()),
+        0 => Err(Error::KeyEmpty),
+        bytes => Err(Error::KeyTooLong { bytes }),
+    }
+}
+
+#[inline(always)]
+pub(crate) fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() <= MAX_VALUE_BYTES { Ok(()) } else { Err(Error::ValueTooLong { bytes: value.len() }) }
+}
+
+impl Store {
+    /// Writes `key` if `condition` holds. `value` `None` deletes. Returns whether the condition held, whether the key was there, and
+    /// a ticket for durability at the level asked for.
+    #[inline]
+    pub fn write(
+        &self,
+        keyspace: &KeyspaceHandle,
+        key: &[u8],
+        value: Option<&[u8]>,
+        condition: Condition<'_>,
+        options: &WriteOptions,
+    ) -> Result<(bool, bool, Ticket)> {
+        let core = &self.core;
+        let level = options.durability.unwrap_or(core.durability);
+        let expiry_ms = if value.is_some() { options.expires_at_ms.unwrap_or(0) } else { 0 };
+        if expiry_ms != 0 {
+            keyspace.0.has_expiry.store(true, Ordering::Relaxed);
+        }
+        let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level)?;
+        Ok((written.applied, written.existed, core.ticket(written.version, level)))
+    }
+
+    /// Writes and waits for durability at the store's level: the plain put and delete. Returns whether the key was there before.
+    #[inline]
+    pub fn write_wait(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
+        let core = &self.core;
+        let change = Change { key, value, expiry_ms: 0, condition: Condition::None };
+        let written = core.write(&keyspace.0, &change, core.durability)?;
+        if core.needs_sync && core.durability == Durability::Sync && written.version != 0 {
+            core.committer.commit(&core.log, written.version)?;
+        }
+        Ok(written.existed)
+    }
+}
+
+impl Core {
+    /// A ticket for a write at `level`, given that the write path has done its part.
+    pub fn ticket(self: &std::sync::Arc<Self>, version: u64, level: Durability) -> Ticket {
+        let pending = version != 0
+            && match level {
+                Durability::Sync => self.needs_sync,
+                Durability::Interval(_) => true,
+                Durability::Process => false,
+            };
+        if !pending {
+            return Ticket::durable(version);
+        }
+        if level == Durability::Sync {
+            // Nobody may ever wait: the background committer takes care.
+            self.committer.request(version);
+        }
+        Ticket::pending(self, version)
+    }
+
+    pub fn write(&self, keyspace: &Keyspace, change: &Change<'_>, level: Durability) -> Result<Written> {
+        check_key(change.key)?;
+        if let Some(value) = change.value {
+            check_value(value)?;
+        }
+        with_index!(keyspace, index => self.write_with(keyspace, index, change, level))
+    }
+
+    #[inline(always)]
+    fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Result<Written> {
+        let key = self.hasher.key(change.key);
+        let mut reclaimed = false;
+        loop {
+            match self.try_write(keyspace, index, key, change, level) {
+                Err(Error::Full { used, limit }) => {
+                    // Everything is released here, so readers and the reclaimer can move.
+                    if reclaimed || self.reclaim(true)? == 0 {
+                        return Err(Error::Full { used, limit });
+                    }
+                    reclaimed = true;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn try_write<I: Index>(&self, keyspace: &Keyspace, index: &I, key: Key<'_>, change: &Change<'_>, level: Durability) -> Result<Written> {
+        let resolver = self.resolver();
+        let stripe = self.latches.stripe_of(key.hash);
+        index.prefetch(key);
+        self.latches.prefetch(stripe);
+        self.committer.ensure_writable()?;
+        let _section = epoch::pin_writer();
+        keyspace.ensure_usable()?;
+        let latch = self.latches.lock(stripe);
+        let mut located = index.locate(key, &resolver);
+        if located.candidate.is_some() {
+            resolver.prefetch(located.candidate);
+        }
+        if !matches!(change.condition, Condition::None) {
+            if !located.verified && !resolver.matches(located.candidate, key.bytes) {
+                located.candidate = Ref::NONE;
+            }
+            located.verified = true;
+            if !self.holds(change.condition, located.candidate) {
+                return Ok(Written { version: 0, applied: false, existed: located.candidate.is_some() });
+            }
+        }
+        if change.value.is_none() && located.candidate.is_none() {
+            return Ok(Written { version: 0, applied: true, existed: false });
+        }
+
+        let mut writer = self.log.writer();
+        let version = writer.draw_versions(latch.last_version(), 1);
+        let parts = Parts {
+            op: op_of(change.value, located.candidate),
+            key: key.bytes,
+            value: change.value.unwrap_or(&[]),
+            version,
+            parent: located.candidate.0,
+            parent_generation: writer.generation_tag(located.candidate.0),
+            keyspace: keyspace.info.id,
+            expiry_ms: change.expiry_ms,
+            batch: None,
+        };
+        let flush = if level == Durability::Sync { Flush::Now } else { Flush::Later };
+        let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush })?);
+        latch.set_last_version(version);
+        if flush == Flush::Later && self.durability == Durability::Sync {
+            self.committer.note_relaxed_write();
+        }
+
+        // In the shadow of the flush: is the candidate really this key's?
+        let old = if located.verified || resolver.matches(located.candidate, key.bytes) { located.candidate } else { Ref::NONE };
+        let old_expired = old.is_some() && self.is_expired(self.log.expiry_of(old.0));
+        if flush == Flush::Now {
+            writer.fence();
+        }
+        let new = if change.value.is_some() { reference } else { Ref::NONE };
+        self.replace(keyspace, index, located.token, key, old, new, version, &mut writer);
+        Ok(Written { version, applied: true, existed: old.is_some() && !old_expired })
+    }
+
+    /// Installs `new` over `old`, whatever a cleaner did to `old` in between, and accounts for the garbage.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    pub fn replace<I: Index>(
+        &self,
+        keyspace: &Keyspace,
+        index: &I,
+        token: I::Token,
+        key: Key<'_>,
+        mut old: Ref,
+        new: Ref,
+        version: u64,
+        writer: &mut hither_log::Writer<'_>,
+    ) {
+        // The version was drawn before this load: a snapshot that may need `old` is visible by now.
+        let retained = self.snapshots.any() && old.is_some() && self.snapshots.retain(self, keyspace, key.bytes, old, version);
+        while old != new {
+            match index.install(token, key, old, new, &self.resolver()) {
+                Ok(()) => break,
+                // Only a cleaner that moved the entry, or an earlier member of the same batch, can be in the way: the latch is held.
+                Err(conflict) => old = conflict.current,
+            }
+        }
+        if old.is_some() && !retained {
+            writer.mark_dead(old.0);
+        }
+    }
+
+    /// Whether `condition` holds for the verified reference `current`.
+    #[cold]
+    pub fn holds(&self, condition: Condition<'_>, current: Ref) -> bool {
+        if let Condition::Sweep(version) = condition {
+            return current.is_some() && self.log.version_of(current.0, &self.log.entry(current.0)) == version;
+        }
+        let entry = current.is_some().then(|| self.log.entry(current.0)).filter(|entry| !self.is_expired(entry.expiry_ms()));
+        match (condition, entry) {
+            (Condition::None, _) | (Condition::Version(None) | Condition::Value(None), None) => true,
+            (Condition::Version(Some(version)), Some(entry)) => self.log.version_of(current.0, &entry) == version,
+            (Condition::Value(Some(value)), Some(entry)) => entry.value == value,
+            _ => false,
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn op_of(value: Option<&[u8]>, candidate: Ref) -> Op {
+    match value {
+        None => Op::Delete,
+        Some(_) if candidate.is_some() => Op::Update,
+        Some(_) => Op::Insert,
+    }
+}

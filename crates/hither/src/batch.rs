@@ -1,0 +1,88 @@
+//! Atomic batches.
+
+use crate::keyspace::Keyspace;
+use hither_engine::{Error, Result, Store, Ticket, WriteOptions};
+use std::sync::Arc;
+
+/// Several writes, over any keys and keyspaces, that happen entirely or not at all. Of several operations on one key the last counts.
+///
+/// Readers may see some keys of a batch before others; a [`crate::Snapshot`] sees all of it or nothing.
+#[must_use = "a batch does nothing before `commit`"]
+pub struct Batch {
+    store: Arc<Store>,
+    inner: hither_engine::Batch,
+    foreign: Option<String>,
+}
+
+impl Batch {
+    pub(crate) fn new(store: Arc<Store>) -> Batch {
+        Batch { store, inner: hither_engine::Batch::default(), foreign: None }
+    }
+
+    /// Adds a put.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> &mut Self {
+        self.put_with_expiry(keyspace, key, value, 0)
+    }
+
+    /// Adds a put of a key that expires at this time, in milliseconds since 1970 (0: never).
+    pub fn put_with_expiry(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8], expires_at_ms: u64) -> &mut Self {
+        self.note_store(keyspace);
+        self.inner.put(&keyspace.handle, key, value, expires_at_ms);
+        self
+    }
+
+    /// Adds a delete.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) -> &mut Self {
+        self.note_store(keyspace);
+        self.inner.delete(&keyspace.handle, key);
+        self
+    }
+
+    /// Makes the whole batch depend on the key having this version (`None`: on the key being absent).
+    pub fn require_version(&mut self, keyspace: &Keyspace, key: &[u8], version: Option<u64>) -> &mut Self {
+        self.note_store(keyspace);
+        self.inner.require_version(&keyspace.handle, key, version);
+        self
+    }
+
+    /// Number of writes in it.
+    pub fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    /// Whether it holds neither writes nor conditions.
+    pub fn is_empty(&self) -> bool {
+        self.inner.is_empty()
+    }
+
+    /// Applies it; durable at the store's level when it returns.
+    ///
+    /// # Errors
+    /// [`Error::PreconditionFailed`] and what a put may give; then nothing was applied.
+    pub fn commit(self) -> Result<()> {
+        self.commit_with(&WriteOptions::new())?.wait()
+    }
+
+    /// Applies it and returns at once with a ticket.
+    ///
+    /// # Errors
+    /// See [`Batch::commit`].
+    pub fn commit_with(self, options: &WriteOptions) -> Result<Ticket> {
+        if let Some(name) = self.foreign {
+            return Err(Error::ForeignKeyspace(name));
+        }
+        self.store.commit(&self.inner, options)
+    }
+
+    fn note_store(&mut self, keyspace: &Keyspace) {
+        if !Arc::ptr_eq(&self.store, &keyspace.store) {
+            self.foreign.get_or_insert_with(|| keyspace.name().to_owned());
+        }
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}

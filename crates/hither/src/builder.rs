@@ -1,0 +1,114 @@
+//! Opening a store with settings.
+
+use crate::db::Db;
+use hither_engine::{Durability, MediumChoice, Options, Progress, Result, Store};
+use hither_topology::Topology;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Settings of a store, then [`Builder::open`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing happens before `open`"]
+pub struct Builder {
+    options: Options,
+}
+
+impl Builder {
+    /// The store's directory; it gets one pool per NUMA node of the machine.
+    pub fn path(mut self, path: impl AsRef<Path>) -> Self {
+        self.options.paths.push((None, path.as_ref().to_owned()));
+        self
+    }
+
+    /// The directory of one node's pool, such as the mount point of its persistent memory. Nodes count from 0 without a gap.
+    pub fn node_path(mut self, node: u32, path: impl AsRef<Path>) -> Self {
+        self.options.paths.push((Some(node), path.as_ref().to_owned()));
+        self
+    }
+
+    /// No files: everything is gone when the store is closed.
+    pub fn in_memory(mut self) -> Self {
+        self.options.in_memory = true;
+        self
+    }
+
+    /// Bytes of log to preallocate at creation, all nodes together (default 64 MiB). Ignored for an existing store.
+    pub fn capacity(mut self, bytes: u64) -> Self {
+        self.options.capacity = bytes;
+        self
+    }
+
+    /// Bytes of log that the store may grow to, all nodes together (default 64 GiB, or the capacity if larger). Fixed at creation.
+    pub fn max_capacity(mut self, bytes: u64) -> Self {
+        self.options.max_capacity = bytes;
+        self
+    }
+
+    /// What an acknowledged write survives (default: a power loss).
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.options.durability = durability;
+        self
+    }
+
+    /// What to take the storage for (default: what detection finds).
+    pub fn medium(mut self, medium: MediumChoice) -> Self {
+        self.options.medium = medium;
+        self
+    }
+
+    /// The NUMA topology (default: the machine's).
+    pub fn topology(mut self, topology: Arc<Topology>) -> Self {
+        self.options.topology = Some(topology);
+        self
+    }
+
+    /// Counts every access to pool memory by node (default off).
+    pub fn meter(mut self, on: bool) -> Self {
+        self.options.meter = on;
+        self
+    }
+
+    /// Shards per node, rounded down to a power of two (default: derived from medium and capacity).
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.options.shards = shards;
+        self
+    }
+
+    /// Threads of recovery (default: all cores).
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.options.threads = threads;
+        self
+    }
+
+    /// Bytes of a segment, a power of two (default: derived from the maximum capacity, up to 8 MiB). Fixed at creation.
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.options.segment_bytes = bytes;
+        self
+    }
+
+    /// Whether to create the store if there is none (default yes).
+    pub fn create(mut self, create: bool) -> Self {
+        self.options.create = create;
+        self
+    }
+
+    /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`].
+    pub fn salvage(mut self, salvage: bool) -> Self {
+        self.options.salvage = salvage;
+        self
+    }
+
+    /// Is called now and then during recovery, from recovery's threads.
+    pub fn on_progress(mut self, f: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.options.on_progress = Some(Arc::new(f));
+        self
+    }
+
+    /// Opens the store, creating or recovering it as need be.
+    ///
+    /// # Errors
+    /// Everything that [`crate::Error`] says about opening: a locked, missing, foreign, newer or damaged pool, a full disk.
+    pub fn open(self) -> Result<Db> {
+        Ok(Db::from_store(Store::open(self.options)?))
+    }
+}

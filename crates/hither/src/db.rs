@@ -1,0 +1,136 @@
+//! The store.
+
+use crate::batch::Batch;
+use crate::builder::Builder;
+use crate::keyspace::{Keyspace, KeyspaceOptions};
+use crate::report::{CheckReport, RecoveryReport, Stats};
+use crate::snapshot::Snapshot;
+use hither_engine::{Error, KeyspaceInfo, Kind, Result, Store};
+use std::path::Path;
+use std::sync::Arc;
+
+/// An open store. Clones share it; the last one closes it.
+#[derive(Clone)]
+pub struct Db {
+    store: Arc<Store>,
+    recovery: Arc<RecoveryReport>,
+}
+
+impl Db {
+    /// Opens the store in a directory with default settings; creates it if there is none.
+    ///
+    /// # Errors
+    /// See [`Builder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Db> {
+        Db::builder().path(path).open()
+    }
+
+    /// Settings first.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn from_store(store: Store) -> Db {
+        let recovery = Arc::new(RecoveryReport::from(store.recovery()));
+        Db { store: Arc::new(store), recovery }
+    }
+
+    /// Opens a keyspace, creating an ordered one if there is none of this name.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        if let Some(keyspace) = self.open_keyspace(name)? {
+            return Ok(keyspace);
+        }
+        match self.create_keyspace(name, KeyspaceOptions::ordered()) {
+            // Another thread was faster.
+            Err(Error::KeyspaceExists(_)) => {
+                self.open_keyspace(name)?.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Creates a keyspace. The change is durable and crash-atomic.
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceExists`], [`Error::KeyspaceName`], [`Error::TooManyKeyspaces`].
+    pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        Ok(Keyspace::new(self.store.clone(), self.store.create_keyspace(name, options.kind)?))
+    }
+
+    /// Opens a keyspace if there is one of this name.
+    pub fn open_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        Ok(self.store.open_keyspace(name).map(|handle| Keyspace::new(self.store.clone(), handle)))
+    }
+
+    /// Drops a keyspace with all its keys; false if there is none. Durable and crash-atomic; O(keys).
+    pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
+        self.store.drop_keyspace(name)
+    }
+
+    /// All keyspaces in the order of their creation.
+    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        self.store.keyspaces()
+    }
+
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.store.clone())
+    }
+
+    /// A consistent view of everything written so far.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.store.clone())
+    }
+
+    /// Makes everything written so far durable, whatever its level.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if a sync failed: nothing since the last good one may be taken for durable.
+    pub fn sync(&self) -> Result<()> {
+        self.store.sync()
+    }
+
+    /// Frees segments that hold nothing but garbage, now instead of in the background; returns how many.
+    pub fn reclaim(&self) -> Result<usize> {
+        self.store.reclaim()
+    }
+
+    /// The store in numbers. O(segments).
+    pub fn stats(&self) -> Stats {
+        Stats::from(&self.store.stats())
+    }
+
+    /// Verifies every checksum, reference and count. Run it without writers. O(store).
+    pub fn check(&self) -> Result<CheckReport> {
+        Ok(CheckReport::from(self.store.check()?))
+    }
+
+    /// What recovery did when the store was opened.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// Makes everything durable and marks the store clean. Other handles stay usable for reading; the files are released when
+    /// the last one is dropped.
+    pub fn close(self) -> Result<()> {
+        self.store.close()
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Db").field("keyspaces", &self.keyspaces().len()).finish_non_exhaustive()
+    }
+}
+
+impl KeyspaceOptions {
+    /// Keys in bytewise order.
+    pub fn ordered() -> KeyspaceOptions {
+        KeyspaceOptions { kind: Kind::Ordered }
+    }
+
+    /// Point access only: less memory, faster.
+    pub fn hash() -> KeyspaceOptions {
+        KeyspaceOptions { kind: Kind::Hash }
+    }
+}

@@ -1,0 +1,229 @@
+//! A keyspace: a named map of byte strings.
+
+use crate::iter::{Iter, Source};
+use hither_engine::{Condition, Direction, Error, KeyspaceHandle, KeyspaceInfo, Kind, Result, ScanRange, Store, Ticket, ValueGuard, WriteOptions};
+use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::sync::Arc;
+
+/// How to create a keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyspaceOptions {
+    pub(crate) kind: Kind,
+}
+
+/// A handle of a keyspace. Cheap to clone; keeps the store open.
+#[derive(Clone)]
+pub struct Keyspace {
+    pub(crate) store: Arc<Store>,
+    pub(crate) handle: KeyspaceHandle,
+}
+
+impl Keyspace {
+    pub(crate) fn new(store: Arc<Store>, handle: KeyspaceHandle) -> Keyspace {
+        Keyspace { store, handle }
+    }
+
+    /// Name, id and kind.
+    pub fn info(&self) -> &KeyspaceInfo {
+        self.handle.info()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.info().name
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.info().kind
+    }
+
+    /// Number of keys, expired ones that were not swept yet included. O(threads).
+    pub fn len(&self) -> usize {
+        self.handle.len()
+    }
+
+    /// Whether it holds no key.
+    pub fn is_empty(&self) -> bool {
+        self.handle.is_empty()
+    }
+
+    /// The value of `key`. O(1) for hash, O(log n) for ordered keyspaces; one dependent access to the medium.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_with(key, <[u8]>::to_vec)
+    }
+
+    /// Calls `f` with the value in place: no copy, no allocation.
+    #[inline]
+    pub fn get_with<R>(&self, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.store.get_with(&self.handle, key, f)
+    }
+
+    /// The value in place, kept there by the guard, which holds back the reuse of its segment only.
+    pub fn get_pinned(&self, key: &[u8]) -> Result<Option<ValueGuard>> {
+        self.store.get_pinned(&self.handle, key)
+    }
+
+    /// The value with its version, for [`crate::Batch::require_version`].
+    pub fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
+        self.store.get_versioned(&self.handle, key)
+    }
+
+    /// Whether `key` is there.
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.get_with(key, |_| ())?.is_some())
+    }
+
+    /// The values of many keys, in order; memory accesses overlap.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        self.multi_get_with(keys, |_, value| values.push(value.map(<[u8]>::to_vec)))?;
+        Ok(values)
+    }
+
+    /// Calls `f(i, value)` for each of `keys` in order, in place.
+    pub fn multi_get_with<K: AsRef<[u8]>>(&self, keys: &[K], f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        self.store.multi_get_with(&self.handle, keys, f)
+    }
+
+    /// Writes `key`; durable at the store's level when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::KeyTooLong`], [`Error::ReadOnly`] and other kinds; then nothing was written.
+    #[inline]
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.store.write_wait(&self.handle, key, Some(value)).map(drop)
+    }
+
+    /// Writes `key` and returns at once with a ticket that says when the write is durable. The write is visible at once (to readers
+    /// that insist on durability: once it is durable).
+    pub fn put_with(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Ticket> {
+        let (_, _, ticket) = self.store.write(&self.handle, key, Some(value), Condition::None, options)?;
+        Ok(ticket)
+    }
+
+    /// Removes `key`; true if it was there. Durable at the store's level when it returns.
+    #[inline]
+    pub fn delete(&self, key: &[u8]) -> Result<bool> {
+        self.store.write_wait(&self.handle, key, None)
+    }
+
+    /// Removes `key` and returns at once; see [`Keyspace::put_with`].
+    pub fn delete_with(&self, key: &[u8], options: &WriteOptions) -> Result<(bool, Ticket)> {
+        let (_, existed, ticket) = self.store.write(&self.handle, key, None, Condition::None, options)?;
+        Ok((existed, ticket))
+    }
+
+    /// Writes `new` (`None`: removes the key) if the value is `expected` (`None`: if the key is absent). True if it did.
+    pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool> {
+        let (applied, _, ticket) = self.store.write(&self.handle, key, new, Condition::Value(expected), &WriteOptions::new())?;
+        if applied {
+            ticket.wait()?;
+        }
+        Ok(applied)
+    }
+
+    /// Read-modify-write: replaces the value by what `f` makes of it (`None` removes the key) and returns the new value. `f` may be
+    /// called several times if other writers interfere; it runs without any lock held.
+    pub fn update(&self, key: &[u8], mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
+        loop {
+            let current = self.get_versioned(key)?;
+            let (value, version) = match &current {
+                Some((value, version)) => (Some(value.as_slice()), Some(*version)),
+                None => (None, None),
+            };
+            let new = f(value);
+            let condition = Condition::Version(version);
+            let (applied, _, ticket) = self.store.write(&self.handle, key, new.as_deref(), condition, &WriteOptions::new())?;
+            if applied {
+                ticket.wait()?;
+                return Ok(new);
+            }
+        }
+    }
+
+    /// All pairs: in key order for an ordered keyspace, in unspecified order for a hash keyspace (whose keys are collected first:
+    /// O(n) memory). Not a snapshot: keys that change meanwhile appear in either state. For a consistent view see [`crate::Snapshot::iter`].
+    pub fn iter(&self) -> Iter {
+        match self.kind() {
+            Kind::Ordered => Iter::ordered(self.source(), Bound::Unbounded, Bound::Unbounded),
+            Kind::Hash => Iter::hash(self.source()),
+        }
+    }
+
+    /// The pairs whose keys lie in `range`, in key order, from either end.
+    ///
+    /// # Errors
+    /// [`Error::NotOrdered`] for a hash keyspace.
+    pub fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Iter> {
+        self.ensure_ordered()?;
+        Ok(Iter::ordered(self.source(), owned(range.start_bound()), owned(range.end_bound())))
+    }
+
+    /// The pairs whose keys begin with `prefix`, in key order, from either end.
+    ///
+    /// # Errors
+    /// [`Error::NotOrdered`] for a hash keyspace.
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Iter> {
+        self.ensure_ordered()?;
+        Ok(Iter::ordered(self.source(), Bound::Included(prefix.to_vec()), prefix_end(prefix)))
+    }
+
+    /// Calls `f(key, value)` for the pairs between two bounds in order until it breaks: in place, without allocation per pair.
+    ///
+    /// # Errors
+    /// [`Error::NotOrdered`] for a hash keyspace.
+    pub fn scan_with(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let direction = if reverse { Direction::Backward } else { Direction::Forward };
+        self.store.scan(&self.handle, &ScanRange { from, to, direction }, f)
+    }
+
+    pub(crate) fn ensure_ordered(&self) -> Result<()> {
+        if self.kind() == Kind::Ordered { Ok(()) } else { Err(Error::NotOrdered(self.name().to_owned())) }
+    }
+
+    fn source(&self) -> Source {
+        Source { store: self.store.clone(), handle: self.handle.clone(), snapshot: None }
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyspace").field("name", &self.name()).field("kind", &self.kind()).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn owned(bound: Bound<&&[u8]>) -> Bound<Vec<u8>> {
+    bound.map(|key| key.to_vec())
+}
+
+/// The end of the keys that begin with `prefix`: the prefix with its last byte that is not 0xff raised by one.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Bound::Excluded(end);
+        }
+    }
+    Bound::Unbounded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_ends() {
+        assert_eq!(prefix_end(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(prefix_end(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(prefix_end(b"\xff"), Bound::Unbounded);
+        assert_eq!(prefix_end(b""), Bound::Unbounded);
+    }
+}

@@ -1,0 +1,60 @@
+//! # hither
+//!
+//! An embedded key–value store that keeps every byte near the thread that needs it and loses nothing that it acknowledged.
+//!
+//! ```
+//! # fn main() -> hither::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path();
+//! let db = hither::Db::open(path)?;
+//! let users = db.keyspace("users")?;
+//! users.put(b"alice", b"1815")?; // durable when it returns
+//! assert_eq!(users.get(b"alice")?.as_deref(), Some(&b"1815"[..]));
+//!
+//! let mut batch = db.batch();
+//! batch.put(&users, b"bob", b"1903").delete(&users, b"alice");
+//! batch.commit()?; // both or neither, whatever happens
+//!
+//! for pair in users.prefix(b"b")? {
+//!     let (key, value) = pair?;
+//!     println!("{key:?} = {value:?}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is promised
+//!
+//! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call returned (or its [`Ticket`] says so).
+//!   [`Durability::Process`] survives a crash of the process. A read never returns what could still be lost at the store's level.
+//! * **Atomicity.** A [`Batch`] is applied entirely or not at all, also across a crash.
+//! * **Isolation.** Single operations are linearizable per key. A [`Snapshot`] is a consistent view of all keyspaces.
+//!
+//! # Thread safety
+//!
+//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock. Closures given to `get_with`,
+//! `multi_get_with` and `scan_with` run while reclamation is held back: keep them short and do not wait for other threads in them.
+//!
+//! # Limits
+//!
+//! Keys have 1 to 65,536 bytes, values 0 to 512 MiB, batches up to 2^28 − 1 operations.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod builder;
+mod db;
+mod iter;
+mod keyspace;
+mod report;
+mod snapshot;
+
+pub use batch::Batch;
+pub use builder::Builder;
+pub use db::Db;
+pub use hither_engine::{Durability, Error, ErrorKind, KeyspaceInfo, Kind, MediumChoice, Phase, Progress, Result, Ticket, ValueGuard, WriteOptions};
+pub use hither_topology::Topology;
+pub use iter::Iter;
+pub use keyspace::{Keyspace, KeyspaceOptions};
+pub use report::{CheckReport, KeyspaceStats, MeterReport, NodeAccess, PoolStats, RecoveryReport, Stats};
+pub use snapshot::Snapshot;

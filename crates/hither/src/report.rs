@@ -1,0 +1,299 @@
+//! What a store says of itself, for people and programs.
+
+use hither_engine::Durability;
+use serde::Serialize;
+
+/// A keyspace in numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyspaceStats {
+    /// Name.
+    pub name: String,
+    /// "ordered" or "hash".
+    pub kind: &'static str,
+    /// Keys, expired ones not swept yet included.
+    pub keys: u64,
+    /// DRAM of its index, in bytes.
+    pub index_bytes: u64,
+}
+
+/// A pool in numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolStats {
+    /// Node.
+    pub node: u32,
+    /// File, or "(memory)".
+    pub path: String,
+    /// Medium: "fsdax", "devdax", "file", "volatile" or "shadow".
+    pub medium: String,
+    /// What must be reached to survive a power loss: "adr" (memory controller), "eadr" (caches), "pagecache" (a sync), "none".
+    pub persistence_domain: String,
+    /// Flush instruction.
+    pub flush: String,
+    /// Whether acknowledged writes survive a power loss here.
+    pub durable: bool,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments that exist.
+    pub segments: u64,
+    /// Free ones among them.
+    pub segments_free: u64,
+    /// Open for appends.
+    pub segments_active: u64,
+    /// Full.
+    pub segments_sealed: u64,
+    /// Wholly dead, waiting for readers to leave.
+    pub segments_retiring: u64,
+    /// Segments opened again after they had been freed.
+    pub segments_reused: u64,
+    /// Bytes of segments that exist.
+    pub capacity_bytes: u64,
+    /// Bytes of segments that may exist.
+    pub max_bytes: u64,
+    /// Bytes of entries that count.
+    pub live_bytes: u64,
+    /// Bytes of superseded entries.
+    pub dead_bytes: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Entries in segments in use.
+    pub entries: u64,
+    /// Bytes of entries in segments in use.
+    pub written_bytes: u64,
+}
+
+/// Accesses from one node to another's pool.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeAccess {
+    /// Node of the thread.
+    pub from: u32,
+    /// Node of the pool.
+    pub to: u32,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Lines flushed.
+    pub flushes: u64,
+    /// Fences.
+    pub fences: u64,
+}
+
+/// What the access meter counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeterReport {
+    /// By pair of nodes.
+    pub accesses: Vec<NodeAccess>,
+}
+
+/// A store in numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stats {
+    /// Keyspaces in the order of their creation.
+    pub keyspaces: Vec<KeyspaceStats>,
+    /// Pools by node.
+    pub pools: Vec<PoolStats>,
+    /// Live bytes as a share of the bytes of segments in use, 0 to 1.
+    pub utilization: f64,
+    /// Garbage as a share of the bytes written into segments in use, 0 to 1.
+    pub garbage: f64,
+    /// Shards per node.
+    pub shards: u64,
+    /// Durability level: "sync", "interval" or "process".
+    pub durability: &'static str,
+    /// DRAM of indexes, segment states and writer slots, in bytes.
+    pub dram_bytes: u64,
+    /// An upper bound of the versions given out.
+    pub version: u64,
+    /// Everything at or below this version is durable (0 if each write is durable at return).
+    pub durable_version: u64,
+    /// Syncs of the whole store: commit groups.
+    pub commit_groups: u64,
+    /// Snapshots alive.
+    pub snapshots: u64,
+    /// Age of the oldest snapshot, in milliseconds.
+    pub oldest_snapshot_age_ms: u64,
+    /// Value guards alive in this process.
+    pub pinned_values: u64,
+    /// Upper bound of the age of the oldest value guard, in milliseconds.
+    pub oldest_guard_age_ms: u64,
+    /// Accesses by node, if the meter is on.
+    pub meter: Option<MeterReport>,
+}
+
+impl From<&hither_engine::Stats> for Stats {
+    fn from(stats: &hither_engine::Stats) -> Stats {
+        Stats {
+            keyspaces: stats.keyspaces.iter().map(KeyspaceStats::from).collect(),
+            pools: stats.pools.iter().map(PoolStats::from).collect(),
+            utilization: stats.utilization(),
+            garbage: stats.garbage(),
+            shards: stats.shards,
+            durability: match stats.durability {
+                Durability::Sync => "sync",
+                Durability::Interval(_) => "interval",
+                Durability::Process => "process",
+            },
+            dram_bytes: stats.dram_bytes,
+            version: stats.version,
+            durable_version: stats.durable_version,
+            commit_groups: stats.commits,
+            snapshots: stats.snapshots,
+            oldest_snapshot_age_ms: stats.oldest_snapshot_ms,
+            pinned_values: stats.pinned_values,
+            oldest_guard_age_ms: stats.oldest_guard_ms,
+            meter: stats.meter.as_ref().map(MeterReport::from),
+        }
+    }
+}
+
+impl From<&hither_engine::KeyspaceStats> for KeyspaceStats {
+    fn from(keyspace: &hither_engine::KeyspaceStats) -> KeyspaceStats {
+        KeyspaceStats {
+            name: keyspace.name.clone(),
+            kind: keyspace.kind.name(),
+            keys: keyspace.keys,
+            index_bytes: keyspace.index_bytes,
+        }
+    }
+}
+
+impl From<&hither_engine::PoolStats> for PoolStats {
+    fn from(pool: &hither_engine::PoolStats) -> PoolStats {
+        let usage = &pool.usage;
+        PoolStats {
+            node: pool.node,
+            path: pool.path.clone(),
+            medium: pool.medium.clone(),
+            persistence_domain: pool.persistence_domain.clone(),
+            flush: pool.flush.clone(),
+            durable: pool.durable,
+            segment_bytes: pool.segment_bytes,
+            segments: usage.segments,
+            segments_free: usage.free,
+            segments_active: usage.open,
+            segments_sealed: usage.closed,
+            segments_retiring: usage.retiring,
+            segments_reused: usage.reused,
+            capacity_bytes: usage.segments * pool.segment_bytes,
+            max_bytes: usage.max_segments * pool.segment_bytes,
+            live_bytes: usage.live_bytes,
+            dead_bytes: usage.dead_bytes,
+            tombstones: usage.tombstones,
+            entries: usage.entries,
+            written_bytes: usage.written_bytes,
+        }
+    }
+}
+
+impl From<&hither_engine::MeterReport> for MeterReport {
+    fn from(meter: &hither_engine::MeterReport) -> MeterReport {
+        let nodes = meter.node_count();
+        let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
+        let accesses = pairs.map(|(from, to)| {
+            let count = meter.pair(from, to);
+            NodeAccess {
+                from,
+                to,
+                reads: count.reads,
+                read_bytes: count.read_bytes,
+                writes: count.writes,
+                write_bytes: count.write_bytes,
+                flushes: count.flushes,
+                fences: count.fences,
+            }
+        });
+        MeterReport { accesses: accesses.collect() }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    /// Whether nothing is wrong.
+    pub sound: bool,
+    /// Segments read.
+    pub segments: u64,
+    /// Entries whose checksum is right.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Torn places where a crash may leave them: not a problem.
+    pub torn: u64,
+    /// Keys.
+    pub keys: u64,
+    /// What is wrong; the first hundred.
+    pub problems: Vec<String>,
+    /// Number of problems.
+    pub problem_count: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.sound
+    }
+}
+
+impl From<hither_engine::CheckReport> for CheckReport {
+    fn from(report: hither_engine::CheckReport) -> CheckReport {
+        CheckReport {
+            sound: report.is_sound(),
+            segments: report.segments,
+            entries: report.entries,
+            bytes: report.bytes,
+            torn: report.torn,
+            keys: report.keys,
+            problem_count: report.problem_count,
+            problems: report.problems,
+        }
+    }
+}
+
+/// What recovery did.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecoveryReport {
+    /// The store had been closed cleanly.
+    pub clean: bool,
+    /// Segments scanned.
+    pub segments: u64,
+    /// Valid entries.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Keys afterwards.
+    pub keys: u64,
+    /// Tombstones among the entries.
+    pub tombstones: u64,
+    /// Places torn by a crash, in segments that were open.
+    pub torn: u64,
+    /// Batches that were not whole, and were dropped.
+    pub batches_dropped: u64,
+    /// Damage that was passed over (only with salvage).
+    pub salvaged: Vec<String>,
+    /// Threads used.
+    pub threads: usize,
+    /// Time taken, in milliseconds.
+    pub elapsed_ms: u64,
+}
+
+impl From<&hither_engine::RecoveryReport> for RecoveryReport {
+    fn from(report: &hither_engine::RecoveryReport) -> RecoveryReport {
+        RecoveryReport {
+            clean: report.clean,
+            segments: report.segments,
+            entries: report.entries,
+            bytes: report.bytes,
+            keys: report.keys,
+            tombstones: report.tombstones,
+            torn: report.torn,
+            batches_dropped: report.batches_dropped,
+            salvaged: report.salvaged.clone(),
+            threads: report.threads,
+            elapsed_ms: report.elapsed_ms,
+        }
+    }
+}

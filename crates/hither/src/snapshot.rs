@@ -1,0 +1,72 @@
+//! Consistent views.
+
+use crate::iter::{Iter, Source};
+use crate::keyspace::{Keyspace, owned, prefix_end};
+use hither_engine::{Kind, Result, Store};
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// A consistent view of all keyspaces at one moment. Clones share it. While it lives, memory grows with the number of distinct keys that are
+/// overwritten or deleted, and what they held is not reclaimed.
+#[derive(Clone)]
+pub struct Snapshot {
+    store: Arc<Store>,
+    inner: Arc<hither_engine::Snapshot>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(store: Arc<Store>) -> Snapshot {
+        Snapshot { inner: Arc::new(store.snapshot()), store }
+    }
+
+    /// The version it shows: writes with higher versions are not in it.
+    pub fn version(&self) -> u64 {
+        self.inner.version()
+    }
+
+    /// The value that `key` had.
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_with(keyspace, key, <[u8]>::to_vec)
+    }
+
+    /// Calls `f` with the value that `key` had, in place.
+    pub fn get_with<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.inner.get_with(&keyspace.handle, key, f)
+    }
+
+    /// All pairs in key order (also of a hash keyspace, whose keys are collected and sorted first).
+    pub fn iter(&self, keyspace: &Keyspace) -> Iter {
+        match keyspace.kind() {
+            Kind::Ordered => Iter::ordered(self.source(keyspace), Bound::Unbounded, Bound::Unbounded),
+            Kind::Hash => Iter::hash(self.source(keyspace)),
+        }
+    }
+
+    /// The pairs whose keys lie in `range`, in key order, from either end.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotOrdered`] for a hash keyspace.
+    pub fn range<'k>(&self, keyspace: &Keyspace, range: impl RangeBounds<&'k [u8]>) -> Result<Iter> {
+        keyspace.ensure_ordered()?;
+        Ok(Iter::ordered(self.source(keyspace), owned(range.start_bound()), owned(range.end_bound())))
+    }
+
+    /// The pairs whose keys begin with `prefix`, in key order, from either end.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotOrdered`] for a hash keyspace.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Iter> {
+        keyspace.ensure_ordered()?;
+        Ok(Iter::ordered(self.source(keyspace), Bound::Included(prefix.to_vec()), prefix_end(prefix)))
+    }
+
+    fn source(&self, keyspace: &Keyspace) -> Source {
+        Source { store: self.store.clone(), handle: keyspace.handle.clone(), snapshot: Some(self.inner.clone()) }
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("version", &self.version()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,306 @@
+//! The public interface, operation by operation, on each medium that a test can have.
+
+use hither::{Db, Durability, Error, Kind, KeyspaceOptions, MediumChoice, WriteOptions};
+use std::ops::Bound;
+use std::time::Duration;
+
+/// Runs a scenario over both kinds and several media.
+fn everywhere(scenario: impl Fn(&Db, Kind)) {
+    for kind in [Kind::Ordered, Kind::Hash] {
+        let memory = Db::builder().in_memory().capacity(8 << 20).max_capacity(64 << 20).open().unwrap();
+        scenario(&memory, kind);
+        let dir = tempfile::tempdir().unwrap();
+        let file = Db::builder().path(dir.path()).medium(MediumChoice::File).capacity(8 << 20).max_capacity(64 << 20).open().unwrap();
+        scenario(&file, kind);
+        assert!(file.check().unwrap().is_sound(), "{:?}", file.check().unwrap().problems);
+    }
+}
+
+fn create(db: &Db, kind: Kind) -> hither::Keyspace {
+    let options = if kind == Kind::Hash { KeyspaceOptions::hash() } else { KeyspaceOptions::ordered() };
+    db.create_keyspace("test", options).unwrap()
+}
+
+#[test]
+fn put_get_delete() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        assert_eq!(ks.get(b"k").unwrap(), None);
+        ks.put(b"k", b"v1").unwrap();
+        ks.put(b"k", b"v2, longer").unwrap();
+        ks.put(b"12345678", b"abcdefgh").unwrap();
+        ks.put(b"empty", b"").unwrap();
+        ks.put(b"\0\0", b"zeros").unwrap();
+        assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v2, longer");
+        assert_eq!(ks.get(b"12345678").unwrap().unwrap(), b"abcdefgh");
+        assert_eq!(ks.get(b"empty").unwrap().unwrap(), b"");
+        assert_eq!(ks.get(b"\0\0").unwrap().unwrap(), b"zeros");
+        assert_eq!(ks.get(b"\0").unwrap(), None);
+        assert_eq!(ks.len(), 4);
+        assert!(ks.delete(b"k").unwrap());
+        assert!(!ks.delete(b"k").unwrap());
+        assert_eq!(ks.get(b"k").unwrap(), None);
+        assert_eq!(ks.multi_get(&[&b"k"[..], b"empty", b"12345678"]).unwrap(), [None, Some(vec![]), Some(b"abcdefgh".to_vec())]);
+    });
+}
+
+#[test]
+fn bad_arguments_are_refused_by_name() {
+    let db = Db::builder().in_memory().open().unwrap();
+    let ks = db.keyspace("a").unwrap();
+    assert!(matches!(ks.put(b"", b"v"), Err(Error::KeyEmpty)));
+    assert!(matches!(ks.put(&vec![1; 65_537], b"v"), Err(Error::KeyTooLong { bytes: 65_537 })));
+    ks.put(&vec![1; 65_536], b"v").unwrap();
+    assert_eq!(ks.get(&vec![1; 65_536]).unwrap().unwrap(), b"v");
+    let hash = db.create_keyspace("h", KeyspaceOptions::hash()).unwrap();
+    assert!(matches!(hash.range(..), Err(Error::NotOrdered(_))));
+    assert!(matches!(db.create_keyspace("h", KeyspaceOptions::hash()), Err(Error::KeyspaceExists(_))));
+    let other = Db::builder().in_memory().open().unwrap();
+    let mut batch = other.batch();
+    batch.put(&ks, b"k", b"v");
+    assert!(matches!(batch.commit(), Err(Error::ForeignKeyspace(_))));
+}
+
+#[test]
+fn compare_and_swap_and_update() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        assert!(ks.compare_and_swap(b"k", None, Some(b"1")).unwrap());
+        assert!(!ks.compare_and_swap(b"k", None, Some(b"2")).unwrap());
+        assert!(!ks.compare_and_swap(b"k", Some(b"2"), Some(b"3")).unwrap());
+        assert!(ks.compare_and_swap(b"k", Some(b"1"), Some(b"2")).unwrap());
+        assert_eq!(ks.get(b"k").unwrap().unwrap(), b"2");
+        assert!(ks.compare_and_swap(b"k", Some(b"2"), None).unwrap());
+        assert_eq!(ks.get(b"k").unwrap(), None);
+        for _ in 0..10 {
+            ks.update(b"n", |old| Some(vec![old.map_or(0, |old| old[0]) + 1])).unwrap();
+        }
+        assert_eq!(ks.get(b"n").unwrap().unwrap(), [10]);
+    });
+}
+
+#[test]
+fn concurrent_updates_lose_nothing() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for i in 0..50u8 {
+                        let add = |old: Option<&[u8]>| {
+                            let old = old.map_or(0, |old| u32::from_le_bytes(old.try_into().unwrap()));
+                            Some((old + 1).to_le_bytes().to_vec())
+                        };
+                        ks.update(&[i % 3 + 1], add).unwrap();
+                    }
+                });
+            }
+        });
+        let total: u32 = (1..=3u8).map(|k| u32::from_le_bytes(ks.get(&[k]).unwrap().unwrap().try_into().unwrap())).sum();
+        assert_eq!(total, 200);
+    });
+}
+
+#[test]
+fn ranges_from_both_ends() {
+    let db = Db::builder().in_memory().open().unwrap();
+    let ks = db.keyspace("r").unwrap();
+    let keys: Vec<Vec<u8>> = (0..1000u32).map(|i| format!("key{i:05}").into_bytes()).collect();
+    for key in &keys {
+        ks.put(key, key).unwrap();
+    }
+    let got: Vec<_> = ks.iter().map(|pair| pair.unwrap().0).collect();
+    assert_eq!(got, keys);
+    let got: Vec<_> = ks.iter().rev().map(|pair| pair.unwrap().0).collect();
+    assert!(got.iter().eq(keys.iter().rev()));
+    let range = (Bound::Excluded(&b"key00010"[..]), Bound::Included(&b"key00020"[..]));
+    assert_eq!(ks.range(range).unwrap().count(), 10);
+    assert_eq!(ks.prefix(b"key0002").unwrap().count(), 10);
+    let mut both = ks.iter();
+    let mut seen = Vec::new();
+    for i in 0.. {
+        let next = if i % 3 == 0 { both.next_back() } else { both.next() };
+        let Some(pair) = next else { break };
+        seen.push(pair.unwrap().0);
+    }
+    seen.sort();
+    assert_eq!(seen, keys);
+}
+
+#[test]
+fn batches_apply_entirely_or_not_at_all() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        let other = db.keyspace("other").unwrap();
+        ks.put(b"gone", b"x").unwrap();
+        let mut batch = db.batch();
+        batch.put(&ks, b"a", b"1").put(&other, b"b", b"2").delete(&ks, b"gone").put(&ks, b"a", b"3").delete(&ks, b"never there");
+        batch.commit().unwrap();
+        assert_eq!(ks.get(b"a").unwrap().unwrap(), b"3");
+        assert_eq!(other.get(b"b").unwrap().unwrap(), b"2");
+        assert_eq!(ks.get(b"gone").unwrap(), None);
+        let (_, version) = ks.get_versioned(b"a").unwrap().unwrap();
+        let mut batch = db.batch();
+        batch.require_version(&ks, b"a", Some(version)).require_version(&ks, b"gone", None).put(&ks, b"a", b"4");
+        batch.commit().unwrap();
+        let mut stale = db.batch();
+        stale.require_version(&ks, b"a", Some(version)).put(&ks, b"a", b"5").put(&ks, b"c", b"5");
+        assert!(matches!(stale.commit(), Err(Error::PreconditionFailed { .. })));
+        assert_eq!(ks.get(b"a").unwrap().unwrap(), b"4");
+        assert_eq!(ks.get(b"c").unwrap(), None);
+    });
+}
+
+#[test]
+fn snapshots_stand_still() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        for i in 0..200u8 {
+            ks.put(&[i], &[i, 1]).unwrap();
+        }
+        let snapshot = db.snapshot();
+        for i in 0..200u8 {
+            match i % 4 {
+                0 => ks.put(&[i], &[i, 2]).unwrap(),
+                1 => drop(ks.delete(&[i]).unwrap()),
+                2 => {
+                    ks.delete(&[i]).unwrap();
+                    ks.put(&[i], &[i, 3]).unwrap();
+                }
+                _ => {}
+            }
+        }
+        ks.put(b"new key", b"x").unwrap();
+        for i in 0..200u8 {
+            assert_eq!(snapshot.get(&ks, &[i]).unwrap().unwrap(), [i, 1]);
+        }
+        assert_eq!(snapshot.get(&ks, b"new key").unwrap(), None);
+        let pairs: Vec<_> = snapshot.iter(&ks).map(|pair| pair.unwrap()).collect();
+        assert_eq!(pairs, (0..200u8).map(|i| (vec![i], vec![i, 1])).collect::<Vec<_>>());
+        let backward: Vec<_> = snapshot.iter(&ks).rev().map(|pair| pair.unwrap().0[0]).collect();
+        assert!(backward.into_iter().eq((0..200u8).rev()));
+        drop(snapshot);
+        assert_eq!(ks.len(), 151);
+    });
+}
+
+#[test]
+fn expiry_hides_and_sweeps() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        ks.put(b"short", b"old").unwrap();
+        ks.put_with(b"short", b"x", &WriteOptions::new().ttl(Duration::from_millis(5))).unwrap().wait().unwrap();
+        ks.put_with(b"long", b"y", &WriteOptions::new().ttl(Duration::from_secs(3600))).unwrap().wait().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(ks.get(b"short").unwrap(), None);
+        assert_eq!(ks.get(b"long").unwrap().unwrap(), b"y");
+        assert!(!ks.delete(b"short").unwrap(), "an expired key was not there");
+    });
+}
+
+#[test]
+fn values_of_every_size_and_guards() {
+    let db = Db::builder().in_memory().capacity(8 << 20).max_capacity(256 << 20).open().unwrap();
+    let ks = db.keyspace("v").unwrap();
+    let sizes = [0, 1, 7, 8, 9, 100, 4096, 70_000, 600_000, 3 << 20, 20 << 20];
+    let value = |size: usize| (0..size).map(|i| (i * 31 + size) as u8).collect::<Vec<_>>();
+    for size in sizes {
+        ks.put(format!("{size}").as_bytes(), &value(size)).unwrap();
+    }
+    let guard = ks.get_pinned(b"600000").unwrap().unwrap();
+    for size in sizes {
+        ks.put(format!("{size}").as_bytes(), &value(size + 1)).unwrap();
+    }
+    db.reclaim().unwrap();
+    assert_eq!(*guard, value(600_000)[..], "a guard keeps its value");
+    for size in sizes {
+        assert_eq!(ks.get(format!("{size}").as_bytes()).unwrap().unwrap(), value(size + 1));
+    }
+}
+
+#[test]
+fn everything_is_back_after_reopen() {
+    for kind in [Kind::Ordered, Kind::Hash] {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |shards| Db::builder().path(dir.path()).medium(MediumChoice::File).capacity(4 << 20).shards(shards).open().unwrap();
+        {
+            let db = open(4);
+            let ks = create(&db, kind);
+            for i in 0..3000u32 {
+                ks.put_with(&i.to_be_bytes(), &i.to_le_bytes(), &WriteOptions::new().durability(Durability::Process)).unwrap().wait().unwrap();
+            }
+            for i in (0..3000u32).step_by(3) {
+                ks.delete_with(&i.to_be_bytes(), &WriteOptions::new().durability(Durability::Process)).unwrap();
+            }
+            db.close().unwrap();
+        }
+        for shards in [1, 8, 2] {
+            let db = open(shards);
+            let ks = db.open_keyspace("test").unwrap().unwrap();
+            assert_eq!(ks.len(), 2000);
+            for i in 0..3000u32 {
+                assert_eq!(ks.get(&i.to_be_bytes()).unwrap().is_some(), i % 3 != 0, "key {i}");
+            }
+            assert!(db.check().unwrap().is_sound(), "{:?}", db.check().unwrap().problems);
+            ks.put(b"another", b"one").unwrap();
+            ks.delete(b"another").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_full_store_refuses_and_recovers() {
+    let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
+    let ks = db.keyspace("f").unwrap();
+    let mut stored = 0u32;
+    let error = loop {
+        match ks.put(&stored.to_be_bytes(), &[7; 1000]) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 2000, "a store of 1 MiB took 2 MB");
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    for i in 0..stored {
+        assert_eq!(ks.get(&i.to_be_bytes()).unwrap().unwrap(), [7; 1000]);
+    }
+    assert!(ks.delete(&0u32.to_be_bytes()).unwrap(), "deletes work in a full store");
+}
+
+#[test]
+fn overwrites_reuse_dead_segments() {
+    let db = Db::builder().in_memory().capacity(2 << 20).max_capacity(2 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
+    let ks = db.create_keyspace("o", KeyspaceOptions::hash()).unwrap();
+    for round in 0..200u32 {
+        for key in 0..100u32 {
+            ks.put(&key.to_be_bytes(), &[round as u8; 500]).unwrap();
+        }
+    }
+    let stats = db.stats();
+    assert!(stats.pools[0].segments_reused > 50, "10 MB through 2 MB: {stats:?}");
+    for key in 0..100u32 {
+        assert_eq!(ks.get(&key.to_be_bytes()).unwrap().unwrap(), [199; 500]);
+    }
+    assert!(db.check().unwrap().is_sound(), "{:?}", db.check().unwrap().problems);
+}
+
+#[test]
+fn keyspaces_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let db = Db::builder().path(dir.path()).open().unwrap();
+        let a = db.keyspace("a").unwrap();
+        a.put(b"k", b"a").unwrap();
+        assert!(db.drop_keyspace("a").unwrap());
+        assert!(!db.drop_keyspace("a").unwrap());
+        assert!(matches!(a.put(b"k", b"v"), Err(Error::KeyspaceDropped(_))));
+        let again = db.create_keyspace("a", KeyspaceOptions::hash()).unwrap();
+        assert!(again.info().id > a.info().id);
+        assert_eq!(again.get(b"k").unwrap(), None);
+    }
+    let db = Db::builder().path(dir.path()).open().unwrap();
+    assert_eq!(db.keyspaces().len(), 1);
+    assert_eq!(db.open_keyspace("a").unwrap().unwrap().get(b"k").unwrap(), None);
+    assert!(matches!(Db::open(dir.path()), Err(Error::Locked(_))));
+    assert!(matches!(Db::builder().path(dir.path().join("none")).create(false).open(), Err(Error::NotFound(_))));
+}

@@ -1,0 +1,250 @@
+//! Measures the hash index alone: two threads, random 8-byte keys, a flat array of 32-byte entries in place of the log.
+//!
+//! `cargo run --release -p hither-index --example hash_bench [keys] [threads]`; the keys default to 5 M, the threads to 2.
+//! Prints millions of operations per second over all threads, and bytes of DRAM per key at several sizes.
+
+use hither_index::hash::HashIndex;
+use hither_index::{Hasher, Index, Key, Ref, Resolver};
+use hither_sync::epoch;
+use std::alloc::Layout;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+const SEED: u64 = 0x5eed;
+const ENTRY_WORDS: usize = 4;
+
+/// Entries of 32 bytes: the key, the value, and padding for a header. A reference is the entry's number plus one.
+struct FlatLog {
+    words: *mut AtomicU64,
+    layout: Layout,
+    hasher: Hasher,
+}
+
+// SAFETY: the words are atomics, allocated for the log's whole life.
+unsafe impl Send for FlatLog {}
+// SAFETY: as above.
+unsafe impl Sync for FlatLog {}
+
+unsafe extern "C" {
+    fn madvise(addr: *mut std::ffi::c_void, len: usize, advice: i32) -> i32;
+}
+
+impl FlatLog {
+    fn new(entries: usize) -> Self {
+        let bytes = (entries * ENTRY_WORDS * 8).next_multiple_of(2 << 20);
+        let layout = Layout::from_size_align(bytes, 2 << 20).expect("a sane size");
+        // SAFETY: the layout is not empty; advice on own memory; the writes cover exactly the allocation.
+        let words = unsafe {
+            let raw = std::alloc::alloc(layout);
+            assert!(!raw.is_null(), "out of memory");
+            madvise(raw.cast(), bytes, 14);
+            raw.write_bytes(0, bytes);
+            raw.cast()
+        };
+        FlatLog { words, layout, hasher: Hasher::new(SEED) }
+    }
+
+    #[inline(always)]
+    fn word(&self, reference: Ref, word: usize) -> &AtomicU64 {
+        let at = (reference.0 as usize - 1) * ENTRY_WORDS + word;
+        debug_assert!(at * 8 < self.layout.size());
+        // SAFETY: references are made by `write` only, which stays inside the allocation.
+        unsafe { &*self.words.add(at) }
+    }
+
+    #[inline(always)]
+    fn write(&self, number: usize, key: u64) -> Ref {
+        let reference = Ref(number as u64 + 1);
+        self.word(reference, 0).store(key, Ordering::Relaxed);
+        self.word(reference, 1).store(!key, Ordering::Relaxed);
+        reference
+    }
+}
+
+impl Drop for FlatLog {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout in `new`.
+        unsafe { std::alloc::dealloc(self.words.cast(), self.layout) };
+    }
+}
+
+impl Resolver for FlatLog {
+    #[inline(always)]
+    fn prefetch(&self, reference: Ref) {
+        hither_sync::prefetch_read(self.word(reference, 0));
+    }
+
+    #[inline(always)]
+    fn key(&self, reference: Ref) -> &[u8] {
+        // SAFETY: the eight bytes lie inside the allocation; entries do not change once their reference is known.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self.word(reference, 0)).cast(), 8) }
+    }
+
+    #[inline(always)]
+    fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        key.len() == 8 && key == self.key(reference)
+    }
+
+    #[inline(always)]
+    fn hash(&self, reference: Ref) -> u64 {
+        self.hasher.hash(self.key(reference))
+    }
+}
+
+/// The i-th key: a bijection, so that keys are distinct.
+#[inline(always)]
+fn key_of(i: usize) -> [u8; 8] {
+    let mut z = (i as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)).to_le_bytes()
+}
+
+fn put(index: &HashIndex, log: &FlatLog, i: usize) {
+    let bytes = key_of(i);
+    let key = log.hasher.key(&bytes);
+    let _pin = epoch::pin();
+    index.prefetch(key);
+    let entry = log.write(i, u64::from_le_bytes(bytes));
+    let located = index.locate(key, log);
+    let old = match located.candidate {
+        candidate if candidate.is_some() && (located.verified || log.matches(candidate, key.bytes)) => candidate,
+        _ => Ref::NONE,
+    };
+    index.install(located.token, key, old, entry, log).expect("keys are distinct");
+}
+
+fn update(index: &HashIndex, log: &FlatLog, i: usize, entry: Ref) {
+    let bytes = key_of(i);
+    let key = log.hasher.key(&bytes);
+    let _pin = epoch::pin();
+    index.prefetch(key);
+    let located = index.locate(key, log);
+    assert!(located.verified || log.matches(located.candidate, key.bytes));
+    // The same reference again: the flat log keeps one entry per key.
+    index.install(located.token, key, located.candidate, entry, log).expect("one thread per key");
+}
+
+/// Runs `work(thread)` on each thread and prints the rate of `operations` in all.
+fn measure(name: &str, threads: usize, operations: usize, work: impl Fn(usize) + Sync) {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+    println!("{name:>28}: {:7.2} M/s", operations as f64 / start.elapsed().as_secs_f64() / 1e6);
+}
+
+/// Cheap random numbers below `bound`.
+struct Draw(u64);
+
+impl Draw {
+    #[inline(always)]
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+        ((u128::from(self.0) * bound as u128) >> 64) as usize
+    }
+}
+
+fn speed(log: &FlatLog, keys: usize, threads: usize) {
+    let index = HashIndex::new();
+    let share = |thread: usize| keys * thread / threads..keys * (thread + 1) / threads;
+    measure("load, growing", threads, keys, |thread| share(thread).for_each(|i| put(&index, log, i)));
+    println!("{:>28}: {:7.2} B/key", "memory", index.memory_bytes() as f64 / keys as f64);
+    lookups(&index, log, keys, threads);
+    measure("update", threads, keys, |thread| {
+        let mut draw = Draw(thread as u64 + 1);
+        let own = share(thread);
+        for _ in own.clone() {
+            let i = own.start + draw.below(own.len());
+            update(&index, log, i, Ref(i as u64 + 1));
+        }
+    });
+    measure("delete", threads, keys, |thread| {
+        for i in share(thread) {
+            update(&index, log, i, Ref::NONE);
+        }
+    });
+    let reserved = HashIndex::new();
+    let start = Instant::now();
+    reserved.reserve(keys);
+    println!("{:>28}: {:7.2} ms", "reserve", start.elapsed().as_secs_f64() * 1e3);
+    let before = reserved.memory_bytes();
+    measure("load, reserved", threads, keys, |thread| share(thread).for_each(|i| put(&reserved, log, i)));
+    println!("{:>28}: {:7.2} B/key, {} before", "memory", reserved.memory_bytes() as f64 / keys as f64, before as f64 / keys as f64);
+}
+
+fn lookups(index: &HashIndex, log: &FlatLog, keys: usize, threads: usize) {
+    let rounds = 2 * keys;
+    measure("get uniform", threads, rounds * threads, |thread| {
+        let mut draw = Draw(thread as u64 + 7);
+        for _ in 0..rounds {
+            let bytes = key_of(draw.below(keys));
+            let _pin = epoch::pin();
+            assert!(index.get(log.hasher.key(&bytes), log).is_some());
+        }
+    });
+    measure("get absent", threads, rounds * threads, |thread| {
+        let mut draw = Draw(thread as u64 + 7);
+        for _ in 0..rounds {
+            let bytes = key_of(keys + draw.below(keys));
+            let _pin = epoch::pin();
+            black_box(index.get(log.hasher.key(&bytes), log));
+        }
+    });
+    for group in [4, 8, 16, 32] {
+        measure(&format!("get_many {group}"), threads, rounds / group * group * threads, |thread| {
+            many(index, log, keys, rounds, group, thread)
+        });
+    }
+}
+
+fn many(index: &HashIndex, log: &FlatLog, keys: usize, rounds: usize, group: usize, thread: usize) {
+    let mut draw = Draw(thread as u64 + 7);
+    let mut found = vec![Ref::NONE; group];
+    for _ in 0..rounds / group {
+        let bytes: [[u8; 8]; 32] = std::array::from_fn(|i| if i < group { key_of(draw.below(keys)) } else { [0; 8] });
+        let hashed: [Key<'_>; 32] =
+            std::array::from_fn(|i| if i < group { log.hasher.key(&bytes[i]) } else { Key { bytes: &[], hash: 0 } });
+        let _pin = epoch::pin();
+        index.get_many(&hashed[..group], &mut found, log);
+        assert!(found.iter().all(|reference| reference.is_some()));
+    }
+}
+
+/// This process's anonymous memory in bytes.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("RssAnon is there since Linux 4.5");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number of KiB") << 10
+}
+
+fn footprint(log: &FlatLog, keys: usize) {
+    let before = resident_bytes();
+    let index = HashIndex::new();
+    println!("empty: {} B by its own account", index.memory_bytes());
+    let (mut worst, mut next) = (0f64, 1_000_000);
+    for i in 0..keys {
+        put(&index, log, i);
+        if i + 1 == next || i + 1 == keys {
+            let own = index.memory_bytes() as f64 / (i + 1) as f64;
+            let resident = resident_bytes().saturating_sub(before) as f64 / (i + 1) as f64;
+            println!("{:9} keys: {own:6.2} B/key by its own account, {resident:6.2} B/key resident", i + 1);
+            worst = worst.max(own).max(resident);
+            next += 250_000;
+        }
+    }
+    println!("worst: {worst:.2} B/key");
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<usize>().expect("a number"));
+    let keys = arguments.next().unwrap_or(5_000_000);
+    let threads = arguments.next().unwrap_or(2);
+    let log = FlatLog::new(keys * 6 / 5);
+    speed(&log, keys, threads);
+    footprint(&log, keys * 6 / 5);
+}

@@ -1,0 +1,288 @@
+//! Node memory: chunks from the operating system, one size class each, recycled after a grace period.
+//!
+//! * **Thread safety.** A short lock around allocation and retirement (a structure change, one in some thirty inserts); the way from a
+//!   leaf's number to its memory is lock-free.
+//! * **Type-stable.** A chunk serves one class for ever and goes back to the operating system only with the arena. So a
+//!   number that was a node's once always leads to a node's header, whose version word tells whether it lives.
+//! * **Recycling.** Retired nodes pass through `hither_sync::epoch` in batches, since each deferral costs a barrier.
+//! * **Footprint.** A class starts with a chunk of 64 KiB of small pages and grows fourfold up to 2 MiB huge-page chunks.
+//!   Untouched memory costs nothing, so an empty index touches one page.
+//!
+//! # Numbers (decision 16)
+//!
+//! A node's number is its chunk's position in the table times 2^14 plus its offset in units of 128 bytes: 32 bits reach 512 GiB.
+
+use super::node::{CLASSES, Node, node_bytes};
+use hither_sync::epoch;
+use parking_lot::Mutex;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Numbers count in units of the smallest node.
+const UNIT: usize = 128;
+const UNITS_PER_CHUNK: usize = CHUNK_BYTES[3] / UNIT;
+/// The sizes of a class's first chunks; the last one goes on.
+const CHUNK_BYTES: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 2 << 20];
+const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+const FANOUT: usize = 512;
+/// Retired nodes per deferral.
+const BATCH: usize = 32;
+
+/// A second-level table of chunk words: page-aligned address, bits 0..3 the class, bits 4..7 the position in [`CHUNK_BYTES`].
+type Table = [AtomicU64; FANOUT];
+
+/// The nodes of one index.
+pub(super) struct Arena {
+    state: Mutex<State>,
+    tables: [AtomicPtr<Table>; FANOUT],
+    mapped: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    chunks: usize,
+    per_class: [ClassState; CLASSES],
+    /// Unlinked nodes (address, class) that wait for their batch to fill.
+    retired: Vec<(usize, u8)>,
+}
+
+#[derive(Default)]
+struct ClassState {
+    free: Vec<usize>,
+    /// The unused rest of the newest chunk, and the number of its first unit.
+    bump: usize,
+    end: usize,
+    next_id: u32,
+    chunks: usize,
+}
+
+impl Arena {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Arena { state: Mutex::new(State::default()), tables: [const { AtomicPtr::new(null_mut()) }; FANOUT], mapped: AtomicUsize::new(0) })
+    }
+
+    /// A node of this class with empty slots, not yet alive. O(1) but for new chunks.
+    pub(super) fn allocate(&self, class: usize) -> Fresh<'_> {
+        let mut state = self.state.lock();
+        if let Some(address) = state.per_class[class].free.pop() {
+            drop(state);
+            // SAFETY: the free list holds addresses of nodes of this class, with their metadata set when they were first handed out.
+            let node = unsafe { Node::from_address(address as u64) };
+            node.reset();
+            return Fresh { arena: self, node };
+        }
+        if state.per_class[class].bump == state.per_class[class].end {
+            self.refill(&mut state, class);
+        }
+        let pool = &mut state.per_class[class];
+        let (address, id) = (pool.bump, pool.next_id);
+        pool.bump += node_bytes(class);
+        pool.next_id += 1 << class;
+        drop(state);
+        // SAFETY: the address lies in a chunk of this class, node-aligned, and nobody else was given it.
+        let node = unsafe { Node::from_address(address as u64) };
+        node.version().begin_life();
+        node.first_life(class, id);
+        Fresh { arena: self, node }
+    }
+
+    /// Maps the next chunk of a class and enters it into the table.
+    #[cold]
+    fn refill(&self, state: &mut State, class: usize) {
+        let step = state.per_class[class].chunks.min(CHUNK_BYTES.len() - 1);
+        let bytes = CHUNK_BYTES[step];
+        let address = map_chunk(bytes);
+        let index = state.chunks;
+        assert!(index < FANOUT * FANOUT, "an index holds at most 512 GiB of nodes");
+        state.chunks += 1;
+        let table = &self.tables[index / FANOUT];
+        if table.load(Ordering::Relaxed).is_null() {
+            let fresh: Box<Table> = Box::new([const { AtomicU64::new(0) }; FANOUT]);
+            table.store(Box::into_raw(fresh), Ordering::Release);
+            self.mapped.fetch_add(size_of::<Table>(), Ordering::Relaxed);
+        }
+        // SAFETY: tables are freed only when the arena is dropped.
+        let table = unsafe { &*table.load(Ordering::Relaxed) };
+        table[index % FANOUT].store(address as u64 | (step as u64) << 4 | class as u64, Ordering::Release);
+        self.mapped.fetch_add(bytes, Ordering::Relaxed);
+        let pool = &mut state.per_class[class];
+        pool.chunks += 1;
+        pool.bump = address;
+        pool.end = address + bytes;
+        pool.next_id = (index * UNITS_PER_CHUNK) as u32;
+    }
+
+    /// The node with this number, whatever its state, if the number is one that a node can have. Lock-free.
+    #[inline]
+    pub(super) fn node(&self, id: u32) -> Option<Node<'_>> {
+        let (index, unit) = (id as usize / UNITS_PER_CHUNK, id as usize % UNITS_PER_CHUNK);
+        let table = self.tables.get(index / FANOUT)?.load(Ordering::Acquire);
+        // SAFETY: a table is entered complete and lives as long as the arena.
+        let word = unsafe { table.as_ref() }?[index % FANOUT].load(Ordering::Acquire);
+        let (class, step) = (word as usize & 15, word as usize >> 4 & 15);
+        let address = word & !(PAGE as u64 - 1);
+        if address == 0 || unit % (1 << class) != 0 || unit * UNIT >= CHUNK_BYTES[step] {
+            return None;
+        }
+        // SAFETY: the offset is a multiple of the chunk's node size and lies inside the chunk, which stays mapped.
+        Some(unsafe { Node::from_address(address + (unit * UNIT) as u64) })
+    }
+
+    /// Hands over a node that was unlinked and unlocked as obsolete. Call it without holding locks: it may run deferred work.
+    pub(super) fn retire(self: &Arc<Self>, node: Node<'_>) {
+        let batch = {
+            let mut state = self.state.lock();
+            state.retired.push((node.address() as usize, node.meta().class() as u8));
+            if state.retired.len() < BATCH {
+                return;
+            }
+            std::mem::take(&mut state.retired)
+        };
+        let arena = Arc::downgrade(self);
+        epoch::defer(move || Self::recycle(&arena, batch));
+        epoch::collect();
+    }
+
+    fn recycle(arena: &Weak<Self>, batch: Vec<(usize, u8)>) {
+        if let Some(arena) = arena.upgrade() {
+            let mut state = arena.state.lock();
+            for (address, class) in batch {
+                state.per_class[class as usize].free.push(address);
+            }
+        }
+    }
+
+    /// Bytes of DRAM held: whole chunks, tables and lists.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let state = self.state.lock();
+        let lists: usize = state.per_class.iter().map(|pool| pool.free.capacity() * size_of::<usize>()).sum();
+        self.mapped.load(Ordering::Relaxed) + lists + state.retired.capacity() * size_of::<(usize, u8)>() + size_of::<Self>()
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for table in &mut self.tables {
+            let table = *table.get_mut();
+            if table.is_null() {
+                continue;
+            }
+            // SAFETY: made by Box::into_raw in `refill`; nobody else has the arena any more.
+            let table = unsafe { Box::from_raw(table) };
+            for word in table.iter().map(|word| word.load(Ordering::Relaxed)).filter(|word| *word != 0) {
+                let address = with_exposed_provenance_mut(word as usize & !(PAGE - 1));
+                // SAFETY: the chunk was mapped by `map_chunk` with this size, and no node in it is reachable without the arena.
+                unsafe { libc::munmap(address, CHUNK_BYTES[word as usize >> 4 & 15]) };
+            }
+        }
+    }
+}
+
+/// A node that nobody can find yet. Dropping it gives it back.
+pub(super) struct Fresh<'a> {
+    arena: &'a Arena,
+    node: Node<'a>,
+}
+
+impl<'a> Fresh<'a> {
+    /// The node, to be filled.
+    pub(super) fn node(&self) -> Node<'a> {
+        self.node
+    }
+
+    /// Brings the filled node to life; the caller links it.
+    pub(super) fn publish(self) -> Node<'a> {
+        let node = self.node;
+        node.version().come_alive();
+        std::mem::forget(self);
+        node
+    }
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        // Nobody has seen it: no grace period is needed.
+        let class = self.node.meta().class();
+        self.arena.state.lock().per_class[class].free.push(self.node.address() as usize);
+    }
+}
+
+/// Zeroed memory, aligned to its size class of pages; exposed, because node words hold addresses.
+fn map_chunk(bytes: usize) -> usize {
+    let spare = if bytes >= HUGE { HUGE } else { 0 };
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh anonymous private mapping at an address of the system's choice aliases nothing.
+    let raw = unsafe { libc::mmap(null_mut(), bytes + spare, protection, flags, -1, 0) };
+    let Some(raw) = NonNull::new(raw).filter(|_| raw != libc::MAP_FAILED) else {
+        let layout = std::alloc::Layout::from_size_align(bytes, PAGE).expect("a chunk is smaller than the address space");
+        std::alloc::handle_alloc_error(layout);
+    };
+    let start = raw.as_ptr().expose_provenance();
+    if spare == 0 {
+        return start;
+    }
+    let aligned = start.next_multiple_of(HUGE);
+    unmap(start, aligned - start);
+    unmap(aligned + bytes, start + spare - aligned);
+    // SAFETY: advice on our own mapping; a refusal only costs speed.
+    unsafe { libc::madvise(with_exposed_provenance_mut(aligned), bytes, libc::MADV_HUGEPAGE) };
+    aligned
+}
+
+fn unmap(address: usize, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the caller passes an unused end of a mapping of its own.
+        unsafe { libc::munmap(with_exposed_provenance_mut(address), bytes) };
+    }
+}
+
+/// Says that nodes borrow from an arena.
+pub(super) type Borrowed<'a> = PhantomData<&'a Arena>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_to_nodes() {
+        let arena = Arena::new();
+        let mut seen = std::collections::HashSet::new();
+        for i in 0..20_000 {
+            let node = arena.allocate(i % CLASSES).publish();
+            assert!(seen.insert(node.address()));
+            assert_eq!(node.meta().class(), i % CLASSES);
+            assert_eq!(arena.node(node.meta().id()).map(Node::address), Some(node.address()));
+            assert_eq!(node.address() as usize % node_bytes(i % CLASSES), 0);
+            if i % CLASSES == CLASSES - 1 {
+                assert!(arena.node(node.meta().id() + 1).is_none(), "a number inside a node is none");
+            }
+        }
+        assert!(arena.node(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn retired_nodes_come_back() {
+        let arena = Arena::new();
+        for _ in 0..100_000 {
+            let node = arena.allocate(3).publish();
+            let version = node.version().read().expect("alive");
+            node.version().lock(version).expect("free").obsolete();
+            arena.retire(node);
+            if epoch::pending() > 100 {
+                epoch::collect();
+            }
+        }
+        assert!(arena.memory_bytes() < 40 << 20, "{} bytes", arena.memory_bytes());
+    }
+
+    #[test]
+    fn an_empty_arena_is_small() {
+        let arena = Arena::new();
+        assert!(arena.memory_bytes() < 8 << 10);
+        drop(arena.allocate(0));
+        assert!(arena.memory_bytes() < 80 << 10);
+    }
+}

@@ -1,0 +1,91 @@
+//! Loading from sorted references.
+//!
+//! Keys of layer 0 go straight to the end of the last leaf, which is left [`FILL`] full when the next one is started: no search, no
+//! split, and room for later inserts. A key that shares its slice with the one before it takes the ordinary way (its layer's
+//! leaves are filled to the brim by edge splits).
+
+use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf};
+use super::node::LARGE;
+use super::protocol::{Point, Protocol};
+use super::slice::slice_at;
+use super::spot::Prepare;
+use super::version::Restart;
+use super::{BTree, Token};
+use crate::{Ref, Resolver};
+use std::collections::VecDeque;
+
+/// Slots filled per leaf: 93 %.
+const FILL: usize = LEAF_SLOTS - 4;
+/// References whose keys are being loaded.
+const AHEAD: usize = 24;
+
+impl<P: Protocol> BTree<P> {
+    /// See [`crate::OrderedIndex::bulk_load`].
+    ///
+    /// # Panics
+    /// If a key comes twice.
+    pub(super) fn load_sorted<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+        let mut ahead = VecDeque::with_capacity(AHEAD);
+        let mut last = None;
+        loop {
+            while ahead.len() < AHEAD
+                && let Some(reference) = refs.next()
+            {
+                resolver.prefetch(reference);
+                ahead.push_back(reference);
+            }
+            let Some(reference) = ahead.pop_front() else { return };
+            last = self.append(last, resolver.key(reference), reference, resolver);
+        }
+    }
+
+    /// Adds the greatest key so far; returns the last leaf of layer 0 if it is worth another direct attempt.
+    fn append<'a, R: Resolver>(&'a self, last: Option<Leaf<'a>>, key: &[u8], reference: Ref, resolver: &R) -> Option<Leaf<'a>> {
+        let (slice, kind) = slice_at(key, 0);
+        let entry = Entry { slice, kind, value: reference.0 };
+        if let Some(leaf) = last
+            && let Ok(last) = self.append_to(leaf, key, entry)
+        {
+            return Some(last);
+        }
+        let installed = self.replace(Token::NOWHERE, key, Ref::NONE, reference, resolver);
+        assert!(installed.is_ok(), "bulk_load needs strictly ascending keys");
+        let (root, version) = self.top().ok()?;
+        let (leaf, _) = self.descend(root, version, u64::MAX).ok()?;
+        (leaf.0.meta().class() == LARGE).then_some(leaf)
+    }
+
+    /// Appends to the last leaf of layer 0, or to a new one behind it.
+    fn append_to<'a>(&'a self, leaf: Leaf<'a>, key: &[u8], entry: Entry) -> Result<Leaf<'a>, Restart> {
+        let version = leaf.0.version().try_read()?;
+        let count = leaf.count(leaf.0.meta());
+        if count == 0 || leaf.next() != 0 || leaf.slice(count - 1) >= entry.slice {
+            return Err(Restart);
+        }
+        if count < FILL {
+            let lock = leaf.0.version().lock(version)?;
+            leaf.insert(count, entry);
+            lock.done();
+            self.keys.one_more();
+            return Ok(leaf);
+        }
+        let mut spins = 0;
+        let spot = loop {
+            match self.try_spot(key, Prepare::ForSplit, |_| ()) {
+                Ok(spot) => break spot,
+                Err(Restart) if spins < 8 => spins += 1,
+                Err(Restart) => return Err(Restart),
+            }
+        };
+        if spot.leaf != leaf || spot.version != version {
+            return Err(Restart);
+        }
+        let mut entries = Entries::new();
+        entries.take(leaf);
+        entries.insert(count, entry);
+        self.split_leaf(&spot, &entries, count, Point::EdgeSplit)?;
+        self.keys.one_more();
+        // SAFETY: the leaf's next is the one that the split has just made; the caller is pinned and the only writer.
+        Ok(Leaf(unsafe { super::node::Node::from_address(leaf.next()) }))
+    }
+}

@@ -1,0 +1,182 @@
+//! The structural invariants, checked while no writer is active.
+
+use super::BTree;
+use super::inner::Inner;
+use super::leaf::{Leaf, capacity};
+use super::node::{LARGE, Node};
+use super::protocol::Protocol;
+use super::slice::{LAYER, LONGER, rank_of, slice_at};
+use crate::{Ref, Resolver};
+
+/// A layer yet to be checked: its root and the bytes that all its keys begin with, up to its base.
+struct Pending<'a> {
+    root: Node<'a>,
+    prefix: Vec<u8>,
+}
+
+/// A node yet to be checked, with the slices that it may hold: `low..` and below `high` if there is one.
+struct Range<'a> {
+    node: Node<'a>,
+    level: usize,
+    low: u64,
+    high: Option<u64>,
+}
+
+impl<P: Protocol> BTree<P> {
+    /// See [`crate::Index::check`].
+    pub(super) fn check_all<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
+        let (root, _) = self.top().map_err(|_| "the root is obsolete".to_string())?;
+        let mut pending = vec![Pending { root, prefix: Vec::new() }];
+        let mut keys = 0;
+        while let Some(layer) = pending.pop() {
+            keys += self.check_layer(&layer, resolver, &mut pending)?;
+        }
+        let counted = self.len_counted();
+        if keys != counted {
+            return Err(format!("the tree holds {keys} keys, but {counted} were counted"));
+        }
+        Ok(())
+    }
+
+    fn len_counted(&self) -> usize {
+        self.keys.sum()
+    }
+
+    /// Checks one layer, adds those below to `pending`; returns the keys in its own slots.
+    fn check_layer<'a, R: Resolver>(
+        &'a self,
+        layer: &Pending<'a>,
+        resolver: &R,
+        pending: &mut Vec<Pending<'a>>,
+    ) -> Result<usize, String> {
+        let at = || format!("layer behind {} bytes {:?}", layer.prefix.len(), tail(&layer.prefix));
+        let leaves = self.check_levels(layer.root, layer.prefix.is_empty()).map_err(|what| format!("{}: {what}", at()))?;
+        self.check_links(&leaves).map_err(|what| format!("{}: {what}", at()))?;
+        let (mut prefix, skip) = (layer.prefix.clone(), layer.root.meta().skip());
+        if skip > 0 {
+            let version = layer.root.version().read().map_err(|_| "an obsolete root".to_string())?;
+            let witness = self.any_below(layer.root, version).map_err(|_| format!("{}: no key below", at()))?;
+            let end = prefix.len() + 8 * skip;
+            let witness = resolver.key(witness).get(prefix.len()..end).ok_or_else(|| format!("{}: a key ends inside the skip", at()))?;
+            prefix.extend_from_slice(witness);
+        }
+        let mut keys = 0;
+        for leaf in leaves {
+            let meta = leaf.0.meta();
+            for i in 0..leaf.count(meta) {
+                let (slice, kind, value) = (leaf.slice(i), leaf.kind(i), leaf.value(meta, i));
+                if kind == LAYER {
+                    let mut below = prefix.clone();
+                    below.extend_from_slice(&slice.to_be_bytes());
+                    // SAFETY: no writer is active, so the slot's layer is live (N2).
+                    pending.push(Pending { root: unsafe { Node::from_address(value) }, prefix: below });
+                } else {
+                    keys += 1;
+                    self.check_key(Ref(value), &prefix, (slice, kind), resolver).map_err(|what| format!("{}, slot {i}: {what}", at()))?;
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    /// One key: it belongs where it is, and a lookup finds it.
+    fn check_key<R: Resolver>(&self, reference: Ref, prefix: &[u8], slot: (u64, u8), resolver: &R) -> Result<(), String> {
+        let key = resolver.key(reference);
+        if reference.is_none() || !key.starts_with(prefix) || slice_at(key, prefix.len()) != slot {
+            return Err(format!("{reference:?} of key {:?} does not belong into slot {slot:x?}", tail(key)));
+        }
+        let found = self.lookup(key, resolver);
+        if found != reference {
+            return Err(format!("key {:?} leads to {found:?} instead of {reference:?}", tail(key)));
+        }
+        Ok(())
+    }
+
+    /// The tree of one layer: levels, separators, order and fill. Returns its leaves from left to right.
+    fn check_levels<'a>(&'a self, root: Node<'a>, first_layer: bool) -> Result<Vec<Leaf<'a>>, String> {
+        let mut leaves = Vec::new();
+        let mut stack = vec![Range { node: root, level: root.meta().level(), low: 0, high: None }];
+        while let Some(range) = stack.pop() {
+            let (node, meta) = (range.node, range.node.meta());
+            if node.version().try_read().is_err() {
+                return Err("a reachable node is locked or obsolete".into());
+            }
+            if self.arena.node(meta.id()) != Some(node) {
+                return Err(format!("node number {} leads elsewhere", meta.id()));
+            }
+            if meta.level() != range.level {
+                return Err(format!("level {} where {} was expected", meta.level(), range.level));
+            }
+            if range.level == 0 {
+                let alone = node == root;
+                check_leaf(Leaf(node), &range, alone, alone && first_layer)?;
+                leaves.push(Leaf(node));
+            } else {
+                push_children(Inner(node), &range, &mut stack)?;
+            }
+        }
+        Ok(leaves)
+    }
+
+    /// The links of a layer's leaves, both ways (L3).
+    fn check_links(&self, leaves: &[Leaf<'_>]) -> Result<(), String> {
+        let mut previous = 0;
+        for (i, leaf) in leaves.iter().enumerate() {
+            let next = leaves.get(i + 1).map_or(0, |leaf| leaf.0.address());
+            if leaf.next() != next || leaf.previous() != previous {
+                return Err(format!("leaf {i} of {} is linked wrongly", leaves.len()));
+            }
+            previous = leaf.0.address();
+        }
+        Ok(())
+    }
+}
+
+fn push_children<'a>(inner: Inner<'a>, range: &Range<'a>, stack: &mut Vec<Range<'a>>) -> Result<(), String> {
+    let count = inner.0.meta().count();
+    if count == 0 || count > super::inner::MAX_SEPARATORS || inner.0.meta().class() != LARGE {
+        return Err(format!("an inner node with {count} separators"));
+    }
+    let mut bounds: Vec<u64> = vec![range.low];
+    bounds.extend((0..count).map(|i| inner.separator(i)));
+    let ascending = bounds.windows(2).enumerate().all(|(i, pair)| pair[0] < pair[1] || (i == 0 && pair[0] == 0 && pair[1] > 0));
+    if !ascending || range.high.is_some_and(|high| bounds[count] >= high) {
+        return Err(format!("separators {bounds:x?} below {:x?} do not ascend", range.high));
+    }
+    for i in (0..=count).rev() {
+        let high = bounds.get(i + 1).copied().or(range.high);
+        // SAFETY: no writer is active, so the child is live (N2).
+        let node = unsafe { Node::from_address(inner.child(i)) };
+        stack.push(Range { node, level: range.level - 1, low: bounds[i], high });
+    }
+    Ok(())
+}
+
+fn check_leaf(leaf: Leaf<'_>, range: &Range<'_>, alone: bool, may_be_empty: bool) -> Result<(), String> {
+    let meta = leaf.0.meta();
+    let count = meta.count();
+    if count > capacity(meta.class()) || (count == 0 && !may_be_empty) || (!alone && meta.class() != LARGE) {
+        return Err(format!("a leaf of class {} with {count} slots", meta.class()));
+    }
+    for i in 0..count {
+        let (slice, kind) = (leaf.slice(i), leaf.kind(i));
+        if kind == 0 || kind > LAYER {
+            return Err(format!("slot {i} has kind {kind}"));
+        }
+        if kind < LONGER && kind < 8 && slice << (8 * kind) != 0 {
+            return Err(format!("slot {i}: slice {slice:x} has more than {kind} bytes"));
+        }
+        if i > 0 && (leaf.slice(i - 1), rank_of(leaf.kind(i - 1))) >= (slice, rank_of(kind)) {
+            return Err(format!("slots {} and {i} are out of order", i - 1));
+        }
+        if slice < range.low || range.high.is_some_and(|high| slice >= high) {
+            return Err(format!("slot {i}: slice {slice:x} is outside {:x}..{:x?}", range.low, range.high));
+        }
+    }
+    Ok(())
+}
+
+/// The last bytes of a key, for messages.
+fn tail(key: &[u8]) -> &[u8] {
+    &key[key.len().saturating_sub(24)..]
+}

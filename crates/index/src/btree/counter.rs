@@ -1,0 +1,53 @@
+//! The number of keys, counted by threads that do not meet: each of the first thread numbers has a word of its own.
+//!
+//! A thread number passes from a thread that ends to the next with acquire/release, so plain loads and stores suffice
+//! for owned words; threads beyond share the last word by atomic addition.
+
+use hither_sync::Padded;
+use hither_sync::epoch::thread_number;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Threads with a word of their own. Few, so that an empty index stays small.
+const OWNED: usize = 31;
+
+pub(super) struct Counter {
+    words: Box<[Padded<AtomicU64>]>,
+}
+
+impl Counter {
+    pub(super) fn new() -> Self {
+        Counter { words: (0..=OWNED).map(|_| Padded(AtomicU64::new(0))).collect() }
+    }
+
+    /// Adds `delta`, in two's complement.
+    #[inline(always)]
+    fn add(&self, delta: u64) {
+        let number = thread_number();
+        if number < OWNED {
+            let word = &self.words[number];
+            word.store(word.load(Ordering::Relaxed).wrapping_add(delta), Ordering::Relaxed);
+        } else {
+            self.words[OWNED].fetch_add(delta, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn one_more(&self) {
+        self.add(1);
+    }
+
+    #[inline(always)]
+    pub(super) fn one_less(&self) {
+        self.add(u64::MAX);
+    }
+
+    /// The sum: exact when nobody counts, never below zero.
+    pub(super) fn sum(&self) -> usize {
+        let sum = self.words.iter().fold(0u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
+        usize::try_from(sum as i64).unwrap_or(0)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.words.len() * size_of::<Padded<AtomicU64>>()
+    }
+}

@@ -1,0 +1,247 @@
+//! Iteration in key order, forward and backward, through leaves and layers.
+//!
+//! A cursor is a stack of frames, one per layer on its way; each holds a leaf, the version at which it was read and the position reached.
+//! The slots of a leaf are copied out and then validated as a whole, so each leaf is read atomically. The step to a neighbour is
+//! coupled: the neighbour's version is taken while this leaf still has the version at which it was read, so nothing can have moved
+//! between the two in the meantime. The same holds for the way into a layer and back.
+//!
+//! Whenever a version has changed, the scan looks for its place again, behind the last key that it returned.
+
+use super::BTree;
+use super::leaf::Leaf;
+use super::node::Node;
+use super::protocol::{Point, Protocol};
+use super::version::{Restart, back_off};
+use crate::{Ref, Resolver, Start};
+
+/// References read at a time by a visit of all keys.
+const CHUNK: usize = 512;
+
+/// A place in one layer. Forward, `at` is the next slot; backward, it is one past the next slot.
+#[derive(Clone, Copy)]
+pub(super) struct Frame<'a> {
+    pub(super) leaf: Leaf<'a>,
+    pub(super) version: u64,
+    pub(super) at: usize,
+}
+
+/// A place in the tree.
+pub(super) struct Cursor<'a> {
+    pub(super) frame: Frame<'a>,
+    /// The frames of the layers above, where the scan goes on when this layer is finished.
+    pub(super) above: Vec<Frame<'a>>,
+    pub(super) backward: bool,
+}
+
+/// Why a run of slots ended.
+enum Stop {
+    Limit,
+    /// A layer, by the address of its root.
+    Layer(u64),
+    LeafEnd,
+}
+
+impl<P: Protocol> BTree<P> {
+    /// See [`crate::OrderedIndex::scan`].
+    pub(super) fn scan_into<R: Resolver>(&self, start: Start<'_>, backward: bool, limit: usize, out: &mut Vec<Ref>, resolver: &R) {
+        let before = out.len();
+        out.reserve(limit.min(CHUNK));
+        let (mut place, mut spins) = (start, 0);
+        while out.len() - before < limit {
+            let room = limit - (out.len() - before);
+            let done = self.seek(place, backward, resolver).and_then(|mut cursor| cursor.run(self, room, out));
+            match done {
+                Ok(()) => return,
+                Err(Restart) => {
+                    P::reached(Point::ScanReseek);
+                    if let Some(last) = out[before..].last() {
+                        place = Start::After(resolver.key(*last));
+                    }
+                    back_off(&mut spins);
+                }
+            }
+        }
+    }
+
+    /// See [`crate::Index::for_each`].
+    pub(super) fn visit_all<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {
+        let (mut place, mut spins) = (Start::Edge, 0);
+        let mut chunk = Vec::with_capacity(CHUNK);
+        loop {
+            let Ok(mut cursor) = self.seek(place, false, resolver) else {
+                back_off(&mut spins);
+                continue;
+            };
+            loop {
+                chunk.clear();
+                let done = cursor.run(self, CHUNK, &mut chunk);
+                if !chunk.iter().all(|reference| visit(*reference)) || (done.is_ok() && chunk.len() < CHUNK) {
+                    return;
+                }
+                if let Some(last) = chunk.last() {
+                    place = Start::After(resolver.key(*last));
+                }
+                if done.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The first (backward: last) place of the layer with this root.
+    pub(super) fn edge<'a>(&'a self, root: Node<'a>, version: u64, backward: bool) -> Result<Frame<'a>, Restart> {
+        let (leaf, version) = self.descend(root, version, if backward { u64::MAX } else { 0 })?;
+        let at = if backward { leaf.count(leaf.0.meta()) } else { 0 };
+        Ok(Frame { leaf, version, at })
+    }
+}
+
+impl<'a> Cursor<'a> {
+    /// Appends up to `limit` references to `out` and moves behind them; fewer mean that the end was reached. If it fails,
+    /// what it has appended is valid, and the cursor is not.
+    pub(super) fn run<P: Protocol>(&mut self, tree: &'a BTree<P>, limit: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+        let end = out.len().saturating_add(limit);
+        loop {
+            let room = end - out.len();
+            let stop = if self.backward { self.read_down::<P>(room, out)? } else { self.read_up::<P>(room, out)? };
+            match stop {
+                Stop::Limit => return Ok(()),
+                Stop::Layer(root) => self.enter(tree, root)?,
+                Stop::LeafEnd if self.backward => {
+                    if !self.step_back(tree)? {
+                        return Ok(());
+                    }
+                }
+                Stop::LeafEnd => {
+                    if !self.step_on(tree)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads slots upward to the next layer, the leaf's end or the limit.
+    #[inline(always)]
+    fn read_up<P: Protocol>(&mut self, room: usize, out: &mut Vec<Ref>) -> Result<Stop, Restart> {
+        let Frame { leaf, version, at } = self.frame;
+        let meta = leaf.0.meta();
+        let count = leaf.count(meta);
+        let at = at.min(count);
+        if room > count - at {
+            Leaf::prefetch_for_scan(leaf.next());
+        }
+        let layer = leaf.layer_from(at, count);
+        let end = layer.min(at.saturating_add(room));
+        let mark = out.len();
+        out.extend((at..end).map(|i| Ref(leaf.value(meta, i))));
+        let stop = if end < layer || end - at == room {
+            Stop::Limit
+        } else if layer < count {
+            Stop::Layer(leaf.value(meta, layer))
+        } else {
+            Stop::LeafEnd
+        };
+        self.validate::<P>(version, mark, out)?;
+        self.frame.at = end;
+        Ok(stop)
+    }
+
+    /// Reads slots downward to the next layer, the leaf's beginning or the limit.
+    #[inline(always)]
+    fn read_down<P: Protocol>(&mut self, room: usize, out: &mut Vec<Ref>) -> Result<Stop, Restart> {
+        let Frame { leaf, version, at } = self.frame;
+        let meta = leaf.0.meta();
+        let at = at.min(leaf.count(meta));
+        if room > at {
+            Leaf::prefetch_for_scan(leaf.previous());
+        }
+        let layer = leaf.layer_before(at);
+        let end = layer.max(at.saturating_sub(room));
+        let mark = out.len();
+        out.extend((end..at).rev().map(|i| Ref(leaf.value(meta, i))));
+        let stop = if end > layer || at - end == room {
+            Stop::Limit
+        } else if layer > 0 {
+            Stop::Layer(leaf.value(meta, layer - 1))
+        } else {
+            Stop::LeafEnd
+        };
+        self.validate::<P>(version, mark, out)?;
+        self.frame.at = end;
+        Ok(stop)
+    }
+
+    /// Drops what was read since `mark` if the leaf has changed.
+    #[inline(always)]
+    fn validate<P: Protocol>(&self, version: u64, mark: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+        P::reached(Point::ScanRead);
+        if P::SCAN_VALIDATES && !self.frame.leaf.0.version().same(version) {
+            out.truncate(mark);
+            return Err(Restart);
+        }
+        Ok(())
+    }
+
+    /// Goes into the layer of the next slot, to come back behind it.
+    fn enter<P: Protocol>(&mut self, tree: &'a BTree<P>, root: u64) -> Result<(), Restart> {
+        let Frame { leaf, version, at } = self.frame;
+        let (root, root_version) = tree.follow(leaf.0, version, root)?;
+        let behind = if self.backward { at - 1 } else { at + 1 };
+        self.above.push(Frame { leaf, version, at: behind });
+        self.frame = tree.edge(root, root_version, self.backward)?;
+        Ok(())
+    }
+
+    /// Goes to the next leaf, or back to the layer above; false at the end.
+    fn step_on<P: Protocol>(&mut self, tree: &'a BTree<P>) -> Result<bool, Restart> {
+        let Frame { leaf, version, .. } = self.frame;
+        let next = leaf.next();
+        if next == 0 {
+            return self.leave();
+        }
+        let (node, version) = if P::SCAN_VALIDATES { tree.follow(leaf.0, version, next)? } else { Self::follow_blindly(next)? };
+        self.frame = Frame { leaf: Leaf(node), version, at: 0 };
+        Ok(true)
+    }
+
+    /// Planted bug (only for twins): does not ask whether the leaf that was left still is what it was.
+    #[cold]
+    fn follow_blindly(next: u64) -> Result<(Node<'a>, u64), Restart> {
+        // SAFETY: a leaf's `next` is a leaf, and under the caller's pin neither is recycled.
+        let node: Node<'a> = unsafe { Node::from_address(next) };
+        Ok((node, node.version().read()?))
+    }
+
+    /// Goes to the previous leaf, or back to the layer above; false at the beginning.
+    fn step_back<P: Protocol>(&mut self, tree: &'a BTree<P>) -> Result<bool, Restart> {
+        let Frame { leaf, version, .. } = self.frame;
+        let previous = leaf.previous();
+        if previous == 0 {
+            return self.leave();
+        }
+        let (node, before) = tree.follow(leaf.0, version, previous)?;
+        let neighbour = Leaf(node);
+        // A writer may be between the two links (L3); only the forward one decides.
+        let (linked, at) = (neighbour.next() == leaf.0.address(), neighbour.count(node.meta()));
+        node.version().check(before)?;
+        leaf.0.version().check(version)?;
+        if !linked {
+            return Err(Restart);
+        }
+        self.frame = Frame { leaf: neighbour, version: before, at };
+        Ok(true)
+    }
+
+    /// Back to the layer above. The frame there is validated when it is read.
+    fn leave(&mut self) -> Result<bool, Restart> {
+        self.frame.leaf.0.version().check(self.frame.version)?;
+        match self.above.pop() {
+            Some(frame) => {
+                self.frame = frame;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The ordered index: a tree of B+-trees over 8-byte slices of the keys, in the manner of Masstree.
+//!
+//! # Structure
+//!
+//! A *layer* is a B+-tree over one slice of the key (see [`slice`]). Layer 0 covers the first eight bytes. A slot of a leaf holds the
+//! reference of a key that ends in this slice, or of the only key that goes on behind it (its rest is not stored: the
+//! [`Resolver`] knows it), or the next layer, if there are two such keys or more. Keys of eight bytes live in layer 0
+//! alone and are verified by their slot without a look at the log.
+//!
+//! A layer leaves out the slices that all its keys share (`skip`), so two keys with a common prefix of 64 KiB cost one leaf of 128 bytes.
+//! A path through a skip is verified against the log once, at its end.
+//!
+//! # Thread safety
+//!
+//! Optimistic lock coupling ([`version`]). Lookups and scans store nothing and take no lock; they wait only while a writer is inside the
+//! short section of a node that they read, and start again if it changed. Writers lock the nodes that they change, at the
+//! versions at which they read them; they never wait for a second lock.
+//!
+//! # Invariants
+//!
+//! N1–N2 in [`node`], L1–L4 in [`leaf`], I1–I2 in [`inner`], and:
+//!
+//! * T1. Every layer but the first has at least one key; the root of an inner level has at least two children.
+//! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the leaf above for others.
+//! * T3. A leaf's range of slices only changes under its lock, with a new version. So a writer that locks a leaf at
+//!   the version of its search inserts in the right place.
+//!
+//! # Crash
+//!
+//! Nothing survives; recovery or [`OrderedIndex::bulk_load`] builds the tree anew.
+//!
+//! [`Resolver`]: crate::Resolver
+
+mod arena;
+mod bulk;
+mod check;
+mod counter;
+mod cursor;
+mod hint;
+mod inner;
+mod leaf;
+mod many;
+mod node;
+pub mod protocol;
+mod read;
+mod search;
+mod seek;
+mod shrink;
+mod slice;
+mod split;
+mod spot;
+mod version;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{Conflict, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
+use arena::Arena;
+use counter::Counter;
+use hither_sync::Padded;
+use protocol::{Protocol, Sound};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use version::Version;
+
+/// How many cache lines of a node a search is likely to read.
+const KEY_LINES: usize = 8;
+
+/// The ordered index. See the module's head.
+pub type BTreeIndex = BTree<Sound>;
+
+/// The ordered index with the steps of its protocol exposed to tests.
+pub struct BTree<P: Protocol> {
+    /// Where layer 0 begins.
+    root: Padded<RootCell>,
+    arena: Arc<Arena>,
+    keys: Counter,
+    protocol: PhantomData<P>,
+}
+
+/// The cell of layer 0's root (T2).
+struct RootCell {
+    version: Version,
+    address: AtomicU64,
+}
+
+/// Where a key is or would go. A copy of numbers: harmless at any age.
+#[derive(Clone, Copy, Debug)]
+pub struct Token {
+    leaf: u32,
+    /// The layer's number: if no layer on the way skips slices, its slices begin at eight times this.
+    layer: u16,
+    position: u8,
+    flags: u8,
+    version: u64,
+}
+
+impl Token {
+    /// The position holds the key's slot.
+    const FOUND: u8 = 1;
+    /// No layer on the way skips slices, and the slot (if found) holds the whole key.
+    const EXACT: u8 = 2;
+    /// Leads nowhere.
+    const NOWHERE: Token = Token { leaf: u32::MAX, layer: 0, position: 0, flags: 0, version: 0 };
+}
+
+impl<P: Protocol> BTree<P> {
+    /// An empty index. Touches one page.
+    pub fn new() -> Self {
+        let arena = Arena::new();
+        let root = arena.allocate(0).publish().address();
+        let root = Padded(RootCell { version: Version::new(), address: AtomicU64::new(root) });
+        BTree { root, arena, keys: Counter::new(), protocol: PhantomData }
+    }
+}
+
+impl<P: Protocol> Default for BTree<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Protocol> std::fmt::Debug for BTree<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BTree").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<P: Protocol> Index for BTree<P> {
+    type Token = Token;
+
+    /// Loads the root's cell and first line. The levels below are a matter of the search itself, which prefetches on its way.
+    #[inline(always)]
+    fn prefetch(&self, _key: Key<'_>) {
+        hither_sync::prefetch_read(self.root.address.load(Ordering::Relaxed) as *const u8);
+    }
+
+    #[inline]
+    fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
+        self.lookup(key.bytes, resolver)
+    }
+
+    fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
+        assert_eq!(keys.len(), found.len(), "one result per key");
+        self.lookup_many(keys, found, resolver);
+    }
+
+    #[inline]
+    fn locate<R: Resolver>(&self, key: Key<'_>, _resolver: &R) -> Located<Token> {
+        self.locate_slot(key.bytes)
+    }
+
+    #[inline]
+    fn install<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict> {
+        self.replace(token, key.bytes, old, new, resolver)
+    }
+
+    fn any_token(&self) -> Token {
+        Token::NOWHERE
+    }
+
+    fn hint(&self, token: Token) -> Option<u64> {
+        Self::hint_of(token)
+    }
+
+    fn update_at_hint<R: Resolver>(&self, hint: u64, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Option<Result<(), Conflict>> {
+        self.replace_at_hint(hint, key.bytes, old, new, resolver)
+    }
+
+    /// Does nothing: a tree grows leaf by leaf.
+    fn reserve(&self, _keys: usize) {}
+
+    fn len(&self) -> usize {
+        self.keys.sum()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.arena.memory_bytes() + self.keys.memory_bytes() + size_of::<Self>()
+    }
+
+    fn for_each<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {
+        self.visit_all(resolver, visit);
+    }
+
+    fn check<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
+        self.check_all(resolver)
+    }
+}
+
+impl<P: Protocol> OrderedIndex for BTree<P> {
+    fn scan<R: Resolver>(&self, start: Start<'_>, backward: bool, limit: usize, out: &mut Vec<Ref>, resolver: &R) {
+        self.scan_into(start, backward, limit, out, resolver);
+    }
+
+    fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+        self.load_sorted(refs, resolver);
+    }
+}

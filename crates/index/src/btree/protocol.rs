@@ -1,0 +1,67 @@
+//! The steps of the concurrent protocol that tests can break, interrupt or count.
+//!
+//! [`Sound`] is what the product runs: all constants true and no hooks, so the compiler removes every trace. Twins with a planted
+//! bug live in the tests (`tests/twins.rs`) and exist only there.
+
+/// A place in an operation: tests pause there or count that it was reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Point {
+    /// A scan has read a leaf's slots and not yet validated them.
+    ScanRead,
+    /// A scan found a leaf changed and looks for its place again.
+    ScanReseek,
+    /// A lookup is about to follow a child.
+    Descend,
+    /// A full leaf was replaced by one of the next class.
+    Grow,
+    /// A full leaf was split.
+    LeafSplit,
+    /// A leaf was split at its end (or beginning): ascending (descending) keys.
+    EdgeSplit,
+    /// A root was split.
+    RootSplit,
+    /// An inner node was split.
+    InnerSplit,
+    /// A full leaf gave slots to a sibling.
+    Redistribute,
+    /// Two keys with one slice got a layer.
+    NewLayer,
+    /// A layer's skipped prefix was cut in two.
+    PrefixSplit,
+    /// Two leaves became one, or an empty one left.
+    LeafMerge,
+    /// Two inner nodes became one or were evened out.
+    InnerMerge,
+    /// A root with a single child left gave way to it.
+    RootCollapse,
+    /// A layer's last key left and the layer with it.
+    LayerGone,
+    /// An install went straight to the leaf of its token.
+    TokenHit,
+    /// A half-done structure change of a planted twin.
+    HalfDone,
+}
+
+/// The protocol's steps. See the module's head.
+pub trait Protocol: Send + Sync + 'static {
+    /// A scan validates what it read of a leaf.
+    const SCAN_VALIDATES: bool = true;
+    /// A new sibling is filled and linked before the parent leads to it.
+    const LINK_FIRST: bool = true;
+    /// The old root keeps all its slots until the new root is in place.
+    const ROOT_ATOMIC: bool = true;
+    /// The parent lets go of an emptied leaf in the same step as the leaf becomes obsolete.
+    const UNLINK_ATOMIC: bool = true;
+    /// A reader makes sure that the parent still leads to the child whose version it has taken.
+    const COUPLED: bool = true;
+
+    /// Called at each [`Point`].
+    #[inline(always)]
+    fn reached(_point: Point) {}
+}
+
+/// The protocol as it is meant.
+#[derive(Debug)]
+pub struct Sound;
+
+impl Protocol for Sound {}

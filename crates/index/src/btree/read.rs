@@ -1,0 +1,178 @@
+//! Point lookups: from the root through the layers to a slot.
+
+use super::inner::Inner;
+use super::leaf::Leaf;
+use super::node::Node;
+use super::protocol::{Point, Protocol};
+use super::slice::{LAYER, LONGER, slice_at};
+use super::version::{Restart, back_off};
+use super::{BTree, Token};
+use crate::{Located, Ref, Resolver};
+use std::sync::atomic::Ordering;
+
+/// The end of a search: a slot, or the place where it would go.
+pub(super) struct Found<'a> {
+    pub(super) leaf: Leaf<'a>,
+    pub(super) version: u64,
+    pub(super) position: usize,
+    /// The kind of the slot if it is the key's; never [`LAYER`].
+    pub(super) kind: Option<u8>,
+    pub(super) value: u64,
+    /// No layer on the way skips slices.
+    pub(super) exact: bool,
+    /// The byte at which this layer's slice begins. Beyond the key if the key ends inside a skip.
+    pub(super) depth: usize,
+}
+
+impl Found<'_> {
+    /// Whether the slot proves the key without a look at the log.
+    #[inline(always)]
+    pub(super) fn verified(&self) -> bool {
+        self.exact && self.kind != Some(LONGER)
+    }
+
+    /// The reference in the slot, if it is `key`'s.
+    #[inline(always)]
+    pub(super) fn reference<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
+        let candidate = Ref(self.value);
+        if self.kind.is_none() {
+            Ref::NONE
+        } else if self.verified() || resolver.matches(candidate, key) {
+            candidate
+        } else {
+            Ref::NONE
+        }
+    }
+}
+
+impl<P: Protocol> BTree<P> {
+    /// The root of layer 0 and its version.
+    #[inline(always)]
+    pub(super) fn top(&self) -> Result<(Node<'_>, u64), Restart> {
+        let cell = self.root.version.read()?;
+        // SAFETY: the cell always holds a node; if it is replaced meanwhile, the caller's pin keeps it from being recycled.
+        let node = unsafe { Node::from_address(self.root.address.load(Ordering::Acquire)) };
+        P::reached(Point::Descend);
+        let version = node.version().read()?;
+        if P::COUPLED {
+            self.root.version.check(cell)?;
+        }
+        Ok((node, version))
+    }
+
+    /// From a layer's root to the leaf for `slice`.
+    #[inline(always)]
+    pub(super) fn descend<'a>(&'a self, mut node: Node<'a>, mut version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
+        let mut meta = node.meta();
+        while meta.level() > 0 {
+            let inner = Inner(node);
+            let address = inner.child(inner.find(meta, slice));
+            Node::prefetch_address(address);
+            (node, version) = self.follow(node, version, address)?;
+            meta = node.meta();
+        }
+        Ok((Leaf(node), version))
+    }
+
+    /// Couples the versions of `node` and its child (or the layer below) at `address`.
+    #[inline(always)]
+    pub(super) fn follow<'a>(&'a self, node: Node<'a>, version: u64, address: u64) -> Result<(Node<'a>, u64), Restart> {
+        node.version().check(version)?;
+        // SAFETY: the check says that the address was read from a live node's slot for addresses (N2); under the caller's pin the node
+        // there is not recycled.
+        let child = unsafe { Node::from_address(address) };
+        P::reached(Point::Descend);
+        let below = child.version().read()?;
+        if P::COUPLED {
+            node.version().check(version)?;
+        }
+        Ok((child, below))
+    }
+
+    /// One attempt to find the slot of `key`.
+    #[inline(always)]
+    pub(super) fn try_find(&self, key: &[u8]) -> Result<Found<'_>, Restart> {
+        let (mut node, mut version) = self.top()?;
+        let (mut depth, mut exact) = (0, true);
+        loop {
+            let (slice, rank) = slice_at(key, depth);
+            let leaf;
+            (leaf, version) = self.descend(node, version, slice)?;
+            let meta = leaf.0.meta();
+            let (position, kind) = leaf.find(meta, slice, rank);
+            let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
+            leaf.0.version().check(version)?;
+            if kind != Some(LAYER) {
+                return Ok(Found { leaf, version, position, kind, value, exact, depth });
+            }
+            (node, version) = self.follow(leaf.0, version, value)?;
+            let skip = node.meta().skip();
+            exact &= skip == 0;
+            depth += 8 + 8 * skip;
+        }
+    }
+
+    /// Where `key` is or would go.
+    #[inline(always)]
+    pub(super) fn find(&self, key: &[u8]) -> Found<'_> {
+        match self.try_find(key) {
+            Ok(found) => found,
+            Err(Restart) => self.find_again(key),
+        }
+    }
+
+    #[cold]
+    fn find_again(&self, key: &[u8]) -> Found<'_> {
+        let mut spins = 0;
+        loop {
+            back_off(&mut spins);
+            if let Ok(found) = self.try_find(key) {
+                return found;
+            }
+        }
+    }
+
+    /// The verified reference of `key`.
+    #[inline(always)]
+    pub(super) fn lookup<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
+        self.find(key).reference(key, resolver)
+    }
+
+    /// See [`crate::Index::locate`].
+    #[inline(always)]
+    pub(super) fn locate_slot(&self, key: &[u8]) -> Located<Token> {
+        let found = self.find(key);
+        let mut flags = 0;
+        if found.kind.is_some() {
+            flags |= Token::FOUND;
+        }
+        if found.verified() {
+            flags |= Token::EXACT;
+        }
+        let leaf = found.leaf.0.meta().id();
+        let token = Token { leaf, layer: (found.depth / 8) as u16, position: found.position as u8, flags, version: found.version };
+        let candidate = Ref(found.value);
+        Located { token, candidate, verified: found.kind.is_none() || found.verified() }
+    }
+
+    /// Some key's reference below `node`, which must not be layer 0's root: all of these share the bytes before their layer's slices.
+    pub(super) fn any_below<'a>(&'a self, node: Node<'a>, version: u64) -> Result<Ref, Restart> {
+        let (mut node, mut version) = (node, version);
+        loop {
+            let leaf;
+            (leaf, version) = self.descend(node, version, 0)?;
+            let meta = leaf.0.meta();
+            let count = leaf.count(meta);
+            let direct = (0..count).find(|i| leaf.kind(*i) != LAYER);
+            let value = if count == 0 { 0 } else { leaf.value(meta, direct.unwrap_or(0)) };
+            leaf.0.version().check(version)?;
+            if count == 0 {
+                return Err(Restart);
+            }
+            if direct.is_some() {
+                return Ok(Ref(value));
+            }
+            (node, version) = self.follow(leaf.0, version, value)?;
+        }
+    }
+}

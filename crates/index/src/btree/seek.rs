@@ -1,0 +1,83 @@
+//! Where a scan starts: the search for a key that need not exist.
+
+use super::BTree;
+use super::cursor::{Cursor, Frame};
+use super::protocol::Protocol;
+use super::slice::{LAYER, LONGER, slice_at};
+use super::version::Restart;
+use crate::{Ref, Resolver, Start};
+use std::cmp::Ordering;
+
+impl<P: Protocol> BTree<P> {
+    /// One attempt to place a cursor.
+    pub(super) fn seek<'a, R: Resolver>(&'a self, start: Start<'_>, backward: bool, resolver: &R) -> Result<Cursor<'a>, Restart> {
+        match start {
+            Start::At(key) => self.seek_key(key, true, backward, resolver),
+            Start::After(key) => self.seek_key(key, false, backward, resolver),
+            Start::Edge => {
+                let (root, version) = self.top()?;
+                Ok(Cursor { frame: self.edge(root, version, backward)?, above: Vec::new(), backward })
+            }
+        }
+    }
+
+    /// Places the cursor before the first key that is greater than `key` or, if `inclusive`, equal to it (backward: mirrored).
+    fn seek_key<'a, R: Resolver>(&'a self, key: &[u8], inclusive: bool, backward: bool, resolver: &R) -> Result<Cursor<'a>, Restart> {
+        let mut above: Vec<Frame<'a>> = Vec::new();
+        let (mut root, mut version) = self.top()?;
+        let mut base = 0;
+        loop {
+            let skip = root.meta().skip();
+            let depth = base + 8 * skip;
+            if skip > 0 {
+                let witness = resolver.key(self.any_below(root, version)?);
+                let own = &key[base.min(key.len())..depth.min(key.len())];
+                let order = own.cmp(&witness[base..depth]);
+                if order != Ordering::Equal {
+                    return self.beside(root, version, order, above, backward);
+                }
+            }
+            let (slice, rank) = slice_at(key, depth);
+            let (leaf, leaf_version) = self.descend(root, version, slice)?;
+            let meta = leaf.0.meta();
+            let (position, kind) = leaf.find(meta, slice, rank);
+            let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
+            leaf.0.version().check(leaf_version)?;
+            if kind == Some(LAYER) {
+                let at = if backward { position } else { position + 1 };
+                above.push(Frame { leaf, version: leaf_version, at });
+                (root, version) = self.follow(leaf.0, leaf_version, value)?;
+                base = depth + 8;
+                continue;
+            }
+            let slot = match kind {
+                Some(LONGER) => resolver.key(Ref(value)).cmp(key),
+                Some(_) => Ordering::Equal,
+                None => Ordering::Greater,
+            };
+            // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken.
+            let behind = slot == Ordering::Less || (slot == Ordering::Equal && inclusive == backward);
+            let frame = Frame { leaf, version: leaf_version, at: position + usize::from(behind) };
+            return Ok(Cursor { frame, above, backward });
+        }
+    }
+
+    /// The place of a key that lies wholly before (`Less`) or behind the layer with this root.
+    fn beside<'a>(
+        &'a self,
+        root: super::node::Node<'a>,
+        version: u64,
+        order: Ordering,
+        mut above: Vec<Frame<'a>>,
+        backward: bool,
+    ) -> Result<Cursor<'a>, Restart> {
+        let all_of_it = (order == Ordering::Less) != backward;
+        let frame = if all_of_it {
+            self.edge(root, version, backward)?
+        } else {
+            // None of it: the frame above already stands behind the layer's slot.
+            above.pop().expect("layer 0 skips nothing, so a layer with a skip has one above")
+        };
+        Ok(Cursor { frame, above, backward })
+    }
+}

@@ -1,0 +1,242 @@
+//! Deletes that change the structure: leaves that empty, layers that end, sparse nodes that merge.
+//!
+//! A leaf never stays empty (L4): the step that takes its last slot also unlinks it. If the leaf was the root of a layer, the layer's
+//! slot in the leaf above goes in the same step, and so on upward while those leaves empty. All nodes concerned are locked at the
+//! versions of the search, so the whole is one atomic step for readers that couple versions.
+
+use super::BTree;
+use super::inner::{Inner, MAX_SEPARATORS};
+use super::leaf::{Entries, LEAF_SLOTS, Leaf};
+use super::node::Node;
+use super::protocol::{Point, Protocol};
+use super::spot::{Cell, Parent, Prepare, Spot};
+use super::version::{Locked, Restart};
+use crate::Ref;
+use std::sync::atomic::Ordering;
+
+/// Two leaves merge if they fill at most this many slots.
+const MERGE_LIMIT: usize = LEAF_SLOTS * 3 / 4;
+/// Two inner nodes merge if they fill at most this much.
+const INNER_MERGE_LIMIT: usize = MAX_SEPARATORS * 3 / 4;
+
+/// Two neighbouring leaves and what leads to them, all locked: `right` is about to be merged into `left`.
+struct Pair<'a> {
+    parent: Parent<'a>,
+    /// The separator between the two.
+    separator: usize,
+    left: Leaf<'a>,
+    right: Leaf<'a>,
+    parent_lock: Locked<'a>,
+    left_lock: Locked<'a>,
+    right_lock: Locked<'a>,
+    /// Set if the parent is a root that will be left with one child: that child becomes the root.
+    collapse: Option<(Locked<'a>, Cell<'a>)>,
+}
+
+impl<P: Protocol> BTree<P> {
+    /// Removes the slot of `key`, which held `old` and was alone in its leaf.
+    pub(super) fn remove_last(&self, key: &[u8], old: Ref) -> Result<(), Restart> {
+        let mut spots = Vec::new();
+        let last = self.try_spot(key, Prepare::ForMerge, |spot| spots.push(spot))?;
+        if last.kind.is_none() || last.value != old.0 {
+            return Err(Restart);
+        }
+        // Bottom up: roots that lose their only slot go with their layer.
+        let mut gone = Vec::new();
+        let mut at = spots.len() - 1;
+        while at > 0 && spots[at].is_single_root() {
+            gone.push((spots[at].leaf.0, spots[at].leaf.0.version().lock(spots[at].version)?));
+            at -= 1;
+        }
+        self.remove_slot(&spots[at])?;
+        let unlock = |(node, lock): (_, Locked<'_>)| {
+            lock.obsolete();
+            node
+        };
+        let nodes: Vec<_> = gone.into_iter().map(unlock).collect();
+        for node in nodes {
+            self.arena.retire(node);
+            P::reached(Point::LayerGone);
+        }
+        Ok(())
+    }
+
+    /// Removes the slot at `spot`, and with it the leaf if that empties and is not the root of layer 0.
+    fn remove_slot(&self, spot: &Spot<'_>) -> Result<(), Restart> {
+        let count = spot.leaf.count(spot.leaf.0.meta());
+        let Some(parent) = spot.parent.filter(|_| count == 1) else {
+            let lock = spot.leaf.0.version().lock(spot.version)?;
+            spot.leaf.remove(spot.position);
+            lock.done();
+            return Ok(());
+        };
+        if !P::UNLINK_ATOMIC {
+            return self.unlink_in_steps(spot);
+        }
+        let separator = parent.index.saturating_sub(1);
+        let pair = self.lock_pair(spot, parent, separator, LEAF_SLOTS + 1)?;
+        spot.leaf.remove(spot.position);
+        self.merge_pair(pair);
+        Ok(())
+    }
+
+    /// Planted bug (only for twins): the leaf is obsolete in spirit before the parent lets go of it, so inserts into it are lost.
+    #[cold]
+    fn unlink_in_steps(&self, spot: &Spot<'_>) -> Result<(), Restart> {
+        let parent = spot.parent.expect("only leaves with a parent are unlinked");
+        let lock = spot.leaf.0.version().lock(spot.version)?;
+        spot.leaf.remove(spot.position);
+        lock.done();
+        P::reached(Point::HalfDone);
+        // Looks neither at the leaf's new version nor at what it holds by now.
+        let Ok(fresh) = spot.leaf.0.version().read() else { return Ok(()) };
+        let emptied = Spot { version: fresh, ..*spot };
+        if let Ok(pair) = self.lock_pair(&emptied, parent, parent.index.saturating_sub(1), usize::MAX) {
+            let meta = spot.leaf.0.meta();
+            spot.leaf.0.set_meta(meta.with_count(0));
+            self.merge_pair(pair);
+        }
+        Ok(())
+    }
+
+    /// After a delete left few slots in the leaf of `key`: merges it with a sibling if both fit into one. Best effort.
+    #[cold]
+    pub(super) fn merge_around(&self, key: &[u8]) {
+        for _ in 0..4 {
+            if self.try_merge(key).is_ok() {
+                break;
+            }
+        }
+    }
+
+    fn try_merge(&self, key: &[u8]) -> Result<(), Restart> {
+        let spot = self.try_spot(key, Prepare::ForMerge, |_| ())?;
+        let Some(parent) = spot.parent else { return Ok(()) };
+        let count = spot.leaf.count(spot.leaf.0.meta());
+        let separators = parent.inner.count(parent.inner.0.meta());
+        let sides = [(parent.index < separators, 0), (parent.index > 0, 1)];
+        for (_, back) in sides.into_iter().filter(|(exists, _)| *exists) {
+            let (other, _) = self.sibling(parent, parent.index + 1 - 2 * back)?;
+            if Leaf(other).count(other.meta()) + count <= MERGE_LIMIT {
+                let pair = self.lock_pair(&spot, parent, parent.index - back, LEAF_SLOTS)?;
+                self.merge_pair(pair);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Locks the leaves on both sides of `separator`, one of which is the spot's, their parent, and the cell if the parent is going to
+    /// collapse. Fails if they fill more than `limit` slots.
+    fn lock_pair<'a>(&'a self, spot: &Spot<'a>, parent: Parent<'a>, separator: usize, limit: usize) -> Result<Pair<'a>, Restart> {
+        let spot_is_left = parent.index == separator;
+        let (other, version) = self.sibling(parent, if spot_is_left { separator + 1 } else { separator })?;
+        let single = parent.inner.count(parent.inner.0.meta()) == 1;
+        if single && parent.inner.0 != spot.root {
+            return Err(Restart);
+        }
+        let collapse = if single { Some((spot.cell.guard.lock(spot.cell.version)?, spot.cell)) } else { None };
+        let parent_lock = parent.inner.0.version().lock(parent.version)?;
+        let spot_lock = spot.leaf.0.version().lock(spot.version)?;
+        let other_lock = other.version().lock(version)?;
+        let other = Leaf(other);
+        if other.count(other.0.meta()) + spot.leaf.count(spot.leaf.0.meta()) > limit {
+            return Err(Restart);
+        }
+        let (left, right) = if spot_is_left { (spot.leaf, other) } else { (other, spot.leaf) };
+        let (left_lock, right_lock) = if spot_is_left { (spot_lock, other_lock) } else { (other_lock, spot_lock) };
+        Ok(Pair { parent, separator, left, right, parent_lock, left_lock, right_lock, collapse })
+    }
+
+    /// Moves all slots of the right leaf to the left one and lets the right one go.
+    fn merge_pair(&self, pair: Pair<'_>) {
+        let Pair { parent, separator, left, right, parent_lock, left_lock, right_lock, collapse } = pair;
+        let mut entries = Entries::new();
+        entries.take(left);
+        entries.take(right);
+        left.fill(entries.as_slice());
+        left.set_next(right.next());
+        self.set_previous_of(right.next(), left.0.address());
+        parent.inner.remove(separator);
+        P::reached(Point::LeafMerge);
+        self.finish_merge((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse);
+    }
+
+    /// Unlocks after `right` was merged into `left`; if the parent has no separator left, `left` takes its place.
+    fn finish_merge(
+        &self,
+        (parent, parent_lock): (Inner<'_>, Locked<'_>),
+        (left, left_lock): (Node<'_>, Locked<'_>),
+        (right, right_lock): (Node<'_>, Locked<'_>),
+        collapse: Option<(Locked<'_>, Cell<'_>)>,
+    ) {
+        let collapsed = collapse.is_some();
+        if let Some((guard, cell)) = collapse {
+            left.set_meta(left.meta().with_skip(parent.0.meta().skip()));
+            cell.word.store(left.address(), Ordering::Release);
+            parent_lock.obsolete();
+            guard.done();
+            P::reached(Point::RootCollapse);
+        } else {
+            parent_lock.done();
+        }
+        left_lock.done();
+        right_lock.obsolete();
+        self.arena.retire(right);
+        if collapsed {
+            self.arena.retire(parent.0);
+        }
+    }
+
+    /// Merges an inner node that has few children with a sibling, or evens them out.
+    pub(super) fn mend_inner<'a>(
+        &'a self,
+        cell: Cell<'a>,
+        root: Node<'a>,
+        parent: Parent<'a>,
+        inner: Inner<'a>,
+        version: u64,
+    ) -> Result<(), Restart> {
+        let back = usize::from(parent.index > 0);
+        let separator = parent.index - back;
+        let (other, other_version) = self.sibling(parent, parent.index + 1 - 2 * back)?;
+        let (left, right) = if back == 0 { (inner, Inner(other)) } else { (Inner(other), inner) };
+        let total = left.count(left.0.meta()) + right.count(right.0.meta()) + 1;
+        let merge = total <= INNER_MERGE_LIMIT;
+        let single = parent.inner.count(parent.inner.0.meta()) == 1;
+        if single && merge && parent.inner.0 != root {
+            return Err(Restart);
+        }
+        let collapse = if single && merge { Some((cell.guard.lock(cell.version)?, cell)) } else { None };
+        let parent_lock = parent.inner.0.version().lock(parent.version)?;
+        let lock = inner.0.version().lock(version)?;
+        let other_lock = other.version().lock(other_version)?;
+        let (left_lock, right_lock) = if back == 0 { (lock, other_lock) } else { (other_lock, lock) };
+        let (mut separators, mut children) = (Vec::new(), Vec::new());
+        left.take(&mut separators, &mut children);
+        separators.push(parent.inner.separator(separator));
+        right.take(&mut separators, &mut children);
+        P::reached(Point::InnerMerge);
+        if merge {
+            left.fill(&separators, &children);
+            parent.inner.remove(separator);
+            self.finish_merge((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse);
+        } else {
+            let middle = separators.len() / 2;
+            left.fill(&separators[..middle], &children[..=middle]);
+            right.fill(&separators[middle + 1..], &children[middle + 1..]);
+            parent.inner.set_separator(separator, separators[middle]);
+            parent_lock.done();
+            left_lock.done();
+            right_lock.done();
+        }
+        Ok(())
+    }
+}
+
+impl Spot<'_> {
+    /// Whether the leaf is its layer's root and this slot its only one.
+    fn is_single_root(&self) -> bool {
+        self.parent.is_none() && self.leaf.count(self.leaf.0.meta()) == 1
+    }
+}

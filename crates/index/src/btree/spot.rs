@@ -1,0 +1,131 @@
+//! The writer's search: like a lookup, but it remembers what a structure change must lock.
+
+use super::BTree;
+use super::inner::{Inner, MAX_SEPARATORS, MIN_SEPARATORS};
+use super::leaf::Leaf;
+use super::node::Node;
+use super::protocol::Protocol;
+use super::slice::{LAYER, slice_at};
+use super::version::{Restart, Version};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What holds the address of a layer's root: the tree's own cell or a slot of the leaf above (T2).
+#[derive(Clone, Copy)]
+pub(super) struct Cell<'a> {
+    pub(super) guard: &'a Version,
+    pub(super) version: u64,
+    pub(super) word: &'a AtomicU64,
+}
+
+/// An inner node and the child that the search took.
+#[derive(Clone, Copy)]
+pub(super) struct Parent<'a> {
+    pub(super) inner: Inner<'a>,
+    pub(super) version: u64,
+    pub(super) index: usize,
+}
+
+/// A slot's place with everything above it in its layer.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'a> {
+    pub(super) cell: Cell<'a>,
+    pub(super) root: Node<'a>,
+    /// `None`: the leaf is the layer's root.
+    pub(super) parent: Option<Parent<'a>>,
+    pub(super) leaf: Leaf<'a>,
+    pub(super) version: u64,
+    pub(super) position: usize,
+    /// The kind of the slot at the position if slice and rank agree.
+    pub(super) kind: Option<u8>,
+    pub(super) value: u64,
+    /// The byte at which its slices begin.
+    pub(super) depth: usize,
+}
+
+/// What a search does to inner nodes on its way, so that the structure change at its end never has to go further up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prepare {
+    /// Splits full ones.
+    ForSplit,
+    /// Merges those with few children.
+    ForMerge,
+}
+
+impl<P: Protocol> BTree<P> {
+    /// The cell of layer 0.
+    pub(super) fn top_cell(&self) -> Result<Cell<'_>, Restart> {
+        Ok(Cell { guard: &self.root.version, version: self.root.version.read()?, word: &self.root.address })
+    }
+
+    /// The root that `cell` holds, coupled.
+    pub(super) fn root_of<'a>(&'a self, cell: Cell<'a>) -> Result<(Node<'a>, u64), Restart> {
+        let address = cell.word.load(Ordering::Acquire);
+        cell.guard.check(cell.version)?;
+        // SAFETY: the guard says that the word held the address of a live root (N2); the caller's pin keeps it from being recycled.
+        let root = unsafe { Node::from_address(address) };
+        let version = root.version().read()?;
+        cell.guard.check(cell.version)?;
+        Ok((root, version))
+    }
+
+    /// One attempt to find the spot of `key`, from the top. Each layer's spot is passed to `note`.
+    pub(super) fn try_spot<'a>(&'a self, key: &[u8], prepare: Prepare, mut note: impl FnMut(Spot<'a>)) -> Result<Spot<'a>, Restart> {
+        let (mut cell, mut base) = (self.top_cell()?, 0);
+        loop {
+            let spot = self.spot_in_layer(cell, base, key, prepare)?;
+            note(spot);
+            if spot.kind != Some(LAYER) {
+                return Ok(spot);
+            }
+            cell = spot.cell_below();
+            base = spot.depth + 8;
+        }
+    }
+
+    /// The spot of `key` in the layer that `cell` holds.
+    pub(super) fn spot_in_layer<'a>(&'a self, cell: Cell<'a>, base: usize, key: &[u8], prepare: Prepare) -> Result<Spot<'a>, Restart> {
+        let (root, version) = self.root_of(cell)?;
+        let depth = base + 8 * root.meta().skip();
+        let (slice, rank) = slice_at(key, depth);
+        let (mut node, mut version, mut parent) = (root, version, None);
+        while node.meta().level() > 0 {
+            let inner = Inner(node);
+            self.prepare(prepare, cell, root, parent, inner, version)?;
+            let index = inner.find(node.meta(), slice);
+            let address = inner.child(index);
+            parent = Some(Parent { inner, version, index });
+            (node, version) = self.follow(node, version, address)?;
+        }
+        let (leaf, meta) = (Leaf(node), node.meta());
+        let (position, kind) = leaf.find(meta, slice, rank);
+        let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
+        node.version().check(version)?;
+        Ok(Spot { cell, root, parent, leaf, version, position, kind, value, depth })
+    }
+
+    /// Changes `inner` if the structure change below might need it, and then asks for a restart.
+    fn prepare<'a>(
+        &'a self,
+        prepare: Prepare,
+        cell: Cell<'a>,
+        root: Node<'a>,
+        parent: Option<Parent<'a>>,
+        inner: Inner<'a>,
+        version: u64,
+    ) -> Result<(), Restart> {
+        let count = inner.count(inner.0.meta());
+        match (prepare, parent) {
+            (Prepare::ForSplit, _) if count == MAX_SEPARATORS => self.split_inner(cell, parent, inner, version)?,
+            (Prepare::ForMerge, Some(parent)) if count < MIN_SEPARATORS => self.mend_inner(cell, root, parent, inner, version)?,
+            _ => return Ok(()),
+        }
+        Err(Restart)
+    }
+}
+
+impl<'a> Spot<'a> {
+    /// The cell of the layer in the spot's slot.
+    pub(super) fn cell_below(&self) -> Cell<'a> {
+        Cell { guard: self.leaf.0.version(), version: self.version, word: self.leaf.value_word(self.position) }
+    }
+}

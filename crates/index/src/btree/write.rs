@@ -1,0 +1,218 @@
+//! Installing references: compare and swap of a slot under its leaf's lock.
+
+use super::leaf::{Entry, Leaf};
+use super::node::{LARGE, Node};
+use super::protocol::{Point, Protocol};
+use super::read::Found;
+use super::slice::{LAYER, LONGER, common_prefix, slice_at};
+use super::spot::{Cell, Prepare};
+use super::version::{Restart, back_off};
+use super::{BTree, Token};
+use crate::{Conflict, Ref, Resolver};
+use std::sync::atomic::Ordering;
+
+/// Leaves that fall to one of these counts look for a sibling to merge with. Not at every step below, since that would search in vain.
+const MERGE_AT: u64 = 1 << 15 | 1 << 10 | 1 << 6 | 1 << 3 | 1 << 1;
+
+impl<P: Protocol> BTree<P> {
+    /// See [`crate::Index::install`].
+    #[inline]
+    pub(super) fn replace<R: Resolver>(&self, token: Token, key: &[u8], old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict> {
+        if token.leaf != u32::MAX && self.replace_at_token(token, key, old, new).is_ok() {
+            P::reached(Point::TokenHit);
+            return Ok(());
+        }
+        let mut spins = 0;
+        loop {
+            match self.try_replace(key, old, new, resolver) {
+                Ok(result) => return result,
+                Err(Restart) => back_off(&mut spins),
+            }
+        }
+    }
+
+    /// Goes straight to the token's slot if its leaf has not changed since and the search proved the place.
+    #[inline]
+    fn replace_at_token(&self, token: Token, key: &[u8], old: Ref, new: Ref) -> Result<(), Restart> {
+        let leaf = Leaf(self.arena.node(token.leaf).ok_or(Restart)?);
+        let found = token.flags & Token::FOUND != 0;
+        if token.flags & Token::EXACT == 0 || found != old.is_some() || old == new {
+            return Err(Restart);
+        }
+        let at = usize::from(token.position);
+        let lock = leaf.0.version().lock(token.version)?;
+        let meta = leaf.0.meta();
+        let count = leaf.count(meta);
+        if found {
+            // The bounds hold for tokens of this tree; they keep one of another tree from reaching beyond the node.
+            if at >= count || leaf.value(meta, at) != old.0 || (new.is_none() && count == 1) {
+                return Err(Restart);
+            }
+            if new.is_some() { leaf.set_value(at, new.0) } else { leaf.remove(at) }
+        } else {
+            if at > count || leaf.is_full() || meta.level() > 0 {
+                return Err(Restart);
+            }
+            let (slice, kind) = slice_at(key, usize::from(token.layer) * 8);
+            leaf.insert(at, Entry { slice, kind, value: new.0 });
+        }
+        lock.done();
+        self.count_change(leaf, key, old, new);
+        Ok(())
+    }
+
+    /// Counts keys after a slot of `leaf` was filled or removed, and mends the tree if the leaf has become sparse.
+    #[inline(always)]
+    fn count_change(&self, leaf: Leaf<'_>, key: &[u8], old: Ref, new: Ref) {
+        if old.is_none() {
+            self.keys.one_more();
+        } else if new.is_none() {
+            self.keys.one_less();
+            let meta = leaf.0.meta();
+            if meta.class() == LARGE && MERGE_AT >> meta.count().min(63) & 1 == 1 {
+                self.merge_around(key);
+            }
+        }
+    }
+
+    /// One attempt by a search from the root.
+    fn try_replace<R: Resolver>(&self, key: &[u8], old: Ref, new: Ref, resolver: &R) -> Result<Result<(), Conflict>, Restart> {
+        let found = self.try_find(key)?;
+        let current = found.reference(key, resolver);
+        if current != old {
+            return Ok(Err(Conflict { current }));
+        }
+        if old == new {
+            return Ok(Ok(()));
+        }
+        if old.is_none() {
+            self.insert(key, &found, new, resolver)?;
+            self.keys.one_more();
+            return Ok(Ok(()));
+        }
+        if new.is_none() && found.leaf.0.meta().count() == 1 {
+            self.remove_last(key, old)?;
+            self.keys.one_less();
+            return Ok(Ok(()));
+        }
+        let lock = found.leaf.0.version().lock(found.version)?;
+        if new.is_some() {
+            found.leaf.set_value(found.position, new.0);
+        } else {
+            found.leaf.remove(found.position);
+        }
+        lock.done();
+        self.count_change(found.leaf, key, old, new);
+        Ok(Ok(()))
+    }
+
+    /// Inserts `key`, which the search did not find.
+    fn insert<R: Resolver>(&self, key: &[u8], found: &Found<'_>, new: Ref, resolver: &R) -> Result<(), Restart> {
+        if !found.exact && !self.shares_prefix(key, found, resolver)? {
+            return self.split_prefix(key, new, resolver);
+        }
+        if found.kind == Some(LONGER) {
+            return self.add_layer(key, found, new, resolver);
+        }
+        debug_assert!(found.kind.is_none(), "a shorter key with the same prefix and slice is the same key");
+        let (slice, kind) = slice_at(key, found.depth);
+        let entry = Entry { slice, kind, value: new.0 };
+        if found.leaf.is_full() {
+            return self.insert_into_full(key, found, entry);
+        }
+        let lock = found.leaf.0.version().lock(found.version)?;
+        found.leaf.insert(found.position, entry);
+        lock.done();
+        Ok(())
+    }
+
+    /// Whether `key` has the bytes that the layers on its way left out: asks the log for a key of the same layer.
+    fn shares_prefix<R: Resolver>(&self, key: &[u8], found: &Found<'_>, resolver: &R) -> Result<bool, Restart> {
+        if key.len() <= found.depth {
+            return Ok(false);
+        }
+        let witness = match found.kind {
+            Some(_) => Ref(found.value),
+            None => self.any_below(found.leaf.0, found.version)?,
+        };
+        Ok(common_prefix(resolver.key(witness), key) >= found.depth)
+    }
+
+    /// `key` goes on behind a slice that so far one other key had: both move to a layer of their own.
+    fn add_layer<R: Resolver>(&self, key: &[u8], found: &Found<'_>, new: Ref, resolver: &R) -> Result<(), Restart> {
+        let other = resolver.key(Ref(found.value));
+        let base = found.depth + 8;
+        debug_assert!(other.len() > base && key.len() > base);
+        // Both keys need a byte of their own in the new layer, lest one of them end above it.
+        let shared = common_prefix(&other[base..], &key[base..]).min(other.len().min(key.len()) - base - 1);
+        let skip = shared / 8;
+        let slot = |key: &[u8], value: u64| {
+            let (slice, kind) = slice_at(key, base + 8 * skip);
+            Entry { slice, kind, value }
+        };
+        let mut slots = [slot(other, found.value), slot(key, new.0)];
+        slots.sort_unstable_by_key(|entry| (entry.slice, entry.kind));
+        let fresh = self.small_root(&slots, skip);
+        let lock = found.leaf.0.version().lock(found.version)?;
+        found.leaf.set_kind(found.position, LAYER);
+        found.leaf.value_word(found.position).store(fresh.publish().address(), Ordering::Release);
+        lock.done();
+        P::reached(Point::NewLayer);
+        Ok(())
+    }
+
+    /// A layer of one small leaf.
+    fn small_root(&self, slots: &[Entry], skip: usize) -> super::arena::Fresh<'_> {
+        let fresh = self.arena.allocate(0);
+        Leaf(fresh.node()).fill(slots);
+        fresh.node().set_meta(fresh.node().meta().with_skip(skip));
+        fresh
+    }
+
+    /// `key` differs from a layer's keys in the bytes that the layer skips: puts a layer above it that ends at the difference.
+    fn split_prefix<R: Resolver>(&self, key: &[u8], new: Ref, resolver: &R) -> Result<(), Restart> {
+        let (mut cell, mut base) = (self.top_cell()?, 0);
+        loop {
+            let (root, version) = self.root_of(cell)?;
+            let skip = root.meta().skip();
+            if skip > 0 {
+                let witness = resolver.key(self.any_below(root, version)?);
+                let shared = common_prefix(witness, key).min(key.len() - 1).saturating_sub(base) / 8;
+                if shared < skip {
+                    return self.cut_layer(cell, (root, version), base + 8 * shared, shared, (witness, key), new);
+                }
+            }
+            let spot = self.spot_in_layer(cell, base, key, Prepare::ForSplit)?;
+            if spot.kind != Some(LAYER) {
+                return Err(Restart);
+            }
+            cell = spot.cell_below();
+            base = spot.depth + 8;
+        }
+    }
+
+    /// Replaces the layer in `cell` by one that skips only `shared` slices, up to `depth`, and leads to the old one and to the new key.
+    fn cut_layer(
+        &self,
+        cell: Cell<'_>,
+        (root, version): (Node<'_>, u64),
+        depth: usize,
+        shared: usize,
+        keys: (&[u8], &[u8]),
+        new: Ref,
+    ) -> Result<(), Restart> {
+        let ((old_slice, _), (slice, kind)) = (slice_at(keys.0, depth), slice_at(keys.1, depth));
+        let mut slots = [Entry { slice: old_slice, kind: LAYER, value: root.address() }, Entry { slice, kind, value: new.0 }];
+        slots.sort_unstable_by_key(|entry| (entry.slice, entry.kind));
+        let fresh = self.small_root(&slots, shared);
+        let guard = cell.guard.lock(cell.version)?;
+        let lock = root.version().lock(version)?;
+        let meta = root.meta();
+        root.set_meta(meta.with_skip(meta.skip() - shared - 1));
+        cell.word.store(fresh.publish().address(), Ordering::Release);
+        lock.done();
+        guard.done();
+        P::reached(Point::PrefixSplit);
+        Ok(())
+    }
+}

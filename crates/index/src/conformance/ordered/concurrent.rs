@@ -1,0 +1,268 @@
+//! Several threads: what stays is seen, once and in order; what is written is not lost.
+
+use super::super::{FakeLog, Rng};
+use super::{delete, put, show};
+use crate::{OrderedIndex, Ref, Start};
+use hither_sync::epoch;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How keys of a test are made from numbers.
+type Maker = fn(u64) -> Vec<u8>;
+
+/// Eight-byte words and strings that need layers, by turns of the round.
+const MAKERS: [Maker; 3] = [
+    |i| (i << 16 | i % 7).to_be_bytes().to_vec(),
+    |i| format!("dir-{:03}/file-{:05}", i % 50, i).into_bytes(),
+    |i| {
+        let mut key = (i / 16).to_be_bytes().to_vec();
+        key.extend_from_slice(&b"abcdefghijklmnop"[..(i % 16) as usize]);
+        key
+    },
+];
+
+/// Sets the flag when dropped, also by a panic, so that the other threads end.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writers insert and delete odd numbers while scans run in both directions: every even number appears exactly once, in order.
+pub fn scans_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log, maker) = (make(), FakeLog::new(3), MAKERS[round % MAKERS.len()]);
+    let n = 4000u64;
+    for i in (0..n).step_by(2) {
+        put(&index, &log, &maker(i));
+    }
+    let stays = |key: &[u8]| (0..n).step_by(2).any(|i| maker(i) == key);
+    let mut expected: Vec<Vec<u8>> = (0..n).step_by(2).map(maker).collect();
+    expected.sort();
+    debug_assert!(stays(&expected[0]));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let (index, log, stop) = (&index, &log, &stop);
+            scope.spawn(move || {
+                let mut rng = Rng::new(writer + 10 * round as u64);
+                while !stop.load(Ordering::Relaxed) {
+                    // Clusters, so that leaves split and empty.
+                    let from = rng.below(n as usize) as u64;
+                    let mine = |i: &u64| i % 2 == 1 && i / 2 % 2 == writer;
+                    for i in (from..(from + 300).min(n)).filter(mine) {
+                        put(index, log, &maker(i));
+                    }
+                    for i in (from..(from + 300).min(n)).filter(mine) {
+                        delete(index, log, &maker(i));
+                    }
+                }
+            });
+        }
+        let _stop = StopOnDrop(&stop);
+        let mut rng = Rng::new(77);
+        for turn in 0..120 {
+            let backward = turn % 2 == 1;
+            let chunk = if turn % 3 == 0 { usize::MAX } else { 1 + rng.below(300) };
+            check_scan(&index, &log, &expected, backward, chunk);
+        }
+    });
+    index.check(&log).expect("the index's invariants hold");
+}
+
+/// One pass over everything in chunks: strictly monotonic, and all of `expected` is there.
+fn check_scan<I: OrderedIndex>(index: &I, log: &FakeLog, expected: &[Vec<u8>], backward: bool, chunk: usize) {
+    let _pin = epoch::pin();
+    let mut keys: Vec<&[u8]> = Vec::new();
+    loop {
+        let mut out = Vec::new();
+        let start = keys.last().map_or(Start::Edge, |last| Start::After(last));
+        index.scan(start, backward, chunk, &mut out, log);
+        keys.extend(out.iter().map(|reference| log.peek(*reference)));
+        if out.len() < chunk {
+            break;
+        }
+    }
+    if backward {
+        keys.reverse();
+    }
+    if let Some(pair) = keys.windows(2).find(|pair| pair[0] >= pair[1]) {
+        panic!("{} comes before {} (backward {backward})", show(pair[0]), show(pair[1]));
+    }
+    let mut seen = keys.iter();
+    for key in expected {
+        assert!(seen.any(|seen| seen == key), "the scan (backward {backward}) leaves out {}", show(key));
+    }
+}
+
+/// Splits, merges and layers around a key never hide it from lookups.
+pub fn gets_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log, maker) = (make(), FakeLog::new(4), MAKERS[round % MAKERS.len()]);
+    let n = 6000u64;
+    let refs: Vec<_> = (0..n).step_by(8).map(|i| (maker(i), put(&index, &log, &maker(i)))).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..2usize {
+            let (index, log, stop, refs) = (&index, &log, &stop, &refs);
+            scope.spawn(move || {
+                let mut rng = Rng::new(reader as u64);
+                while !stop.load(Ordering::Relaxed) {
+                    let _pin = epoch::pin();
+                    let chosen: Vec<_> = (0..16).map(|_| &refs[rng.below(refs.len())]).collect();
+                    let keys: Vec<_> = chosen.iter().map(|(key, _)| log.key_of(key)).collect();
+                    let mut found = vec![Ref::NONE; 16];
+                    index.get_many(&keys, &mut found, log);
+                    for (i, (key, reference)) in chosen.iter().enumerate() {
+                        assert_eq!(found[i], *reference, "get_many of {}", show(key));
+                        assert_eq!(index.get(keys[i], log), *reference, "get of {}", show(key));
+                    }
+                }
+            });
+        }
+        let _stop = StopOnDrop(&stop);
+        for _ in 0..6 {
+            for i in (0..n).filter(|i| i % 8 != 0) {
+                put(&index, &log, &maker(i));
+            }
+            for i in (0..n).filter(|i| i % 8 != 0) {
+                assert!(delete(&index, &log, &maker(i)));
+            }
+        }
+    });
+    index.check(&log).expect("the index's invariants hold");
+    assert_eq!(index.len(), refs.len());
+}
+
+/// Threads fill and empty interleaved ranges; each finds its own keys after every step (Masstree: keys lost when leaves empty).
+pub fn leaves_empty_and_fill<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log, maker) = (make(), FakeLog::new(5), MAKERS[round % MAKERS.len()]);
+    let threads = 3u64;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (index, log) = (&index, &log);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread ^ (round as u64) << 8);
+                for _ in 0..40 {
+                    let from = rng.below(2000) as u64;
+                    let mine: Vec<_> = (from..from + 400).filter(|i| i % threads == thread).map(maker).collect();
+                    let refs: Vec<_> = mine.iter().map(|key| put(index, log, key)).collect();
+                    let _pin = epoch::pin();
+                    for (key, reference) in mine.iter().zip(&refs) {
+                        assert_eq!(index.get(log.key_of(key), log), *reference, "get of {}", show(key));
+                    }
+                    for key in &mine {
+                        assert!(delete(index, log, key), "{} is lost", show(key));
+                        assert!(index.get(log.key_of(key), log).is_none(), "{} is still there", show(key));
+                    }
+                }
+            });
+        }
+    });
+    let _pin = epoch::pin();
+    index.check(&log).expect("the index's invariants hold");
+    assert!(index.is_empty());
+}
+
+/// Keys with long common prefixes, few at a time, by several threads: layers are made, cut in two and removed all the time.
+pub fn layers_come_and_go<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log) = (make(), FakeLog::new(6));
+    let key_of = |rng: &mut Rng, thread: u8| {
+        let mut key = b"common-prefix-of-many-bytes-".to_vec();
+        key.truncate([3, 8, 16, 28][rng.below(4)]);
+        key.extend((0..rng.below(5)).map(|_| b"01234567"[rng.below(2)]).flat_map(|c| [c; 5]));
+        key.push(thread);
+        key
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..3u8 {
+            let (index, log) = (&index, &log);
+            scope.spawn(move || {
+                let mut rng = Rng::new(u64::from(thread) ^ (round as u64) << 9);
+                let mut mine = std::collections::BTreeMap::new();
+                for _ in 0..15_000 {
+                    let _pin = epoch::pin();
+                    let key = key_of(&mut rng, thread);
+                    assert_eq!(index.get(log.key_of(&key), log), mine.get(&key).copied().unwrap_or(Ref::NONE), "get of {}", show(&key));
+                    if rng.below(2) == 0 {
+                        mine.insert(key.clone(), put(index, log, &key));
+                    } else {
+                        assert_eq!(delete(index, log, &key), mine.remove(&key).is_some(), "delete of {}", show(&key));
+                    }
+                }
+                for key in mine.keys() {
+                    assert!(delete(index, log, key));
+                }
+            });
+        }
+    });
+    let _pin = epoch::pin();
+    index.check(&log).expect("the index's invariants hold");
+    assert!(index.is_empty());
+}
+
+/// The tree passes through its smallest sizes again and again while others look (root split and collapse).
+pub fn roots_grow_and_shrink<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log, maker) = (make(), FakeLog::new(8), MAKERS[round % MAKERS.len()]);
+    let middle = maker(500);
+    let reference = put(&index, &log, &middle);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (index, log, stop, middle) = (&index, &log, &stop, &middle);
+        scope.spawn(move || {
+            let mut out = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let _pin = epoch::pin();
+                assert_eq!(index.get(log.key_of(middle), log), reference, "the root hides {}", show(middle));
+                out.clear();
+                index.scan(Start::At(middle), out.is_empty(), 1, &mut out, log);
+                assert_eq!(out, [reference]);
+            }
+        });
+        let _stop = StopOnDrop(stop);
+        for turn in 0..60 {
+            let n = 30 + turn * 11 % 170;
+            for i in (500 - n..500 + n).filter(|i| *i != 500) {
+                put(index, log, &maker(i));
+            }
+            for i in (500 - n..500 + n).filter(|i| *i != 500) {
+                assert!(delete(index, log, &maker(i)), "{} is lost", show(&maker(i)));
+            }
+        }
+    });
+    index.check(&log).expect("the index's invariants hold");
+    assert_eq!(index.len(), 1);
+}
+
+/// Of several installs with the same old reference exactly one succeeds.
+pub fn installs_exclude<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log, maker) = (make(), FakeLog::new(9), MAKERS[round % MAKERS.len()]);
+    let n = 64u64;
+    for i in 0..n {
+        put(&index, &log, &maker(i));
+    }
+    let wins = AtomicUsize::new(0);
+    let attempts = 20_000;
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let (index, log, wins) = (&index, &log, &wins);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for _ in 0..attempts {
+                    let _pin = epoch::pin();
+                    let key = maker(rng.below(n as usize) as u64);
+                    let hashed = log.key_of(&key);
+                    let old = index.get(hashed, log);
+                    let token = if rng.below(2) == 0 { index.any_token() } else { index.locate(hashed, log).token };
+                    let new = log.append(&key);
+                    match index.install(token, hashed, old, new, log) {
+                        Ok(()) => drop(wins.fetch_add(1, Ordering::Relaxed)),
+                        Err(conflict) => assert_ne!(conflict.current, old),
+                    }
+                }
+            });
+        }
+    });
+    assert!(wins.into_inner() > attempts / 2);
+    index.check(&log).expect("the index's invariants hold");
+    assert_eq!(index.len(), n as usize);
+}

@@ -1,0 +1,239 @@
+//! One thread: load orders, bulk load, draining, odd references, stale tokens and hints, memory under churn.
+
+use super::super::Rng;
+use super::keys::Shape;
+use super::{World, delete, put};
+use crate::{Conflict, Key, OrderedIndex, Ref, Resolver, Start};
+use hither_sync::epoch;
+
+fn word(n: u64) -> Vec<u8> {
+    n.to_be_bytes().to_vec()
+}
+
+/// Ascending, descending, from both ends, clustered, and random loads end in the same set.
+pub fn load_orders<I: OrderedIndex>(make: impl Fn() -> I) {
+    let n = 5000u64;
+    let orders: [Box<dyn Fn(u64) -> u64>; 5] = [
+        Box::new(|i| i),
+        Box::new(move |i| n - i),
+        Box::new(move |i| if i % 2 == 0 { i } else { 2 * n - i }),
+        // Twenty ascending runs in turn.
+        Box::new(|i| (i % 20) << 32 | i),
+        Box::new(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+    ];
+    for order in orders {
+        let mut world = World::new(make());
+        for i in 0..n {
+            world.put(&word(order(i)));
+        }
+        world.check_all();
+        for i in (0..n).step_by(3) {
+            world.delete(&word(order(i)));
+        }
+        world.check_all();
+    }
+}
+
+/// A bulk-loaded index is like any other.
+pub fn bulk_then_modify<I: OrderedIndex>(make: impl Fn() -> I) {
+    for shape in Shape::ALL {
+        let mut rng = Rng::new(shape as u64);
+        let pool = shape.pool(&mut rng);
+        let mut world = World::new(make());
+        for key in &pool {
+            let reference = world.log.append(key);
+            world.model.insert(key.clone(), reference);
+        }
+        {
+            let _pin = epoch::pin();
+            world.index.bulk_load(&mut world.model.values().copied(), &world.log);
+        }
+        world.check_all();
+        for _ in 0..shape.steps() {
+            let mut key = pool[rng.below(pool.len())].clone();
+            if rng.below(2) == 0 {
+                super::keys::mutate(&mut key, &mut rng);
+            }
+            if !key.is_empty() && key.len() <= 65_536 {
+                if rng.below(3) == 0 { world.delete(&key) } else { world.put(&key) }
+            }
+        }
+        world.check_all();
+    }
+}
+
+/// Deletes everything in several orders, then fills again: no key is lost when leaves empty.
+pub fn drain_and_refill<I: OrderedIndex>(make: impl Fn() -> I) {
+    let mut world = World::new(make());
+    let mut rng = Rng::new(99);
+    for round in 0..6 {
+        for _ in 0..4000 {
+            world.put(&word(rng.word() >> 20));
+        }
+        let mut keys: Vec<_> = world.model.keys().cloned().collect();
+        match round % 3 {
+            0 => keys.reverse(),
+            1 => (1..keys.len()).for_each(|i| keys.swap(i, rng.below(i + 1))),
+            _ => {}
+        }
+        let keep = [0, 3, 500][round % 3];
+        for (i, key) in keys[keep..].iter().enumerate() {
+            world.delete(key);
+            if i % 500 == 0 {
+                world.check_all();
+                world.check_scan(Start::At(key), i % 1000 == 0, 20);
+            }
+        }
+        world.check_all();
+    }
+}
+
+/// References that use every bit: none has a meaning for the index but zero.
+pub fn odd_references<I: OrderedIndex>(make: impl Fn() -> I) {
+    struct Odd(Vec<(Ref, Vec<u8>)>);
+    impl Resolver for Odd {
+        fn prefetch(&self, _reference: Ref) {}
+        fn key(&self, reference: Ref) -> &[u8] {
+            &self.0.iter().find(|(r, _)| *r == reference).expect("a reference of the test").1
+        }
+        fn hash(&self, _reference: Ref) -> u64 {
+            0
+        }
+    }
+    let bits = [1, 2, 3, 1 << 63, u64::MAX, u64::MAX - 1, 1 << 47, 1 << 48, 10, 9 << 60];
+    let keys = [&b"\0"[..], b"\0\0", b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0\0", b"a", b"aaaaaaaa", b"aaaaaaaaa", b"aaaaaaaab", b"b", b"\xff"];
+    let log = Odd(bits.into_iter().map(Ref).zip(keys.map(<[u8]>::to_vec)).collect());
+    let index = make();
+    let _pin = epoch::pin();
+    for (reference, key) in &log.0 {
+        assert_eq!(index.install(index.any_token(), Key { bytes: key, hash: 0 }, Ref::NONE, *reference, &log), Ok(()));
+    }
+    index.check(&log).expect("the index's invariants hold");
+    let mut out = Vec::new();
+    index.scan(Start::Edge, false, 100, &mut out, &log);
+    assert_eq!(out, bits.map(Ref));
+    for (reference, key) in &log.0 {
+        assert_eq!(index.get(Key { bytes: key, hash: 0 }, &log), *reference);
+    }
+}
+
+/// Tokens of any age do no harm: a stale one only costs a search.
+pub fn stale_tokens<I: OrderedIndex>(make: impl Fn() -> I) {
+    let mut world = World::new(make());
+    let mut rng = Rng::new(5);
+    let keys: Vec<_> = (0..600).map(|_| word(rng.word())).chain((0..300).map(|i| format!("prefix-{i:09}").into_bytes())).collect();
+    let mut tokens = Vec::new();
+    for round in 0..12 {
+        for key in &keys {
+            let _pin = epoch::pin();
+            tokens.push((key.clone(), world.index.locate(world.log.key_of(key), &world.log).token));
+        }
+        for (key, token) in &tokens {
+            let old = world.model.get(key).copied().unwrap_or(Ref::NONE);
+            let new = if rng.below(3) == 0 { Ref::NONE } else { world.log.append(key) };
+            let hashed = world.log.key_of(key);
+            let _pin = epoch::pin();
+            let wrong = world.log.append(key);
+            assert_eq!(world.index.install(*token, hashed, wrong, new, &world.log), Err(Conflict { current: old }));
+            assert_eq!(world.index.install(*token, hashed, old, new, &world.log), Ok(()));
+            if new.is_some() { world.model.insert(key.clone(), new) } else { world.model.remove(key) };
+        }
+        world.check_all();
+        if round % 4 == 3 {
+            // Tokens of four rounds, thousands of structure changes old.
+            tokens.clear();
+        }
+    }
+}
+
+/// Hints find a slot that is there and never change another one, however old or wrong they are.
+pub fn hints<I: OrderedIndex>(make: impl Fn() -> I) {
+    let mut world = World::new(make());
+    let mut rng = Rng::new(6);
+    let mut hints = Vec::new();
+    let mut hits = 0;
+    for round in 0..40_000usize {
+        let key = if rng.below(4) == 0 { format!("shared/{:05}", rng.below(900)).into_bytes() } else { word(rng.below(3000) as u64) };
+        if rng.below(5) < if round % 10_000 < 6000 { 1 } else { 4 } { world.delete(&key) } else { world.put(&key) }
+        let _pin = epoch::pin();
+        if let Some(hint) = world.index.hint(world.index.locate(world.log.key_of(&key), &world.log).token) {
+            assert!(hint < 1 << 48, "a hint has 48 bits");
+            hints.push((key.clone(), hint));
+        }
+        let random = (key.clone(), rng.word() >> 16);
+        let (key, hint) = if hints.is_empty() || rng.below(10) == 0 { &random } else { &hints[rng.below(hints.len())] };
+        let old = world.model.get(key).copied().unwrap_or(Ref::NONE);
+        let new = world.log.append(key);
+        let wrong = world.log.append(key);
+        assert!(!matches!(world.index.update_at_hint(*hint, world.log.key_of(key), wrong, new, &world.log), Some(Ok(()))));
+        if old.is_some() {
+            match world.index.update_at_hint(*hint, world.log.key_of(key), old, new, &world.log) {
+                Some(Ok(())) => {
+                    hits += 1;
+                    world.model.insert(key.clone(), new);
+                }
+                Some(Err(conflict)) => panic!("the key has the old reference, but {conflict:?}"),
+                None => {}
+            }
+        }
+    }
+    world.check_all();
+    assert!(hits > 1000 || hints.is_empty(), "only {hits} hints led anywhere");
+}
+
+/// Memory stays bounded while keys come and go: a moving window, and random keys of one size.
+pub fn churn<I: OrderedIndex>(make: impl Fn() -> I) {
+    let window = 4000u64;
+    let log = super::FakeLog::new(1);
+    type Maker = fn(u64) -> Vec<u8>;
+    let makers: [Maker; 3] = [
+        word,
+        |i| word(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        // Every key has a sibling in a layer of its own.
+        |i| format!("{:016x}/{}", (i / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15), i).into_bytes(),
+    ];
+    for make_key in makers {
+        let index = make();
+        let mut bound = 0;
+        for i in 0..window * 25 {
+            put(&index, &log, &make_key(i));
+            if i >= window {
+                assert!(delete(&index, &log, &make_key(i - window)));
+            }
+            if i == window * 6 {
+                bound = index.memory_bytes();
+            }
+            if i % 256 == 0 {
+                epoch::collect();
+            }
+        }
+        let _pin = epoch::pin();
+        index.check(&log).expect("the index's invariants hold");
+        let spare = 6 << 20;
+        assert!(index.memory_bytes() <= 2 * bound + spare, "{} bytes, and {bound} early on", index.memory_bytes());
+    }
+}
+
+/// Two, then a hundred keys that share 65,000 bytes cost little.
+pub fn deep_prefixes<I: OrderedIndex>(make: impl Fn() -> I) {
+    let mut world = World::new(make());
+    let before = world.index.memory_bytes();
+    for i in 0..100usize {
+        let mut key = vec![b'x'; 65_000 + i * 5];
+        let end = key.len() - 1;
+        key[end] = (i * 37) as u8;
+        world.put(&key);
+    }
+    world.check_all();
+    assert!(world.index.memory_bytes() < before + (1 << 20), "{} bytes", world.index.memory_bytes());
+    let keys: Vec<_> = world.model.keys().cloned().collect();
+    for key in &keys {
+        world.check_scan(Start::At(key), false, 3);
+        world.check_scan(Start::After(key), true, 3);
+        world.check_scan(Start::After(&key[..key.len() - 1]), false, 2);
+    }
+    for key in keys.iter().step_by(2) {
+        world.delete(key);
+    }
+    world.check_all();
+}

@@ -1,0 +1,596 @@
+//! Point operations of any [`Index`]: what an engine may rely on.
+//!
+//! [`run_all`] runs every test; each is also a function of its own. Single-threaded tests follow the engine's protocol through [`Bench`]:
+//! locate, append, install; the model test compares random histories with a `BTreeMap`. In the concurrent tests each key has one writer at
+//! a time (that is the engine's latch), and readers know what has been acknowledged.
+
+use super::{FakeLog, Rng};
+use crate::{Conflict, Index, Located, Ref, Resolver};
+use hither_sync::epoch;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Runs all tests of this module on fresh indexes.
+pub fn run_all<I: Index>(make: impl Fn() -> I) {
+    run_sequential(&make);
+    run_concurrent(&make, 30_000);
+}
+
+/// Runs the concurrent tests; `keys` scales them.
+pub fn run_concurrent<I: Index>(make: &impl Fn() -> I, keys: usize) {
+    present_keys_are_never_missed(make(), keys);
+    updates_with_a_cleaner(make(), keys);
+    deletes_during_growth(make(), keys);
+}
+
+/// Runs the single-threaded tests.
+pub fn run_sequential<I: Index>(make: &impl Fn() -> I) {
+    empty(make());
+    insert_get_update_delete(make());
+    key_sizes(make());
+    zero_bytes_and_prefixes(make());
+    conflicts(make());
+    stale_tokens(make());
+    candidates(make());
+    get_many_equals_get(make());
+    visiting(make());
+    reserve(make());
+    slots_are_reused(make());
+    growth(make(), 300_000);
+    for mask in [0, 0xff, 0x1ff00, u64::MAX << 60, 0xffff_ffff, u64::MAX << 32] {
+        equal_hashes(make(), mask, 700);
+    }
+    for seed in 0..6 {
+        model(make(), &FakeLog::new(seed), seed, 6_000);
+        model(make(), &FakeLog::degenerate(seed, 0x7 << 61 | 0x7), seed, 3_000);
+    }
+}
+
+/// An index, its log, and the engine's way of using them.
+pub struct Bench<I> {
+    /// The index under test.
+    pub index: I,
+    /// Where its references lead.
+    pub log: FakeLog,
+}
+
+impl<I: Index> Bench<I> {
+    /// The index over an empty log.
+    pub fn new(index: I) -> Self {
+        Bench { index, log: FakeLog::new(42) }
+    }
+
+    /// Looks `key` up, verified against the log.
+    pub fn get(&self, key: &[u8]) -> Ref {
+        let _pin = epoch::pin();
+        let found = self.index.get(self.log.key_of(key), &self.log);
+        assert!(found.is_none() || self.log.peek(found) == key, "{found:?} is not an entry of {key:x?}");
+        found
+    }
+
+    /// The key's reference by `locate`, resolved as a caller must.
+    pub fn located(&self, key: &[u8]) -> (I::Token, Ref) {
+        let _pin = epoch::pin();
+        self.resolve(key, self.index.locate(self.log.key_of(key), &self.log))
+    }
+
+    fn resolve(&self, key: &[u8], located: Located<I::Token>) -> (I::Token, Ref) {
+        let Located { token, candidate, verified } = located;
+        assert!(verified || candidate.is_some(), "an absent candidate is always certain");
+        let matches = candidate.is_some() && self.log.peek(candidate) == key;
+        assert!(!verified || matches == candidate.is_some(), "a verified candidate must be the key's");
+        (token, if matches { candidate } else { Ref::NONE })
+    }
+
+    /// One write as the engine does it; `new` may be `NONE`. Returns what the key had before.
+    pub fn write(&self, key: &[u8], new: Ref) -> Ref {
+        let _pin = epoch::pin();
+        let hashed = self.log.key_of(key);
+        self.index.prefetch(hashed);
+        let (token, old) = self.resolve(key, self.index.locate(hashed, &self.log));
+        let done = self.index.install(token, hashed, old, new, &self.log);
+        assert_eq!(done, Ok(()), "{key:x?}: {old:?} -> {new:?}");
+        old
+    }
+
+    /// Appends an entry for `key` and installs it; returns it.
+    pub fn put(&self, key: &[u8]) -> Ref {
+        let new = self.log.append(key);
+        self.write(key, new);
+        new
+    }
+
+    /// Installs with a token of the caller's.
+    pub fn install(&self, token: I::Token, key: &[u8], old: Ref, new: Ref) -> Result<(), Conflict> {
+        let _pin = epoch::pin();
+        self.index.install(token, self.log.key_of(key), old, new, &self.log)
+    }
+
+    /// Every invariant, and that the index holds exactly `keys` keys.
+    pub fn check(&self, keys: usize) {
+        let _pin = epoch::pin();
+        self.index.check(&self.log).expect("all invariants hold");
+        assert_eq!(self.index.len(), keys);
+        assert_eq!(self.index.is_empty(), keys == 0);
+    }
+}
+
+/// An index without keys.
+pub fn empty<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    bench.check(0);
+    assert_eq!(bench.get(b"a"), Ref::NONE);
+    assert_eq!(bench.located(b"a").1, Ref::NONE);
+    assert!(bench.index.memory_bytes() < 64 << 10, "an empty index costs {} B", bench.index.memory_bytes());
+    let any = bench.index.any_token();
+    assert_eq!(bench.install(any, b"a", Ref::NONE, Ref::NONE), Ok(()), "removing what is absent changes nothing");
+    bench.check(0);
+}
+
+/// The life of a key.
+pub fn insert_get_update_delete<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let first = bench.put(b"key");
+    assert_eq!(bench.get(b"key"), first);
+    let second = bench.put(b"key");
+    assert_eq!((bench.get(b"key"), bench.index.len()), (second, 1));
+    assert_eq!(bench.get(b"kez"), Ref::NONE);
+    assert_eq!(bench.write(b"key", Ref::NONE), second);
+    assert_eq!(bench.get(b"key"), Ref::NONE);
+    bench.check(0);
+    let third = bench.put(b"key");
+    assert_eq!(bench.get(b"key"), third);
+    bench.check(1);
+}
+
+/// Keys of 1 B to 64 KiB.
+pub fn key_sizes<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let sizes = [1, 2, 7, 8, 9, 15, 16, 17, 255, 256, 4096, 65_535, 65_536];
+    let keys: Vec<Vec<u8>> =
+        sizes.iter().flat_map(|size| [vec![0u8; *size], vec![0xff; *size], (0..*size).map(|i| i as u8).collect()]).collect();
+    let distinct: HashSet<_> = keys.iter().collect();
+    for key in &keys {
+        let reference = bench.put(key);
+        assert_eq!(bench.get(key), reference);
+    }
+    bench.check(distinct.len());
+    for key in &distinct {
+        assert!(bench.write(key, Ref::NONE).is_some());
+        assert_eq!(bench.get(key), Ref::NONE);
+    }
+    bench.check(0);
+}
+
+/// Keys that differ by zero bytes at the end, or are prefixes of each other: no key value is special.
+pub fn zero_bytes_and_prefixes<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let mut keys: Vec<Vec<u8>> = (1..=40).map(|len| vec![0; len]).collect();
+    keys.extend((1..=40).map(|len| vec![b'p'; len]));
+    keys.extend((1..=16).map(|len| [vec![b'p'; len], vec![0; len]].concat()));
+    keys.extend([u64::MAX.to_le_bytes().to_vec(), 1u64.to_le_bytes().to_vec(), 1u64.to_be_bytes().to_vec()]);
+    let refs: Vec<Ref> = keys.iter().map(|key| bench.put(key)).collect();
+    for (key, reference) in keys.iter().zip(&refs) {
+        assert_eq!(bench.get(key), *reference);
+    }
+    bench.check(keys.len());
+}
+
+/// `install` compares with the old reference.
+pub fn conflicts<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let [first, second, third] = [(); 3].map(|()| bench.log.append(b"key"));
+    let any = bench.index.any_token();
+    let conflict = |current| Err(Conflict { current });
+    assert_eq!(bench.install(any, b"key", first, second), conflict(Ref::NONE), "nothing to update");
+    assert_eq!(bench.install(any, b"key", first, Ref::NONE), conflict(Ref::NONE), "nothing to remove");
+    assert_eq!(bench.install(any, b"key", Ref::NONE, first), Ok(()));
+    for token in [any, bench.located(b"key").0] {
+        assert_eq!(bench.install(token, b"key", Ref::NONE, second), conflict(first), "present already");
+        assert_eq!(bench.install(token, b"key", second, third), conflict(first));
+        assert_eq!(bench.install(token, b"key", second, Ref::NONE), conflict(first));
+        assert_eq!(bench.install(token, b"key", Ref::NONE, Ref::NONE), conflict(first));
+        assert_eq!(bench.get(b"key"), first);
+    }
+    assert_eq!(bench.install(any, b"key", first, second), Ok(()));
+    bench.check(1);
+}
+
+/// Tokens made before the index changed lead to the right result: a cleaner's move, a deletion, another key in the slot, growth.
+pub fn stale_tokens<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let (absent, _) = bench.located(b"key");
+    let first = bench.put(b"key");
+    let (token, old) = bench.located(b"key");
+    assert_eq!(old, first);
+    let moved = bench.log.append(b"key");
+    assert_eq!(bench.install(bench.index.any_token(), b"key", first, moved), Ok(()));
+    let fresh = bench.log.append(b"key");
+    for stale in [absent, token] {
+        assert_eq!(bench.install(stale, b"key", first, fresh), Err(Conflict { current: moved }));
+        assert_eq!(bench.install(stale, b"key", Ref::NONE, fresh), Err(Conflict { current: moved }));
+    }
+    assert_eq!(bench.install(token, b"key", moved, fresh), Ok(()));
+    assert_eq!(bench.install(absent, b"key", fresh, Ref::NONE), Ok(()));
+    for i in 0..3000u32 {
+        bench.put(&i.to_le_bytes());
+    }
+    for stale in [absent, token] {
+        assert_eq!(bench.install(stale, b"key", fresh, first), Err(Conflict { current: Ref::NONE }));
+        assert_eq!(bench.install(stale, b"key", Ref::NONE, fresh), Ok(()));
+        assert_eq!(bench.install(stale, b"key", fresh, Ref::NONE), Ok(()));
+    }
+    // Every key's token from before further growth still installs.
+    let tokens: Vec<_> = (0..3000u32).map(|i| bench.located(&i.to_le_bytes())).collect();
+    for i in 3000..12_000u32 {
+        bench.put(&i.to_le_bytes());
+    }
+    for (i, (token, old)) in (0u32..).zip(tokens) {
+        let new = bench.log.append(&i.to_le_bytes());
+        assert_eq!(bench.install(token, &i.to_le_bytes(), old, new), Ok(()));
+        assert_eq!(bench.get(&i.to_le_bytes()), new);
+    }
+    bench.check(12_000);
+}
+
+/// Candidates are verified, or the only possible ones.
+pub fn candidates<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let refs: Vec<Ref> = (0..20_000u32).map(|i| bench.put(&i.to_le_bytes())).collect();
+    for (i, reference) in (0u32..).zip(&refs) {
+        assert_eq!(bench.located(&i.to_le_bytes()).1, *reference);
+    }
+    for i in 20_000..60_000u32 {
+        assert_eq!(bench.located(&i.to_le_bytes()).1, Ref::NONE);
+    }
+    // A caller whose candidate turned out to be another key's inserts with the same token.
+    for i in 20_000..30_000u32 {
+        bench.put(&i.to_le_bytes());
+    }
+    bench.check(30_000);
+}
+
+/// `get_many` finds what `get` finds, in groups of any size.
+pub fn get_many_equals_get<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    for i in (0..20_000u32).step_by(2) {
+        bench.put(&i.to_le_bytes());
+    }
+    let bytes: Vec<[u8; 4]> = (0..20_500u32).map(u32::to_le_bytes).collect();
+    let keys: Vec<_> = bytes.iter().map(|bytes| bench.log.key_of(bytes)).collect();
+    let _pin = epoch::pin();
+    for size in [0, 1, 2, 15, 16, 17, 31, 32, 33, 100, keys.len()] {
+        let keys = &keys[keys.len() - size..];
+        let mut found = vec![Ref(77); size];
+        bench.index.get_many(keys, &mut found, &bench.log);
+        for (key, found) in keys.iter().zip(found) {
+            assert_eq!(found, bench.index.get(*key, &bench.log));
+        }
+    }
+    let uneven = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.index.get_many(&keys, &mut [], &bench.log)));
+    assert!(uneven.is_err(), "slices of different lengths are refused");
+}
+
+/// `for_each` meets every key once and stops when told.
+pub fn visiting<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let refs: HashSet<Ref> = (0..5_000u32).map(|i| bench.put(&i.to_le_bytes())).collect();
+    let mut seen = HashSet::new();
+    bench.index.for_each(&bench.log, &mut |reference| seen.insert(reference));
+    assert_eq!(seen, refs);
+    let mut count = 0;
+    bench.index.for_each(&bench.log, &mut |_| {
+        count += 1;
+        count < 10
+    });
+    assert_eq!(count, 10);
+}
+
+/// Reserving changes nothing that can be seen, at any time.
+pub fn reserve<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    bench.index.reserve(20_000);
+    bench.check(0);
+    for i in 0..20_000u32 {
+        bench.put(&i.to_le_bytes());
+    }
+    bench.index.reserve(10);
+    bench.index.reserve(60_000);
+    bench.check(20_000);
+    for i in 0..20_000u32 {
+        assert!(bench.get(&i.to_le_bytes()).is_some());
+    }
+}
+
+/// Inserting and deleting for ever at a constant number of keys needs no more memory for ever.
+pub fn slots_are_reused<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let mut after_first = 0;
+    for round in 0..12u32 {
+        for i in 0..3_000u32 {
+            bench.put(&(round * 3_000 + i).to_le_bytes());
+            if round > 0 {
+                assert!(bench.write(&((round - 1) * 3_000 + i).to_le_bytes(), Ref::NONE).is_some());
+            }
+        }
+        epoch::collect();
+        if round == 2 {
+            after_first = bench.index.memory_bytes();
+        }
+    }
+    bench.check(3_000);
+    assert!(bench.index.memory_bytes() <= 2 * after_first, "{} B, {after_first} B after two rounds", bench.index.memory_bytes());
+}
+
+/// Growth to many keys, with checks on the way.
+pub fn growth<I: Index>(index: I, keys: u64) {
+    let bench = Bench::new(index);
+    let mut next = 1;
+    for i in 0..keys {
+        bench.put(&i.to_le_bytes());
+        if i + 1 == next {
+            bench.check(next as usize);
+            next *= 4;
+        }
+    }
+    bench.check(keys as usize);
+    for i in 0..keys {
+        assert!(bench.get(&i.to_le_bytes()).is_some());
+        assert!(bench.get(&(i + keys).to_le_bytes()).is_none());
+    }
+}
+
+/// Hashes of which only the bits in `mask` differ: all equal, equal tags, equal directories … (CCEH: "65 inserts of one hash crash it").
+pub fn equal_hashes<I: Index>(index: I, mask: u64, keys: u32) {
+    let bench = Bench { index, log: FakeLog::degenerate(7, mask) };
+    let refs: Vec<Ref> = (0..keys).map(|i| bench.put(&i.to_le_bytes())).collect();
+    bench.check(keys as usize);
+    for (i, reference) in (0u32..).zip(&refs) {
+        assert_eq!(bench.get(&i.to_le_bytes()), *reference);
+    }
+    assert!(bench.get(&keys.to_le_bytes()).is_none());
+    let bytes: Vec<[u8; 4]> = (0..keys).map(u32::to_le_bytes).collect();
+    let hashed: Vec<_> = bytes.iter().map(|bytes| bench.log.key_of(bytes)).collect();
+    let mut found = vec![Ref::NONE; hashed.len()];
+    {
+        let _pin = epoch::pin();
+        bench.index.get_many(&hashed, &mut found, &bench.log);
+    }
+    assert_eq!(found, refs);
+    for i in (0..keys).step_by(2) {
+        assert_eq!(bench.write(&i.to_le_bytes(), Ref::NONE), refs[i as usize]);
+    }
+    bench.check(keys as usize / 2);
+    for i in 0..keys {
+        assert_eq!(bench.get(&i.to_le_bytes()).is_some(), i % 2 == 1);
+    }
+    assert!(bench.index.memory_bytes() < 4 << 20, "equal hashes must not deepen the directory: {} B", bench.index.memory_bytes());
+}
+
+/// Random operations, compared with a map after each.
+pub fn model<I: Index>(index: I, log: &FakeLog, seed: u64, operations: usize) {
+    let mut rng = Rng::new(seed);
+    let mut map: BTreeMap<Vec<u8>, Ref> = BTreeMap::new();
+    // The last token seen of each key: stale by any number of changes.
+    let mut tokens = BTreeMap::new();
+    for _ in 0..operations {
+        let _pin = epoch::pin();
+        let bytes = vec![rng.below(3) as u8; 1 + rng.below(600)];
+        let key = log.key_of(&bytes);
+        let current = map.get(&bytes).copied().unwrap_or(Ref::NONE);
+        let token = match (rng.below(4), tokens.get(&bytes)) {
+            (0, _) => index.any_token(),
+            (1, Some(stale)) => *stale,
+            _ => index.locate(key, log).token,
+        };
+        let new = if rng.below(3) == 0 { Ref::NONE } else { log.append(&bytes) };
+        let old = if rng.below(8) == 0 { log.append(&bytes) } else { current };
+        let done = index.install(token, key, old, new, log);
+        if old == current {
+            assert_eq!(done, Ok(()));
+            if new.is_some() {
+                map.insert(bytes.clone(), new)
+            } else {
+                map.remove(&bytes)
+            };
+        } else {
+            assert_eq!(done, Err(Conflict { current }));
+        }
+        assert_eq!(index.get(key, log), map.get(&bytes).copied().unwrap_or(Ref::NONE));
+        if rng.below(4) == 0 {
+            tokens.insert(bytes.clone(), index.locate(key, log).token);
+        }
+    }
+    index.check(log).expect("all invariants hold");
+    assert_eq!(index.len(), map.len());
+    let mut seen = BTreeMap::new();
+    index.for_each(log, &mut |reference| seen.insert(log.key(reference).to_vec(), reference).is_none());
+    assert_eq!(seen, map);
+}
+
+const WRITERS: usize = 2;
+const READERS: usize = 2;
+
+/// Stops the other threads when the scope's work is done, or a thread panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs writers to their end, and readers until all writers have ended. A panic of any thread ends the test.
+fn run_threads(writer: impl Fn(usize) + Sync, reader: impl Fn(&mut Rng) + Sync) {
+    let (stop, running) = (AtomicBool::new(false), AtomicUsize::new(WRITERS));
+    std::thread::scope(|scope| {
+        for number in 0..WRITERS {
+            let (writer, stop, running) = (&writer, &stop, &running);
+            scope.spawn(move || {
+                let ending = Stop(stop);
+                writer(number);
+                if running.fetch_sub(1, Ordering::Relaxed) > 1 {
+                    std::mem::forget(ending);
+                }
+            });
+        }
+        for seed in 0..READERS as u64 {
+            let (reader, stop) = (&reader, &stop);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    reader(&mut rng);
+                }
+            });
+        }
+    });
+}
+
+/// Writers insert keys of their own, and delete every fourth one a little later; a reader that knows a key to be there must find it, during
+/// splits as well.
+pub fn present_keys_are_never_missed<I: Index>(index: I, keys: usize) {
+    let bench = Bench::new(index);
+    let done: [AtomicU64; WRITERS] = [const { AtomicU64::new(0) }; WRITERS];
+    let key = |writer: usize, i: u64| (i << 8 | writer as u64).to_le_bytes();
+    let writer = |number: usize| {
+        for i in 0..keys as u64 {
+            let entry = bench.put(&key(number, i));
+            assert_eq!(bench.get(&key(number, i)), entry);
+            done[number].store(i + 1, Ordering::Release);
+            if i % 4 == 0 && i >= 1000 {
+                assert!(bench.write(&key(number, i - 1000), Ref::NONE).is_some());
+                assert!(bench.get(&key(number, i - 1000)).is_none());
+            }
+        }
+    };
+    run_threads(writer, |rng| {
+        let number = rng.below(WRITERS);
+        let upto = done[number].load(Ordering::Acquire);
+        if upto == 0 {
+            return;
+        }
+        // Half of the looks go to the newest keys, where the splits are.
+        let pick = |rng: &mut Rng| {
+            (if rng.below(2) == 0 { upto - 1 - rng.below(upto.min(64) as usize) as u64 } else { rng.below(upto as usize) as u64 }) | 1
+        };
+        let bytes: Vec<_> = (0..20).map(|_| key(number, pick(rng).min(upto - 1))).collect();
+        let hashed: Vec<_> = bytes.iter().map(|bytes| bench.log.key_of(bytes)).collect();
+        let mut found = vec![Ref::NONE; hashed.len()];
+        let _pin = epoch::pin();
+        bench.index.get_many(&hashed, &mut found, &bench.log);
+        for (bytes, found) in bytes.iter().zip(found) {
+            let i = u64::from_le_bytes(*bytes) >> 8;
+            if i % 4 != 0 {
+                assert!(found.is_some(), "get_many misses key {i} of {upto}");
+                assert_eq!(bench.get(bytes), found, "key {i} of {upto}");
+                assert_eq!(bench.located(bytes).1, found, "key {i} of {upto}");
+            }
+        }
+        assert!(bench.get(&key(number, u64::MAX >> 9)).is_none());
+    });
+    let left = (0..keys).filter(|i| i % 4 != 0 || i + 1000 >= keys).count();
+    bench.check(WRITERS * left);
+}
+
+/// What the entries of a run mean: a version per entry, copies included.
+struct Versions(Vec<AtomicU64>);
+
+impl Versions {
+    fn of(&self, reference: Ref) -> &AtomicU64 {
+        &self.0[(reference.0 & ((1 << 44) - 1)) as usize]
+    }
+}
+
+/// Writers update hot keys among growing cold ones while a cleaner moves entries by comparing, without a latch. No update is lost, and no
+/// read returns an older version than the one acknowledged before it began.
+pub fn updates_with_a_cleaner<I: Index>(index: I, keys: usize) {
+    const HOT: usize = 64;
+    const MOVES: usize = 20_000;
+    let bench = Bench::new(index);
+    let versions = Versions((0..=WRITERS * keys * 2 + WRITERS * HOT + MOVES).map(|_| AtomicU64::new(0)).collect());
+    let acknowledged: Vec<AtomicU64> = (0..WRITERS * HOT).map(|_| AtomicU64::new(0)).collect();
+    let moves = AtomicUsize::new(0);
+    let hot = |number: usize| (number as u64 | 1 << 63).to_le_bytes();
+    let update = |number: usize, version: u64| {
+        let _pin = epoch::pin();
+        let (token, mut old) = bench.located(&hot(number));
+        let new = bench.log.append(&hot(number));
+        versions.of(new).store(version, Ordering::Relaxed);
+        while let Err(Conflict { current }) = bench.install(token, &hot(number), old, new) {
+            assert!(current.is_some() && current != old, "hot keys are never removed");
+            old = current;
+        }
+        let before = if old.is_some() { versions.of(old).load(Ordering::Relaxed) } else { 0 };
+        assert_eq!(before + 1, version, "an update was lost");
+        acknowledged[number].store(version, Ordering::Release);
+    };
+    (0..WRITERS * HOT).for_each(|number| update(number, 1));
+    let writer = |number: usize| {
+        for i in 0..keys {
+            bench.put(&((i * WRITERS + number) as u64).to_le_bytes());
+            update(number * HOT + i % HOT, 2 + (i / HOT) as u64);
+        }
+    };
+    run_threads(writer, |rng| {
+        let number = rng.below(WRITERS * HOT);
+        let least = acknowledged[number].load(Ordering::Acquire);
+        let _pin = epoch::pin();
+        let found = bench.get(&hot(number));
+        assert!(found.is_some(), "hot key {number} is missing");
+        let version = versions.of(found).load(Ordering::Relaxed);
+        assert!(version >= least, "hot key {number}: version {version} was read after {least} was acknowledged");
+        if moves.fetch_add(1, Ordering::Relaxed) < MOVES {
+            let copy = bench.log.append(&hot(number));
+            versions.of(copy).store(version, Ordering::Relaxed);
+            if let Err(Conflict { current }) = bench.install(bench.index.any_token(), &hot(number), found, copy) {
+                assert!(current.is_some() && versions.of(current).load(Ordering::Relaxed) >= version);
+            }
+        }
+    });
+    bench.check(WRITERS * (HOT + keys));
+    for number in 0..WRITERS * HOT {
+        let version = versions.of(bench.get(&hot(number))).load(Ordering::Relaxed);
+        assert_eq!(version, acknowledged[number].load(Ordering::Relaxed), "the last update of hot key {number} is gone");
+    }
+}
+
+/// Writers insert and delete at random while the index grows; each knows exactly which of its keys are there, a visitor sees
+/// those that stay, exactly once.
+pub fn deletes_during_growth<I: Index>(index: I, keys: usize) {
+    const STAY: u32 = 500;
+    let bench = Bench::new(index);
+    let staying: HashSet<Ref> = (0..STAY).map(|i| bench.put(&i.to_le_bytes())).collect();
+    let kept = AtomicUsize::new(0);
+    let writer = |number: usize| {
+        let mut rng = Rng::new(number as u64 + 99);
+        let mut own: BTreeMap<u64, Ref> = BTreeMap::new();
+        for i in 0..keys * 2 {
+            // Grow in the first half of the time, shrink in the second.
+            let grow = rng.below(8) < if i < keys { 6 } else { 3 };
+            let i = (rng.below(keys) * WRITERS + number) as u64;
+            let key = (i | 1 << 40).to_le_bytes();
+            let new = if grow { bench.log.append(&key) } else { Ref::NONE };
+            assert_eq!(bench.write(&key, new), own.get(&i).copied().unwrap_or(Ref::NONE), "key {i}");
+            if grow {
+                own.insert(i, new)
+            } else {
+                own.remove(&i)
+            };
+            assert_eq!(bench.get(&key), new, "key {i}");
+        }
+        for (i, reference) in &own {
+            assert_eq!(bench.get(&(i | 1 << 40).to_le_bytes()), *reference, "key {i} at the end");
+        }
+        kept.fetch_add(own.len(), Ordering::Relaxed);
+    };
+    run_threads(writer, |_| {
+        let _pin = epoch::pin();
+        let mut seen = HashSet::new();
+        bench.index.for_each(&bench.log, &mut |reference| {
+            assert!(!staying.contains(&reference) || seen.insert(reference), "visited twice");
+            true
+        });
+        assert_eq!(seen.len(), staying.len(), "a key that stays was not visited");
+    });
+    bench.check(STAY as usize + kept.load(Ordering::Relaxed));
+}

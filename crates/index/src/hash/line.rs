@@ -1,0 +1,262 @@
+//! Bucket lines: 64 bytes of tags and references, paired, with one lock per pair.
+//!
+//! ```text
+//! line   | tag0 tag1 .. tag6 | flags | ref0 | ref1 | .. | ref6 |      8 + 7 × 8 bytes
+//! pair   | line 0 (carries the pair's flags) | line 1 |               128 bytes, aligned
+//! ```
+//!
+//! # Thread safety
+//!
+//! Every word is atomic. Only the holder of the pair's lock changes the words of its two lines, so it may use plain
+//! stores; readers never lock.
+//!
+//! # Invariants
+//!
+//! * L1. Tag 0 means that the slot is free; a used slot's tag is that of its key's hash. Under the lock, tag 0 ⇔ reference 0.
+//! * L2. A slot's reference is written before its tag appears and cleared after its tag has gone: whoever sees a tag and
+//!   then a reference of zero, or of another key, has met a change under way and goes on.
+//! * L3. FROZEN is set under the lock and stays until the block is built anew: from then on the pair does not change.
+//! * L4. OVERFLOW is set while the pair is full, before a key of its path is put farther away, and stays.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// References in a line.
+pub(super) const LINE_SLOTS: usize = 7;
+/// References in a pair.
+pub(super) const PAIR_SLOTS: usize = 2 * LINE_SLOTS;
+
+/// The pair is locked by a writer.
+pub(super) const LOCK: u64 = 1 << 56;
+/// Some key whose path leads through this pair may lie farther on.
+pub(super) const OVERFLOW: u64 = 1 << 57;
+/// The pair belongs to a segment that is being replaced, or was.
+pub(super) const FROZEN: u64 = 1 << 58;
+
+const TAG_ONES: u64 = 0x0001_0101_0101_0101;
+const TAG_HIGHS: u64 = 0x0080_8080_8080_8080;
+const TAG_LOWS: u64 = 0x007f_7f7f_7f7f_7f7f;
+
+/// The tag of a hash: its low byte, with 0 mapped to 1.
+#[inline(always)]
+pub(super) fn tag_of(hash: u64) -> u64 {
+    let low = hash & 0xff;
+    low + u64::from(low == 0)
+}
+
+/// The slots of a line whose tag is `tag`, one bit per slot at the top of its byte. Exact: no borrow runs between bytes.
+#[inline(always)]
+pub(super) fn matches(meta: u64, tag: u64) -> u64 {
+    let differs = meta ^ (tag * TAG_ONES);
+    !((differs & TAG_LOWS) + TAG_LOWS | differs) & TAG_HIGHS
+}
+
+/// The free slots of a line, as [`matches`].
+#[inline(always)]
+pub(super) fn free_slots(meta: u64) -> u64 {
+    matches(meta, 0)
+}
+
+/// The slot of the lowest bit in a set that is not empty.
+#[inline(always)]
+pub(super) fn first_slot(set: u64) -> usize {
+    (set.trailing_zeros() >> 3) as usize
+}
+
+/// `meta` with the tag of `slot` replaced.
+#[inline(always)]
+pub(super) fn with_tag(meta: u64, slot: usize, tag: u64) -> u64 {
+    let shift = slot * 8;
+    meta & !(0xff << shift) | tag << shift
+}
+
+/// The tag of `slot`.
+#[inline(always)]
+pub(super) fn tag_at(meta: u64, slot: usize) -> u64 {
+    meta >> (slot * 8) & 0xff
+}
+
+/// One cache line.
+#[repr(C, align(64))]
+pub(super) struct Line {
+    pub(super) meta: AtomicU64,
+    pub(super) refs: [AtomicU64; LINE_SLOTS],
+}
+
+/// Two lines under one lock.
+#[repr(C, align(128))]
+pub(super) struct Pair {
+    pub(super) lines: [Line; 2],
+}
+
+const _: () = assert!(size_of::<Line>() == 64 && size_of::<Pair>() == 128);
+
+impl Pair {
+    /// Locks the pair; `None` if it is frozen (and `heed_frozen`, which only a planted bug leaves out). Spins while another writer
+    /// holds it: a few stores long, unless a resolver reads the log meanwhile, which no holder does.
+    #[inline(always)]
+    pub(super) fn lock(&self, heed_frozen: bool) -> Option<Held<'_>> {
+        let word = &self.lines[0].meta;
+        let mut spins = 0u32;
+        loop {
+            let meta = word.load(Ordering::Relaxed);
+            if meta & FROZEN != 0 && heed_frozen {
+                return None;
+            }
+            // Acquire pairs with the release in `Held::unlock`: what the last holder wrote is visible.
+            if meta & LOCK == 0 && word.compare_exchange_weak(meta, meta | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Some(Held { pair: self, meta });
+            }
+            back_off(&mut spins);
+        }
+    }
+
+    /// Empties a pair that nobody else can reach.
+    pub(super) fn clear(&self) {
+        for line in &self.lines {
+            line.meta.store(0, Ordering::Relaxed);
+            for reference in &line.refs {
+                reference.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Lets writers in again, when the replacement of a frozen segment was given up. Only for the thread that froze it.
+    pub(super) fn thaw(&self) {
+        // Nobody else writes a frozen pair's flags.
+        let word = &self.lines[0].meta;
+        word.store(word.load(Ordering::Relaxed) & !FROZEN, Ordering::Release);
+    }
+
+    /// The pair's flags.
+    pub(super) fn flags(&self) -> u64 {
+        self.lines[0].meta.load(Ordering::Acquire)
+    }
+}
+
+/// A locked pair. Must be unlocked by [`Held::unlock`] or [`Held::freeze`]; nothing between can panic.
+#[must_use]
+pub(super) struct Held<'a> {
+    pair: &'a Pair,
+    /// The meta word of line 0 as it shall be after the lock's end.
+    meta: u64,
+}
+
+impl Held<'_> {
+    /// Ends the lock. Release: the changes are visible to the next holder and to readers that see them through this word.
+    #[inline(always)]
+    pub(super) fn unlock(self) {
+        self.pair.lines[0].meta.store(self.meta, Ordering::Release);
+    }
+
+    /// Ends the lock for ever: no writer changes the pair any more (L3).
+    pub(super) fn freeze(mut self) {
+        self.meta |= FROZEN;
+        self.unlock();
+    }
+
+    /// Says that keys of this pair's path lie farther on (L4).
+    #[inline(always)]
+    pub(super) fn set_overflow(&mut self) {
+        self.meta |= OVERFLOW;
+    }
+
+    #[inline(always)]
+    fn meta_of(&self, line: usize) -> u64 {
+        if line == 0 { self.meta } else { self.pair.lines[1].meta.load(Ordering::Relaxed) }
+    }
+
+    /// Changes a tag. Line 0's becomes visible here as well as in `unlock`, so that deletes can order it before the reference.
+    #[inline(always)]
+    fn set_tag(&mut self, line: usize, slot: usize, tag: u64) {
+        let meta = with_tag(self.meta_of(line), slot, tag);
+        if line == 0 {
+            self.meta = meta;
+            self.pair.lines[0].meta.store(meta | LOCK, Ordering::Release);
+        } else {
+            self.pair.lines[1].meta.store(meta, Ordering::Release);
+        }
+    }
+
+    /// Puts `reference` into a free slot, in line `home` if there is one; false if the pair is full.
+    #[inline(always)]
+    pub(super) fn put(&mut self, home: usize, tag: u64, reference: u64) -> bool {
+        for line in [home, home ^ 1] {
+            let free = free_slots(self.meta_of(line));
+            if free != 0 {
+                let slot = first_slot(free);
+                // Release: the entry is visible to a reader that sees the reference. The tag follows (L2).
+                self.pair.lines[line].refs[slot].store(reference, Ordering::Release);
+                self.set_tag(line, slot, tag);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Replaces `old` by `new` in a slot (zero frees it); false if the slot holds something else.
+    #[inline(always)]
+    pub(super) fn swap(&mut self, line: usize, slot: usize, old: u64, new: u64) -> bool {
+        let word = &self.pair.lines[line].refs[slot];
+        if word.load(Ordering::Relaxed) != old {
+            return false;
+        }
+        if new == 0 {
+            self.set_tag(line, slot, 0);
+        }
+        word.store(new, Ordering::Release);
+        true
+    }
+}
+
+/// Waits a little, and gives the processor away when that does not help.
+#[inline]
+pub(super) fn back_off(spins: &mut u32) {
+    *spins += 1;
+    if *spins < 64 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matching_is_exact_for_all_neighbouring_bytes() {
+        for a in 0..=255u64 {
+            for b in 0..=255u64 {
+                let meta = a | b << 8 | a << 16 | 0xff << 24 | b << 48 | (LOCK | OVERFLOW | FROZEN);
+                for tag in [0, 1, a, b, 0x7f, 0x80, 0xff] {
+                    let expect = (0..LINE_SLOTS).filter(|slot| tag_at(meta, *slot) == tag).fold(0, |set, slot| set | 0x80 << (slot * 8));
+                    assert_eq!(matches(meta, tag), expect, "meta {meta:#x} tag {tag:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tags_are_never_zero() {
+        assert!((0..=255).all(|hash| tag_of(hash) != 0 && tag_of(hash | 0xab00) == tag_of(hash)));
+    }
+
+    #[test]
+    fn a_pair_takes_fourteen_home_line_first_and_freezes() {
+        let pair = Pair { lines: std::array::from_fn(|_| Line { meta: AtomicU64::new(0), refs: Default::default() }) };
+        for i in 0..PAIR_SLOTS as u64 {
+            let mut held = pair.lock(true).unwrap();
+            assert!(held.put(1, 5, i + 1));
+            held.unlock();
+            let in_home = matches(pair.lines[1].meta.load(Ordering::Relaxed), 5).count_ones() as u64;
+            assert_eq!(in_home, (i + 1).min(LINE_SLOTS as u64));
+        }
+        let mut held = pair.lock(true).unwrap();
+        assert!(!held.put(1, 5, 99));
+        assert!(!held.swap(1, 0, 99, 100));
+        assert!(held.swap(1, 0, 1, 0));
+        assert!(held.put(1, 6, 100));
+        held.freeze();
+        assert!(pair.lock(true).is_none());
+    }
+}

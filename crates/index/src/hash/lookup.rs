@@ -1,0 +1,132 @@
+//! Lookups: one key, one key for a writer, and many keys with overlapping cache misses.
+//!
+//! Thread safety and linearizability: see the head of the parent module. Nothing here writes.
+
+use super::directory::{Segment, home_line};
+use super::line::{Line, OVERFLOW, first_slot, matches, tag_of};
+use super::protocol::{Point, Protocol};
+use super::{HashTable, Token};
+use crate::{Index, Key, Located, Ref, Resolver};
+use hither_sync::prefetch_read;
+use std::sync::atomic::Ordering;
+
+/// Keys whose cache misses `get_many` overlaps.
+pub(super) const GROUP: usize = 16;
+
+/// A slot that holds `reference`, with the tag that was asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) step: usize,
+    pub(super) line: usize,
+    pub(super) slot: usize,
+    pub(super) reference: Ref,
+    address: *const Line,
+}
+
+impl Place {
+    #[inline(always)]
+    fn token(&self, segment: Segment) -> Token {
+        Token { segment: segment.0, slot: self.address.addr() as u64 | self.slot as u64 }
+    }
+}
+
+/// What one line said: `Some` ends the search.
+#[inline(always)]
+fn scan_line(line: &Line, meta: u64, tag: u64, mut accept: impl FnMut(usize, Ref) -> bool) -> Option<(usize, Ref)> {
+    let mut set = matches(meta, tag);
+    while set != 0 {
+        let slot = first_slot(set);
+        // Acquire: the entry behind the reference is visible.
+        let reference = Ref(line.refs[slot].load(Ordering::Acquire));
+        if reference.is_some() && accept(slot, reference) {
+            return Some((slot, reference));
+        }
+        set &= set - 1;
+    }
+    None
+}
+
+impl<P: Protocol> HashTable<P> {
+    /// Walks the path of `hash` through the slots of its tag until `accept` takes one.
+    #[inline(always)]
+    pub(super) fn walk(&self, segment: Segment, hash: u64, mut accept: impl FnMut(&Place) -> bool) -> Option<Place> {
+        let (tag, home) = (tag_of(hash), home_line(hash));
+        let mut step = 0;
+        loop {
+            // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
+            let pair = unsafe { segment.pair(segment.pair_number(hash, step)) };
+            let mut flags = 0;
+            for line in [home, home ^ 1] {
+                let words = &pair.lines[line];
+                // Acquire pairs with the release of the tag: the slot's reference is visible (L2).
+                let meta = words.meta.load(Ordering::Acquire);
+                flags |= meta;
+                let mut place = Place { step, line, slot: 0, reference: Ref::NONE, address: words };
+                let taken = scan_line(words, meta, tag, |slot, reference| {
+                    (place.slot, place.reference) = (slot, reference);
+                    accept(&place)
+                });
+                if taken.is_some() {
+                    return Some(place);
+                }
+            }
+            step += 1;
+            if flags & OVERFLOW == 0 || step == segment.path_len() {
+                return None;
+            }
+        }
+    }
+
+    /// The segment that was searched and the key's verified reference in it.
+    #[inline(always)]
+    pub(super) fn find<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Segment, Ref) {
+        let segment = self.segment(key.hash);
+        P::pause(Point::SegmentChosen);
+        let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));
+        (segment, place.map_or(Ref::NONE, |place| place.reference))
+    }
+
+    /// The only slot of the key's tag, unread; or, if there are several, the one that holds the key.
+    #[inline(always)]
+    pub(super) fn find_candidate<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Token> {
+        let segment = self.segment(key.hash);
+        let mut only = None;
+        let second = self.walk(segment, key.hash, |place| only.replace(*place).is_some());
+        match (second, only) {
+            (None, None) => Located { token: Token { segment: segment.0, slot: 0 }, candidate: Ref::NONE, verified: true },
+            (None, Some(place)) => Located { token: place.token(segment), candidate: place.reference, verified: false },
+            _ => self.find_among_several(segment, key, resolver),
+        }
+    }
+
+    #[cold]
+    fn find_among_several<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Located<Token> {
+        let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));
+        let token = place.map_or(Token { segment: segment.0, slot: 0 }, |place| place.token(segment));
+        Located { token, candidate: place.map_or(Ref::NONE, |place| place.reference), verified: true }
+    }
+
+    /// Looks up to [`GROUP`] keys up in three rounds: lines, log entries, comparison.
+    pub(super) fn find_group<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
+        let mut segments = [Segment(0); GROUP];
+        for (segment, key) in segments.iter_mut().zip(keys) {
+            *segment = self.segment(key.hash);
+            let home = segment.home(key.hash).cast::<Line>();
+            prefetch_read(home.wrapping_add(home_line(key.hash)));
+        }
+        P::pause(Point::SegmentChosen);
+        for ((found, key), segment) in found.iter_mut().zip(keys).zip(segments) {
+            let place = self.walk(segment, key.hash, |_| true);
+            *found = place.map_or(Ref::NONE, |place| place.reference);
+            if found.is_some() {
+                resolver.prefetch(*found);
+            }
+        }
+        for (found, key) in found.iter_mut().zip(keys) {
+            // The first slot of the tag mostly is the key's; if not, another one may be. No slot at all is final.
+            if found.is_some() && !resolver.matches(*found, key.bytes) {
+                *found = self.get(*key, resolver);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The hash index: extendible hashing in the manner of CCEH (Nam et al., FAST '19), in DRAM over the log.
+//!
+//! A directory indexed by a position derived from the high hash bits ([`directory`]) leads to segments of 32 pairs of cache lines
+//! ([`line`]). A line holds seven one-byte tags and seven references; keys are in the log. A key's *path* is its home pair and the
+//! following ones, for as long as the overflow flag is set, up to eight; inside a pair the home line comes first. Keys never move within a segment.
+//!
+//! A segment that cannot take a key is replaced by two ([`rebuild`]), or, where a split would not help since the
+//! hashes are (nearly) equal, by a *wide* one: its paths visit all pairs, and it doubles in size as needed. Segments are never merged:
+//! a deleted key's slot is reused, and overflow flags are cleared by the next rebuild only.
+//!
+//! # Thread safety
+//!
+//! Lookups take no lock. Writers lock one pair at a time, so there is no order to respect and no deadlock; a split locks pairs of
+//! one segment in order, for ever ("frozen"), and meets another split at pair 0. The directory's mutex is held to publish
+//! only. Whoever meets a frozen pair waits until the directory leads elsewhere.
+//!
+//! # Why lookups are linearizable without looking at the directory again
+//!
+//! Let a lookup of key k load the directory word and then the entry E = segment S, and read S's lines afterwards.
+//!
+//! 1. S was k's segment at some moment t inside the lookup: entries are stored only into the newest array, so E is current, or its array
+//!    was replaced after the lookup loaded the directory word, and S was k's segment at that replacement.
+//! 2. If S was not frozen when the lookup read its slots, they are current, and the lookup takes effect there.
+//! 3. If S was frozen at f, its content has not changed since, and it was k's content from f until its successor was
+//!    published at p > f: no writer can change k in between, as all of S is frozen before the first successor is reachable. The content at
+//!    max(f, t) is what the lookup read, and t ≤ max(f, t) ≤ the lookup's end. It takes effect there.
+//! 4. The epoch pin keeps S from being recycled before the lookup ends, and the entries that S refers to from being freed.
+//!
+//! A second look at the directory could only replace an answer that was right during the call by a newer one. What must *not* be done is to keep S
+//! from one call to the next (`twins.rs` plants that). Writers do need a check: see [`write`].
+//!
+//! Presence: a slot's reference is visible before its tag, overflow flags before the slots that they announce (L2, L4), so a lookup that
+//! starts after an insert returned meets the key on its path.
+//!
+//! # Invariants
+//!
+//! * H1. Each key lies in one slot, on its path, in the segment that the newest directory names for its position.
+//! * H2. A block is reused only a grace period after the directory stopped leading to it, and every pair of it stays frozen until then.
+//!
+//! # Panics and crashes
+//!
+//! Nothing here survives a crash. Resolvers are called without a lock held, but for `Resolver::hash` during a split: if it
+//! panics, the split is undone (pairs thaw) and the index stays usable.
+
+mod arena;
+mod check;
+mod counter;
+mod directory;
+mod line;
+mod lookup;
+pub mod protocol;
+mod rebuild;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod twins;
+mod write;
+
+use crate::{Conflict, Index, Key, Located, Ref, Resolver};
+use arena::Arena;
+use counter::Counter;
+use directory::{Directory, DirectoryWord, Segment, empty_segment, position_of};
+use hither_sync::{Padded, prefetch_read};
+use parking_lot::Mutex;
+use protocol::{Protocol, Sound};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The hash index.
+pub type HashIndex = HashTable<Sound>;
+
+/// The hash index with a choice of protocol steps; use [`HashIndex`].
+pub struct HashTable<P: Protocol> {
+    /// The newest directory's [`DirectoryWord`]: all that lookups read here.
+    word: Padded<AtomicU64>,
+    counter: Counter,
+    /// Owns the newest directory; its lock is needed to store entries.
+    directory: Mutex<Directory>,
+    arena: Arc<Arena>,
+    protocol: PhantomData<P>,
+}
+
+/// Where a key was or would go: a segment word and a slot's address; zero for none. Never followed unless the directory
+/// still leads to that very segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    segment: u64,
+    /// Address of the line plus the slot's number; 0 if no slot is known.
+    slot: u64,
+}
+
+impl<P: Protocol> HashTable<P> {
+    /// An empty index: 32 KiB, of which 20 are touched.
+    pub fn new() -> Self {
+        let arena = Arc::new(Arena::new());
+        let directory = Directory::new(0);
+        directory.set(0, empty_segment(&arena, 0, 0, false));
+        HashTable {
+            word: Padded(AtomicU64::new(directory.word().0)),
+            counter: Counter::new(),
+            directory: Mutex::new(directory),
+            arena,
+            protocol: PhantomData,
+        }
+    }
+
+    /// The segment of a hash.
+    #[inline(always)]
+    fn segment(&self, hash: u64) -> Segment {
+        // Acquire pairs with the release that publishes a doubled directory.
+        let word = DirectoryWord(self.word.load(Ordering::Acquire));
+        // SAFETY: the contract asks callers to hold an epoch pin around every call.
+        unsafe { word.segment(position_of(hash)) }
+    }
+}
+
+impl<P: Protocol> Default for HashTable<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Protocol> std::fmt::Debug for HashTable<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HashTable").field("len", &self.counter.sum()).field("depth", &self.directory.lock().depth()).finish()
+    }
+}
+
+impl<P: Protocol> Index for HashTable<P> {
+    type Token = Token;
+
+    #[inline(always)]
+    fn prefetch(&self, key: Key<'_>) {
+        let home = self.segment(key.hash).home(key.hash).cast::<line::Line>();
+        prefetch_read(home.wrapping_add(directory::home_line(key.hash)));
+    }
+
+    #[inline]
+    fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
+        self.find(key, resolver).1
+    }
+
+    fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
+        assert_eq!(keys.len(), found.len(), "get_many needs one place per key");
+        for (keys, found) in keys.chunks(lookup::GROUP).zip(found.chunks_mut(lookup::GROUP)) {
+            self.find_group(keys, found, resolver);
+        }
+    }
+
+    #[inline]
+    fn locate<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Token> {
+        self.find_candidate(key, resolver)
+    }
+
+    #[inline]
+    fn install<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict> {
+        if old.is_some() {
+            self.replace(token, key, old, new, resolver)
+        } else if new.is_some() {
+            self.insert(key, new, resolver)
+        } else {
+            match self.get(key, resolver) {
+                Ref::NONE => Ok(()),
+                current => Err(Conflict { current }),
+            }
+        }
+    }
+
+    fn any_token(&self) -> Token {
+        Token { segment: 0, slot: 0 }
+    }
+
+    fn reserve(&self, keys: usize) {
+        self.reserve_segments(keys);
+    }
+
+    fn len(&self) -> usize {
+        self.counter.sum()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.counter.memory_bytes() + self.arena.memory_bytes() + self.directory.lock().memory_bytes()
+    }
+
+    fn for_each<R: Resolver>(&self, _resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {
+        self.visit_all(visit);
+    }
+
+    fn check<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
+        self.check_all(resolver)
+    }
+}

@@ -1,0 +1,273 @@
+//! Replacing a segment: by two halves, by a wide one, or, when space is reserved, by many empty ones.
+//!
+//! # Steps
+//!
+//! 1. Freeze all pairs in order. Pair 0 decides between two that try. From here on writers of this segment wait, readers do not.
+//! 2. Read the hashes of its keys from the log, prefetching ahead.
+//! 3. Build the successors, which nobody can reach yet.
+//! 4. Under the directory's mutex, store them in the directory, doubled if needed.
+//! 5. Give the old block back after a grace period; its pairs stay frozen until it is built anew.
+//!
+//! No lock but the segment's own is held while keys are read and moved.
+//!
+//! # Split or grow
+//!
+//! A split helps only if it parts the keys. If one side would get more than three quarters (far outside of what random hashes do), the hashes
+//! share their next bits: the segment becomes wide instead, with doubled size when it is full. So equal hashes cost neither a
+//! deep directory nor an endless loop, only long paths.
+
+use super::HashTable;
+use super::directory::{MAX_DEPTH, POSITION_BITS, Segment, empty_segment, home_line, position_of, share_of};
+use super::line::{Line, OVERFLOW, Pair, first_slot, free_slots, tag_of, with_tag};
+use super::protocol::{Point, Protocol};
+use crate::{Ref, Resolver};
+use hither_sync::epoch;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Log entries that are prefetched ahead of the one whose hash is read.
+const AHEAD: usize = 16;
+/// A new segment that holds more than this is wide: 15/16 of its slots.
+const NARROW_MAX: usize = 420;
+/// Keys that a reserved segment shall expect at most; random scatter stays below what a segment takes.
+const RESERVED_MAX: f64 = 372.0;
+
+/// A key on its way into a new segment.
+#[derive(Clone, Copy)]
+struct Item {
+    reference: Ref,
+    hash: u64,
+}
+
+/// A segment whose pairs are frozen; thaws them when dropped, unless it was replaced.
+struct Frozen {
+    segment: Segment,
+    replaced: bool,
+}
+
+impl Frozen {
+    /// `None` if another thread is at it.
+    fn new(segment: Segment, all: bool) -> Option<Frozen> {
+        // SAFETY: the caller has read the segment from the directory under its pin.
+        let mut pairs = unsafe { segment.all() };
+        pairs.next()?.lock(true)?.freeze();
+        // From here on a panic thaws what is frozen.
+        let frozen = Frozen { segment, replaced: false };
+        let rest = segment.pairs() - 1 - usize::from(!all); // leaving one out is the planted bug of a twin
+        for pair in pairs.take(rest) {
+            pair.lock(true).expect("who froze pair 0 freezes the others").freeze();
+        }
+        Some(frozen)
+    }
+
+    /// The references in the segment.
+    fn references(&self) -> Vec<Ref> {
+        let mut all = Vec::with_capacity(self.segment.capacity());
+        // SAFETY: as in `new`.
+        for pair in unsafe { self.segment.all() } {
+            let words = pair.lines.iter().flat_map(|line| &line.refs);
+            all.extend(words.map(|word| Ref(word.load(Ordering::Acquire))).filter(|reference| reference.is_some()));
+        }
+        all
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if !self.replaced {
+            // Backwards: pair 0 is the one that others compete for.
+            for number in (0..self.segment.pairs()).rev() {
+                // SAFETY: as in `new`.
+                unsafe { self.segment.pair(number) }.thaw();
+            }
+        }
+    }
+}
+
+/// The successors of a segment, as they take shape.
+struct Plan<'a, P: Protocol> {
+    table: &'a HashTable<P>,
+    /// Keys in the whole index that space is being reserved for.
+    target: usize,
+    /// Position prefix and segment.
+    ready: Vec<(u64, Segment)>,
+}
+
+impl<P: Protocol> HashTable<P> {
+    /// Makes room in a segment that could not take a key. On return the directory leads elsewhere, or another thread is working on that.
+    #[cold]
+    pub(super) fn rebuild<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
+        let Some(frozen) = Frozen::new(segment, P::FREEZE_ALL) else {
+            return;
+        };
+        let references = frozen.references();
+        let mut items = Vec::with_capacity(references.len());
+        for (i, reference) in references.iter().enumerate() {
+            if let Some(later) = references.get(i + AHEAD) {
+                resolver.prefetch(*later);
+            }
+            items.push(Item { reference: *reference, hash: resolver.hash(*reference) });
+        }
+        P::pause(Point::Collected);
+        let mut plan = Plan { table: self, target: 0, ready: Vec::new() };
+        let depth = segment.depth();
+        plan.divide(&mut items, position_of(hash) >> (POSITION_BITS - depth), depth, true);
+        self.replace_by(frozen, plan.ready);
+    }
+
+    /// Splits the segments that are still empty so far that `keys` keys fit. Segments that hold keys are left to split
+    /// one by one: their hashes are in the log, which is not at hand here.
+    pub(super) fn reserve_segments(&self, keys: usize) {
+        let _pin = epoch::pin();
+        let mut position = 0;
+        while position < 1 << POSITION_BITS {
+            let segment = self.segment_at(position);
+            let (depth, shift) = (segment.depth(), POSITION_BITS - segment.depth());
+            let prefix = position >> shift;
+            position = (prefix + 1) << shift;
+            let mut plan = Plan { table: self, target: keys, ready: Vec::new() };
+            if !plan.overfull(prefix, depth) {
+                continue;
+            }
+            if let Some(frozen) = Frozen::new(segment, true)
+                && frozen.references().is_empty()
+            {
+                plan.divide(&mut [], prefix, depth, false);
+                self.replace_by(frozen, plan.ready);
+            }
+        }
+    }
+
+    /// Publishes the successors of a frozen segment and retires it.
+    fn replace_by(&self, mut frozen: Frozen, successors: Vec<(u64, Segment)>) {
+        let late = if P::FILL_FIRST { Vec::new() } else { successors.iter().map(|(_, segment)| unfill(*segment)).collect() };
+        self.publish(&successors);
+        P::pause(Point::Published);
+        for (content, (_, segment)) in late.iter().zip(&successors) {
+            refill(*segment, content);
+        }
+        frozen.replaced = true;
+        let (old, arena) = (frozen.segment, Arc::downgrade(&self.arena));
+        epoch::defer(move || {
+            // An index that was dropped meanwhile took its arena along.
+            if let Some(arena) = arena.upgrade() {
+                arena.release(old.block(), old.class());
+            }
+        });
+    }
+
+    fn publish(&self, successors: &[(u64, Segment)]) {
+        let deepest = successors.iter().map(|(_, segment)| segment.depth()).max().expect("a segment has a successor");
+        let mut directory = self.directory.lock();
+        if deepest <= directory.depth() {
+            successors.iter().for_each(|(prefix, segment)| directory.set(*prefix, *segment));
+            return;
+        }
+        let deeper = directory.deepened(deepest);
+        successors.iter().for_each(|(prefix, segment)| deeper.set(*prefix, *segment));
+        // Release: readers that follow the word see the entries.
+        self.word.store(deeper.word().0, Ordering::Release);
+        let old = std::mem::replace(&mut *directory, deeper);
+        drop(directory);
+        epoch::defer(move || drop(old));
+    }
+}
+
+impl<P: Protocol> Plan<'_, P> {
+    /// Whether the reserved keys alone need a prefix to be split.
+    fn overfull(&self, prefix: u64, depth: u32) -> bool {
+        depth < MAX_DEPTH && self.target as f64 * share_of(prefix, depth) > RESERVED_MAX
+    }
+
+    /// Puts the items of a position prefix into one or more new segments. `crowded`: one like the old will not do.
+    fn divide(&mut self, items: &mut [Item], prefix: u64, depth: u32, crowded: bool) {
+        let wants_split = crowded || items.len() > NARROW_MAX;
+        if self.overfull(prefix, depth) || (wants_split && depth < MAX_DEPTH) {
+            let ones = part(items, depth);
+            let (left, right) = (ones, items.len() - ones);
+            if left.max(right) * 4 <= items.len() * 3 {
+                let (left, right) = items.split_at_mut(ones);
+                self.divide(left, prefix << 1, depth + 1, false);
+                self.divide(right, prefix << 1 | 1, depth + 1, false);
+                return;
+            }
+        }
+        if wants_split || !self.build(items, prefix, depth, 0, false) {
+            let mut class = 0;
+            // A wide segment takes anything up to its capacity; an eighth is left for what comes.
+            while items.len() >= Segment::new(0, 0, class, true).capacity() / 8 * 7 {
+                class += 1;
+            }
+            let built = self.build(items, prefix, depth, class, true);
+            assert!(built, "a wide segment takes as many keys as it has slots");
+        }
+    }
+
+    /// Builds one segment; false, without a trace, if a path has no room.
+    fn build(&mut self, items: &[Item], prefix: u64, depth: u32, class: usize, wide: bool) -> bool {
+        let segment = empty_segment(&self.table.arena, depth, class, wide);
+        let fits = items.iter().all(|item| append(segment, item));
+        if fits {
+            self.ready.push((prefix, segment));
+        } else {
+            self.table.arena.release(segment.block(), class);
+        }
+        fits
+    }
+}
+
+/// Moves the items whose position bit below `depth` is 0 to the front; returns how many.
+fn part(items: &mut [Item], depth: u32) -> usize {
+    let shift = POSITION_BITS - 1 - depth;
+    let mut zeros = 0;
+    for i in 0..items.len() {
+        let one = position_of(items[i].hash) >> shift & 1 == 1;
+        items.swap(i, zeros);
+        zeros += usize::from(!one);
+    }
+    zeros
+}
+
+/// Adds an item to a segment that nobody else can reach: plain steps, published later by the directory.
+fn append(segment: Segment, item: &Item) -> bool {
+    let (tag, home) = (tag_of(item.hash), home_line(item.hash));
+    for step in 0..segment.path_len() {
+        // SAFETY: the segment was just allocated from the table's arena.
+        let pair = unsafe { segment.pair(segment.pair_number(item.hash, step)) };
+        if append_to(&pair.lines[home], tag, item.reference) || append_to(&pair.lines[home ^ 1], tag, item.reference) {
+            return true;
+        }
+        let meta = pair.lines[0].meta.load(Ordering::Relaxed);
+        pair.lines[0].meta.store(meta | OVERFLOW, Ordering::Relaxed);
+    }
+    false
+}
+
+#[inline(always)]
+fn append_to(line: &Line, tag: u64, reference: Ref) -> bool {
+    let meta = line.meta.load(Ordering::Relaxed);
+    let free = free_slots(meta);
+    if free == 0 {
+        return false;
+    }
+    let slot = first_slot(free);
+    line.refs[slot].store(reference.0, Ordering::Relaxed);
+    line.meta.store(with_tag(meta, slot, tag), Ordering::Relaxed);
+    true
+}
+
+/// The planted bug of a twin: takes the tags away before the segment is published …
+#[cold]
+fn unfill(segment: Segment) -> Vec<u64> {
+    // SAFETY: the segment was just built by this thread.
+    let lines = unsafe { segment.all() }.flat_map(|pair: &Pair| &pair.lines);
+    lines.map(|line| line.meta.swap(0, Ordering::Relaxed)).collect()
+}
+
+/// … and brings them back afterwards.
+#[cold]
+fn refill(segment: Segment, content: &[u64]) {
+    // SAFETY: as in `unfill`.
+    let lines = unsafe { segment.all() }.flat_map(|pair: &Pair| &pair.lines);
+    lines.zip(content).for_each(|(line, meta)| line.meta.store(*meta, Ordering::Release));
+}

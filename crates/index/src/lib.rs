@@ -1,0 +1,218 @@
+//! Volatile indexes over the log: from a key to the reference of its newest entry.
+//!
+//! An index holds no value and need not hold whole keys: it may keep a fingerprint or a slice of the key beside
+//! the reference and ask a [`Resolver`] for the rest, which reads it from the log. The engine joins the two; this crate knows no log.
+//!
+//! # Contract shared by all families
+//!
+//! * **Thread safety.** Every method takes `&self`. Lookups and iteration never block and take no lock.
+//! * **Writers of one key are serialised by the caller** (the engine's key latch). Writers of different keys run
+//!   concurrently. A cleaner may install without the latch: that is why [`Index::install`] compares with the old reference.
+//! * **Reclamation.** Callers hold an epoch pin (`hither_sync::epoch`) from before the call until they have finished with every
+//!   reference and token it returned. Nodes that a structure change replaced are recycled only after a grace period, and
+//!   node memory is type-stable: it never returns to the operating system while the index lives, so that following a
+//!   stale hint is harmless.
+//! * **Linearizability.** A lookup that starts after an `install` returned sees its effect.
+//! * **Crash.** Nothing here survives a crash; recovery rebuilds an index from the log.
+
+pub mod btree;
+pub mod conformance;
+pub mod hash;
+
+/// A reference to a log entry (`v_addr`, N4): size tag 16 bits, node 4 bits, offset in the node's pool 44 bits in
+/// 8-byte units. Zero means "no entry"; an index must not interpret the bits beyond that.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(transparent)]
+pub struct Ref(pub u64);
+
+impl Ref {
+    /// The absent reference.
+    pub const NONE: Ref = Ref(0);
+
+    /// Whether this is the absent reference.
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether this stands for an entry.
+    #[inline(always)]
+    pub const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl std::fmt::Debug for Ref {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ref({:#018x})", self.0)
+    }
+}
+
+/// A key with its hash, computed once per operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    /// The key's bytes: 1 to 65,536.
+    pub bytes: &'a [u8],
+    /// Its seeded 64-bit hash ([`Hasher::hash`]).
+    pub hash: u64,
+}
+
+/// The hash function of one store: xxh3 with a seed drawn at open, so that a hostile client cannot aim at one bucket.
+/// Never written to media.
+#[derive(Clone, Copy, Debug)]
+pub struct Hasher {
+    seed: u64,
+}
+
+impl Hasher {
+    /// A hasher with this seed.
+    pub const fn new(seed: u64) -> Self {
+        Hasher { seed }
+    }
+
+    /// The hash of `bytes`.
+    #[inline(always)]
+    pub fn hash(&self, bytes: &[u8]) -> u64 {
+        if let Ok(word) = <[u8; 8]>::try_from(bytes) {
+            return self.hash_word(u64::from_le_bytes(word));
+        }
+        xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.seed)
+    }
+
+    /// Two rounds of multiply and fold, keyed by the seed: full avalanche for the 8-byte fast path.
+    #[inline(always)]
+    fn hash_word(&self, word: u64) -> u64 {
+        let a = u128::from(word ^ self.seed ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f_u128;
+        let a = (a as u64) ^ ((a >> 64) as u64);
+        let b = u128::from(a ^ self.seed.rotate_left(32)) * 0xe703_7ed1_a0b4_28db_u128;
+        (b as u64) ^ ((b >> 64) as u64)
+    }
+
+    /// `bytes` with their hash.
+    #[inline(always)]
+    pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
+        Key { bytes, hash: self.hash(bytes) }
+    }
+}
+
+/// How an index reads the key that a reference stands for.
+///
+/// All methods may touch slow media. They are called under the caller's epoch pin with references that the index
+/// holds, so the entry is readable for as long as the pin lives.
+pub trait Resolver {
+    /// Hints that the entry at `reference` will be read soon.
+    fn prefetch(&self, reference: Ref);
+
+    /// The key of the entry at `reference`.
+    fn key(&self, reference: Ref) -> &[u8];
+
+    /// Whether the entry at `reference` holds `key`. The default compares [`Resolver::key`].
+    #[inline(always)]
+    fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        self.key(reference) == key
+    }
+
+    /// The hash of the key of the entry at `reference` (for splits).
+    fn hash(&self, reference: Ref) -> u64;
+}
+
+/// What [`Index::locate`] found.
+#[derive(Clone, Copy, Debug)]
+pub struct Located<T> {
+    /// Where the key is or would go; a hint for [`Index::install`].
+    pub token: T,
+    /// The entry that may be the key's newest, or [`Ref::NONE`] if the key is surely absent.
+    pub candidate: Ref,
+    /// False if only a fingerprint matched: the caller must ask `Resolver::matches(candidate, key)` before it treats
+    /// the key as present, and if that fails, the key is absent. (This lets a writer read the old entry in the
+    /// shadow of its flush.) An index returns an unverified candidate only if it is the only possible one.
+    pub verified: bool,
+}
+
+/// Why [`Index::install`] did not change anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The reference that the key has now ([`Ref::NONE`]: absent).
+    pub current: Ref,
+}
+
+/// A concurrent volatile index.
+pub trait Index: Send + Sync {
+    /// A place in the index. Stale tokens are harmless: `install` then searches anew.
+    type Token: Copy + std::fmt::Debug + Send;
+
+    /// Starts loading the cache lines that a lookup of `key` touches first.
+    fn prefetch(&self, key: Key<'_>);
+
+    /// The newest reference of `key`, verified, or `NONE`.
+    fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
+
+    /// Looks up many keys at once with overlapping cache misses: `found[i]` becomes the *verified* reference of `keys[i]`.
+    /// Panics if the slices differ in length.
+    fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R);
+
+    /// Finds where `key` is or would go, for a write that follows.
+    fn locate<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Self::Token>;
+
+    /// Replaces `old` by `new` for `key`, atomically: `old = NONE` inserts, `new = NONE` removes. `token` comes from
+    /// [`Index::locate`] of the same key (or [`Index::any_token`]). Fails without effect if the key's reference is not `old`.
+    fn install<R: Resolver>(&self, token: Self::Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict>;
+
+    /// A token that makes `install` search by itself.
+    fn any_token(&self) -> Self::Token;
+
+    /// A 48-bit hint (decision 16: leaf id and slot) that leads a cleaner to the place behind `token`, or `None` if the
+    /// family has none.
+    fn hint(&self, _token: Self::Token) -> Option<u64> {
+        None
+    }
+
+    /// Like [`Index::install`] of an update, but by a hint of unknown age: tries the hinted slot and its neighbours
+    /// without a search from the root. `None` if the hint leads nowhere; the caller then installs normally.
+    fn update_at_hint<R: Resolver>(&self, _hint: u64, _key: Key<'_>, _old: Ref, _new: Ref, _resolver: &R) -> Option<Result<(), Conflict>> {
+        None
+    }
+
+    /// Prepares for `keys` keys in total, so that a bulk load or recovery does not split step by step.
+    fn reserve(&self, keys: usize);
+
+    /// Number of keys. May be off by operations under way; exact when no writer is active. O(threads) or O(nodes).
+    fn len(&self) -> usize;
+
+    /// Whether [`Index::len`] is zero.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of DRAM held, free lists and spare arena space included.
+    fn memory_bytes(&self) -> usize;
+
+    /// Calls `visit` for every reference in unspecified order until it returns false. Every key that is present during
+    /// the whole call is visited at least once; concurrent changes may or may not be seen, and a key may be seen twice if it moves.
+    fn for_each<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool);
+
+    /// Checks every structural invariant; for tests and `hither check`. Returns what is wrong, where. Call with no writer active.
+    fn check<R: Resolver>(&self, resolver: &R) -> Result<(), String>;
+}
+
+/// Where an ordered scan starts.
+#[derive(Clone, Copy, Debug)]
+pub enum Start<'a> {
+    /// The first key (or the last one, backward).
+    Edge,
+    /// The first key ≥ this one (backward: the last key ≤ it).
+    At(&'a [u8]),
+    /// The first key > this one (backward: the last key < it).
+    After(&'a [u8]),
+}
+
+/// An index with keys in bytewise order.
+pub trait OrderedIndex: Index {
+    /// Appends up to `limit` references of keys in order from `start` to `out`, forward or backward. Fewer than `limit`
+    /// means that the end was reached. Each leaf is read atomically; the whole is not a snapshot (see the engine's snapshots), but every
+    /// key that is present throughout is returned exactly once, in strictly monotonic order.
+    fn scan<R: Resolver>(&self, start: Start<'_>, backward: bool, limit: usize, out: &mut Vec<Ref>, resolver: &R);
+
+    /// Builds the index from references in strictly ascending key order. The index must be empty and idle.
+    fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R);
+}

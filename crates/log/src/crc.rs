@@ -1,0 +1,95 @@
+//! CRC-32C (iSCSI, Castagnoli) over words and byte strings, resumable, by the CPU's instruction where it has one.
+//!
+//! The state is the bare register: no inversion at either end, since entries seed it themselves (see [`crate::entry`]).
+
+/// Continues `state` over little-endian words.
+#[inline(always)]
+pub fn words(state: u32, words: &[u64]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if has_sse42() {
+        // SAFETY: the CPU has SSE4.2.
+        return unsafe { x86::words(state, words) };
+    }
+    words.iter().fold(state, |state, word| soft(state, &word.to_le_bytes()))
+}
+
+/// Continues `state` over bytes. Equal to [`words`] over the same memory.
+#[inline]
+pub fn bytes(state: u32, bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if has_sse42() {
+        // SAFETY: the CPU has SSE4.2.
+        return unsafe { x86::bytes(state, bytes) };
+    }
+    soft(state, bytes)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn has_sse42() -> bool {
+    // Cached in an atomic by the standard library: one load and one predictable branch.
+    std::arch::is_x86_feature_detected!("sse4.2")
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
+
+    #[target_feature(enable = "sse4.2")]
+    #[inline]
+    pub fn words(state: u32, words: &[u64]) -> u32 {
+        words.iter().fold(u64::from(state), |state, word| _mm_crc32_u64(state, *word)) as u32
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub fn bytes(state: u32, bytes: &[u8]) -> u32 {
+        let (chunks, tail) = bytes.as_chunks::<8>();
+        let state = chunks.iter().fold(u64::from(state), |state, chunk| _mm_crc32_u64(state, u64::from_le_bytes(*chunk)));
+        tail.iter().fold(state as u32, |state, byte| _mm_crc32_u8(state, *byte))
+    }
+}
+
+/// The reference: one table, a byte at a time.
+fn soft(state: u32, bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = table();
+    bytes.iter().fold(state, |state, byte| state >> 8 ^ TABLE[usize::from(state as u8 ^ byte)])
+}
+
+const fn table() -> [u32; 256] {
+    let mut table = [0u32; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[i] = crc;
+        i += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_the_published_check_value() {
+        assert_eq!(!bytes(!0, b"123456789"), 0xe306_9283);
+        assert_eq!(!soft(!0, b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn hardware_and_table_agree_at_every_length() {
+        let data: Vec<u8> = (0..200u32).map(|i| (i * 37 + 11) as u8).collect();
+        for from in 0..9 {
+            for to in from..data.len() {
+                assert_eq!(bytes(0x1234_5678, &data[from..to]), soft(0x1234_5678, &data[from..to]));
+            }
+        }
+        let as_words: Vec<u64> = data.as_chunks::<8>().0.iter().map(|c| u64::from_le_bytes(*c)).collect();
+        assert_eq!(words(7, &as_words), soft(7, &data[..as_words.len() * 8]));
+    }
+}

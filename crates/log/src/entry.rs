@@ -1,0 +1,456 @@
+//! The media format of one entry (format version 1; `docs/format.md` describes the bytes, a test compares).
+//!
+//! One header of 16 bytes with optional fields serves the three layouts of N3 (decision 14): a plain pair of 8-byte key and 8-byte value
+//! takes exactly 32 bytes, half a cache line.
+//!
+//! Validity is the checksum (decision 3): there is no commit word to write last, so a write costs one flush and one fence. The checksum is
+//! seeded with the segment's generation and the entry's offset, so that neither old bytes nor a value that imitates an entry pass for one.
+//! The DEAD mark lies outside it.
+
+use crate::crc;
+
+/// Alignment and unit of size of entries.
+pub const ALIGN: u64 = 8;
+/// Size of the fixed header.
+pub const HEADER_BYTES: u64 = 16;
+/// Smallest entry: the unit of garbage accounting (P3).
+pub const MIN_BYTES: u64 = 32;
+/// Longest key.
+pub const MAX_KEY_BYTES: usize = 65_536;
+/// Longest value.
+pub const MAX_VALUE_BYTES: usize = 512 << 20;
+/// Most members of one batch.
+pub const MAX_BATCH: usize = (1 << 28) - 1;
+
+/// Key and value size that need no length word.
+pub const PLAIN_BYTES: usize = 8;
+
+/// Bit offsets inside the first header word.
+pub mod word0 {
+    /// First bit of the flags byte.
+    pub const FLAGS_SHIFT: u32 = 32;
+    /// First bit of the parent-generation tag.
+    pub const PARENT_GENERATION_SHIFT: u32 = 40;
+    /// First bit of the low part of `h_addr`.
+    pub const LINK_LOW_SHIFT: u32 = 48;
+}
+
+/// Flag bits of the header.
+pub mod flag {
+    /// Mask of the operation.
+    pub const OP_MASK: u8 = 0b11;
+    /// The entry is dead: outside the checksum.
+    pub const DEAD: u8 = 1 << 2;
+    /// A length word follows.
+    pub const LEN: u8 = 1 << 3;
+    /// An extension word follows.
+    pub const EXT: u8 = 1 << 4;
+    /// All bits that format version 1 knows.
+    pub const KNOWN: u8 = OP_MASK | DEAD | LEN | EXT;
+}
+
+/// Bits of the extension word's field mask.
+pub mod ext {
+    /// A keyspace word follows.
+    pub const KEYSPACE: u8 = 1;
+    /// An expiry word follows.
+    pub const EXPIRY: u8 = 2;
+    /// A full version follows (copies whose version does not fit the segment's base).
+    pub const VERSION: u8 = 4;
+    /// A shortcut word follows.
+    pub const SHORTCUT: u8 = 8;
+    /// All fields that format version 1 knows.
+    pub const KNOWN: u8 = KEYSPACE | EXPIRY | VERSION | SHORTCUT;
+    /// First bit of the batch size.
+    pub const BATCH_SIZE_SHIFT: u32 = 8;
+    /// First bit of the member index.
+    pub const BATCH_INDEX_SHIFT: u32 = 36;
+    /// Mask of either.
+    pub const BATCH_MASK: u64 = (1 << 28) - 1;
+}
+
+const DEAD_BIT: u64 = (flag::DEAD as u64) << word0::FLAGS_SHIFT;
+const CRC_MASK: u64 = 0xffff_ffff;
+
+/// What an entry records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// The key is gone.
+    Delete = 1,
+    /// The key had an entry before.
+    Update = 2,
+    /// The key is new.
+    Insert = 3,
+}
+
+/// A batch's tag on one member: the batch id is the entry's version minus `index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchTag {
+    /// Members of the batch.
+    pub size: u32,
+    /// This member's position.
+    pub index: u32,
+}
+
+/// What identifies the place an entry is written to.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Generation of the segment.
+    pub generation: u64,
+    /// Base version of the segment.
+    pub base_version: u64,
+    /// Keyspace of the segment.
+    pub keyspace: u32,
+    /// Byte offset of the entry in its pool.
+    pub offset: u64,
+}
+
+/// All that an entry holds, before it has a place.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// Operation.
+    pub op: Op,
+    /// Key.
+    pub key: &'a [u8],
+    /// Value (empty for a delete).
+    pub value: &'a [u8],
+    /// Version.
+    pub version: u64,
+    /// Reference to the key's previous entry, or 0.
+    pub parent: u64,
+    /// Low byte of the generation of the parent's segment.
+    pub parent_generation: u8,
+    /// Keyspace.
+    pub keyspace: u32,
+    /// Expiry in milliseconds since the epoch, or 0.
+    pub expiry_ms: u64,
+    /// Batch membership.
+    pub batch: Option<BatchTag>,
+}
+
+impl Parts<'static> {
+    /// An insert of nothing: a base for struct updates.
+    pub const EMPTY: Parts<'static> = Parts {
+        op: Op::Insert,
+        key: &[],
+        value: &[],
+        version: 0,
+        parent: 0,
+        parent_generation: 0,
+        keyspace: 0,
+        expiry_ms: 0,
+        batch: None,
+    };
+}
+
+/// Whether `version` can be expressed in a segment with this base.
+#[inline(always)]
+pub fn version_fits(base_version: u64, version: u64) -> bool {
+    version >= base_version && version - base_version <= u64::from(u32::MAX)
+}
+
+/// The words before the key: header, extension, lengths.
+pub struct Head {
+    words: [u64; 8],
+    len: usize,
+}
+
+impl Head {
+    /// The words.
+    #[inline(always)]
+    pub fn words(&self) -> &[u64] {
+        &self.words[..self.len]
+    }
+
+    #[inline(always)]
+    fn push(&mut self, word: u64) {
+        self.words[self.len] = word;
+        self.len += 1;
+    }
+}
+
+impl Parts<'_> {
+    #[inline(always)]
+    fn needs_len(&self) -> bool {
+        let plain_value = if self.op == Op::Delete { 0 } else { PLAIN_BYTES };
+        self.key.len() != PLAIN_BYTES || self.value.len() != plain_value
+    }
+
+    /// Extension fields that this entry needs in a segment of `segment_keyspace` whose base is `base_version`.
+    #[inline(always)]
+    fn ext_mask(&self, segment_keyspace: u32, base_version: u64) -> u8 {
+        let mut mask = 0;
+        if self.keyspace != segment_keyspace {
+            mask |= ext::KEYSPACE;
+        }
+        if self.expiry_ms != 0 {
+            mask |= ext::EXPIRY;
+        }
+        if !version_fits(base_version, self.version) {
+            mask |= ext::VERSION;
+        }
+        mask
+    }
+
+    /// Size of the entry in bytes, padding included, in such a segment.
+    #[inline(always)]
+    pub fn size(&self, segment_keyspace: u32, base_version: u64) -> u64 {
+        let mask = self.ext_mask(segment_keyspace, base_version);
+        let mut bytes = HEADER_BYTES;
+        if mask != 0 || self.batch.is_some() {
+            bytes += 8 + 8 * u64::from(mask.count_ones());
+        }
+        if self.needs_len() {
+            bytes += 8;
+        }
+        bytes += (self.key.len() + self.value.len()) as u64;
+        bytes.next_multiple_of(ALIGN).max(MIN_BYTES)
+    }
+
+    /// An upper bound of [`Parts::size`] wherever the entry goes.
+    #[inline(always)]
+    pub fn max_size(&self) -> u64 {
+        HEADER_BYTES + 8 * 5 + 8 + (self.key.len() + self.value.len()).next_multiple_of(8) as u64
+    }
+
+    /// The entry as its four words, if it is a plain 8-byte pair without extension: the hot path.
+    #[inline(always)]
+    pub fn encode_plain(&self, place: &Place) -> Option<[u64; 4]> {
+        let key = u64::from_le_bytes(self.key.try_into().ok()?);
+        let value = u64::from_le_bytes(self.value.try_into().ok()?);
+        if self.op == Op::Delete || self.batch.is_some() || self.ext_mask(place.keyspace, place.base_version) != 0 {
+            return None;
+        }
+        let mut words = [0, 0, key, value];
+        (words[0], words[1]) = self.header(self.op as u8, place);
+        words[0] |= u64::from(crc::words(seed(place), &words));
+        Some(words)
+    }
+
+    /// Header, extension and lengths, with the checksum over everything filled in.
+    pub fn encode_head(&self, place: &Place) -> Head {
+        let mask = self.ext_mask(place.keyspace, place.base_version);
+        let mut flags = self.op as u8;
+        if mask != 0 || self.batch.is_some() {
+            flags |= flag::EXT;
+        }
+        if self.needs_len() {
+            flags |= flag::LEN;
+        }
+        let mut head = Head { words: [0; 8], len: 0 };
+        let (first, second) = self.header(flags, place);
+        head.push(first);
+        head.push(second);
+        if flags & flag::EXT != 0 {
+            self.push_ext(mask, &mut head);
+        }
+        if flags & flag::LEN != 0 {
+            head.push(self.key.len() as u64 | (self.value.len() as u64) << 32);
+        }
+        let state = crc::words(seed(place), head.words());
+        let state = crc::bytes(crc::bytes(state, self.key), self.value);
+        head.words[0] |= u64::from(state);
+        head
+    }
+
+    #[inline(always)]
+    fn header(&self, flags: u8, place: &Place) -> (u64, u64) {
+        let link = self.parent & crate::address::LINK_MASK;
+        let delta = if version_fits(place.base_version, self.version) { self.version - place.base_version } else { 0 };
+        let first = u64::from(flags) << word0::FLAGS_SHIFT
+            | u64::from(self.parent_generation) << word0::PARENT_GENERATION_SHIFT
+            | link << word0::LINK_LOW_SHIFT;
+        (first, link >> 16 | delta << 32)
+    }
+
+    fn push_ext(&self, mask: u8, head: &mut Head) {
+        let batch = self.batch.map_or(0, |tag| {
+            u64::from(tag.size) << ext::BATCH_SIZE_SHIFT | u64::from(tag.index) << ext::BATCH_INDEX_SHIFT
+        });
+        head.push(u64::from(mask) | batch);
+        if mask & ext::KEYSPACE != 0 {
+            head.push(u64::from(self.keyspace));
+        }
+        if mask & ext::EXPIRY != 0 {
+            head.push(self.expiry_ms);
+        }
+        if mask & ext::VERSION != 0 {
+            head.push(self.version);
+        }
+    }
+}
+
+#[inline(always)]
+fn seed(place: &Place) -> u32 {
+    (place.generation as u32) ^ (place.generation >> 32) as u32 ^ (place.offset >> 3) as u32
+}
+
+/// A decoded entry that borrows from the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryView<'a> {
+    /// First header word, checksum included.
+    first: u64,
+    second: u64,
+    ext: u64,
+    fields: [u64; 4],
+    /// The key.
+    pub key: &'a [u8],
+    /// The value; empty for a delete.
+    pub value: &'a [u8],
+    /// Bytes from the entry's start to the next possible entry.
+    pub size: u64,
+    head_bytes: usize,
+}
+
+/// Why bytes are not an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// All zero where the operation would be: never written.
+    Empty,
+    /// Unknown flags, impossible lengths, or past the end.
+    Malformed,
+    /// The checksum does not match.
+    Checksum,
+}
+
+impl<'a> EntryView<'a> {
+    /// Decodes the entry at the start of `bytes` without verifying its checksum.
+    ///
+    /// For references that come from the index: those were verified when they were installed.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<EntryView<'a>, Invalid> {
+        let first = word(bytes, 0).ok_or(Invalid::Malformed)?;
+        let flags = (first >> word0::FLAGS_SHIFT) as u8;
+        if flags & flag::OP_MASK == 0 {
+            return Err(if first == 0 { Invalid::Empty } else { Invalid::Malformed });
+        }
+        let second = word(bytes, 8).ok_or(Invalid::Malformed)?;
+        let mut view =
+            EntryView { first, second, ext: 0, fields: [0; 4], key: &[], value: &[], size: 0, head_bytes: HEADER_BYTES as usize };
+        let value_len = if view.op() == Op::Delete { 0 } else { PLAIN_BYTES };
+        let (key_len, value_len) =
+            if flags & (flag::LEN | flag::EXT) == 0 { (PLAIN_BYTES, value_len) } else { view.parse_optional(bytes, flags, value_len)? };
+        if flags & !flag::KNOWN != 0 {
+            return Err(Invalid::Malformed);
+        }
+        let (head, rest) = bytes.split_at_checked(view.head_bytes).ok_or(Invalid::Malformed)?;
+        let (key, rest) = rest.split_at_checked(key_len).ok_or(Invalid::Malformed)?;
+        view.key = key;
+        view.value = rest.get(..value_len).ok_or(Invalid::Malformed)?;
+        view.size = ((head.len() + key_len + value_len) as u64).next_multiple_of(ALIGN).max(MIN_BYTES);
+        Ok(view)
+    }
+
+    fn parse_optional(&mut self, bytes: &[u8], flags: u8, plain_value: usize) -> Result<(usize, usize), Invalid> {
+        let mut next = || {
+            let word = word(bytes, self.head_bytes).ok_or(Invalid::Malformed);
+            self.head_bytes += 8;
+            word
+        };
+        if flags & flag::EXT != 0 {
+            self.ext = next()?;
+            let mask = self.ext as u8;
+            if mask & !ext::KNOWN != 0 {
+                return Err(Invalid::Malformed);
+            }
+            for (bit, field) in self.fields.iter_mut().enumerate() {
+                if mask & 1 << bit != 0 {
+                    *field = next()?;
+                }
+            }
+        }
+        if flags & flag::LEN == 0 {
+            return Ok((PLAIN_BYTES, plain_value));
+        }
+        let lengths = next()?;
+        let (key_len, value_len) = ((lengths & 0xffff_ffff) as usize, (lengths >> 32) as usize);
+        if key_len == 0 || key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
+            return Err(Invalid::Malformed);
+        }
+        Ok((key_len, value_len))
+    }
+
+    /// Decodes the entry and verifies its checksum against its place.
+    #[inline]
+    pub fn verify(bytes: &'a [u8], generation: u64, offset: u64) -> Result<EntryView<'a>, Invalid> {
+        let view = Self::parse(bytes)?;
+        let place = Place { generation, base_version: 0, keyspace: 0, offset };
+        let masked = view.first & !(CRC_MASK | DEAD_BIT);
+        let state = if view.head_bytes == HEADER_BYTES as usize && view.key.len() == 8 && view.value.len() == 8 {
+            // The plain pair in one call.
+            let (key, value) = (word(view.key, 0).unwrap_or(0), word(view.value, 0).unwrap_or(0));
+            crc::words(seed(&place), &[masked, view.second, key, value])
+        } else {
+            let state = crc::words(seed(&place), &[masked, view.second]);
+            let state = crc::bytes(state, &bytes[HEADER_BYTES as usize..view.head_bytes]);
+            crc::bytes(crc::bytes(state, view.key), view.value)
+        };
+        if u64::from(state) == view.first & CRC_MASK { Ok(view) } else { Err(Invalid::Checksum) }
+    }
+
+    /// The operation.
+    #[inline(always)]
+    pub fn op(&self) -> Op {
+        match (self.first >> word0::FLAGS_SHIFT) as u8 & flag::OP_MASK {
+            1 => Op::Delete,
+            2 => Op::Update,
+            _ => Op::Insert,
+        }
+    }
+
+    /// Whether the collector or recovery marked it dead.
+    #[inline(always)]
+    pub fn is_dead(&self) -> bool {
+        self.first & DEAD_BIT != 0
+    }
+
+    /// The link to the key's previous entry (a reference without size tag), or 0.
+    #[inline(always)]
+    pub fn parent(&self) -> u64 {
+        (self.first >> word0::LINK_LOW_SHIFT | self.second << 16) & crate::address::LINK_MASK
+    }
+
+    /// Low byte of the generation of the parent's segment when the link was made.
+    pub fn parent_generation(&self) -> u8 {
+        (self.first >> word0::PARENT_GENERATION_SHIFT) as u8
+    }
+
+    /// The version, given the segment's base.
+    #[inline(always)]
+    pub fn version(&self, base_version: u64) -> u64 {
+        if self.ext as u8 & ext::VERSION != 0 { self.fields[2] } else { base_version + (self.second >> 32) }
+    }
+
+    /// The keyspace, given the segment's.
+    #[inline(always)]
+    pub fn keyspace(&self, segment_keyspace: u32) -> u32 {
+        if self.ext as u8 & ext::KEYSPACE != 0 { self.fields[0] as u32 } else { segment_keyspace }
+    }
+
+    /// Expiry in milliseconds since the epoch, or 0.
+    #[inline(always)]
+    pub fn expiry_ms(&self) -> u64 {
+        self.fields[1]
+    }
+
+    /// Batch membership.
+    #[inline(always)]
+    pub fn batch(&self) -> Option<BatchTag> {
+        let size = (self.ext >> ext::BATCH_SIZE_SHIFT & ext::BATCH_MASK) as u32;
+        (size != 0).then(|| BatchTag { size, index: (self.ext >> ext::BATCH_INDEX_SHIFT & ext::BATCH_MASK) as u32 })
+    }
+
+    /// The first header word with the DEAD mark set: what a collector stores to mark the entry.
+    pub fn dead_word(&self) -> u64 {
+        self.first | DEAD_BIT
+    }
+}
+
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8).map(|slice| u64::from_le_bytes(slice.try_into().expect("a slice of 8 bytes")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+use super::*;
+use proptest::prelude::*;
+
+fn image(parts: &Parts<'_>, place: &Place) -> Vec<u8> {
+    let head = parts.encode_head(place);
+    let mut bytes: Vec<u8> = head.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend_from_slice(parts.key);
+    bytes.extend_from_slice(parts.value);
+    bytes.resize(parts.size(place.keyspace, place.base_version) as usize, 0);
+    bytes
+}
+
+const PLACE: Place = Place { generation: 0x1234_5678_9abc_def1, base_version: 1000, keyspace: 3, offset: 4096 };
+
+#[test]
+fn a_plain_pair_takes_32_bytes_and_both_encoders_agree() {
+    let parts = Parts { key: b"12345678", value: b"abcdefgh", version: 1007, keyspace: 3, parent: 0x20_0123_4567_89ab, ..Parts::EMPTY };
+    assert_eq!(parts.size(3, 1000), 32);
+    let words = parts.encode_plain(&PLACE).unwrap();
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(bytes, image(&parts, &PLACE));
+    let batch = Parts { batch: Some(BatchTag { size: 16, index: 3 }), ..parts };
+    assert_eq!(batch.size(3, 1000), 40);
+}
+
+#[test]
+fn zeros_are_empty_and_short_input_is_malformed() {
+    assert_eq!(EntryView::parse(&[0; 64]).unwrap_err(), Invalid::Empty);
+    assert_eq!(EntryView::parse(&[]).unwrap_err(), Invalid::Malformed);
+    let parts = Parts { key: b"key", value: b"value", version: 1000, keyspace: 3, ..Parts::EMPTY };
+    let bytes = image(&parts, &PLACE);
+    for cut in 0..24 + 8 {
+        assert!(EntryView::verify(&bytes[..cut], PLACE.generation, PLACE.offset).is_err(), "cut at {cut}");
+    }
+}
+
+#[test]
+fn the_dead_mark_is_outside_the_checksum() {
+    let parts = Parts { key: b"12345678", value: b"abcdefgh", version: 1007, keyspace: 3, ..Parts::EMPTY };
+    let mut bytes = image(&parts, &PLACE);
+    let dead = EntryView::parse(&bytes).unwrap().dead_word();
+    bytes[..8].copy_from_slice(&dead.to_le_bytes());
+    let view = EntryView::verify(&bytes, PLACE.generation, PLACE.offset).unwrap();
+    assert!(view.is_dead());
+}
+
+#[test]
+fn another_generation_or_place_does_not_verify() {
+    let parts = Parts { key: b"12345678", value: b"abcdefgh", version: 1007, keyspace: 3, ..Parts::EMPTY };
+    let bytes = image(&parts, &PLACE);
+    assert!(EntryView::verify(&bytes, PLACE.generation, PLACE.offset).is_ok());
+    assert_eq!(EntryView::verify(&bytes, PLACE.generation ^ 1, PLACE.offset).unwrap_err(), Invalid::Checksum);
+    assert_eq!(EntryView::verify(&bytes, PLACE.generation, PLACE.offset + 8).unwrap_err(), Invalid::Checksum);
+}
+
+proptest! {
+    #[test]
+    fn round_trip(
+        key in prop::collection::vec(any::<u8>(), 1..40),
+        value in prop::collection::vec(any::<u8>(), 0..200),
+        delete: bool,
+        version in 0u64..1 << 50,
+        parent in 0u64..1 << 48,
+        tag: u8,
+        keyspace in 0u32..5,
+        expiry_ms in prop_oneof![Just(0u64), any::<u64>()],
+        batch in prop::option::of((1u32..1 << 28, 0u32..1 << 28)),
+    ) {
+        let value = if delete { Vec::new() } else { value };
+        let parts = Parts {
+            op: if delete { Op::Delete } else { Op::Update },
+            key: &key, value: &value, version, parent, parent_generation: tag, keyspace, expiry_ms,
+            batch: batch.map(|(size, index)| BatchTag { size, index }),
+        };
+        let mut bytes = image(&parts, &PLACE);
+        prop_assert!(bytes.len() as u64 <= parts.max_size().max(MIN_BYTES));
+        prop_assert!(bytes.len() as u64 >= MIN_BYTES && bytes.len() % 8 == 0);
+        bytes.extend_from_slice(&[0xaa; 16]);
+        let view = EntryView::verify(&bytes, PLACE.generation, PLACE.offset).unwrap();
+        prop_assert_eq!(view.key, &key[..]);
+        prop_assert_eq!(view.value, &value[..]);
+        prop_assert_eq!(view.op(), parts.op);
+        prop_assert_eq!(view.version(PLACE.base_version), version);
+        prop_assert_eq!(view.parent(), parent);
+        prop_assert_eq!(view.parent_generation(), tag);
+        prop_assert_eq!(view.keyspace(PLACE.keyspace), keyspace);
+        prop_assert_eq!(view.expiry_ms(), expiry_ms);
+        prop_assert_eq!(view.batch(), parts.batch);
+        prop_assert_eq!(view.size as usize, bytes.len() - 16);
+    }
+
+    /// Any single changed bit outside the DEAD mark and the padding is noticed; no input panics.
+    #[test]
+    fn a_flipped_bit_is_noticed(value in prop::collection::vec(any::<u8>(), 0..60), bit in 0usize..640) {
+        let parts = Parts { key: b"a key of some length", value: &value, version: 1234, keyspace: 9, expiry_ms: 77, ..Parts::EMPTY };
+        let mut bytes = image(&parts, &PLACE);
+        let covered = (8 * parts.encode_head(&PLACE).words().len() + parts.key.len() + value.len()) * 8;
+        let bit = bit % covered;
+        prop_assume!(bit != 34);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(EntryView::verify(&bytes, PLACE.generation, PLACE.offset).is_err());
+    }
+
+    #[test]
+    fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = EntryView::verify(&bytes, 1, 8);
+    }
+}

@@ -1,0 +1,43 @@
+//! What can go wrong in the log.
+
+/// A result of the log.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of the log: what, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No free segment is left on any node.
+    #[error(
+        "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or open the store with a larger max-capacity"
+    )]
+    Full {
+        /// Bytes in segments in use.
+        used: u64,
+        /// Bytes the pools may grow to.
+        limit: u64,
+    },
+    /// A sealed segment does not hold what its descriptor says.
+    #[error(
+        "damaged segment {segment} of pool {pool}: {what} (at byte {offset} of the pool); restore the pool from a backup, or open with salvage to keep what is readable"
+    )]
+    Damaged {
+        /// The pool file.
+        pool: String,
+        /// Segment number in the pool.
+        segment: u32,
+        /// Byte offset in the pool.
+        offset: u64,
+        /// What was found.
+        what: String,
+    },
+    /// The system gave no random numbers.
+    #[error("no random number for a segment's generation: {0}; check that the system's random source works")]
+    Random(getrandom::Error),
+    /// What was written could not be made durable.
+    #[error("{0}")]
+    Durability(String),
+    /// The pool layer failed.
+    #[error(transparent)]
+    Pool(#[from] hither_pmem::Error),
+}

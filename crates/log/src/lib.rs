@@ -1,0 +1,44 @@
+//! Nlog (NStore, section III-C to III-E): a log of key–value entries in the pools of all NUMA nodes.
+//!
+//! * [`entry`] is the media format of one entry, [`crc`] its checksum, [`address`] the reference word.
+//! * [`Log`] owns the pools and hands out [`Writer`]s: a thread appends to segments of its own node only (N1), to the
+//!   segment of the key's shard (N2), inside a chunk that no other thread writes, so that entries of two threads never share a line.
+//! * [`replay`] reads segments back after a restart.
+//! * [`version`] orders every write of the store.
+//!
+//! # Thread safety
+//!
+//! Everything is `Send + Sync`. Appends from one thread take one uncontended lock (the writer slot's); reads take none.
+//!
+//! # Invariants
+//!
+//! * L1. A segment's bytes are zero when its descriptor becomes active; afterwards each byte is written at most once,
+//!   except the DEAD bit of an entry (decision 3).
+//! * L2. An entry is valid if and only if its checksum, seeded with the segment's generation and the entry's offset, is right.
+//! * L3. A segment is freed only when every entry in it is dead, no older version of a deleted key could come back (decision 7), a settled
+//!   version that covers its batches is durable (decision 10), and every reader that could hold a reference has left.
+//!
+//! # Crash behaviour
+//!
+//! Open segments may contain holes and one torn entry per thread; replay skips both (decision 1). Sealed segments carry the
+//! number and bytes of their entries, so that a loss there is reported as damage.
+
+pub mod address;
+pub mod crc;
+pub mod entry;
+mod error;
+mod log;
+mod read;
+mod reclaim;
+pub mod replay;
+mod segment;
+pub mod version;
+mod writer;
+
+pub use address::Address;
+pub use entry::{EntryView, Op};
+pub use error::{Error, Result};
+pub use log::{Log, LogOptions, PoolUsage, SegmentPin};
+pub use segment::SegmentState;
+pub use version::VersionClock;
+pub use writer::{Append, Flush, Writer};

@@ -1,0 +1,540 @@
+//! The log over all nodes: pools, writer slots, segment allocation.
+
+use crate::address;
+use crate::entry::Parts;
+use crate::error::{Error, Result};
+use crate::segment::{Chunk, Segment, SegmentState, Tally};
+use crate::version::VersionClock;
+use crate::writer::Slot;
+use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
+use hither_sync::Padded;
+use hither_topology::Topology;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How a log is laid out over threads.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// Shards per node (N2), a power of two.
+    pub shards: usize,
+    /// Writer slots per node.
+    pub slots_per_node: usize,
+    /// Bytes of a chunk; 0: derived from the segment size.
+    pub chunk_bytes: u64,
+    /// Where threads run.
+    pub topology: Arc<Topology>,
+}
+
+/// The log.
+pub struct Log {
+    pub(crate) pools: Vec<NodePool>,
+    /// Base address of each pool: the mapping never moves (address space is reserved for growth).
+    pub(crate) bases: [Base; address::MAX_NODES],
+    pub(crate) slots: Vec<Padded<Slot>>,
+    pub(crate) slots_per_node: usize,
+    shard_mask: u64,
+    topology: Arc<Topology>,
+    /// Where versions come from.
+    pub clock: VersionClock,
+    pub(crate) reclaim: Mutex<()>,
+    /// Raised when a segment was opened: the maintenance thread has something to do.
+    pub(crate) pressure: AtomicBool,
+}
+
+/// A pool's base address.
+#[derive(Clone, Copy)]
+pub(crate) struct Base(pub *const u8);
+
+// SAFETY: the address is only read; the mapping behind it lives as long as the log's pools.
+unsafe impl Send for Base {}
+// SAFETY: as above.
+unsafe impl Sync for Base {}
+
+/// One node's pool and what DRAM knows of its segments.
+pub(crate) struct NodePool {
+    pub node: u32,
+    pub pool: Pool,
+    pub segments: Box<[Segment]>,
+    data_offset: u64,
+    segment_shift: u32,
+    chunk_bytes: u64,
+    active: Vec<Mutex<Active>>,
+    alloc: Mutex<Allocator>,
+    pub segments_reused: AtomicU64,
+}
+
+/// A shard's active segment.
+struct Active {
+    segment: Option<u32>,
+    /// Next byte to hand out, as offset in the pool.
+    tail: u64,
+    end: u64,
+}
+
+/// Free segments of one pool, ascending.
+struct Allocator {
+    free: std::collections::BTreeSet<u32>,
+    /// Segments below this were handed out or freed at least once.
+    count: u32,
+}
+
+/// How a pool is filled.
+#[derive(Clone, Debug, Default)]
+pub struct PoolUsage {
+    /// Node.
+    pub node: u32,
+    /// Segments that exist on media.
+    pub segments: u64,
+    /// Segments that may exist after growth.
+    pub max_segments: u64,
+    /// Free ones among those that exist.
+    pub free: u64,
+    /// Open for appends.
+    pub open: u64,
+    /// Closed or sealed.
+    pub closed: u64,
+    /// Wholly dead, waiting for readers.
+    pub retiring: u64,
+    /// Bytes of entries that count.
+    pub live_bytes: u64,
+    /// Bytes of superseded entries.
+    pub dead_bytes: u64,
+    /// Bytes of tombstones.
+    pub tombstone_bytes: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Entries written into segments in use.
+    pub entries: u64,
+    /// Bytes of entries written into segments in use.
+    pub written_bytes: u64,
+    /// Segments opened again after they had been freed.
+    pub reused: u64,
+    /// Value guards that pin segments.
+    pub pins: u64,
+}
+
+impl Log {
+    /// A log over `pools`, one per node, in node order. Scan the segments ([`crate::replay`]) before the first write.
+    pub fn new(pools: Vec<Pool>, options: &LogOptions, last_version: u64) -> Log {
+        let nodes = pools.len();
+        assert!(nodes <= address::MAX_NODES, "a reference names at most {} nodes", address::MAX_NODES);
+        let shards = options.shards.next_power_of_two();
+        let slots: Vec<_> = (0..nodes * options.slots_per_node).map(|_| Slot::new(shards, nodes)).collect();
+        let mut bases = [Base(std::ptr::null()); address::MAX_NODES];
+        for (base, pool) in bases.iter_mut().zip(&pools) {
+            *base = Base(pool.base());
+        }
+        Log {
+            bases,
+            pools: pools.into_iter().enumerate().map(|(node, pool)| NodePool::new(node as u32, pool, shards, options.chunk_bytes)).collect(),
+            slots,
+            slots_per_node: options.slots_per_node,
+            shard_mask: shards as u64 - 1,
+            topology: options.topology.clone(),
+            clock: VersionClock::after(last_version),
+            reclaim: Mutex::new(()),
+            pressure: AtomicBool::new(false),
+        }
+    }
+
+    /// Number of pools.
+    pub fn nodes(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Shards per node.
+    pub fn shards(&self) -> usize {
+        self.shard_mask as usize + 1
+    }
+
+    /// The pool of a node.
+    pub fn pool(&self, node: usize) -> &Pool {
+        &self.pools[node].pool
+    }
+
+    /// The topology.
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
+    }
+
+    /// Shard of a key with this hash.
+    #[inline(always)]
+    pub fn shard_of(&self, hash: u64) -> usize {
+        // Bits that neither the index's directory (high) nor its tags and latches use.
+        ((hash >> 8) & self.shard_mask) as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn local_node(&self) -> usize {
+        if self.pools.len() == 1 { 0 } else { self.topology.current_node() as usize % self.pools.len() }
+    }
+
+    /// Base version of the segment behind a reference.
+    #[inline(always)]
+    pub fn base_version(&self, node: u32, offset: u64) -> u64 {
+        let pool = &self.pools[node as usize];
+        pool.segments[pool.segment_index(offset)].base_version.load(Ordering::Relaxed)
+    }
+
+    /// Keyspace of the segment behind a reference.
+    #[inline(always)]
+    pub fn segment_keyspace(&self, node: u32, offset: u64) -> u32 {
+        let pool = &self.pools[node as usize];
+        pool.segments[pool.segment_index(offset)].keyspace.load(Ordering::Relaxed)
+    }
+
+    /// Pins the segment behind `reference`, so that it is not reused while the guard lives. Call under an epoch pin with a
+    /// reference that was read from the index under the same pin.
+    pub fn pin_segment(self: &Arc<Self>, reference: u64) -> SegmentPin {
+        let at = address::unpack(reference);
+        let segment = self.pools[at.node as usize].segment_index(at.offset);
+        // SeqCst: the reclaimer draws its epoch stamp after it has seen no pins, and waits for our epoch pin; afterwards it looks again.
+        self.pools[at.node as usize].segments[segment].pins.fetch_add(1, Ordering::SeqCst);
+        SegmentPin { log: self.clone(), node: at.node, segment: segment as u32 }
+    }
+
+    /// How full each pool is. Folds the writer slots first, so that the figures are exact when no writer is active.
+    pub fn usage(&self) -> Vec<PoolUsage> {
+        self.fold_slots(false);
+        self.pools.iter().map(NodePool::usage).collect()
+    }
+
+    /// Bytes of DRAM for segment states and writer slots.
+    pub fn dram_bytes(&self) -> usize {
+        let segments: usize = self.pools.iter().map(|pool| pool.segments.len() * size_of::<Segment>()).sum();
+        segments + self.slots.len() * (size_of::<Padded<Slot>>() + self.shards() * size_of::<Chunk>())
+    }
+}
+
+/// Keeps a segment from being reused.
+pub struct SegmentPin {
+    log: Arc<Log>,
+    node: u32,
+    segment: u32,
+}
+
+impl Drop for SegmentPin {
+    fn drop(&mut self) {
+        self.log.pools[self.node as usize].segments[self.segment as usize].pins.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl NodePool {
+    fn new(node: u32, pool: Pool, shards: usize, chunk_bytes: u64) -> NodePool {
+        let segment_bytes = pool.segment_bytes();
+        let max = pool.max_segments() as usize;
+        let chunk_bytes = if chunk_bytes == 0 { (segment_bytes / 16).clamp(512, 64 << 10) } else { chunk_bytes.min(segment_bytes) };
+        NodePool {
+            node,
+            data_offset: pool.segment_offset(0),
+            segment_shift: segment_bytes.trailing_zeros(),
+            chunk_bytes,
+            segments: zeroed_segments(max),
+            active: (0..shards).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
+            alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() as u32 }),
+            segments_reused: AtomicU64::new(0),
+            pool,
+        }
+    }
+
+    pub fn segment_bytes(&self) -> u64 {
+        1 << self.segment_shift
+    }
+
+    pub fn max_segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    #[inline(always)]
+    pub fn segment_index(&self, offset: u64) -> usize {
+        ((offset - self.data_offset) >> self.segment_shift) as usize
+    }
+
+    /// Size of the entry at `offset`, read from media (its reference has no size tag).
+    #[cold]
+    pub fn entry_size(&self, offset: u64) -> u64 {
+        crate::replay::entry_at(&self.pool, offset).map_or(0, |entry| entry.size)
+    }
+
+    /// Registers a segment as free (at open).
+    pub fn add_free(&self, segment: u32) {
+        self.segments[segment as usize].set_state(SegmentState::Free);
+        self.alloc.lock().free.insert(segment);
+    }
+
+    pub fn free_segments(&self) -> u64 {
+        self.alloc.lock().free.len() as u64
+    }
+
+    fn can_grow_by(&self) -> u64 {
+        u64::from(self.pool.max_segments() - self.pool.segment_count())
+    }
+
+    /// Free segments that deletes may use and puts may not, so that a full store can still be emptied.
+    fn reserve(&self) -> u64 {
+        let max = u64::from(self.pool.max_segments());
+        (max / 64).clamp(1, 8).min(max / 4)
+    }
+
+    /// Counts a chunk's entries into its segment.
+    pub fn give_back(&self, chunk: &Chunk) {
+        if chunk.is_none() {
+            return;
+        }
+        let segment = &self.segments[chunk.segment as usize];
+        segment.absorb(&chunk.tally);
+        segment.open_chunks.fetch_sub(1, Ordering::Release);
+    }
+
+    /// A chunk of the shard's active segment that `parts` fits into; opens a new segment if need be.
+    pub fn take_chunk(&self, log: &Log, shard: usize, parts: &Parts<'_>) -> Result<Chunk> {
+        let mut active = self.active[shard].lock();
+        loop {
+            if let Some(segment) = active.segment {
+                if let Some(chunk) = self.carve(segment, &mut active, parts) {
+                    return Ok(chunk);
+                }
+                self.segments[segment as usize].set_state(SegmentState::Closed);
+                active.segment = None;
+            }
+            let segment = self.open_segments(log, 1, parts, shard as u32)?;
+            *active = Active { segment: Some(segment), tail: self.pool.segment_offset(segment), end: self.segment_end(segment) };
+        }
+    }
+
+    fn carve(&self, index: u32, active: &mut Active, parts: &Parts<'_>) -> Option<Chunk> {
+        let segment = &self.segments[index as usize];
+        let base_version = segment.base_version.load(Ordering::Relaxed);
+        let keyspace = segment.keyspace.load(Ordering::Relaxed);
+        let size = parts.size(keyspace, base_version);
+        let left = active.end - active.tail;
+        if left < size || !crate::entry::version_fits(base_version, parts.version) {
+            return None;
+        }
+        let bytes = size.next_multiple_of(64).max(self.chunk_bytes).min(left);
+        let cursor = active.tail;
+        active.tail += bytes;
+        segment.open_chunks.fetch_add(1, Ordering::Relaxed);
+        Some(Chunk {
+            segment: index,
+            cursor,
+            end: cursor + bytes,
+            generation: segment.generation.load(Ordering::Relaxed),
+            base_version,
+            keyspace,
+            tally: Tally::EMPTY,
+        })
+    }
+
+    /// Makes a half-filled segment the active one of its shard, if the shard has none and there is room behind `tail`.
+    pub fn resume_segment(&self, index: u32, shard: u32, tail: u64) -> bool {
+        let Some(active) = self.active.get(shard as usize) else { return false };
+        let mut active = active.lock();
+        // Whole lines: no line is shared with what was there before the restart.
+        let tail = tail.next_multiple_of(64);
+        let end = self.segment_end(index);
+        if active.segment.is_some() || end.saturating_sub(tail) < self.chunk_bytes {
+            return false;
+        }
+        self.segments[index as usize].set_state(SegmentState::Open);
+        *active = Active { segment: Some(index), tail, end };
+        true
+    }
+
+    fn segment_end(&self, segment: u32) -> u64 {
+        self.pool.segment_offset(segment) + self.segment_bytes()
+    }
+
+    /// Opens a run of segments for one large entry.
+    pub fn open_run(&self, log: &Log, size: u64, keyspace: u32, shard: u32) -> Result<Chunk> {
+        let run_len = size.div_ceil(self.segment_bytes()) as u32;
+        let dummy =
+            Parts { keyspace, version: log.clock.upper_bound(), ..Parts::EMPTY };
+        let index = self.open_segments(log, run_len, &dummy, shard)?;
+        let segment = &self.segments[index as usize];
+        segment.open_chunks.fetch_add(1, Ordering::Relaxed);
+        Ok(Chunk {
+            segment: index,
+            cursor: self.pool.segment_offset(index),
+            end: self.pool.segment_offset(index) + u64::from(run_len) * self.segment_bytes(),
+            generation: segment.generation.load(Ordering::Relaxed),
+            base_version: segment.base_version.load(Ordering::Relaxed),
+            keyspace,
+            tally: Tally::EMPTY,
+        })
+    }
+
+    /// A run is full as soon as its entry is written.
+    pub fn close_run(&self, segment: u32, tally: &Tally) {
+        let state = &self.segments[segment as usize];
+        state.absorb(tally);
+        state.set_state(SegmentState::Closed);
+        state.open_chunks.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Takes `run_len` adjacent free segments, zeroes what was used before (L1) and makes the descriptor active.
+    fn open_segments(&self, log: &Log, run_len: u32, parts: &Parts<'_>, shard: u32) -> Result<u32> {
+        let index = self.allocate(log, run_len, parts.op == crate::Op::Delete)?;
+        match self.activate(log, index, run_len, parts, shard) {
+            Ok(()) => Ok(index),
+            Err(error) => {
+                let mut alloc = self.alloc.lock();
+                alloc.free.extend(index..index + run_len);
+                Err(error)
+            }
+        }
+    }
+
+    fn activate(&self, log: &Log, index: u32, run_len: u32, parts: &Parts<'_>, shard: u32) -> Result<()> {
+        for part in index..index + run_len {
+            if self.segments[part as usize].generation.load(Ordering::Relaxed) != 0 {
+                self.pool.zero_segment(part, 1)?;
+                self.segments_reused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // Threads may hold blocks of versions drawn long ago: the base leaves room below.
+        let base_version = log.clock.upper_bound().saturating_sub(1 << 31);
+        let descriptor = Descriptor {
+            generation: random_generation()?,
+            base_version,
+            owner_epoch: 0,
+            sealed_bytes: 0,
+            keyspace: parts.keyspace,
+            run_len,
+            entries: 0,
+            shard: shard as u16,
+            state: OnMedia::Active,
+            ..Descriptor::default()
+        };
+        // Interior segments of a run have no descriptor of their own, but must be known as used once the run is freed.
+        for part in index + 1..index + run_len {
+            self.pool.commit_descriptor(part, &Descriptor { state: OnMedia::Free, run_len: 1, ..descriptor })?;
+        }
+        self.pool.commit_descriptor(index, &descriptor)?;
+        let segment = &self.segments[index as usize];
+        segment.reset(descriptor.generation, base_version, parts.keyspace, shard, run_len);
+        for part in index + 1..index + run_len {
+            // Interior segments: remembered as used, so that they are zeroed before they are opened again.
+            self.segments[part as usize].reset(descriptor.generation, base_version, parts.keyspace, shard, 0);
+            self.segments[part as usize].set_state(SegmentState::Sealed);
+        }
+        segment.set_state(SegmentState::Open);
+        log.pressure.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Finds `run_len` adjacent free segments, growing the pool within its limit.
+    fn allocate(&self, log: &Log, run_len: u32, for_delete: bool) -> Result<u32> {
+        let mut alloc = self.alloc.lock();
+        loop {
+            let reserve = if for_delete { 0 } else { self.reserve() };
+            let available = alloc.free.len() as u64 + self.can_grow_by();
+            if available >= u64::from(run_len) + reserve
+                && let Some(first) = first_run(&alloc.free, run_len)
+            {
+                for part in first..first + run_len {
+                    alloc.free.remove(&part);
+                }
+                return Ok(first);
+            }
+            let by = self.can_grow_by().min(u64::from(run_len).max(u64::from(alloc.count) / 4).max(1));
+            if by == 0 || available < u64::from(run_len) + reserve {
+                return Err(log.full_error());
+            }
+            let now = self.pool.grow(by)? as u32;
+            let before = alloc.count;
+            alloc.free.extend(before..now);
+            alloc.count = now;
+        }
+    }
+
+    fn usage(&self) -> PoolUsage {
+        let mut usage = PoolUsage {
+            node: self.node,
+            segments: self.pool.segment_count().into(),
+            max_segments: self.pool.max_segments().into(),
+            free: self.free_segments(),
+            reused: self.segments_reused.load(Ordering::Relaxed),
+            ..PoolUsage::default()
+        };
+        for segment in &self.segments[..self.pool.segment_count() as usize] {
+            match segment.state() {
+                SegmentState::Free => continue,
+                SegmentState::Open => usage.open += 1,
+                SegmentState::Closed | SegmentState::Sealed => usage.closed += 1,
+                SegmentState::Retiring => usage.retiring += 1,
+            }
+            if segment.run_len.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            usage.live_bytes += segment.live_bytes();
+            usage.dead_bytes += segment.dead_bytes.load(Ordering::Relaxed);
+            usage.tombstones += u64::from(segment.tombstones.load(Ordering::Relaxed));
+            usage.tombstone_bytes += segment.tombstone_bytes.load(Ordering::Relaxed);
+            usage.entries += u64::from(segment.entries.load(Ordering::Relaxed));
+            usage.written_bytes += segment.written_bytes.load(Ordering::Relaxed);
+            usage.pins += u64::from(segment.pins.load(Ordering::Relaxed));
+        }
+        usage
+    }
+}
+
+impl Log {
+    /// Bytes in segments in use and the growth limit, over all pools.
+    pub(crate) fn full_error(&self) -> Error {
+        let (mut used, mut limit) = (0, 0);
+        for pool in &self.pools {
+            limit += u64::from(pool.pool.max_segments()) * pool.segment_bytes();
+            // The caller may hold the allocator's lock: count states instead of asking it.
+            let free = pool.segments[..pool.pool.segment_count() as usize].iter().filter(|s| s.state() == SegmentState::Free).count() as u64;
+            used += (u64::from(pool.pool.segment_count()) - free) * pool.segment_bytes();
+        }
+        Error::Full { used, limit }
+    }
+}
+
+/// First of `len` adjacent members of `free`.
+fn first_run(free: &std::collections::BTreeSet<u32>, len: u32) -> Option<u32> {
+    let (mut first, mut count) = (0, 0);
+    for &segment in free {
+        if count == 0 || segment != first + count {
+            (first, count) = (segment, 0);
+        }
+        count += 1;
+        if count == len {
+            return Some(first);
+        }
+    }
+    None
+}
+
+/// A generation: random, so that it cannot be foreseen, and never zero, which means "never used".
+fn random_generation() -> Result<u64> {
+    loop {
+        let generation = getrandom::u64().map_err(Error::Random)?;
+        if generation != 0 {
+            return Ok(generation);
+        }
+    }
+}
+
+fn zeroed_segments(count: usize) -> Box<[Segment]> {
+    let zeroed = Box::<[Segment]>::new_zeroed_slice(count);
+    // SAFETY: a segment consists of atomics, for which zero bytes are valid. (Zeroed pages are not touched until used.)
+    unsafe { zeroed.assume_init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_lowest_first() {
+        let free: std::collections::BTreeSet<u32> = [1, 3, 4, 6, 7, 8].into();
+        assert_eq!(first_run(&free, 1), Some(1));
+        assert_eq!(first_run(&free, 2), Some(3));
+        assert_eq!(first_run(&free, 3), Some(6));
+        assert_eq!(first_run(&free, 4), None);
+    }
+}

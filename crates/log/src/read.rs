@@ -1,0 +1,104 @@
+//! Reading entries by reference: one dependent media access per lookup (N4), no lock (N6).
+//!
+//! Callers hold an epoch pin from before they read the reference from an index until they have finished with what is returned here: a segment
+//! is reused only after every such pin has ended (L3).
+
+use crate::address;
+use crate::entry::{EntryView, flag, word0};
+use crate::log::Log;
+
+const PLAIN_MASK: u64 = ((flag::LEN | flag::EXT) as u64) << word0::FLAGS_SHIFT;
+
+impl Log {
+    /// Where the entry behind `reference` starts.
+    #[inline(always)]
+    fn address_of(&self, reference: u64) -> *const u8 {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize];
+        debug_assert!(at.offset + crate::entry::MIN_BYTES <= pool.pool.len_mapped());
+        pool.pool.meter_read(at.offset, crate::entry::MIN_BYTES as usize);
+        self.bases[at.node as usize].0.wrapping_add(at.offset as usize)
+    }
+
+    /// Hints that the entry behind `reference` will be read soon. Harmless for any word.
+    #[inline(always)]
+    pub fn prefetch(&self, reference: u64) {
+        let at = address::unpack(reference);
+        hither_sync::prefetch_read(self.bases[at.node as usize].0.wrapping_add(at.offset as usize));
+    }
+
+    /// The first `N` words of the entry. Every entry has at least four.
+    #[inline(always)]
+    fn words<const N: usize>(&self, reference: u64) -> [u64; N] {
+        const { assert!(N * 8 <= crate::entry::MIN_BYTES as usize) };
+        // SAFETY: references come from the index or from replay, so they point to an entry of at least MIN_BYTES inside the mapping, 8-byte aligned.
+        let words = unsafe { &*self.address_of(reference).cast::<[std::sync::atomic::AtomicU64; N]>() };
+        std::array::from_fn(|i| words[i].load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// The value word of a plain 8-byte pair; `None` for any other layout.
+    #[inline(always)]
+    pub fn plain_value(&self, reference: u64) -> Option<[u8; 8]> {
+        let [first, _, _, value] = self.words(reference);
+        let delete = first >> word0::FLAGS_SHIFT & u64::from(flag::OP_MASK) == 1;
+        (first & PLAIN_MASK == 0 && !delete).then(|| value.to_le_bytes())
+    }
+
+    /// Whether the entry's key is `key`.
+    #[inline(always)]
+    pub fn key_matches(&self, reference: u64, key: &[u8]) -> bool {
+        if let Ok(key) = <[u8; 8]>::try_from(key) {
+            let [first, _, word] = self.words(reference);
+            if first & PLAIN_MASK == 0 {
+                return word == u64::from_le_bytes(key);
+            }
+        }
+        self.entry(reference).key == key
+    }
+
+    /// The entry's expiry, 0 if it has none: one load for entries without extension.
+    #[inline(always)]
+    pub fn expiry_of(&self, reference: u64) -> u64 {
+        let [first] = self.words(reference);
+        if first & (u64::from(flag::EXT) << word0::FLAGS_SHIFT) == 0 { 0 } else { self.entry(reference).expiry_ms() }
+    }
+
+    /// The entry's key.
+    #[inline(always)]
+    pub fn key(&self, reference: u64) -> &[u8] {
+        self.entry(reference).key
+    }
+
+    /// The entry behind `reference`, unverified.
+    #[inline]
+    pub fn entry(&self, reference: u64) -> EntryView<'_> {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize].pool;
+        let entry = crate::replay::entry_at(pool, at.offset).expect("a reference of the index leads to an entry (invariant L3)");
+        pool.meter_read(at.offset, entry.size as usize);
+        entry
+    }
+
+    /// The entry behind `reference` if its checksum is right and its key is `key`: for references of doubtful age.
+    pub fn verified_entry(&self, reference: u64) -> Option<EntryView<'_>> {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize];
+        let segment = pool.segments.get(pool.segment_index(at.offset))?;
+        let generation = segment.generation.load(std::sync::atomic::Ordering::Relaxed);
+        crate::replay::verified_entry_at(&pool.pool, at.offset, generation)
+    }
+
+    /// Version of an entry that was read through `reference`.
+    #[inline(always)]
+    pub fn version_of(&self, reference: u64, entry: &EntryView<'_>) -> u64 {
+        let at = address::unpack(reference);
+        entry.version(self.base_version(at.node, at.offset))
+    }
+
+    /// Keyspace of an entry that was read through `reference`.
+    #[inline(always)]
+    pub fn keyspace_of(&self, reference: u64, entry: &EntryView<'_>) -> u32 {
+        let at = address::unpack(reference);
+        entry.keyspace(self.segment_keyspace(at.node, at.offset))
+    }
+}

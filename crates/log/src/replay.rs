@@ -1,0 +1,249 @@
+//! Reading segments back (N11).
+//!
+//! Replay accepts what a crash can leave and nothing else (decision 1): in a segment that was open, any 8-byte-aligned place may be a hole or a
+//! torn entry, and scanning goes on behind it; a sealed segment must hold exactly the entries that its descriptor counts.
+
+use crate::address;
+use crate::entry::{EntryView, Invalid};
+use crate::error::{Error, Result};
+use crate::log::Log;
+use crate::segment::{SegmentState, Tally};
+use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
+use std::sync::atomic::Ordering;
+
+/// A segment that holds entries, found at open.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentToScan {
+    /// Node of its pool.
+    pub node: u32,
+    /// Number in the pool.
+    pub index: u32,
+    /// What its descriptor says.
+    pub descriptor: Descriptor,
+}
+
+/// What a scan found besides entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanTotals {
+    /// Valid entries, dead ones included.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Places that were neither zero nor a valid entry.
+    pub torn: u64,
+    /// Offset in the pool of the first of them.
+    pub first_torn: u64,
+    /// Offset in the pool behind the last byte that is not zero.
+    pub tail: u64,
+}
+
+/// The bytes of a pool from `offset` to the end of what may belong to one entry there.
+fn tail_of(pool: &Pool, offset: u64, end: u64) -> &[u8] {
+    debug_assert!(end <= pool.len_mapped() && offset <= end);
+    // SAFETY: inside the mapping. Bytes of entries change only by a collector's DEAD mark, an aligned word that is re-read whole.
+    unsafe { std::slice::from_raw_parts(pool.base().add(offset as usize), (end - offset) as usize) }
+}
+
+/// The entry at `offset`, unverified: for references from the index.
+pub fn entry_at(pool: &Pool, offset: u64) -> Option<EntryView<'_>> {
+    EntryView::parse(tail_of(pool, offset, pool.len_mapped())).ok()
+}
+
+/// The entry at `offset` if its checksum is right.
+pub fn verified_entry_at(pool: &Pool, offset: u64, generation: u64) -> Option<EntryView<'_>> {
+    EntryView::verify(tail_of(pool, offset, pool.len_mapped()), generation, offset).ok()
+}
+
+/// Calls `visit(offset, entry)` for every valid entry of a segment (or run) in order of position.
+pub fn scan<'a>(pool: &'a Pool, segment: u32, descriptor: &Descriptor, mut visit: impl FnMut(u64, &EntryView<'a>)) -> ScanTotals {
+    let start = pool.segment_offset(segment);
+    let end = start + u64::from(descriptor.run_len.max(1)) * pool.segment_bytes();
+    let bytes = tail_of(pool, start, end);
+    let mut totals = ScanTotals { tail: start, ..ScanTotals::default() };
+    let mut at = 0usize;
+    let mut in_torn = false;
+    while at + crate::entry::MIN_BYTES as usize <= bytes.len() {
+        match EntryView::verify(&bytes[at..], descriptor.generation, start + at as u64) {
+            Ok(entry) => {
+                totals.entries += 1;
+                totals.bytes += entry.size;
+                visit(start + at as u64, &entry);
+                at += entry.size as usize;
+                totals.tail = start + at as u64;
+                in_torn = false;
+            }
+            Err(Invalid::Empty) => {
+                at = skip_zeros(bytes, at);
+                in_torn = false;
+            }
+            Err(_) => {
+                if !in_torn {
+                    totals.torn += 1;
+                    if totals.first_torn == 0 {
+                        totals.first_torn = start + at as u64;
+                    }
+                }
+                in_torn = true;
+                at += 8;
+                totals.tail = start + at as u64;
+            }
+        }
+        // A run holds one entry: what follows it is not looked at.
+        if descriptor.run_len > 1 && totals.entries == 1 {
+            break;
+        }
+    }
+    totals
+}
+
+/// The next 8-byte-aligned position at or after `at` whose word is not zero.
+fn skip_zeros(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(line) = bytes.get(at..at + 64) {
+        if line.iter().any(|byte| *byte != 0) {
+            break;
+        }
+        at += 64;
+    }
+    while bytes.get(at..at + 8).is_some_and(|word| word == [0; 8]) {
+        at += 8;
+    }
+    at
+}
+
+/// Verifies a scan against the descriptor: sealed segments must be whole.
+pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals) -> Result<()> {
+    let damaged = |what: String| Error::Damaged {
+        pool: pool.path().map_or_else(|| format!("of node {}", segment.node), |path| path.display().to_string()),
+        segment: segment.index,
+        offset: if totals.first_torn != 0 { totals.first_torn } else { pool.segment_offset(segment.index) },
+        what,
+    };
+    let d = &segment.descriptor;
+    if d.state == OnMedia::Sealed && totals.torn > 0 {
+        return Err(damaged(format!("{} places hold neither zeros nor a valid entry", totals.torn)));
+    }
+    if d.state != OnMedia::Active && (totals.entries != u64::from(d.entries) || totals.bytes != d.sealed_bytes) {
+        return Err(damaged(format!(
+            "{} entries of {} bytes were found where {} of {} bytes were sealed",
+            totals.entries, totals.bytes, d.entries, d.sealed_bytes
+        )));
+    }
+    Ok(())
+}
+
+impl Log {
+    /// Reads the segment tables: registers free segments and returns those to scan. Call once, before anything is written.
+    pub fn load_tables(&self) -> Result<Vec<SegmentToScan>> {
+        let mut found = Vec::new();
+        for (node, pool) in self.pools.iter().enumerate() {
+            let count = pool.pool.segment_count() as u32;
+            let mut index = 0;
+            while index < count {
+                let descriptor = pool.pool.descriptor(index)?;
+                let state = &pool.segments[index as usize];
+                let run_len = descriptor.run_len.max(1);
+                state.reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, u32::from(descriptor.shard), run_len);
+                if descriptor.state == OnMedia::Free {
+                    pool.add_free(index);
+                    index += 1;
+                    continue;
+                }
+                found.push(SegmentToScan { node: node as u32, index, descriptor });
+                state.set_state(SegmentState::Sealed);
+                for part in index + 1..(index + run_len).min(count) {
+                    pool.segments[part as usize].reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, 0, 0);
+                    pool.segments[part as usize].set_state(SegmentState::Sealed);
+                }
+                index += run_len;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Scans one segment and counts its entries into the segment's state. Different segments may be scanned in parallel.
+    pub fn scan_segment<'a>(&'a self, segment: &SegmentToScan, mut visit: impl FnMut(u64, u64, &EntryView<'a>)) -> ScanTotals {
+        let pool = &self.pools[segment.node as usize];
+        let mut tally = Tally::EMPTY;
+        let totals = scan(&pool.pool, segment.index, &segment.descriptor, |offset, entry| {
+            let version = entry.version(segment.descriptor.base_version);
+            tally.count(entry.op(), version, entry.size);
+            visit(address::pack(segment.node, offset, entry.size), version, entry);
+        });
+        pool.segments[segment.index as usize].absorb(&tally);
+        totals
+    }
+
+    /// Counts an entry as garbage during recovery, when no writer slot is at hand.
+    pub fn count_dead(&self, reference: u64, size: u64, tombstone: bool) {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize];
+        let segment = &pool.segments[pool.segment_index(at.offset)];
+        segment.dead_bytes.fetch_add(size, Ordering::Relaxed);
+        if tombstone {
+            segment.tombstones.fetch_sub(1, Ordering::Relaxed);
+            segment.tombstone_bytes.fetch_sub(size, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks an entry dead on media (decision 3: outside the checksum) and starts its write-back; a fence or sync must follow.
+    pub fn mark_dead_on_media(&self, reference: u64) {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize].pool;
+        if let Some(entry) = entry_at(pool, at.offset) {
+            pool.store_u64(at.offset, entry.dead_word());
+            pool.flush(at.offset, 8);
+        }
+    }
+
+    /// After recovery: the emptiest segment of each shard that was open goes on being filled behind its last byte; the other open
+    /// ones are sealed as recovered, with what was found in them.
+    pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
+        let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
+        open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));
+        for (segment, totals) in open {
+            let pool = &self.pools[segment.node as usize];
+            if totals.torn > 0 {
+                pool.segments[segment.index as usize].torn.store(true, Ordering::Relaxed);
+            }
+            if segment.descriptor.run_len > 1 || !pool.resume_segment(segment.index, u32::from(segment.descriptor.shard), totals.tail) {
+                pool.segments[segment.index as usize].torn.store(true, Ordering::Relaxed);
+                pool.pool.commit_descriptor(segment.index, &pool.describe(segment.index, OnMedia::Recovered))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a check of one segment found.
+#[derive(Clone, Debug)]
+pub struct CheckedSegment {
+    /// Valid entries.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Torn places.
+    pub torn: u64,
+    /// What is wrong.
+    pub problem: Option<String>,
+}
+
+impl Log {
+    /// Reads every segment in use again and compares it with its descriptor. Run it without writers.
+    pub fn check_segments(&self) -> Result<Vec<CheckedSegment>> {
+        let mut checked = Vec::new();
+        for (node, pool) in self.pools.iter().enumerate() {
+            for index in 0..pool.pool.segment_count() {
+                let state = &pool.segments[index as usize];
+                if state.state() == SegmentState::Free || state.run_len.load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+                let descriptor = pool.pool.descriptor(index)?;
+                let totals = scan(&pool.pool, index, &descriptor, |_, _| {});
+                let segment = SegmentToScan { node: node as u32, index, descriptor };
+                let problem = verify_totals(&pool.pool, &segment, &totals).err().map(|error| error.to_string());
+                checked.push(CheckedSegment { entries: totals.entries, bytes: totals.bytes, torn: totals.torn, problem });
+            }
+        }
+        Ok(checked)
+    }
+}

@@ -1,0 +1,169 @@
+//! What DRAM knows of a segment, and the chunks that writers carve from it.
+
+use crate::entry::{Op, Parts};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// The life of a segment, as DRAM sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SegmentState {
+    /// Not in use; may be opened.
+    Free = 0,
+    /// Chunks are handed out from it.
+    Open = 1,
+    /// Full; some chunk may still be in a writer's hands.
+    Closed = 2,
+    /// Full and its descriptor says what it holds.
+    Sealed = 3,
+    /// Wholly dead; waits for readers to leave.
+    Retiring = 4,
+}
+
+impl SegmentState {
+    fn from_u8(value: u8) -> SegmentState {
+        match value {
+            1 => SegmentState::Open,
+            2 => SegmentState::Closed,
+            3 => SegmentState::Sealed,
+            4 => SegmentState::Retiring,
+            _ => SegmentState::Free,
+        }
+    }
+}
+
+/// One segment's volatile state. All-zero bytes are a free segment.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Segment {
+    pub generation: AtomicU64,
+    pub base_version: AtomicU64,
+    pub keyspace: AtomicU32,
+    pub shard: AtomicU32,
+    pub run_len: AtomicU32,
+    state: AtomicU8,
+    /// A crash left torn bytes in it: it is sealed as recovered, not as whole.
+    pub torn: AtomicBool,
+    /// Chunks in writers' hands.
+    pub open_chunks: AtomicU32,
+    pub entries: AtomicU32,
+    /// Bytes of entries, from chunks that were given back.
+    pub written_bytes: AtomicU64,
+    /// Bytes of dead entries, folded in from the writer slots.
+    pub dead_bytes: AtomicU64,
+    /// Tombstones, and the newest version among them; they count neither as live nor as dead.
+    pub tombstones: AtomicU32,
+    pub tombstone_bytes: AtomicU64,
+    pub newest_tombstone: AtomicU64,
+    /// Oldest version of any entry in it.
+    pub oldest_version: AtomicU64,
+    /// Value guards that point into it.
+    pub pins: AtomicU32,
+    /// Epoch stamp after which nobody can hold a reference into it (state Retiring).
+    pub retire_stamp: AtomicU64,
+}
+
+impl Segment {
+    pub fn state(&self) -> SegmentState {
+        SegmentState::from_u8(self.state.load(Ordering::Acquire))
+    }
+
+    pub fn set_state(&self, state: SegmentState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Takes over what a chunk counted.
+    pub fn absorb(&self, tally: &Tally) {
+        self.entries.fetch_add(tally.entries, Ordering::Relaxed);
+        self.written_bytes.fetch_add(tally.bytes, Ordering::Relaxed);
+        if tally.entries > 0 {
+            self.oldest_version.fetch_min(tally.oldest_version, Ordering::Relaxed);
+        }
+        if tally.tombstones > 0 {
+            self.tombstones.fetch_add(tally.tombstones, Ordering::Relaxed);
+            self.tombstone_bytes.fetch_add(tally.tombstone_bytes, Ordering::Relaxed);
+            self.newest_tombstone.fetch_max(tally.newest_tombstone, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the past, for a new generation.
+    pub fn reset(&self, generation: u64, base_version: u64, keyspace: u32, shard: u32, run_len: u32) {
+        self.generation.store(generation, Ordering::Relaxed);
+        self.base_version.store(base_version, Ordering::Relaxed);
+        self.keyspace.store(keyspace, Ordering::Relaxed);
+        self.shard.store(shard, Ordering::Relaxed);
+        self.run_len.store(run_len, Ordering::Relaxed);
+        for counter in [&self.open_chunks, &self.entries, &self.tombstones, &self.pins] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        for counter in [&self.written_bytes, &self.dead_bytes, &self.tombstone_bytes, &self.newest_tombstone] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.oldest_version.store(u64::MAX, Ordering::Relaxed);
+        self.torn.store(false, Ordering::Relaxed);
+    }
+
+    /// Bytes of entries that are neither dead nor tombstones. Exact once all chunks are back and all slots are folded.
+    pub fn live_bytes(&self) -> u64 {
+        let gone = self.dead_bytes.load(Ordering::Relaxed) + self.tombstone_bytes.load(Ordering::Relaxed);
+        self.written_bytes.load(Ordering::Relaxed).saturating_sub(gone)
+    }
+}
+
+/// What was written into a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    pub entries: u32,
+    pub bytes: u64,
+    pub oldest_version: u64,
+    pub tombstones: u32,
+    pub tombstone_bytes: u64,
+    pub newest_tombstone: u64,
+}
+
+impl Tally {
+    pub const EMPTY: Tally =
+        Tally { entries: 0, bytes: 0, oldest_version: u64::MAX, tombstones: 0, tombstone_bytes: 0, newest_tombstone: 0 };
+
+    #[inline(always)]
+    pub fn count(&mut self, op: Op, version: u64, size: u64) {
+        self.entries += 1;
+        self.bytes += size;
+        self.oldest_version = self.oldest_version.min(version);
+        if op == Op::Delete {
+            self.tombstones += 1;
+            self.tombstone_bytes += size;
+            self.newest_tombstone = self.newest_tombstone.max(version);
+        }
+    }
+}
+
+/// A stretch of a segment that one writer slot fills alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    /// Segment it belongs to; meaningless while `cursor == end == 0`.
+    pub segment: u32,
+    /// Next byte to write, as offset in the pool.
+    pub cursor: u64,
+    /// First byte beyond, as offset in the pool.
+    pub end: u64,
+    pub generation: u64,
+    pub base_version: u64,
+    pub keyspace: u32,
+    pub tally: Tally,
+}
+
+impl Chunk {
+    /// No chunk: nothing fits.
+    pub const NONE: Chunk =
+        Chunk { segment: u32::MAX, cursor: 0, end: 0, generation: 0, base_version: 0, keyspace: 0, tally: Tally::EMPTY };
+
+    pub fn is_none(&self) -> bool {
+        self.segment == u32::MAX
+    }
+
+    /// Whether `parts` fits into the rest.
+    #[inline(always)]
+    pub fn fits(&self, parts: &Parts<'_>, size: u64) -> bool {
+        self.end - self.cursor >= size && crate::entry::version_fits(self.base_version, parts.version)
+    }
+}

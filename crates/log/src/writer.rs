@@ -1,0 +1,307 @@
+//! Appending: the path that every write takes.
+//!
+//! A writer slot belongs to whoever holds its lock; threads are spread over the slots of their node, so that in practice the lock is
+//! uncontended and its line stays in the owner's cache. A slot holds, per shard, a chunk of the shard's active segment, a
+//! block of versions, and counters of what its writes made garbage. The lock is held over one operation, fence included, never over a sync.
+
+use crate::address;
+use crate::entry::{self, Parts, Place};
+use crate::error::Result;
+use crate::log::{Log, NodePool};
+use crate::segment::{Chunk, Tally};
+use crate::version::VersionBlock;
+use hither_sync::Padded;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a slot's lock protects.
+pub(crate) struct SlotState {
+    pub block: VersionBlock,
+    /// By shard.
+    pub chunks: Box<[Chunk]>,
+    /// Bytes made garbage since the last fold, by node and segment; allocated on first use.
+    pub dead: Vec<Box<[u32]>>,
+    /// Ranges written without a flush, by node: (offset, bytes).
+    pub dirty: Vec<Vec<(u64, u64)>>,
+}
+
+pub(crate) struct Slot {
+    locked: AtomicBool,
+    state: UnsafeCell<SlotState>,
+}
+
+// SAFETY: `state` is reached only through `SlotGuard`, which holds `locked`.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    pub fn new(shards: usize, nodes: usize) -> Padded<Slot> {
+        Padded(Slot {
+            locked: AtomicBool::new(false),
+            state: UnsafeCell::new(SlotState {
+                block: VersionBlock::default(),
+                chunks: vec![Chunk::NONE; shards].into_boxed_slice(),
+                dead: (0..nodes).map(|_| Box::default()).collect(),
+                dirty: vec![Vec::new(); nodes],
+            }),
+        })
+    }
+
+    #[inline(always)]
+    pub fn lock(&self) -> SlotGuard<'_> {
+        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow();
+        }
+        SlotGuard { slot: self }
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        let mut spins = 0u32;
+        while self.locked.load(Ordering::Relaxed)
+            || self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            spins += 1;
+            if spins < 128 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+pub(crate) struct SlotGuard<'a> {
+    slot: &'a Slot,
+}
+
+impl std::ops::Deref for SlotGuard<'_> {
+    type Target = SlotState;
+    #[inline(always)]
+    fn deref(&self) -> &SlotState {
+        // SAFETY: the guard holds the slot's lock.
+        unsafe { &*self.slot.state.get() }
+    }
+}
+
+impl std::ops::DerefMut for SlotGuard<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut SlotState {
+        // SAFETY: the guard holds the slot's lock, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.slot.state.get() }
+    }
+}
+
+impl Drop for SlotGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.slot.locked.store(false, Ordering::Release);
+    }
+}
+
+/// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`).
+pub struct Writer<'a> {
+    log: &'a Log,
+    pool: &'a NodePool,
+    slot: SlotGuard<'a>,
+}
+
+/// When an appended entry's lines are written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// At once; a fence must follow.
+    Now,
+    /// By the caller, with [`Writer::flush_range`] (batches: each line once).
+    ByCaller,
+    /// Later: the range is remembered for [`Log::flush_dirty`].
+    Later,
+}
+
+/// How an entry is to be appended.
+#[derive(Clone, Copy, Debug)]
+pub struct Append {
+    /// Hash of the key: decides the shard.
+    pub hash: u64,
+    /// When its lines are written back.
+    pub flush: Flush,
+}
+
+impl Log {
+    /// Writes back everything that was appended with [`Flush::Later`] by writer sections that have ended, and fences.
+    pub fn flush_dirty(&self) {
+        for slot in &self.slots {
+            let dirty: Vec<_> = slot.lock().dirty.iter_mut().map(std::mem::take).collect();
+            for (pool, ranges) in self.pools.iter().zip(dirty) {
+                for (offset, bytes) in ranges {
+                    pool.pool.flush(offset, bytes as usize);
+                }
+            }
+        }
+        for pool in &self.pools {
+            pool.pool.fence();
+        }
+    }
+
+    /// A writer on the current thread's node.
+    #[inline(always)]
+    pub fn writer(&self) -> Writer<'_> {
+        let node = self.local_node();
+        self.writer_on(node)
+    }
+
+    /// A writer on a given node.
+    #[inline(always)]
+    pub fn writer_on(&self, node: usize) -> Writer<'_> {
+        let slot = &self.slots[node * self.slots_per_node + hither_sync::epoch::thread_number() % self.slots_per_node];
+        Writer { log: self, pool: &self.pools[node], slot: slot.lock() }
+    }
+}
+
+impl Writer<'_> {
+    /// `count` consecutive new versions above `last`; the first of them.
+    #[inline(always)]
+    pub fn draw_versions(&mut self, last: u64, count: u64) -> u64 {
+        self.log.clock.draw(&mut self.slot.block, last, count)
+    }
+
+    /// Appends an entry and starts its write-back; returns its reference. Not durable before [`Writer::fence`] (or a sync).
+    ///
+    /// O(size). Fails only if no segment can be had, with nothing written.
+    #[inline(always)]
+    pub fn append(&mut self, parts: &Parts<'_>, how: Append) -> Result<u64> {
+        let shard = self.log.shard_of(how.hash);
+        let chunk = &mut self.slot.chunks[shard];
+        let place =
+            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        if chunk.end - chunk.cursor >= entry::MIN_BYTES
+            && let Some(words) = parts.encode_plain(&place)
+        {
+            let offset = chunk.cursor;
+            chunk.cursor += entry::MIN_BYTES;
+            chunk.tally.count(parts.op, parts.version, entry::MIN_BYTES);
+            // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
+            unsafe { self.pool.pool.write_words(offset, &words) };
+            self.finish(offset, entry::MIN_BYTES, how.flush);
+            return Ok(address::pack(self.pool.node, offset, entry::MIN_BYTES));
+        }
+        self.append_any(parts, shard, how)
+    }
+
+    #[inline(never)]
+    fn append_any(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
+        if parts.max_size() > self.pool.segment_bytes() {
+            return self.append_run(parts, shard, how);
+        }
+        let mut size = parts.size(self.slot.chunks[shard].keyspace, self.slot.chunks[shard].base_version);
+        if !self.slot.chunks[shard].fits(parts, size) {
+            self.refill(parts, shard)?;
+            size = parts.size(self.slot.chunks[shard].keyspace, self.slot.chunks[shard].base_version);
+        }
+        let chunk = &mut self.slot.chunks[shard];
+        debug_assert!(chunk.end - chunk.cursor >= size, "a refilled chunk holds the entry");
+        let place =
+            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        chunk.cursor += size;
+        chunk.tally.count(parts.op, parts.version, size);
+        self.write_entry(parts, &place, size, how.flush);
+        Ok(address::pack(self.pool.node, place.offset, size))
+    }
+
+    /// A value too large for a segment gets a run of segments of its own.
+    fn append_run(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
+        let run = self.pool.open_run(self.log, parts.max_size(), parts.keyspace, shard as u32)?;
+        let size = parts.size(run.keyspace, run.base_version);
+        let place = Place { generation: run.generation, base_version: run.base_version, keyspace: run.keyspace, offset: run.cursor };
+        self.write_entry(parts, &place, size, how.flush);
+        let mut tally = Tally::EMPTY;
+        tally.count(parts.op, parts.version, size);
+        self.pool.close_run(run.segment, &tally);
+        Ok(address::pack(self.pool.node, place.offset, size))
+    }
+
+    fn write_entry(&mut self, parts: &Parts<'_>, place: &Place, size: u64, flush: Flush) {
+        let head = parts.encode_head(place);
+        let key_at = place.offset + 8 * head.words().len() as u64;
+        let pool = &self.pool.pool;
+        // SAFETY: [offset, offset + size) was reserved for this entry, inside an active segment, and never written before.
+        unsafe {
+            pool.write_words(place.offset, head.words());
+            pool.write(key_at, parts.key);
+            pool.write(key_at + parts.key.len() as u64, parts.value);
+        }
+        self.finish(place.offset, size, flush);
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, offset: u64, size: u64, flush: Flush) {
+        match flush {
+            Flush::Now => self.pool.pool.flush(offset, size as usize),
+            Flush::ByCaller => {}
+            Flush::Later if self.pool.pool.needs_flush() => self.remember_dirty(offset, size),
+            Flush::Later => {}
+        }
+    }
+
+    /// Starts the write-back of a range of this writer's pool.
+    pub fn flush_range(&self, offset: u64, bytes: u64) {
+        self.pool.pool.flush(offset, bytes as usize);
+    }
+
+    #[cold]
+    fn remember_dirty(&mut self, offset: u64, size: u64) {
+        let dirty = &mut self.slot.dirty[self.pool.node as usize];
+        match dirty.last_mut() {
+            Some((start, len)) if *start + *len == offset => *len += size,
+            _ => dirty.push((offset, size)),
+        }
+    }
+
+    /// Gives the shard's chunk back and takes one that `parts` fits into.
+    #[cold]
+    #[inline(never)]
+    fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<()> {
+        let chunk = std::mem::replace(&mut self.slot.chunks[shard], Chunk::NONE);
+        self.pool.give_back(&chunk);
+        self.slot.chunks[shard] = self.pool.take_chunk(self.log, shard, parts)?;
+        Ok(())
+    }
+
+    /// Orders everything appended with `flush` before whatever follows: the one fence of a write.
+    #[inline(always)]
+    pub fn fence(&self) {
+        self.pool.pool.fence();
+    }
+
+    /// Notes that the entry behind `reference` is garbage: no media is touched (P2).
+    #[inline(always)]
+    pub fn mark_dead(&mut self, reference: u64) {
+        let at = address::unpack(reference);
+        let pool = &self.log.pools[at.node as usize];
+        let size = address::tagged_size(reference).unwrap_or_else(|| pool.entry_size(at.offset)) as u32;
+        let segment = pool.segment_index(at.offset);
+        let dead = &mut self.slot.dead[at.node as usize];
+        match dead.get_mut(segment) {
+            Some(bytes) => *bytes += size,
+            None => {
+                *dead = vec![0; pool.max_segments()].into_boxed_slice();
+                dead[segment] += size;
+            }
+        }
+    }
+
+    /// Node whose pool this writer appends to.
+    pub fn node(&self) -> u32 {
+        self.pool.node
+    }
+
+    /// Low byte of the generation of the segment behind `reference` (for the parent tag), 0 if there is none.
+    #[inline(always)]
+    pub fn generation_tag(&self, reference: u64) -> u8 {
+        if reference == 0 {
+            return 0;
+        }
+        let at = address::unpack(reference);
+        let pool = &self.log.pools[at.node as usize];
+        pool.segments[pool.segment_index(at.offset)].generation.load(Ordering::Relaxed) as u8
+    }
+}
+

@@ -1,0 +1,223 @@
+//! What can go wrong with a pool: every variant says what, where, and what to do.
+//!
+//! After [`Error::SyncFailed`] the pool is poisoned: a failed sync marks pages clean (decision 22), so nothing written since the last
+//! good sync may be taken for durable; only a reopen from media tells.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The result of a pool operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The path of a pool in a message; in-memory pools have none.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Place(pub(crate) Option<PathBuf>);
+
+impl Place {
+    pub(crate) fn of(path: Option<&Path>) -> Place {
+        Place(path.map(Path::to_owned))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(path) => write!(f, "pool {}", path.display()),
+            None => f.write_str("the in-memory pool"),
+        }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a pool could not be created, opened or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No file there.
+    #[error("{pool} does not exist; mount its device or correct the path (a store is opened only with all its pools)")]
+    NotFound {
+        /// Which pool.
+        pool: Place,
+    },
+    /// Creation found a complete pool.
+    #[error("{pool} already holds a store; open it, or remove the file to make a new one")]
+    AlreadyExists {
+        /// Which pool.
+        pool: Place,
+    },
+    /// Not a pool.
+    #[error("{pool} is no hither pool (it begins with {found:02x?}); check the path, nothing was changed")]
+    Foreign {
+        /// Which file.
+        pool: Place,
+        /// Its first bytes.
+        found: [u8; 8],
+    },
+    /// Written by a later version.
+    #[error("{pool} has format {found}, this version reads up to {supported}; use a newer hither")]
+    NewerFormat {
+        /// Which pool.
+        pool: Place,
+        /// Its format.
+        found: u32,
+        /// The newest format known here.
+        supported: u32,
+    },
+    /// Creation was interrupted before the magic.
+    #[error("the creation of {pool} was never finished, it holds no data; create the store again")]
+    HalfCreated {
+        /// Which pool.
+        pool: Place,
+    },
+    /// Another process, or another handle of this one, has it open.
+    #[error("{pool} is in use{}; stop that process first", holder(*pid))]
+    Locked {
+        /// Which pool.
+        pool: Place,
+        /// The holder, if the system tells.
+        pid: Option<u32>,
+    },
+    /// Bytes of page 0 or of the catalogue do not verify.
+    #[error("{pool} is damaged: {what} at offset {offset} {detail}; restore it from a copy or run `hither check`")]
+    DamagedSuperblock {
+        /// Which pool.
+        pool: Place,
+        /// Which record or word.
+        what: &'static str,
+        /// Where it is in the pool.
+        offset: u64,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A segment descriptor does not verify.
+    #[error(
+        "{pool} is damaged: the descriptor of segment {segment} at offset {offset} {detail}; restore it from a copy or run `hither check`"
+    )]
+    DamagedDescriptor {
+        /// Which pool.
+        pool: Place,
+        /// Which segment.
+        segment: u32,
+        /// Where its descriptor is in the pool.
+        offset: u64,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The pool belongs to another store, or is another member than expected.
+    #[error("{pool} is not the pool expected here: its {what} is {found}, expected {expected}; give the pools of one store in node order")]
+    WrongStore {
+        /// Which pool.
+        pool: Place,
+        /// What differs.
+        what: &'static str,
+        /// What the pool says.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// No space on the device.
+    #[error("{pool}: no space for {bytes} bytes; free space on the device or ask for less (nothing was written beyond the old size)")]
+    DiskFull {
+        /// Which pool.
+        pool: Place,
+        /// How much was asked for.
+        bytes: u64,
+    },
+    /// The file ends before its content does.
+    #[error("{pool} is {found} bytes long but needs {needed}: it was truncated or copied in part; restore it from a complete copy")]
+    ShortFile {
+        /// Which pool.
+        pool: Place,
+        /// Length found.
+        found: u64,
+        /// Length needed.
+        needed: u64,
+    },
+    /// A call to the operating system failed.
+    #[error("{pool}: {action} at offset {offset} failed: {source}")]
+    Io {
+        /// Which pool.
+        pool: Place,
+        /// What was tried.
+        action: &'static str,
+        /// Where in the pool.
+        offset: u64,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// Forced direct access on storage that does not keep its promise.
+    #[error(
+        "{pool} is on {filesystem}, where stores reach the disk through the page cache: flushed cache lines would not survive a power \
+             loss; choose the file medium, or allow a store that is not durable"
+    )]
+    NotDurable {
+        /// Which pool.
+        pool: Place,
+        /// The file system.
+        filesystem: String,
+    },
+    /// Beyond a limit.
+    #[error("{pool}: {what} is {value}, the limit is {limit}; {advice}")]
+    TooLarge {
+        /// Which pool.
+        pool: Place,
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        value: u64,
+        /// The limit.
+        limit: u64,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// A sync failed, now or earlier; the pool is read-only until it is opened again.
+    #[error(
+        "{pool}: a sync to the device failed ({detail}); writes since the last sync may be lost. The pool takes no writes until it is \
+             opened again; check the device first"
+    )]
+    SyncFailed {
+        /// Which pool.
+        pool: Place,
+        /// The first failure.
+        detail: String,
+    },
+    /// Feature flags that this version must not ignore.
+    #[error("{pool} uses features that this version does not know (bits {bits:#x}{}); use a newer hither", read_only_hint(*read_only_possible))]
+    IncompatibleFeatures {
+        /// Which pool.
+        pool: Place,
+        /// The unknown bits.
+        bits: u64,
+        /// Whether opening read-only would work.
+        read_only_possible: bool,
+    },
+    /// A change was asked of a pool that was opened for reading.
+    #[error("{pool} is open read-only; open it for writing to change it")]
+    ReadOnly {
+        /// Which pool.
+        pool: Place,
+    },
+    /// A parameter outside its range.
+    #[error("{what} is {value}: {advice}")]
+    Invalid {
+        /// Which parameter.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must be.
+        advice: &'static str,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" by process {pid}"))
+}
+
+fn read_only_hint(possible: bool) -> &'static str {
+    if possible { "; reading only is possible" } else { "" }
+}

@@ -1,0 +1,117 @@
+//! A pool is open once: an exclusive `flock` on its file, shared for read-only opens.
+//!
+//! The lock belongs to the open file description: it ends with the process, however that ends, and a second open in the same process
+//! conflicts too. Closing the pool unlocks explicitly, because a child of this process that is between `fork` and `exec` still holds a
+//! duplicate. `exec` closes it; a plain `fork` shares it until the child exits or closes, which is why forked children must not
+//! outlive the store. The holder's process id is looked up in `/proc/locks` for the message only.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::error::{Error, Place, Result};
+
+/// A file under this process's lock, unlocked when dropped.
+#[derive(Debug)]
+pub(crate) struct LockedFile {
+    file: File,
+    owner: bool,
+}
+
+impl LockedFile {
+    /// Takes the lock or says who has it.
+    pub(crate) fn acquire(place: &Place, file: File, shared: bool) -> Result<LockedFile> {
+        lock(place, &file, shared)?;
+        Ok(LockedFile { file, owner: true })
+    }
+
+    /// A second handle under the same lock, which it does not end.
+    pub(crate) fn duplicate(&self) -> std::io::Result<LockedFile> {
+        Ok(LockedFile { file: self.file.try_clone()?, owner: false })
+    }
+}
+
+impl std::ops::Deref for LockedFile {
+    type Target = File;
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        if self.owner {
+            // Closing would unlock as well, unless a forked child has a duplicate.
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+fn lock(place: &Place, file: &File, shared: bool) -> Result<()> {
+    let operation = if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::Locked { pool: place.clone(), pid: holder(file) }),
+        Err(e) => Err(Error::Io { pool: place.clone(), action: "locking the file", offset: 0, source: e.into() }),
+    }
+}
+
+fn holder(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+    find_holder(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino()))
+}
+
+/// The process that holds a `flock` on `file` (`major:minor:inode`) according to the text of `/proc/locks`.
+fn find_holder(locks: &str, file: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        // Waiting locks have an arrow here and hold nothing.
+        let (kind, _, _, pid, place) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
+        (kind == "FLOCK" && place == file).then(|| pid.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_holder_among_other_locks() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 08:02:99 0 EOF\n2: -> FLOCK ADVISORY WRITE 12 08:02:99 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 13 08:02:99 0 EOF\n4: FLOCK ADVISORY WRITE 14 08:02:98 0 EOF\nnonsense\n";
+        assert_eq!(find_holder(locks, "08:02:99"), Some(13));
+        assert_eq!(find_holder(locks, "08:02:98"), Some(14));
+        assert_eq!(find_holder(locks, "00:00:1"), None);
+    }
+
+    #[test]
+    fn second_handle_is_refused_and_names_this_process() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = Place::of(Some(file.path()));
+        let open = || File::open(file.path()).unwrap();
+        let first = LockedFile::acquire(&place, open(), false).unwrap();
+        let refused = LockedFile::acquire(&place, open(), false);
+        assert!(matches!(refused, Err(Error::Locked { pid, .. }) if pid.is_none() || pid == Some(std::process::id())), "{refused:?}");
+        let duplicate = first.duplicate().unwrap();
+        drop(duplicate);
+        assert!(LockedFile::acquire(&place, open(), false).is_err(), "a duplicate does not end the lock");
+        let leaked = first.duplicate().unwrap();
+        drop(first);
+        LockedFile::acquire(&place, open(), false).unwrap();
+        drop(leaked);
+    }
+
+    #[test]
+    fn readers_share() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = Place(None);
+        let open = || File::open(file.path()).unwrap();
+        let _first = LockedFile::acquire(&place, open(), true).unwrap();
+        let _second = LockedFile::acquire(&place, open(), true).unwrap();
+        assert!(matches!(LockedFile::acquire(&place, open(), false), Err(Error::Locked { .. })));
+    }
+}

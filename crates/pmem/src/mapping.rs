@@ -1,0 +1,160 @@
+//! Address space of a pool: reserved once for the largest size, filled piece by piece, never moved (decision 18).
+//!
+//! The base is aligned to 2 MiB so that huge pages are possible; the reserve is inaccessible and costs no memory.
+//! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults, so that no second process writes
+//! behind the lock's back. A file that is truncated by somebody else under a mapping faults with SIGBUS: see the `sigbus` module.
+
+use std::fs::File;
+use std::ptr;
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use crate::error::{Error, Place, Result};
+use crate::layout::HUGE_BYTES;
+
+/// Reserved and partly mapped address space.
+pub(crate) struct Mapping {
+    place: Place,
+    reserved: *mut u8,
+    reserved_len: usize,
+    base: *mut u8,
+    max_len: u64,
+}
+
+// SAFETY: the struct only holds addresses; the memory behind them is shared by design and accessed through `Access`, which states its rules.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; mapping more takes `&self` but is serialised by the pool's metadata lock.
+unsafe impl Sync for Mapping {}
+
+/// What is mapped.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// A file, shared.
+    File { file: &'a File, read_only: bool, map_sync: bool },
+    /// Private memory.
+    Anonymous,
+}
+
+impl Mapping {
+    /// Reserves `max_len` bytes.
+    pub(crate) fn reserve(place: &Place, max_len: u64) -> Result<Mapping> {
+        let too_large = || Error::TooLarge {
+            pool: place.clone(),
+            what: "the growth limit in bytes",
+            value: max_len,
+            limit: 1 << 47,
+            advice: "the address space cannot hold it: lower the limit (or raise `ulimit -v`)",
+        };
+        let max_len = max_len.next_multiple_of(HUGE_BYTES);
+        let reserved_len = usize::try_from(max_len + HUGE_BYTES).map_err(|_| too_large())?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let reserved = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), reserved_len, ProtFlags::empty(), flags) };
+        let reserved = reserved.map_err(|_| too_large())?.cast::<u8>();
+        let padding = reserved.align_offset(HUGE_BYTES as usize);
+        // SAFETY: padding < 2 MiB, by which the reserve is longer than `max_len`.
+        let base = unsafe { reserved.add(padding) };
+        Ok(Mapping { place: place.clone(), reserved, reserved_len, base, max_len })
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub(crate) fn max_len(&self) -> u64 {
+        self.max_len
+    }
+
+    /// Maps `[off, off + len)` of the source at the same offset of the reserve. Ranges mapped before stay as they are.
+    pub(crate) fn map(&self, source: Source<'_>, off: u64, len: u64, hugepages: bool) -> Result<()> {
+        assert!(off + len <= self.max_len, "mappings stay inside the reserve");
+        if len == 0 {
+            return Ok(());
+        }
+        let failed = |action, e: rustix::io::Errno| Error::Io { pool: self.place.clone(), action, offset: off, source: e.into() };
+        // SAFETY: [off, off + len) lies in the reserve, which this struct owns, and was not mapped before: the pool maps each piece once.
+        unsafe {
+            let at = self.base.add(off as usize).cast();
+            match source {
+                Source::File { file, read_only, map_sync } => {
+                    let protection = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+                    let sharing = if map_sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+                    rustix::mm::mmap(at, len as usize, protection, sharing | MapFlags::FIXED, file, off)
+                        .map_err(|e| failed("mapping the file", e))?;
+                }
+                Source::Anonymous => rustix::mm::mprotect(at, len as usize, MprotectFlags::READ | MprotectFlags::WRITE)
+                    .map_err(|e| failed("getting memory", e))?,
+            }
+            rustix::mm::madvise(at, len as usize, Advice::LinuxDontFork).map_err(|e| failed("excluding the mapping from forks", e))?;
+            if hugepages {
+                // A kernel without huge pages refuses; that costs speed only.
+                let _ = rustix::mm::madvise(at, len as usize, Advice::LinuxHugepage);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the kernel to place pages of the range on a node. Best effort: true if it agreed.
+    pub(crate) fn prefer_node(&self, off: u64, len: u64, os_node: u32) -> bool {
+        const MPOL_PREFERRED: libc::c_long = 1;
+        if os_node >= 1024 {
+            return false;
+        }
+        let mut mask = [0u64; 16];
+        mask[os_node as usize / 64] = 1 << (os_node % 64);
+        // SAFETY: the range lies in this struct's reserve, the mask outlives the call and has the bits announced; the policy moves no data.
+        unsafe {
+            let at = self.base.add(off as usize);
+            libc::syscall(libc::SYS_mbind, at, len as libc::size_t, MPOL_PREFERRED, mask.as_ptr(), 1024 as libc::c_ulong, 0 as libc::c_uint)
+                == 0
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the reserve belongs to this struct, and nobody may use a pool's memory after it is dropped.
+        let _ = unsafe { rustix::mm::munmap(self.reserved.cast(), self.reserved_len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek};
+
+    #[test]
+    fn growth_does_not_move_what_is_mapped() {
+        let place = Place(None);
+        let mapping = Mapping::reserve(&place, 64 << 20).unwrap();
+        assert_eq!(mapping.base() as usize % HUGE_BYTES as usize, 0);
+        mapping.map(Source::Anonymous, 0, 4096, true).unwrap();
+        // SAFETY: the first page is mapped, then the second.
+        unsafe {
+            mapping.base().write(7);
+            mapping.map(Source::Anonymous, 4096, 1 << 20, true).unwrap();
+            assert_eq!((mapping.base().read(), mapping.base().add(4096).read()), (7, 0));
+        }
+    }
+
+    #[test]
+    fn file_pieces_show_the_file() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.set_len(12_288).unwrap();
+        let mapping = Mapping::reserve(&Place(None), 1 << 20).unwrap();
+        let source = Source::File { file: &file, read_only: false, map_sync: false };
+        mapping.map(source, 0, 4096, false).unwrap();
+        mapping.map(source, 4096, 8192, false).unwrap();
+        // SAFETY: offset 8192 is mapped.
+        unsafe { mapping.base().add(8192).write(9) };
+        let mut bytes = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes[8192], 9);
+    }
+
+    #[test]
+    fn impossible_reserve_is_an_error() {
+        assert!(matches!(Mapping::reserve(&Place(None), 1 << 60), Err(Error::TooLarge { .. })));
+    }
+}

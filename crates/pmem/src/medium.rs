@@ -1,0 +1,294 @@
+//! What the storage is and what it promises.
+//!
+//! Detection asks the kernel: a mapping with `MAP_SYNC` succeeds only where flushed cache lines are durable, metadata included.
+//! Everything else on a disk goes through the page cache and needs a sync. tmpfs is memory. Forcing direct access onto a
+//! page-cached disk file would make a store that looks durable and is not: it is refused (decision 20).
+
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::ptr;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::arch::FlushKind;
+use crate::error::{Error, Place, Result};
+use crate::options::Runtime;
+use crate::tracer::Emulate;
+
+/// The kind of a medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MediumKind {
+    /// A file on persistent memory, mapped directly.
+    FsDax,
+    /// A device of persistent memory, mapped directly. Untested on hardware.
+    DevDax,
+    /// A file on an ordinary file system.
+    File,
+    /// Memory: tmpfs or anonymous.
+    Volatile,
+    /// Memory that follows the rules of another medium, for tests.
+    Shadow,
+}
+
+/// Up to where a store must get to survive a power loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PersistenceDomain {
+    /// The memory controller: flush and fence.
+    Adr,
+    /// The caches: fence.
+    Eadr,
+    /// The device behind the page cache: sync.
+    PageCache,
+    /// None: nothing survives.
+    None,
+}
+
+/// What the user wants the storage to be taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum MediumChoice {
+    /// What detection finds.
+    #[default]
+    Auto,
+    /// Direct access: also on tmpfs (as an emulation that is not durable), never silently on a disk file.
+    ForcedDax,
+    /// Syncs, whatever it is.
+    File,
+    /// No durability.
+    Volatile,
+    /// Private memory of which only what was flushed and fenced (or synced) reaches the file: killing the process equals a power loss.
+    ShadowFile,
+}
+
+/// What a pool's medium is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediumInfo {
+    /// Its kind.
+    pub kind: MediumKind,
+    /// Its persistence domain.
+    pub domain: PersistenceDomain,
+    /// How lines are flushed.
+    pub flush: FlushKind,
+    /// Whether what the domain promises holds for a power loss.
+    pub durable: bool,
+    /// Whether memory of this medium can be placed on a node (not page-cached files: decision 20).
+    pub locality: bool,
+    /// The file system or what stands for it.
+    pub filesystem: String,
+}
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// What was found out about a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub(crate) device: bool,
+    pub(crate) map_sync: bool,
+    pub(crate) memory: bool,
+    pub(crate) eadr: bool,
+    pub(crate) filesystem: String,
+}
+
+impl Probe {
+    /// Asks the kernel about `file`.
+    pub(crate) fn of(file: &File) -> std::io::Result<Probe> {
+        let device = file.metadata()?.file_type().is_char_device();
+        let magic: i64 = rustix::fs::fstatfs(file)?.f_type;
+        let memory = !device && matches!(magic, TMPFS_MAGIC | HUGETLBFS_MAGIC | RAMFS_MAGIC);
+        let map_sync = !device && !memory && supports_map_sync(file);
+        let eadr = (device || map_sync) && caches_are_persistent(Path::new("/sys/bus/nd/devices"));
+        Ok(Probe { device, map_sync, memory, eadr, filesystem: name_of(magic, device) })
+    }
+}
+
+fn name_of(magic: i64, device: bool) -> String {
+    let known = match magic {
+        _ if device => "a dax device",
+        TMPFS_MAGIC => "tmpfs",
+        0xef53 => "ext4",
+        0x5846_5342 => "xfs",
+        0x9123_683e => "btrfs",
+        0x794c_7630 => "overlayfs",
+        0x6969 => "nfs",
+        _ => return format!("a file system of type {magic:#x}"),
+    };
+    known.to_owned()
+}
+
+fn supports_map_sync(file: &File) -> bool {
+    let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+    // SAFETY: a new mapping at an address of the kernel's choice; it is never accessed and unmapped at once.
+    unsafe {
+        match rustix::mm::mmap(ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) {
+            Ok(address) => rustix::mm::munmap(address, 4096).is_ok(),
+            Err(_) => false,
+        }
+    }
+}
+
+/// Whether every persistent memory region below `root` has its caches in the persistence domain.
+pub(crate) fn caches_are_persistent(root: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(root) else { return false };
+    let regions = entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("region"));
+    let mut domains = regions.map(|e| std::fs::read_to_string(e.path().join("persistence_domain")).unwrap_or_default()).peekable();
+    // One region with less decides: the pool may be on it.
+    domains.peek().is_some() && domains.all(|domain| domain.trim() == "cpu_cache")
+}
+
+/// The medium that a choice makes of a probed file.
+pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<MediumInfo> {
+    let info = |kind, domain, durable, locality| MediumInfo {
+        kind,
+        domain,
+        flush: FlushKind::None,
+        durable,
+        locality,
+        filesystem: probe.filesystem.clone(),
+    };
+    let domain = if probe.eadr { PersistenceDomain::Eadr } else { PersistenceDomain::Adr };
+    let real_dax = probe.device || probe.map_sync;
+    let dax_kind = if probe.device { MediumKind::DevDax } else { MediumKind::FsDax };
+    let found = match run.medium {
+        MediumChoice::ShadowFile => shadow(run.emulate.unwrap_or(Emulate::Adr), run)?,
+        // A device knows no sync and no other mapping.
+        _ if probe.device => info(MediumKind::DevDax, domain, true, true),
+        MediumChoice::Volatile => info(MediumKind::Volatile, PersistenceDomain::None, false, probe.memory || probe.map_sync),
+        MediumChoice::File => info(MediumKind::File, PersistenceDomain::PageCache, !probe.memory, false),
+        MediumChoice::Auto | MediumChoice::ForcedDax if real_dax => info(dax_kind, domain, true, true),
+        MediumChoice::ForcedDax if probe.memory => info(MediumKind::FsDax, domain, false, true),
+        MediumChoice::ForcedDax if run.allow_not_durable => info(MediumKind::FsDax, domain, false, false),
+        MediumChoice::ForcedDax => return Err(Error::NotDurable { pool: place.clone(), filesystem: probe.filesystem.clone() }),
+        MediumChoice::Auto if probe.memory => info(MediumKind::Volatile, PersistenceDomain::None, false, true),
+        MediumChoice::Auto => info(MediumKind::File, PersistenceDomain::PageCache, true, false),
+    };
+    with_flush(found, run)
+}
+
+/// The medium of an in-memory pool.
+pub(crate) fn in_memory(run: &Runtime) -> Result<MediumInfo> {
+    if let Some(emulate) = run.emulate {
+        return with_flush(shadow(emulate, run)?, run);
+    }
+    Ok(MediumInfo {
+        kind: if run.tracer.is_some() { MediumKind::Shadow } else { MediumKind::Volatile },
+        domain: PersistenceDomain::None,
+        flush: FlushKind::None,
+        durable: false,
+        locality: true,
+        filesystem: "anonymous memory".to_owned(),
+    })
+}
+
+fn shadow(emulate: Emulate, run: &Runtime) -> Result<MediumInfo> {
+    let domain = match emulate {
+        Emulate::Adr => PersistenceDomain::Adr,
+        Emulate::Eadr => PersistenceDomain::Eadr,
+        Emulate::File => PersistenceDomain::PageCache,
+    };
+    if run.medium == MediumChoice::ShadowFile && emulate == Emulate::Eadr {
+        let advice = "persisted copies need flushes or syncs to act on: emulate ADR or a file";
+        return Err(Error::Invalid { what: "the domain of a shadow file", value: 0, advice });
+    }
+    let filesystem = "shadow memory".to_owned();
+    Ok(MediumInfo { kind: MediumKind::Shadow, domain, flush: FlushKind::None, durable: false, locality: true, filesystem })
+}
+
+/// Adds the flush instruction that the domain needs.
+fn with_flush(mut info: MediumInfo, run: &Runtime) -> Result<MediumInfo> {
+    if info.domain != PersistenceDomain::Adr {
+        return Ok(info);
+    }
+    let kind = run.flush.unwrap_or_else(FlushKind::detect);
+    if kind == FlushKind::None || !kind.is_supported() {
+        let advice = "this processor has no such flush instruction; leave the choice to detection or use the file medium";
+        return Err(Error::Invalid { what: "the flush kind", value: kind as u64, advice });
+    }
+    info.flush = kind;
+    Ok(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::OpenOptions;
+
+    fn probe(map_sync: bool, memory: bool, eadr: bool) -> Probe {
+        Probe { device: false, map_sync, memory, eadr, filesystem: "ext4".into() }
+    }
+
+    fn run(medium: MediumChoice, allow_not_durable: bool) -> Runtime {
+        OpenOptions { medium, allow_not_durable, ..OpenOptions::new() }.runtime()
+    }
+
+    #[test]
+    fn choices_and_findings_give_the_promised_medium() {
+        use MediumChoice::*;
+        use MediumKind::{File as FileKind, FsDax, Volatile as VolatileKind};
+        let place = Place(None);
+        let table = [
+            (Auto, probe(true, false, false), FsDax, PersistenceDomain::Adr, true),
+            (Auto, probe(true, false, true), FsDax, PersistenceDomain::Eadr, true),
+            (Auto, probe(false, true, false), VolatileKind, PersistenceDomain::None, false),
+            (Auto, probe(false, false, false), FileKind, PersistenceDomain::PageCache, true),
+            (ForcedDax, probe(true, false, false), FsDax, PersistenceDomain::Adr, true),
+            (ForcedDax, probe(false, true, false), FsDax, PersistenceDomain::Adr, false),
+            (File, probe(false, true, false), FileKind, PersistenceDomain::PageCache, false),
+            (File, probe(true, false, false), FileKind, PersistenceDomain::PageCache, true),
+            (Volatile, probe(false, false, false), VolatileKind, PersistenceDomain::None, false),
+        ];
+        for (choice, probe, kind, domain, durable) in table {
+            let info = decide(&place, &probe, &run(choice, false)).unwrap();
+            assert_eq!((info.kind, info.domain, info.durable), (kind, domain, durable), "{choice:?} on {probe:?}");
+            assert_eq!(info.flush != FlushKind::None, domain == PersistenceDomain::Adr);
+        }
+    }
+
+    #[test]
+    fn forced_dax_on_a_disk_file_is_refused_or_reported() {
+        let place = Place(None);
+        let disk = probe(false, false, false);
+        let refused = decide(&place, &disk, &run(MediumChoice::ForcedDax, false));
+        assert!(matches!(refused, Err(Error::NotDurable { .. })), "{refused:?}");
+        let info = decide(&place, &disk, &run(MediumChoice::ForcedDax, true)).unwrap();
+        assert_eq!((info.kind, info.durable, info.locality), (MediumKind::FsDax, false, false));
+    }
+
+    #[test]
+    fn flush_kind_can_be_forced_but_must_exist() {
+        let place = Place(None);
+        let mut run = run(MediumChoice::Auto, false);
+        run.flush = Some(FlushKind::None);
+        assert!(matches!(decide(&place, &probe(true, false, false), &run), Err(Error::Invalid { .. })));
+        #[cfg(target_arch = "x86_64")]
+        {
+            run.flush = Some(FlushKind::Clflush);
+            assert_eq!(decide(&place, &probe(true, false, false), &run).unwrap().flush, FlushKind::Clflush);
+        }
+    }
+
+    #[test]
+    fn eadr_needs_every_region() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!caches_are_persistent(dir.path()));
+        let region = |name: &str, domain: &str| {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("persistence_domain"), domain).unwrap();
+        };
+        std::fs::create_dir_all(dir.path().join("namespace0.0")).unwrap();
+        assert!(!caches_are_persistent(dir.path()));
+        region("region0", "cpu_cache\n");
+        assert!(caches_are_persistent(dir.path()));
+        region("region1", "memory_controller\n");
+        assert!(!caches_are_persistent(dir.path()));
+        assert!(!caches_are_persistent(&dir.path().join("absent")));
+    }
+
+    #[test]
+    fn tmpfs_is_recognised() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return };
+        let probe = Probe::of(&file).unwrap();
+        assert!(probe.memory && !probe.map_sync, "{probe:?}");
+    }
+}

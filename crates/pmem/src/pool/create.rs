@@ -1,0 +1,157 @@
+//! Creation: everything but the magic, then the magic (rule 8).
+//!
+//! Steps: lock; allocate; zero the metadata; superblock by the commit-word protocol; `finish_creation` writes and persists the magic.
+//! A crash before the magic leaves a file that opening calls half-created and that creation may start over; the caller finishes the lowest
+//! pool last, whose magic makes the store born.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+use super::Pool;
+use super::access::Access;
+use super::open::Loaded;
+use super::page0::{self, Page0};
+use super::storage::{self, Storage, io};
+use crate::error::{Error, Place, Result};
+use crate::layout::{CATALOGUE_OFF, Geometry, MAGIC, MAGIC_OFF, MAX_MEMBERS, PAGE_BYTES, TABLE_OFF};
+use crate::lock::LockedFile;
+use crate::options::{CreateOptions, Runtime};
+use crate::superblock::{FORMAT_VERSION, SUPERBLOCK, SuperblockInfo};
+
+impl Pool {
+    /// Makes a pool in a file (or on a dax device): everything but the magic.
+    ///
+    /// A blank or half-created file in the way is used; a pool in the way is refused unless `overwrite_unborn`, anything else always.
+    pub fn create(path: &Path, o: &CreateOptions) -> Result<Pool> {
+        let place = Place::of(Some(path));
+        let (info, geometry) = plan(&place, o)?;
+        let run = o.runtime();
+        let file = storage::open_file(&place, path, true, false)?;
+        let file = LockedFile::acquire(&place, file, false)?;
+        check_target(&place, &file, o.overwrite_unborn)?;
+        let storage = Storage::of_file(place.clone(), file, &run)?;
+        let bytes = geometry.pool_bytes(info.segment_count);
+        prepare(&place, &storage, bytes, o)?;
+        storage::sync_parent(&place, path)?;
+        let device = storage.is_device().then_some(o.overwrite_unborn);
+        build(storage, info, geometry, &run, device)
+    }
+
+    /// Makes a pool in anonymous memory: volatile, or a shadow of the medium that `emulate` names.
+    pub fn create_in_memory(o: &CreateOptions) -> Result<Pool> {
+        let (info, geometry) = plan(&Place(None), o)?;
+        let run = o.runtime();
+        build(Storage::in_memory(&run)?, info, geometry, &run, None)
+    }
+
+    /// Ends the creation: the magic, persisted. Call it for the store's lowest pool last.
+    pub fn finish_creation(&self) -> Result<()> {
+        let _serial = self.changing()?;
+        self.access.store_u64(MAGIC_OFF, u64::from_le_bytes(MAGIC));
+        self.access.persist(MAGIC_OFF, 8)
+    }
+}
+
+/// The superblock and geometry that the options ask for.
+fn plan(place: &Place, o: &CreateOptions) -> Result<(SuperblockInfo, Geometry)> {
+    let members = o.members.len();
+    if members == 0 || members > MAX_MEMBERS {
+        return Err(Error::Invalid { what: "the number of members", value: members as u64, advice: "a store has 1 to 16 pools" });
+    }
+    if o.members.get(o.node as usize) != Some(&o.pool_uuid) {
+        let advice = "the pool's UUID must be the member list's entry of its node";
+        return Err(Error::Invalid { what: "the node", value: u64::from(o.node), advice });
+    }
+    if o.capacity_bytes == 0 || o.segment_bytes == 0 {
+        return Err(Error::Invalid { what: "the capacity or segment size", value: 0, advice: "it must not be zero" });
+    }
+    let segment_count = o.capacity_bytes.div_ceil(o.segment_bytes);
+    let max_segments = o.max_bytes.div_ceil(o.segment_bytes).max(segment_count);
+    let geometry = Geometry::new(place, o.segment_bytes, max_segments)?;
+    let info = SuperblockInfo {
+        version: FORMAT_VERSION,
+        compat: 0,
+        ro_compat: 0,
+        incompat: 0,
+        store_uuid: o.store_uuid,
+        pool_uuid: o.pool_uuid,
+        node: o.node,
+        members: o.members.clone(),
+        segment_bytes: o.segment_bytes,
+        table_offset: TABLE_OFF,
+        catalogue_offset: CATALOGUE_OFF,
+        data_offset: geometry.data_offset,
+        segment_count,
+        max_segments,
+        created_ms: o.created_ms,
+        clean: true,
+        open_count: 0,
+    };
+    Ok((info, geometry))
+}
+
+/// Refuses to overwrite anything but what creation left behind.
+fn check_target(place: &Place, file: &File, overwrite_unborn: bool) -> Result<()> {
+    let metadata = file.metadata().map_err(io(place, "asking for the file's type", 0))?;
+    if metadata.file_type().is_char_device() {
+        // A dax device cannot be read, only mapped: `clear_device` looks at it.
+        return Ok(());
+    }
+    let page = super::open::first_page(place, file)?;
+    match page0::classify(&page) {
+        Page0::Blank | Page0::HalfCreated => Ok(()),
+        Page0::Born if overwrite_unborn => Ok(()),
+        Page0::Born => Err(Error::AlreadyExists { pool: place.clone() }),
+        Page0::Newer(found) => Err(Error::NewerFormat { pool: place.clone(), found, supported: FORMAT_VERSION }),
+        Page0::Foreign(found) => Err(Error::Foreign { pool: place.clone(), found }),
+    }
+}
+
+/// Gives the file its blocks. The magic of an unborn pool goes first, durably: nothing half-overwritten may look like a pool.
+fn prepare(place: &Place, storage: &Storage, bytes: u64, o: &CreateOptions) -> Result<()> {
+    let Some(file) = &storage.file else { return Ok(()) };
+    if storage.is_device() {
+        let found = storage::length(place, file, true)?;
+        return if found < bytes { Err(Error::DiskFull { pool: place.clone(), bytes }) } else { Ok(()) };
+    }
+    let length = storage::length(place, file, false)?;
+    if length >= PAGE_BYTES {
+        file.write_all_at(&[0; 8], 0).map_err(io(place, "clearing the old magic", 0))?;
+        file.sync_data().map_err(io(place, "clearing the old magic", 0))?;
+    }
+    file.set_len(0).map_err(io(place, "emptying the file", 0))?;
+    storage::preallocate(place, file, 0, bytes, o.failpoints.as_ref())
+}
+
+/// Maps the storage and writes the superblock. `device`: it is a device, and whether an unborn pool on it may be overwritten.
+fn build(storage: Storage, info: SuperblockInfo, geometry: Geometry, run: &Runtime, device: Option<bool>) -> Result<Pool> {
+    let (medium, max_len) = (storage.medium.clone(), geometry.pool_bytes(info.max_segments));
+    let access = storage.map(geometry.pool_bytes(info.segment_count), max_len, info.node, run)?;
+    if let Some(overwrite_unborn) = device {
+        clear_device(&access, overwrite_unborn)?;
+    } else if let Some(tracer) = access.tracer() {
+        // SAFETY: the pool is mapped, zero, and nobody else has it.
+        tracer.attach(unsafe { std::slice::from_raw_parts(access.base(), access.mapped() as usize) });
+    }
+    SUPERBLOCK.commit(&access, &info.pool_uuid, &info.encode())?;
+    Ok(Pool::assemble(access, Loaded { info, geometry, settled: 0, clock_ms: 0 }, medium, run))
+}
+
+/// Zeros a device, which keeps what was on it. Slow once; afterwards fresh segments are zero as on every other medium.
+fn clear_device(access: &Access, overwrite_unborn: bool) -> Result<()> {
+    let mut page = vec![0; PAGE_BYTES as usize];
+    access.read(0, &mut page);
+    match page0::classify(&page) {
+        Page0::Blank | Page0::HalfCreated => {}
+        Page0::Born if overwrite_unborn => {}
+        Page0::Foreign(found) => return Err(Error::Foreign { pool: access.place().clone(), found }),
+        _ => return Err(Error::AlreadyExists { pool: access.place().clone() }),
+    }
+    // The magic goes first, durably: nothing half-cleared may look like a pool.
+    access.store_u64(MAGIC_OFF, 0);
+    access.persist(MAGIC_OFF, 8)?;
+    // SAFETY: the pool is mapped and nobody else has it.
+    unsafe { access.zero_streaming(0, access.mapped()) };
+    access.sync()
+}

@@ -1,0 +1,121 @@
+//! Changes of page 0 and the catalogue: clean flag, small words, opaque catalogue bytes.
+
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use super::Pool;
+use crate::error::{Error, Result};
+use crate::layout::{
+    CATALOGUE_INDEX, CATALOGUE_MAX_BYTES, CATALOGUE_OFF, CATALOGUE_SLOT_A, CATALOGUE_SLOT_B, CATALOGUE_SLOT_BYTES, CLOCK_OFF, SETTLED_OFF,
+};
+use crate::record::{SMALL_WORD_MAX, pack_small};
+use crate::superblock::{SUPERBLOCK, SuperblockInfo};
+use crate::two_slot::{Extent, TwoSlot};
+
+const CATALOGUE: TwoSlot = TwoSlot {
+    commit_off: CATALOGUE_OFF,
+    slot_offs: [CATALOGUE_OFF + CATALOGUE_SLOT_A, CATALOGUE_OFF + CATALOGUE_SLOT_B],
+    slot_bytes: CATALOGUE_SLOT_BYTES as usize,
+    extent: Extent::Prefixed,
+    index: CATALOGUE_INDEX,
+};
+
+impl Pool {
+    /// Takes the metadata lock for a change, if changes are possible.
+    pub(super) fn changing(&self) -> Result<MutexGuard<'_, SuperblockInfo>> {
+        if self.read_only {
+            return Err(Error::ReadOnly { pool: self.access.place().clone() });
+        }
+        let guard = self.superblock.lock();
+        if self.is_poisoned() { Err(self.access.sync_failed()) } else { Ok(guard) }
+    }
+
+    /// Makes a changed superblock current; memory follows the medium.
+    pub(super) fn commit_superblock(&self, current: &mut SuperblockInfo, new: SuperblockInfo) -> Result<()> {
+        SUPERBLOCK.commit(&self.access, &new.pool_uuid, &new.encode())?;
+        *current = new;
+        Ok(())
+    }
+
+    /// The settled version: batches up to it need no counting (decision 10).
+    pub fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// Changes the settled version, durably.
+    pub fn set_settled(&self, version: u64) -> Result<()> {
+        let _serial = self.changing()?;
+        self.set_small(SETTLED_OFF, "the settled version", version)?;
+        self.settled.store(version, Ordering::Release);
+        Ok(())
+    }
+
+    /// The persisted clock, milliseconds since 1970: time never goes back behind it (decision 8).
+    pub fn clock_ms(&self) -> u64 {
+        self.clock_ms.load(Ordering::Acquire)
+    }
+
+    /// Changes the persisted clock, durably.
+    pub fn set_clock_ms(&self, ms: u64) -> Result<()> {
+        let _serial = self.changing()?;
+        self.set_small(CLOCK_OFF, "the clock", ms)?;
+        self.clock_ms.store(ms, Ordering::Release);
+        Ok(())
+    }
+
+    fn set_small(&self, off: u64, what: &'static str, value: u64) -> Result<()> {
+        if value > SMALL_WORD_MAX {
+            let advice = "such values do not occur; this is a bug of the caller";
+            return Err(Error::TooLarge { pool: self.access.place().clone(), what, value, limit: SMALL_WORD_MAX, advice });
+        }
+        self.access.store_u64(off, pack_small(value));
+        self.access.persist(off, 8)
+    }
+
+    /// The catalogue: the bytes last given to [`Pool::set_catalogue`], empty if there never were any.
+    pub fn catalogue(&self) -> Result<Vec<u8>> {
+        match CATALOGUE.read(&self.access, &self.pool_uuid) {
+            Ok(record) => Ok(record.map_or_else(Vec::new, |record| record[4..].to_vec())),
+            Err(damage) => Err(Error::DamagedSuperblock {
+                pool: self.access.place().clone(),
+                what: "the catalogue",
+                offset: damage.offset,
+                detail: damage.detail,
+            }),
+        }
+    }
+
+    /// Replaces the catalogue, durably and atomically. At most [`CATALOGUE_MAX_BYTES`](crate::CATALOGUE_MAX_BYTES).
+    pub fn set_catalogue(&self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > CATALOGUE_MAX_BYTES {
+            return Err(Error::TooLarge {
+                pool: self.access.place().clone(),
+                what: "the catalogue in bytes",
+                value: bytes.len() as u64,
+                limit: CATALOGUE_MAX_BYTES as u64,
+                advice: "drop keyspaces that are not needed",
+            });
+        }
+        let _serial = self.changing()?;
+        let mut record = (bytes.len() as u32).to_le_bytes().to_vec();
+        record.extend_from_slice(bytes);
+        CATALOGUE.commit(&self.access, &self.pool_uuid, &record)
+    }
+
+    /// Sets or clears the clean flag, durably. Clear it before the first write after an open (decision 17), which counts the open.
+    pub fn set_clean(&self, clean: bool) -> Result<()> {
+        let mut current = self.changing()?;
+        if current.clean == clean {
+            return Ok(());
+        }
+        let open_count = current.open_count + u64::from(!clean);
+        let new = SuperblockInfo { clean, open_count, ..current.clone() };
+        self.commit_superblock(&mut current, new)
+    }
+
+    /// Whether the pool had been closed cleanly when it was opened (a new pool counts as clean).
+    pub fn was_clean(&self) -> bool {
+        self.was_clean
+    }
+}

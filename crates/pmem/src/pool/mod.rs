@@ -1,0 +1,239 @@
+//! A pool: the storage of one node.
+//!
+//! Thread safety: all methods take `&self`; metadata changes are serialised by one mutex, data access is the caller's to order.
+//! Invariants: segments `0..segment_count` are mapped and preallocated; the mapping never moves. After a failed sync the pool is poisoned
+//! and refuses metadata changes (decision 22). Crash: every metadata change is one commit-word change or one checked word.
+
+mod access;
+mod copy_back;
+mod create;
+mod metadata;
+mod open;
+mod page0;
+mod segments;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+pub(crate) use access::Access;
+
+use crate::error::Result;
+use crate::layout::Geometry;
+use crate::medium::MediumInfo;
+use crate::superblock::SuperblockInfo;
+
+/// The storage of one NUMA node. See the crate's documentation.
+pub struct Pool {
+    access: Access,
+    geometry: Geometry,
+    segment_shift: u32,
+    segments: AtomicU64,
+    /// The superblock as it is on the medium; its lock serialises all metadata changes of the pool.
+    superblock: Mutex<SuperblockInfo>,
+    settled: AtomicU64,
+    clock_ms: AtomicU64,
+    was_clean: bool,
+    read_only: bool,
+    hugepages: bool,
+    bind_os_node: Option<u32>,
+    node: u32,
+    pool_uuid: [u8; 16],
+    medium: MediumInfo,
+    _guard: Option<crate::sigbus::Registration>,
+}
+
+impl Pool {
+    /// What the pool is, as of now.
+    pub fn superblock(&self) -> SuperblockInfo {
+        self.superblock.lock().clone()
+    }
+
+    /// The node whose storage this is.
+    #[inline(always)]
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    /// What its storage is and promises.
+    pub fn medium(&self) -> MediumInfo {
+        self.medium.clone()
+    }
+
+    /// Its file; in-memory pools have none.
+    pub fn path(&self) -> Option<&Path> {
+        self.access.place().0.as_deref()
+    }
+
+    /// Where the pool begins in memory. Stays the same for the life of the pool.
+    #[inline(always)]
+    pub fn base(&self) -> *const u8 {
+        self.access.base()
+    }
+
+    /// How many bytes are mapped; grows only.
+    #[inline(always)]
+    pub fn len_mapped(&self) -> u64 {
+        self.access.mapped()
+    }
+
+    /// Copies bytes to `off`. Up to 64 bytes of whole aligned words go as 8-byte stores.
+    ///
+    /// # Safety
+    /// `[off, off + src.len())` is inside the pool, the pool is open for writing, and nobody else accesses the range except by raw or
+    /// atomic reads that tolerate mixtures.
+    #[inline(always)]
+    pub unsafe fn write(&self, off: u64, src: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.access.write(off, src) }
+    }
+
+    /// Stores words (as little-endian) at `off` with relaxed 8-byte stores: the hot path of entries.
+    ///
+    /// # Safety
+    /// As [`Pool::write`], and `off` is a multiple of 8.
+    #[inline(always)]
+    pub unsafe fn write_words(&self, off: u64, words: &[u64]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.access.write_words(off, words) }
+    }
+
+    /// Copies bytes around the caches. They are durable after the next [`Pool::fence`] without a flush (or after a sync, on a file).
+    ///
+    /// # Safety
+    /// As [`Pool::write`].
+    pub unsafe fn write_streaming(&self, off: u64, src: &[u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.access.write_streaming(off, src) }
+    }
+
+    /// Writes zeros as [`Pool::write_streaming`] writes bytes.
+    ///
+    /// # Safety
+    /// As [`Pool::write`].
+    pub unsafe fn zero_streaming(&self, off: u64, len: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.access.zero_streaming(off, len) }
+    }
+
+    /// Stores one word with release order.
+    ///
+    /// # Panics
+    /// If `off` is not aligned or not inside the pool.
+    #[inline(always)]
+    pub fn store_u64(&self, off: u64, value: u64) {
+        self.access.store_u64(off, value);
+    }
+
+    /// Loads one word with acquire order.
+    ///
+    /// # Panics
+    /// If `off` is not aligned or not inside the pool.
+    #[inline(always)]
+    pub fn load_u64(&self, off: u64) -> u64 {
+        self.access.load_u64(off)
+    }
+
+    /// Starts the write-back of the lines of a range; nothing where the medium needs none.
+    #[inline(always)]
+    pub fn flush(&self, off: u64, len: usize) {
+        self.access.flush(off, len);
+    }
+
+    /// Waits until what this thread flushed or streamed is durable; nothing where the medium needs none.
+    #[inline(always)]
+    pub fn fence(&self) {
+        self.access.fence();
+    }
+
+    /// Whether [`Pool::flush`] does anything.
+    #[inline(always)]
+    pub fn needs_flush(&self) -> bool {
+        self.access.needs_flush()
+    }
+
+    /// Whether durability needs [`Pool::sync`].
+    #[inline(always)]
+    pub fn needs_sync(&self) -> bool {
+        self.access.needs_sync()
+    }
+
+    /// Makes everything stored before the call durable on a file; elsewhere a fence. A failure poisons the pool.
+    pub fn sync(&self) -> Result<()> {
+        self.access.sync()
+    }
+
+    /// Makes a range durable: flush and fence, or sync. For metadata; the hot path does its own.
+    pub fn persist(&self, off: u64, len: usize) -> Result<()> {
+        self.access.persist(off, len)
+    }
+
+    /// Tells the meter of a read.
+    #[inline(always)]
+    pub fn meter_read(&self, off: u64, len: usize) {
+        self.access.meter_read(off, len);
+    }
+
+    /// Tells the tracer something, such as which operation was acknowledged.
+    pub fn mark(&self, note: u64) {
+        if let Some(tracer) = self.access.tracer() {
+            tracer.mark(note);
+        }
+    }
+
+    /// Whether a sync failed: nothing written since the last good one may be acknowledged.
+    pub fn is_poisoned(&self) -> bool {
+        self.access.is_poisoned()
+    }
+
+    /// Whether the pool is open for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Bytes of a segment.
+    #[inline(always)]
+    pub fn segment_bytes(&self) -> u64 {
+        self.geometry.segment_bytes
+    }
+
+    /// How many segments there are.
+    #[inline(always)]
+    pub fn segment_count(&self) -> u32 {
+        self.segments.load(Ordering::Acquire) as u32
+    }
+
+    /// How many segments there can be.
+    pub fn max_segments(&self) -> u32 {
+        self.geometry.max_segments as u32
+    }
+
+    /// Where segment `i` begins.
+    #[inline(always)]
+    pub fn segment_offset(&self, i: u32) -> u64 {
+        self.geometry.segment_offset(i)
+    }
+
+    /// The segment that holds `off`; `None` for metadata and beyond the last segment.
+    #[inline(always)]
+    pub fn segment_of(&self, off: u64) -> Option<u32> {
+        let i = off.checked_sub(self.geometry.data_offset)? >> self.segment_shift;
+        (i < u64::from(self.segment_count())).then_some(i as u32)
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("place", self.access.place())
+            .field("node", &self.node)
+            .field("medium", &self.medium.kind)
+            .field("segments", &self.segment_count())
+            .field("poisoned", &self.is_poisoned())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! Opening: believe nothing before it verifies, and name what does not.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+
+use super::Pool;
+use super::access::Access;
+use super::page0;
+use super::storage::{self, Storage, io};
+use crate::error::{Error, Place, Result};
+use crate::layout::{CLOCK_OFF, Geometry, PAGE_BYTES, SETTLED_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_BYTES};
+use crate::lock::LockedFile;
+use crate::medium::MediumInfo;
+use crate::options::{OpenOptions, Runtime};
+use crate::record::{Fields, unpack_small};
+use crate::sigbus;
+use crate::superblock::{POOL_UUID, SUPERBLOCK, SuperblockInfo};
+use crate::two_slot::CommitWord;
+
+/// What was read and verified.
+pub(super) struct Loaded {
+    pub(super) info: SuperblockInfo,
+    pub(super) geometry: Geometry,
+    pub(super) settled: u64,
+    pub(super) clock_ms: u64,
+}
+
+impl Pool {
+    /// Opens a pool.
+    pub fn open(path: &Path, o: &OpenOptions) -> Result<Pool> {
+        let place = Place::of(Some(path));
+        let run = o.runtime();
+        let file = storage::open_file(&place, path, false, o.read_only)?;
+        let file = LockedFile::acquire(&place, file, o.read_only)?;
+        let storage = Storage::of_file(place.clone(), file, &run)?;
+        let length = match &storage.file {
+            Some(file) if storage.is_device() => storage::length(&place, file, true)?,
+            Some(file) => {
+                page0::require_born(&place, &first_page(&place, file)?)?;
+                storage::length(&place, file, false)?
+            }
+            None => 0,
+        };
+        // The superblock is read through a small mapping of its own: only it says how much room to reserve.
+        let header = reopen(&place, &storage)?.map(PAGE_BYTES, PAGE_BYTES, 0, &quiet(&run))?;
+        let loaded = load(&header, length, o)?;
+        drop(header);
+        Pool::map_loaded(storage, loaded, &run)
+    }
+
+    /// Opens a copy of a post-crash image in memory, as a shadow of the medium that `emulate` names.
+    pub fn from_image(image: &[u8], o: &OpenOptions) -> Result<Pool> {
+        let place = Place(None);
+        let run = o.runtime();
+        page0::require_born(&place, &image[..image.len().min(PAGE_BYTES as usize)])?;
+        let header = Storage::in_memory(&run)?.map(PAGE_BYTES, PAGE_BYTES, 0, &quiet(&run))?;
+        fill(&header, &image[..PAGE_BYTES as usize]);
+        let loaded = load(&header, image.len() as u64, o)?;
+        let storage = Storage::in_memory(&run)?;
+        let medium = storage.medium.clone();
+        let (needed, max_len) =
+            (loaded.geometry.pool_bytes(loaded.info.segment_count), loaded.geometry.pool_bytes(loaded.info.max_segments));
+        let access = storage.map(needed, max_len, loaded.info.node, &run)?;
+        fill(&access, &image[..needed as usize]);
+        if let Some(tracer) = access.tracer() {
+            tracer.attach(&image[..needed as usize]);
+        }
+        Ok(Pool::assemble(access, loaded, medium, &run))
+    }
+
+    fn map_loaded(storage: Storage, loaded: Loaded, run: &Runtime) -> Result<Pool> {
+        let medium = storage.medium.clone();
+        let bytes = loaded.geometry.pool_bytes(loaded.info.segment_count);
+        let access = storage.map(bytes, loaded.geometry.pool_bytes(loaded.info.max_segments), loaded.info.node, run)?;
+        Ok(Pool::assemble(access, loaded, medium, run))
+    }
+
+    pub(super) fn assemble(access: Access, loaded: Loaded, medium: MediumInfo, run: &Runtime) -> Pool {
+        let Loaded { info, geometry, settled, clock_ms } = loaded;
+        let guard = access.file().map(|_| sigbus::Registration::new(access.place(), access.base(), access.mapping().max_len()));
+        Pool {
+            geometry,
+            segment_shift: geometry.segment_bytes.trailing_zeros(),
+            segments: AtomicU64::new(info.segment_count),
+            settled: AtomicU64::new(settled),
+            clock_ms: AtomicU64::new(clock_ms),
+            was_clean: info.clean,
+            read_only: run.read_only,
+            hugepages: run.hugepages,
+            bind_os_node: run.bind_os_node,
+            node: info.node,
+            pool_uuid: info.pool_uuid,
+            medium,
+            superblock: Mutex::new(info),
+            access,
+            _guard: guard,
+        }
+    }
+}
+
+/// A second handle for the header's mapping, under the same lock.
+fn reopen(place: &Place, storage: &Storage) -> Result<Storage> {
+    let file = match &storage.file {
+        Some(file) => Some(file.duplicate().map_err(io(place, "duplicating the handle", 0))?),
+        None => None,
+    };
+    Ok(Storage { place: place.clone(), file, medium: storage.medium.clone() })
+}
+
+/// The same without observers: reading a header is not part of a pool's history.
+fn quiet(run: &Runtime) -> Runtime {
+    Runtime { meter: None, tracer: None, failpoints: None, hugepages: false, bind_os_node: None, ..run.clone() }
+}
+
+fn fill(access: &Access, image: &[u8]) {
+    // SAFETY: at least `image.len()` bytes were just mapped as private memory, and nobody else has them.
+    unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), access.base().cast_mut(), image.len()) };
+}
+
+/// The first page of a file, shorter if the file is.
+pub(super) fn first_page(place: &Place, file: &File) -> Result<Vec<u8>> {
+    let mut page = vec![0; PAGE_BYTES as usize];
+    let mut at = 0;
+    while at < page.len() {
+        match file.read_at(&mut page[at..], at as u64) {
+            Ok(0) => break,
+            Ok(n) => at += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(io(place, "reading the first page", at as u64)(e)),
+        }
+    }
+    page.truncate(at);
+    Ok(page)
+}
+
+/// Reads and verifies page 0.
+fn load(header: &Access, length: u64, o: &OpenOptions) -> Result<Loaded> {
+    let place = header.place();
+    let mut page = vec![0; PAGE_BYTES as usize];
+    header.read(0, &mut page);
+    page0::require_born(place, &page)?;
+    let info = load_superblock(header, &page, o.read_only)?;
+    check_expectations(place, &info, o)?;
+    let geometry = Geometry::new(place, info.segment_bytes, info.max_segments)?;
+    let needed = geometry.pool_bytes(info.segment_count);
+    if length < needed {
+        return Err(Error::ShortFile { pool: place.clone(), found: length, needed });
+    }
+    let settled = load_small(header, SETTLED_OFF, "the settled version")?;
+    let clock_ms = load_small(header, CLOCK_OFF, "the clock")?;
+    Ok(Loaded { info, geometry, settled, clock_ms })
+}
+
+fn load_superblock(header: &Access, page: &[u8], read_only: bool) -> Result<SuperblockInfo> {
+    let place = header.place();
+    let damaged = |offset, detail| Error::DamagedSuperblock { pool: place.clone(), what: "the superblock", offset, detail };
+    // The checksum covers the pool's UUID, which only the slot itself tells: a flipped bit in it fails the check all the same.
+    let slot = CommitWord::unpack(header.load_u64(SUPERBLOCK.commit_off)).slot;
+    let at = (SUPER_SLOT_A_OFF + slot as u64 * SUPER_SLOT_BYTES) as usize;
+    let uuid: [u8; 16] = page.bytes_at(at + POOL_UUID);
+    match SUPERBLOCK.read(header, &uuid) {
+        Ok(Some(record)) => SuperblockInfo::decode(place, &record, read_only),
+        Ok(None) => Err(damaged(SUPERBLOCK.commit_off, "was never committed, although the magic is there".to_owned())),
+        Err(damage) => Err(damaged(damage.offset, damage.detail)),
+    }
+}
+
+fn load_small(header: &Access, offset: u64, what: &'static str) -> Result<u64> {
+    let word = header.load_u64(offset);
+    unpack_small(word).ok_or_else(|| {
+        let detail = format!("is {word:#018x}, whose check byte is wrong");
+        Error::DamagedSuperblock { pool: header.place().clone(), what, offset, detail }
+    })
+}
+
+fn check_expectations(place: &Place, info: &SuperblockInfo, o: &OpenOptions) -> Result<()> {
+    let wrong = |what, found, expected| Err(Error::WrongStore { pool: place.clone(), what, found, expected });
+    match (o.store_uuid, o.pool_uuid, o.node, &o.members) {
+        (Some(expected), ..) if expected != info.store_uuid => wrong("store", hex(&info.store_uuid), hex(&expected)),
+        (_, _, Some(expected), _) if expected != info.node => wrong("node", info.node.to_string(), expected.to_string()),
+        (_, Some(expected), ..) if expected != info.pool_uuid => wrong("UUID", hex(&info.pool_uuid), hex(&expected)),
+        (_, _, _, Some(expected)) if *expected != info.members => {
+            let list = |members: &[[u8; 16]]| members.iter().map(hex).collect::<Vec<_>>().join(" ");
+            wrong("member list", list(&info.members), list(expected))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn hex(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,94 @@
+//! What page 0 of a file says about it, before anything is believed.
+
+use crate::error::{Error, Place, Result};
+use crate::layout::{CLOCK_OFF, MAGIC, MAGIC_STEM, PAGE_BYTES, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF};
+use crate::record::Fields;
+use crate::superblock::{FORMAT_VERSION, USED_BYTES};
+
+/// The state of a file, by its first page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Page0 {
+    /// Empty, or all zero: never used.
+    Blank,
+    /// Creation began and did not write the magic.
+    HalfCreated,
+    /// A pool of this format.
+    Born,
+    /// A pool of a later format.
+    Newer(u32),
+    /// Something else.
+    Foreign([u8; 8]),
+}
+
+/// Classifies the first bytes of a file (up to a page; fewer if the file is shorter).
+pub(super) fn classify(page: &[u8]) -> Page0 {
+    if page.iter().all(|&b| b == 0) {
+        return Page0::Blank;
+    }
+    let mut first = [0; 8];
+    let known = page.len().min(8);
+    first[..known].copy_from_slice(&page[..known]);
+    if first == MAGIC {
+        return Page0::Born;
+    }
+    let digit = first[7];
+    if first[..7] == MAGIC_STEM && digit.is_ascii_digit() && u32::from(digit - b'0') > FORMAT_VERSION {
+        return Page0::Newer(u32::from(digit - b'0'));
+    }
+    if first == [0; 8] && only_creation_wrote(page) { Page0::HalfCreated } else { Page0::Foreign(first) }
+}
+
+/// Whether only those bytes of page 0 are set that can be before the magic: the commit word, the used parts of the slots, the small words.
+/// A file that happens to begin with eight zeros must not be taken for a pool and overwritten.
+fn only_creation_wrote(page: &[u8]) -> bool {
+    if page.len() < PAGE_BYTES as usize {
+        return false;
+    }
+    let allowed = |i: usize| {
+        let used = USED_BYTES as u64;
+        [(SUPER_COMMIT_OFF, 8), (SUPER_SLOT_A_OFF, used), (SUPER_SLOT_B_OFF, used), (SETTLED_OFF, 8), (CLOCK_OFF, 8)]
+            .iter()
+            .any(|&(off, len)| (off..off + len).contains(&(i as u64)))
+    };
+    let quiet = page.iter().enumerate().all(|(i, &b)| b == 0 || allowed(i));
+    let version = page[SUPER_SLOT_A_OFF as usize..SUPER_SLOT_B_OFF as usize].u32_at(0);
+    quiet && version <= FORMAT_VERSION
+}
+
+/// Insists on a pool of this format.
+pub(super) fn require_born(place: &Place, page: &[u8]) -> Result<()> {
+    let pool = place.clone();
+    match classify(page) {
+        Page0::Born if page.len() < PAGE_BYTES as usize => Err(Error::ShortFile { pool, found: page.len() as u64, needed: PAGE_BYTES }),
+        Page0::Born => Ok(()),
+        Page0::Blank | Page0::HalfCreated => Err(Error::HalfCreated { pool }),
+        Page0::Newer(found) => Err(Error::NewerFormat { pool, found, supported: FORMAT_VERSION }),
+        Page0::Foreign(found) => Err(Error::Foreign { pool, found }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_first_page() {
+        let page = |first: &[u8]| {
+            let mut page = vec![0; 4096];
+            page[..first.len()].copy_from_slice(first);
+            page
+        };
+        assert_eq!(classify(&[]), Page0::Blank);
+        assert_eq!(classify(&page(b"")), Page0::Blank);
+        assert_eq!(classify(&page(b"hitherP1")), Page0::Born);
+        assert_eq!(classify(&page(b"hitherP2")), Page0::Newer(2));
+        assert_eq!(classify(&page(b"hitherPx")), Page0::Foreign(*b"hitherPx"));
+        assert_eq!(classify(&page(b"hitherP0")), Page0::Foreign(*b"hitherP0"));
+        assert_eq!(classify(b"#!"), Page0::Foreign([b'#', b'!', 0, 0, 0, 0, 0, 0]));
+        assert_eq!(classify(&page(&[0, 0, 0, 0, 0, 0, 0, 0, 9])), Page0::HalfCreated);
+        let mut foreign = page(b"");
+        foreign[3000] = 1;
+        assert!(matches!(classify(&foreign), Page0::Foreign(_)));
+        assert!(matches!(require_born(&Place(None), b"hitherP1"), Err(Error::ShortFile { .. })));
+    }
+}

@@ -1,0 +1,121 @@
+//! Segments: descriptors, zeroing, growth.
+
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use super::storage::{self, io};
+use crate::error::{Error, Result};
+use crate::failpoint;
+use crate::options::Runtime;
+use crate::superblock::SuperblockInfo;
+use crate::table::{Descriptor, descriptor_place};
+
+impl Pool {
+    /// The descriptor of segment `i`; state free and all zero if there never was one.
+    ///
+    /// # Panics
+    /// If there is no such segment.
+    pub fn descriptor(&self, i: u32) -> Result<Descriptor> {
+        assert!(i < self.segment_count(), "segment {i} is one of {}", self.segment_count());
+        let place = descriptor_place(&self.geometry, i);
+        let damaged = |offset, detail| Error::DamagedDescriptor { pool: self.access.place().clone(), segment: i, offset, detail };
+        match place.read(&self.access, &self.pool_uuid) {
+            Ok(None) => Ok(Descriptor::default()),
+            Ok(Some(record)) => Descriptor::decode(&record)
+                .map_err(|state| damaged(place.commit_off, format!("has state {state}, which no version of this format writes"))),
+            Err(damage) => Err(damaged(damage.offset, damage.detail)),
+        }
+    }
+
+    /// Replaces the descriptor of segment `i`, durably and atomically.
+    ///
+    /// # Panics
+    /// If there is no such segment.
+    pub fn commit_descriptor(&self, i: u32, descriptor: &Descriptor) -> Result<()> {
+        assert!(i < self.segment_count(), "segment {i} is one of {}", self.segment_count());
+        let _serial = self.changing()?;
+        descriptor_place(&self.geometry, i).commit(&self.access, &self.pool_uuid, &descriptor.encode())
+    }
+
+    /// Zeros `run_len` segments from `i`, durably: required before the descriptor of a reused segment becomes active.
+    ///
+    /// On a file the zeros go through the file and are synced, so that the blocks are written and journalled ahead of the log
+    /// (decision 20): there, call it for fresh segments too.
+    ///
+    /// # Panics
+    /// If there are no such segments.
+    pub fn zero_segment(&self, i: u32, run_len: u32) -> Result<()> {
+        let end = u64::from(i) + u64::from(run_len);
+        assert!(end <= u64::from(self.segment_count()), "segments {i}..{end} are among {}", self.segment_count());
+        if self.read_only {
+            return Err(Error::ReadOnly { pool: self.access.place().clone() });
+        }
+        if self.is_poisoned() {
+            return Err(self.access.sync_failed());
+        }
+        let (off, len) = (self.segment_offset(i), u64::from(run_len) * self.segment_bytes());
+        match self.access.file() {
+            Some(file) if self.needs_sync() => {
+                storage::write_zeros(file, off, len).map_err(io(self.access.place(), "zeroing a segment", off))?
+            }
+            // SAFETY: the segments are mapped, and a segment that is being prepared belongs to the caller alone.
+            _ => unsafe { self.access.zero_streaming(off, len) },
+        }
+        // After streaming stores a fence is enough, on a file it is a sync.
+        self.access.sync()?;
+        if self.is_poisoned() { Err(self.access.sync_failed()) } else { Ok(()) }
+    }
+
+    /// Adds up to `segments` segments (fewer at the limit) and returns how many there are now. The space is allocated and durable
+    /// before the superblock names it; a full disk is an error and changes nothing.
+    pub fn grow(&self, segments: u64) -> Result<u64> {
+        let mut current = self.changing()?;
+        let (count, limit) = (current.segment_count, self.geometry.max_segments);
+        let new_count = count.saturating_add(segments).min(limit);
+        if new_count == count {
+            if segments == 0 {
+                return Ok(count);
+            }
+            let advice = "the pool was created with this limit; make a larger one";
+            let value = count.saturating_add(segments);
+            return Err(Error::TooLarge { pool: self.access.place().clone(), what: "the number of segments", value, limit, advice });
+        }
+        self.extend_storage(self.geometry.pool_bytes(count), self.geometry.pool_bytes(new_count))?;
+        let new = SuperblockInfo { segment_count: new_count, ..current.clone() };
+        self.commit_superblock(&mut current, new)?;
+        self.segments.store(new_count, Ordering::Release);
+        Ok(new_count)
+    }
+
+    fn extend_storage(&self, old: u64, new: u64) -> Result<()> {
+        let place = self.access.place();
+        failpoint::check(self.access.failpoints(), "grow").map_err(io(place, "growing", old))?;
+        let file = self.access.file().or(self.access.copy().map(|copy| copy.file()));
+        match file {
+            Some(file) if self.medium.kind == crate::MediumKind::DevDax => {
+                if storage::length(place, file, true)? < new {
+                    return Err(Error::DiskFull { pool: place.clone(), bytes: new - old });
+                }
+            }
+            Some(file) => storage::preallocate(place, file, old, new - old, self.access.failpoints()).map_err(|e| match e {
+                // That sync covered the pool's data as well: its failure leaves the same doubt as any other's.
+                Error::SyncFailed { detail, .. } => self.access.poison(&detail),
+                e => e,
+            })?,
+            None => failpoint::check(self.access.failpoints(), "fallocate")
+                .map_err(|_| Error::DiskFull { pool: place.clone(), bytes: new - old })?,
+        }
+        if self.access.mapped() >= new {
+            // An earlier growth mapped this much and then failed to commit.
+            return Ok(());
+        }
+        let run = Runtime { hugepages: self.hugepages, bind_os_node: self.bind_os_node, ..crate::OpenOptions::default().runtime() };
+        storage::extend(&self.access, &self.medium, new, &run)?;
+        if self.medium.kind == crate::MediumKind::DevDax {
+            // SAFETY: the new range is mapped and belongs to no segment yet.
+            unsafe { self.access.zero_streaming(old, new - old) };
+            self.access.sync()?;
+        }
+        Ok(())
+    }
+}

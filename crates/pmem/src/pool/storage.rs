@@ -1,0 +1,199 @@
+//! Files behind pools: opening, preallocating, and mapping them into an [`Access`].
+
+use std::fs::{File, OpenOptions as FileOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::access::{Access, Parts};
+use super::copy_back::CopyBack;
+use crate::error::{Error, Place, Result};
+use crate::failpoint;
+use crate::layout::{HUGE_BYTES, PAGE_BYTES};
+use crate::lock::LockedFile;
+use crate::mapping::{Mapping, Source};
+use crate::medium::{self, MediumChoice, MediumInfo, MediumKind, PersistenceDomain, Probe};
+use crate::options::Runtime;
+
+pub(super) fn io(place: &Place, action: &'static str, offset: u64) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Io { pool: place.clone(), action, offset, source }
+}
+
+/// Opens a pool's file.
+pub(super) fn open_file(place: &Place, path: &Path, create: bool, read_only: bool) -> Result<File> {
+    let mut options = FileOptions::new();
+    options.read(true).write(!read_only).create(create);
+    options.open(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::NotFound { pool: place.clone() },
+        _ => io(place, "opening the file", 0)(e),
+    })
+}
+
+/// Length of a file, or of a dax device.
+pub(super) fn length(place: &Place, file: &File, device: bool) -> Result<u64> {
+    let metadata = file.metadata().map_err(io(place, "asking for the length", 0))?;
+    if !device {
+        return Ok(metadata.len());
+    }
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let text =
+        std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size")).map_err(io(place, "asking for the device's size", 0))?;
+    let malformed = || std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{:?} is no size", text.trim()));
+    text.trim().parse().map_err(|_| io(place, "asking for the device's size", 0)(malformed()))
+}
+
+/// What creation and opening know before they map.
+pub(super) struct Storage {
+    pub(super) place: Place,
+    pub(super) file: Option<LockedFile>,
+    pub(super) medium: MediumInfo,
+}
+
+impl Storage {
+    /// Probes a file's medium.
+    pub(super) fn of_file(place: Place, file: LockedFile, run: &Runtime) -> Result<Storage> {
+        let probe = Probe::of(&file).map_err(io(&place, "asking for the file system", 0))?;
+        let medium = medium::decide(&place, &probe, run)?;
+        Ok(Storage { place, file: Some(file), medium })
+    }
+
+    /// Memory without a file.
+    pub(super) fn in_memory(run: &Runtime) -> Result<Storage> {
+        Ok(Storage { place: Place(None), file: None, medium: medium::in_memory(run)? })
+    }
+
+    pub(super) fn is_device(&self) -> bool {
+        self.medium.kind == MediumKind::DevDax
+    }
+
+    /// Maps the first `len` bytes of room for `max_len`.
+    pub(super) fn map(self, len: u64, max_len: u64, node: u32, run: &Runtime) -> Result<Access> {
+        let mapping = Mapping::reserve(&self.place, max_len.max(len))?;
+        let copies = run.medium == MediumChoice::ShadowFile;
+        let (file, copy_file) = if copies { (None, self.file) } else { (self.file, None) };
+        let emulates_file = self.medium.domain == PersistenceDomain::PageCache;
+        let copy = copy_file.map(|f| CopyBack::new(f, emulates_file, mapping.max_len()));
+        let access = Access::new(Parts {
+            place: self.place,
+            mapping,
+            mapped: 0,
+            medium: self.medium.clone(),
+            node,
+            file,
+            copy,
+            meter: run.meter.clone(),
+            // A tracer sees in-memory pools only: their content is known from the first byte.
+            tracer: if copies { None } else { run.tracer.clone() },
+            failpoints: run.failpoints.clone(),
+        });
+        extend(&access, &self.medium, len, run)?;
+        Ok(access)
+    }
+}
+
+/// Maps more of an access, up to `len`. The file has that length already.
+pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runtime) -> Result<()> {
+    let place = access.place();
+    let off = access.mapped();
+    // A device maps whole 2 MiB pages only.
+    let unit = if medium.kind == MediumKind::DevDax { HUGE_BYTES } else { PAGE_BYTES };
+    let (from, to) = (off.next_multiple_of(unit), len.next_multiple_of(unit));
+    failpoint::check(access.failpoints(), "mmap_short").map_err(io(place, "mapping the file", from))?;
+    if let Some(file) = access.file() {
+        let found = length(place, file, medium.kind == MediumKind::DevDax)?;
+        if found < len {
+            return Err(Error::ShortFile { pool: place.clone(), found, needed: len });
+        }
+    }
+    let source = match access.file() {
+        Some(file) => Source::File { file, read_only: run.read_only, map_sync: medium.kind == MediumKind::FsDax && medium.durable },
+        None => Source::Anonymous,
+    };
+    // Huge pages are for memory that is mapped directly; page-cached files do not have them.
+    let hugepages = run.hugepages && matches!(medium.kind, MediumKind::FsDax | MediumKind::Volatile | MediumKind::Shadow);
+    access.mapping().map(source, from, to - from, hugepages)?;
+    if let (MediumKind::Volatile | MediumKind::Shadow, Some(node)) = (medium.kind, run.bind_os_node) {
+        access.mapping().prefer_node(from, to - from, node);
+    }
+    if let Some(copy) = access.copy() {
+        load(access, copy.file(), from, to)?;
+    }
+    access.set_mapped(len);
+    Ok(())
+}
+
+/// Reads a file's bytes into private memory.
+fn load(access: &Access, file: &File, from: u64, to: u64) -> Result<()> {
+    // SAFETY: the range was just mapped as private memory and nobody else knows of it yet.
+    let memory = unsafe { std::slice::from_raw_parts_mut(access.base().cast_mut().add(from as usize), (to - from) as usize) };
+    let mut at = 0;
+    while at < memory.len() {
+        match file.read_at(&mut memory[at..], from + at as u64) {
+            Ok(0) => break,
+            Ok(n) => at += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(io(access.place(), "reading the file", from + at as u64)(e)),
+        }
+    }
+    Ok(())
+}
+
+/// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.
+pub(super) fn preallocate(
+    place: &Place,
+    file: &File,
+    off: u64,
+    len: u64,
+    points: Option<&std::sync::Arc<failpoint::Failpoints>>,
+) -> Result<()> {
+    let before = file.metadata().map_err(io(place, "asking for the length", off))?.len();
+    let synced = || failpoint::check(points, "sync").and_then(|()| file.sync_all());
+    let failed = |e: std::io::Error| Error::SyncFailed { pool: place.clone(), detail: e.to_string() };
+    let result = allocate(place, file, off, len, points).and_then(|()| synced().map_err(failed));
+    if result.is_err() && before <= off {
+        // Best effort: what was allocated is beyond the pool's end and harmless, but it would keep the disk full.
+        let _ = file.set_len(before);
+    }
+    result
+}
+
+fn allocate(place: &Place, file: &File, off: u64, len: u64, points: Option<&std::sync::Arc<failpoint::Failpoints>>) -> Result<()> {
+    let failed = |e: std::io::Error| match e.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::DiskFull { pool: place.clone(), bytes: len },
+        _ => io(place, "preallocating", off)(e),
+    };
+    failpoint::check(points, "fallocate").map_err(failed)?;
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), off, len) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return write_zeros(file, off, len).map_err(failed),
+            Err(e) => return Err(failed(e.into())),
+        }
+    }
+}
+
+/// Writes zeros through the file, in pieces of 1 MiB.
+pub(super) fn write_zeros(file: &File, off: u64, len: u64) -> std::io::Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let zeros = vec![0; PIECE.min(len) as usize];
+    let (mut at, end) = (off, off + len);
+    while at < end {
+        let part = (end - at).min(PIECE);
+        file.write_all_at(&zeros[..part as usize], at)?;
+        at += part;
+    }
+    Ok(())
+}
+
+/// Makes a new file's name durable.
+pub(super) fn sync_parent(place: &Place, path: &Path) -> Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let folder = File::open(parent).map_err(io(place, "opening the folder", 0))?;
+    folder.sync_all().map_err(io(place, "syncing the folder", 0))
+}

@@ -1,0 +1,136 @@
+//! Chooses which pending stores survive, exhaustively under a budget, else always the extremes and a sample.
+
+use super::replay::Pending;
+
+/// Which rule chose an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ImageKind {
+    /// One of all there are.
+    Exhaustive,
+    /// Every store that may be lost is lost.
+    AllLost,
+    /// No store is lost.
+    AllKept,
+    /// One line (or sector) is lost, the rest is kept.
+    OneLineLost,
+    /// One line (or sector) is kept, the rest is lost.
+    OneLineKept,
+    /// Drawn at random.
+    Sampled,
+}
+
+/// A small random generator with a seed, so that a failing image can be made again.
+#[derive(Debug, Clone)]
+pub struct ShadowRng(u64);
+
+impl ShadowRng {
+    /// A generator with this seed.
+    pub fn new(seed: u64) -> ShadowRng {
+        ShadowRng(seed)
+    }
+
+    /// The next number (splitmix64).
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit` (0 if that is 0).
+    pub fn below(&mut self, limit: usize) -> usize {
+        if limit == 0 { 0 } else { (self.next_u64() % limit as u64) as usize }
+    }
+}
+
+/// One image being made: `durable` patched with the chosen prefixes, and put back afterwards.
+struct Patcher<'a, F> {
+    durable: &'a mut Vec<u8>,
+    cells: &'a [(u64, &'a [Pending])],
+    show: F,
+    shown: usize,
+}
+
+impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
+    /// `keep[i]` stores of cell `i` survive.
+    fn image(&mut self, keep: &[usize], kind: ImageKind) {
+        let mut kept: Vec<&Pending> = self.cells.iter().zip(keep).flat_map(|((_, list), &n)| &list[..n]).collect();
+        // Cells are independent except where a word was stored both through and around the caches: there the later store wins.
+        kept.sort_by_key(|p| p.seq);
+        let mut undo = Vec::with_capacity(kept.len());
+        for pending in kept {
+            let word = &mut self.durable[pending.off as usize..pending.off as usize + 8];
+            let mut before = [0; 8];
+            before.copy_from_slice(word);
+            undo.push((pending.off as usize, before));
+            word.copy_from_slice(&pending.value);
+        }
+        (self.show)(self.durable, kind);
+        self.shown += 1;
+        for (at, before) in undo.into_iter().rev() {
+            self.durable[at..at + 8].copy_from_slice(&before);
+        }
+    }
+
+    fn all(&mut self) {
+        let mut keep = vec![0; self.cells.len()];
+        loop {
+            self.image(&keep, ImageKind::Exhaustive);
+            // Counts up in mixed radix; an overflow past the last digit ends it.
+            let digit = (0..keep.len()).find(|&i| keep[i] < self.cells[i].1.len());
+            let Some(digit) = digit else { return };
+            keep[digit] += 1;
+            keep[..digit].fill(0);
+        }
+    }
+
+    fn some(&mut self, budget: usize, rng: &mut ShadowRng) {
+        let full: Vec<usize> = self.cells.iter().map(|(_, list)| list.len()).collect();
+        self.image(&vec![0; full.len()], ImageKind::AllLost);
+        self.image(&full, ImageKind::AllKept);
+        let mut groups: Vec<u64> = self.cells.iter().map(|c| c.0).collect();
+        groups.dedup();
+        let room = (budget.saturating_sub(2) / 4).max(1);
+        while groups.len() > room {
+            groups.swap_remove(rng.below(groups.len()));
+        }
+        for group in groups {
+            let choose =
+                |in_group: bool| self.cells.iter().map(|c| if (c.0 == group) == in_group { c.1.len() } else { 0 }).collect::<Vec<_>>();
+            let (kept, lost) = (choose(true), choose(false));
+            self.image(&lost, ImageKind::OneLineLost);
+            self.image(&kept, ImageKind::OneLineKept);
+        }
+        while self.shown < budget {
+            // Biased both ways as well as even: rare losses and rare survivors find different bugs.
+            let bias = [2, 8, 14][rng.below(3)];
+            let keep: Vec<usize> = full
+                .iter()
+                .map(|&n| match rng.below(16) {
+                    r if r >= bias => 0,
+                    r if r % 2 == 0 => n,
+                    _ => rng.below(n + 1),
+                })
+                .collect();
+            self.image(&keep, ImageKind::Sampled);
+        }
+    }
+}
+
+/// Shows images made of `durable` and any prefix of each cell's stores; returns how many.
+pub(super) fn generate(
+    durable: &mut Vec<u8>,
+    cells: &[(u64, &[Pending])],
+    budget: usize,
+    rng: &mut ShadowRng,
+    show: impl FnMut(&[u8], ImageKind),
+) -> usize {
+    let total = cells.iter().try_fold(1usize, |total, (_, list)| total.checked_mul(list.len() + 1).filter(|&t| t <= budget.max(1)));
+    let mut patcher = Patcher { durable, cells, show, shown: 0 };
+    match total {
+        Some(_) => patcher.all(),
+        None => patcher.some(budget, rng),
+    }
+    patcher.shown
+}

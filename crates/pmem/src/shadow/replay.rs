@@ -1,0 +1,240 @@
+//! Replays a record and keeps, per unit that survives or not, the values that it may have after a crash.
+//!
+//! A *cell* is such a unit: an aligned word (ADR, streaming stores), a 512-byte sector (file), or the whole memory (eADR). Its list holds the
+//! word stores since its durable state, in order; a crash leaves the durable state plus any prefix of the list, independently per cell.
+//! Invariant: `durable` is what every image has at least; `visible` is what the running program sees.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::images::{self, ImageKind, ShadowRng};
+use super::log::{Event, What};
+use crate::LINE_BYTES;
+use crate::arch::for_each_line;
+use crate::tracer::{Emulate, StoreKind, SyncPhase};
+
+const SECTOR: u64 = 512;
+
+/// A store of one aligned word that may be lost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pending {
+    /// Position of its event.
+    pub(super) seq: usize,
+    /// Offset of the word.
+    pub(super) off: u64,
+    pub(super) value: [u8; 8],
+    thread: u64,
+}
+
+/// Names a cell; the order groups words of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cell {
+    Memory,
+    Sector(u64),
+    Word(u64),
+}
+
+impl Cell {
+    /// Cells of the same group are lost or kept together in the one-line images.
+    pub(super) fn group(self) -> u64 {
+        match self {
+            Cell::Memory => u64::MAX,
+            Cell::Sector(sector) => sector,
+            Cell::Word(off) => off / LINE_BYTES as u64,
+        }
+    }
+}
+
+/// A record being replayed.
+pub struct Replay {
+    rules: Emulate,
+    events: Vec<Event>,
+    at: usize,
+    visible: Vec<u8>,
+    durable: Vec<u8>,
+    cells: BTreeMap<Cell, Vec<Pending>>,
+    /// Per thread: flushed lines and the moment of the flush.
+    flushed: HashMap<u64, Vec<(u64, usize)>>,
+    /// Per thread: words streamed and the moment.
+    streamed: HashMap<u64, Vec<(u64, usize)>>,
+    /// Per thread: when its running sync began.
+    sync_began: HashMap<u64, usize>,
+    marks: Vec<u64>,
+}
+
+impl Replay {
+    pub(super) fn new(rules: Emulate, initial: &[u8], events: Vec<Event>) -> Replay {
+        Replay {
+            rules,
+            events,
+            at: 0,
+            visible: initial.to_vec(),
+            durable: initial.to_vec(),
+            cells: BTreeMap::new(),
+            flushed: HashMap::new(),
+            streamed: HashMap::new(),
+            sync_began: HashMap::new(),
+            marks: Vec::new(),
+        }
+    }
+
+    /// The current crash point: how many events have happened.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether there are no events.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The event that happens next.
+    pub fn next_event(&self) -> Option<&Event> {
+        self.events.get(self.at)
+    }
+
+    /// The notes that were made before the crash point, in order.
+    pub fn marks(&self) -> &[u64] {
+        &self.marks
+    }
+
+    /// What the program sees at the crash point.
+    pub fn visible(&self) -> &[u8] {
+        &self.visible
+    }
+
+    /// Lets one more event happen; false at the end.
+    pub fn step(&mut self) -> bool {
+        if self.at == self.events.len() {
+            return false;
+        }
+        let Event { thread, what } = self.events[self.at].clone();
+        match what {
+            What::Store { off, bytes, kind } => self.store(thread, off, &bytes, kind),
+            What::Zeros { off, len, kind } => self.store(thread, off, &vec![0; len], kind),
+            What::Flush { off, len } => self.flush(thread, off, len),
+            What::Fence => self.fence(thread),
+            What::Sync(phase) => self.sync(thread, phase),
+            What::Resize(len) => self.resize(len as usize),
+            What::Mark(note) => self.marks.push(note),
+        }
+        self.at += 1;
+        true
+    }
+
+    /// Moves forward to a crash point.
+    pub fn advance_to(&mut self, crash_point: usize) {
+        while self.at < crash_point && self.step() {}
+    }
+
+    /// Shows images that a crash here may leave; returns how many. At most about `budget`, all if there are no more than that.
+    pub fn for_each_image(&mut self, budget: usize, rng: &mut ShadowRng, show: impl FnMut(&[u8], ImageKind)) -> usize {
+        let cells: Vec<(u64, &[Pending])> = self.cells.iter().map(|(cell, list)| (cell.group(), list.as_slice())).collect();
+        images::generate(&mut self.durable, &cells, budget, rng, show)
+    }
+
+    fn store(&mut self, thread: u64, off: u64, bytes: &[u8], kind: StoreKind) {
+        let (first, end) = (off & !7, off + bytes.len() as u64);
+        for word in (first..end).step_by(8) {
+            let at = word as usize;
+            let mut value = [0; 8];
+            value.copy_from_slice(&self.visible[at..at + 8]);
+            let before = value;
+            for (i, byte) in value.iter_mut().enumerate() {
+                let position = word + i as u64;
+                if (off..end).contains(&position) {
+                    *byte = bytes[(position - off) as usize];
+                }
+            }
+            if kind == StoreKind::Streaming {
+                self.streamed.entry(thread).or_default().push((word, self.at));
+            }
+            // Storing what is there already adds no image.
+            if value == before {
+                continue;
+            }
+            self.visible[at..at + 8].copy_from_slice(&value);
+            let cell = self.cell(word, kind);
+            self.cells.entry(cell).or_default().push(Pending { seq: self.at, off: word, value, thread });
+        }
+    }
+
+    fn cell(&self, word: u64, kind: StoreKind) -> Cell {
+        match (self.rules, kind) {
+            (Emulate::File, _) => Cell::Sector(word / SECTOR),
+            (Emulate::Eadr, StoreKind::Plain) => Cell::Memory,
+            (Emulate::Adr, _) | (Emulate::Eadr, StoreKind::Streaming) => Cell::Word(word),
+        }
+    }
+
+    fn flush(&mut self, thread: u64, off: u64, len: usize) {
+        let lines = self.flushed.entry(thread).or_default();
+        for_each_line(off as usize, len, |line| lines.push((line as u64, self.at)));
+    }
+
+    fn fence(&mut self, thread: u64) {
+        if self.rules == Emulate::File {
+            return;
+        }
+        for (word, seq) in self.streamed.remove(&thread).unwrap_or_default() {
+            self.settle(Cell::Word(word), seq);
+        }
+        for (line, seq) in self.flushed.remove(&thread).unwrap_or_default() {
+            for word in (line..line + LINE_BYTES as u64).step_by(8) {
+                self.settle(Cell::Word(word), seq);
+            }
+        }
+        if self.rules == Emulate::Eadr {
+            let list = self.cells.get(&Cell::Memory);
+            let fenced = list.and_then(|list| list.iter().rev().find(|p| p.thread == thread)).map(|p| p.seq);
+            if let Some(seq) = fenced {
+                self.settle(Cell::Memory, seq);
+            }
+        }
+    }
+
+    fn sync(&mut self, thread: u64, phase: SyncPhase) {
+        match phase {
+            SyncPhase::Begin => {
+                self.sync_began.insert(thread, self.at);
+            }
+            SyncPhase::Failed => {
+                self.sync_began.remove(&thread);
+            }
+            SyncPhase::End => {
+                if let Some(seq) = self.sync_began.remove(&thread) {
+                    let cells: Vec<Cell> = self.cells.keys().copied().collect();
+                    cells.into_iter().for_each(|cell| self.settle(cell, seq));
+                }
+            }
+        }
+    }
+
+    /// Makes the stores of a cell up to `seq` durable.
+    fn settle(&mut self, cell: Cell, seq: usize) {
+        let Some(list) = self.cells.get_mut(&cell) else { return };
+        let durable = list.iter().take_while(|p| p.seq <= seq).count();
+        for pending in list.drain(..durable) {
+            self.durable[pending.off as usize..pending.off as usize + 8].copy_from_slice(&pending.value);
+        }
+        if list.is_empty() {
+            self.cells.remove(&cell);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn durable_for_test(&self) -> &[u8] {
+        &self.durable
+    }
+
+    fn resize(&mut self, len: usize) {
+        if len > self.durable.len() {
+            self.durable.resize(len, 0);
+            self.visible.resize(len, 0);
+        }
+    }
+}

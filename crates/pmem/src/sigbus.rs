@@ -1,0 +1,185 @@
+//! SIGBUS: a page of a mapped pool that is not there any more (the file was truncated by somebody else), or memory that the hardware
+//! reports as poisoned.
+//!
+//! Stated behaviour (decision 23): the process stops. No read of such a page may be answered and no write to it acknowledged, and
+//! a store that lost a page must not go on. Without the guard the kernel's default does that silently; with it, the message says which
+//! pool and which offset, then the process aborts. Full disks do not come here: space is preallocated.
+//!
+//! The handler uses async-signal-safe calls and atomics only. Faults outside pools are handed to the handler that was there before.
+
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use crate::error::Place;
+
+/// Pools that the handler can name; more work as well, but their fault says less.
+const SLOTS: usize = 64;
+
+struct Slot {
+    /// 0: free. 1: being filled.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    /// A leaked string: the handler may read it at any time.
+    name: AtomicPtr<u8>,
+    name_len: AtomicUsize,
+}
+
+static POOLS: [Slot; SLOTS] = [const {
+    Slot { base: AtomicUsize::new(0), len: AtomicUsize::new(0), name: AtomicPtr::new(ptr::null_mut()), name_len: AtomicUsize::new(0) }
+}; SLOTS];
+
+/// Makes a mapping known to the guard for as long as it lives.
+pub(crate) struct Registration(Option<&'static Slot>);
+
+impl Registration {
+    pub(crate) fn new(place: &Place, base: *const u8, len: u64) -> Registration {
+        let free = POOLS.iter().find(|slot| slot.base.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok());
+        if let Some(slot) = free {
+            // Leaked on purpose, once per open: a signal may be reading the name when the pool closes.
+            let name: &'static mut str = Box::leak(place.to_string().into_boxed_str());
+            slot.len.store(len as usize, Ordering::Relaxed);
+            slot.name_len.store(name.len(), Ordering::Relaxed);
+            slot.name.store(name.as_mut_ptr(), Ordering::Relaxed);
+            slot.base.store(base as usize, Ordering::Release);
+        }
+        Registration(free)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0 {
+            slot.base.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Installs the handler for the whole process; again does nothing. Call it once at the start of a program that owns its signals.
+pub fn install_sigbus_guard() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the action is fully initialised, its handler has the signature that SA_SIGINFO asks for, and PREVIOUS is written
+        // before the handler can run because the kernel fills it in the same call.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_sigbus as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(libc::SIGBUS, &action, PREVIOUS.as_ptr());
+        }
+    });
+}
+
+/// The action that was there before the guard.
+struct Previous(std::cell::UnsafeCell<std::mem::MaybeUninit<libc::sigaction>>);
+
+// SAFETY: written once, by the call that installs the handler; only the handler reads it.
+unsafe impl Sync for Previous {}
+
+impl Previous {
+    fn as_ptr(&self) -> *mut libc::sigaction {
+        self.0.get().cast()
+    }
+}
+
+static PREVIOUS: Previous = Previous(std::cell::UnsafeCell::new(std::mem::MaybeUninit::zeroed()));
+
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo.
+    let address = unsafe { (*info).si_addr() } as usize;
+    for slot in &POOLS {
+        let base = slot.base.load(Ordering::Acquire);
+        if base > 1 && address >= base && address - base < slot.len.load(Ordering::Relaxed) {
+            let (name, len) = (slot.name.load(Ordering::Relaxed), slot.name_len.load(Ordering::Relaxed));
+            // SAFETY: a leaked string: valid for ever.
+            let name = unsafe { std::slice::from_raw_parts(name, len) };
+            report(name, address - base);
+            // SAFETY: `abort` is async-signal-safe.
+            unsafe { libc::abort() };
+        }
+    }
+    // SAFETY: not ours: the previous action, which the kernel wrote, gets the fault when the instruction runs again.
+    unsafe { libc::sigaction(signal, PREVIOUS.as_ptr(), ptr::null_mut()) };
+}
+
+fn report(name: &[u8], offset: usize) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = offset;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let tail = b" is gone: the file was truncated or the memory is damaged (SIGBUS). Stopping so that nothing wrong is acknowledged.\n";
+    for part in [b"hither: ", name, b": the page at offset ", &digits[at..], tail] {
+        // SAFETY: `write` is async-signal-safe and the buffer is valid; there is nothing to do about a failure.
+        let _ = unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+    use crate::{CreateOptions, MediumChoice, Pool};
+
+    const CHILD: &str = "HITHER_TEST_SIGBUS_POOL";
+
+    /// Runs in a child process: truncates its own pool's file and reads behind the end.
+    #[test]
+    fn child_reads_a_truncated_pool() {
+        let Some(path) = std::env::var_os(CHILD) else { return };
+        install_sigbus_guard();
+        let mut o = CreateOptions::new(1 << 20);
+        o.medium = MediumChoice::File;
+        let pool = Pool::create(Path::new(&path), &o).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        pool.load_u64(pool.segment_offset(1));
+        unreachable!("the read faults");
+    }
+
+    #[test]
+    fn truncation_under_a_mapping_stops_the_process_and_names_the_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sigbus::tests::child_reads_a_truncated_pool", "--nocapture"])
+            .env(CHILD, &path)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains(path.to_str().unwrap()) && message.contains("the page at offset"), "{message}");
+    }
+
+    #[test]
+    fn fault_outside_pools_keeps_its_default() {
+        const FOREIGN: &str = "HITHER_TEST_SIGBUS_FOREIGN";
+        if std::env::var_os(FOREIGN).is_some() {
+            install_sigbus_guard();
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(4096).unwrap();
+            // SAFETY: a new mapping; the read faults, which is the point.
+            unsafe {
+                let flags = rustix::mm::MapFlags::SHARED;
+                let at = rustix::mm::mmap(ptr::null_mut(), 8192, rustix::mm::ProtFlags::READ, flags, &file, 0).unwrap();
+                at.cast::<u8>().add(4096).read_volatile();
+            }
+            unreachable!("the read faults");
+        }
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sigbus::tests::fault_outside_pools_keeps_its_default"])
+            .env(FOREIGN, "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
+    }
+}

@@ -1,0 +1,222 @@
+//! The epoch algorithm proper, free of thread-local state so that loom can drive it.
+
+use crate::Padded;
+use crate::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence, yield_now};
+
+const ACTIVE: u64 = 1;
+const WRITER: u64 = 2;
+const EPOCH_SHIFT: u32 = 2;
+const CHUNK: usize = 64;
+
+/// One thread's announcement.
+pub struct Slot {
+    state: AtomicU64,
+    taken: AtomicBool,
+    /// The slot's position in the domain.
+    pub(super) number: usize,
+}
+
+impl Slot {
+    /// Ends the outermost pin. Release: what the thread read or wrote inside happens before a reclaimer that sees 0.
+    #[inline(always)]
+    pub fn leave(&self) {
+        self.state.store(0, Ordering::Release);
+    }
+
+    /// Ends a writer section inside a longer pin.
+    #[inline]
+    pub(super) fn clear_writer(&self) {
+        self.state.store(self.state.load(Ordering::Relaxed) & !WRITER, Ordering::Release);
+    }
+
+    /// Gives the slot back.
+    pub(super) fn release(&self) {
+        self.state.store(0, Ordering::Release);
+        self.taken.store(false, Ordering::Release);
+    }
+}
+
+struct Chunk {
+    slots: [Padded<Slot>; CHUNK],
+    next: AtomicPtr<Chunk>,
+}
+
+/// An epoch counter and the slots of the threads that announce themselves in it.
+pub struct Domain {
+    epoch: AtomicU64,
+    chunks: AtomicPtr<Chunk>,
+    /// 0 unknown, 1 `membarrier` works, 2 it does not and pins must fence.
+    barrier: AtomicU32,
+}
+
+const BARRIER_UNKNOWN: u32 = 0;
+const BARRIER_ASYMMETRIC: u32 = 1;
+const BARRIER_FULL: u32 = 2;
+
+impl Domain {
+    /// An empty domain.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: AtomicU32::new(BARRIER_UNKNOWN) }
+    }
+
+    /// An empty domain.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: AtomicU32::new(BARRIER_FULL) }
+    }
+
+    /// A slot of the caller's own, for as long as it lives or until it is released.
+    pub fn acquire(&self) -> &Slot {
+        self.detect_barrier();
+        let mut link = &self.chunks;
+        let mut base = 0;
+        loop {
+            let mut chunk = link.load(Ordering::Acquire);
+            if chunk.is_null() {
+                chunk = Self::append_chunk(link, base);
+            }
+            // SAFETY: chunks are never freed (the domain leaks them on purpose: there is one per 64 concurrent threads).
+            let chunk = unsafe { &*chunk };
+            for slot in &chunk.slots {
+                if !slot.taken.load(Ordering::Relaxed)
+                    && slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                {
+                    return slot;
+                }
+            }
+            link = &chunk.next;
+            base += CHUNK;
+        }
+    }
+
+    /// Appends a chunk at `link`, or returns the one that another thread appended first.
+    fn append_chunk(link: &AtomicPtr<Chunk>, base: usize) -> *mut Chunk {
+        let slots = std::array::from_fn(|i| {
+            Padded(Slot { state: AtomicU64::new(0), taken: AtomicBool::new(false), number: base + i })
+        });
+        let fresh = Box::into_raw(Box::new(Chunk { slots, next: AtomicPtr::new(std::ptr::null_mut()) }));
+        match link.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            Err(other) => {
+                // SAFETY: the exchange failed, so nobody else has seen `fresh`.
+                drop(unsafe { Box::from_raw(fresh) });
+                other
+            }
+        }
+    }
+
+    /// Announces the owner of `slot` at the current epoch (E1).
+    #[inline(always)]
+    pub fn announce(&self, slot: &Slot, writer: bool) {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        slot.state.store(epoch << EPOCH_SHIFT | u64::from(writer) * WRITER | ACTIVE, Ordering::Relaxed);
+        self.light_barrier();
+    }
+
+    /// Adds the writer bit to a pin that exists (E3).
+    #[inline]
+    pub fn mark_writer(&self, slot: &Slot) {
+        slot.state.store(slot.state.load(Ordering::Relaxed) | WRITER, Ordering::Relaxed);
+        self.light_barrier();
+    }
+
+    /// Raises the epoch; pins that begin afterwards need not be waited for.
+    pub fn stamp(&self) -> u64 {
+        let stamp = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
+        self.heavy_barrier();
+        stamp
+    }
+
+    /// Whether no pin (no writer section, if `writers`) older than `stamp` is left.
+    pub fn has_passed(&self, stamp: u64, writers: bool) -> bool {
+        self.heavy_barrier();
+        self.each_slot(|slot| Self::slot_passed(slot, stamp, writers))
+    }
+
+    /// Waits for all pins (only writer sections, if `writers`) that began before.
+    pub fn synchronize(&self, writers: bool) {
+        let stamp = self.stamp();
+        self.each_slot(|slot| {
+            let mut spins = 0u32;
+            while !Self::slot_passed(slot, stamp, writers) {
+                spins += 1;
+                if spins < 64 && !cfg!(loom) {
+                    std::hint::spin_loop();
+                } else {
+                    yield_now();
+                }
+            }
+            true
+        });
+    }
+
+    /// Acquire pairs with the release in `leave`: what the section did is visible to the one who waited.
+    fn slot_passed(slot: &Slot, stamp: u64, writers: bool) -> bool {
+        let state = slot.state.load(Ordering::Acquire);
+        state & ACTIVE == 0 || state >> EPOCH_SHIFT >= stamp || (writers && state & WRITER == 0)
+    }
+
+    fn each_slot(&self, mut f: impl FnMut(&Slot) -> bool) -> bool {
+        let mut chunk = self.chunks.load(Ordering::Acquire);
+        while !chunk.is_null() {
+            // SAFETY: chunks are never freed.
+            let current = unsafe { &*chunk };
+            for slot in &current.slots {
+                if !f(slot) {
+                    return false;
+                }
+            }
+            chunk = current.next.load(Ordering::Acquire);
+        }
+        true
+    }
+
+    /// The pin's half of the store–load barrier.
+    #[inline(always)]
+    fn light_barrier(&self) {
+        #[cfg(not(loom))]
+        if self.barrier.load(Ordering::Relaxed) == BARRIER_ASYMMETRIC {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            return;
+        }
+        // Orders the announcement before every later load; pairs with the fence in `heavy_barrier`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The reclaimer's half: afterwards every thread has either announced itself visibly or will see all that was unlinked.
+    fn heavy_barrier(&self) {
+        fence(Ordering::SeqCst);
+        #[cfg(not(loom))]
+        if self.barrier.load(Ordering::Relaxed) == BARRIER_ASYMMETRIC {
+            let done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+            assert!(done, "membarrier worked at registration and must go on working: epochs rest on it");
+        }
+    }
+
+    fn detect_barrier(&self) {
+        #[cfg(not(loom))]
+        if self.barrier.load(Ordering::Relaxed) == BARRIER_UNKNOWN {
+            let found = if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+                BARRIER_ASYMMETRIC
+            } else {
+                BARRIER_FULL
+            };
+            // The first thread decides for all: a thread that fences where others do not would be harmless, the
+            // opposite would not.
+            let _ = self.barrier.compare_exchange(BARRIER_UNKNOWN, found, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Default for Domain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(not(loom))]
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier takes no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}

@@ -1,0 +1,189 @@
+//! Epochs: readers announce that they are inside, reclaimers wait until everybody who might still look has left.
+//!
+//! One process-wide domain serves all stores. A thread *pins* itself for the length of an operation ([`pin`]); a
+//! *writer section* ([`pin_writer`]) is a pin that [`synchronize_writers`] waits for too, which is how the engine finds the
+//! largest version below which everything is installed (decision 5).
+//!
+//! # Cost
+//!
+//! A pin is a relaxed store and a compiler fence: the expensive half of the store–load barrier runs on the reclaimer's side
+//! by `membarrier(2)` (private expedited). Where the kernel lacks it, pins fall back to a full fence.
+//!
+//! # Invariants
+//!
+//! * E1. A slot's state is 0 (outside) or `epoch << 2 | writer << 1 | 1`, written only by the thread that owns the slot.
+//! * E2. A thread pinned at epoch e may hold anything that was reachable when the global epoch became e; whoever made a
+//!   thing unreachable before raising the global epoch to e+1 may free it once no slot shows an epoch ≤ e.
+//! * E3. Pins nest; the outermost one's epoch protects all. A writer section inside a reader's pin sets the writer bit and keeps the epoch.
+//!
+//! # Threads that end, panic or fork
+//!
+//! A guard unpins when it is dropped, also by unwinding. A thread's slot is given back when the thread ends. A forked child must not use
+//! a store of its parent (its pool mappings are not inherited), so slots of threads that the child lacks do not matter.
+
+mod deferred;
+mod domain;
+
+pub use deferred::{collect, defer, pending};
+pub use domain::Domain;
+
+#[cfg(not(loom))]
+mod global {
+    use super::domain::{Domain, Slot};
+    use std::cell::Cell;
+    use std::marker::PhantomData;
+
+    static DOMAIN: Domain = Domain::new();
+
+    thread_local! {
+        /// The thread's slot and nesting depth. Const-initialised and without destructor, so that access is one offset.
+        static LOCAL: Local = const { Local { slot: Cell::new(std::ptr::null()), depth: Cell::new(0), writers: Cell::new(0) } };
+        /// Gives the slot back at thread exit.
+        static OWNER: Owner = const { Owner };
+    }
+
+    struct Local {
+        slot: Cell<*const Slot>,
+        depth: Cell<u32>,
+        writers: Cell<u32>,
+    }
+
+    struct Owner;
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            LOCAL.with(|local| {
+                let slot = local.slot.replace(std::ptr::null());
+                if !slot.is_null() {
+                    // SAFETY: slots are never freed, and this one was acquired by this thread.
+                    unsafe { (*slot).release() };
+                }
+            });
+        }
+    }
+
+    #[cold]
+    fn register(local: &Local) -> *const Slot {
+        let slot: *const Slot = DOMAIN.acquire();
+        local.slot.set(slot);
+        // A failure means that the thread is already running destructors: the slot then stays taken, which is safe.
+        let _ = OWNER.try_with(|_| ());
+        slot
+    }
+
+    /// A pin: while it lives, nothing that was reachable when it was taken is reclaimed. Not `Send`.
+    #[must_use = "the pin ends when the guard is dropped"]
+    pub struct Guard {
+        writer: bool,
+        _not_send: PhantomData<*mut ()>,
+    }
+
+    /// Pins the current thread. O(1), no locked instruction.
+    #[inline(always)]
+    pub fn pin() -> Guard {
+        enter(false)
+    }
+
+    /// Pins the current thread in a writer section (see [`synchronize_writers`]).
+    #[inline(always)]
+    pub fn pin_writer() -> Guard {
+        enter(true)
+    }
+
+    #[inline(always)]
+    fn enter(writer: bool) -> Guard {
+        LOCAL.with(|local| {
+            let mut slot = local.slot.get();
+            if slot.is_null() {
+                slot = register(local);
+            }
+            // SAFETY: slots are never freed; this one belongs to this thread.
+            let slot = unsafe { &*slot };
+            let depth = local.depth.get();
+            local.depth.set(depth + 1);
+            if writer {
+                local.writers.set(local.writers.get() + 1);
+            }
+            if depth == 0 {
+                DOMAIN.announce(slot, writer);
+            } else if writer {
+                DOMAIN.mark_writer(slot);
+            }
+            Guard { writer, _not_send: PhantomData }
+        })
+    }
+
+    impl Drop for Guard {
+        #[inline(always)]
+        fn drop(&mut self) {
+            LOCAL.with(|local| {
+                // SAFETY: a guard exists only on a thread that has a slot; slots are never freed.
+                let slot = unsafe { &*local.slot.get() };
+                let depth = local.depth.get() - 1;
+                local.depth.set(depth);
+                if self.writer {
+                    let writers = local.writers.get() - 1;
+                    local.writers.set(writers);
+                    if writers == 0 && depth > 0 {
+                        slot.clear_writer();
+                    }
+                }
+                if depth == 0 {
+                    slot.leave();
+                }
+            });
+        }
+    }
+
+    /// Whether the current thread holds a guard.
+    pub fn is_pinned() -> bool {
+        LOCAL.with(|local| local.depth.get() > 0)
+    }
+
+    /// A small dense number of the current thread, reused after its exit: good for picking a per-thread slot.
+    #[inline(always)]
+    pub fn thread_number() -> usize {
+        LOCAL.with(|local| {
+            let mut slot = local.slot.get();
+            if slot.is_null() {
+                slot = register(local);
+            }
+            // SAFETY: slots are never freed.
+            unsafe { (*slot).number }
+        })
+    }
+
+    /// Waits until every pin that began before this call has ended.
+    ///
+    /// # Panics
+    /// If the current thread is pinned: it would wait for itself.
+    pub fn synchronize() {
+        assert!(!is_pinned(), "synchronize() inside an epoch pin would wait for itself");
+        DOMAIN.synchronize(false);
+    }
+
+    /// Waits until every writer section that began before this call has ended.
+    ///
+    /// # Panics
+    /// If the current thread is in a writer section.
+    pub fn synchronize_writers() {
+        assert!(LOCAL.with(|local| local.writers.get() == 0), "synchronize_writers() inside a writer section would wait for itself");
+        DOMAIN.synchronize(true);
+    }
+
+    /// Raises the epoch and returns a stamp: what was made unreachable before may be reclaimed once [`has_passed`].
+    pub fn stamp() -> u64 {
+        DOMAIN.stamp()
+    }
+
+    /// Whether every pin that began before `stamp` was drawn has ended. Never blocks. O(threads).
+    pub fn has_passed(stamp: u64) -> bool {
+        DOMAIN.has_passed(stamp, false)
+    }
+}
+
+#[cfg(not(loom))]
+pub use global::{Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_writers, thread_number};
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+#[test]
+fn stamps_pass_only_when_older_pins_end() {
+    let (told, wait) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let guard = pin();
+        told.send(()).unwrap();
+        gone.recv().unwrap();
+        drop(guard);
+    });
+    wait.recv().unwrap();
+    let stamp = stamp();
+    assert!(!has_passed(stamp), "a pin older than the stamp must hold it back");
+    go.send(()).unwrap();
+    thread.join().unwrap();
+    // Pins of unrelated tests end soon.
+    while !has_passed(stamp) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn writer_sections_are_waited_for_and_plain_pins_are_not() {
+    let reading = pin();
+    std::thread::spawn(synchronize_writers).join().unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let (told, wait) = std::sync::mpsc::channel();
+    let flag = ended.clone();
+    let writer = std::thread::spawn(move || {
+        let outer = pin();
+        let section = pin_writer();
+        told.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        flag.store(true, Ordering::SeqCst);
+        drop(section);
+        drop(outer);
+    });
+    wait.recv().unwrap();
+    synchronize_writers();
+    assert!(ended.load(Ordering::SeqCst));
+    writer.join().unwrap();
+    drop(reading);
+}
+
+#[test]
+fn nested_pins_keep_the_outer_epoch() {
+    let outer = pin();
+    let stamp = stamp();
+    drop(pin_writer());
+    assert!(is_pinned());
+    assert!(!has_passed(stamp));
+    drop(outer);
+    assert!(!is_pinned());
+}
+
+/// Readers dereference a box that a writer keeps replacing; a box freed too early holds a poisoned value.
+#[test]
+fn nothing_is_freed_under_a_reader() {
+    const LIVE: u64 = 0x6c69_7665;
+    let current = Arc::new(AtomicPtr::new(Box::into_raw(Box::new(AtomicU64::new(LIVE)))));
+    let stop = Arc::new(AtomicBool::new(false));
+    let freed = Arc::new(AtomicUsize::new(0));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (current, stop) = (current.clone(), stop.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = pin();
+                    // SAFETY: freed only after a grace period that this pin holds back.
+                    let value = unsafe { (*current.load(Ordering::Acquire)).load(Ordering::Relaxed) };
+                    assert_eq!(value, LIVE);
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    for _ in 0..2_000 {
+        let fresh = Box::into_raw(Box::new(AtomicU64::new(LIVE)));
+        let old = current.swap(fresh, Ordering::AcqRel) as usize;
+        let freed = freed.clone();
+        defer(move || {
+            let old = old as *mut AtomicU64;
+            // SAFETY: unlinked before `defer`, and the grace period has passed.
+            unsafe {
+                (*old).store(0xdead, Ordering::Relaxed);
+                drop(Box::from_raw(old));
+            }
+            freed.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    stop.store(true, Ordering::Relaxed);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    while freed.load(Ordering::Relaxed) < 2_000 {
+        collect();
+        std::thread::yield_now();
+    }
+    // SAFETY: no reader is left.
+    drop(unsafe { Box::from_raw(current.load(Ordering::Relaxed)) });
+}
+
+#[test]
+fn slots_are_reused_after_thread_exit() {
+    let first = std::thread::spawn(thread_number).join().unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        seen.push(std::thread::spawn(thread_number).join().unwrap());
+    }
+    assert!(seen.iter().all(|n| *n < first + 128), "200 short threads must not take 200 slots: {seen:?}");
+}

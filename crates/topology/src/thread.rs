@@ -1,0 +1,59 @@
+//! The node of the calling thread, cached per thread and topology.
+//!
+//! A thread keeps the node of the topology that it asked last in one cell: the common case is a comparison. Programs with
+//! several topologies (tests) fall back to a short list, so that an assignment to one survives a question to another.
+
+use std::cell::{Cell, RefCell};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Cached {
+    /// Identity of the topology; 0 is none.
+    pub(crate) topology: u64,
+    pub(crate) node: u32,
+    /// Calls until the processor is asked again; `u32::MAX` means bound: never.
+    pub(crate) remaining: u32,
+}
+
+/// The assignment is fixed until the thread is bound anew.
+pub(crate) const BOUND: u32 = u32::MAX;
+
+thread_local! {
+    static LAST: Cell<Cached> = const { Cell::new(Cached { topology: 0, node: 0, remaining: 0 }) };
+    static BINDINGS: RefCell<Vec<(u64, u32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How many bindings to other topologies a thread remembers.
+const REMEMBERED: usize = 16;
+
+#[inline(always)]
+pub(crate) fn cached() -> Cached {
+    LAST.with(Cell::get)
+}
+
+#[inline(always)]
+pub(crate) fn cache(entry: Cached) {
+    LAST.with(|last| last.set(entry));
+}
+
+/// The node this thread is bound to in `topology`, if it is.
+pub(crate) fn binding(topology: u64) -> Option<u32> {
+    BINDINGS.with_borrow(|all| all.iter().rev().find(|b| b.0 == topology).map(|b| b.1))
+}
+
+/// Binds this thread to `node` of `topology`.
+pub(crate) fn bind(topology: u64, node: u32) {
+    BINDINGS.with_borrow_mut(|all| {
+        all.retain(|b| b.0 != topology);
+        if all.len() >= REMEMBERED {
+            all.remove(0);
+        }
+        all.push((topology, node));
+    });
+    cache(Cached { topology, node, remaining: BOUND });
+}
+
+/// Forgets the binding of this thread in `topology`.
+pub(crate) fn unbind(topology: u64) {
+    BINDINGS.with_borrow_mut(|all| all.retain(|b| b.0 != topology));
+    cache(Cached { topology: 0, node: 0, remaining: 0 });
+}

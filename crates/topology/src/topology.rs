@@ -1,0 +1,324 @@
+//! The nodes of the machine, real or emulated, and where the calling thread runs.
+//!
+//! Node numbers are dense (0, 1, …) whatever the operating system calls them. Thread safety: all methods take `&self`;
+//! `current_node` touches thread-local state only. Paper: NStore N1 (one log per node), N7 (the ratio of latencies).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+
+use crate::cost::{LinkCost, NodeCosts};
+use crate::sysfs::{self, SysfsNode};
+use crate::thread::{self, BOUND, Cached};
+use crate::{MAX_NODES, TopologyError};
+
+/// How many calls of `current_node` pass before a thread of a real topology asks where it runs now.
+const CALLS_PER_LOOKUP: u32 = 256;
+
+/// The largest processor number that the affinity call can name.
+const MAX_CPU: u32 = CpuSet::MAX_CPU as u32;
+
+static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// The operating system's number (equal to the dense number for emulated nodes).
+    pub os_id: u32,
+    /// Its processors; empty for emulated and memory-only nodes.
+    pub cpus: Vec<u32>,
+    /// Distance to each node, 10 means local.
+    pub distances: Vec<u32>,
+}
+
+/// The machine's nodes. Cloning is cheap and keeps the identity: clones share thread assignments.
+#[derive(Clone)]
+pub struct Topology(Arc<Inner>);
+
+struct Inner {
+    identity: u64,
+    emulated: bool,
+    nodes: Vec<Node>,
+    /// Dense node by processor number.
+    node_of_cpu: Vec<u32>,
+    /// Nodes that have processors, in order: threads are assigned to these only.
+    assignable: Vec<u32>,
+    costs: NodeCosts,
+    next_assignment: AtomicU32,
+}
+
+impl Topology {
+    /// The machine's topology; one node if sysfs tells none or something this store cannot use.
+    pub fn detect() -> Topology {
+        Topology::from_sysfs(Path::new("/sys/devices/system/node")).unwrap_or_else(|_| Topology::single())
+    }
+
+    /// One node that holds everything.
+    pub fn single() -> Topology {
+        Topology::emulated(1)
+    }
+
+    /// Reads a topology from a folder laid out as `/sys/devices/system/node`.
+    pub fn from_sysfs(root: &Path) -> Result<Topology, TopologyError> {
+        let found = sysfs::read_nodes(root)?;
+        if found.len() > MAX_NODES {
+            return Err(TopologyError::TooManyNodes { found: found.len(), max: MAX_NODES });
+        }
+        let nodes = found.into_iter().map(|SysfsNode { os_id, cpus, distances }| Node { os_id, cpus, distances });
+        Ok(TopologyBuilder::of(nodes.collect(), false).build())
+    }
+
+    /// `count` emulated nodes (clamped to 1..=[`MAX_NODES`]) with the paper's costs.
+    pub fn emulated(count: usize) -> Topology {
+        TopologyBuilder::emulated(count).build()
+    }
+
+    /// How many nodes there are, at least 1.
+    #[inline]
+    pub fn node_count(&self) -> u32 {
+        self.0.nodes.len() as u32
+    }
+
+    /// Whether nodes are emulated.
+    pub fn is_emulated(&self) -> bool {
+        self.0.emulated
+    }
+
+    /// The node of that number.
+    pub fn node(&self, node: u32) -> Option<&Node> {
+        self.0.nodes.get(node as usize)
+    }
+
+    /// What accesses from `accessor` to memory of `home` cost.
+    pub fn link(&self, accessor: u32, home: u32) -> LinkCost {
+        self.0.costs.link(accessor, home)
+    }
+
+    /// All costs.
+    pub fn costs(&self) -> &NodeCosts {
+        &self.0.costs
+    }
+
+    /// The node of the calling thread. Emulated: the node the thread is bound to; a thread that is not bound gets the next node
+    /// round-robin. Real: where it runs, asked again every 256 calls, unless bound or pinned.
+    #[inline(always)]
+    pub fn current_node(&self) -> u32 {
+        let cached = thread::cached();
+        if cached.topology == self.0.identity {
+            if cached.remaining == BOUND {
+                return cached.node;
+            }
+            if cached.remaining > 0 {
+                thread::cache(Cached { remaining: cached.remaining - 1, ..cached });
+                return cached.node;
+            }
+        }
+        self.look_up()
+    }
+
+    /// Binds the calling thread to `node` without touching its affinity: accesses count as that node's from now on.
+    pub fn bind_current_thread(&self, node: u32) -> Result<(), TopologyError> {
+        self.check(node)?;
+        thread::bind(self.0.identity, node);
+        Ok(())
+    }
+
+    /// Assigns the calling thread to the next node that has processors, round-robin, binds it and returns the node.
+    pub fn assign_thread(&self) -> u32 {
+        let turn = self.0.next_assignment.fetch_add(1, Ordering::Relaxed);
+        let node = self.0.assignable[turn as usize % self.0.assignable.len()];
+        thread::bind(self.0.identity, node);
+        node
+    }
+
+    /// Ends a binding: an emulated thread is assigned anew at its next use, a real one is looked up again.
+    pub fn unbind_current_thread(&self) {
+        thread::unbind(self.0.identity);
+    }
+
+    /// Binds the calling thread to `node` and, on a real topology, lets the operating system run it on that node's processors only.
+    pub fn pin_current_thread_to_node(&self, node: u32) -> Result<(), TopologyError> {
+        self.check(node)?;
+        if !self.0.emulated {
+            let cpus = &self.0.nodes[node as usize].cpus;
+            let mut set = CpuSet::new();
+            cpus.iter().filter(|&&cpu| cpu < MAX_CPU).for_each(|&cpu| set.set(cpu as usize));
+            // An empty set is answered with EINVAL: a memory-only node cannot run a thread.
+            sched_setaffinity(None, &set).map_err(|e| TopologyError::Pin { node, source: e.into() })?;
+        }
+        thread::bind(self.0.identity, node);
+        Ok(())
+    }
+
+    fn check(&self, node: u32) -> Result<(), TopologyError> {
+        let count = self.node_count();
+        if node < count { Ok(()) } else { Err(TopologyError::NoSuchNode { node, count }) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_up(&self) -> u32 {
+        let topology = self.0.identity;
+        if let Some(node) = thread::binding(topology) {
+            thread::cache(Cached { topology, node, remaining: BOUND });
+            return node;
+        }
+        if self.0.emulated {
+            return self.assign_thread();
+        }
+        let node = self.0.node_of_cpu.get(sched_getcpu()).copied().unwrap_or(0);
+        thread::cache(Cached { topology, node, remaining: CALLS_PER_LOOKUP - 1 });
+        node
+    }
+}
+
+impl std::fmt::Debug for Topology {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Topology").field("emulated", &self.0.emulated).field("nodes", &self.0.nodes).finish()
+    }
+}
+
+/// Makes a topology with figures of one's own.
+#[derive(Debug, Clone)]
+pub struct TopologyBuilder {
+    nodes: Vec<Node>,
+    emulated: bool,
+    costs: NodeCosts,
+}
+
+impl TopologyBuilder {
+    /// `count` emulated nodes (clamped to 1..=[`MAX_NODES`]), the paper's costs.
+    pub fn emulated(count: usize) -> TopologyBuilder {
+        let count = count.clamp(1, MAX_NODES);
+        let distance = |from: usize, to: usize| if from == to { 10 } else { 21 };
+        let node = |i: usize| Node { os_id: i as u32, cpus: vec![], distances: (0..count).map(|to| distance(i, to)).collect() };
+        TopologyBuilder::of((0..count).map(node).collect(), true)
+    }
+
+    fn of(nodes: Vec<Node>, emulated: bool) -> TopologyBuilder {
+        let costs = NodeCosts::defaults(nodes.len());
+        TopologyBuilder { nodes, emulated, costs }
+    }
+
+    /// Latencies in nanoseconds from `accessor` to `home`; unknown nodes are ignored.
+    #[must_use]
+    pub fn latency(mut self, accessor: u32, home: u32, read_ns: f64, write_ns: f64) -> Self {
+        let link = LinkCost { read_ns, write_ns, ..self.costs.link(accessor, home) };
+        self.costs.set(accessor, home, link);
+        self
+    }
+
+    /// Bandwidths in GB/s from `accessor` to `home`; unknown nodes are ignored.
+    #[must_use]
+    pub fn bandwidth(mut self, accessor: u32, home: u32, read_gb_s: f64, write_gb_s: f64) -> Self {
+        let link = LinkCost { read_gb_s, write_gb_s, ..self.costs.link(accessor, home) };
+        self.costs.set(accessor, home, link);
+        self
+    }
+
+    /// All figures of one pair; unknown nodes are ignored.
+    #[must_use]
+    pub fn link(mut self, accessor: u32, home: u32, cost: LinkCost) -> Self {
+        self.costs.set(accessor, home, cost);
+        self
+    }
+
+    /// The topology, with an identity of its own.
+    pub fn build(self) -> Topology {
+        let highest = self.nodes.iter().flat_map(|n| &n.cpus).max().map_or(0, |&cpu| cpu as usize + 1);
+        let mut node_of_cpu = vec![0; highest];
+        for (number, node) in self.nodes.iter().enumerate() {
+            node.cpus.iter().for_each(|&cpu| node_of_cpu[cpu as usize] = number as u32);
+        }
+        let all = 0..self.nodes.len() as u32;
+        let mut assignable: Vec<u32> = all.clone().filter(|&n| self.emulated || !self.nodes[n as usize].cpus.is_empty()).collect();
+        if assignable.is_empty() {
+            assignable = all.collect();
+        }
+        Topology(Arc::new(Inner {
+            identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
+            emulated: self.emulated,
+            nodes: self.nodes,
+            node_of_cpu,
+            assignable,
+            costs: self.costs,
+            next_assignment: AtomicU32::new(0),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sysfs::fixture;
+
+    #[test]
+    fn emulated_threads_take_turns() {
+        let topology = Topology::emulated(3);
+        let nodes: Vec<u32> = (0..6)
+            .map(|_| {
+                let topology = topology.clone();
+                std::thread::spawn(move || (topology.current_node(), topology.current_node())).join().unwrap()
+            })
+            .map(|(first, second)| {
+                assert_eq!(first, second);
+                first
+            })
+            .collect();
+        assert_eq!(nodes, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn bindings_survive_questions_to_another_topology() {
+        let (a, b) = (Topology::emulated(4), Topology::emulated(2));
+        a.bind_current_thread(3).unwrap();
+        b.bind_current_thread(1).unwrap();
+        assert_eq!((a.current_node(), b.current_node(), a.current_node()), (3, 1, 3));
+        assert!(matches!(a.bind_current_thread(4), Err(TopologyError::NoSuchNode { node: 4, count: 4 })));
+        a.unbind_current_thread();
+        assert_eq!(a.current_node(), 0);
+    }
+
+    #[test]
+    fn real_nodes_come_from_the_fixture() {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write(dir.path(), "0-2", &[(0, "0-255", "10 21 17"), (1, "256-300", "21 10 28"), (2, "", "17 28 10")]);
+        let topology = Topology::from_sysfs(dir.path()).unwrap();
+        assert_eq!(topology.node_count(), 3);
+        assert!(!topology.is_emulated());
+        assert_eq!(topology.current_node(), 0);
+        assert_eq!((0..4).map(|_| topology.assign_thread()).collect::<Vec<_>>(), [0, 1, 0, 1]);
+        assert!(matches!(topology.pin_current_thread_to_node(2), Err(TopologyError::Pin { node: 2, .. })));
+    }
+
+    #[test]
+    fn pinning_to_a_real_node_works() {
+        let topology = Topology::detect();
+        assert!(topology.node_count() >= 1);
+        std::thread::spawn(move || {
+            topology.pin_current_thread_to_node(0).unwrap();
+            assert_eq!(topology.current_node(), 0);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn too_many_nodes_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let row = vec!["10"; 17].join(" ");
+        let nodes: Vec<(u32, &str, &str)> = (0..17).map(|i| (i, "", row.as_str())).collect();
+        fixture::write(dir.path(), "0-16", &nodes);
+        assert!(matches!(Topology::from_sysfs(dir.path()), Err(TopologyError::TooManyNodes { found: 17, .. })));
+    }
+
+    #[test]
+    fn builder_changes_single_pairs() {
+        let topology = TopologyBuilder::emulated(2).latency(0, 1, 200.0, 600.0).bandwidth(1, 0, 4.0, 0.2).build();
+        assert_eq!(topology.link(0, 1).write_ns, 600.0);
+        assert_eq!(topology.link(1, 0).write_gb_s, 0.2);
+        assert_eq!(topology.link(0, 0), LinkCost::LOCAL);
+    }
+}

@@ -1,0 +1,212 @@
+//! Running programs: the command line is shown, the output is passed on as it comes, and test results in it are counted.
+
+use crate::Failure;
+use crate::workspace;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What was read in the output of one or more programs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Tests that passed, by the summary lines of cargo's test harness.
+    pub passed: u64,
+    /// Tests that failed.
+    pub failed: u64,
+    /// Tests that were not run.
+    pub ignored: u64,
+    /// Sums of the lines `HITHER_COUNT name value`, by name, and what the fuzzer says of its runs.
+    pub counts: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// Takes one line of output into account.
+    fn read(&mut self, line: &str) {
+        if let Some(summary) = line.strip_prefix("test result: ") {
+            self.passed += number_before(summary, " passed");
+            self.failed += number_before(summary, " failed");
+            self.ignored += number_before(summary, " ignored");
+        }
+        if let Some(Ok(runs)) = line.strip_prefix("stat::number_of_executed_units:").map(|runs| runs.trim().parse::<u64>()) {
+            *self.counts.entry("fuzz_runs".to_owned()).or_default() += runs;
+        }
+        // A test may print it behind its own name: `test long_run ... HITHER_COUNT images 7`.
+        if let Some((_, count)) = line.split_once("HITHER_COUNT ") {
+            let mut words = count.split_whitespace();
+            if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse::<u64>)) {
+                *self.counts.entry(name.to_owned()).or_default() += value;
+            }
+        }
+    }
+
+    /// Adds another tally.
+    pub fn add(&mut self, other: &Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        for (name, value) in &other.counts {
+            *self.counts.entry(name.clone()).or_default() += value;
+        }
+    }
+}
+
+/// The number that stands directly before `unit`, or 0.
+fn number_before(text: &str, unit: &str) -> u64 {
+    let head = text.split(unit).next().unwrap_or_default();
+    head.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// One program to run.
+pub struct Step {
+    command: Command,
+    shown: String,
+    merged: bool,
+}
+
+impl Step {
+    /// Runs `program` in the workspace's root folder.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(program.as_ref());
+        command.current_dir(workspace::root());
+        let name = std::path::Path::new(program.as_ref()).file_name().unwrap_or_default();
+        Step { command, shown: name.to_string_lossy().into_owned(), merged: false }
+    }
+
+    /// Runs the cargo that runs us.
+    pub fn cargo() -> Self {
+        Self::new(workspace::cargo())
+    }
+
+    /// Runs `program`, but kills it and all its children after `limit_s` seconds: for runs that nobody watches.
+    pub fn limited(program: impl AsRef<OsStr>, limit_s: u64) -> Self {
+        Self::new("timeout").args(["--kill-after=10", &limit_s.to_string()]).arg(program)
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.shown = format!("{} {}", self.shown, arg.as_ref().to_string_lossy());
+        self.command.arg(arg);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A>) -> Self {
+        args.into_iter().fold(self, Step::arg)
+    }
+
+    /// Counts in standard error too: some programs report there.
+    pub fn merged(mut self) -> Self {
+        self.merged = true;
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        let value = value.as_ref().to_string_lossy().into_owned();
+        let quote = if value.contains(' ') { "'" } else { "" };
+        self.shown = format!("{name}={quote}{value}{quote} {}", self.shown);
+        self.command.env(name, value);
+        self
+    }
+
+    /// Like [`Step::env`], unless the caller of xtask has set the variable.
+    pub fn env_default(self, name: &str, value: &str) -> Self {
+        if std::env::var_os(name).is_some() { self } else { self.env(name, value) }
+    }
+
+    /// Runs it; its failure is ours. Both streams stay visible; standard output is counted.
+    pub fn run(self) -> Result<Tally, Failure> {
+        let shown = self.shown.clone();
+        let (status, tally) = self.stream()?;
+        if status == Some(0) {
+            return Ok(tally);
+        }
+        let status = status.map_or_else(|| "a signal".to_owned(), |code| format!("exit status {code}"));
+        Err(format!("{shown}: {status}"))
+    }
+
+    /// Runs it and returns its exit status (`None`: killed by a signal) with what was read in its output.
+    pub fn stream(mut self) -> Result<(Option<i32>, Tally), Failure> {
+        println!("$ {}", self.shown);
+        let failed = |error: std::io::Error| format!("cannot start {}: {error}", self.shown);
+        let (reader, writer) = std::io::pipe().map_err(failed)?;
+        if self.merged {
+            self.command.stderr(writer.try_clone().map_err(failed)?);
+        }
+        let mut child = self.command.stdout(writer).spawn().map_err(failed)?;
+        // The command holds our ends of the pipe for writing; without them gone, reading would never end.
+        self.command = Command::new("true");
+        let mut tally = Tally::default();
+        let mut lines = BufReader::new(reader);
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line).map_err(|error| format!("{}: {error}", self.shown))? > 0 {
+            // A reader that went away is no reason to stop the tests.
+            let _ = std::io::stdout().write_all(&line);
+            tally.read(String::from_utf8_lossy(&line).trim_end());
+            line.clear();
+        }
+        let status = child.wait().map_err(|error| format!("{}: {error}", self.shown))?;
+        Ok((status.code(), tally))
+    }
+
+    /// Runs it quietly and returns its exit status with its standard output; standard error stays visible.
+    pub fn capture(mut self) -> Result<(Option<i32>, String), Failure> {
+        println!("$ {}", self.shown);
+        let output = self.command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start {}: {error}", self.shown))?;
+        Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+}
+
+/// Whether `program` can be found.
+pub fn exists(program: &str) -> bool {
+    let Some(path) = std::env::var_os("PATH") else { return false };
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Calls `round` with 0, 1, … until `seconds` have passed (at least once), adding up the tallies.
+pub fn repeat_for(seconds: u64, mut round: impl FnMut(u64) -> Result<Tally, Failure>) -> Result<Tally, Failure> {
+    let start = Instant::now();
+    let mut total = Tally::default();
+    for number in 0.. {
+        total.add(&round(number)?);
+        *total.counts.entry("rounds".to_owned()).or_default() += 1;
+        if start.elapsed().as_secs() >= seconds {
+            break;
+        }
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_summaries_and_named_counts() {
+        let mut tally = Tally::default();
+        tally.read("running 3 tests");
+        tally.read("test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.01s");
+        tally.read("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s");
+        tally.read("test explores ... HITHER_COUNT images 40");
+        tally.read("HITHER_COUNT images 2");
+        tally.read("HITHER_COUNT images many");
+        assert_eq!((tally.passed, tally.failed, tally.ignored), (13, 2, 3));
+        assert_eq!(tally.counts, BTreeMap::from([("images".to_owned(), 42)]));
+    }
+
+    #[test]
+    fn passes_on_the_status_and_reads_the_output() {
+        let script = "echo HITHER_COUNT example 6; exit 3";
+        let (status, tally) = Step::new("sh").args(["-c", script]).stream().unwrap();
+        assert_eq!((status, tally.counts["example"]), (Some(3), 6));
+        assert!(Step::new("sh").args(["-c", script]).run().unwrap_err().ends_with("exit status 3"));
+    }
+
+    #[test]
+    fn repeats_at_least_once() {
+        let tally = repeat_for(0, |_| Ok(Tally { passed: 1, ..Tally::default() })).unwrap();
+        assert_eq!((tally.passed, tally.counts["rounds"]), (1, 1));
+    }
+}

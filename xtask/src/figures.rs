@@ -1,0 +1,26 @@
+//! `cargo xtask figures SET`: measures, compares with what was demanded, and passes the verdict through.
+//!
+//! The measuring itself is `hither-bench figures`; this command builds it with release settings and shows nothing of its own on
+//! standard output, so that `--json` stays parsable.
+
+use crate::args::Args;
+use crate::{Failure, workspace};
+use std::process::{Command, ExitCode};
+
+/// The sets of figures there are.
+const SETS: [&str; 1] = ["engine"];
+
+/// Runs the command.
+pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
+    let set = args.command().ok_or_else(|| format!("which figures? There are: {}", SETS.join(", ")))?;
+    if !SETS.contains(&set.as_str()) {
+        return Err(format!("no figures named {set}; there are: {}", SETS.join(", ")));
+    }
+    let status = Command::new(workspace::cargo())
+        .current_dir(workspace::root())
+        .args(["run", "--release", "--quiet", "--package", "hither-bench", "--bin", "hither-bench", "--", "figures"])
+        .args(args.into_rest())
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}

@@ -1,0 +1,31 @@
+//! Runs a target of `fuzz/` for a while.
+
+use crate::Failure;
+use crate::exec::{Step, Tally};
+use crate::workspace::cargo;
+use std::path::Path;
+
+/// Fuzzes `target` for `seconds`. A crash, a hang or running out of memory fails; the input stays in `fuzz/artifacts/`.
+pub fn run(target: &str, seconds: u64) -> Result<Tally, Failure> {
+    // Without a sanitizer the stable compiler will do; `asan` covers memory errors. Building is not counted.
+    fuzz(["build", target, "--sanitizer", "none"], 900).run()?;
+    let step = fuzz(["run", target, "--sanitizer", "none"], seconds + 300);
+    let limits = [
+        format!("-max_total_time={seconds}"),
+        "-timeout=20".to_owned(),
+        "-rss_limit_mb=4096".to_owned(),
+        "-print_final_stats=1".to_owned(),
+    ];
+    let mut tally = step.arg("--").args(limits).merged().run()?;
+    tally.counts.insert("corpus".to_owned(), count(&crate::workspace::root().join("fuzz/corpus").join(target)));
+    Ok(tally)
+}
+
+fn fuzz(args: [&str; 4], limit_s: u64) -> Step {
+    Step::limited(cargo(), limit_s).arg("fuzz").args(args).env("RUSTC_BOOTSTRAP", "1")
+}
+
+/// Files in a folder: the inputs that reached something new.
+fn count(folder: &Path) -> u64 {
+    std::fs::read_dir(folder).map_or(0, |entries| entries.count() as u64)
+}

@@ -1,0 +1,188 @@
+//! The store on fsdax over two NUMA nodes, in a guest that is killed in mid-write (`tools/numa-pmem-guest`).
+//!
+//! 1. The guest loads records into a store with one pool on each node; when the program has reported enough of them durable,
+//!    the guest is killed with SIGKILL, between two instructions.
+//! 2. A second guest on the same media opens the store and dumps it: every record that was reported durable must be there, and
+//!    nothing that was not in the input. `hither check` must find the store sound, on both nodes.
+//! 3. A third one loads the whole input again; the dump must then be the input.
+//!
+//! This shows the kernel's interfaces, `MAP_SYNC`, two pools and a remount. The emulated NVDIMM keeps every store, flushed or not:
+//! lost cache lines are the shadow medium's matter.
+
+use crate::Failure;
+use crate::exec::{Step, Tally};
+use crate::workspace::{root, target_dir};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// How much to do.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Size {
+    /// One kill.
+    Short,
+    /// Several kills at different points of the load.
+    Long,
+}
+
+/// The line by which the script in the guest asks to be killed.
+const KILL_LINE: &str = "kill me now";
+const STORE: &str = "--data node0=/pmem0/store --data node1=/pmem1/store --keyspace guest";
+const MEDIA_MIB: &str = "512";
+
+/// Where one run keeps its files, below the target directory.
+struct Bench {
+    dir: PathBuf,
+    records: BTreeSet<String>,
+}
+
+/// Runs it.
+pub fn run(size: Size) -> Result<Tally, Failure> {
+    Step::cargo().args(["build", "--release", "--package", "hither-cli", "--bin", "hither"]).run()?;
+    let (records, kills) = if size == Size::Short { (40_000, vec![3]) } else { (400_000, vec![1, 5, 20, 60]) };
+    let bench = Bench::prepare(records)?;
+    let mut tally = Tally::default();
+    for (number, reports) in kills.iter().enumerate() {
+        bench.fresh_media()?;
+        let durable = bench.load_and_kill(*reports)?;
+        println!("guest killed; {durable} records were durable");
+        let kept = bench.reopen(durable)?;
+        println!("kill {}: {durable} records durable, {kept} found, all of them from the input", number + 1);
+        bench.resume()?;
+        *tally.counts.entry("guest_kills".to_owned()).or_default() += 1;
+        *tally.counts.entry("guest_durable_records".to_owned()).or_default() += durable as u64;
+    }
+    Ok(tally)
+}
+
+impl Bench {
+    /// Lays out the folders: `app` goes into the guest, `share` is seen by both sides, `media` are the NVDIMMs.
+    fn prepare(count: usize) -> Result<Self, Failure> {
+        let dir = target_dir().join("guest");
+        for name in ["app", "share", "media"] {
+            std::fs::create_dir_all(dir.join(name)).map_err(|error| format!("{}: {error}", dir.display()))?;
+        }
+        std::fs::copy(target_dir().join("release/hither"), dir.join("app/hither")).map_err(|error| format!("release/hither: {error}"))?;
+        let lines: Vec<String> = (0..count).map(record).collect();
+        write(&dir.join("share/input.kv"), &(lines.join("\n") + "\n"))?;
+        Ok(Bench { dir, records: lines.into_iter().collect() })
+    }
+
+    fn fresh_media(&self) -> Result<(), Failure> {
+        for node in 0..2 {
+            match std::fs::remove_file(self.dir.join(format!("media/pmem{node}.img"))) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(format!("old media: {error}")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `script` in the guest; returns the exit status and the output.
+    fn guest(&self, script: &str, kill_on: Option<&str>) -> Result<(Option<i32>, String), Failure> {
+        write(&self.dir.join("app/job.sh"), script)?;
+        let mut step = Step::new(root().join("tools/numa-pmem-guest"));
+        for (option, name) in [("--bin", "app"), ("--share", "share"), ("--pmem-dir", "media")] {
+            step = step.arg(option).arg(self.dir.join(name));
+        }
+        step = step.args(["--pmem-size", MEDIA_MIB, "--timeout", "900"]);
+        if let Some(text) = kill_on {
+            step = step.args(["--kill-on", text]);
+        }
+        step.args(["--", "sh", "/app/job.sh"]).capture()
+    }
+
+    /// Loads until `reports` durable reports have come, then the guest dies. Returns the last reported number.
+    fn load_and_kill(&self, reports: u64) -> Result<usize, Failure> {
+        let script = format!(
+            "/app/hither load {STORE} --json /share/input.kv | {{ n=0; while read -r line; do echo \"$line\"\n\
+             case $line in *durable*) n=$((n + 1)); [ $n -ne {reports} ] || echo {KILL_LINE} ;; esac; done; }}\n"
+        );
+        let (status, output) = self.guest(&script, Some(KILL_LINE))?;
+        if status != Some(137) {
+            return Err(format!("the guest was to be killed in mid-load but ended with {status:?}:\n{}", tail(&output)));
+        }
+        last_durable(&output).ok_or_else(|| format!("no durable report in the output:\n{}", tail(&output)))
+    }
+
+    /// Reopens the store and compares it with the input. Returns how many records it holds.
+    fn reopen(&self, durable: usize) -> Result<usize, Failure> {
+        let script =
+            format!("set -e\n/app/hither check {STORE}\n/app/hither stat {STORE} --json\n/app/hither dump {STORE} >/share/dump.kv\n");
+        self.expect_success(&script)?;
+        let kept = self.read_dump()?;
+        if let Some(alien) = kept.difference(&self.records).next() {
+            return Err(format!("the store holds a record that was never written: {alien}"));
+        }
+        match (0..durable).map(record).find(|record| !kept.contains(record)) {
+            Some(lost) => Err(format!("reported durable, but lost: {lost}")),
+            None => Ok(kept.len()),
+        }
+    }
+
+    /// Loads the whole input again; afterwards the store is the input.
+    fn resume(&self) -> Result<(), Failure> {
+        let script = format!(
+            "set -e\n/app/hither load {STORE} /share/input.kv\n/app/hither check {STORE}\n/app/hither dump {STORE} >/share/dump.kv\n"
+        );
+        self.expect_success(&script)?;
+        if self.read_dump()? == self.records { Ok(()) } else { Err("after resuming, the dump differs from the input".to_owned()) }
+    }
+
+    fn expect_success(&self, script: &str) -> Result<(), Failure> {
+        match self.guest(script, None)? {
+            (Some(0), _) => Ok(()),
+            (status, output) => Err(format!("the guest ended with {status:?}:\n{}", tail(&output))),
+        }
+    }
+
+    fn read_dump(&self) -> Result<BTreeSet<String>, Failure> {
+        let path = self.dir.join("share/dump.kv");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+/// Record `number` of the input: keys in an order that is not sorted, values of different lengths.
+fn record(number: usize) -> String {
+    let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    let mut line = format!("key-{scattered:011x}\tvalue of record {number} ");
+    for digit in 0..number % 7 {
+        let _ = write!(line, "{:08x}", scattered.rotate_left(digit as u32));
+    }
+    line
+}
+
+/// The number in the last line that reports durable records.
+fn last_durable(output: &str) -> Option<usize> {
+    let line = output.lines().rfind(|line| line.contains("durable"))?;
+    let digits = line.split_once("durable")?.1.trim_start_matches(|c: char| !c.is_ascii_digit());
+    digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn tail(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_last_report_in_either_form() {
+        assert_eq!(last_durable("durable 10\n{\"durable\":25,\"x\":1}\nkill me now"), Some(25));
+        assert_eq!(last_durable("durable 10\ndurable 31\n"), Some(31));
+        assert_eq!(last_durable("nothing"), None);
+    }
+
+    #[test]
+    fn records_are_distinct() {
+        let keys: BTreeSet<String> = (0..50_000).map(|n| record(n).split('\t').next().unwrap().to_owned()).collect();
+        assert_eq!(keys.len(), 50_000);
+    }
+}

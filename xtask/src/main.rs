@@ -1,0 +1,67 @@
+//! `cargo xtask`: set-up, checks and long campaigns of the workspace, one file per command.
+//!
+//! Single-threaded but for the threads that copy the output of child processes. Writes nothing outside the target
+//! directory, except what `setup` installs and the report of `soak` under `docs/measurements/`.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod exec;
+mod figures;
+mod fuzz;
+mod guest;
+mod machine;
+mod setup;
+mod soak;
+mod stage;
+mod suites;
+mod test;
+mod variants;
+mod workspace;
+
+use args::Args;
+use std::process::ExitCode;
+
+/// What went wrong, in a sentence for the person who runs the command.
+type Failure = String;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND [OPTION...]
+
+  test      everything that a push needs, with the time of each stage
+              --list         show the stages and stop
+              --only STAGE   run this stage (may be given several times)
+              --keep-going   go on after a stage that failed
+              --guest        run the two-node guest, installing the emulator if it is missing
+  soak      the long campaign; writes docs/measurements/soak-DATE.json
+              --minutes N    how long to run (75)
+              --quick        a few minutes, to see that every stage works
+              --only STAGE, --list, --keep-going as above (soak always keeps going)
+  figures   measure: `figures engine [--json] [--quick] ...`; options go to hither-bench
+  setup     install what the other commands need
+              --soak         also what only soak needs
+
+exit status: 0 all is well, 1 a stage failed or a figure is short, 2 wrong use";
+
+fn main() -> ExitCode {
+    let mut args = Args::from_env();
+    let result = match args.command().as_deref() {
+        Some("test") => test::run(args),
+        Some("soak") => soak::run(args),
+        Some("figures") => figures::run(args),
+        Some("setup") => setup::run(args),
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            let what = other.map_or_else(|| "no command given".to_owned(), |name| format!("unknown command {name}"));
+            eprintln!("xtask: {what}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    result.unwrap_or_else(|failure| {
+        eprintln!("xtask: {failure}");
+        ExitCode::from(2)
+    })
+}

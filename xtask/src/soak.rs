@@ -1,0 +1,138 @@
+//! `cargo xtask soak`: the long campaign, run before a piece of work is called finished.
+//!
+//! It never stops at a failure: the report is worth most when something failed. The time is shared out among the stages that
+//! can use any amount of it; the others take what they take. The report goes to `docs/measurements/soak-DATE.json`.
+
+use crate::args::Args;
+use crate::exec::{Tally, repeat_for};
+use crate::stage::{self, Done, Record, Selection, Stage};
+use crate::workspace::{Metadata, root};
+use crate::{Failure, fuzz, guest, machine, setup, suites, variants};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// What the stages share.
+pub struct Context {
+    metadata: Metadata,
+    /// Seconds that the elastic stages share.
+    elastic_s: u64,
+    quick: bool,
+    seed: u64,
+}
+
+const MINUTES: u64 = 75;
+/// What the stages that are not elastic need: 50 kills, the thread sanitizer, the guest, and building.
+const FIXED_MINUTES: u64 = 25;
+
+const STAGES: &[Stage<Context>] = &[
+    Stage { name: "explore", about: "crash exploration with new seeds", budget_s: 2400, run: explore },
+    Stage { name: "histories", about: "long concurrent histories across crashes", budget_s: 1200, run: histories },
+    Stage { name: "kill", about: "50 SIGKILLs of the real program in mid-load", budget_s: 600, run: kill },
+    Stage { name: "fuzz", about: "replay of damaged segments", budget_s: 1200, run: fuzz_replay },
+    Stage { name: "loom", about: "model-checked schedules, one more preemption", budget_s: 900, run: |c| variants::loom(&c.metadata, 4) },
+    Stage {
+        name: "asan",
+        about: "address sanitizer on the crates with unsafe code",
+        budget_s: 300,
+        run: |_| variants::address_sanitizer(),
+    },
+    Stage { name: "tsan", about: "thread sanitizer on the crates with threads", budget_s: 600, run: |_| variants::thread_sanitizer() },
+    Stage { name: "guest", about: "fsdax on two nodes: killed in mid-write, reopened", budget_s: 600, run: run_guest },
+];
+
+/// Runs the command.
+pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
+    let selection = Selection { only: args.values("--only")?, keep_going: true };
+    let quick = args.flag("--quick");
+    let minutes = args.number("--minutes")?.unwrap_or(MINUTES);
+    let list = args.flag("--list");
+    args.flag("--keep-going");
+    args.finish()?;
+    if list {
+        stage::list(STAGES);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let elastic_s = if quick { 40 } else { minutes.saturating_sub(FIXED_MINUTES).max(2) * 60 };
+    let context = Context { metadata: Metadata::load()?, elastic_s, quick, seed: seed()? };
+    println!("seed {} (HITHER_SEED={} repeats this run's first round)", context.seed, context.seed);
+    let records = stage::run_all(STAGES, &selection, &context)?;
+    let planned = if selection.only.is_empty() { STAGES.len() } else { selection.only.len() };
+    let passed = stage::summarise(&records, planned);
+    write_report(&context, &records)?;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The first seed: `HITHER_SEED`, or the time.
+fn seed() -> Result<u64, Failure> {
+    match std::env::var("HITHER_SEED") {
+        Ok(text) => text.parse().map_err(|_| format!("HITHER_SEED={text} is not a whole number")),
+        Err(_) => Ok(machine::now_s()),
+    }
+}
+
+/// Runs a kind of test program with one seed after the other.
+fn seeded(context: &Context, kind: suites::Kind, share: u64, budget: &str) -> Result<Tally, Failure> {
+    repeat_for(context.elastic_s * share / 100, |round| {
+        let seed = (context.seed + round).to_string();
+        suites::of_kind(&context.metadata, kind, &[("HITHER_SEED", &seed), ("HITHER_EXPLORE_BUDGET", budget)])
+            .map_err(|why| format!("seed {seed}: {why}"))
+    })
+}
+
+fn explore(context: &Context) -> Result<Done, Failure> {
+    let budget = if context.quick { "20000" } else { "400000" };
+    seeded(context, suites::EXPLORER, 50, budget).map(Done::Passed)
+}
+
+fn histories(context: &Context) -> Result<Done, Failure> {
+    let budget = if context.quick { "20000" } else { "200000" };
+    seeded(context, suites::HISTORIES, 25, budget).map(Done::Passed)
+}
+
+fn kill(context: &Context) -> Result<Done, Failure> {
+    let kills = if context.quick { "6" } else { "50" };
+    let seed = context.seed.to_string();
+    suites::of_kind(&context.metadata, suites::KILL, &[("HITHER_KILLS", kills), ("HITHER_SEED", &seed)]).map(Done::Passed)
+}
+
+fn fuzz_replay(context: &Context) -> Result<Done, Failure> {
+    setup::install(setup::FOR_FUZZING)?;
+    setup::cargo_fuzz()?;
+    fuzz::run("replay", context.elastic_s / 4).map(Done::Passed)
+}
+
+fn run_guest(context: &Context) -> Result<Done, Failure> {
+    setup::install(setup::FOR_GUEST)?;
+    guest::run(if context.quick { guest::Size::Short } else { guest::Size::Long }).map(Done::Passed)
+}
+
+fn write_report(context: &Context, records: &[Record]) -> Result<(), Failure> {
+    let report = json!({
+        "date": machine::today(),
+        "commit": machine::commit(),
+        "machine": machine::describe(),
+        "quick": context.quick,
+        "seed": context.seed,
+        "passed": records.iter().all(|record| record.outcome.is_ok()),
+        "stages": records.iter().map(stage_report).collect::<Vec<_>>(),
+    });
+    let path = root().join(format!("docs/measurements/soak-{}.json", machine::today()));
+    let text = serde_json::to_string_pretty(&report).map_err(|error| format!("the report: {error}"))?;
+    std::fs::create_dir_all(root().join("docs/measurements"))
+        .and_then(|()| std::fs::write(&path, text + "\n"))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("report: {}", path.display());
+    Ok(())
+}
+
+fn stage_report(record: &Record) -> Value {
+    let tally = record.tally();
+    json!({
+        "stage": record.name,
+        "status": record.status(),
+        "seconds": (record.elapsed.as_secs_f64() * 10.0).round() / 10.0,
+        "note": record.note(),
+        "tests": tally.passed,
+        "counts": tally.counts,
+    })
+}

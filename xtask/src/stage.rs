@@ -1,0 +1,167 @@
+//! Stages: named parts of a run, each with a time budget, and the table at the end.
+
+use crate::Failure;
+use crate::exec::Tally;
+use std::time::{Duration, Instant};
+
+/// How a stage ended well.
+pub enum Done {
+    /// It did its work.
+    Passed(Tally),
+    /// It could not do its work here, for this reason, which is not a fault of the code.
+    Skipped(String),
+}
+
+/// One named part of a run. `C` is what the stages of a command share.
+pub struct Stage<C> {
+    /// The name for `--only`.
+    pub name: &'static str,
+    /// One line for `--list`.
+    pub about: &'static str,
+    /// Seconds after which the table carries a warning, on two cores from a cold clone.
+    pub budget_s: u64,
+    /// The work.
+    pub run: fn(&C) -> Result<Done, Failure>,
+}
+
+/// What became of a stage.
+pub struct Record {
+    /// The stage's name.
+    pub name: &'static str,
+    /// Its budget.
+    pub budget_s: u64,
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// How it ended.
+    pub outcome: Result<Done, Failure>,
+}
+
+impl Record {
+    /// `passed`, `skipped` or `failed`.
+    pub fn status(&self) -> &'static str {
+        match self.outcome {
+            Ok(Done::Passed(_)) => "passed",
+            Ok(Done::Skipped(_)) => "skipped",
+            Err(_) => "failed",
+        }
+    }
+
+    /// What the stage counted.
+    pub fn tally(&self) -> Tally {
+        if let Ok(Done::Passed(tally)) = &self.outcome { tally.clone() } else { Tally::default() }
+    }
+
+    /// Why it was skipped or failed, or that it was slow.
+    pub fn note(&self) -> String {
+        match &self.outcome {
+            Ok(Done::Skipped(why)) => why.clone(),
+            Err(why) => why.clone(),
+            Ok(Done::Passed(_)) if self.elapsed.as_secs() > self.budget_s => "over its budget".to_owned(),
+            Ok(Done::Passed(_)) => String::new(),
+        }
+    }
+}
+
+/// Which stages to run and when to stop.
+pub struct Selection {
+    /// Only these; all if empty.
+    pub only: Vec<String>,
+    /// Go on after a failure.
+    pub keep_going: bool,
+}
+
+/// Shows the stages.
+pub fn list<C>(stages: &[Stage<C>]) {
+    for stage in stages {
+        println!("{:<10} {:>5} s  {}", stage.name, stage.budget_s, stage.about);
+    }
+}
+
+/// Runs the selected stages in their order.
+pub fn run_all<C>(stages: &[Stage<C>], selection: &Selection, context: &C) -> Result<Vec<Record>, Failure> {
+    for name in &selection.only {
+        if !stages.iter().any(|stage| stage.name == name) {
+            return Err(format!("no stage {name}; --list shows them"));
+        }
+    }
+    let mut records = Vec::new();
+    for stage in stages {
+        if !selection.only.is_empty() && !selection.only.iter().any(|name| name == stage.name) {
+            continue;
+        }
+        println!("\n== {}: {}", stage.name, stage.about);
+        let start = Instant::now();
+        let outcome = (stage.run)(context);
+        let record = Record { name: stage.name, budget_s: stage.budget_s, elapsed: start.elapsed(), outcome };
+        println!("== {}: {} after {:.1} s{}", record.name, record.status(), record.elapsed.as_secs_f64(), colon(&record.note()));
+        let stop = record.outcome.is_err() && !selection.keep_going;
+        records.push(record);
+        if stop {
+            break;
+        }
+    }
+    Ok(records)
+}
+
+fn colon(note: &str) -> String {
+    if note.is_empty() { String::new() } else { format!(": {note}") }
+}
+
+/// Prints the table and the line that counts the tests; whether all went well.
+pub fn summarise(records: &[Record], planned: usize) -> bool {
+    println!("\n{:<10} {:<8} {:>8} {:>8} {:>7}  note", "stage", "result", "seconds", "budget", "tests");
+    let mut total = Tally::default();
+    let mut elapsed = Duration::ZERO;
+    for record in records {
+        let tally = record.tally();
+        let note = record.note();
+        let seconds = record.elapsed.as_secs_f64();
+        println!("{:<10} {:<8} {:>8.1} {:>8} {:>7}  {}", record.name, record.status(), seconds, record.budget_s, tally.passed, note);
+        total.add(&tally);
+        elapsed += record.elapsed;
+    }
+    println!("{:<10} {:<8} {:>8.1}", "total", "", elapsed.as_secs_f64());
+    let failed = records.iter().filter(|record| record.outcome.is_err()).count();
+    let skipped = records.iter().filter(|record| record.status() == "skipped").count();
+    let unreached = planned.saturating_sub(records.len());
+    println!(
+        "\n{} tests passed, {} ignored; stages: {} passed, {skipped} skipped, {failed} failed, {unreached} not reached",
+        total.passed,
+        total.ignored,
+        records.len() - failed - skipped,
+    );
+    failed == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stages() -> Vec<Stage<u64>> {
+        vec![
+            Stage { name: "one", about: "", budget_s: 9, run: |n| Ok(Done::Passed(Tally { passed: *n, ..Tally::default() })) },
+            Stage { name: "two", about: "", budget_s: 9, run: |_| Err("broken".to_owned()) },
+            Stage { name: "three", about: "", budget_s: 9, run: |_| Ok(Done::Skipped("no tool".to_owned())) },
+        ]
+    }
+
+    fn run(only: &[&str], keep_going: bool) -> Vec<&'static str> {
+        let selection = Selection { only: only.iter().map(|name| (*name).to_owned()).collect(), keep_going };
+        let records = run_all(&stages(), &selection, &5).unwrap();
+        assert_eq!(summarise(&records, 3), records.iter().all(|record| record.outcome.is_ok()));
+        records.iter().map(Record::status).collect()
+    }
+
+    #[test]
+    fn stops_at_the_first_failure_unless_told_otherwise() {
+        assert_eq!(run(&[], false), ["passed", "failed"]);
+        assert_eq!(run(&[], true), ["passed", "failed", "skipped"]);
+        assert_eq!(run(&["three", "one"], false), ["passed", "skipped"]);
+    }
+
+    #[test]
+    fn refuses_unknown_names() {
+        let selection = Selection { only: vec!["four".to_owned()], keep_going: false };
+        assert!(run_all(&stages(), &selection, &5).is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! Which test programs belong to which stage.
+//!
+//! Test programs are found by name (`crates/*/tests/NAME.rs`), so that a new one joins the run by being there. All are
+//! built with the same package selection: another selection may unite features otherwise and build everything twice.
+
+use crate::Failure;
+use crate::exec::{Step, Tally};
+use crate::workspace::Metadata;
+
+/// Beginnings of the names of test programs that have a stage of their own.
+pub type Kind = &'static [&'static str];
+
+/// `docs/format.md` against the code.
+pub const FORMAT: Kind = &["format"];
+/// The crash explorer, its oracle and the planted bugs.
+pub const EXPLORER: Kind = &["explor", "crash", "planted"];
+/// Kills of the real program.
+pub const KILL: Kind = &["kill"];
+/// Concurrent histories and their check.
+pub const HISTORIES: Kind = &["linear", "histor"];
+
+fn belongs(name: &str, kind: Kind) -> bool {
+    kind.iter().any(|start| name.starts_with(start))
+}
+
+/// Unit tests of all crates.
+pub fn unit() -> Result<Tally, Failure> {
+    Step::cargo().args(["test", "--workspace", "--lib", "--bins"]).run()
+}
+
+/// The examples in the documentation of all crates.
+pub fn doctests() -> Result<Tally, Failure> {
+    Step::cargo().args(["test", "--workspace", "--doc"]).run()
+}
+
+/// The names of the test programs that have no stage of their own.
+pub fn ordinary(metadata: &Metadata) -> Vec<String> {
+    let special = |name: &str| [FORMAT, EXPLORER, KILL].iter().any(|kind| belongs(name, kind));
+    metadata.integration_tests().into_iter().filter(|name| !special(name)).collect()
+}
+
+/// Runs these test programs; `show` lets through what passing tests print.
+pub fn named(names: &[String], env: &[(&str, &str)], show: bool) -> Result<Tally, Failure> {
+    let mut step = Step::cargo().args(["test", "--workspace"]);
+    for name in names {
+        step = step.args(["--test", name]);
+    }
+    if show {
+        step = step.args(["--", "--nocapture"]);
+    }
+    env.iter().fold(step, |step, (name, value)| step.env(name, value)).run()
+}
+
+/// Runs the test programs of one kind, showing what they print. That there is none is a failure: a check that has gone
+/// missing must not look like one that passed.
+pub fn of_kind(metadata: &Metadata, kind: Kind, env: &[(&str, &str)]) -> Result<Tally, Failure> {
+    let names: Vec<String> = metadata.integration_tests().into_iter().filter(|name| belongs(name, kind)).collect();
+    if names.is_empty() {
+        return Err(format!("no test program (crates/*/tests/NAME.rs) whose name begins with {}", kind.join(" or ")));
+    }
+    let tally = named(&names, env, true)?;
+    if tally.passed == 0 {
+        return Err(format!("{} ran no test", names.join(", ")));
+    }
+    Ok(tally)
+}

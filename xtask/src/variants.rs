@@ -1,0 +1,89 @@
+//! Builds of the same code with other flags: model checkers, sanitizers, another architecture.
+//!
+//! Each variant has a target directory of its own inside the ordinary one, or every switch would rebuild everything.
+
+use crate::Failure;
+use crate::exec::{Step, Tally};
+use crate::stage::Done;
+use crate::workspace::{Metadata, root, target_dir};
+use crate::{exec, setup};
+
+/// The crates that may contain unsafe code.
+const UNSAFE_CRATES: [&str; 5] = ["hither-sync", "hither-topology", "hither-pmem", "hither-log", "hither-index"];
+/// The crates whose tests run threads against each other.
+const THREADED_CRATES: [&str; 3] = ["hither-sync", "hither-log", "hither-index"];
+const HOST: &str = "x86_64-unknown-linux-gnu";
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+
+/// Tests under loom, in the crates that declare it. Unless `LOOM_MAX_PREEMPTIONS` says otherwise, a schedule takes the processor
+/// from a thread at most `preemptions` times: the bound keeps the number of schedules finite in practice.
+pub fn loom(metadata: &Metadata, preemptions: u32) -> Result<Done, Failure> {
+    let packages = metadata.packages_with("cfg(loom)");
+    if packages.is_empty() {
+        return Err("no package depends on loom under cfg(loom)".to_owned());
+    }
+    let step = schedule_step("loom", metadata, &packages);
+    ran_some(step.env_default("LOOM_MAX_PREEMPTIONS", &preemptions.to_string()).run()?)
+}
+
+/// Tests under shuttle, in the crates that declare it.
+pub fn shuttle(metadata: &Metadata) -> Result<Done, Failure> {
+    let packages = metadata.packages_with("cfg(shuttle)");
+    if packages.is_empty() {
+        return Ok(Done::Skipped("no package depends on shuttle under cfg(shuttle)".to_owned()));
+    }
+    ran_some(schedule_step("shuttle", metadata, &packages).run()?)
+}
+
+/// The unit tests of these packages and those of their test programs that are named after the checker: the others do not know
+/// how to run inside it. Optimised, because a checker runs the same few lines many million times.
+fn schedule_step(checker: &str, metadata: &Metadata, packages: &[String]) -> Step {
+    let step = Step::cargo().args(["test", "--release", "--lib"]);
+    let step = packages.iter().fold(step, |step, package| step.args(["--package", package]));
+    let programs = metadata.integration_tests_of(packages).into_iter().filter(|name| name.starts_with(checker));
+    let step = programs.fold(step, |step, name| step.args(["--test", &name]));
+    with_flags(step, checker, &format!("--cfg {checker}"))
+}
+
+fn ran_some(tally: Tally) -> Result<Done, Failure> {
+    if tally.passed == 0 { Err("no test ran".to_owned()) } else { Ok(Done::Passed(tally)) }
+}
+
+/// Tests of the unsafe crates with the address sanitizer.
+pub fn address_sanitizer() -> Result<Done, Failure> {
+    sanitized("address", &UNSAFE_CRATES, |step| step)
+}
+
+/// Tests of the crates with threads, with the thread sanitizer and an instrumented standard library.
+pub fn thread_sanitizer() -> Result<Done, Failure> {
+    setup::rust_source()?;
+    let suppressions = root().join("xtask/tsan-suppressions.txt");
+    let options = format!("suppressions={}", suppressions.display());
+    sanitized("thread", &THREADED_CRATES, |step| step.arg("-Zbuild-std").env("TSAN_OPTIONS", options))
+}
+
+/// The flags are unstable; `RUSTC_BOOTSTRAP` lets the stable compiler take them, which is good enough for a check.
+fn sanitized(sanitizer: &str, packages: &[&str], adjust: impl FnOnce(Step) -> Step) -> Result<Done, Failure> {
+    if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        return Ok(Done::Skipped(format!("the {sanitizer} sanitizer is set up for x86-64 Linux only")));
+    }
+    let step = Step::cargo().args(["test", "--target", HOST, "--tests"]);
+    let step = packages.iter().fold(step, |step, package| step.args(["--package", package]));
+    let step = with_flags(step, sanitizer, &format!("-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer"));
+    ran_some(adjust(step.env("RUSTC_BOOTSTRAP", "1")).run()?)
+}
+
+/// Type-checks the library, and with it every layer below, for aarch64.
+pub fn cross() -> Result<Done, Failure> {
+    if !exec::exists("rustup") {
+        return Ok(Done::Skipped("without rustup there is no standard library for aarch64".to_owned()));
+    }
+    if let Err(why) = setup::rustup(&["target", "add", AARCH64]) {
+        return Ok(Done::Skipped(format!("the aarch64 standard library cannot be installed: {why}")));
+    }
+    Step::cargo().args(["check", "--package", "hither", "--target", AARCH64]).run().map(Done::Passed)
+}
+
+fn with_flags(step: Step, variant: &str, flags: &str) -> Step {
+    step.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", target_dir().join(variant))
+}
