@@ -100,10 +100,12 @@ resume() {
 
 query() {
     say "asking it"
-    local key value
+    local key value answer
     key=$(tail -n 1 "$work/records" | cut -f 1)
     value=$(tail -n 1 "$work/records" | cut -f 2)
-    [[ $(show get "$key" | tee /dev/stderr | tail -n 1) == "$value" ]] || fail "get $key did not give $value"
+    answer=$(show get "$key")
+    printf '%s\n' "$answer"
+    [[ ${answer##*$'\n'} == "$value" ]] || fail "get $key did not give $value"
     show scan --prefix /usr/bin/ --limit 5
     show scan --prefix /usr/lib/ --reverse --limit 2 --json
     show put greeting 'hello, world'

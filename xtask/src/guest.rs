@@ -109,7 +109,11 @@ impl Bench {
     fn reopen(&self, durable: usize) -> Result<usize, Failure> {
         let script =
             format!("set -e\n/app/hither check {STORE}\n/app/hither stat {STORE} --json\n/app/hither dump {STORE} >/share/dump.kv\n");
-        self.expect_success(&script)?;
+        let output = self.expect_success(&script)?;
+        let pools_on_dax = output.matches(r#""medium":"fsdax""#).count();
+        if pools_on_dax != 2 {
+            return Err(format!("{pools_on_dax} pools on fsdax instead of 2:\n{}", tail(&output)));
+        }
         let kept = self.read_dump()?;
         if let Some(alien) = kept.difference(&self.records).next() {
             return Err(format!("the store holds a record that was never written: {alien}"));
@@ -129,9 +133,10 @@ impl Bench {
         if self.read_dump()? == self.records { Ok(()) } else { Err("after resuming, the dump differs from the input".to_owned()) }
     }
 
-    fn expect_success(&self, script: &str) -> Result<(), Failure> {
+    /// Runs `script` in the guest; its output.
+    fn expect_success(&self, script: &str) -> Result<String, Failure> {
         match self.guest(script, None)? {
-            (Some(0), _) => Ok(()),
+            (Some(0), output) => Ok(output),
             (status, output) => Err(format!("the guest ended with {status:?}:\n{}", tail(&output))),
         }
     }

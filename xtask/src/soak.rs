@@ -1,12 +1,13 @@
 //! `cargo xtask soak`: the long campaign, run before a piece of work is called finished.
 //!
 //! It never stops at a failure: the report is worth most when something failed. The time is shared out among the stages that
-//! can use any amount of it; the others take what they take. The report goes to `docs/measurements/soak-DATE.json`.
+//! can use any amount of it; the others take what they take. The report of a full run goes to `docs/measurements/soak-DATE.json`, that
+//! of a quick or partial one to the build directory, so that it never replaces a full one.
 
 use crate::args::Args;
-use crate::exec::{Tally, repeat_for};
+use crate::exec::repeat_for;
 use crate::stage::{self, Done, Record, Selection, Stage};
-use crate::workspace::{Metadata, root};
+use crate::workspace::{Metadata, root, target_dir};
 use crate::{Failure, fuzz, guest, machine, setup, suites, variants};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ const FIXED_MINUTES: u64 = 25;
 const STAGES: &[Stage<Context>] = &[
     Stage { name: "explore", about: "crash exploration with new seeds", budget_s: 2400, run: explore },
     Stage { name: "histories", about: "long concurrent histories across crashes", budget_s: 1200, run: histories },
+    Stage { name: "model", about: "random operations against a model, reopened and crashed", budget_s: 900, run: model },
     Stage { name: "kill", about: "50 SIGKILLs of the real program in mid-load", budget_s: 600, run: kill },
     Stage { name: "fuzz", about: "replay of damaged segments", budget_s: 1200, run: fuzz_replay },
     Stage { name: "loom", about: "model-checked schedules, one more preemption", budget_s: 900, run: |c| variants::loom(&c.metadata, 4) },
@@ -58,7 +60,8 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let records = stage::run_all(STAGES, &selection, &context)?;
     let planned = if selection.only.is_empty() { STAGES.len() } else { selection.only.len() };
     let passed = stage::summarise(&records, planned);
-    write_report(&context, &records)?;
+    let partial = quick || !selection.only.is_empty();
+    write_report(&context, &records, partial)?;
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -70,23 +73,28 @@ fn seed() -> Result<u64, Failure> {
     }
 }
 
-/// Runs a kind of test program with one seed after the other.
-fn seeded(context: &Context, kind: suites::Kind, share: u64, budget: &str) -> Result<Tally, Failure> {
-    repeat_for(context.elastic_s * share / 100, |round| {
+/// Runs a kind of test program with one seed after the other for a share of the elastic time; `amount` is the variable that says how
+/// much each round does, and its value in quick and in long runs.
+fn seeded(context: &Context, kind: suites::Kind, percent: u64, amount: (&str, &str, &str)) -> Result<Done, Failure> {
+    let (name, quick, long) = amount;
+    let value = if context.quick { quick } else { long };
+    let total = repeat_for(context.elastic_s * percent / 100, |round| {
         let seed = (context.seed + round).to_string();
-        suites::of_kind(&context.metadata, kind, &[("HITHER_SEED", &seed), ("HITHER_EXPLORE_BUDGET", budget)])
-            .map_err(|why| format!("seed {seed}: {why}"))
-    })
+        suites::of_kind(&context.metadata, kind, &[("HITHER_SEED", &seed), (name, value)]).map_err(|why| format!("seed {seed}: {why}"))
+    });
+    total.map(Done::Passed)
 }
 
 fn explore(context: &Context) -> Result<Done, Failure> {
-    let budget = if context.quick { "20000" } else { "400000" };
-    seeded(context, suites::EXPLORER, 50, budget).map(Done::Passed)
+    seeded(context, suites::EXPLORER, 45, ("HITHER_EXPLORE_BUDGET", "20000", "400000"))
 }
 
 fn histories(context: &Context) -> Result<Done, Failure> {
-    let budget = if context.quick { "20000" } else { "200000" };
-    seeded(context, suites::HISTORIES, 25, budget).map(Done::Passed)
+    seeded(context, suites::HISTORIES, 20, ("HITHER_LINEARIZABILITY_SECONDS", "2", "20"))
+}
+
+fn model(context: &Context) -> Result<Done, Failure> {
+    seeded(context, suites::MODEL, 15, ("HITHER_MODEL_CASES", "20", "400"))
 }
 
 fn kill(context: &Context) -> Result<Done, Failure> {
@@ -98,7 +106,7 @@ fn kill(context: &Context) -> Result<Done, Failure> {
 fn fuzz_replay(context: &Context) -> Result<Done, Failure> {
     setup::install(setup::FOR_FUZZING)?;
     setup::cargo_fuzz()?;
-    fuzz::run("replay", context.elastic_s / 4).map(Done::Passed)
+    fuzz::run("replay", context.elastic_s / 5).map(Done::Passed)
 }
 
 fn run_guest(context: &Context) -> Result<Done, Failure> {
@@ -106,7 +114,7 @@ fn run_guest(context: &Context) -> Result<Done, Failure> {
     guest::run(if context.quick { guest::Size::Short } else { guest::Size::Long }).map(Done::Passed)
 }
 
-fn write_report(context: &Context, records: &[Record]) -> Result<(), Failure> {
+fn write_report(context: &Context, records: &[Record], partial: bool) -> Result<(), Failure> {
     let report = json!({
         "date": machine::today(),
         "commit": machine::commit(),
@@ -116,9 +124,10 @@ fn write_report(context: &Context, records: &[Record]) -> Result<(), Failure> {
         "passed": records.iter().all(|record| record.outcome.is_ok()),
         "stages": records.iter().map(stage_report).collect::<Vec<_>>(),
     });
-    let path = root().join(format!("docs/measurements/soak-{}.json", machine::today()));
+    let folder = if partial { target_dir() } else { root().join("docs/measurements") };
+    let path = folder.join(format!("soak-{}.json", machine::today()));
     let text = serde_json::to_string_pretty(&report).map_err(|error| format!("the report: {error}"))?;
-    std::fs::create_dir_all(root().join("docs/measurements"))
+    std::fs::create_dir_all(&folder)
         .and_then(|()| std::fs::write(&path, text + "\n"))
         .map_err(|error| format!("{}: {error}", path.display()))?;
     println!("report: {}", path.display());

@@ -114,7 +114,8 @@ pub fn summarise(records: &[Record], planned: usize) -> bool {
     let mut elapsed = Duration::ZERO;
     for record in records {
         let tally = record.tally();
-        let note = record.note();
+        // The whole of it was printed when the stage ended.
+        let note: String = record.note().lines().next().unwrap_or_default().chars().take(90).collect();
         let seconds = record.elapsed.as_secs_f64();
         println!("{:<10} {:<8} {:>8.1} {:>8} {:>7}  {}", record.name, record.status(), seconds, record.budget_s, tally.passed, note);
         total.add(&tally);

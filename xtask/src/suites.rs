@@ -19,6 +19,9 @@ pub const KILL: Kind = &["kill"];
 /// Concurrent histories and their check.
 pub const HISTORIES: Kind = &["linear", "histor"];
 
+/// Random operations against a model.
+pub const MODEL: Kind = &["model"];
+
 fn belongs(name: &str, kind: Kind) -> bool {
     kind.iter().any(|start| name.starts_with(start))
 }

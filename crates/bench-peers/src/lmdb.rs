@@ -57,7 +57,11 @@ impl Target for Lmdb {
 
     fn settings(&self) -> Vec<(String, String)> {
         let commit = if self.sync { "fdatasync per commit (default flags)" } else { "MDB_NOSYNC: page cache per commit" };
-        vec![setting("commit", commit), setting("read transaction", "renewed every 1000 reads"), setting("map", "read-only, no MDB_WRITEMAP")]
+        vec![
+            setting("commit", commit),
+            setting("read transaction", "renewed every 1000 reads"),
+            setting("map", "read-only, no MDB_WRITEMAP"),
+        ]
     }
 
     fn session(&self) -> Result<LmdbSession<'_>> {

@@ -53,7 +53,11 @@ impl Target for Redb {
     }
 
     fn settings(&self) -> Vec<(String, String)> {
-        vec![setting("commit", "Durability::Immediate, one-phase"), setting("cache", "2 GiB"), setting("read transaction", "renewed every 1000 reads")]
+        vec![
+            setting("commit", "Durability::Immediate, one-phase"),
+            setting("cache", "2 GiB"),
+            setting("read transaction", "renewed every 1000 reads"),
+        ]
     }
 
     fn session(&self) -> Result<RedbSession<'_>> {

@@ -180,6 +180,41 @@ fn a_store_that_is_full_says_so() {
 }
 
 #[test]
+fn damage_is_found_and_not_served() {
+    let store = Store::on_file();
+    // More than a segment, so that the damaged record is in a sealed one: there a crash leaves no holes.
+    let filling = "x".repeat(8000);
+    let input: String = (0..4000).map(|n| format!("key{n}\tvalue number {n} of many {filling}\n")).collect();
+    store.feed(&["load"], input.as_bytes()).done();
+    let pool = store.data().join("node0.hither");
+    let mut bytes = std::fs::read(&pool).unwrap();
+    let needle = b"value number 50 of many";
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    bytes[at] ^= 1;
+    write(&pool, &bytes);
+    let report = store.run(&["check", "--json"]).expect(1).document();
+    assert_eq!(report["sound"], false);
+    assert!(!report["problems"].as_array().unwrap().is_empty(), "{report}");
+    assert!(store.run(&["check"]).expect(1).out().contains("NOT SOUND"));
+    store.run(&["get", "key50"]).expect(4);
+}
+
+#[test]
+fn a_file_that_is_no_pool_is_refused() {
+    let store = Store::on_file();
+    std::fs::create_dir_all(store.data()).unwrap();
+    write(&store.data().join("node0.hither"), "something else ".repeat(10_000));
+    store.run(&["get", "k"]).expect(4);
+    store.run(&["put", "k", "v"]).expect(4);
+}
+
+#[test]
+fn bench_has_its_own_arguments() {
+    assert!(run(&["bench", "--help"]).done().out().contains("bench"));
+    run(&["bench", "no-such-command"]).expect(2);
+}
+
+#[test]
 fn a_closed_pipe_ends_quietly() {
     let store = Store::any();
     let input: String = (0..20_000).map(|n| format!("key{n:06}\tvalue of a certain length\n")).collect();

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Store, write};
 use serde_json::json;
 
@@ -108,6 +110,20 @@ fn the_last_record_of_a_key_wins_with_any_number_of_threads() {
             store.feed(&["load", "--threads", threads, "--group", "64", "--durability", level], input.as_bytes()).done();
             assert_eq!(store.dump("default"), expected.concat().as_bytes(), "{threads} threads, {level}");
         }
+    }
+}
+
+/// Writers that grow one hash table on a medium with a single log tail once waited for each other for ever.
+#[test]
+fn several_threads_grow_a_keyspace_and_end() {
+    let input: String = (0..400_000).map(|n| format!("key{n}\t{n}\n")).collect();
+    for kind in ["hash", "ordered"] {
+        let store = Store::on_file();
+        let file = store.path("input");
+        write(&file, &input);
+        let load = ["load", "--kind", kind, "--threads", "6", "--durability", "process", file.to_str().unwrap()];
+        store.run_within(&load, Duration::from_secs(120));
+        assert_eq!(store.run(&["keyspaces", "--json"]).done().document()[0]["keys"], 400_000, "{kind}");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
-use crate::write::{Condition, check_key, check_value, op_of};
+use crate::write::{Condition, PlaceGuard, check_key, check_value, op_of};
 use hither_index::{Index, Key, Ref, Resolver};
 use hither_log::entry::{BatchTag, MAX_BATCH, Parts};
 use hither_log::{Append, Flush};
@@ -179,7 +179,7 @@ impl Core {
         stripes.sort_unstable();
         stripes.dedup();
         for member in &members {
-            with_index!(member.keyspace, index => index.prefetch(member.key));
+            with_index!(member.keyspace, index => index.prefetch_for_write(member.key));
         }
         self.committer.ensure_writable()?;
         let _section = epoch::pin_writer();
@@ -198,8 +198,16 @@ impl Core {
         let mut writer = self.log.writer();
         let first = writer.draw_versions(last, members.len() as u64);
         self.append_members(&mut members, first, level, &mut writer)?;
+        let newest = first + members.len() as u64 - 1;
+        let deletes = members.iter().any(|member| member.value.is_none());
         for latch in &latches {
-            latch.set_last_version(first + members.len() as u64 - 1);
+            latch.set_last_version(newest);
+            if deletes {
+                latch.set_last_delete(newest);
+            }
+        }
+        if deletes {
+            self.note_delete(newest);
         }
         if level != Durability::Sync && self.durability == Durability::Sync {
             self.committer.note_relaxed_write();
@@ -217,7 +225,7 @@ impl Core {
         for (i, member) in members.iter().enumerate() {
             self.install_member(member, first + i as u64, &mut writer);
         }
-        Ok(first + members.len() as u64 - 1)
+        Ok(newest)
     }
 
     /// The batch's operations, the last one of each key, with their hashes.
@@ -319,6 +327,9 @@ impl Core {
     fn abandon(&self, appended: &[Member<'_>], writer: &mut hither_log::Writer<'_>) {
         for member in appended {
             self.log.mark_dead_on_media(member.reference.0);
+            // All lines, not just the mark's: the entry is counted when its segment is sealed, and must be whole then.
+            let bytes = hither_log::address::tagged_size(member.reference.0).unwrap_or_else(|| self.log.entry(member.reference.0).size);
+            writer.flush_range(hither_log::address::unpack(member.reference.0).offset, bytes);
             if member.value.is_some() {
                 writer.mark_dead(member.reference.0);
             }
@@ -331,10 +342,10 @@ impl Core {
         let keyspace = member.keyspace;
         match (&keyspace.index, member.token) {
             (crate::keyspace::AnyIndex::Ordered(index), AnyToken::Ordered(token)) => {
-                self.replace(keyspace, index, token, member.key, member.candidate, new, version, writer);
+                self.replace(keyspace, PlaceGuard { index, token, locked: false }, member.key, member.candidate, new, version, writer);
             }
             (crate::keyspace::AnyIndex::Hash(index), AnyToken::Hash(token)) => {
-                self.replace(keyspace, index, token, member.key, member.candidate, new, version, writer);
+                self.replace(keyspace, PlaceGuard { index, token, locked: false }, member.key, member.candidate, new, version, writer);
             }
             _ => unreachable!("a member's token comes from its keyspace's index"),
         }

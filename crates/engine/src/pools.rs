@@ -48,7 +48,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let shards = if options.shards == 0 { derived } else { u64::from(options.shards) };
     LogOptions {
         shards: 1 << shards.ilog2(),
-        slots_per_node: if one_tail { 1 } else { (2 * cores).clamp(4, 64) },
+        slots_per_node: if one_tail { 1 } else { (2 * cores).clamp(8, 64) + 1 },
         chunk_bytes: 0,
         topology: opened.topology.clone(),
     }

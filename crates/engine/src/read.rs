@@ -25,7 +25,7 @@ impl Store {
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() {
-            return Ok(None);
+            return core.absent(key.hash);
         }
         core.visit(found, f)
     }
@@ -39,7 +39,7 @@ impl Store {
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() {
-            return Ok(None);
+            return core.absent(key.hash);
         }
         let version = core.log.version_of(found.0, &core.log.entry(found.0));
         Ok(core.visit(found, <[u8]>::to_vec)?.map(|value| (value, version)))
@@ -54,7 +54,7 @@ impl Store {
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() || core.visit(found, |_| ())?.is_none() {
-            return Ok(None);
+            return core.absent(key.hash);
         }
         Ok(Some(ValueGuard::new(&core.log, found.0)))
     }
@@ -78,7 +78,10 @@ impl Store {
             }
             for (i, &reference) in found.iter().enumerate() {
                 let at = number * GROUP + i;
-                if reference.is_none() || core.visit(reference, |value| f(at, Some(value)))?.is_none() {
+                if reference.is_none() {
+                    core.absent::<()>(group[i].hash)?;
+                    f(at, None);
+                } else if core.visit(reference, |value| f(at, Some(value)))?.is_none() {
                     f(at, None);
                 }
             }
@@ -103,6 +106,35 @@ impl Core {
             return Ok(None);
         }
         Ok(Some(f(entry.value)))
+    }
+
+    /// The answer for a key that is not there: a delete that made it so must be durable first (decision 11).
+    #[inline(always)]
+    pub fn absent<R>(&self, hash: u64) -> Result<Option<R>> {
+        if self.committer.reads_check() {
+            let delete = self.latches.last_delete(self.latches.stripe_of(hash));
+            if delete > self.committer.durable() {
+                self.committer.commit(&self.log, delete)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Remembers the newest delete, for scans, which cannot ask key by key.
+    #[inline(always)]
+    pub fn note_delete(&self, version: u64) {
+        if self.committer.reads_check() {
+            self.last_delete.fetch_max(version, Ordering::AcqRel);
+        }
+    }
+
+    /// Before a scan of the store as it is: what is absent must be durably absent.
+    pub fn settle_deletes(&self) -> Result<()> {
+        let delete = self.last_delete.load(Ordering::Acquire);
+        if self.committer.reads_check() && delete > self.committer.durable() {
+            self.committer.commit(&self.log, delete)?;
+        }
+        Ok(())
     }
 
     /// Decision 11: a read at the store's level never returns what could still be lost at that level.

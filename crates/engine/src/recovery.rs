@@ -55,6 +55,9 @@ pub struct RecoveryReport {
     pub last_version: u64,
 }
 
+/// Stands for the position of a keyspace that was dropped: its entries are garbage, but still count as members of their batches.
+const DROPPED: usize = usize::MAX;
+
 /// An entry worth remembering after the scan.
 #[derive(Clone, Copy)]
 struct Found {
@@ -139,12 +142,11 @@ impl Recovery<'_> {
         let done = AtomicU64::new(0);
         let totals = Mutex::new(vec![ScanTotals::default(); segments.len()]);
         let work = || {
-            while let Some(segment) = segments.get(next.fetch_add(1, Ordering::Relaxed)) {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(segment) = segments.get(at) else { break };
                 let found = self.scan_one(segment);
-                let at = segments.iter().position(|other| (other.node, other.index) == (segment.node, segment.index));
-                if let Some(at) = at {
-                    totals.lock()[at] = found;
-                }
+                totals.lock()[at] = found;
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                 if let Some(report) = &options.on_progress {
                     let entries = self.entries.load(Ordering::Relaxed);
@@ -200,7 +202,8 @@ impl Recovery<'_> {
         totals
     }
 
-    /// Whether an entry takes part: not marked dead, of a keyspace that exists. Batches up to the settled version are known to be whole.
+    /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted. Batches up to the
+    /// settled version are known to be whole.
     #[inline(always)]
     fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'_>) -> Option<Found> {
         if entry.is_dead() {
@@ -209,12 +212,15 @@ impl Recovery<'_> {
         let id = entry.keyspace(segment.descriptor.keyspace);
         let keyspace = match self.keyspaces {
             [only] if only.info.id == id => 0,
-            _ => *self.by_id.get(&id)?,
+            _ => self.by_id.get(&id).copied().unwrap_or(DROPPED),
         };
+        let batch = entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled);
+        if keyspace == DROPPED {
+            return batch.map(|batch| Found { keyspace, reference, version, op: entry.op(), hash: 0, batch: Some(batch) });
+        }
         if entry.expiry_ms() != 0 {
             self.keyspaces[keyspace].has_expiry.store(true, Ordering::Relaxed);
         }
-        let batch = entry.batch().filter(|tag| version - u64::from(tag.index) > self.settled);
         Some(Found { keyspace, reference, version, op: entry.op(), hash: self.hasher.hash(entry.key), batch })
     }
 
@@ -257,13 +263,18 @@ impl Recovery<'_> {
         if batched.is_empty() {
             return Ok(0);
         }
-        let identity = |found: &Found| found.batch.map_or((0, 0), |tag| (found.version - u64::from(tag.index), tag.size));
+        let identity = |found: &Found| found.batch.map_or((0, 0), |tag| (found.version.saturating_sub(u64::from(tag.index)), tag.size));
         batched.sort_unstable_by_key(|found| (identity(found), found.version));
         let mut dropped = 0;
         let _pin = epoch::pin();
         for members in batched.chunk_by(|a, b| identity(a) == identity(b)) {
             if members.len() as u64 == u64::from(identity(&members[0]).1) {
                 for member in members {
+                    if member.keyspace == DROPPED {
+                        let size = self.log.entry(member.reference.0).size;
+                        self.log.count_dead(member.reference.0, size, member.op == Op::Delete);
+                        continue;
+                    }
                     if member.op == Op::Delete {
                         self.tombstones.lock().push(*member);
                     }

@@ -100,7 +100,7 @@ impl Store {
                         false
                     }
                 });
-                outcome
+                outcome.and_then(|()| core.settle_deletes())
             }
         }
     }
@@ -143,6 +143,9 @@ impl Core {
         if range.is_empty() {
             return Ok(());
         }
+        if let Some(snapshot) = snapshot {
+            snapshot.settle()?;
+        }
         let mut position = Position::Start;
         let mut group = FIRST_GROUP;
         let mut refs = Vec::with_capacity(group);
@@ -165,7 +168,8 @@ impl Core {
                 Some(snapshot) => self.visit_snapshot_group(keyspace, snapshot, &refs, at_end, &position, range, &mut f)?,
             };
             if at_end || flow.is_break() {
-                return Ok(());
+                // Whatever the scan found absent was deleted before now.
+                return if snapshot.is_none() { self.settle_deletes() } else { Ok(()) };
             }
             let last = refs.last().map_or(&[][..], |last| self.log.key(last.0));
             position = Position::After(last.to_vec());

@@ -147,8 +147,20 @@ impl Snapshot {
         let current = with_index!(keyspace.0, index => index.get(hashed, &self.core.resolver()));
         match self.shown(&keyspace.0, key, current) {
             Some(reference) => self.core.visit(reference, f),
-            None => Ok(None),
+            None => {
+                self.settle()?;
+                Ok(None)
+            }
         }
+    }
+
+    /// What is absent from the snapshot must be durably absent (decision 11).
+    pub(crate) fn settle(&self) -> Result<()> {
+        let core = &self.core;
+        if core.committer.reads_check() && self.version > core.committer.durable() {
+            core.committer.commit(&core.log, self.version)?;
+        }
+        Ok(())
     }
 
     /// What the snapshot shows for `key`, given what the index holds now.

@@ -35,6 +35,8 @@ pub(crate) struct Core {
     pub durability: Durability,
     /// Some medium needs a sync for durability.
     pub needs_sync: bool,
+    /// The newest delete.
+    pub last_delete: AtomicU64,
     /// Expiry never runs backwards: max(wall clock, persisted).
     clock_floor_ms: AtomicU64,
     pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
@@ -100,6 +102,7 @@ impl Store {
             durability: options.durability,
             needs_sync,
             clock_floor_ms: AtomicU64::new(clock_ms),
+            last_delete: AtomicU64::new(0),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
             meter: opened.meter,

@@ -38,6 +38,8 @@ pub(crate) struct Written {
     pub applied: bool,
     /// The key was there before.
     pub existed: bool,
+    /// If nothing was written: the last version under the key's latch. The outcome may be reported once that is durable.
+    pub observed: u64,
 }
 
 /// A write before it is made.
@@ -83,6 +85,7 @@ impl Store {
             keyspace.0.has_expiry.store(true, Ordering::Relaxed);
         }
         let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level)?;
+        core.settle_observed(&written)?;
         Ok((written.applied, written.existed, core.ticket(written.version, level)))
     }
 
@@ -95,6 +98,7 @@ impl Store {
         if core.needs_sync && core.durability == Durability::Sync && written.version != 0 {
             core.committer.commit(&core.log, written.version)?;
         }
+        core.settle_observed(&written)?;
         Ok(written.existed)
     }
 }
@@ -105,17 +109,26 @@ impl Core {
         let pending = version != 0
             && match level {
                 Durability::Sync => self.needs_sync,
-                Durability::Interval(_) => true,
+                Durability::Interval(_) => self.needs_sync || self.log.needs_flush(),
                 Durability::Process => false,
             };
         if !pending {
             return Ticket::durable(version);
         }
-        if level == Durability::Sync {
-            // Nobody may ever wait: the background committer takes care.
+        if level == Durability::Sync || !matches!(self.durability, Durability::Interval(_)) {
+            // Nobody may ever wait: the background committer takes care. (In a store with an interval it comes by anyway.)
             self.committer.request(version);
         }
         Ticket::pending(self, version)
+    }
+
+    /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first (decision 11).
+    #[inline(always)]
+    fn settle_observed(&self, written: &Written) -> Result<()> {
+        if written.version == 0 && self.committer.reads_check() && written.observed > self.committer.durable() {
+            return self.committer.commit(&self.log, written.observed);
+        }
+        Ok(())
     }
 
     pub fn write(&self, keyspace: &Keyspace, change: &Change<'_>, level: Durability) -> Result<Written> {
@@ -148,13 +161,14 @@ impl Core {
     fn try_write<I: Index>(&self, keyspace: &Keyspace, index: &I, key: Key<'_>, change: &Change<'_>, level: Durability) -> Result<Written> {
         let resolver = self.resolver();
         let stripe = self.latches.stripe_of(key.hash);
-        index.prefetch(key);
+        index.prefetch_for_write(key);
         self.latches.prefetch(stripe);
         self.committer.ensure_writable()?;
         let _section = epoch::pin_writer();
         keyspace.ensure_usable()?;
         let latch = self.latches.lock(stripe);
-        let mut located = index.locate(key, &resolver);
+        let (mut located, locked) = index.lock_place(key, &resolver);
+        let place = PlaceGuard { index, token: located.token, locked };
         if located.candidate.is_some() {
             resolver.prefetch(located.candidate);
         }
@@ -164,11 +178,11 @@ impl Core {
             }
             located.verified = true;
             if !self.holds(change.condition, located.candidate) {
-                return Ok(Written { version: 0, applied: false, existed: located.candidate.is_some() });
+                return Ok(Written { version: 0, applied: false, existed: located.candidate.is_some(), observed: latch.last_version() });
             }
         }
         if change.value.is_none() && located.candidate.is_none() {
-            return Ok(Written { version: 0, applied: true, existed: false });
+            return Ok(Written { version: 0, applied: true, existed: false, observed: latch.last_version() });
         }
 
         let mut writer = self.log.writer();
@@ -187,6 +201,10 @@ impl Core {
         let flush = if level == Durability::Sync { Flush::Now } else { Flush::Later };
         let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush })?);
         latch.set_last_version(version);
+        if change.value.is_none() {
+            latch.set_last_delete(version);
+            self.note_delete(version);
+        }
         if flush == Flush::Later && self.durability == Durability::Sync {
             self.committer.note_relaxed_write();
         }
@@ -198,8 +216,8 @@ impl Core {
             writer.fence();
         }
         let new = if change.value.is_some() { reference } else { Ref::NONE };
-        self.replace(keyspace, index, located.token, key, old, new, version, &mut writer);
-        Ok(Written { version, applied: true, existed: old.is_some() && !old_expired })
+        self.replace(keyspace, place, key, old, new, version, &mut writer);
+        Ok(Written { version, applied: true, existed: old.is_some() && !old_expired, observed: 0 })
     }
 
     /// Installs `new` over `old`, whatever a cleaner did to `old` in between, and accounts for the garbage.
@@ -208,8 +226,7 @@ impl Core {
     pub fn replace<I: Index>(
         &self,
         keyspace: &Keyspace,
-        index: &I,
-        token: I::Token,
+        mut place: PlaceGuard<'_, I>,
         key: Key<'_>,
         mut old: Ref,
         new: Ref,
@@ -218,16 +235,28 @@ impl Core {
     ) {
         // The version was drawn before this load: a snapshot that may need `old` is visible by now.
         let retained = self.snapshots.any() && old.is_some() && self.snapshots.retain(self, keyspace, key.bytes, old, version);
+        if place.locked {
+            place.locked = false;
+            place.index.install_locked(place.token, key, old, new, &self.resolver());
+        } else {
+            old = self.install(&place, key, old, new);
+        }
+        if old.is_some() && !retained {
+            writer.mark_dead(old.0);
+        }
+    }
+
+    /// Installs at a place that is not locked; returns what was replaced.
+    #[inline(always)]
+    fn install<I: Index>(&self, place: &PlaceGuard<'_, I>, key: Key<'_>, mut old: Ref, new: Ref) -> Ref {
         while old != new {
-            match index.install(token, key, old, new, &self.resolver()) {
+            match place.index.install(place.token, key, old, new, &self.resolver()) {
                 Ok(()) => break,
                 // Only a cleaner that moved the entry, or an earlier member of the same batch, can be in the way: the latch is held.
                 Err(conflict) => old = conflict.current,
             }
         }
-        if old.is_some() && !retained {
-            writer.mark_dead(old.0);
-        }
+        old
     }
 
     /// Whether `condition` holds for the verified reference `current`.
@@ -242,6 +271,22 @@ impl Core {
             (Condition::Version(Some(version)), Some(entry)) => self.log.version_of(current.0, &entry) == version,
             (Condition::Value(Some(value)), Some(entry)) => entry.value == value,
             _ => false,
+        }
+    }
+}
+
+/// A place in an index that a write is going to change; unlocks it if the write does not come to that.
+pub(crate) struct PlaceGuard<'a, I: Index> {
+    pub index: &'a I,
+    pub token: I::Token,
+    pub locked: bool,
+}
+
+impl<I: Index> Drop for PlaceGuard<'_, I> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.locked {
+            self.index.unlock_place(self.token);
         }
     }
 }

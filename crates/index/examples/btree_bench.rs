@@ -10,6 +10,9 @@ use hither_index::{Hasher, Index, Key, OrderedIndex, Ref, Resolver, Start};
 use hither_sync::epoch;
 use std::hint::black_box;
 
+/// Bits of a reference that tell the place; the rest is a tag.
+const PLACE: u64 = (1 << 44) - 1;
+
 /// Entries of a length word and the key, 8-byte aligned; a reference is an offset in 8-byte units, plus one.
 struct FlatLog {
     bytes: &'static mut [u8],
@@ -43,12 +46,12 @@ impl FlatLog {
 impl Resolver for FlatLog {
     #[inline(always)]
     fn prefetch(&self, reference: Ref) {
-        hither_sync::prefetch_read(self.bytes.as_ptr().wrapping_add((reference.0 as usize - 1) * 8));
+        hither_sync::prefetch_read(self.bytes.as_ptr().wrapping_add(((reference.0 & PLACE) as usize - 1) * 8));
     }
 
     #[inline(always)]
     fn key(&self, reference: Ref) -> &[u8] {
-        let at = (reference.0 as usize - 1) * 8;
+        let at = ((reference.0 & PLACE) as usize - 1) * 8;
         let len = u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes"));
         &self.bytes[at + 8..at + 8 + len as usize]
     }
@@ -139,7 +142,7 @@ fn bench(name: &str, log: &FlatLog, refs: &[Ref], threads: usize, quick: bool) {
             let _pin = epoch::pin_writer();
             let key = key(log.key(*r));
             let located = index.locate(key, log);
-            index.install(located.token, key, located.candidate, located.candidate, log).expect("no conflict");
+            index.install(located.token, key, located.candidate, Ref(located.candidate.0 ^ 1 << 50), log).expect("no conflict");
         }
     });
     let scans = rounds / 8;

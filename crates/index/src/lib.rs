@@ -144,6 +144,12 @@ pub trait Index: Send + Sync {
     /// Starts loading the cache lines that a lookup of `key` touches first.
     fn prefetch(&self, key: Key<'_>);
 
+    /// Like [`Index::prefetch`], for a write: the lines are wanted exclusively.
+    #[inline(always)]
+    fn prefetch_for_write(&self, key: Key<'_>) {
+        self.prefetch(key);
+    }
+
     /// The newest reference of `key`, verified, or `NONE`.
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
 
@@ -157,6 +163,25 @@ pub trait Index: Send + Sync {
     /// Replaces `old` by `new` for `key`, atomically: `old = NONE` inserts, `new = NONE` removes. `token` comes from
     /// [`Index::locate`] of the same key (or [`Index::any_token`]). Fails without effect if the key's reference is not `old`.
     fn install<R: Resolver>(&self, token: Self::Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict>;
+
+    /// Like [`Index::locate`], and may keep the place locked until [`Index::install_locked`] or [`Index::unlock_place`], which the caller
+    /// must then call exactly once, on the same thread; the flag says whether it is locked. A single write locks *before* it flushes its
+    /// entry, so that no locked instruction, which would wait for the flush, stands between its fence and the next write's prefetches.
+    ///
+    /// The holder must not call the index for another key in between (it may wait for itself).
+    fn lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Self::Token>, bool) {
+        (self.locate(key, resolver), false)
+    }
+
+    /// Ends [`Index::lock_place`] by replacing `old`, which is the verified candidate or `NONE`, by `new`.
+    fn install_locked<R: Resolver>(&self, _token: Self::Token, _key: Key<'_>, _old: Ref, _new: Ref, _resolver: &R) {
+        unreachable!("an index that locks places implements this");
+    }
+
+    /// Ends [`Index::lock_place`] without a change.
+    fn unlock_place(&self, _token: Self::Token) {
+        unreachable!("an index that locks places implements this");
+    }
 
     /// A token that makes `install` search by itself.
     fn any_token(&self) -> Self::Token;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct LogOptions {
     /// Shards per node (N2), a power of two.
     pub shards: usize,
-    /// Writer slots per node.
+    /// Writer slots per node: all but the last are owned by one thread each.
     pub slots_per_node: usize,
     /// Bytes of a chunk; 0: derived from the segment size.
     pub chunk_bytes: u64,
@@ -38,6 +38,9 @@ pub struct Log {
     /// Where versions come from.
     pub clock: VersionClock,
     pub(crate) reclaim: Mutex<()>,
+    /// Owners of slots wait outside; see the `writer` module.
+    pub(crate) frozen: AtomicBool,
+    pub(crate) freezing: Mutex<()>,
     /// Raised when a segment was opened: the maintenance thread has something to do.
     pub(crate) pressure: AtomicBool,
 }
@@ -134,6 +137,8 @@ impl Log {
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
+            frozen: AtomicBool::new(false),
+            freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
         }
     }
@@ -151,6 +156,11 @@ impl Log {
     /// The pool of a node.
     pub fn pool(&self, node: usize) -> &Pool {
         &self.pools[node].pool
+    }
+
+    /// Whether some pool needs flushes for durability.
+    pub fn needs_flush(&self) -> bool {
+        self.pools.iter().any(|pool| pool.pool.needs_flush())
     }
 
     /// The topology.

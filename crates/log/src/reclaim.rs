@@ -48,8 +48,7 @@ impl Log {
 
     /// Gathers garbage counts from all slots; with `return_chunks`, also takes back chunks of segments that are no longer active.
     pub(crate) fn fold_slots(&self, return_chunks: bool) {
-        for (number, slot) in self.slots.iter().enumerate() {
-            let mut slot = slot.lock();
+        self.with_slots(|number, slot| {
             for (pool, dead) in self.pools.iter().zip(&mut slot.dead) {
                 for (segment, bytes) in dead.iter_mut().enumerate().filter(|(_, bytes)| **bytes != 0) {
                     pool.segments[segment].dead_bytes.fetch_add(u64::from(std::mem::take(bytes)), Ordering::Relaxed);
@@ -60,7 +59,7 @@ impl Log {
             for chunk in &mut slot.chunks {
                 Self::fold_chunk(pool, chunk, return_chunks);
             }
-        }
+        });
     }
 
     fn fold_chunk(pool: &NodePool, chunk: &mut Chunk, return_it: bool) {

@@ -197,7 +197,10 @@ impl Log {
 
     /// After recovery: the emptiest segment of each shard that was open goes on being filled behind its last byte; the other open
     /// ones are sealed as recovered, with what was found in them.
+    ///
+    /// What a process left unflushed or unsynced when it crashed is made durable here, since readers will take it for durable.
     pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
+        self.harden(scanned)?;
         let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
         open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));
         for (segment, totals) in open {
@@ -209,6 +212,20 @@ impl Log {
                 pool.segments[segment.index as usize].torn.store(true, Ordering::Relaxed);
                 pool.pool.commit_descriptor(segment.index, &pool.describe(segment.index, OnMedia::Recovered))?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl Log {
+    fn harden(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
+        for (segment, totals) in scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active) {
+            let pool = &self.pools[segment.node as usize].pool;
+            let start = pool.segment_offset(segment.index);
+            pool.flush(start, (totals.tail - start) as usize);
+        }
+        for pool in &self.pools {
+            pool.pool.harden_metadata()?;
         }
         Ok(())
     }

@@ -1,8 +1,13 @@
 //! Appending: the path that every write takes.
 //!
-//! A writer slot belongs to whoever holds its lock; threads are spread over the slots of their node, so that in practice the lock is
-//! uncontended and its line stays in the owner's cache. A slot holds, per shard, a chunk of the shard's active segment, a
-//! block of versions, and counters of what its writes made garbage. The lock is held over one operation, fence included, never over a sync.
+//! A slot holds, per shard, a chunk of the shard's active segment, a block of versions, and counters of what its writes made garbage.
+//!
+//! # Who may touch a slot
+//!
+//! The first threads of the process (by their epoch number) own a slot of each node alone: they need no lock, only to be inside a writer
+//! section and to find the slots not frozen. Whoever wants to look into other threads' slots freezes them, waits for the writer sections under
+//! way, and thaws them afterwards ([`Log::with_slots`]). All further threads, and owners while their slots are frozen, share the last slot of
+//! their node behind a lock, which is held over one operation, fence included, never over a sync.
 
 use crate::address;
 use crate::entry::{self, Parts, Place};
@@ -51,7 +56,7 @@ impl Slot {
         if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
-        SlotGuard { slot: self }
+        SlotGuard { slot: self, locked: true }
     }
 
     #[cold]
@@ -72,13 +77,14 @@ impl Slot {
 
 pub(crate) struct SlotGuard<'a> {
     slot: &'a Slot,
+    locked: bool,
 }
 
 impl std::ops::Deref for SlotGuard<'_> {
     type Target = SlotState;
     #[inline(always)]
     fn deref(&self) -> &SlotState {
-        // SAFETY: the guard holds the slot's lock.
+        // SAFETY: the guard holds the slot's lock, or its thread owns the slot (see the module's head).
         unsafe { &*self.slot.state.get() }
     }
 }
@@ -86,7 +92,7 @@ impl std::ops::Deref for SlotGuard<'_> {
 impl std::ops::DerefMut for SlotGuard<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut SlotState {
-        // SAFETY: the guard holds the slot's lock, and `&mut self` makes this the only reference.
+        // SAFETY: the guard holds the slot's lock, or its thread owns the slot, and `&mut self` makes this the only reference.
         unsafe { &mut *self.slot.state.get() }
     }
 }
@@ -94,7 +100,9 @@ impl std::ops::DerefMut for SlotGuard<'_> {
 impl Drop for SlotGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.slot.locked.store(false, Ordering::Release);
+        if self.locked {
+            self.slot.locked.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -128,13 +136,17 @@ pub struct Append {
 impl Log {
     /// Writes back everything that was appended with [`Flush::Later`] by writer sections that have ended, and fences.
     pub fn flush_dirty(&self) {
-        for slot in &self.slots {
-            let dirty: Vec<_> = slot.lock().dirty.iter_mut().map(std::mem::take).collect();
-            for (pool, ranges) in self.pools.iter().zip(dirty) {
-                for (offset, bytes) in ranges {
-                    pool.pool.flush(offset, bytes as usize);
-                }
+        if !self.needs_flush() {
+            return;
+        }
+        let mut dirty: Vec<(usize, u64, u64)> = Vec::new();
+        self.with_slots(|_, slot| {
+            for (node, ranges) in slot.dirty.iter_mut().enumerate() {
+                dirty.extend(ranges.drain(..).map(|(offset, bytes)| (node, offset, bytes)));
             }
+        });
+        for (node, offset, bytes) in dirty {
+            self.pools[node].pool.flush(offset, bytes as usize);
         }
         for pool in &self.pools {
             pool.pool.fence();
@@ -151,8 +163,27 @@ impl Log {
     /// A writer on a given node.
     #[inline(always)]
     pub fn writer_on(&self, node: usize) -> Writer<'_> {
-        let slot = &self.slots[node * self.slots_per_node + hither_sync::epoch::thread_number() % self.slots_per_node];
-        Writer { log: self, pool: &self.pools[node], slot: slot.lock() }
+        let shared = self.slots_per_node - 1;
+        let number = hither_sync::epoch::thread_number();
+        let slots = &self.slots[node * self.slots_per_node..(node + 1) * self.slots_per_node];
+        // While the slots are frozen the shared one serves: waiting here would keep the freezer waiting for this section.
+        let slot = if number < shared && !self.frozen.load(Ordering::Acquire) {
+            SlotGuard { slot: &slots[number], locked: false }
+        } else {
+            slots[shared].lock()
+        };
+        Writer { log: self, pool: &self.pools[node], slot }
+    }
+
+    /// Calls `f(number, state)` for every slot, with no writer in any of them. `f` must not wait for writers. Call outside writer sections.
+    pub(crate) fn with_slots(&self, mut f: impl FnMut(usize, &mut SlotState)) {
+        let _one_at_a_time = self.freezing.lock();
+        self.frozen.store(true, Ordering::SeqCst);
+        hither_sync::epoch::synchronize_writers();
+        for (number, slot) in self.slots.iter().enumerate() {
+            f(number, &mut slot.lock());
+        }
+        self.frozen.store(false, Ordering::Release);
     }
 }
 

@@ -20,6 +20,8 @@ struct Stripe {
     state: AtomicU64,
     /// Read and written only by the holder; atomic so that statistics may look.
     last_version: AtomicU64,
+    /// The last delete among them: whoever finds a key absent may have to wait until that is durable.
+    last_delete: AtomicU64,
 }
 
 /// A table of latches.
@@ -32,7 +34,7 @@ impl LatchTable {
     /// A table of `stripes` latches, rounded up to a power of two, whose versions start above `floor`.
     pub fn new(stripes: usize, floor: u64) -> Self {
         let count = stripes.next_power_of_two();
-        let stripe = || Padded(Stripe { state: AtomicU64::new(0), last_version: AtomicU64::new(floor) });
+        let stripe = || Padded(Stripe { state: AtomicU64::new(0), last_version: AtomicU64::new(floor), last_delete: AtomicU64::new(0) });
         LatchTable { stripes: (0..count).map(|_| stripe()).collect(), mask: count - 1 }
     }
 
@@ -47,6 +49,12 @@ impl LatchTable {
     #[inline(always)]
     pub fn prefetch(&self, stripe: usize) {
         crate::prefetch_write(&raw const self.stripes[stripe]);
+    }
+
+    /// The version of the last delete under `stripe`. Readers that did not find a key load it after the lookup.
+    #[inline]
+    pub fn last_delete(&self, stripe: usize) -> u64 {
+        self.stripes[stripe].last_delete.load(Ordering::Acquire)
     }
 
     /// Takes the latch `stripe`, spinning briefly, then yielding. Not fair, not re-entrant.
@@ -95,6 +103,12 @@ impl LatchGuard<'_> {
     #[inline(always)]
     pub fn set_last_version(&self, version: u64) {
         self.latch.last_version.store(version, Ordering::Relaxed);
+    }
+
+    /// Notes that `version` deletes. Call before the delete becomes visible.
+    #[inline(always)]
+    pub fn set_last_delete(&self, version: u64) {
+        self.latch.last_delete.store(version, Ordering::Release);
     }
 }
 

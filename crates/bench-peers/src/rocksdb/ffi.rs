@@ -35,10 +35,24 @@ unsafe extern "C" {
     pub fn rocksdb_writeoptions_destroy(options: *mut WriteOptions);
     pub fn rocksdb_writeoptions_set_sync(options: *mut WriteOptions, on: c_uchar);
     #[rustfmt::skip]
-    pub fn rocksdb_put(db: *mut Db, options: *const WriteOptions, key: *const c_char, key_len: usize, value: *const c_char, value_len: usize, error: *mut *mut c_char);
+    pub fn rocksdb_put(
+        db: *mut Db,
+        options: *const WriteOptions,
+        key: *const c_char,
+        key_len: usize,
+        value: *const c_char,
+        value_len: usize,
+        error: *mut *mut c_char,
+    );
     pub fn rocksdb_delete(db: *mut Db, options: *const WriteOptions, key: *const c_char, key_len: usize, error: *mut *mut c_char);
     #[rustfmt::skip]
-    pub fn rocksdb_get_pinned(db: *mut Db, options: *const ReadOptions, key: *const c_char, key_len: usize, error: *mut *mut c_char) -> *mut Pinned;
+    pub fn rocksdb_get_pinned(
+        db: *mut Db,
+        options: *const ReadOptions,
+        key: *const c_char,
+        key_len: usize,
+        error: *mut *mut c_char,
+    ) -> *mut Pinned;
     pub fn rocksdb_pinnableslice_value(pinned: *const Pinned, len: *mut usize) -> *const c_char;
     pub fn rocksdb_pinnableslice_destroy(pinned: *mut Pinned);
     pub fn rocksdb_writebatch_create() -> *mut WriteBatch;

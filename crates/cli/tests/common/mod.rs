@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -52,6 +53,24 @@ impl Store {
     /// Runs a command on this store.
     pub fn run(&self, arguments: &[&str]) -> Ran {
         Ran::of(&mut self.command(arguments))
+    }
+
+    /// Runs a command that must end well and in time; what it prints is thrown away.
+    #[track_caller]
+    pub fn run_within(&self, arguments: &[&str], limit: Duration) {
+        let mut child = self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let started = Instant::now();
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if started.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
+                None => {
+                    child.kill().unwrap();
+                    panic!("{arguments:?} hangs: no end after {limit:?}");
+                }
+            }
+        };
+        assert!(status.success(), "{arguments:?}: {status}");
     }
 
     /// Runs a command on this store with `input` as standard input.

@@ -5,7 +5,7 @@ use super::inner::Inner;
 use super::leaf::{Leaf, capacity};
 use super::node::{LARGE, Node};
 use super::protocol::Protocol;
-use super::slice::{LAYER, LONGER, rank_of, slice_at};
+use super::slice::{LAYER, rank_of, slice_at};
 use crate::{Ref, Resolver};
 
 /// A layer yet to be checked: its root and the bytes that all its keys begin with, up to its base.
@@ -43,12 +43,7 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// Checks one layer, adds those below to `pending`; returns the keys in its own slots.
-    fn check_layer<'a, R: Resolver>(
-        &'a self,
-        layer: &Pending<'a>,
-        resolver: &R,
-        pending: &mut Vec<Pending<'a>>,
-    ) -> Result<usize, String> {
+    fn check_layer<'a, R: Resolver>(&'a self, layer: &Pending<'a>, resolver: &R, pending: &mut Vec<Pending<'a>>) -> Result<usize, String> {
         let at = || format!("layer behind {} bytes {:?}", layer.prefix.len(), tail(&layer.prefix));
         let leaves = self.check_levels(layer.root, layer.prefix.is_empty()).map_err(|what| format!("{}: {what}", at()))?;
         self.check_links(&leaves).map_err(|what| format!("{}: {what}", at()))?;
@@ -163,7 +158,7 @@ fn check_leaf(leaf: Leaf<'_>, range: &Range<'_>, alone: bool, may_be_empty: bool
         if kind == 0 || kind > LAYER {
             return Err(format!("slot {i} has kind {kind}"));
         }
-        if kind < LONGER && kind < 8 && slice << (8 * kind) != 0 {
+        if kind < 8 && slice << (8 * kind) != 0 {
             return Err(format!("slot {i}: slice {slice:x} has more than {kind} bytes"));
         }
         if i > 0 && (leaf.slice(i - 1), rank_of(leaf.kind(i - 1))) >= (slice, rank_of(kind)) {

@@ -11,11 +11,16 @@ use super::BTree;
 use super::leaf::Leaf;
 use super::node::Node;
 use super::protocol::{Point, Protocol};
+use super::slice::LAYER;
 use super::version::{Restart, back_off};
 use crate::{Ref, Resolver, Start};
 
 /// References read at a time by a visit of all keys.
 const CHUNK: usize = 512;
+
+/// How many layers are loaded ahead, and how many lines of their roots: most layers are a leaf of 128 bytes.
+const LAYERS_AHEAD: usize = 4;
+const SMALL_LINES: usize = 2;
 
 /// A place in one layer. Forward, `at` is the next slot; backward, it is one past the next slot.
 #[derive(Clone, Copy)]
@@ -188,9 +193,22 @@ impl<'a> Cursor<'a> {
         let Frame { leaf, version, at } = self.frame;
         let (root, root_version) = tree.follow(leaf.0, version, root)?;
         let behind = if self.backward { at - 1 } else { at + 1 };
+        self.prefetch_layers(behind);
         self.above.push(Frame { leaf, version, at: behind });
         self.frame = tree.edge(root, root_version, self.backward)?;
         Ok(())
+    }
+
+    /// Starts loading the layers that the scan will meet after this one.
+    fn prefetch_layers(&self, behind: usize) {
+        let leaf = self.frame.leaf;
+        let meta = leaf.0.meta();
+        let slots = if self.backward { behind.saturating_sub(LAYERS_AHEAD)..behind } else { behind..behind + LAYERS_AHEAD };
+        for i in slots.start..slots.end.min(leaf.count(meta)) {
+            if leaf.kind(i) == LAYER {
+                Node::prefetch(leaf.value(meta, i), SMALL_LINES);
+            }
+        }
     }
 
     /// Goes to the next leaf, or back to the layer above; false at the end.

@@ -50,8 +50,8 @@ impl<'a> Inner<'a> {
     /// Which child leads to `slice`.
     #[inline(always)]
     pub(super) fn find(self, meta: Meta, slice: u64) -> usize {
-        // SAFETY: `count` separators lie inside the node.
-        unsafe { search::upper_bound(self.0.word(SEPARATORS), self.count(meta), slice) }
+        // SAFETY: inner nodes have 128 words and are aligned to their size; the separators end with word 63.
+        unsafe { search::Block { words: self.0.word(0), first: SEPARATORS, count: self.count(meta) }.upper_bound(slice) }
     }
 
     // ---- for the holder of the lock or of a fresh node ----

@@ -129,8 +129,13 @@ impl<'a> Leaf<'a> {
     #[inline(always)]
     pub(super) fn find(self, meta: Meta, slice: u64, rank: u8) -> (usize, Option<u8>) {
         let count = self.count(meta);
-        // SAFETY: `count` words lie behind the header in every class.
-        let mut at = unsafe { search::lower_bound(self.0.word(SLICES), count, slice) };
+        let mut at = if meta.class() == LARGE {
+            // SAFETY: a large node has 128 words, and the slices begin at its second line.
+            unsafe { search::Block { words: self.0.word(SLICES), first: 0, count }.lower_bound(slice) }
+        } else {
+            // SAFETY: `count` words lie behind the header in every class.
+            unsafe { search::lower_bound(self.0.word(SLICES), count, slice) }
+        };
         while at < count && self.slice(at) == slice {
             let kind = self.kind(at);
             if rank_of(kind) >= rank {
@@ -271,7 +276,7 @@ impl<'a> Leaf<'a> {
 #[inline(always)]
 fn layers_in(kinds: u64) -> u64 {
     const ONES: u64 = 0x1111_1111_1111_1111;
-    let other = kinds ^ ONES * LAYER as u64;
+    let other = kinds ^ (ONES * LAYER as u64);
     !(other | other >> 1 | other >> 2 | other >> 3) & ONES
 }
 
@@ -341,7 +346,7 @@ mod tests {
             for round in 0..4000 {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 let random = (state >> 33) as usize;
-                let grow = if round % 400 < 200 { random % 4 != 0 } else { random % 4 == 0 };
+                let grow = (round % 400 < 200) != random.is_multiple_of(4);
                 if grow && !leaf.is_full() {
                     let at = random / 4 % (model.len() + 1);
                     let entry = Entry { slice: state, kind: (random % 11) as u8, value: !state };

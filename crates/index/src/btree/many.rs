@@ -3,7 +3,7 @@
 use super::BTree;
 use super::inner::Inner;
 use super::leaf::Leaf;
-use super::node::Node;
+use super::node::{KEY_LINES, Node};
 use super::protocol::Protocol;
 use super::slice::{LAYER, LONGER, slice_at};
 use super::version::Restart;
@@ -16,11 +16,22 @@ const GROUP: usize = 16;
 #[derive(Clone, Copy)]
 enum Step<'a> {
     /// Takes the node's version, coupled with the one above, and searches it.
-    Search { above: Node<'a>, above_version: u64, node: Node<'a> },
+    Search {
+        above: Node<'a>,
+        above_version: u64,
+        node: Node<'a>,
+    },
     /// Reads the value of a slot that was found.
-    Value { leaf: Leaf<'a>, version: u64, position: usize, kind: u8 },
+    Value {
+        leaf: Leaf<'a>,
+        version: u64,
+        position: usize,
+        kind: u8,
+    },
     /// Compares with the key in the log.
-    Verify { candidate: Ref },
+    Verify {
+        candidate: Ref,
+    },
     Done,
 }
 
@@ -94,7 +105,7 @@ impl<P: Protocol> BTree<P> {
                 if kind == LAYER {
                     // SAFETY: the version says that the slot is a live layer's (N2); the caller's pin keeps its root from being recycled.
                     let node = unsafe { Node::from_address(value) };
-                    Node::prefetch_address(value);
+                    Node::prefetch(value, KEY_LINES);
                     walk.entering = true;
                     walk.step = Step::Search { above: leaf.0, above_version: version, node };
                 } else if walk.exact && kind != LONGER {
@@ -130,7 +141,7 @@ impl<P: Protocol> BTree<P> {
         if meta.level() > 0 {
             let inner = Inner(node);
             let address = inner.child(inner.find(meta, walk.slice));
-            Node::prefetch_address(address);
+            Node::prefetch(address, KEY_LINES);
             node.version().check(version)?;
             // SAFETY: the version says that the address is a live child's (N2); the caller's pin keeps it from being recycled.
             let child = unsafe { Node::from_address(address) };

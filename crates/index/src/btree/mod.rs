@@ -65,9 +65,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use version::Version;
 
-/// How many cache lines of a node a search is likely to read.
-const KEY_LINES: usize = 8;
-
 /// The ordered index. See the module's head.
 pub type BTreeIndex = BTree<Sound>;
 

@@ -19,6 +19,11 @@ pub(super) const CLASSES: usize = 4;
 /// The class of inner nodes and of all leaves in layers of more than one leaf.
 pub(super) const LARGE: usize = CLASSES - 1;
 
+/// The lines with header and keys: enough when many lookups are under way, whose misses overlap anyway.
+pub(super) const KEY_LINES: usize = 8;
+/// A whole large node, for a single lookup: saves it a second miss for the value or child (+15 % measured).
+pub(super) const ALL_LINES: usize = 16;
+
 /// Bytes of a node of this class.
 pub(super) const fn node_bytes(class: usize) -> usize {
     128 << class
@@ -145,10 +150,10 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Starts loading the cache lines that a search of this node reads: the header and the keys.
+    /// Starts loading the first `lines` cache lines of the node at `address`: [`KEY_LINES`] or [`ALL_LINES`].
     #[inline(always)]
-    pub(super) fn prefetch_address(address: u64) {
-        for line in 0..super::KEY_LINES {
+    pub(super) fn prefetch(address: u64, lines: usize) {
+        for line in 0..lines {
             hither_sync::prefetch_read((address as *const u8).wrapping_add(line * 64));
         }
     }

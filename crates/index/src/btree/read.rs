@@ -2,7 +2,7 @@
 
 use super::inner::Inner;
 use super::leaf::Leaf;
-use super::node::Node;
+use super::node::{ALL_LINES, Node};
 use super::protocol::{Point, Protocol};
 use super::slice::{LAYER, LONGER, slice_at};
 use super::version::{Restart, back_off};
@@ -67,7 +67,7 @@ impl<P: Protocol> BTree<P> {
         while meta.level() > 0 {
             let inner = Inner(node);
             let address = inner.child(inner.find(meta, slice));
-            Node::prefetch_address(address);
+            Node::prefetch(address, ALL_LINES);
             (node, version) = self.follow(node, version, address)?;
             meta = node.meta();
         }

@@ -1,7 +1,60 @@
-//! Branch-free search in sorted words.
+//! Search in the sorted words of a node.
+//!
+//! Large nodes are searched by comparing all their words at once where the processor can (AVX-512), else like small ones by a branch-free
+//! binary search. Readers search words that a writer may be changing: the result is then any number up to the count, and the version
+//! tells.
 
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of a large node, with a run of sorted ones among them.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    /// 64 words, aligned to 64 bytes.
+    pub(super) words: *const AtomicU64,
+    /// Where the sorted words begin.
+    pub(super) first: usize,
+    /// How many they are, less than 64; `first + count` is at most 64.
+    pub(super) count: usize,
+}
+
+impl Block {
+    /// How many of the sorted words are below `bound`.
+    ///
+    /// # Safety
+    /// 64 words must be readable at `words`, aligned to 64 bytes, `count` less than 64 and `first + count` at most 64.
+    #[inline(always)]
+    pub(super) unsafe fn lower_bound(self, bound: u64) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::available() {
+            // SAFETY: available, and the words are readable and aligned.
+            return self.count_in(unsafe { x86_64::below(self.words, bound) });
+        }
+        // SAFETY: the sorted words lie inside the block.
+        unsafe { lower_bound(self.words.add(self.first), self.count, bound) }
+    }
+
+    /// How many of the sorted words are not above `bound`.
+    ///
+    /// # Safety
+    /// As for [`Block::lower_bound`].
+    #[inline(always)]
+    pub(super) unsafe fn upper_bound(self, bound: u64) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::available() {
+            // SAFETY: available, and the words are readable and aligned.
+            return self.count_in(unsafe { x86_64::not_above(self.words, bound) });
+        }
+        // SAFETY: the sorted words lie inside the block.
+        unsafe { partition(self.words.add(self.first), self.count, |word| word <= bound) }
+    }
+
+    /// The length of the run of ones at the sorted words' beginning: they ascend, so no one comes behind a zero.
+    #[inline(always)]
+    fn count_in(self, mask: u64) -> usize {
+        (!(mask >> self.first) | 1 << self.count).trailing_zeros() as usize
+    }
+}
 
 /// How many of the `count` sorted words at `words` are below `bound`.
 ///
@@ -11,16 +64,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) unsafe fn lower_bound(words: *const AtomicU64, count: usize, bound: u64) -> usize {
     // SAFETY: passed on; `partition` asks for positions below `count`.
     unsafe { partition(words, count, |word| word < bound) }
-}
-
-/// How many of the `count` sorted words at `words` are not above `bound`.
-///
-/// # Safety
-/// `count` words must be readable at `words`.
-#[inline(always)]
-pub(super) unsafe fn upper_bound(words: *const AtomicU64, count: usize, bound: u64) -> usize {
-    // SAFETY: passed on; `partition` asks for positions below `count`.
-    unsafe { partition(words, count, |word| word <= bound) }
 }
 
 /// The number of leading words for which `before` holds. If the words change meanwhile, some number up to `count`.
@@ -40,20 +83,93 @@ unsafe fn partition(words: *const AtomicU64, count: usize, before: impl Fn(u64) 
     base + usize::from(test(base))
 }
 
+/// Eight words per instruction. In assembly, because Rust has no relaxed atomic load of a vector: on x86-64 an aligned vector load
+/// reads each aligned word of it whole, so the block stands for 64 relaxed loads.
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use super::AtomicU64;
+    use std::arch::asm;
+
+    /// Whether the processor has what the functions below need. One load and test after the first call.
+    #[inline(always)]
+    pub(super) fn available() -> bool {
+        std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512f")
+    }
+
+    macro_rules! compare {
+        ($name:ident, $predicate:literal, $what:literal) => {
+            #[doc = $what]
+            ///
+            /// # Safety
+            /// [`available`]; 64 words readable at `words`, aligned to 64 bytes.
+            #[inline(always)]
+            pub(super) unsafe fn $name(words: *const AtomicU64, bound: u64) -> u64 {
+                let mask;
+                // SAFETY: reads the 512 bytes that the caller vouches for, and writes only the registers listed. Register 16 does not
+                // share its upper half with the compiler's SSE code, so no cleaning up is needed.
+                unsafe {
+                    asm!(
+                        "vpbroadcastq zmm16, {bound}",
+                        concat!("vpcmpuq k0, zmm16, [{words}], ", $predicate),
+                        concat!("vpcmpuq k1, zmm16, [{words} + 64], ", $predicate),
+                        concat!("vpcmpuq k2, zmm16, [{words} + 128], ", $predicate),
+                        concat!("vpcmpuq k3, zmm16, [{words} + 192], ", $predicate),
+                        concat!("vpcmpuq k4, zmm16, [{words} + 256], ", $predicate),
+                        concat!("vpcmpuq k5, zmm16, [{words} + 320], ", $predicate),
+                        concat!("vpcmpuq k6, zmm16, [{words} + 384], ", $predicate),
+                        concat!("vpcmpuq k7, zmm16, [{words} + 448], ", $predicate),
+                        "kunpckbw k1, k1, k0",
+                        "kunpckbw k3, k3, k2",
+                        "kunpckbw k5, k5, k4",
+                        "kunpckbw k7, k7, k6",
+                        "kunpckwd k3, k3, k1",
+                        "kunpckwd k7, k7, k5",
+                        "kunpckdq k7, k7, k3",
+                        "kmovq {mask}, k7",
+                        words = in(reg) words,
+                        bound = in(reg) bound,
+                        mask = lateout(reg) mask,
+                        out("zmm16") _,
+                        out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
+                        options(nostack, readonly, preserves_flags),
+                    );
+                }
+                mask
+            }
+        };
+    }
+
+    compare!(below, "6", "Bit i is set if word i is below `bound`.");
+    compare!(not_above, "5", "Bit i is set if word i is not above `bound`.");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const WORDS: usize = 64;
+
+    #[repr(align(64))]
+    struct Aligned([AtomicU64; WORDS]);
+
     #[test]
     fn agrees_with_the_standard_library() {
-        for count in 0..64u64 {
-            let words: Vec<_> = (0..count).map(|i| AtomicU64::new(i / 2 * 10)).collect();
-            let plain: Vec<u64> = (0..count).map(|i| i / 2 * 10).collect();
-            for bound in (0..330).chain([u64::MAX]) {
-                // SAFETY: the vector holds `count` words.
-                let (low, high) = unsafe { (lower_bound(words.as_ptr(), words.len(), bound), upper_bound(words.as_ptr(), words.len(), bound)) };
-                assert_eq!(low, plain.partition_point(|word| *word < bound));
-                assert_eq!(high, plain.partition_point(|word| *word <= bound));
+        for first in [0, 2, 5] {
+            for count in 0..WORDS - first {
+                // Around the sorted words lies what must not count.
+                let block = Aligned(std::array::from_fn(|i| AtomicU64::new(i as u64 * 97 % 50)));
+                let plain: Vec<u64> = (0..count as u64).map(|i| if i == 62 { u64::MAX } else { i / 2 * 10 }).collect();
+                plain.iter().enumerate().for_each(|(i, word)| block.0[first + i].store(*word, Ordering::Relaxed));
+                let search = Block { words: block.0.as_ptr(), first, count };
+                for bound in (0..330).chain([1 << 63, u64::MAX - 1, u64::MAX]) {
+                    let below = plain.partition_point(|word| *word < bound);
+                    // SAFETY: the block has 64 aligned words.
+                    unsafe {
+                        assert_eq!(search.lower_bound(bound), below);
+                        assert_eq!(lower_bound(search.words.add(first), count, bound), below);
+                        assert_eq!(search.upper_bound(bound), plain.partition_point(|word| *word <= bound));
+                    }
+                }
             }
         }
     }

@@ -132,7 +132,7 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Planted bug (only for twins): the old root lets go of its slots before the new root is in place.
+    /// Planted bug (only for twins): the old root lets go of its slots before the new root is in place, and nothing is locked in between.
     #[cold]
     fn split_root_in_steps(
         leaf: Leaf<'_>,
@@ -141,12 +141,15 @@ impl<P: Protocol> BTree<P> {
         (low, high): (&[Entry], &[Entry]),
         fresh: Fresh<'_>,
     ) -> Result<(), Restart> {
+        let Above::Cell { lock: guard, word, root } = above else { return Err(Restart) };
         let node = fresh.publish();
         leaf.fill(low);
         leaf.set_next(node.address());
         lock.done();
+        drop(guard);
         P::reached(Point::HalfDone);
-        Self::lead_to(above, leaf.0, high[0].slice, node);
+        Inner(root.node()).fill(&[high[0].slice], &[leaf.0.address(), node.address()]);
+        word.store(root.publish().address(), Ordering::Release);
         Ok(())
     }
 

@@ -63,7 +63,8 @@ pub(super) struct Segment(pub(super) u64);
 impl Segment {
     pub(super) fn new(block: usize, depth: u32, class: usize, wide: bool) -> Self {
         debug_assert!(block as u64 & !ADDRESS == 0 && depth <= POSITION_BITS && class as u64 <= CLASS);
-        Segment(block as u64 | u64::from(depth) << DEPTH_SHIFT | u64::from(wide) * WIDE | class as u64)
+        let flags = if wide { WIDE } else { 0 };
+        Segment(block as u64 | u64::from(depth) << DEPTH_SHIFT | flags | class as u64)
     }
 
     #[inline(always)]

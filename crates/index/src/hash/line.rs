@@ -47,7 +47,7 @@ pub(super) fn tag_of(hash: u64) -> u64 {
 #[inline(always)]
 pub(super) fn matches(meta: u64, tag: u64) -> u64 {
     let differs = meta ^ (tag * TAG_ONES);
-    !((differs & TAG_LOWS) + TAG_LOWS | differs) & TAG_HIGHS
+    !(((differs & TAG_LOWS) + TAG_LOWS) | differs) & TAG_HIGHS
 }
 
 /// The free slots of a line, as [`matches`].
@@ -110,6 +110,14 @@ impl Pair {
         }
     }
 
+    /// The lock that the caller took earlier with [`Pair::lock`] and kept through [`Held::keep`].
+    #[inline(always)]
+    pub(super) fn resume(&self) -> Held<'_> {
+        let meta = self.lines[0].meta.load(Ordering::Relaxed);
+        debug_assert!(meta & LOCK != 0, "only the holder resumes");
+        Held { pair: self, meta: meta & !LOCK }
+    }
+
     /// Empties a pair that nobody else can reach.
     pub(super) fn clear(&self) {
         for line in &self.lines {
@@ -146,6 +154,28 @@ impl Held<'_> {
     #[inline(always)]
     pub(super) fn unlock(self) {
         self.pair.lines[0].meta.store(self.meta, Ordering::Release);
+    }
+
+    /// Keeps the lock beyond this value's life; [`Pair::resume`] takes it up again. Nothing was changed so far.
+    #[inline(always)]
+    pub(super) fn keep(self) {}
+
+    /// Whether the path leads on beyond this pair.
+    #[inline(always)]
+    pub(super) fn overflows(&self) -> bool {
+        self.meta & OVERFLOW != 0
+    }
+
+    /// The slots of `line` with this tag (0: the free ones), as [`matches`].
+    #[inline(always)]
+    pub(super) fn slots(&self, line: usize, tag: u64) -> u64 {
+        matches(self.meta_of(line), tag)
+    }
+
+    /// What a slot refers to.
+    #[inline(always)]
+    pub(super) fn reference(&self, line: usize, slot: usize) -> u64 {
+        self.pair.lines[line].refs[slot].load(Ordering::Relaxed)
     }
 
     /// Ends the lock for ever: no writer changes the pair any more (L3).

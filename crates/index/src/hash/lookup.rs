@@ -86,6 +86,30 @@ impl<P: Protocol> HashTable<P> {
         (segment, place.map_or(Ref::NONE, |place| place.reference))
     }
 
+    /// The key's verified reference. Most keys are the first of their tag in their home line; the rest walks the path. Kept short: the
+    /// shorter a lookup is, the more of the next one the processor starts while this one waits for the log.
+    #[inline(always)]
+    pub(super) fn lookup<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
+        let segment = self.segment(key.hash);
+        P::pause(Point::SegmentChosen);
+        // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
+        let line = &unsafe { segment.pair(segment.pair_number(key.hash, 0)) }.lines[home_line(key.hash)];
+        let set = matches(line.meta.load(Ordering::Acquire), tag_of(key.hash));
+        if set != 0 {
+            let reference = Ref(line.refs[first_slot(set)].load(Ordering::Acquire));
+            if reference.is_some() && resolver.matches(reference, key.bytes) {
+                return reference;
+            }
+        }
+        self.lookup_on_path(segment, key, resolver)
+    }
+
+    #[inline(never)]
+    fn lookup_on_path<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Ref {
+        let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));
+        place.map_or(Ref::NONE, |place| place.reference)
+    }
+
     /// The only slot of the key's tag, unread; or, if there are several, the one that holds the key.
     #[inline(always)]
     pub(super) fn find_candidate<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Token> {

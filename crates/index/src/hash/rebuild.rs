@@ -26,11 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Log entries that are prefetched ahead of the one whose hash is read.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 /// A new segment that holds more than this is wide: 15/16 of its slots.
 const NARROW_MAX: usize = 420;
 /// Keys that a reserved segment shall expect at most; random scatter stays below what a segment takes.
-const RESERVED_MAX: f64 = 372.0;
+const RESERVED_MAX: f64 = 382.0;
 
 /// A key on its way into a new segment.
 #[derive(Clone, Copy)]
@@ -50,6 +50,11 @@ impl Frozen {
     fn new(segment: Segment, all: bool) -> Option<Frozen> {
         // SAFETY: the caller has read the segment from the directory under its pin.
         let mut pairs = unsafe { segment.all() };
+        // All lines at once: each lock below would wait for its own line otherwise.
+        // SAFETY: as above.
+        for pair in unsafe { segment.all() } {
+            hither_sync::prefetch_write(pair);
+        }
         pairs.next()?.lock(true)?.freeze();
         // From here on a panic thaws what is frozen.
         let frozen = Frozen { segment, replaced: false };
@@ -102,6 +107,9 @@ impl<P: Protocol> HashTable<P> {
         };
         let references = frozen.references();
         let mut items = Vec::with_capacity(references.len());
+        for reference in references.iter().take(AHEAD) {
+            resolver.prefetch(*reference);
+        }
         for (i, reference) in references.iter().enumerate() {
             if let Some(later) = references.get(i + AHEAD) {
                 resolver.prefetch(*later);
@@ -142,11 +150,11 @@ impl<P: Protocol> HashTable<P> {
     fn replace_by(&self, mut frozen: Frozen, successors: Vec<(u64, Segment)>) {
         let late = if P::FILL_FIRST { Vec::new() } else { successors.iter().map(|(_, segment)| unfill(*segment)).collect() };
         self.publish(&successors);
+        frozen.replaced = true;
         P::pause(Point::Published);
         for (content, (_, segment)) in late.iter().zip(&successors) {
             refill(*segment, content);
         }
-        frozen.replaced = true;
         let (old, arena) = (frozen.segment, Arc::downgrade(&self.arena));
         epoch::defer(move || {
             // An index that was dropped meanwhile took its arena along.

@@ -38,6 +38,16 @@ impl Pool {
         Ok(())
     }
 
+    /// Makes durable what the pool's page 0, catalogue and segment table say now, and everything flushed or stored before on this thread
+    /// (a fence, or on a file a sync).
+    ///
+    /// A process that died between a commit word's store and its flush leaves a word that its successor sees and a power loss takes
+    /// back. Whoever opens a pool calls this before anything it read is built upon. O(segments).
+    pub fn harden_metadata(&self) -> Result<()> {
+        let table_end = self.geometry.descriptor_offset(self.segment_count());
+        self.access.persist(0, table_end as usize)
+    }
+
     /// The settled version: batches up to it need no counting (decision 10).
     pub fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)

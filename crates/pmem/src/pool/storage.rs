@@ -114,6 +114,9 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
     // Huge pages are for memory that is mapped directly; page-cached files do not have them.
     let hugepages = run.hugepages && matches!(medium.kind, MediumKind::FsDax | MediumKind::Volatile | MediumKind::Shadow);
     access.mapping().map(source, from, to - from, hugepages)?;
+    if hugepages && access.file().is_some() && medium.filesystem == "tmpfs" && !run.read_only {
+        access.mapping().collapse(from, to - from);
+    }
     if let (MediumKind::Volatile | MediumKind::Shadow, Some(node)) = (medium.kind, run.bind_os_node) {
         access.mapping().prefer_node(from, to - from, node);
     }
@@ -165,6 +168,7 @@ fn allocate(place: &Place, file: &File, off: u64, len: u64, points: Option<&std:
         _ => io(place, "preallocating", off)(e),
     };
     failpoint::check(points, "fallocate").map_err(failed)?;
+    Mapping::huge_ahead(file, off, len);
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), off, len) {
             Ok(()) => return Ok(()),

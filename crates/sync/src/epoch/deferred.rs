@@ -1,4 +1,7 @@
 //! Work put off until a grace period has passed: freeing replaced nodes, recycling memory.
+//!
+//! Work gathers in a batch; a full batch gets one stamp, so that the cost of a stamp (a barrier on all processors) is shared. A batch
+//! runs once its stamp has passed, on whichever thread fills a later batch or calls [`collect`].
 
 #[cfg(not(loom))]
 use super::{has_passed, stamp};
@@ -7,46 +10,50 @@ use std::collections::VecDeque;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Deferred work in the order of its stamps.
-static QUEUE: Mutex<VecDeque<(u64, Work)>> = Mutex::new(VecDeque::new());
+struct Queue {
+    /// Not stamped yet.
+    fresh: Vec<Work>,
+    /// Stamped batches, oldest first.
+    stamped: VecDeque<(u64, Vec<Work>)>,
+}
 
-/// How much work may wait before `defer` itself tries to do some.
-const BATCH: usize = 32;
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { fresh: Vec::new(), stamped: VecDeque::new() });
+
+/// Work that shares a stamp.
+const BATCH: usize = 64;
 
 /// Runs `work` once every pin that exists now has ended, on some thread that calls `defer` or [`collect`] later.
-#[cfg(not(loom))]
 pub fn defer(work: impl FnOnce() + Send + 'static) {
-    let waiting = {
+    let full = {
         let mut queue = QUEUE.lock();
-        // Drawn under the lock, so that the queue is ordered by stamp.
-        queue.push_back((stamp(), Box::new(work)));
-        queue.len()
+        queue.fresh.push(Box::new(work));
+        queue.fresh.len() >= BATCH
     };
-    if waiting.is_multiple_of(BATCH) {
+    if full {
         collect();
     }
 }
 
-/// Runs the deferred work whose grace period has passed; returns how much. Never blocks on pins.
+/// Stamps the work that has gathered and runs what may run by now; returns how much. Never blocks on pins.
 #[cfg(not(loom))]
 pub fn collect() -> usize {
     let mut ready = Vec::new();
     {
         let mut queue = QUEUE.lock();
-        let passed = queue.iter().rposition(|(stamp, _)| has_passed(*stamp)).map_or(0, |last| last + 1);
-        ready.extend(queue.drain(..passed));
+        if !queue.fresh.is_empty() {
+            let batch = std::mem::take(&mut queue.fresh);
+            // Drawn under the lock and after the work was put off, so that batches are ordered and their pins are older.
+            queue.stamped.push_back((stamp(), batch));
+        }
+        while queue.stamped.front().is_some_and(|(stamp, _)| has_passed(*stamp)) {
+            ready.extend(queue.stamped.pop_front().into_iter().flat_map(|(_, batch)| batch));
+        }
     }
     let count = ready.len();
-    for (_, work) in ready {
+    for work in ready {
         work();
     }
     count
-}
-
-/// Under loom nothing is deferred.
-#[cfg(loom)]
-pub fn defer(work: impl FnOnce() + Send + 'static) {
-    QUEUE.lock().push_back((0, Box::new(work)));
 }
 
 /// Under loom nothing is collected.
@@ -57,5 +64,6 @@ pub fn collect() -> usize {
 
 /// How much deferred work waits.
 pub fn pending() -> usize {
-    QUEUE.lock().len()
+    let queue = QUEUE.lock();
+    queue.fresh.len() + queue.stamped.iter().map(|(_, batch)| batch.len()).sum::<usize>()
 }

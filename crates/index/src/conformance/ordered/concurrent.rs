@@ -11,7 +11,7 @@ type Maker = fn(u64) -> Vec<u8>;
 
 /// Eight-byte words and strings that need layers, by turns of the round.
 const MAKERS: [Maker; 3] = [
-    |i| (i << 16 | i % 7).to_be_bytes().to_vec(),
+    |i| ((i << 16) | (i % 7)).to_be_bytes().to_vec(),
     |i| format!("dir-{:03}/file-{:05}", i % 50, i).into_bytes(),
     |i| {
         let mut key = (i / 16).to_be_bytes().to_vec();
@@ -219,12 +219,16 @@ pub fn roots_grow_and_shrink<I: OrderedIndex>(make: impl Fn() -> I, round: usize
             }
         });
         let _stop = StopOnDrop(stop);
-        for turn in 0..60 {
+        let mut rng = Rng::new(round as u64);
+        for turn in 0..80 {
             let n = 30 + turn * 11 % 170;
-            for i in (500 - n..500 + n).filter(|i| *i != 500) {
-                put(index, log, &maker(i));
+            let mut others: Vec<u64> = (500 - n..500 + n).filter(|i| *i != 500).collect();
+            // In random order, lest all splits be at the edge.
+            (1..others.len()).for_each(|i| others.swap(i, rng.below(i + 1)));
+            for i in &others {
+                put(index, log, &maker(*i));
             }
-            for i in (500 - n..500 + n).filter(|i| *i != 500) {
+            for i in others {
                 assert!(delete(index, log, &maker(i)), "{} is lost", show(&maker(i)));
             }
         }

@@ -24,8 +24,7 @@ pub enum Shape {
 
 impl Shape {
     /// All of them.
-    pub const ALL: [Shape; 7] =
-        [Shape::Words, Shape::Dense, Shape::Tiny, Shape::Prefixed, Shape::Paths, Shape::Nested, Shape::Huge];
+    pub const ALL: [Shape; 7] = [Shape::Words, Shape::Dense, Shape::Tiny, Shape::Prefixed, Shape::Paths, Shape::Nested, Shape::Huge];
 
     /// Operations per phase of the model test.
     pub(super) fn steps(self) -> usize {

@@ -101,7 +101,8 @@ pub fn odd_references<I: OrderedIndex>(make: impl Fn() -> I) {
         }
     }
     let bits = [1, 2, 3, 1 << 63, u64::MAX, u64::MAX - 1, 1 << 47, 1 << 48, 10, 9 << 60];
-    let keys = [&b"\0"[..], b"\0\0", b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0\0", b"a", b"aaaaaaaa", b"aaaaaaaaa", b"aaaaaaaab", b"b", b"\xff"];
+    let keys =
+        [&b"\0"[..], b"\0\0", b"\0\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0\0", b"a", b"aaaaaaaa", b"aaaaaaaaa", b"aaaaaaaab", b"b", b"\xff"];
     let log = Odd(bits.into_iter().map(Ref).zip(keys.map(<[u8]>::to_vec)).collect());
     let index = make();
     let _pin = epoch::pin();
@@ -136,7 +137,11 @@ pub fn stale_tokens<I: OrderedIndex>(make: impl Fn() -> I) {
             let wrong = world.log.append(key);
             assert_eq!(world.index.install(*token, hashed, wrong, new, &world.log), Err(Conflict { current: old }));
             assert_eq!(world.index.install(*token, hashed, old, new, &world.log), Ok(()));
-            if new.is_some() { world.model.insert(key.clone(), new) } else { world.model.remove(key) };
+            if new.is_some() {
+                world.model.insert(key.clone(), new)
+            } else {
+                world.model.remove(key)
+            };
         }
         world.check_all();
         if round % 4 == 3 {
@@ -154,7 +159,11 @@ pub fn hints<I: OrderedIndex>(make: impl Fn() -> I) {
     let mut hits = 0;
     for round in 0..40_000usize {
         let key = if rng.below(4) == 0 { format!("shared/{:05}", rng.below(900)).into_bytes() } else { word(rng.below(3000) as u64) };
-        if rng.below(5) < if round % 10_000 < 6000 { 1 } else { 4 } { world.delete(&key) } else { world.put(&key) }
+        if rng.below(5) < if round % 10_000 < 6000 { 1 } else { 4 } {
+            world.delete(&key)
+        } else {
+            world.put(&key)
+        }
         let _pin = epoch::pin();
         if let Some(hint) = world.index.hint(world.index.locate(world.log.key_of(&key), &world.log).token) {
             assert!(hint < 1 << 48, "a hint has 48 bits");

@@ -1,0 +1,80 @@
+//! Locking a key's home pair before the caller flushes, and installing by plain stores afterwards.
+//!
+//! The lock is the pair's, taken by the one locked instruction that an install pays anyway, only earlier. It is held over the
+//! caller's append and fence: a writer of another key of the same pair, or a split of the segment, waits that long (a fraction of a
+//! microsecond; longer if the append opens a segment, and then waiters yield).
+//!
+//! Only the plain case is taken here: the key is in its home pair or has room there, no second slot carries its tag, and the path ends
+//! in this pair. Everything else is left to the unlocked protocol of [`super::write`]. While the lock is held the pair is not
+//! frozen (L3), so its segment stays current: the check of the directory and the lock's failure on frozen pairs work as described there.
+
+use super::directory::{Segment, home_line};
+use super::line::{Line, Pair, first_slot, tag_of};
+use super::protocol::Protocol;
+use super::{HashTable, Token};
+use crate::{Key, Located, Ref, Resolver};
+
+impl<P: Protocol> HashTable<P> {
+    /// Locks the home pair of `key` if the plain case holds.
+    #[inline(always)]
+    pub(super) fn try_lock_place(&self, key: Key<'_>) -> Option<Located<Token>> {
+        let segment = self.segment(key.hash);
+        // SAFETY: the segment was read from this index's directory during this call.
+        let held = unsafe { segment.pair(segment.pair_number(key.hash, 0)) }.lock(P::HEED_FROZEN)?;
+        let (tag, home) = (tag_of(key.hash), home_line(key.hash));
+        let slots = [held.slots(home, tag), held.slots(home ^ 1, tag)];
+        let found = slots[0].count_ones() + slots[1].count_ones();
+        let has_room = found == 1 || held.slots(home, 0) | held.slots(home ^ 1, 0) != 0;
+        if held.overflows() || found > 1 || !has_room {
+            held.unlock();
+            return None;
+        }
+        let line = if slots[0] != 0 || found == 0 { home } else { home ^ 1 };
+        let slot = if found == 0 { 0 } else { first_slot(slots[0] | slots[1]) };
+        let candidate = if found == 0 { Ref::NONE } else { Ref(held.reference(line, slot)) };
+        held.keep();
+        let address = segment.block() + segment.pair_number(key.hash, 0) * size_of::<Pair>() + line * size_of::<Line>() + slot;
+        let token = Token { segment: segment.0, slot: address as u64 };
+        Some(Located { token, candidate, verified: found == 0 })
+    }
+
+    /// Installs under the lock of [`HashTable::try_lock_place`] and ends it.
+    #[inline(always)]
+    pub(super) fn finish_place<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) {
+        let (pair, line, slot) = Self::locked_pair(token);
+        let mut held = pair.resume();
+        if old.is_some() {
+            let swapped = held.swap(line, slot, old.0, new.0);
+            held.unlock();
+            assert!(swapped, "nobody changes a slot of a locked pair");
+            if new.is_none() {
+                self.counter.add(1u64.wrapping_neg());
+            }
+            return;
+        }
+        let put = new.is_none() || held.put(home_line(key.hash), tag_of(key.hash), new.0);
+        held.unlock();
+        if new.is_some() && put {
+            self.counter.add(1);
+        } else if !put {
+            // The candidate was another key with the same tag, and the pair is full.
+            self.insert(key, new, resolver).expect("the key latch keeps other inserts of the key away");
+        }
+    }
+
+    /// Ends the lock of [`HashTable::try_lock_place`] without a change.
+    pub(super) fn release_place(&self, token: Token) {
+        Self::locked_pair(token).0.resume().unlock();
+    }
+
+    /// The pair, line and slot that a locked token names.
+    #[inline(always)]
+    fn locked_pair<'a>(token: Token) -> (&'a Pair, usize, usize) {
+        let segment = Segment(token.segment);
+        let offset = token.slot as usize - segment.block();
+        let (number, line, slot) = (offset / size_of::<Pair>(), offset / size_of::<Line>() % 2, offset % size_of::<Line>());
+        // SAFETY: the token was made by `try_lock_place` from a segment of this index, under the pin that the caller still holds, and the
+        // pair's lock has kept the segment current since.
+        (unsafe { segment.pair(number) }, line, slot)
+    }
+}

@@ -1,0 +1,126 @@
+//! What explored histories contained. A run that never reached the dangerous code is a failed run.
+
+use crate::images::Step;
+use hither_engine::Kind;
+use hither_pmem::shadow::What;
+use std::collections::BTreeMap;
+
+/// Something a history must contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Item {
+    /// A pool was created.
+    PoolCreation,
+    /// A hash index split a segment.
+    HashSplit,
+    /// The directory of a hash index grew.
+    DirectoryGrowth,
+    /// A B+-tree split a leaf.
+    TreeSplit,
+    /// A segment filled up and the next was opened.
+    SegmentSwitch,
+    /// A freed segment was opened again.
+    SegmentReuse,
+    /// A pool grew.
+    Growth,
+    /// A batch was committed.
+    Batch,
+    /// A batch failed for lack of space.
+    FullStore,
+    /// An entry lay on two cache lines.
+    TwoLines,
+    /// A value took a run of segments.
+    Run,
+    /// A keyspace was created or dropped.
+    CatalogueChange,
+    /// Recovery dropped a batch that was not whole.
+    BatchDropped,
+    /// Recovery met torn bytes.
+    Torn,
+    /// Recovery crashed.
+    RecoveryCrash,
+    /// The process died, the next one recovered, then the power failed.
+    KillThenPowerLoss,
+}
+
+/// All items.
+pub const ALL: [Item; 16] = [
+    Item::PoolCreation,
+    Item::HashSplit,
+    Item::DirectoryGrowth,
+    Item::TreeSplit,
+    Item::SegmentSwitch,
+    Item::SegmentReuse,
+    Item::Growth,
+    Item::Batch,
+    Item::FullStore,
+    Item::TwoLines,
+    Item::Run,
+    Item::CatalogueChange,
+    Item::BatchDropped,
+    Item::Torn,
+    Item::RecoveryCrash,
+    Item::KillThenPowerLoss,
+];
+
+/// Slots of a segment of the hash index: 32 pairs of lines of 7. A new index is one segment under a directory of one entry, so a key
+/// more than this forces a split, and the first split the directory's growth.
+const HASH_SEGMENT_SLOTS: u64 = 32 * 2 * 7;
+/// More keys than any leaf of the B+-tree holds.
+const LEAF_SLOTS: u64 = 64;
+
+/// How often each item was met.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage(BTreeMap<Item, u64>);
+
+impl Coverage {
+    /// Counts an item.
+    pub fn hit(&mut self, item: Item) {
+        *self.0.entry(item).or_default() += 1;
+    }
+
+    /// Takes over another's counts.
+    pub fn merge(&mut self, other: &Coverage) {
+        for (item, count) in &other.0 {
+            *self.0.entry(*item).or_default() += count;
+        }
+    }
+
+    /// Items that were never met.
+    pub fn missing(&self) -> Vec<Item> {
+        ALL.into_iter().filter(|item| !self.0.contains_key(item)).collect()
+    }
+
+    /// Notes the size of an index.
+    pub fn index(&mut self, kind: Kind, keys: u64) {
+        if kind == Kind::Hash && keys > HASH_SEGMENT_SLOTS {
+            self.hit(Item::HashSplit);
+            self.hit(Item::DirectoryGrowth);
+        }
+        if kind == Kind::Ordered && keys > LEAF_SLOTS {
+            self.hit(Item::TreeSplit);
+        }
+    }
+
+    /// Notes what a recording shows.
+    pub fn steps(&mut self, steps: &[Step]) {
+        for step in steps {
+            match step.what {
+                What::Resize(_) => self.hit(Item::Growth),
+                // Metadata is flushed in the first 136 KiB; what lies behind is entries.
+                What::Store { off, ref bytes, .. } if off > 160 << 10 && off / 64 != (off + bytes.len() as u64 - 1) / 64 => {
+                    self.hit(Item::TwoLines)
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Coverage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for item in ALL {
+            write!(f, "{item:?} {}, ", self.0.get(&item).unwrap_or(&0))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! The explorer: crash everywhere, recover, judge.
+//!
+//! For chosen crash points of a recorded life (all of them if the budget allows) it makes images of all pools that a power loss may leave, opens
+//! each with the production recovery, and lets the oracle judge. A share of the images is looked at more deeply: with other shards and threads
+//! the content must be the same; a crash within recovery must not change it; a second life must write, close and open again. And a
+//! share of the crash points is taken for the death of the process alone, whose successor's answers must survive a later power loss.
+//!
+//! Determinism: single-threaded, seeded; a failure names seed, crash point and kind of image.
+
+use crate::coverage::{Coverage, Item};
+use crate::explorer_script::{Config, Life, open_pools, store_options};
+use crate::images::{Machine, NOTE, Recorder, Recording};
+use crate::oracle::{Contents, Dump, Expectation, History, sound};
+use hither_engine::{Error, Store};
+use hither_pmem::shadow::{ImageKind, ShadowRng, What};
+use hither_pmem::{Emulate, SyncPhase};
+use hither_topology::Topology;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A finished life, ready to be explored.
+#[derive(Clone)]
+pub struct Subject {
+    /// Its configuration.
+    pub config: Config,
+    /// The nodes.
+    pub topology: Arc<Topology>,
+    /// What its pools did.
+    pub recording: Recording,
+    /// What it did.
+    pub history: History,
+    /// Steps until the store was born.
+    pub born: usize,
+    /// The first crash point of interest.
+    pub from: usize,
+    /// What it met.
+    pub coverage: Coverage,
+}
+
+impl Life {
+    /// Ends the life without closing the store.
+    pub fn finish(mut self, from: usize) -> Subject {
+        self.observe();
+        Subject {
+            config: self.config,
+            topology: self.topology,
+            recording: self.recorder.recording(),
+            history: self.history,
+            born: self.born,
+            from,
+            coverage: self.coverage,
+        }
+    }
+}
+
+/// What an exploration did.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Images opened and judged.
+    pub images: usize,
+    /// Crash points.
+    pub points: usize,
+    /// Images looked at deeply.
+    pub deep: usize,
+    /// What was met.
+    pub coverage: Coverage,
+}
+
+/// An image from which recovery gave the wrong answer.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What is wrong.
+    pub what: String,
+    /// The crash point.
+    pub position: usize,
+    /// How the image was chosen.
+    pub kind: ImageKind,
+    /// Images judged until then, this one included.
+    pub images: usize,
+    /// The configuration.
+    pub config: Config,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "image {} ({:?}, crash after step {}): {}\n{:?}\nto repeat: HITHER_SEED={} with the same test and budget",
+            self.images, self.kind, self.position, self.what, self.config, self.config.seed
+        )
+    }
+}
+
+/// Images to spend in all, from `HITHER_EXPLORE_BUDGET`.
+pub fn budget(default: usize) -> usize {
+    std::env::var("HITHER_EXPLORE_BUDGET").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The seed, from `HITHER_SEED`.
+pub fn seed(default: u64) -> u64 {
+    std::env::var("HITHER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Explores `subject` with about `budget` images.
+///
+/// # Errors
+/// The first failure.
+pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>> {
+    let mut rng = ShadowRng::new(subject.config.seed ^ 0xc0ffee);
+    let mut points = crash_points(subject);
+    // Four images are the least that shows the extremes; more per point once every point has its four.
+    while points.len() * 4 > budget.max(4) {
+        points.swap_remove(rng.below(points.len()));
+    }
+    points.sort_unstable();
+    let per_point = (budget / points.len().max(1)).clamp(4, 256);
+    let mut explorer = Explorer { subject, outcome: Outcome { coverage: subject.coverage.clone(), ..Outcome::default() } };
+    let mut machine = Machine::new(&subject.recording);
+    for position in points {
+        machine.advance_to(position);
+        explorer.outcome.points += 1;
+        let expectation = Expectation::at(&subject.history, position);
+        for (images, kind) in machine.images(per_point, &mut rng) {
+            explorer.outcome.images += 1;
+            let deep = explorer.outcome.images.is_multiple_of(16);
+            explorer.guarded(position, kind, |explorer| explorer.judge(&images, position, &expectation, deep, &mut rng))?;
+        }
+        if position > subject.born && explorer.outcome.points.is_multiple_of(8) {
+            let visible = machine.visible();
+            explorer.guarded(position, ImageKind::AllKept, |explorer| explorer.kill(&visible, position, &expectation, &mut rng))?;
+        }
+    }
+    Ok(explorer.outcome)
+}
+
+/// Positions at which the set of images differs from the one before.
+fn crash_points(subject: &Subject) -> Vec<usize> {
+    let steps = &subject.recording.steps;
+    let changes = |position: usize| {
+        let step = &steps[position - 1];
+        step.pool != NOTE && !matches!(step.what, What::Flush { .. } | What::Sync(SyncPhase::Begin))
+    };
+    (subject.from.max(1)..=steps.len()).filter(|&position| changes(position)).collect()
+}
+
+struct Explorer<'a> {
+    subject: &'a Subject,
+    outcome: Outcome,
+}
+
+impl Explorer<'_> {
+    fn guarded(
+        &mut self,
+        position: usize,
+        kind: ImageKind,
+        work: impl FnOnce(&mut Self) -> Result<(), String>,
+    ) -> Result<(), Box<Failure>> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(self))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(format!("panic: {}", text.unwrap_or("?")))
+        });
+        let (images, config) = (self.outcome.images, self.subject.config.clone());
+        outcome.map_err(|what| Box::new(Failure { what, position, kind, images, config }))
+    }
+
+    fn open(&self, images: &[Vec<u8>], shards: u32, threads: usize, recorder: Option<&Arc<Recorder>>) -> Result<Store, String> {
+        let pools = open_pools(images, self.subject.config.rules, recorder).map_err(|error| format!("a pool does not open: {error}"))?;
+        Store::open(store_options(pools, &self.subject.topology, shards, threads))
+            .map_err(|error| format!("the store does not open: {error}"))
+    }
+
+    fn judge(
+        &mut self,
+        images: &[Vec<u8>],
+        position: usize,
+        expectation: &Expectation,
+        deep: bool,
+        rng: &mut ShadowRng,
+    ) -> Result<(), String> {
+        if position < self.subject.born
+            && let Err(error) = open_pools(&images[..1], self.subject.config.rules, None)
+        {
+            let unborn = matches!(error, hither_pmem::Error::HalfCreated { .. });
+            return if unborn { Ok(()) } else { Err(format!("an unborn store is not recognised: {error}")) };
+        }
+        let shards = self.subject.config.shards;
+        let store = self.open(images, shards, 1, None)?;
+        if store.recovery().batches_dropped > 0 {
+            self.outcome.coverage.hit(Item::BatchDropped);
+        }
+        if store.recovery().torn > 0 {
+            self.outcome.coverage.hit(Item::Torn);
+        }
+        let dump = Dump::read(&store)?;
+        expectation.judge(&dump)?;
+        absent_keys_are_absent(&store, &dump, expectation)?;
+        sound(&store)?;
+        drop(store);
+        if deep {
+            self.outcome.deep += 1;
+            let other = self.open(images, if shards == 1 { 4 } else { 1 }, 2, None)?;
+            same(&dump, &Dump::read(&other)?, "with other shards and threads")?;
+            sound(&other)?;
+            drop(other);
+            self.second_life(images, &dump, rng)?;
+        }
+        Ok(())
+    }
+
+    /// Recovers under observation, crashes within recovery, then writes and opens again.
+    fn second_life(&mut self, images: &[Vec<u8>], dump: &Dump, rng: &mut ShadowRng) -> Result<(), String> {
+        let shards = self.subject.config.shards;
+        let recorder = Recorder::new(self.subject.config.rules, images.len());
+        let store = self.open(images, shards, 1, Some(&recorder))?;
+        let recovered = recorder.position();
+        let written = write_more(&store, dump)?;
+        same(&written, &Dump::read(&store)?, "after more writes")?;
+        sound(&store)?;
+        drop(store);
+        let mut machine = Machine::new(&recorder.recording());
+        let mut points: Vec<usize> = (0..3).map(|_| rng.below(recovered + 1)).collect();
+        points.sort_unstable();
+        for point in points.into_iter().filter(|_| recovered > 0) {
+            machine.advance_to(point);
+            for (again, _) in machine.images(4, rng) {
+                self.outcome.images += 1;
+                self.outcome.coverage.hit(Item::RecoveryCrash);
+                let store = self.open(&again, shards, 1, None)?;
+                same(dump, &Dump::read(&store)?, "after a crash in recovery")?;
+                sound(&store)?;
+            }
+        }
+        machine.advance_to(usize::MAX);
+        for (again, _) in machine.images(4, rng) {
+            self.outcome.images += 1;
+            let store = self.open(&again, shards, 1, None)?;
+            same(&written, &Dump::read(&store)?, "after a second life")?;
+            sound(&store)?;
+        }
+        Ok(())
+    }
+
+    /// The process dies here, the next one recovers and answers; then the power fails.
+    fn kill(&mut self, visible: &[Vec<u8>], position: usize, expectation: &Expectation, rng: &mut ShadowRng) -> Result<(), String> {
+        let shards = self.subject.config.shards;
+        let recorder = Recorder::new(self.subject.config.rules, visible.len());
+        let store = self.open(visible, shards, 1, Some(&recorder)).map_err(|error| format!("after a kill: {error}"))?;
+        let answers = Dump::read(&store)?;
+        expectation.judge(&answers).map_err(|what| format!("after a kill: {what}"))?;
+        sound(&store)?;
+        drop(store);
+        let mut machine = Machine::new(&self.subject.recording.killed_then(position, &recorder.recording()));
+        machine.advance_to(usize::MAX);
+        for (images, _) in machine.images(6, rng) {
+            self.outcome.images += 1;
+            self.outcome.coverage.hit(Item::KillThenPowerLoss);
+            let store = self.open(&images, shards, 1, None).map_err(|error| format!("after a kill and a power loss: {error}"))?;
+            same(&answers, &Dump::read(&store)?, "after a kill, answers, and a power loss")?;
+            sound(&store)?;
+        }
+        Ok(())
+    }
+}
+
+fn same(wanted: &Dump, found: &Dump, when: &str) -> Result<(), String> {
+    if wanted == found {
+        return Ok(());
+    }
+    for (name, contents) in &wanted.keyspaces {
+        let Some(other) = found.keyspaces.get(name) else { return Err(format!("{when}, keyspace \"{name}\" is gone")) };
+        for key in contents.pairs.keys().chain(other.pairs.keys()) {
+            let (a, b) = (contents.pairs.get(key), other.pairs.get(key));
+            if a != b {
+                let show = |value: Option<&Vec<u8>>| value.map(|value| crate::oracle::brief(value));
+                return Err(format!("{when}, key {} of \"{name}\" is {:?} instead of {:?}", crate::oracle::brief(key), show(b), show(a)));
+            }
+        }
+        if contents != other {
+            return Err(format!("{when}, keyspace \"{name}\" counts {} instead of {}", other.len, contents.len));
+        }
+    }
+    Err(format!("{when}, there are other keyspaces: {:?}", found.keyspaces.keys()))
+}
+
+fn absent_keys_are_absent(store: &Store, dump: &Dump, expectation: &Expectation) -> Result<(), String> {
+    for (name, key) in expectation.known_keys() {
+        let Some(contents) = dump.keyspaces.get(name) else { continue };
+        let Some(keyspace) = store.open_keyspace(name) else { continue };
+        if !contents.pairs.contains_key(key) && store.get_with(&keyspace, key, |_| ()).map_err(|error| error.to_string())?.is_some() {
+            return Err(format!("a get finds {} in \"{name}\", iteration does not", crate::oracle::brief(key)));
+        }
+    }
+    Ok(())
+}
+
+/// A few writes after recovery; returns what the store should hold.
+fn write_more(store: &Store, dump: &Dump) -> Result<Dump, String> {
+    let mut wanted = dump.clone();
+    for (name, contents) in &mut wanted.keyspaces {
+        let keyspace = store.open_keyspace(name).ok_or("a listed keyspace cannot be opened")?;
+        let mut keys = contents.pairs.keys().cloned();
+        let (first, second) = (keys.next(), keys.next());
+        drop(keys);
+        let changes = [(Some(b"second life".to_vec()), Some(vec![7; 90])), (first, Some(vec![8; 8])), (second, None)];
+        for (key, value) in changes.into_iter().filter_map(|(key, value)| Some((key?, value))) {
+            match store.write_wait(&keyspace, &key, value.as_deref()) {
+                Ok(_) => apply(contents, key, value),
+                Err(Error::Full { .. }) => {}
+                Err(error) => return Err(format!("a write after recovery fails: {error}")),
+            }
+        }
+        contents.len = keyspace.len();
+    }
+    Ok(wanted)
+}
+
+fn apply(contents: &mut Contents, key: Vec<u8>, value: Option<Vec<u8>>) {
+    match value {
+        Some(value) => contents.pairs.insert(key, value),
+        None => contents.pairs.remove(&key),
+    };
+}
+
+/// The media that are explored.
+pub const MEDIA: [Emulate; 3] = [Emulate::Adr, Emulate::Eadr, Emulate::File];

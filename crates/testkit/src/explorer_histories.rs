@@ -1,0 +1,93 @@
+//! The histories that the tests explore.
+
+use crate::explorer::Subject;
+use crate::explorer_script::{Config, Level, Life};
+use hither_engine::Kind;
+
+/// Random operations over few keys: overwrites, batches, runs, keyspaces that come and go.
+pub fn mixed(config: &Config, operations: usize) -> Subject {
+    let mut life = Life::begin(config);
+    life.create("one", Kind::Ordered);
+    life.create("two", Kind::Hash);
+    for _ in 0..operations {
+        life.random();
+    }
+    life.finish(0)
+}
+
+/// Enough keys for splits, then a few operations: only those are explored.
+pub fn large(config: &Config, operations: usize) -> Subject {
+    let mut life = Life::begin(config);
+    let (one, two) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash));
+    for part in 0..15u64 {
+        let changes: Vec<_> = (0..32u64)
+            .map(|i| (if i < 6 { one } else { two }, (part << 40 | i << 8).to_le_bytes().to_vec(), Some(life.value(8))))
+            .collect();
+        assert!(life.batch(&changes, Level::Process), "there is room");
+    }
+    life.sync();
+    let from = life.recorder.position();
+    for i in 0..70u64 {
+        let value = life.value(8);
+        life.write(if i % 5 == 0 { one } else { two }, &(1 << 50 | i).to_le_bytes(), Some(value), Level::Process, false);
+    }
+    for _ in 0..operations {
+        life.random();
+    }
+    life.finish(from)
+}
+
+/// A small store is filled until nothing fits, single keys and batches, emptied, and used again.
+pub fn full(config: &Config) -> Subject {
+    let config = Config { max_segments: 6, ..config.clone() };
+    let mut life = Life::begin(&config);
+    let (one, two) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash));
+    let mut filled = 0u64;
+    loop {
+        let changes: Vec<_> =
+            (0..5).map(|i| (if i % 2 == 0 { one } else { two }, format!("{filled} {i}").into_bytes(), Some(life.value(300)))).collect();
+        if !life.batch(&changes, Level::Sync) {
+            break;
+        }
+        filled += 1;
+    }
+    let value = life.value(20);
+    life.write(one, b"after the failed batch", Some(value), Level::Sync, false);
+    for batch in 0..filled {
+        for i in 0..5 {
+            life.write(if i % 2 == 0 { one } else { two }, format!("{batch} {i}").as_bytes(), None, Level::Sync, false);
+        }
+        life.reclaim();
+    }
+    for _ in 0..20 {
+        life.random();
+    }
+    life.finish(0)
+}
+
+/// A batch over several segments and over two keyspaces, of which one is dropped and most members are overwritten and collected.
+pub fn batches(config: &Config) -> Subject {
+    let mut life = Life::begin(config);
+    let (one, two, gone) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash), life.create("gone", Kind::Hash));
+    let key = |i: usize| format!("member {i}").into_bytes();
+    let changes: Vec<_> = (0..24).map(|i| (if i % 2 == 0 { one } else { two }, key(i), Some(life.value(500)))).collect();
+    assert!(life.batch(&changes, Level::Sync), "there is room");
+    for i in 0..22 {
+        let value = life.value(500);
+        life.write(if i % 2 == 0 { one } else { two }, &key(i), Some(value), Level::Sync, false);
+    }
+    life.reclaim();
+    life.reclaim();
+    let pair = [(one, b"stays".to_vec(), Some(life.value(9))), (gone, b"goes".to_vec(), Some(life.value(9)))];
+    assert!(life.batch(&pair, Level::Sync), "there is room");
+    life.drop_keyspace(gone);
+    for i in 0..12 {
+        life.write(if i % 2 == 0 { one } else { two }, &key(i), None, Level::Sync, false);
+    }
+    for _ in 0..10 {
+        let value = life.value(900);
+        life.write(one, b"filler", Some(value), Level::Sync, false);
+    }
+    life.reclaim();
+    life.finish(0)
+}

@@ -1,0 +1,406 @@
+//! Seeded histories: the production engine at work on recorded pools.
+//!
+//! A [`Life`] opens a new store on shadow pools and performs operations one after the other, noting for each what it did and between which steps of the
+//! recording. The shape of a history follows from its seed (generations and hash seeds are random, as in production: bytes differ between runs).
+
+use crate::coverage::{Coverage, Item};
+use crate::images::Recorder;
+use crate::oracle::{Deed, Done, Effect, History};
+use hither_engine::{Batch, Condition, Durability, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
+use hither_pmem::shadow::ShadowRng;
+use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool};
+use hither_topology::Topology;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of a segment in the histories.
+pub const SEGMENT: u64 = 4096;
+const FIRST_SEGMENTS: u64 = 8;
+
+/// A configuration of a store.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The medium's rules.
+    pub rules: Emulate,
+    /// Pools.
+    pub nodes: usize,
+    /// Shards.
+    pub shards: u32,
+    /// Growth limit, in segments of each pool.
+    pub max_segments: u64,
+    /// Seed of the history.
+    pub seed: u64,
+}
+
+/// How a write asks for durability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Sync, awaited.
+    Sync,
+    /// Sync, the ticket dropped.
+    Ticket,
+    /// Process.
+    Process,
+}
+
+/// A store being worked on.
+pub struct Life {
+    /// Its configuration.
+    pub config: Config,
+    /// The nodes.
+    pub topology: Arc<Topology>,
+    /// What its pools do.
+    pub recorder: Arc<Recorder>,
+    /// The store.
+    pub store: Store,
+    /// What was done.
+    pub history: History,
+    /// What was met.
+    pub coverage: Coverage,
+    /// Steps until the store was born.
+    pub born: usize,
+    handles: Vec<Option<KeyspaceHandle>>,
+    now: BTreeMap<(usize, Vec<u8>), (Vec<u8>, bool)>,
+    rng: ShadowRng,
+}
+
+/// Options of a store on given pools, without threads of its own.
+pub fn store_options(pools: Vec<Pool>, topology: &Arc<Topology>, shards: u32, threads: usize) -> Options {
+    let pools = Mutex::new(Some(pools));
+    let take = move || Ok(pools.lock().unwrap_or_else(PoisonError::into_inner).take().expect("a test opens its pools once"));
+    Options {
+        pools: Some(Arc::new(take)),
+        topology: Some(topology.clone()),
+        background: false,
+        hugepages: false,
+        latches: 64,
+        shards,
+        threads,
+        ..Options::default()
+    }
+}
+
+/// Opens the pools of an image.
+pub fn open_pools(images: &[Vec<u8>], rules: Emulate, recorder: Option<&Arc<Recorder>>) -> hither_pmem::Result<Vec<Pool>> {
+    let open = |(node, image): (usize, &Vec<u8>)| {
+        let tracer = recorder.map(|recorder| recorder.tracer(node));
+        Pool::from_image(image, &OpenOptions { emulate: Some(rules), tracer, ..OpenOptions::default() })
+    };
+    images.iter().enumerate().map(open).collect()
+}
+
+fn create_pools(config: &Config, recorder: &Arc<Recorder>) -> hither_pmem::Result<Vec<Pool>> {
+    let store = hither_pmem::new_uuid();
+    let members: Vec<_> = (0..config.nodes).map(|_| hither_pmem::new_uuid()).collect();
+    let create = |node: usize| {
+        Pool::create_in_memory(&CreateOptions {
+            segment_bytes: SEGMENT,
+            max_bytes: config.max_segments * SEGMENT,
+            hugepages: false,
+            emulate: Some(config.rules),
+            tracer: Some(recorder.tracer(node)),
+            ..CreateOptions::member(store, members.clone(), node as u32, FIRST_SEGMENTS.min(config.max_segments) * SEGMENT)
+        })
+    };
+    let pools = (0..config.nodes).map(create).collect::<hither_pmem::Result<Vec<_>>>()?;
+    for pool in pools.iter().rev() {
+        pool.finish_creation()?;
+    }
+    Ok(pools)
+}
+
+impl Life {
+    /// Creates a store.
+    ///
+    /// # Panics
+    /// If that fails: nothing may fail before anything was written.
+    pub fn begin(config: &Config) -> Life {
+        let topology = Arc::new(Topology::emulated(config.nodes));
+        topology.bind_current_thread(0).expect("node 0 exists");
+        let recorder = Recorder::new(config.rules, config.nodes);
+        let pools = create_pools(config, &recorder).expect("pools in memory can be made");
+        let born = recorder.position();
+        let store = Store::open(store_options(pools, &topology, config.shards, 1)).expect("an empty store opens");
+        let mut coverage = Coverage::default();
+        coverage.hit(Item::PoolCreation);
+        Life {
+            config: config.clone(),
+            topology,
+            recorder,
+            store,
+            history: History::default(),
+            coverage,
+            born,
+            handles: Vec::new(),
+            now: BTreeMap::new(),
+            rng: ShadowRng::new(config.seed),
+        }
+    }
+
+    fn note<R>(&mut self, work: impl FnOnce(&mut Life) -> (R, Deed)) -> R {
+        let begin = self.recorder.position();
+        let (result, deed) = work(self);
+        self.history.deeds.push(Done { begin, end: self.recorder.position(), deed });
+        result
+    }
+
+    /// Creates a keyspace; returns its number.
+    pub fn create(&mut self, name: &str, kind: Kind) -> usize {
+        let number = self.handles.len();
+        self.history.keyspaces.push((name.to_owned(), kind));
+        self.coverage.hit(Item::CatalogueChange);
+        self.note(|life| {
+            let handle = life.store.create_keyspace(name, kind).expect("a new keyspace can be created");
+            life.handles.push(Some(handle));
+            (number, Deed::Create(number))
+        })
+    }
+
+    /// Drops a keyspace.
+    pub fn drop_keyspace(&mut self, number: usize) {
+        self.note(|life| {
+            let name = life.history.keyspaces[number].0.clone();
+            assert!(life.store.drop_keyspace(&name).expect("a keyspace can be dropped"), "it was there");
+            life.handles[number] = None;
+            life.now.retain(|slot, _| slot.0 != number);
+            ((), Deed::Drop(number))
+        });
+    }
+
+    fn handle(&self, number: usize) -> KeyspaceHandle {
+        self.handles[number].clone().expect("scripts use keyspaces that are there")
+    }
+
+    fn options(level: Level, expired: bool) -> WriteOptions {
+        let durability = if level == Level::Process { Durability::Process } else { Durability::Sync };
+        WriteOptions { durability: Some(durability), expires_at_ms: expired.then_some(1) }
+    }
+
+    /// Puts or deletes a key; false if the store was full.
+    pub fn write(&mut self, keyspace: usize, key: &[u8], value: Option<Vec<u8>>, level: Level, expired: bool) -> bool {
+        let handle = self.handle(keyspace);
+        if value.as_ref().is_some_and(|value| value.len() as u64 > SEGMENT) {
+            self.coverage.hit(Item::Run);
+        }
+        self.note(|life| {
+            let options = Life::options(level, expired);
+            match life.store.write(&handle, key, value.as_deref(), Condition::None, &options) {
+                Ok((_, _, ticket)) => {
+                    if level == Level::Sync {
+                        ticket.wait().expect("nothing makes a sync fail");
+                    }
+                    let durable = level == Level::Sync || level == Level::Ticket && ticket.is_durable();
+                    let absent = value.is_none() && !life.now.contains_key(&(keyspace, key.to_vec()));
+                    let effect = Effect { keyspace, key: key.to_vec(), value: value.clone(), expired };
+                    life.apply(&effect);
+                    // Deleting what is not there writes nothing and answers that it is not there.
+                    (true, if absent { Deed::Answer(keyspace, key.to_vec()) } else { Deed::Write(vec![effect], durable) })
+                }
+                Err(Error::Full { .. }) => (false, Deed::Other),
+                Err(error) => panic!("a write fails only for lack of space: {error}"),
+            }
+        })
+    }
+
+    fn apply(&mut self, effect: &Effect) {
+        let slot = (effect.keyspace, effect.key.clone());
+        match &effect.value {
+            Some(value) => self.now.insert(slot, (value.clone(), effect.expired)),
+            None => self.now.remove(&slot),
+        };
+    }
+
+    /// Compares and swaps, with the right expectation or a wrong one.
+    pub fn swap(&mut self, keyspace: usize, key: &[u8], new: Option<Vec<u8>>, right: bool) {
+        let handle = self.handle(keyspace);
+        let current = self.now.get(&(keyspace, key.to_vec())).filter(|(_, expired)| !expired).map(|(value, _)| value.clone());
+        let expected = if right { current.clone() } else { Some(b"never written".to_vec()) };
+        self.note(|life| {
+            let condition = Condition::Value(expected.as_deref());
+            match life.store.write(&handle, key, new.as_deref(), condition, &WriteOptions::new()) {
+                Ok((applied, _, ticket)) => {
+                    assert_eq!(applied, right, "compare-and-swap of {key:?}");
+                    ticket.wait().expect("nothing makes a sync fail");
+                    if !applied || new.is_none() && !life.now.contains_key(&(keyspace, key.to_vec())) {
+                        return ((), Deed::Answer(keyspace, key.to_vec()));
+                    }
+                    let effect = Effect { keyspace, key: key.to_vec(), value: new.clone(), expired: false };
+                    life.apply(&effect);
+                    ((), Deed::Write(vec![effect], true))
+                }
+                Err(Error::Full { .. }) => ((), Deed::Other),
+                Err(error) => panic!("a swap fails only for lack of space: {error}"),
+            }
+        });
+    }
+
+    /// Commits a batch of puts and deletes; false if the store was full.
+    pub fn batch(&mut self, changes: &[(usize, Vec<u8>, Option<Vec<u8>>)], level: Level) -> bool {
+        let mut batch = Batch::default();
+        let mut effects: BTreeMap<(usize, Vec<u8>), Effect> = BTreeMap::new();
+        for (keyspace, key, value) in changes {
+            match value {
+                Some(value) => batch.put(&self.handle(*keyspace), key, value, 0),
+                None => batch.delete(&self.handle(*keyspace), key),
+            }
+            let effect = Effect { keyspace: *keyspace, key: key.clone(), value: value.clone(), expired: false };
+            effects.insert((*keyspace, key.clone()), effect);
+        }
+        self.note(|life| match life.store.commit(&batch, &Life::options(level, false)) {
+            Ok(ticket) => {
+                if level == Level::Sync {
+                    ticket.wait().expect("nothing makes a sync fail");
+                }
+                let durable = level == Level::Sync || level == Level::Ticket && ticket.is_durable();
+                let effects: Vec<Effect> = effects
+                    .into_values()
+                    .filter(|effect| effect.value.is_some() || life.now.contains_key(&(effect.keyspace, effect.key.clone())))
+                    .collect();
+                effects.iter().for_each(|effect| life.apply(effect));
+                life.coverage.hit(Item::Batch);
+                (true, Deed::Write(effects, durable))
+            }
+            Err(Error::Full { .. }) => {
+                life.coverage.hit(Item::FullStore);
+                (false, Deed::Other)
+            }
+            Err(error) => panic!("a batch fails only for lack of space: {error}"),
+        })
+    }
+
+    /// Reads a key at the store's level, and compares with what was written.
+    pub fn get(&mut self, keyspace: usize, key: &[u8]) {
+        let handle = self.handle(keyspace);
+        self.note(|life| {
+            let found = life.store.get_with(&handle, key, <[u8]>::to_vec).expect("reads do not fail");
+            let wanted = life.now.get(&(keyspace, key.to_vec())).filter(|(_, expired)| !expired).map(|(value, _)| value);
+            assert_eq!(found.as_ref(), wanted, "a get of {key:?} before any crash");
+            ((), Deed::Answer(keyspace, key.to_vec()))
+        });
+    }
+
+    /// Syncs the store.
+    pub fn sync(&mut self) {
+        self.note(|life| (life.store.sync().expect("nothing makes a sync fail"), Deed::Sync));
+    }
+
+    /// Frees dead segments.
+    pub fn reclaim(&mut self) {
+        self.note(|life| {
+            life.store.reclaim().expect("reclaiming does not fail");
+            ((), Deed::Other)
+        });
+    }
+
+    /// Moves this thread to a node.
+    pub fn bind(&mut self, node: usize) {
+        self.topology.bind_current_thread((node % self.config.nodes) as u32).expect("the node exists");
+    }
+
+    /// A value of `len` bytes that names this write.
+    pub fn value(&mut self, len: usize) -> Vec<u8> {
+        let number = (self.history.deeds.len() as u64) << 16 | self.rng.next_u64() & 0xffff;
+        let mut value = number.to_be_bytes().to_vec();
+        value.extend((8..len).map(|i| (i as u8) ^ (number as u8)));
+        value
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let number = self.rng.below(14) as u64;
+        match number % 4 {
+            0 | 1 => (number + 1).to_be_bytes().to_vec(),
+            2 => format!("key {number} ").repeat(number as usize % 5 + 1).into_bytes(),
+            _ => vec![number as u8; 1],
+        }
+    }
+
+    fn level(&mut self) -> Level {
+        [Level::Sync, Level::Sync, Level::Sync, Level::Ticket, Level::Process][self.rng.below(5)]
+    }
+
+    fn length(&mut self) -> usize {
+        match self.rng.below(20) {
+            0..=8 => 8,
+            9..=13 => 8 + self.rng.below(60),
+            14..=16 => 100 + self.rng.below(400),
+            17..=18 => 1000 + self.rng.below(1500),
+            _ => 4200 + self.rng.below(5000),
+        }
+    }
+
+    fn alive(&mut self) -> usize {
+        let alive: Vec<usize> = (0..self.handles.len()).filter(|&i| self.handles[i].is_some()).collect();
+        alive[self.rng.below(alive.len())]
+    }
+
+    /// One random operation.
+    pub fn random(&mut self) {
+        let (keyspace, key, level) = (self.alive(), self.key(), self.level());
+        match self.rng.below(100) {
+            0..=39 => {
+                let len = self.length();
+                let value = self.value(len);
+                let expired = self.rng.below(12) == 0;
+                self.write(keyspace, &key, Some(value), level, expired);
+            }
+            40..=51 => {
+                self.write(keyspace, &key, None, level, false);
+            }
+            52..=59 => {
+                let (len, right, delete) = (self.length(), self.rng.below(3) > 0, self.rng.below(4) == 0);
+                let new = (!delete).then(|| self.value(len));
+                self.swap(keyspace, &key, new, right);
+            }
+            60..=75 => self.random_batch(level),
+            76..=81 => self.get(keyspace, &key),
+            82..=86 => self.sync(),
+            87..=92 => self.reclaim(),
+            93..=95 => {
+                let node = self.rng.below(2);
+                self.bind(node);
+            }
+            _ => self.change_keyspaces(),
+        }
+    }
+
+    fn random_batch(&mut self, level: Level) {
+        let members = 2 + self.rng.below(6);
+        let changes: Vec<_> = (0..members)
+            .map(|_| {
+                let len = self.length().min(700);
+                (self.alive(), self.key(), (self.rng.below(5) > 0).then(|| self.value(len)))
+            })
+            .collect();
+        self.batch(&changes, level);
+    }
+
+    fn change_keyspaces(&mut self) {
+        let alive = self.handles.iter().flatten().count();
+        if alive > 2 && self.rng.below(2) == 0 {
+            let number = self.alive();
+            self.drop_keyspace(number);
+        } else if alive < 4 {
+            let kind = if self.rng.below(2) == 0 { Kind::Ordered } else { Kind::Hash };
+            let taken = |name: &str, life: &Life| life.history.keyspaces.iter().zip(&life.handles).any(|(k, h)| k.0 == name && h.is_some());
+            if let Some(name) = ["one", "two", "three", "four"].into_iter().find(|name| !taken(name, self)) {
+                self.create(name, kind);
+            }
+        }
+    }
+
+    /// Notes what the store's figures and the recording show.
+    pub fn observe(&mut self) {
+        for pool in self.store.stats().pools {
+            if pool.usage.closed > 0 || pool.usage.reused > 0 {
+                self.coverage.hit(Item::SegmentSwitch);
+            }
+            if pool.usage.reused > 0 {
+                self.coverage.hit(Item::SegmentReuse);
+            }
+        }
+        for keyspace in self.store.stats().keyspaces {
+            self.coverage.index(keyspace.kind, keyspace.keys);
+        }
+        self.coverage.steps(&self.recorder.recording().steps);
+    }
+}

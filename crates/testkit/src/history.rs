@@ -1,0 +1,242 @@
+//! Linearizability of one key's history, after Wing and Gong, with memoised configurations.
+//!
+//! A history is a list of operations with the moments of their call and return. It is linearizable if every operation can be given one moment
+//! between its call and its return, so that the results are those of a register that executes them at these moments. An operation cut short by a
+//! crash has no result and may have happened or not, but not after the crash: its `end` is the moment of the crash. That makes the check one of
+//! *durable* linearizability.
+//!
+//! Values are numbers, `None` is absence. Cost: linear in the history as long as few operations overlap. Not concurrent; nothing persistent.
+
+use std::collections::HashSet;
+
+/// A moment, in nanoseconds of some clock common to all threads.
+pub type Moment = u64;
+
+/// A register's content.
+pub type Content = Option<u64>;
+
+/// What an operation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Saw this content.
+    Read(Content),
+    /// Made this the content.
+    Write(Content),
+    /// Deleted; says whether there was something.
+    Delete {
+        /// There was something.
+        existed: bool,
+    },
+    /// Compared and swapped.
+    Cas {
+        /// What was expected.
+        expected: Content,
+        /// What was to be written.
+        new: Content,
+        /// Whether it was.
+        applied: bool,
+    },
+}
+
+impl Action {
+    /// The content after the action on `content`, if the action can have had this result.
+    fn apply(self, content: Content) -> Option<Content> {
+        match self {
+            Action::Read(seen) => (seen == content).then_some(content),
+            Action::Write(new) => Some(new),
+            Action::Delete { existed } => (existed == content.is_some()).then_some(None),
+            Action::Cas { expected, new, applied: true } => (content == expected).then_some(new),
+            Action::Cas { expected, applied: false, .. } => (content != expected).then_some(content),
+        }
+    }
+
+    /// The content after the action if nobody saw the result.
+    fn apply_unseen(self, content: Content) -> Content {
+        match self {
+            Action::Read(_) => content,
+            Action::Write(new) => new,
+            Action::Delete { .. } => None,
+            Action::Cas { expected, new, .. } => if content == expected { new } else { content },
+        }
+    }
+}
+
+/// One operation on the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// When it was called.
+    pub start: Moment,
+    /// When it returned, or when the crash came that cut it short.
+    pub end: Moment,
+    /// Whether it returned.
+    pub complete: bool,
+    /// What it did (results of an incomplete one are not looked at).
+    pub action: Action,
+}
+
+/// A history that no register can have had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// How many operations could be ordered at most.
+    pub ordered: usize,
+    /// The operations around the one at which every attempt got stuck.
+    pub around: Vec<Operation>,
+}
+
+/// How far an attempt has come: all operations below `low` are ordered, and those in `beyond`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Attempt {
+    low: usize,
+    beyond: Vec<usize>,
+    content: Content,
+}
+
+impl Attempt {
+    fn has(&self, at: usize) -> bool {
+        at < self.low || self.beyond.binary_search(&at).is_ok()
+    }
+
+    /// The same with one more operation ordered.
+    fn with(&self, at: usize, content: Content) -> Attempt {
+        let mut next = Attempt { content, ..self.clone() };
+        if let Err(place) = next.beyond.binary_search(&at) {
+            next.beyond.insert(place, at);
+        }
+        let adjacent = next.beyond.iter().enumerate().take_while(|(i, at)| **at == next.low + i).count();
+        next.beyond.drain(..adjacent);
+        next.low += adjacent;
+        next
+    }
+
+    fn ordered(&self) -> usize {
+        self.low + self.beyond.len()
+    }
+}
+
+/// Checks the history of one key that held `initial` at first.
+///
+/// # Errors
+/// Where every attempt got stuck.
+pub fn check(initial: Content, operations: &[Operation]) -> Result<(), Violation> {
+    let mut sorted = operations.to_vec();
+    sorted.sort_by_key(|operation| (operation.start, operation.end));
+    let mut attempts = vec![Attempt { low: 0, beyond: Vec::new(), content: initial }];
+    let mut seen = HashSet::new();
+    let mut furthest = (0, 0);
+    while let Some(attempt) = attempts.pop() {
+        if attempt.low == sorted.len() {
+            return Ok(());
+        }
+        furthest = furthest.max((attempt.ordered(), attempt.low));
+        // The last pushed is tried first: push the later operations first.
+        for next in successors(&attempt, &sorted).into_iter().rev() {
+            if seen.insert(next.clone()) {
+                attempts.push(next);
+            }
+        }
+    }
+    let around = sorted[furthest.1.saturating_sub(4)..].iter().take(16).copied().collect();
+    Err(Violation { ordered: furthest.0, around })
+}
+
+/// Every way of ordering one more operation: those that were called before any unordered one returned.
+fn successors(attempt: &Attempt, sorted: &[Operation]) -> Vec<Attempt> {
+    let mut earliest_end = Moment::MAX;
+    let mut next = Vec::new();
+    for (at, operation) in sorted.iter().enumerate().skip(attempt.low) {
+        if operation.start > earliest_end {
+            break;
+        }
+        if !attempt.has(at) {
+            earliest_end = earliest_end.min(operation.end);
+        }
+    }
+    for (at, operation) in sorted.iter().enumerate().skip(attempt.low) {
+        if operation.start > earliest_end {
+            break;
+        }
+        if attempt.has(at) {
+            continue;
+        }
+        if operation.complete {
+            next.extend(operation.action.apply(attempt.content).map(|content| attempt.with(at, content)));
+            continue;
+        }
+        let happened = operation.action.apply_unseen(attempt.content);
+        if happened != attempt.content {
+            next.push(attempt.with(at, happened));
+        }
+        // It may never have happened.
+        next.push(attempt.with(at, attempt.content));
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(start: Moment, end: Moment, action: Action) -> Operation {
+        Operation { start, end, complete: true, action }
+    }
+
+    fn cut(start: Moment, end: Moment, action: Action) -> Operation {
+        Operation { start, end, complete: false, action }
+    }
+
+    #[test]
+    fn overlapping_operations_may_be_ordered_either_way() {
+        let writes = [op(0, 10, Action::Write(Some(1))), op(0, 10, Action::Write(Some(2)))];
+        for seen in [1, 2] {
+            let history = [&writes[..], &[op(11, 12, Action::Read(Some(seen)))]].concat();
+            assert_eq!(check(None, &history), Ok(()));
+        }
+        let history = [&writes[..], &[op(11, 12, Action::Read(None))]].concat();
+        assert!(check(None, &history).is_err());
+        let history = [&writes[..], &[op(11, 12, Action::Read(Some(1))), op(13, 14, Action::Read(Some(2)))]].concat();
+        assert!(check(None, &history).is_err(), "reads agree on the order");
+    }
+
+    #[test]
+    fn stale_reads_and_lost_writes_are_found() {
+        let stale = [op(0, 1, Action::Write(Some(1))), op(2, 3, Action::Write(Some(2))), op(4, 5, Action::Read(Some(1)))];
+        assert_eq!(check(None, &stale).unwrap_err().ordered, 2);
+        let lost = [op(0, 1, Action::Write(Some(1))), op(10, 11, Action::Read(None))];
+        assert!(check(None, &lost).is_err());
+    }
+
+    #[test]
+    fn cut_short_means_happened_or_not_but_not_later() {
+        let cut_write = cut(0, 5, Action::Write(Some(1)));
+        for seen in [None, Some(1)] {
+            assert_eq!(check(None, &[cut_write, op(6, 7, Action::Read(seen)), op(8, 9, Action::Read(seen))]), Ok(()));
+        }
+        let comes_late = [cut_write, op(6, 7, Action::Read(None)), op(8, 9, Action::Read(Some(1)))];
+        assert!(check(None, &comes_late).is_err());
+        let seen_then_lost = [cut_write, op(1, 2, Action::Read(Some(1))), op(6, 7, Action::Read(None))];
+        assert!(check(None, &seen_then_lost).is_err(), "what a read returned is durable");
+    }
+
+    #[test]
+    fn swaps_and_deletes_say_what_they_found() {
+        let cas = |expected, new, applied| Action::Cas { expected, new, applied };
+        assert_eq!(check(None, &[op(0, 1, cas(None, Some(1), true)), op(2, 3, cas(None, Some(2), false))]), Ok(()));
+        assert!(check(None, &[op(0, 1, cas(None, Some(1), true)), op(2, 3, cas(None, Some(2), true))]).is_err());
+        assert!(check(None, &[op(0, 1, Action::Delete { existed: true })]).is_err());
+        let racing = [op(0, 9, cas(Some(5), Some(6), true)), op(0, 9, Action::Write(Some(5))), op(0, 9, Action::Delete { existed: true })];
+        assert_eq!(check(None, &racing), Ok(()));
+    }
+
+    #[test]
+    fn long_histories_are_checked_fast() {
+        let mut history = Vec::new();
+        for i in 0..20_000u64 {
+            history.push(op(i * 10, i * 10 + 25, Action::Write(Some(i))));
+            history.push(op(i * 10 + 26, i * 10 + 27, Action::Read(Some(i))));
+        }
+        // Writes overlap the next two, each read comes right after its write's end: it must see a write that overlaps.
+        let started = std::time::Instant::now();
+        let _ = check(None, &history);
+        assert!(started.elapsed().as_secs() < 20);
+    }
+}

@@ -1,0 +1,193 @@
+//! Records what all pools of a store do, in one order, and replays it up to a crash.
+//!
+//! One [`Recorder`] watches every pool of a store; its steps have one global order, so that a crash point means the same moment in all pools.
+//! A [`Recording`] may be edited before it is replayed (that is how a forgotten flush is planted) and may be continued by a second life: after the
+//! death of a *process* the next one sees what the caches hold, and only what it flushes itself becomes durable.
+//!
+//! Thread safety: a recorder may be called from any thread. Limits: replay takes all steps for those of one thread, which is right for the
+//! single-threaded histories of the explorer.
+
+use hither_pmem::shadow::{ImageKind, Replay, ShadowLog, ShadowRng, What};
+use hither_pmem::{Emulate, StoreKind, SyncPhase, Tracer};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The `pool` of a step that is a note of the test.
+pub const NOTE: usize = usize::MAX;
+
+/// One step of a recording.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The pool it happened in; [`NOTE`] for a note.
+    pub pool: usize,
+    /// What happened.
+    pub what: What,
+}
+
+/// All steps of a store's life on a medium.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The medium's rules.
+    pub rules: Emulate,
+    /// Content of each pool before the first step.
+    pub initial: Vec<Vec<u8>>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+impl Recording {
+    /// This life up to `position`, then `later` on what the caches held at that moment: a process that died and its successor.
+    pub fn killed_then(&self, position: usize, later: &Recording) -> Recording {
+        let mut steps = self.steps[..position].to_vec();
+        steps.extend_from_slice(&later.steps);
+        Recording { steps, ..self.clone() }
+    }
+}
+
+/// Records the pools of one store.
+pub struct Recorder(Mutex<Recording>);
+
+impl Recorder {
+    /// A recorder of `pools` pools that follow `rules`.
+    pub fn new(rules: Emulate, pools: usize) -> Arc<Recorder> {
+        Arc::new(Recorder(Mutex::new(Recording { rules, initial: vec![Vec::new(); pools], steps: Vec::new() })))
+    }
+
+    /// The tracer for pool number `pool`.
+    pub fn tracer(self: &Arc<Self>, pool: usize) -> Arc<dyn Tracer> {
+        Arc::new(PoolTracer { recorder: self.clone(), pool })
+    }
+
+    /// How many steps there are.
+    pub fn position(&self) -> usize {
+        self.with(|recording| recording.steps.len())
+    }
+
+    /// What was recorded so far.
+    pub fn recording(&self) -> Recording {
+        self.with(|recording| recording.clone())
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Recording) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn push(&self, pool: usize, what: What) {
+        self.with(|recording| recording.steps.push(Step { pool, what }));
+    }
+}
+
+struct PoolTracer {
+    recorder: Arc<Recorder>,
+    pool: usize,
+}
+
+impl Tracer for PoolTracer {
+    fn attach(&self, image: &[u8]) {
+        self.recorder.with(|recording| recording.initial[self.pool] = image.to_vec());
+    }
+
+    fn resize(&self, len: u64) {
+        self.recorder.push(self.pool, What::Resize(len));
+    }
+
+    fn store(&self, off: u64, bytes: &[u8], kind: StoreKind) {
+        let zeros = bytes.len() > 64 && bytes.iter().all(|&byte| byte == 0);
+        let what = if zeros { What::Zeros { off, len: bytes.len(), kind } } else { What::Store { off, bytes: bytes.into(), kind } };
+        self.recorder.push(self.pool, what);
+    }
+
+    fn flush(&self, off: u64, len: usize) {
+        self.recorder.push(self.pool, What::Flush { off, len });
+    }
+
+    fn fence(&self) {
+        self.recorder.push(self.pool, What::Fence);
+    }
+
+    fn sync(&self, phase: SyncPhase) {
+        self.recorder.push(self.pool, What::Sync(phase));
+    }
+}
+
+/// The pools of a store being replayed to a crash point.
+pub struct Machine {
+    replays: Vec<Replay>,
+    pools: Vec<usize>,
+    at: usize,
+}
+
+impl Machine {
+    /// At the beginning of `recording`.
+    pub fn new(recording: &Recording) -> Machine {
+        let replays = recording.initial.iter().enumerate().map(|(pool, initial)| {
+            let log = ShadowLog::new();
+            log.attach(initial);
+            for step in recording.steps.iter().filter(|step| step.pool == pool) {
+                feed(&log, &step.what);
+            }
+            log.replay(recording.rules)
+        });
+        Machine { replays: replays.collect(), pools: recording.steps.iter().map(|step| step.pool).collect(), at: 0 }
+    }
+
+    /// Moves forward to a crash point: that many steps have happened.
+    pub fn advance_to(&mut self, position: usize) {
+        while self.at < position.min(self.pools.len()) {
+            if let Some(replay) = self.replays.get_mut(self.pools[self.at]) {
+                replay.step();
+            }
+            self.at += 1;
+        }
+    }
+
+    /// What the running program sees.
+    pub fn visible(&self) -> Vec<Vec<u8>> {
+        self.replays.iter().map(|replay| replay.visible().to_vec()).collect()
+    }
+
+    /// Images of all pools that a power loss here may leave: all combinations if they fit the budget, else the extremes and a sample.
+    pub fn images(&mut self, budget: usize, rng: &mut ShadowRng) -> Vec<(Vec<Vec<u8>>, ImageKind)> {
+        let mut combined: Vec<(Vec<Vec<u8>>, ImageKind)> = vec![(Vec::new(), ImageKind::Exhaustive)];
+        for replay in &mut self.replays {
+            let mut own = Vec::new();
+            replay.for_each_image(budget, rng, |image, kind| own.push((image.to_vec(), kind)));
+            combined = cross(combined, &own, budget, rng);
+        }
+        combined
+    }
+}
+
+/// Joins the images of the pools so far with those of the next.
+fn cross(
+    combined: Vec<(Vec<Vec<u8>>, ImageKind)>,
+    own: &[(Vec<u8>, ImageKind)],
+    budget: usize,
+    rng: &mut ShadowRng,
+) -> Vec<(Vec<Vec<u8>>, ImageKind)> {
+    let join = |(before, kind): &(Vec<Vec<u8>>, ImageKind), (image, own_kind): &(Vec<u8>, ImageKind)| {
+        let mut images = before.clone();
+        images.push(image.clone());
+        (images, if own.len() > 1 { *own_kind } else { *kind })
+    };
+    if combined.len() * own.len() <= budget.max(own.len()) {
+        return combined.iter().flat_map(|before| own.iter().map(move |image| join(before, image))).collect();
+    }
+    // Everything lost and everything kept come first in each list: pair them both ways, then draw.
+    let mut joined: Vec<_> = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(a, b)| join(&combined[a % combined.len()], &own[b % own.len()])).into();
+    while joined.len() < budget {
+        joined.push(join(&combined[rng.below(combined.len())], &own[rng.below(own.len())]));
+    }
+    joined
+}
+
+fn feed(log: &ShadowLog, what: &What) {
+    match what {
+        What::Store { off, bytes, kind } => log.store(*off, bytes, *kind),
+        What::Zeros { off, len, kind } => log.store(*off, &vec![0; *len], *kind),
+        What::Flush { off, len } => log.flush(*off, *len),
+        What::Fence => log.fence(),
+        What::Sync(phase) => log.sync(*phase),
+        What::Resize(len) => log.resize(*len),
+        What::Mark(note) => log.mark(*note),
+    }
+}

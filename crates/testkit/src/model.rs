@@ -1,0 +1,219 @@
+//! Operation sequences against a model: what a store must answer, step by step.
+//!
+//! A [`Model`] is a list of keyspaces, each a `BTreeMap`. A [`Runner`] applies [`Op`]s to a real store through the public interface and
+//! to the model and compares every answer. The operations name keys by number; [`key_bytes`] turns numbers into keys that are hard on indexes.
+//! Not `Sync`: one thread runs a sequence.
+
+mod runner;
+
+pub use runner::{Config, Medium, Runner};
+
+use hither::Kind;
+use std::collections::BTreeMap;
+
+/// Keyspaces of a model.
+pub const SPACES: usize = 3;
+/// Different keys.
+pub const KEYS: u8 = 128;
+
+/// A key's bytes: plain 8-byte keys, long common prefixes, runs of zeros, keys that are prefixes of others, keys of 64 KiB.
+pub fn key_bytes(number: u8) -> Vec<u8> {
+    let n = number % KEYS;
+    match n {
+        0..40 => u64::from(n).to_be_bytes().to_vec(),
+        40..64 => [&[b'p'; 40][..], &[n]].concat(),
+        64..80 => vec![0; usize::from(n) - 63],
+        80..96 => [&b"prefix"[..], &vec![0xff; usize::from(n) - 80]].concat(),
+        96..108 => [&b"12345678"[..], &vec![0; usize::from(n) - 96]].concat(),
+        108..112 => {
+            let mut key = vec![b'L'; 65_536];
+            key[65_535] = n;
+            key
+        }
+        112..114 => vec![b'L'; usize::from(n) - 112 + 65_534],
+        _ => vec![b'0' + (n & 3), n],
+    }
+}
+
+/// A value: `len` bytes that depend on `fill`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Length in bytes.
+    pub len: u32,
+    /// Decides the bytes.
+    pub fill: u8,
+}
+
+impl Value {
+    /// The bytes.
+    pub fn bytes(self) -> Vec<u8> {
+        (0..self.len).map(|i| self.fill.wrapping_add((i % 251) as u8)).collect()
+    }
+}
+
+/// What a compare-and-swap or a batch expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// What is there.
+    Current,
+    /// Nothing.
+    Absent,
+    /// Something that is not there.
+    Wrong,
+}
+
+/// When a key expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Long ago.
+    Past,
+    /// In a far future.
+    Future,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Put.
+    Put(u8, u8, Value),
+    /// Put at the level of the process.
+    PutRelaxed(u8, u8, Value),
+    /// Put of a key that expires.
+    PutExpiring(u8, u8, Value, Expiry),
+    /// Delete.
+    Delete(u8, u8),
+    /// Compare and swap.
+    Cas(u8, u8, Expect, Option<Value>),
+    /// Read-modify-write: doubles the first byte's worth of the value, or removes it.
+    Update(u8, u8, bool),
+    /// A batch of puts and deletes; the expectation is about the first key.
+    Batch(Vec<(u8, u8, Option<Value>)>, Option<Expect>),
+    /// Every way of reading one key.
+    Get(u8, u8),
+    /// Many keys at once.
+    MultiGet(u8, Vec<u8>),
+    /// A range, from either end.
+    Range(u8, u8, u8, bool),
+    /// A prefix: a key's first so many bytes.
+    Prefix(u8, u8, u8),
+    /// Both ends of an iterator, alternating.
+    BothEnds(u8, u8),
+    /// Takes a snapshot.
+    Snapshot,
+    /// Compares all snapshots with what they must show.
+    ReadSnapshots,
+    /// Lets go of the oldest snapshot.
+    DropSnapshot,
+    /// Pins a value.
+    Pin(u8, u8),
+    /// Drops a keyspace and creates it again.
+    Recreate(u8, bool),
+    /// Frees segments.
+    Reclaim,
+    /// Makes everything durable.
+    Sync,
+    /// Closes and opens the store.
+    Reopen,
+    /// A full check of the store and of every pair.
+    Check,
+}
+
+/// One keyspace of a model.
+pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a store must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// Pairs by keyspace.
+    pub spaces: Vec<Pairs>,
+    /// Kinds by keyspace.
+    pub kinds: Vec<Kind>,
+    /// How often each keyspace was created anew.
+    pub incarnations: Vec<u32>,
+}
+
+impl Default for Model {
+    fn default() -> Model {
+        let kinds = vec![Kind::Ordered, Kind::Hash, Kind::Ordered];
+        Model { spaces: vec![Pairs::new(); SPACES], kinds, incarnations: vec![0; SPACES] }
+    }
+}
+
+impl Model {
+    /// The position of a keyspace that an operation names.
+    pub fn space(number: u8) -> usize {
+        usize::from(number) % SPACES
+    }
+
+    /// The value of a key.
+    pub fn get(&self, space: u8, key: u8) -> Option<&Vec<u8>> {
+        self.spaces[Self::space(space)].get(&key_bytes(key))
+    }
+
+    /// Sets or removes a key; what was there.
+    pub fn set(&mut self, space: u8, key: u8, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let pairs = &mut self.spaces[Self::space(space)];
+        match value {
+            Some(value) => pairs.insert(key_bytes(key), value),
+            None => pairs.remove(&key_bytes(key)),
+        }
+    }
+
+    /// What `expect` means for a key now.
+    pub fn expected(&self, space: u8, key: u8, expect: Expect) -> Option<Vec<u8>> {
+        match expect {
+            Expect::Current => self.get(space, key).cloned(),
+            Expect::Absent => None,
+            Expect::Wrong => Some(b"a value that is never written".to_vec()),
+        }
+    }
+
+    /// Whether it holds.
+    pub fn holds(&self, space: u8, key: u8, expect: Expect) -> bool {
+        self.expected(space, key, expect).as_ref() == self.get(space, key)
+    }
+
+    /// What an update makes of a value.
+    pub fn updated(old: Option<&[u8]>, remove: bool) -> Option<Vec<u8>> {
+        match old {
+            Some(_) if remove => None,
+            Some(old) => Some(old.iter().rev().take(100).copied().chain([7]).collect()),
+            None => Some(vec![1, 2, 3]),
+        }
+    }
+
+    /// Applies a step that changes something.
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Put(space, key, value) | Op::PutRelaxed(space, key, value) | Op::PutExpiring(space, key, value, Expiry::Future) => {
+                self.set(*space, *key, Some(value.bytes()));
+            }
+            Op::PutExpiring(space, key, _, Expiry::Past) | Op::Delete(space, key) => {
+                self.set(*space, *key, None);
+            }
+            Op::Cas(space, key, expect, new) => {
+                if self.holds(*space, *key, *expect) {
+                    self.set(*space, *key, new.map(Value::bytes));
+                }
+            }
+            Op::Update(space, key, remove) => {
+                let new = Self::updated(self.get(*space, *key).map(Vec::as_slice), *remove);
+                self.set(*space, *key, new);
+            }
+            Op::Batch(writes, expect) => {
+                if writes.first().is_none_or(|(space, key, _)| expect.is_none_or(|expect| self.holds(*space, *key, expect))) {
+                    for (space, key, value) in writes {
+                        self.set(*space, *key, value.map(Value::bytes));
+                    }
+                }
+            }
+            Op::Recreate(space, hash) => {
+                let at = Self::space(*space);
+                self.spaces[at].clear();
+                self.kinds[at] = if *hash { Kind::Hash } else { Kind::Ordered };
+                self.incarnations[at] += 1;
+            }
+            _ => {}
+        }
+    }
+}

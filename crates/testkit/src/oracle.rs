@@ -1,0 +1,327 @@
+//! What a store may hold after a crash, and the comparison with what it does hold.
+//!
+//! # What is demanded
+//!
+//! A history is a sequence of [`Deed`]s of one thread. At a crash point each write is
+//!
+//! * *not begun*: nothing of it may be found;
+//! * *certain*: acknowledged as durable (sync level, ticket durable), or relaxed and then covered: by a sync of the store, or by an
+//!   answer of the store that depends on it (rule 2: a read at the store's level, a refused compare-and-swap). It must be found, unless
+//!   a later write of the same key is found instead;
+//! * *open*: in flight, or relaxed (process level, or a ticket that was not awaited) and not covered. It may be found or not.
+//!
+//! So a key holds the effect of its last certain write or of any later open one, never of an earlier one: an older value never comes
+//! back over a newer durable value. Between open writes of different keys no order is promised. A batch is found whole or not at all: it is
+//! impossible that one key shows it and another key of it shows something older. Keyspace changes are atomic and durable at return.
+//! Nothing else is found: no other key, no other value (each value names its write), no other keyspace.
+
+use hither_engine::{Direction, Kind, ScanRange, Store};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+
+/// One change of one key.
+#[derive(Clone, Debug)]
+pub struct Effect {
+    /// Number of the keyspace in [`History::keyspaces`].
+    pub keyspace: usize,
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its new value; `None` deletes.
+    pub value: Option<Vec<u8>>,
+    /// The value has expired already: readers see nothing, but the key may count.
+    pub expired: bool,
+}
+
+/// What an operation was.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    /// Changes, all or nothing, and whether they were durable when it returned.
+    Write(Vec<Effect>, bool),
+    /// An answer that depends on the last write of a key.
+    Answer(usize, Vec<u8>),
+    /// Everything before became durable.
+    Sync,
+    /// A keyspace came.
+    Create(usize),
+    /// A keyspace went.
+    Drop(usize),
+    /// Anything without effect on the content.
+    Other,
+}
+
+/// An operation between two positions of the recording.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Steps recorded before it.
+    pub begin: usize,
+    /// Steps recorded when it returned.
+    pub end: usize,
+    /// What it was.
+    pub deed: Deed,
+}
+
+/// All operations of a store's life.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Every keyspace there ever was: a name that is used again gets a new number.
+    pub keyspaces: Vec<(String, Kind)>,
+    /// The operations.
+    pub deeds: Vec<Done>,
+}
+
+/// What a key may hold.
+#[derive(Clone, Debug)]
+struct Candidate {
+    /// Position in the history; `None`: never written.
+    writer: Option<usize>,
+    value: Option<Vec<u8>>,
+    expired: bool,
+}
+
+impl Candidate {
+    fn shown(&self) -> Option<&[u8]> {
+        self.value.as_deref().filter(|_| !self.expired)
+    }
+}
+
+type Slot = (usize, Vec<u8>);
+
+/// What a store may hold after a crash at one position.
+#[derive(Clone, Debug)]
+pub struct Expectation {
+    /// Keyspaces by number: `Some(certain)` if it may be there.
+    keyspaces: Vec<Option<bool>>,
+    names: Vec<(String, Kind)>,
+    keys: BTreeMap<Slot, Vec<Candidate>>,
+    /// Open writes of several keys.
+    batches: Vec<(usize, Vec<Slot>)>,
+}
+
+impl Expectation {
+    /// For a crash after `position` steps.
+    pub fn at(history: &History, position: usize) -> Expectation {
+        let begun = history.deeds.partition_point(|done| done.begin < position || done.end <= position);
+        let deeds = &history.deeds[..begun];
+        let certain = certain_writes(deeds, position);
+        let mut expectation = Expectation {
+            keyspaces: vec![None; history.keyspaces.len()],
+            names: history.keyspaces.clone(),
+            keys: BTreeMap::new(),
+            batches: Vec::new(),
+        };
+        for (number, done) in deeds.iter().enumerate() {
+            let returned = done.end <= position;
+            match &done.deed {
+                Deed::Create(keyspace) => expectation.keyspaces[*keyspace] = Some(returned),
+                Deed::Drop(keyspace) => expectation.keyspaces[*keyspace] = if returned { None } else { Some(false) },
+                Deed::Write(effects, _) => expectation.write(number, effects, certain.contains(&number)),
+                _ => {}
+            }
+        }
+        expectation
+    }
+
+    fn write(&mut self, number: usize, effects: &[Effect], certain: bool) {
+        for effect in effects {
+            let nothing = Candidate { writer: None, value: None, expired: false };
+            let candidates = self.keys.entry((effect.keyspace, effect.key.clone())).or_insert_with(|| vec![nothing]);
+            if certain {
+                candidates.clear();
+            }
+            candidates.push(Candidate { writer: Some(number), value: effect.value.clone(), expired: effect.expired });
+        }
+        if !certain && effects.len() > 1 {
+            self.batches.push((number, effects.iter().map(|effect| (effect.keyspace, effect.key.clone())).collect()));
+        }
+    }
+
+    /// Compares with what was found; says what is wrong.
+    pub fn judge(&self, found: &Dump) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        let mut possible: BTreeMap<&Slot, (Option<usize>, Option<usize>)> = BTreeMap::new();
+        for (number, presence) in self.keyspaces.iter().enumerate() {
+            let (name, kind) = &self.names[number];
+            let Some(certain) = presence else { continue };
+            let Some(contents) = found.keyspaces.get(name) else {
+                if *certain {
+                    return Err(format!("keyspace \"{name}\" is missing"));
+                }
+                continue;
+            };
+            if contents.kind != *kind || !seen.insert(name) {
+                return Err(format!("keyspace \"{name}\" is of the wrong kind or there twice"));
+            }
+            self.judge_keyspace(number, contents, &mut possible)?;
+        }
+        if let Some(stranger) = found.keyspaces.keys().find(|name| !seen.contains(name)) {
+            return Err(format!("keyspace \"{stranger}\" should not be there"));
+        }
+        self.judge_batches(&possible)
+    }
+
+    /// Fills in, for each key, the oldest and newest write that it may show.
+    fn judge_keyspace<'a>(
+        &'a self,
+        number: usize,
+        contents: &Contents,
+        possible: &mut BTreeMap<&'a Slot, (Option<usize>, Option<usize>)>,
+    ) -> Result<(), String> {
+        let (mut hidden, mut known) = (0, 0);
+        for (slot, candidates) in self.keys.range((number, Vec::new())..(number + 1, Vec::new())) {
+            let value = contents.pairs.get(&slot.1).map(Vec::as_slice);
+            known += usize::from(value.is_some());
+            let mut fitting = candidates.iter().filter(|candidate| candidate.shown() == value).map(|candidate| candidate.writer);
+            let Some(first) = fitting.next() else {
+                let allowed: Vec<_> = candidates.iter().map(|c| (c.writer, c.shown().map(brief))).collect();
+                return Err(format!(
+                    "key {} of keyspace {number} is {:?}; allowed (by write): {allowed:?}",
+                    brief(&slot.1),
+                    value.map(brief)
+                ));
+            };
+            possible.insert(slot, (first, fitting.next_back().unwrap_or(first)));
+            hidden += usize::from(value.is_none() && candidates.iter().any(|candidate| candidate.expired));
+        }
+        if known != contents.pairs.len() {
+            let strangers: Vec<_> = contents.pairs.keys().filter(|key| !self.keys.contains_key(&(number, (*key).clone()))).collect();
+            return Err(format!("keyspace {number} holds keys that were never written: {strangers:?}"));
+        }
+        if contents.len < known || contents.len > known + hidden {
+            return Err(format!("keyspace {number} counts {} keys, {known} are there and at most {hidden} hidden", contents.len));
+        }
+        Ok(())
+    }
+
+    fn judge_batches(&self, possible: &BTreeMap<&Slot, (Option<usize>, Option<usize>)>) -> Result<(), String> {
+        for (number, slots) in &self.batches {
+            let ranges: Vec<_> = slots.iter().filter_map(|slot| possible.get(slot)).collect();
+            let there = ranges.iter().all(|(_, newest)| *newest >= Some(*number));
+            // A batch that was lost leaves some keys older; others may have been overwritten since.
+            let lost = ranges.iter().all(|(oldest, newest)| *oldest < Some(*number) || *newest > Some(*number));
+            if !there && !lost {
+                return Err(format!("batch {number} is there in part: {ranges:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys that may or may not be there: to be probed.
+    pub fn known_keys(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.keys.keys().filter(|slot| self.keyspaces[slot.0].is_some()).map(|slot| (self.names[slot.0].0.as_str(), slot.1.as_slice()))
+    }
+}
+
+/// Writes that must survive a crash at `position`.
+fn certain_writes(deeds: &[Done], position: usize) -> BTreeSet<usize> {
+    let mut certain = BTreeSet::new();
+    let mut last: BTreeMap<Slot, usize> = BTreeMap::new();
+    for (number, done) in deeds.iter().enumerate().filter(|(_, done)| done.end <= position) {
+        match &done.deed {
+            Deed::Write(effects, durable) => {
+                last.extend(effects.iter().map(|effect| ((effect.keyspace, effect.key.clone()), number)));
+                if *durable {
+                    certain.insert(number);
+                }
+            }
+            Deed::Answer(keyspace, key) => certain.extend(last.get(&(*keyspace, key.clone()))),
+            Deed::Sync => certain.extend(last.values()),
+            _ => {}
+        }
+    }
+    certain
+}
+
+/// The content of a keyspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Its kind.
+    pub kind: Kind,
+    /// Keys and values.
+    pub pairs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Keys it says it has.
+    pub len: usize,
+}
+
+/// The content of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Dump {
+    /// By name.
+    pub keyspaces: BTreeMap<String, Contents>,
+}
+
+impl Dump {
+    /// Reads a store in every way there is and insists that they agree.
+    pub fn read(store: &Store) -> Result<Dump, String> {
+        let mut dump = Dump::default();
+        for info in store.keyspaces() {
+            let keyspace = store.open_keyspace(&info.name).ok_or("a listed keyspace cannot be opened")?;
+            let mut pairs = BTreeMap::new();
+            let mut twice = false;
+            store
+                .for_each(&keyspace, |key, value| {
+                    twice |= pairs.insert(key.to_vec(), value.to_vec()).is_some();
+                    ControlFlow::Continue(())
+                })
+                .map_err(|error| error.to_string())?;
+            if twice {
+                return Err(format!("a key of \"{}\" was visited twice", info.name));
+            }
+            for (key, value) in &pairs {
+                let same = store.get_with(&keyspace, key, |found| found == value.as_slice()).map_err(|error| error.to_string())?;
+                if same != Some(true) {
+                    return Err(format!("a get of {} in \"{}\" does not agree with iteration", brief(key), info.name));
+                }
+            }
+            if info.kind == Kind::Ordered {
+                scans_agree(store, &info.name, &pairs)?;
+            }
+            dump.keyspaces.insert(info.name, Contents { kind: info.kind, pairs, len: keyspace.len() });
+        }
+        Ok(dump)
+    }
+}
+
+fn scans_agree(store: &Store, name: &str, pairs: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), String> {
+    let keyspace = store.open_keyspace(name).ok_or("a listed keyspace cannot be opened")?;
+    for direction in [Direction::Forward, Direction::Backward] {
+        let mut found = Vec::new();
+        let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction };
+        store
+            .scan(&keyspace, &range, |key, value| {
+                found.push((key.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            })
+            .map_err(|error| error.to_string())?;
+        if direction == Direction::Backward {
+            found.reverse();
+        }
+        if !found.iter().map(|(key, value)| (key, value)).eq(pairs.iter()) {
+            return Err(format!("a scan {direction:?} of \"{name}\" does not agree with gets"));
+        }
+    }
+    Ok(())
+}
+
+/// The store's own check, and the accounts to the byte.
+pub fn sound(store: &Store) -> Result<(), String> {
+    let report = store.check().map_err(|error| error.to_string())?;
+    if !report.is_sound() {
+        return Err(format!("check: {:?}", report.problems));
+    }
+    for pool in store.stats().pools {
+        let usage = &pool.usage;
+        if usage.written_bytes != usage.live_bytes + usage.dead_bytes + usage.tombstone_bytes {
+            return Err(format!("node {}: written bytes are not live, dead and tombstone bytes: {usage:?}", pool.node));
+        }
+        if usage.segments != usage.free + usage.open + usage.closed + usage.retiring {
+            return Err(format!("node {}: segments do not add up: {usage:?}", pool.node));
+        }
+    }
+    Ok(())
+}
+
+/// The first bytes of something long.
+pub fn brief(bytes: &[u8]) -> String {
+    let head = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).escape_debug().to_string();
+    format!("\"{head}\"({})", bytes.len())
+}

@@ -1,0 +1,190 @@
+//! Bugs that the explorer must find.
+//!
+//! A forgotten flush or fence is planted by editing the recording: the step is taken out (or swapped with another) before images are made, which is
+//! exactly what the medium would have seen of code that forgets it. Mistakes of recovery are planted in [`crate::reference`]. Every planted bug
+//! has a sound twin: the unedited recording, the reference without mistake.
+
+use crate::explorer::Subject;
+use crate::explorer_script::SEGMENT;
+use crate::images::{Machine, NOTE, Recording, Step};
+use crate::oracle::{Deed, Expectation};
+use crate::reference::{Mistake, recover};
+use hither_pmem::StoreKind;
+use hither_pmem::shadow::{ShadowRng, What};
+
+/// Where the segment table of a pool begins.
+const TABLE: u64 = 139_264;
+/// Where the catalogue begins: its commit word.
+const CATALOGUE: u64 = 4096;
+
+/// Where the segments of the subject's pools begin.
+fn data_of(subject: &Subject) -> u64 {
+    (TABLE + subject.config.max_segments * 128).next_multiple_of(SEGMENT)
+}
+
+/// What the code forgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// An entry's lines behind the first are not flushed.
+    SecondLine,
+    /// The last line of an entry or batch is not flushed, if there are three or more.
+    LastLine,
+    /// There is no fence after the flush of an entry.
+    EntryFence,
+    /// A descriptor's slot is not flushed before its commit word.
+    SlotFlush,
+    /// A descriptor's commit word is stored before its slot.
+    WordBeforeSlot,
+    /// The magic is written before the superblock.
+    MagicFirst,
+    /// A reused segment is not zeroed.
+    Zeroing,
+    /// The catalogue is not flushed.
+    CatalogueFlush,
+    /// A sync of the store does not flush what was written at process level.
+    RelaxedFlush,
+    /// A write on a file is acknowledged without a sync.
+    SyncOfWrite,
+    /// The catalogue on a file is changed without a sync between slot and commit word. (A descriptor would be safe: its slots share a sector with
+    /// the word, and a sector is written as it is at some moment.)
+    SyncOfSlot,
+}
+
+/// Those of media that need flushes.
+pub const FLUSHES: [Forgotten; 9] = [
+    Forgotten::SecondLine,
+    Forgotten::LastLine,
+    Forgotten::EntryFence,
+    Forgotten::SlotFlush,
+    Forgotten::WordBeforeSlot,
+    Forgotten::MagicFirst,
+    Forgotten::Zeroing,
+    Forgotten::CatalogueFlush,
+    Forgotten::RelaxedFlush,
+];
+
+/// Those of files.
+pub const SYNCS: [Forgotten; 2] = [Forgotten::SyncOfWrite, Forgotten::SyncOfSlot];
+
+fn erase(step: &mut Step) {
+    *step = Step { pool: NOTE, what: What::Mark(0) };
+}
+
+/// `subject` as if the code had forgotten something. Steps keep their positions.
+pub fn plant(subject: &Subject, bug: Forgotten) -> Subject {
+    let (mut planted, data) = (subject.clone(), data_of(subject));
+    match bug {
+        Forgotten::WordBeforeSlot => swap_words_and_slots(&mut planted.recording, data),
+        Forgotten::MagicFirst => magic_first(&mut planted.recording),
+        Forgotten::EntryFence => erase_entry_fences(&mut planted.recording, data),
+        Forgotten::RelaxedFlush => within(
+            subject,
+            &mut planted.recording,
+            |deed| matches!(deed, Deed::Sync),
+            |what| matches!(what, What::Flush { off, .. } if *off >= data),
+        ),
+        Forgotten::SyncOfWrite => {
+            within(subject, &mut planted.recording, |deed| matches!(deed, Deed::Write(..)), |what| matches!(what, What::Sync(_)))
+        }
+        Forgotten::SyncOfSlot => erase_catalogue_syncs(&mut planted.recording),
+        _ => planted.recording.steps.iter_mut().for_each(|step| forget(step, bug, data)),
+    }
+    planted
+}
+
+/// Edits one step on its own.
+fn forget(step: &mut Step, bug: Forgotten, data: u64) {
+    match (&mut step.what, bug) {
+        (What::Flush { off, len }, Forgotten::SecondLine) if *off >= data => *len = (*len).min(64 - (*off % 64) as usize),
+        (What::Flush { off, len }, Forgotten::LastLine) if *off >= data && *len > 192 => *len -= 64,
+        (What::Flush { off, len: 56 }, Forgotten::SlotFlush) if (TABLE..data).contains(off) => erase(step),
+        (What::Flush { off, .. }, Forgotten::CatalogueFlush) if (CATALOGUE..TABLE).contains(off) => erase(step),
+        (What::Zeros { off, .. } | What::Store { off, kind: StoreKind::Streaming, .. }, Forgotten::Zeroing) if *off >= data => erase(step),
+        _ => {}
+    }
+}
+
+/// Erases steps of some kind within operations of some kind.
+fn within(subject: &Subject, recording: &mut Recording, deeds: impl Fn(&Deed) -> bool, steps: impl Fn(&What) -> bool) {
+    for done in subject.history.deeds.iter().filter(|done| deeds(&done.deed)) {
+        recording.steps[done.begin..done.end].iter_mut().filter(|step| steps(&step.what)).for_each(erase);
+    }
+}
+
+/// Fences that follow the flush of an entry in the same pool.
+fn erase_entry_fences(recording: &mut Recording, data: u64) {
+    let mut after_entry = vec![false; recording.initial.len()];
+    for step in &mut recording.steps {
+        let Some(after) = after_entry.get_mut(step.pool) else { continue };
+        match step.what {
+            What::Fence if *after => erase(step),
+            What::Flush { off, .. } => *after = off >= data,
+            _ => {}
+        }
+    }
+}
+
+/// Whether a step stores `len` bytes somewhere in `places`.
+fn stores(step: &Step, places: &std::ops::Range<u64>, len: usize) -> bool {
+    matches!(&step.what, What::Store { off, bytes, .. } if places.contains(off) && bytes.len() == len)
+}
+
+/// The commit word of a descriptor takes the place of the slot that it names.
+fn swap_words_and_slots(recording: &mut Recording, data: u64) {
+    let steps = &mut recording.steps;
+    for slot in 0..steps.len() {
+        if stores(&steps[slot], &(TABLE..data), 56) {
+            let pool = steps[slot].pool;
+            let word = (slot + 1..steps.len()).find(|&at| steps[at].pool == pool && stores(&steps[at], &(TABLE..data), 8));
+            if let Some(word) = word {
+                steps.swap(slot, word);
+            }
+        }
+    }
+}
+
+/// The last sync before each store of the catalogue's commit word.
+fn erase_catalogue_syncs(recording: &mut Recording) {
+    let steps = &mut recording.steps;
+    for word in 0..steps.len() {
+        if stores(&steps[word], &(CATALOGUE..CATALOGUE + 8), 8) {
+            let mut syncs = (0..word).rev().filter(|&at| steps[at].pool == steps[word].pool && matches!(steps[at].what, What::Sync(_)));
+            let last: Vec<usize> = syncs.by_ref().take(2).collect();
+            last.into_iter().for_each(|at| erase(&mut steps[at]));
+        }
+    }
+}
+
+/// The magic of the lowest pool takes the place of its superblock.
+fn magic_first(recording: &mut Recording) {
+    let store_at = |step: &Step, wanted: u64| step.pool == 0 && matches!(step.what, What::Store { off, .. } if off == wanted);
+    let superblock =
+        recording.steps.iter().position(|step| matches!(step.what, What::Store { off, .. } if step.pool == 0 && (64..2112).contains(&off)));
+    let magic = recording.steps.iter().position(|step| store_at(step, 0));
+    if let (Some(superblock), Some(magic)) = (superblock, magic) {
+        recording.steps.swap(superblock, magic);
+    }
+}
+
+/// Judges what the reference recovery makes of images of `subject`: `Err` is the number of images to the first wrong answer, and the answer.
+///
+/// # Errors
+/// The detection.
+pub fn hunt(subject: &Subject, mistake: Mistake, budget: usize) -> Result<usize, (usize, String)> {
+    let mut rng = ShadowRng::new(subject.config.seed);
+    let steps = subject.recording.steps.len();
+    let mut points: Vec<usize> = (0..budget.div_ceil(4)).map(|_| subject.born + rng.below(steps - subject.born + 1)).collect();
+    points.sort_unstable();
+    let mut machine = Machine::new(&subject.recording);
+    let mut images = 0;
+    for position in points {
+        machine.advance_to(position);
+        let expectation = Expectation::at(&subject.history, position);
+        for (image, _) in machine.images(4, &mut rng) {
+            images += 1;
+            let judged = recover(&image, subject.config.rules, mistake).and_then(|dump| expectation.judge(&dump));
+            judged.map_err(|what| (images, what))?;
+        }
+    }
+    Ok(images)
+}
