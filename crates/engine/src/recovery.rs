@@ -112,7 +112,8 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], option
         report.entries += found.entries;
         report.bytes += found.bytes;
         report.torn += found.torn;
-        if let Err(damage) = verify_totals(log.pool(segment.node as usize), segment, found) {
+        let pool = log.pool(segment.node as usize);
+        if let Err(damage) = verify_totals(pool, segment, found, pool.was_clean()) {
             if !options.salvage {
                 return Err(damage.into());
             }

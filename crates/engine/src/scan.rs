@@ -15,8 +15,8 @@ use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 
-/// References taken at once: few at first, for short scans.
-const FIRST_GROUP: usize = 32;
+/// References taken at once.
+const FIRST_GROUP: usize = 128;
 const LARGEST_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
 const AHEAD: usize = 24;
@@ -185,7 +185,7 @@ impl Core {
             if let Some(ahead) = refs.get(i + AHEAD) {
                 self.log.prefetch(ahead.0);
             }
-            if range.is_past_end(self.log.key(reference.0)) || self.emit(reference, f)?.is_break() {
+            if self.emit_within(reference, range, f)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -239,14 +239,29 @@ impl Core {
     /// Passes one entry to `f`, unless it has expired.
     #[inline(always)]
     fn emit(&self, reference: Ref, f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
+        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward };
+        self.emit_within(reference, &everything, f)
+    }
+
+    /// Passes one entry to `f`, unless it has expired; breaks if it lies beyond the end of `range`.
+    #[inline(always)]
+    fn emit_within(
+        &self,
+        reference: Ref,
+        range: &ScanRange<'_>,
+        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let (key, value, expiry_ms) = self.log.pair(reference.0);
+        if range.is_past_end(key) {
+            return Ok(ControlFlow::Break(()));
+        }
         if self.committer.reads_check() {
             self.wait_until_durable(reference)?;
         }
-        let entry = self.log.entry(reference.0);
-        if self.is_expired(entry.expiry_ms()) {
+        if self.is_expired(expiry_ms) {
             return Ok(ControlFlow::Continue(()));
         }
-        Ok(f(entry.key, entry.value))
+        Ok(f(key, value))
     }
 
     /// Finds up to `limit` keys whose entries have expired, with their versions.

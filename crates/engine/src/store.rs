@@ -71,8 +71,10 @@ impl Core {
 
     /// Seals and frees segments; see `hither_log`.
     pub fn reclaim(&self, wait: bool) -> Result<usize> {
+        self.committer.ensure_writable()?;
         let make_durable = |version| self.committer.commit(&self.log, version).map_err(as_log_error);
-        Ok(self.log.reclaim(&make_durable, wait)?)
+        // A sync that failed on the way is reported as what it is, not as an error of the log.
+        self.log.reclaim(&make_durable, wait).map_err(|error| self.committer.ensure_writable().err().unwrap_or_else(|| error.into()))
     }
 }
 
@@ -178,12 +180,19 @@ impl Store {
         self.core.reclaim(true)
     }
 
+    /// Deletes keys whose time has come, as maintenance does; for crash tests, which run without it.
+    #[doc(hidden)]
+    pub fn sweep_expired(&self) {
+        self.core.sweep_expired();
+    }
+
     /// Stops background work, makes everything durable and marks the store clean. Also done when the last handle is dropped.
     pub fn close(&self) -> Result<()> {
         let Some(maintenance) = self.maintenance.lock().take() else { return Ok(()) };
         maintenance.stop();
         self.sync()?;
         self.core.persist_clock()?;
+        self.core.log.record_totals()?;
         for node in 0..self.core.log.nodes() {
             self.core.log.pool(node).set_clean(true)?;
         }

@@ -167,6 +167,8 @@ impl Core {
         let _section = epoch::pin_writer();
         keyspace.ensure_usable()?;
         let latch = self.latches.lock(stripe);
+        // Before the place: whoever waits for a locked place may hold a writer slot, so nobody may wait for a slot with a place locked.
+        let mut writer = self.log.writer();
         let (mut located, locked) = index.lock_place(key, &resolver);
         let place = PlaceGuard { index, token: located.token, locked };
         if located.candidate.is_some() {
@@ -185,7 +187,6 @@ impl Core {
             return Ok(Written { version: 0, applied: true, existed: false, observed: latch.last_version() });
         }
 
-        let mut writer = self.log.writer();
         let version = writer.draw_versions(latch.last_version(), 1);
         let parts = Parts {
             op: op_of(change.value, located.candidate),

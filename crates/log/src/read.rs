@@ -44,6 +44,19 @@ impl Log {
         (first & PLAIN_MASK == 0 && !delete).then(|| value.to_le_bytes())
     }
 
+    /// Key, value and expiry (0: none) of an entry that is not a tombstone: for scans.
+    #[inline(always)]
+    pub fn pair(&self, reference: u64) -> (&[u8], &[u8], u64) {
+        let [first] = self.words(reference);
+        if first & PLAIN_MASK == 0 {
+            let at = self.address_of(reference);
+            // SAFETY: a plain entry has its 8-byte key at 16 and its 8-byte value at 24, inside the mapping; neither ever changes.
+            return unsafe { (std::slice::from_raw_parts(at.add(16), 8), std::slice::from_raw_parts(at.add(24), 8), 0) };
+        }
+        let entry = self.entry(reference);
+        (entry.key, entry.value, entry.expiry_ms())
+    }
+
     /// Whether the entry's key is `key`.
     #[inline(always)]
     pub fn key_matches(&self, reference: u64, key: &[u8]) -> bool {

@@ -161,6 +161,22 @@ impl Log {
     }
 }
 
+impl Log {
+    /// At a clean close: writes into the descriptors of half-filled segments how much they hold, so that the next open notices a loss. Call
+    /// when everything is durable and no writer is active.
+    pub fn record_totals(&self) -> Result<()> {
+        let _one_at_a_time = self.reclaim.lock();
+        self.fold_slots(true);
+        for (node, index) in self.select(|segment| segment.state() == SegmentState::Open) {
+            let pool = &self.pools[node];
+            let torn = pool.segments[index as usize].torn.load(Ordering::Relaxed);
+            let flags = if torn { 0 } else { crate::replay::TOTALS_RECORDED };
+            pool.pool.commit_descriptor(index, &Descriptor { flags, ..pool.describe(index, OnMedia::Active) })?;
+        }
+        Ok(())
+    }
+}
+
 impl NodePool {
     pub(crate) fn describe(&self, index: u32, state: OnMedia) -> Descriptor {
         let segment = &self.segments[index as usize];

@@ -11,6 +11,9 @@ use crate::segment::{SegmentState, Tally};
 use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
 use std::sync::atomic::Ordering;
 
+/// Flag of an active segment's descriptor: it counts what the segment held at the last clean close.
+pub const TOTALS_RECORDED: u8 = 1;
+
 /// A segment that holds entries, found at open.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentToScan {
@@ -110,8 +113,8 @@ fn skip_zeros(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Verifies a scan against the descriptor: sealed segments must be whole.
-pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals) -> Result<()> {
+/// Verifies a scan against the descriptor: sealed segments must be whole, and open ones too if the store was closed cleanly (`clean`).
+pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, clean: bool) -> Result<()> {
     let damaged = |what: String| Error::Damaged {
         pool: pool.path().map_or_else(|| format!("of node {}", segment.node), |path| path.display().to_string()),
         segment: segment.index,
@@ -122,7 +125,8 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals) 
     if d.state == OnMedia::Sealed && totals.torn > 0 {
         return Err(damaged(format!("{} places hold neither zeros nor a valid entry", totals.torn)));
     }
-    if d.state != OnMedia::Active && (totals.entries != u64::from(d.entries) || totals.bytes != d.sealed_bytes) {
+    let counted = d.state != OnMedia::Active || (clean && d.flags & TOTALS_RECORDED != 0);
+    if counted && (totals.entries != u64::from(d.entries) || totals.bytes != d.sealed_bytes) {
         return Err(damaged(format!(
             "{} entries of {} bytes were found where {} of {} bytes were sealed",
             totals.entries, totals.bytes, d.entries, d.sealed_bytes
@@ -247,6 +251,7 @@ pub struct CheckedSegment {
 impl Log {
     /// Reads every segment in use again and compares it with its descriptor. Run it without writers.
     pub fn check_segments(&self) -> Result<Vec<CheckedSegment>> {
+        self.fold_slots(false);
         let mut checked = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
             for index in 0..pool.pool.segment_count() {
@@ -257,7 +262,16 @@ impl Log {
                 let descriptor = pool.pool.descriptor(index)?;
                 let totals = scan(&pool.pool, index, &descriptor, |_, _| {});
                 let segment = SegmentToScan { node: node as u32, index, descriptor };
-                let problem = verify_totals(&pool.pool, &segment, &totals).err().map(|error| error.to_string());
+                let counted = (u64::from(state.entries.load(Ordering::Relaxed)), state.written_bytes.load(Ordering::Relaxed));
+                let problem = verify_totals(&pool.pool, &segment, &totals, false).err().map(|error| error.to_string()).or_else(|| {
+                    let found = (totals.entries, totals.bytes);
+                    (counted != found).then(|| {
+                        format!(
+                            "segment {index} of node {node} holds {} entries of {} bytes, but {} of {} bytes were written",
+                            found.0, found.1, counted.0, counted.1
+                        )
+                    })
+                });
                 checked.push(CheckedSegment { entries: totals.entries, bytes: totals.bytes, torn: totals.torn, problem });
             }
         }
