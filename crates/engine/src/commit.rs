@@ -4,16 +4,23 @@
 //! written durable (files: one data sync per pool; persistent memory: flush the remembered ranges and fence), and publishes S as the durable
 //! version. Whoever waits for a version waits until the durable version reaches it; one of the waiters leads, the others' writes ride along.
 //!
+//! A leader that was woken together with others waits a moment for them to write again, or the group would fall apart into halves that
+//! take turns: until as many wait as last time, at most [`GATHER`].
+//!
 //! A failed sync poisons the store (decision 22): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
 //! the store turns read-only.
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use hither_log::Log;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a leader waits for the group of last time: below the time of a sync on any device that needs one.
+const GATHER: Duration = Duration::from_micros(100);
 
 /// Called once the write is durable or will not be.
 pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
@@ -36,6 +43,10 @@ pub(crate) struct Committer {
 #[derive(Default)]
 struct State {
     leading: bool,
+    /// Threads inside `commit`, the leader included.
+    waiting: usize,
+    /// How many there were when the last commit began.
+    last_group: usize,
     error: Option<String>,
     callbacks: BTreeMap<u64, Vec<Callback>>,
 }
@@ -86,7 +97,17 @@ impl Committer {
 
     /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
     pub fn commit(&self, log: &Log, version: u64) -> Result<()> {
+        if self.durable() >= version {
+            return Ok(());
+        }
         let mut state = self.state.lock();
+        state.waiting += 1;
+        let outcome = self.commit_locked(log, version, &mut state);
+        state.waiting -= 1;
+        outcome
+    }
+
+    fn commit_locked(&self, log: &Log, version: u64, state: &mut MutexGuard<'_, State>) -> Result<()> {
         loop {
             if let Some(error) = &state.error {
                 return Err(Error::ReadOnly(error.clone()));
@@ -95,23 +116,31 @@ impl Committer {
                 return Ok(());
             }
             if state.leading {
-                self.changed.wait(&mut state);
+                self.changed.wait(state);
                 continue;
             }
             state.leading = true;
-            drop(state);
-            let outcome = self.lead(log);
-            state = self.state.lock();
+            Self::gather(state);
+            let outcome = MutexGuard::unlocked(state, || self.lead(log));
             state.leading = false;
-            let ready = self.conclude(&mut state, outcome);
+            let ready = self.conclude(state, outcome);
             self.changed.notify_all();
             if !ready.is_empty() {
                 let error = state.error.clone();
-                drop(state);
-                run_callbacks(ready, error);
-                state = self.state.lock();
+                MutexGuard::unlocked(state, || run_callbacks(ready, error));
             }
         }
+    }
+
+    /// Waits until as many threads wait as last time, or the time is up.
+    fn gather(state: &mut MutexGuard<'_, State>) {
+        if state.last_group > 1 {
+            let end = Instant::now() + GATHER;
+            while state.waiting < state.last_group && Instant::now() < end {
+                MutexGuard::unlocked(state, std::thread::yield_now);
+            }
+        }
+        state.last_group = state.waiting;
     }
 
     fn lead(&self, log: &Log) -> Result<u64> {

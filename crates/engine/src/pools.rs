@@ -5,7 +5,7 @@
 //! then its creation may start over.
 
 use crate::error::{Error, Result};
-use crate::options::{MediumChoice, Options};
+use crate::options::{Durability, MediumChoice, Options};
 use hither_log::LogOptions;
 use hither_pmem::{CreateOptions, OpenOptions, Pool};
 use hither_topology::{Meter, Topology};
@@ -48,7 +48,8 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let shards = if options.shards == 0 { derived } else { u64::from(options.shards) };
     LogOptions {
         shards: 1 << shards.ilog2(),
-        slots_per_node: if one_tail { 1 } else { (2 * cores).clamp(8, 64) + 1 },
+        // One tail dirties the fewest pages per sync; where writes do not wait for syncs, threads get tails of their own.
+        slots_per_node: if one_tail && options.durability == Durability::Sync { 1 } else { (2 * cores).clamp(8, 64) + 1 },
         chunk_bytes: 0,
         topology: opened.topology.clone(),
     }
