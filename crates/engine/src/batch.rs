@@ -85,14 +85,7 @@ impl Batch {
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
-        Operation {
-            keyspace: number as u32,
-            key_at,
-            key_len: key.len() as u32,
-            value_len: value.len() as u32,
-            delete: false,
-            expiry_ms: 0,
-        }
+        Operation { keyspace: number as u32, key_at, key_len: key.len() as u32, value_len: value.len() as u32, delete: false, expiry_ms: 0 }
     }
 
     fn key(&self, operation: &Operation) -> &[u8] {

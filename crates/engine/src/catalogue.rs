@@ -10,7 +10,7 @@ use crate::keyspace::{KeyspaceInfo, Kind};
 const FIRST_ID: u32 = 1;
 const MAX_NAME_BYTES: usize = 64;
 /// What fits the pool's catalogue area whatever the names are.
-const MAX_KEYSPACES: usize = (hither_pmem::CATALOGUE_MAX_BYTES as usize - 8) / (6 + MAX_NAME_BYTES);
+const MAX_KEYSPACES: usize = (hither_pmem::CATALOGUE_MAX_BYTES - 8) / (6 + MAX_NAME_BYTES);
 
 /// The decoded catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,9 @@ impl Catalogue {
 
     pub fn decode(bytes: &[u8]) -> Result<Catalogue> {
         Self::parse(bytes).ok_or_else(|| {
-            Error::Damaged("the catalogue of keyspaces cannot be read although its checksum is right; use the version of hither that wrote it".into())
+            Error::Damaged(
+                "the catalogue of keyspaces cannot be read although its checksum is right; use the version of hither that wrote it".into(),
+            )
         })
     }
 
@@ -120,7 +122,7 @@ mod tests {
             catalogue.add(&format!("{i:064}"), Kind::Hash).unwrap();
         }
         assert!(matches!(catalogue.add("one more", Kind::Hash), Err(Error::TooManyKeyspaces(_))));
-        assert!(catalogue.encode().len() <= hither_pmem::CATALOGUE_MAX_BYTES as usize);
+        assert!(catalogue.encode().len() <= hither_pmem::CATALOGUE_MAX_BYTES);
     }
 
     #[test]

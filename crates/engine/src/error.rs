@@ -73,7 +73,9 @@ pub enum Error {
     #[error("{0}")]
     Io(String),
     /// A sync failed earlier: the store is read-only until it is opened again.
-    #[error("the store is read-only since a sync failed ({0}); writes that were not acknowledged may be lost; close the store, check the device, and open it again: recovery reads what really reached the medium")]
+    #[error(
+        "the store is read-only since a sync failed ({0}); writes that were not acknowledged may be lost; close the store, check the device, and open it again: recovery reads what really reached the medium"
+    )]
     ReadOnly(String),
     /// The options contradict each other or the store.
     #[error("{0}")]

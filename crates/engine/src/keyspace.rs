@@ -1,9 +1,9 @@
 //! Keyspaces: named maps inside a store, each with an index of its own.
 
 use crate::error::{Error, Result};
+use hither_index::Index;
 use hither_index::btree::BTreeIndex;
 use hither_index::hash::HashIndex;
-use hither_index::Index;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -114,7 +114,8 @@ fn run_maintenance(core: &Core, stop: &Stop) {
 impl Core {
     /// Deletes keys whose time has come: an expired entry retires like a tombstone (decision 8).
     pub fn sweep_expired(&self) {
-        let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.has_expiry.load(Ordering::Relaxed)).cloned().collect();
+        let keyspaces: Vec<_> =
+            self.keyspaces.read().values().filter(|keyspace| keyspace.has_expiry.load(Ordering::Relaxed)).cloned().collect();
         if keyspaces.is_empty() {
             return;
         }

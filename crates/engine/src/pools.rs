@@ -62,8 +62,9 @@ fn pool_path(options: &Options, node: u32) -> Option<PathBuf> {
 }
 
 fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>>) -> Result<Vec<Pool>> {
-    let first = pool_path(options, 0)
-        .ok_or_else(|| Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into()))?;
+    let first = pool_path(options, 0).ok_or_else(|| {
+        Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into())
+    })?;
     if !first.exists() {
         if let Some((node, path)) = (1..16).filter_map(|node| Some((node, pool_path(options, node)?))).find(|(_, path)| path.exists()) {
             return Err(Error::Config(format!(
@@ -83,7 +84,8 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
     let mut pools = vec![first_pool];
     for (node, uuid) in superblock.members.iter().enumerate().skip(1) {
         let node = node as u32;
-        let path = pool_path(options, node).ok_or_else(|| Error::MissingPool { node, path: PathBuf::from(format!("node{node}.hither")) })?;
+        let path =
+            pool_path(options, node).ok_or_else(|| Error::MissingPool { node, path: PathBuf::from(format!("node{node}.hither")) })?;
         if !path.exists() {
             return Err(Error::MissingPool { node, path });
         }
@@ -134,7 +136,11 @@ fn create(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>
     let mut pools = Vec::new();
     for node in 0..nodes {
         let create = CreateOptions {
-            segment_bytes: if options.segment_bytes == 0 { hither_pmem::default_segment_bytes(per_node(max)) } else { options.segment_bytes },
+            segment_bytes: if options.segment_bytes == 0 {
+                hither_pmem::default_segment_bytes(per_node(max))
+            } else {
+                options.segment_bytes
+            },
             max_bytes: per_node(max),
             overwrite_unborn: files == Some(true),
             medium: options.medium,
@@ -161,13 +167,16 @@ fn in_memory_medium(choice: MediumChoice) -> MediumChoice {
 }
 
 fn create_file(options: &Options, node: u32, create: &CreateOptions) -> Result<Pool> {
-    let path = pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; add node{node}=DIR")))?;
+    let path =
+        pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; add node{node}=DIR")))?;
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(|error| Error::Io(format!("cannot create the directory {}: {error}", dir.display())))?;
     }
     match Pool::create(&path, create) {
         // Left over from a creation that never finished.
-        Err(hither_pmem::Error::HalfCreated { .. }) => Ok(Pool::create(&path, &CreateOptions { overwrite_unborn: true, ..create.clone() })?),
+        Err(hither_pmem::Error::HalfCreated { .. }) => {
+            Ok(Pool::create(&path, &CreateOptions { overwrite_unborn: true, ..create.clone() })?)
+        }
         outcome => Ok(outcome?),
     }
 }

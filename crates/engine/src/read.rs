@@ -60,7 +60,12 @@ impl Store {
     }
 
     /// Looks up many keys with overlapping cache misses; calls `f(i, value)` for each in order. `f` runs under an epoch pin.
-    pub fn multi_get_with<K: AsRef<[u8]>>(&self, keyspace: &KeyspaceHandle, keys: &[K], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+    pub fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &KeyspaceHandle,
+        keys: &[K],
+        mut f: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
         let core = &*self.core;
         let mut group = [Key { bytes: &[], hash: 0 }; GROUP];
         let mut found = [Ref::NONE; GROUP];

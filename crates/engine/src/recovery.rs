@@ -254,7 +254,9 @@ impl Recovery<'_> {
             }
             self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
         }
-        index.install(located.token, key, old, found.reference, &resolver).expect("the latch is held, so the reference read is still there");
+        index
+            .install(located.token, key, old, found.reference, &resolver)
+            .expect("the latch is held, so the reference read is still there");
     }
 
     /// Installs batches that are whole and marks the members of the others dead on media, so that no later recovery takes them for

@@ -177,7 +177,12 @@ impl Core {
         }
     }
 
-    fn visit_group(&self, refs: &[Ref], range: &ScanRange<'_>, f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
+    fn visit_group(
+        &self,
+        refs: &[Ref],
+        range: &ScanRange<'_>,
+        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
         for reference in refs.iter().take(AHEAD) {
             self.log.prefetch(reference.0);
         }
@@ -219,7 +224,8 @@ impl Core {
         let stretch = ScanRange { from, to, direction: range.direction };
         let saved = if stretch.is_empty() { Vec::new() } else { snapshot.saved_between(keyspace, (from, to)) };
         // Keys in order; a saved entry hides the index's one of the same key, which is newer.
-        let mut merged: Vec<(&[u8], Option<Ref>)> = refs.iter().map(|&r| (self.log.key(r.0), snapshot.shown(keyspace, self.log.key(r.0), r))).collect();
+        let mut merged: Vec<(&[u8], Option<Ref>)> =
+            refs.iter().map(|&r| (self.log.key(r.0), snapshot.shown(keyspace, self.log.key(r.0), r))).collect();
         merged.extend(saved.iter().map(|(key, reference)| (&**key, Some(*reference))));
         merged.sort_by(|(a, _), (b, _)| if backward { b.cmp(a) } else { a.cmp(b) });
         merged.dedup_by(|(b, _), (a, _)| a == b);

@@ -172,7 +172,11 @@ impl Snapshot {
     }
 
     /// Keys saved in the side table between two bounds, in order, with their references: what the index may no longer hold.
-    pub(crate) fn saved_between(&self, keyspace: &Keyspace, range: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>)) -> Vec<(Box<[u8]>, Ref)> {
+    pub(crate) fn saved_between(
+        &self,
+        keyspace: &Keyspace,
+        range: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>),
+    ) -> Vec<(Box<[u8]>, Ref)> {
         let saved = self.state.saved.lock();
         let Some(keys) = saved.get(&keyspace.info.id) else { return Vec::new() };
         keys.range::<[u8], _>(range).map(|(key, retained)| (key.clone(), retained.reference)).collect()

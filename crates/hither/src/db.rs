@@ -42,9 +42,7 @@ impl Db {
         }
         match self.create_keyspace(name, KeyspaceOptions::ordered()) {
             // Another thread was faster.
-            Err(Error::KeyspaceExists(_)) => {
-                self.open_keyspace(name)?.ok_or_else(|| Error::KeyspaceDropped(name.to_owned()))
-            }
+            Err(Error::KeyspaceExists(_)) => self.open_keyspace(name)?.ok_or_else(|| Error::KeyspaceDropped(name.to_owned())),
             outcome => outcome,
         }
     }

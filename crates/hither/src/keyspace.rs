@@ -1,7 +1,9 @@
 //! A keyspace: a named map of byte strings.
 
 use crate::iter::{Iter, Source};
-use hither_engine::{Condition, Direction, Error, KeyspaceHandle, KeyspaceInfo, Kind, Result, ScanRange, Store, Ticket, ValueGuard, WriteOptions};
+use hither_engine::{
+    Condition, Direction, Error, KeyspaceHandle, KeyspaceInfo, Kind, Result, ScanRange, Store, Ticket, ValueGuard, WriteOptions,
+};
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 

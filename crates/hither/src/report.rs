@@ -152,12 +152,7 @@ impl From<&hither_engine::Stats> for Stats {
 
 impl From<&hither_engine::KeyspaceStats> for KeyspaceStats {
     fn from(keyspace: &hither_engine::KeyspaceStats) -> KeyspaceStats {
-        KeyspaceStats {
-            name: keyspace.name.clone(),
-            kind: keyspace.kind.name(),
-            keys: keyspace.keys,
-            index_bytes: keyspace.index_bytes,
-        }
+        KeyspaceStats { name: keyspace.name.clone(), kind: keyspace.kind.name(), keys: keyspace.keys, index_bytes: keyspace.index_bytes }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The public interface, operation by operation, on each medium that a test can have.
 
-use hither::{Db, Durability, Error, Kind, KeyspaceOptions, MediumChoice, WriteOptions};
+use hither::{Db, Durability, Error, KeyspaceOptions, Kind, MediumChoice, WriteOptions};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -227,10 +227,14 @@ fn everything_is_back_after_reopen() {
             let db = open(4);
             let ks = create(&db, kind);
             for i in 0..3000u32 {
-                ks.put_with(&i.to_be_bytes(), &i.to_le_bytes(), &WriteOptions::new().durability(Durability::Process)).unwrap().wait().unwrap();
+                ks.put_with(&i.to_be_bytes(), &i.to_le_bytes(), &WriteOptions::new().durability(Durability::Process))
+                    .unwrap()
+                    .wait()
+                    .unwrap();
             }
             for i in (0..3000u32).step_by(3) {
-                ks.delete_with(&i.to_be_bytes(), &WriteOptions::new().durability(Durability::Process)).unwrap();
+                let (existed, _) = ks.delete_with(&i.to_be_bytes(), &WriteOptions::new().durability(Durability::Process)).unwrap();
+                assert!(existed);
             }
             db.close().unwrap();
         }

@@ -131,17 +131,8 @@ pub struct Parts<'a> {
 
 impl Parts<'static> {
     /// An insert of nothing: a base for struct updates.
-    pub const EMPTY: Parts<'static> = Parts {
-        op: Op::Insert,
-        key: &[],
-        value: &[],
-        version: 0,
-        parent: 0,
-        parent_generation: 0,
-        keyspace: 0,
-        expiry_ms: 0,
-        batch: None,
-    };
+    pub const EMPTY: Parts<'static> =
+        Parts { op: Op::Insert, key: &[], value: &[], version: 0, parent: 0, parent_generation: 0, keyspace: 0, expiry_ms: 0, batch: None };
 }
 
 /// Whether `version` can be expressed in a segment with this base.
@@ -265,9 +256,8 @@ impl Parts<'_> {
     }
 
     fn push_ext(&self, mask: u8, head: &mut Head) {
-        let batch = self.batch.map_or(0, |tag| {
-            u64::from(tag.size) << ext::BATCH_SIZE_SHIFT | u64::from(tag.index) << ext::BATCH_INDEX_SHIFT
-        });
+        let batch =
+            self.batch.map_or(0, |tag| u64::from(tag.size) << ext::BATCH_SIZE_SHIFT | u64::from(tag.index) << ext::BATCH_INDEX_SHIFT);
         head.push(u64::from(mask) | batch);
         if mask & ext::KEYSPACE != 0 {
             head.push(u64::from(self.keyspace));
@@ -438,7 +428,7 @@ impl<'a> EntryView<'a> {
     #[inline(always)]
     pub fn batch(&self) -> Option<BatchTag> {
         let size = (self.ext >> ext::BATCH_SIZE_SHIFT & ext::BATCH_MASK) as u32;
-        (size != 0).then(|| BatchTag { size, index: (self.ext >> ext::BATCH_INDEX_SHIFT & ext::BATCH_MASK) as u32 })
+        (size != 0).then_some(BatchTag { size, index: (self.ext >> ext::BATCH_INDEX_SHIFT & ext::BATCH_MASK) as u32 })
     }
 
     /// The first header word with the DEAD mark set: what a collector stores to mark the entry.

@@ -130,7 +130,11 @@ impl Log {
         }
         Log {
             bases,
-            pools: pools.into_iter().enumerate().map(|(node, pool)| NodePool::new(node as u32, pool, shards, options.chunk_bytes)).collect(),
+            pools: pools
+                .into_iter()
+                .enumerate()
+                .map(|(node, pool)| NodePool::new(node as u32, pool, shards, options.chunk_bytes))
+                .collect(),
             slots,
             slots_per_node: options.slots_per_node,
             shard_mask: shards as u64 - 1,
@@ -242,7 +246,7 @@ impl NodePool {
             chunk_bytes,
             segments: zeroed_segments(max),
             active: (0..shards).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
-            alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() as u32 }),
+            alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
             pool,
         }
@@ -359,8 +363,7 @@ impl NodePool {
     /// Opens a run of segments for one large entry.
     pub fn open_run(&self, log: &Log, size: u64, keyspace: u32, shard: u32) -> Result<Chunk> {
         let run_len = size.div_ceil(self.segment_bytes()) as u32;
-        let dummy =
-            Parts { keyspace, version: log.clock.upper_bound(), ..Parts::EMPTY };
+        let dummy = Parts { keyspace, version: log.clock.upper_bound(), ..Parts::EMPTY };
         let index = self.open_segments(log, run_len, &dummy, shard)?;
         let segment = &self.segments[index as usize];
         segment.open_chunks.fetch_add(1, Ordering::Relaxed);
@@ -497,7 +500,8 @@ impl Log {
         for pool in &self.pools {
             limit += u64::from(pool.pool.max_segments()) * pool.segment_bytes();
             // The caller may hold the allocator's lock: count states instead of asking it.
-            let free = pool.segments[..pool.pool.segment_count() as usize].iter().filter(|s| s.state() == SegmentState::Free).count() as u64;
+            let free =
+                pool.segments[..pool.pool.segment_count() as usize].iter().filter(|s| s.state() == SegmentState::Free).count() as u64;
             used += (u64::from(pool.pool.segment_count()) - free) * pool.segment_bytes();
         }
         Error::Full { used, limit }

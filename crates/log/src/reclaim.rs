@@ -28,9 +28,9 @@ impl Log {
 
     /// Whether some dead segment waits for its readers.
     pub fn has_retiring(&self) -> bool {
-        self.pools.iter().any(|pool| {
-            pool.segments[..pool.pool.segment_count() as usize].iter().any(|segment| segment.state() == SegmentState::Retiring)
-        })
+        self.pools
+            .iter()
+            .any(|pool| pool.segments[..pool.pool.segment_count() as usize].iter().any(|segment| segment.state() == SegmentState::Retiring))
     }
 
     /// Seals full segments and frees dead ones; returns how many became free. Blocks for readers only if `wait`.
@@ -95,7 +95,9 @@ impl Log {
 
     fn retire_dead(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let dead: Vec<_> = self
-            .select(|segment| segment.state() == SegmentState::Sealed && segment.run_len.load(Ordering::Relaxed) > 0 && segment.live_bytes() == 0)
+            .select(|segment| {
+                segment.state() == SegmentState::Sealed && segment.run_len.load(Ordering::Relaxed) > 0 && segment.live_bytes() == 0
+            })
             .into_iter()
             .filter(|&(node, index)| self.tombstones_unneeded(node, index))
             .collect();

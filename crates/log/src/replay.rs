@@ -140,7 +140,7 @@ impl Log {
     pub fn load_tables(&self) -> Result<Vec<SegmentToScan>> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
-            let count = pool.pool.segment_count() as u32;
+            let count = pool.pool.segment_count();
             let mut index = 0;
             while index < count {
                 let descriptor = pool.pool.descriptor(index)?;

@@ -335,4 +335,3 @@ impl Writer<'_> {
         pool.segments[pool.segment_index(at.offset)].generation.load(Ordering::Relaxed) as u8
     }
 }
-

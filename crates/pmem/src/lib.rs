@@ -12,6 +12,8 @@
 mod arch;
 mod error;
 mod failpoint;
+#[doc(hidden)]
+pub mod format_tables;
 mod layout;
 mod lock;
 mod mapping;

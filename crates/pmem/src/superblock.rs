@@ -48,6 +48,30 @@ const OPEN_COUNT: usize = RESERVED_1 + 4;
 /// Bytes of the record that have a meaning; the rest of the slot is zero.
 pub(crate) const USED_BYTES: usize = OPEN_COUNT + 8;
 
+/// Name, offset and length of each field, for the test of `docs/format.md`.
+pub const FIELDS: [(&str, u64, u64); 20] = [
+    ("version", VERSION as u64, 4),
+    ("reserved_0", RESERVED_0 as u64, 4),
+    ("compat", COMPAT as u64, 8),
+    ("ro_compat", RO_COMPAT as u64, 8),
+    ("incompat", INCOMPAT as u64, 8),
+    ("store_uuid", STORE_UUID as u64, 16),
+    ("pool_uuid", POOL_UUID as u64, 16),
+    ("node", NODE as u64, 4),
+    ("member_count", MEMBER_COUNT as u64, 4),
+    ("members", MEMBERS as u64, MAX_MEMBERS as u64 * 16),
+    ("segment_bytes", SEGMENT_BYTES as u64, 8),
+    ("table_offset", TABLE_OFFSET as u64, 8),
+    ("catalogue_offset", CATALOGUE_OFFSET as u64, 8),
+    ("data_offset", DATA_OFFSET as u64, 8),
+    ("segment_count", SEGMENT_COUNT as u64, 8),
+    ("max_segments", MAX_SEGMENTS as u64, 8),
+    ("created_ms", CREATED_MS as u64, 8),
+    ("clean", CLEAN as u64, 4),
+    ("reserved_1", RESERVED_1 as u64, 4),
+    ("open_count", OPEN_COUNT as u64, 8),
+];
+
 const _: () = {
     assert!(POOL_UUID == 48);
     assert!(NODE == 64 && MEMBERS == 72 && SEGMENT_BYTES == 328);

@@ -64,6 +64,21 @@ const STATE: usize = SHARD + 2;
 const FLAGS: usize = STATE + 1;
 const RESERVED: usize = FLAGS + 1;
 
+/// Name, offset and length of each field of a slot, for the test of `docs/format.md`.
+pub const FIELDS: [(&str, u64, u64); 11] = [
+    ("generation", GENERATION as u64, 8),
+    ("base_version", BASE_VERSION as u64, 8),
+    ("owner_epoch", OWNER_EPOCH as u64, 8),
+    ("sealed_bytes", SEALED_BYTES as u64, 8),
+    ("keyspace", KEYSPACE as u64, 4),
+    ("run_len", RUN_LEN as u64, 4),
+    ("entries", ENTRIES as u64, 4),
+    ("shard", SHARD as u64, 2),
+    ("state", STATE as u64, 1),
+    ("flags", FLAGS as u64, 1),
+    ("reserved", RESERVED as u64, 8),
+];
+
 const _: () = {
     assert!(KEYSPACE == 32 && ENTRIES == 40 && SHARD == 44 && STATE == 46 && FLAGS == 47 && RESERVED == 48);
     assert!(RESERVED + 8 == DESCRIPTOR_SLOT_BYTES as usize);

@@ -2,7 +2,7 @@
 //!
 //! # Structure
 //!
-//! A *layer* is a B+-tree over one slice of the key (see [`slice`]). Layer 0 covers the first eight bytes. A slot of a leaf holds the
+//! A *layer* is a B+-tree over one slice of the key (see `slice`). Layer 0 covers the first eight bytes. A slot of a leaf holds the
 //! reference of a key that ends in this slice, or of the only key that goes on behind it (its rest is not stored: the
 //! [`Resolver`] knows it), or the next layer, if there are two such keys or more. Keys of eight bytes live in layer 0
 //! alone and are verified by their slot without a look at the log.
@@ -12,13 +12,13 @@
 //!
 //! # Thread safety
 //!
-//! Optimistic lock coupling ([`version`]). Lookups and scans store nothing and take no lock; they wait only while a writer is inside the
+//! Optimistic lock coupling (`version`). Lookups and scans store nothing and take no lock; they wait only while a writer is inside the
 //! short section of a node that they read, and start again if it changed. Writers lock the nodes that they change, at the
 //! versions at which they read them; they never wait for a second lock.
 //!
 //! # Invariants
 //!
-//! N1–N2 in [`node`], L1–L4 in [`leaf`], I1–I2 in [`inner`], and:
+//! N1–N2 in `node`, L1–L4 in `leaf`, I1–I2 in `inner`, and:
 //!
 //! * T1. Every layer but the first has at least one key; the root of an inner level has at least two children.
 //! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the leaf above for others.

@@ -74,7 +74,7 @@ proptest! {
         };
         let mut bytes = image(&parts, &PLACE);
         prop_assert!(bytes.len() as u64 <= parts.max_size().max(MIN_BYTES));
-        prop_assert!(bytes.len() as u64 >= MIN_BYTES && bytes.len() % 8 == 0);
+        prop_assert!(bytes.len() as u64 >= MIN_BYTES && bytes.len().is_multiple_of(8));
         bytes.extend_from_slice(&[0xaa; 16]);
         let view = EntryView::verify(&bytes, PLACE.generation, PLACE.offset).unwrap();
         prop_assert_eq!(view.key, &key[..]);

@@ -92,9 +92,7 @@ impl Domain {
 
     /// Appends a chunk at `link`, or returns the one that another thread appended first.
     fn append_chunk(link: &AtomicPtr<Chunk>, base: usize) -> *mut Chunk {
-        let slots = std::array::from_fn(|i| {
-            Padded(Slot { state: AtomicU64::new(0), taken: AtomicBool::new(false), number: base + i })
-        });
+        let slots = std::array::from_fn(|i| Padded(Slot { state: AtomicU64::new(0), taken: AtomicBool::new(false), number: base + i }));
         let fresh = Box::into_raw(Box::new(Chunk { slots, next: AtomicPtr::new(std::ptr::null_mut()) }));
         match link.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
@@ -110,7 +108,8 @@ impl Domain {
     #[inline(always)]
     pub fn announce(&self, slot: &Slot, writer: bool) {
         let epoch = self.epoch.load(Ordering::Relaxed);
-        slot.state.store(epoch << EPOCH_SHIFT | u64::from(writer) * WRITER | ACTIVE, Ordering::Relaxed);
+        let flags = if writer { WRITER | ACTIVE } else { ACTIVE };
+        slot.state.store((epoch << EPOCH_SHIFT) | flags, Ordering::Relaxed);
         self.light_barrier();
     }
 
@@ -197,7 +196,8 @@ impl Domain {
     fn detect_barrier(&self) {
         #[cfg(not(loom))]
         if self.barrier.load(Ordering::Relaxed) == BARRIER_UNKNOWN {
-            let found = if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+            let found = if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+            {
                 BARRIER_ASYMMETRIC
             } else {
                 BARRIER_FULL

@@ -61,3 +61,18 @@ caught!(a_sibling_published_before_it_is_linked, UnlinkedSibling, concurrent::ge
 caught!(a_root_split_in_steps, TornRoot, concurrent::roots_grow_and_shrink);
 caught!(a_leaf_unlinked_in_steps, LateUnlink, concurrent::leaves_empty_and_fill);
 caught!(a_descent_without_coupling, Uncoupled, concurrent::gets_see_what_stays);
+
+/// For nights: `cargo test -p hither-index --release -- --ignored soak`.
+#[test]
+#[ignore = "takes minutes"]
+fn soak() {
+    let make = BTree::<Paused>::new;
+    for round in 0..60 {
+        concurrent::scans_see_what_stays(make, round);
+        concurrent::gets_see_what_stays(make, round);
+        concurrent::leaves_empty_and_fill(make, round);
+        concurrent::layers_come_and_go(make, round);
+        concurrent::roots_grow_and_shrink(make, round);
+        concurrent::installs_exclude(make, round);
+    }
+}
