@@ -174,8 +174,8 @@ impl Core {
         for member in &members {
             with_index!(member.keyspace, index => index.prefetch_for_write(member.key));
         }
-        self.committer.ensure_writable()?;
         let _section = epoch::pin_writer();
+        self.committer.ensure_writable()?;
         batch.keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())?;
         // Ascending order: two batches cannot wait for each other.
         let latches: Vec<_> = stripes.iter().map(|&stripe| self.latches.lock(stripe)).collect();

@@ -28,7 +28,8 @@ pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 /// Shared durability state.
 pub(crate) struct Committer {
     durable: AtomicU64,
-    poisoned: AtomicBool,
+    /// Writes are refused: a sync failed, or the store was closed.
+    refusing: AtomicBool,
     /// A read must check that what it found is durable.
     reads_check: AtomicBool,
     state: Mutex<State>,
@@ -55,7 +56,7 @@ impl Committer {
     pub fn new(durable: u64, level: Durability, needs_sync: bool) -> Committer {
         Committer {
             durable: AtomicU64::new(durable),
-            poisoned: AtomicBool::new(false),
+            refusing: AtomicBool::new(false),
             reads_check: AtomicBool::new(needs_sync && level == Durability::Sync),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
@@ -84,15 +85,25 @@ impl Committer {
         }
     }
 
-    /// Refuses if an earlier sync failed.
+    /// Refuses if an earlier sync failed or the store was closed. Call inside a writer section.
     #[inline(always)]
     pub fn ensure_writable(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Relaxed) { Err(self.poison_error()) } else { Ok(()) }
+        if self.refusing.load(Ordering::Relaxed) { Err(self.refusal()) } else { Ok(()) }
     }
 
     #[cold]
-    fn poison_error(&self) -> Error {
-        Error::ReadOnly(self.state.lock().error.clone().unwrap_or_default())
+    fn refusal(&self) -> Error {
+        self.state.lock().error.clone().map_or(Error::Closed, Error::ReadOnly)
+    }
+
+    /// The error of a failed sync, if there was one.
+    pub fn failure(&self) -> Result<()> {
+        self.state.lock().error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)))
+    }
+
+    /// Refuses writes from now on; false if they were refused already.
+    pub fn refuse_writes(&self) -> bool {
+        !self.refusing.swap(true, Ordering::SeqCst)
     }
 
     /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
@@ -161,7 +172,7 @@ impl Committer {
                 std::mem::replace(&mut state.callbacks, later).into_values().flatten().collect()
             }
             Err(error) => {
-                self.poisoned.store(true, Ordering::SeqCst);
+                self.refusing.store(true, Ordering::SeqCst);
                 state.error = Some(error.to_string());
                 std::mem::take(&mut state.callbacks).into_values().flatten().collect()
             }

@@ -77,6 +77,9 @@ pub enum Error {
         "the store is read-only since a sync failed ({0}); writes that were not acknowledged may be lost; close the store, check the device, and open it again: recovery reads what really reached the medium"
     )]
     ReadOnly(String),
+    /// The store was closed.
+    #[error("the store was closed and takes no more writes; open it again")]
+    Closed,
     /// The options contradict each other or the store.
     #[error("{0}")]
     Config(String),
@@ -148,7 +151,7 @@ impl Error {
             Error::Locked(_) => ErrorKind::Locked,
             Error::DiskFull(_) => ErrorKind::DiskFull,
             Error::Io(_) => ErrorKind::Io,
-            Error::ReadOnly(_) => ErrorKind::ReadOnly,
+            Error::ReadOnly(_) | Error::Closed => ErrorKind::ReadOnly,
             Error::PreconditionFailed { .. } => ErrorKind::Conflict,
             _ => ErrorKind::Invalid,
         }

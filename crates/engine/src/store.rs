@@ -138,6 +138,7 @@ impl Store {
 
     /// Creates a keyspace; durable at return.
     pub fn create_keyspace(&self, name: &str, kind: Kind) -> Result<KeyspaceHandle> {
+        self.core.committer.ensure_writable()?;
         let mut catalogue = self.core.catalogue.lock();
         let mut changed = catalogue.clone();
         let info = changed.add(name, kind)?;
@@ -150,6 +151,7 @@ impl Store {
 
     /// Drops a keyspace with all its keys; durable at return. False if there is none of this name. O(keys) for the accounting.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
+        self.core.committer.ensure_writable()?;
         let dropped = {
             let mut catalogue = self.core.catalogue.lock();
             let mut changed = catalogue.clone();
@@ -186,10 +188,17 @@ impl Store {
         self.core.sweep_expired();
     }
 
-    /// Stops background work, makes everything durable and marks the store clean. Also done when the last handle is dropped.
+    /// Refuses further writes, stops background work, makes everything durable and marks the store clean. Also done when the last handle is
+    /// dropped. Reads go on.
     pub fn close(&self) -> Result<()> {
-        let Some(maintenance) = self.maintenance.lock().take() else { return Ok(()) };
-        maintenance.stop();
+        let first = self.core.committer.refuse_writes();
+        if let Some(maintenance) = self.maintenance.lock().take() {
+            maintenance.stop();
+        }
+        if !first {
+            return self.core.committer.failure();
+        }
+        // Waits for writers under way, too: whoever begins later is refused.
         self.sync()?;
         self.core.persist_clock()?;
         self.core.log.record_totals()?;

@@ -163,8 +163,8 @@ impl Core {
         let stripe = self.latches.stripe_of(key.hash);
         index.prefetch_for_write(key);
         self.latches.prefetch(stripe);
-        self.committer.ensure_writable()?;
         let _section = epoch::pin_writer();
+        self.committer.ensure_writable()?;
         keyspace.ensure_usable()?;
         let latch = self.latches.lock(stripe);
         // Before the place: whoever waits for a locked place may hold a writer slot, so nobody may wait for a slot with a place locked.

@@ -289,6 +289,47 @@ fn overwrites_reuse_dead_segments() {
 }
 
 #[test]
+fn a_closed_store_reads_but_does_not_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path()).unwrap();
+    let ks = db.keyspace("a").unwrap();
+    ks.put(b"k", b"v").unwrap();
+    db.clone().close().unwrap();
+    assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
+    assert!(matches!(ks.put(b"k", b"w"), Err(Error::Closed)));
+    assert!(matches!(db.keyspace("b"), Err(Error::Closed)));
+    let mut batch = db.batch();
+    batch.put(&ks, b"k", b"w");
+    assert!(matches!(batch.commit(), Err(Error::Closed)));
+    drop((db, ks));
+    let db = Db::open(dir.path()).unwrap();
+    assert!(db.recovery().clean);
+    assert_eq!(db.keyspace("a").unwrap().get(b"k").unwrap().unwrap(), b"v");
+}
+
+/// A byte that changes in a half-filled segment of a store that was closed cleanly is damage, not a crash's torn entry.
+#[test]
+fn damage_in_a_half_filled_segment_is_noticed() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let db = Db::builder().path(dir.path()).capacity(1 << 20).open().unwrap();
+        let ks = db.keyspace("a").unwrap();
+        ks.put(b"a key to find", b"a value to damage").unwrap();
+        ks.put(b"another key", b"another value").unwrap();
+    }
+    let path = dir.path().join("node0.hither");
+    let bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(17).position(|window| window == b"a value to damage").unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"A", at as u64).unwrap();
+    let error = Db::open(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::Damaged(_)), "{error}");
+    let salvaged = Db::builder().path(dir.path()).salvage(true).open().unwrap();
+    assert_eq!(salvaged.recovery().salvaged.len(), 1);
+    assert_eq!(salvaged.keyspace("a").unwrap().get(b"another key").unwrap().unwrap(), b"another value");
+}
+
+#[test]
 fn keyspaces_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
     {

@@ -113,10 +113,14 @@ fn skip_zeros(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
+fn name_of(pool: &Pool, node: u32) -> String {
+    pool.path().map_or_else(|| format!("of node {node}"), |path| path.display().to_string())
+}
+
 /// Verifies a scan against the descriptor: sealed segments must be whole, and open ones too if the store was closed cleanly (`clean`).
 pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, clean: bool) -> Result<()> {
     let damaged = |what: String| Error::Damaged {
-        pool: pool.path().map_or_else(|| format!("of node {}", segment.node), |path| path.display().to_string()),
+        pool: name_of(pool, segment.node),
         segment: segment.index,
         offset: if totals.first_torn != 0 { totals.first_torn } else { pool.segment_offset(segment.index) },
         what,
@@ -146,6 +150,14 @@ impl Log {
                 let descriptor = pool.pool.descriptor(index)?;
                 let state = &pool.segments[index as usize];
                 let run_len = descriptor.run_len.max(1);
+                if run_len > count - index {
+                    return Err(Error::Damaged {
+                        pool: name_of(&pool.pool, node as u32),
+                        segment: index,
+                        offset: pool.pool.segment_offset(index),
+                        what: format!("its run of {run_len} segments reaches beyond the pool's {count}"),
+                    });
+                }
                 state.reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, u32::from(descriptor.shard), run_len);
                 if descriptor.state == OnMedia::Free {
                     pool.add_free(index);

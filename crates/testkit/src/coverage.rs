@@ -30,6 +30,8 @@ pub enum Item {
     TwoLines,
     /// A value took a run of segments.
     Run,
+    /// An expired key was swept.
+    Sweep,
     /// A keyspace was created or dropped.
     CatalogueChange,
     /// Recovery dropped a batch that was not whole.
@@ -43,7 +45,7 @@ pub enum Item {
 }
 
 /// All items.
-pub const ALL: [Item; 16] = [
+pub const ALL: [Item; 17] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -55,6 +57,7 @@ pub const ALL: [Item; 16] = [
     Item::FullStore,
     Item::TwoLines,
     Item::Run,
+    Item::Sweep,
     Item::CatalogueChange,
     Item::BatchDropped,
     Item::Torn,

@@ -65,7 +65,8 @@ pub fn full(config: &Config) -> Subject {
     life.finish(0)
 }
 
-/// A batch over several segments and over two keyspaces, of which one is dropped and most members are overwritten and collected.
+/// A batch over several segments of which most members are overwritten and collected; a batch over two keyspaces of which one is dropped; keys
+/// that expire; runs that replace each other.
 pub fn batches(config: &Config) -> Subject {
     let mut life = Life::begin(config);
     let (one, two, gone) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash), life.create("gone", Kind::Hash));
@@ -83,6 +84,20 @@ pub fn batches(config: &Config) -> Subject {
     life.drop_keyspace(gone);
     for i in 0..12 {
         life.write(if i % 2 == 0 { one } else { two }, &key(i), None, Level::Sync, false);
+    }
+    for (keyspace, level) in [(one, Level::Sync), (two, Level::Process)] {
+        for expired in [false, true] {
+            let value = life.value(30);
+            life.write(keyspace, b"short-lived", Some(value), level, expired);
+        }
+    }
+    life.sweep();
+    life.get(one, b"short-lived");
+    life.get(two, b"short-lived");
+    for (len, level) in [(9000, Level::Sync), (5000, Level::Process), (4090, Level::Sync), (8100, Level::Sync)] {
+        let value = life.value(len);
+        life.write(two, b"run", Some(value), level, false);
+        life.reclaim();
     }
     for _ in 0..10 {
         let value = life.value(900);

@@ -43,6 +43,9 @@ pub enum Level {
     Process,
 }
 
+/// Keyspace, key and new value (`None` deletes) of a batch's member.
+pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
+
 /// A store being worked on.
 pub struct Life {
     /// Its configuration.
@@ -235,7 +238,7 @@ impl Life {
     }
 
     /// Commits a batch of puts and deletes; false if the store was full.
-    pub fn batch(&mut self, changes: &[(usize, Vec<u8>, Option<Vec<u8>>)], level: Level) -> bool {
+    pub fn batch(&mut self, changes: &[Change], level: Level) -> bool {
         let mut batch = Batch::default();
         let mut effects: BTreeMap<(usize, Vec<u8>), Effect> = BTreeMap::new();
         for (keyspace, key, value) in changes {
@@ -290,6 +293,20 @@ impl Life {
             life.store.reclaim().expect("reclaiming does not fail");
             ((), Deed::Other)
         });
+    }
+
+    /// Deletes what has expired: key by key, in no promised order.
+    pub fn sweep(&mut self) {
+        let begin = self.recorder.position();
+        self.store.sweep_expired();
+        let end = self.recorder.position();
+        let gone: Vec<_> = self.now.iter().filter(|(_, (_, expired))| *expired).map(|(slot, _)| slot.clone()).collect();
+        for (keyspace, key) in gone {
+            let effect = Effect { keyspace, key, value: None, expired: false };
+            self.apply(&effect);
+            self.coverage.hit(Item::Sweep);
+            self.history.deeds.push(Done { begin, end, deed: Deed::Write(vec![effect], false) });
+        }
     }
 
     /// Moves this thread to a node.
@@ -353,7 +370,8 @@ impl Life {
             }
             60..=75 => self.random_batch(level),
             76..=81 => self.get(keyspace, &key),
-            82..=86 => self.sync(),
+            82..=84 => self.sync(),
+            85..=86 => self.sweep(),
             87..=92 => self.reclaim(),
             93..=95 => {
                 let node = self.rng.below(2);

@@ -56,7 +56,13 @@ impl Action {
             Action::Read(_) => content,
             Action::Write(new) => new,
             Action::Delete { .. } => None,
-            Action::Cas { expected, new, .. } => if content == expected { new } else { content },
+            Action::Cas { expected, new, .. } => {
+                if content == expected {
+                    new
+                } else {
+                    content
+                }
+            }
         }
     }
 }

@@ -173,6 +173,10 @@ impl Model {
         self.expected(space, key, expect).as_ref() == self.get(space, key)
     }
 
+    fn batch_holds(&self, writes: &[(u8, u8, Option<Value>)], expect: Option<Expect>) -> bool {
+        writes.first().is_none_or(|(space, key, _)| expect.is_none_or(|expect| self.holds(*space, *key, expect)))
+    }
+
     /// What an update makes of a value.
     pub fn updated(old: Option<&[u8]>, remove: bool) -> Option<Vec<u8>> {
         match old {
@@ -191,20 +195,16 @@ impl Model {
             Op::PutExpiring(space, key, _, Expiry::Past) | Op::Delete(space, key) => {
                 self.set(*space, *key, None);
             }
-            Op::Cas(space, key, expect, new) => {
-                if self.holds(*space, *key, *expect) {
-                    self.set(*space, *key, new.map(Value::bytes));
-                }
+            Op::Cas(space, key, expect, new) if self.holds(*space, *key, *expect) => {
+                self.set(*space, *key, new.map(Value::bytes));
             }
             Op::Update(space, key, remove) => {
                 let new = Self::updated(self.get(*space, *key).map(Vec::as_slice), *remove);
                 self.set(*space, *key, new);
             }
-            Op::Batch(writes, expect) => {
-                if writes.first().is_none_or(|(space, key, _)| expect.is_none_or(|expect| self.holds(*space, *key, expect))) {
-                    for (space, key, value) in writes {
-                        self.set(*space, *key, value.map(Value::bytes));
-                    }
+            Op::Batch(writes, expect) if self.batch_holds(writes, *expect) => {
+                for (space, key, value) in writes {
+                    self.set(*space, *key, value.map(Value::bytes));
                 }
             }
             Op::Recreate(space, hash) => {

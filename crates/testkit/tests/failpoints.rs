@@ -87,7 +87,8 @@ fn a_failed_sync_stops_the_store_until_it_is_opened_again() {
         let store = Store::open(options(dir.path(), &points)).unwrap();
         let ks = store.create_keyspace("k", Kind::Ordered).unwrap();
         (0..50).for_each(|key| put(&store, &ks, key, b"durable").unwrap());
-        let pending = store.write(&ks, b"pending", Some(b"x"), Condition::None, &WriteOptions::new().durability(Durability::Process)).unwrap().2;
+        let pending =
+            store.write(&ks, b"pending", Some(b"x"), Condition::None, &WriteOptions::new().durability(Durability::Process)).unwrap().2;
         drop(pending);
         let failing = AtomicBool::new(false);
         let acknowledged: Vec<u64> = std::thread::scope(|scope| {
@@ -121,7 +122,9 @@ fn a_failed_sync_stops_the_store_until_it_is_opened_again() {
             failing.store(true, Ordering::SeqCst);
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        for outcome in [put(&store, &ks, 1, b"no"), store.sync(), store.reclaim().map(drop), store.write_wait(&ks, b"pending", None).map(drop)] {
+        for outcome in
+            [put(&store, &ks, 1, b"no"), store.sync(), store.reclaim().map(drop), store.write_wait(&ks, b"pending", None).map(drop)]
+        {
             assert_eq!(outcome.err().map(|error| error.kind()), Some(ErrorKind::ReadOnly));
         }
         for key in (0..50).chain(acknowledged.iter().copied()) {
@@ -227,13 +230,17 @@ fn wrong_pools_are_told_apart() {
 
 #[test]
 fn panics_in_closures_release_everything() {
-    let store = Store::open(Options { in_memory: true, capacity: 1 << 20, max_capacity: 1 << 20, segment_bytes: 16 << 10, ..Options::default() }).unwrap();
+    let store =
+        Store::open(Options { in_memory: true, capacity: 1 << 20, max_capacity: 1 << 20, segment_bytes: 16 << 10, ..Options::default() })
+            .unwrap();
     let ks = store.create_keyspace("k", Kind::Ordered).unwrap();
     put(&store, &ks, 1, b"value").unwrap();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let read = catch_unwind(AssertUnwindSafe(|| store.get_with(&ks, &1u64.to_be_bytes(), |_| panic!("planted")).map(|found: Option<()>| found)));
+                let read = catch_unwind(AssertUnwindSafe(|| {
+                    store.get_with(&ks, &1u64.to_be_bytes(), |_| panic!("planted")).map(|found: Option<()>| found)
+                }));
                 assert!(read.is_err());
                 let many = catch_unwind(AssertUnwindSafe(|| store.multi_get_with(&ks, &[1u64.to_be_bytes()], |_, _| panic!("planted"))));
                 assert!(many.is_err());

@@ -161,9 +161,11 @@ fn histories(dir: &Path, kills: &[Moment]) -> BTreeMap<u64, Vec<Operation>> {
         for number in 0..THREADS {
             let text = std::fs::read_to_string(dir.join(format!("notes-{round:04}-{number}"))).unwrap_or_default();
             let mut called: Option<(u64, Operation)> = None;
-            for line in text.lines() {
+            // A kill may cut the last line: a call of which no more was written had not begun, a return is not known.
+            for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
                 let mut words = line.split_ascii_whitespace();
-                let (what, at, place) = (words.next().unwrap(), words.next().unwrap().parse().unwrap(), words.next().unwrap().parse().unwrap());
+                let (what, at, place) =
+                    (words.next().unwrap(), words.next().unwrap().parse().unwrap(), words.next().unwrap().parse().unwrap());
                 let action = parse_action(words).expect("a whole line");
                 if what == "c" {
                     called = Some((place, Operation { start: at, end: *kill, complete: false, action }));

@@ -69,8 +69,11 @@ struct Layout {
 }
 
 fn layout() -> impl Strategy<Value = Layout> {
-    (prop::sample::select(vec![1u32, 4]), 12u32..=16, prop::sample::select(vec![1usize, 2, 4]))
-        .prop_map(|(shards, shift, nodes)| Layout { shards, segment_bytes: 1 << shift, nodes })
+    (prop::sample::select(vec![1u32, 4]), 12u32..=16, prop::sample::select(vec![1usize, 2, 4])).prop_map(|(shards, shift, nodes)| Layout {
+        shards,
+        segment_bytes: 1 << shift,
+        nodes,
+    })
 }
 
 fn config(medium: Medium, layout: Layout, durability: Durability) -> Config {
@@ -135,7 +138,8 @@ fn on_shadow_files() {
 #[test]
 fn a_batch_survives_the_drop_of_one_of_its_keyspaces() {
     let small = Value { len: 8, fill: 1 };
-    let ops = [Op::Batch(vec![(0, 0, Some(small)), (2, 1, Some(small)), (2, 2, None)], None), Op::Recreate(2, false), Op::Reopen, Op::Get(0, 0)];
+    let ops =
+        [Op::Batch(vec![(0, 0, Some(small)), (2, 1, Some(small)), (2, 2, None)], None), Op::Recreate(2, false), Op::Reopen, Op::Get(0, 0)];
     let dir = shm();
     let layout = Layout { shards: 1, segment_bytes: 4096, nodes: 1 };
     run(config(Medium::Files(dir.path().to_owned(), MediumChoice::File), layout, Durability::Sync), &ops).unwrap();

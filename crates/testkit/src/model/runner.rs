@@ -65,6 +65,7 @@ pub struct Runner {
 }
 
 type Outcome = Result<(), String>;
+type Pair = (Vec<u8>, Vec<u8>);
 
 fn same<T: PartialEq + Debug>(what: &str, found: &T, expected: &T) -> Outcome {
     if found == expected {
@@ -293,7 +294,8 @@ impl Runner {
             found.reverse();
         }
         let pairs = &self.model.spaces[Model::space(space)];
-        let expected: Vec<_> = pairs.iter().filter(|(key, _)| **key > from && **key <= to).map(|(key, value)| (key.clone(), value.clone())).collect();
+        let expected: Vec<_> =
+            pairs.iter().filter(|(key, _)| **key > from && **key <= to).map(|(key, value)| (key.clone(), value.clone())).collect();
         same("range", &found, &expected)
     }
 
@@ -306,7 +308,8 @@ impl Runner {
         prefix.truncate(usize::from(len));
         let found = collect(ks.prefix(&prefix).map_err(failed("prefix"))?)?;
         let pairs = &self.model.spaces[Model::space(space)];
-        let expected: Vec<_> = pairs.iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(key, value)| (key.clone(), value.clone())).collect();
+        let expected: Vec<_> =
+            pairs.iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(key, value)| (key.clone(), value.clone())).collect();
         same("prefix", &found, &expected)
     }
 
@@ -371,6 +374,6 @@ impl Runner {
     }
 }
 
-fn collect(iter: impl Iterator<Item = hither::Result<(Vec<u8>, Vec<u8>)>>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+fn collect(iter: impl Iterator<Item = hither::Result<Pair>>) -> Result<Vec<Pair>, String> {
     iter.collect::<hither::Result<_>>().map_err(failed("iterating"))
 }

@@ -62,7 +62,13 @@ impl Setup {
 
     /// Opens or creates the store.
     pub fn open(self, dir: &Path) -> Store {
-        let base = Options { capacity: 1 << 20, max_capacity: 64 << 20, segment_bytes: 16 << 10, durability: self.durability(), ..Options::default() };
+        let base = Options {
+            capacity: 1 << 20,
+            max_capacity: 64 << 20,
+            segment_bytes: 16 << 10,
+            durability: self.durability(),
+            ..Options::default()
+        };
         let options = match self {
             Setup::ShadowAdr => shadow(base, dir, Emulate::Adr),
             Setup::ShadowFile | Setup::ShadowTooEarly => shadow(base, dir, Emulate::File),
@@ -83,7 +89,13 @@ fn shadow(base: Options, dir: &Path, emulate: Emulate) -> Options {
     let (capacity, max, segment) = (base.capacity, base.max_capacity, base.segment_bytes);
     let open = move || {
         let opened = OpenOptions { medium: MediumChoice::ShadowFile, emulate: Some(emulate), ..OpenOptions::new() };
-        let create = CreateOptions { segment_bytes: segment, max_bytes: max, medium: MediumChoice::ShadowFile, emulate: Some(emulate), ..CreateOptions::new(capacity) };
+        let create = CreateOptions {
+            segment_bytes: segment,
+            max_bytes: max,
+            medium: MediumChoice::ShadowFile,
+            emulate: Some(emulate),
+            ..CreateOptions::new(capacity)
+        };
         match Pool::open(&path, &opened) {
             Ok(pool) => Ok(vec![pool]),
             Err(hither_pmem::Error::NotFound { .. } | hither_pmem::Error::HalfCreated { .. }) => {
