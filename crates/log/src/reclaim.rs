@@ -169,7 +169,8 @@ impl Log {
     pub fn record_totals(&self) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
         self.fold_slots(true);
-        for (node, index) in self.select(|segment| segment.state() == SegmentState::Open) {
+        // Also full ones that nobody sealed yet: their descriptors may hold the totals of an earlier close.
+        for (node, index) in self.select(|segment| matches!(segment.state(), SegmentState::Open | SegmentState::Closed)) {
             let pool = &self.pools[node];
             let torn = pool.segments[index as usize].torn.load(Ordering::Relaxed);
             let flags = if torn { 0 } else { crate::replay::TOTALS_RECORDED };

@@ -3,7 +3,7 @@
 //! * [`images`]: recordings of all pools of a store, and the images that a crash may leave.
 //! * [`explorer_script`]: seeded histories; [`explorer`]: crashes everywhere, recovers and judges; [`oracle`]: what may be found;
 //!   [`coverage`]: what was reached.
-//! * [`planted`]: bugs that the explorer must find; [`reference`]: a second, simple recovery, sound or with a bug planted.
+//! * [`planted`]: bugs that the explorer must find; [`mod@reference`]: a second, simple recovery, sound or with a bug planted.
 //! * [`model`] and [`history`]: operation sequences against `BTreeMap`, and linearizability.
 //!
 //! For tests only: functions panic where a test would.

@@ -145,6 +145,17 @@ fn a_batch_survives_the_drop_of_one_of_its_keyspaces() {
     run(config(Medium::Files(dir.path().to_owned(), MediumChoice::File), layout, Durability::Sync), &ops).unwrap();
 }
 
+/// Found by [`on_files`]: a segment that was half full at one clean close and full, but not sealed, at the next kept the totals of the first.
+#[test]
+fn a_segment_filled_between_two_closes_is_no_damage() {
+    let put = |key, len| Op::Put(0, key, Value { len, fill: 1 });
+    let mut ops = vec![put(0, 100), Op::Reopen];
+    ops.extend((0..40).map(|key| put(key, 100)));
+    let dir = shm();
+    let layout = Layout { shards: 1, segment_bytes: 4096, nodes: 1 };
+    run(config(Medium::Files(dir.path().to_owned(), MediumChoice::File), layout, Durability::Sync), &ops).unwrap();
+}
+
 const SEED: &str = "HITHER_TEST_MODEL_SEED";
 const DIR: &str = "HITHER_TEST_MODEL_DIR";
 

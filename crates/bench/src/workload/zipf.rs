@@ -7,7 +7,7 @@
 //! For other exponents YCSB sums 10^10 terms at start; here the same sum is taken by the Euler–Maclaurin formula, which gives
 //! the constant of 0.99 to ten digits (there is a test).
 //!
-//! Thread safety: plain values; each thread draws with its own [`Random`](super::random::Random).
+//! Thread safety: plain values; each thread draws with its own [`Random`].
 
 use super::random::Random;
 
