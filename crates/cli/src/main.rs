@@ -4,5 +4,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // A pool that is truncated under the program, or poisoned memory, ends it with a message instead of silence.
+    hither::install_sigbus_guard();
     hither_cli::run(std::env::args_os())
 }

@@ -55,6 +55,7 @@ pub use db::Db;
 pub use hither_engine::{
     Durability, Error, ErrorKind, KeyspaceInfo, Kind, MediumChoice, Phase, Progress, Result, Ticket, ValueGuard, WriteOptions,
 };
+pub use hither_engine::install_sigbus_guard;
 pub use hither_topology::Topology;
 pub use iter::Iter;
 pub use keyspace::{Keyspace, KeyspaceOptions};
