@@ -169,10 +169,16 @@ impl Core {
         let mut members = self.members(batch, default_expiry_ms);
         let mut stripes: Vec<usize> = members.iter().map(|member| member.stripe).collect();
         stripes.extend(batch.preconditions.iter().map(|(operation, _)| self.latches.stripe_of(self.hasher.hash(batch.key(operation)))));
+        for (member, stripe) in members.iter().zip(&stripes) {
+            with_index!(member.keyspace, index => index.prefetch_for_write(member.key));
+            self.latches.prefetch(*stripe);
+        }
+        let asked = stripes.len();
         stripes.sort_unstable();
         stripes.dedup();
-        for member in &members {
-            with_index!(member.keyspace, index => index.prefetch_for_write(member.key));
+        if stripes.len() < asked {
+            // Only keys of one stripe can be equal.
+            drop_overwritten(&mut members);
         }
         let _section = epoch::pin_writer();
         self.committer.ensure_writable()?;
@@ -238,7 +244,6 @@ impl Core {
                 reference: Ref::NONE,
             });
         }
-        drop_overwritten(&mut members);
         members
     }
 

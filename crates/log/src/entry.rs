@@ -93,6 +93,14 @@ pub struct BatchTag {
     pub index: u32,
 }
 
+impl BatchTag {
+    /// Its bits in the extension word.
+    #[inline(always)]
+    fn word(self) -> u64 {
+        u64::from(self.size) << ext::BATCH_SIZE_SHIFT | u64::from(self.index) << ext::BATCH_INDEX_SHIFT
+    }
+}
+
 /// What identifies the place an entry is written to.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -219,6 +227,21 @@ impl Parts<'_> {
         Some(words)
     }
 
+    /// As [`Parts::encode_plain`] for a member of a batch: the extension word stands between header and key.
+    #[inline(always)]
+    pub fn encode_plain_member(&self, place: &Place) -> Option<[u64; 5]> {
+        let key = u64::from_le_bytes(self.key.try_into().ok()?);
+        let value = u64::from_le_bytes(self.value.try_into().ok()?);
+        let tag = self.batch?;
+        if self.op == Op::Delete || self.ext_mask(place.keyspace, place.base_version) != 0 {
+            return None;
+        }
+        let mut words = [0, 0, tag.word(), key, value];
+        (words[0], words[1]) = self.header(self.op as u8 | flag::EXT, place);
+        words[0] |= u64::from(crc::words(seed(place), &words));
+        Some(words)
+    }
+
     /// Header, extension and lengths, with the checksum over everything filled in.
     pub fn encode_head(&self, place: &Place) -> Head {
         let mask = self.ext_mask(place.keyspace, place.base_version);
@@ -256,8 +279,7 @@ impl Parts<'_> {
     }
 
     fn push_ext(&self, mask: u8, head: &mut Head) {
-        let batch =
-            self.batch.map_or(0, |tag| u64::from(tag.size) << ext::BATCH_SIZE_SHIFT | u64::from(tag.index) << ext::BATCH_INDEX_SHIFT);
+        let batch = self.batch.map_or(0, BatchTag::word);
         head.push(u64::from(mask) | batch);
         if mask & ext::KEYSPACE != 0 {
             head.push(u64::from(self.keyspace));

@@ -203,18 +203,33 @@ impl Writer<'_> {
         let chunk = &mut self.slot.chunks[shard];
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
-        if chunk.end - chunk.cursor >= entry::MIN_BYTES
-            && let Some(words) = parts.encode_plain(&place)
+        let room = chunk.end - chunk.cursor;
+        if parts.batch.is_none() {
+            if room >= entry::MIN_BYTES
+                && let Some(words) = parts.encode_plain(&place)
+            {
+                return Ok(self.append_words(parts, shard, &words, how.flush));
+            }
+        } else if room >= entry::MIN_BYTES + 8
+            && let Some(words) = parts.encode_plain_member(&place)
         {
-            let offset = chunk.cursor;
-            chunk.cursor += entry::MIN_BYTES;
-            chunk.tally.count(parts.op, parts.version, entry::MIN_BYTES);
-            // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
-            unsafe { self.pool.pool.write_words(offset, &words) };
-            self.finish(offset, entry::MIN_BYTES, how.flush);
-            return Ok(address::pack(self.pool.node, offset, entry::MIN_BYTES));
+            return Ok(self.append_words(parts, shard, &words, how.flush));
         }
         self.append_any(parts, shard, how)
+    }
+
+    /// Writes an encoded entry at the cursor of the shard's chunk, where it fits.
+    #[inline(always)]
+    fn append_words<const N: usize>(&mut self, parts: &Parts<'_>, shard: usize, words: &[u64; N], flush: Flush) -> u64 {
+        let size = 8 * N as u64;
+        let chunk = &mut self.slot.chunks[shard];
+        let offset = chunk.cursor;
+        chunk.cursor += size;
+        chunk.tally.count(parts.op, parts.version, size);
+        // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
+        unsafe { self.pool.pool.write_words(offset, words) };
+        self.finish(offset, size, flush);
+        address::pack(self.pool.node, offset, size)
     }
 
     #[inline(never)]

@@ -21,6 +21,9 @@ fn a_plain_pair_takes_32_bytes_and_both_encoders_agree() {
     assert_eq!(bytes, image(&parts, &PLACE));
     let batch = Parts { batch: Some(BatchTag { size: 16, index: 3 }), ..parts };
     assert_eq!(batch.size(3, 1000), 40);
+    assert!(batch.encode_plain(&PLACE).is_none() && parts.encode_plain_member(&PLACE).is_none());
+    let member: Vec<u8> = batch.encode_plain_member(&PLACE).unwrap().iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(member, image(&batch, &PLACE));
 }
 
 #[test]
