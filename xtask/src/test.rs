@@ -31,7 +31,6 @@ const STAGES: &[Stage<Context>] = &[
     Stage { name: "explorer", about: "crash explorer: legal post-crash images, planted bugs", budget_s: 80, run: explorer },
     Stage { name: "kill", about: "SIGKILL of the real program in mid-load", budget_s: 60, run: kill },
     Stage { name: "loom", about: "model-checked schedules of the lock-free parts", budget_s: 70, run: |c| variants::loom(&c.metadata, 3) },
-    Stage { name: "shuttle", about: "random schedules of larger pieces", budget_s: 40, run: |c| variants::shuttle(&c.metadata) },
     Stage {
         name: "asan",
         about: "address sanitizer on the crates with unsafe code",

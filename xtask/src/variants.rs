@@ -26,15 +26,6 @@ pub fn loom(metadata: &Metadata, preemptions: u32) -> Result<Done, Failure> {
     ran_some(step.env_default("LOOM_MAX_PREEMPTIONS", &preemptions.to_string()).run()?)
 }
 
-/// Tests under shuttle, in the crates that declare it.
-pub fn shuttle(metadata: &Metadata) -> Result<Done, Failure> {
-    let packages = metadata.packages_with("cfg(shuttle)");
-    if packages.is_empty() {
-        return Ok(Done::Skipped("no package depends on shuttle under cfg(shuttle)".to_owned()));
-    }
-    ran_some(schedule_step("shuttle", metadata, &packages).run()?)
-}
-
 /// The unit tests of these packages and those of their test programs that are named after the checker: the others do not know
 /// how to run inside it. Optimised, because a checker runs the same few lines many million times.
 fn schedule_step(checker: &str, metadata: &Metadata, packages: &[String]) -> Step {

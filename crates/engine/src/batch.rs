@@ -148,19 +148,8 @@ impl Store {
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
-        let mut reclaimed = false;
-        loop {
-            match self.core.try_commit(batch, level, options.expires_at_ms.unwrap_or(0)) {
-                Err(Error::Full { used, limit }) => {
-                    if reclaimed || self.core.reclaim(true)? == 0 {
-                        return Err(Error::Full { used, limit });
-                    }
-                    reclaimed = true;
-                }
-                Err(error) => return Err(error),
-                Ok(version) => return Ok(self.core.ticket(version, level)),
-            }
-        }
+        let version = self.core.with_room(|| self.core.try_commit(batch, level, options.expires_at_ms.unwrap_or(0)))?;
+        Ok(self.core.ticket(version, level))
     }
 }
 

@@ -142,16 +142,28 @@ impl Core {
     #[inline(always)]
     fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Result<Written> {
         let key = self.hasher.key(change.key);
-        let mut reclaimed = false;
+        // Everything is released between attempts, so that readers and the reclaimer can move.
+        self.with_room(|| self.try_write(keyspace, index, key, change, level))
+    }
+
+    /// Makes `attempt`; if the store is full, frees what can be freed and tries again. Segments may have been freed by the background
+    /// meanwhile, or taken by others, so one vain attempt proves nothing.
+    #[inline(always)]
+    pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(Error::Full { .. }) => self.make_room(attempt),
+            outcome => outcome,
+        }
+    }
+
+    #[cold]
+    fn make_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        const VAIN_ATTEMPTS: usize = 2;
+        let mut vain = 0;
         loop {
-            match self.try_write(keyspace, index, key, change, level) {
-                Err(Error::Full { used, limit }) => {
-                    // Everything is released here, so readers and the reclaimer can move.
-                    if reclaimed || self.reclaim(true)? == 0 {
-                        return Err(Error::Full { used, limit });
-                    }
-                    reclaimed = true;
-                }
+            let freed = self.reclaim(true)?;
+            match attempt() {
+                Err(Error::Full { .. }) if freed > 0 || vain < VAIN_ATTEMPTS => vain += usize::from(freed == 0),
                 outcome => return outcome,
             }
         }

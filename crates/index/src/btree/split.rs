@@ -44,6 +44,8 @@ impl<P: Protocol> BTree<P> {
         }
         let mut entries = Entries::new();
         entries.take(leaf);
+        // What was read may be torn by a writer; only a state that really was goes into the decisions below.
+        leaf.0.version().check(spot.version)?;
         let at = entries.as_slice().partition_point(|e| (e.slice, rank_of(e.kind)) < (entry.slice, rank_of(entry.kind)));
         entries.insert(at, entry);
         if at == LEAF_SLOTS && entries.may_cut(at) {
@@ -70,6 +72,8 @@ impl<P: Protocol> BTree<P> {
         for (i, slot) in entries[..count].iter_mut().enumerate() {
             *slot = old.entry(meta, i);
         }
+        // As above: the position belongs to the state that the search saw.
+        old.0.version().check(spot.version)?;
         leaf.fill(&entries[..count]);
         leaf.insert(spot.position, entry);
         fresh.node().set_meta(fresh.node().meta().with_skip(meta.skip()));
