@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
-use crate::write::{Condition, PlaceGuard, check_key, check_value, op_of};
+use crate::write::{Attempt, Condition, PlaceGuard, check_key, check_value, op_of};
 use hither_index::{Index, Key, Ref, Resolver};
 use hither_log::entry::{BatchTag, MAX_BATCH, Parts};
 use hither_log::{Append, Flush};
@@ -148,13 +148,14 @@ impl Store {
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
-        let version = self.core.with_room(|| self.core.try_commit(batch, level, options.expires_at_ms.unwrap_or(0)))?;
+        let version =
+            self.core.with_room(|| self.core.try_commit(batch, level, options.expires_at_ms.unwrap_or(0))).map_err(|error| *error)?;
         Ok(self.core.ticket(version, level))
     }
 }
 
 impl Core {
-    fn try_commit(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<u64> {
+    fn try_commit(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Attempt<u64> {
         let mut members = self.members(batch, default_expiry_ms);
         let mut stripes: Vec<usize> = members.iter().map(|member| member.stripe).collect();
         stripes.extend(batch.preconditions.iter().map(|(operation, _)| self.latches.stripe_of(self.hasher.hash(batch.key(operation)))));

@@ -29,17 +29,56 @@ pub enum Condition<'a> {
     Sweep(u64),
 }
 
-/// What a write did.
+/// What a write did, in one word: bit 0 the condition held, bit 1 the key was there before, bit 2 an entry was written; above
+/// them its version, or, if nothing was written, the last version under the key's latch.
+///
+/// One word, because it is returned right after the fence. A struct would go through memory, be copied with wide loads that cannot be
+/// forwarded from the narrow stores before them, and so hold up everything until the flush is done (measured: half of all time).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    /// Version; 0 if nothing was written.
-    pub version: u64,
-    /// The condition held.
-    pub applied: bool,
-    /// The key was there before.
-    pub existed: bool,
-    /// If nothing was written: the last version under the key's latch. The outcome may be reported once that is durable.
-    pub observed: u64,
+pub(crate) struct Written(u64);
+
+/// The outcome of an attempt, in registers for the same reason: errors are boxed.
+pub(crate) type Attempt<T> = Result<T, Box<Error>>;
+
+impl Written {
+    const APPLIED: u64 = 1;
+    const EXISTED: u64 = 2;
+    const WROTE: u64 = 4;
+    const VERSION_SHIFT: u32 = 3;
+
+    #[inline(always)]
+    fn entry(version: u64, existed: bool) -> Written {
+        Written((version << Self::VERSION_SHIFT) | Self::WROTE | Self::APPLIED | (u64::from(existed) * Self::EXISTED))
+    }
+
+    #[inline(always)]
+    fn nothing(observed: u64, applied: bool, existed: bool) -> Written {
+        Written((observed << Self::VERSION_SHIFT) | u64::from(applied) | (u64::from(existed) * Self::EXISTED))
+    }
+
+    /// Whether the condition held.
+    #[inline(always)]
+    pub fn applied(self) -> bool {
+        self.0 & Self::APPLIED != 0
+    }
+
+    /// Whether the key was there before.
+    #[inline(always)]
+    pub fn existed(self) -> bool {
+        self.0 & Self::EXISTED != 0
+    }
+
+    /// The version of the entry; 0 if nothing was written.
+    #[inline(always)]
+    pub fn version(self) -> u64 {
+        if self.0 & Self::WROTE != 0 { self.0 >> Self::VERSION_SHIFT } else { 0 }
+    }
+
+    /// If nothing was written: the version that must be durable before the outcome may be reported.
+    #[inline(always)]
+    pub fn observed(self) -> u64 {
+        if self.0 & Self::WROTE == 0 { self.0 >> Self::VERSION_SHIFT } else { 0 }
+    }
 }
 
 /// A write before it is made.
@@ -84,22 +123,21 @@ impl Store {
         if expiry_ms != 0 {
             keyspace.0.has_expiry.store(true, Ordering::Relaxed);
         }
-        let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level)?;
-        core.settle_observed(&written)?;
-        Ok((written.applied, written.existed, core.ticket(written.version, level)))
+        let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
+        core.settle_observed(written)?;
+        Ok((written.applied(), written.existed(), core.ticket(written.version(), level)))
     }
 
     /// Writes and waits for durability at the store's level: the plain put and delete. Returns whether the key was there before.
     #[inline]
     pub fn write_wait(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
         let core = &self.core;
-        let change = Change { key, value, expiry_ms: 0, condition: Condition::None };
-        let written = core.write(&keyspace.0, &change, core.durability)?;
-        if core.needs_sync && core.durability == Durability::Sync && written.version != 0 {
-            core.committer.commit(&core.log, written.version)?;
+        let written = core.write_plain(&keyspace.0, key, value).map_err(|error| *error)?;
+        if core.needs_sync && core.durability == Durability::Sync && written.version() != 0 {
+            core.committer.commit(&core.log, written.version())?;
         }
-        core.settle_observed(&written)?;
-        Ok(written.existed)
+        core.settle_observed(written)?;
+        Ok(written.existed())
     }
 }
 
@@ -124,14 +162,21 @@ impl Core {
 
     /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first (decision 11).
     #[inline(always)]
-    fn settle_observed(&self, written: &Written) -> Result<()> {
-        if written.version == 0 && self.committer.reads_check() && written.observed > self.committer.durable() {
-            return self.committer.commit(&self.log, written.observed);
+    fn settle_observed(&self, written: Written) -> Result<()> {
+        if written.observed() != 0 && self.committer.reads_check() && written.observed() > self.committer.durable() {
+            return self.committer.commit(&self.log, written.observed());
         }
         Ok(())
     }
 
-    pub fn write(&self, keyspace: &Keyspace, change: &Change<'_>, level: Durability) -> Result<Written> {
+    /// A put or delete at the store's level: arguments and outcome in registers (see [`Written`]).
+    #[inline(never)]
+    fn write_plain(&self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Attempt<Written> {
+        self.write(keyspace, &Change { key, value, expiry_ms: 0, condition: Condition::None }, self.durability)
+    }
+
+    #[inline(always)]
+    pub fn write(&self, keyspace: &Keyspace, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         check_key(change.key)?;
         if let Some(value) = change.value {
             check_value(value)?;
@@ -140,37 +185,62 @@ impl Core {
     }
 
     #[inline(always)]
-    fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Result<Written> {
+    fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         let key = self.hasher.key(change.key);
-        // Everything is released between attempts, so that readers and the reclaimer can move.
-        self.with_room(|| self.try_write(keyspace, index, key, change, level))
+        match self.try_write(keyspace, index, key, change, level) {
+            Err(error) if matches!(*error, Error::Full { .. }) => self.write_when_full(keyspace, index, key, change, level),
+            outcome => outcome,
+        }
+    }
+
+    /// A write that found the store full. Everything is released between attempts, so that readers and the reclaimer can move.
+    #[cold]
+    #[inline(never)]
+    fn write_when_full<I: Index>(
+        &self,
+        keyspace: &Keyspace,
+        index: &I,
+        key: Key<'_>,
+        change: &Change<'_>,
+        level: Durability,
+    ) -> Attempt<Written> {
+        self.make_room(|| self.try_write(keyspace, index, key, change, level))
     }
 
     /// Makes `attempt`; if the store is full, frees what can be freed and tries again. Segments may have been freed by the background
     /// meanwhile, or taken by others, so one vain attempt proves nothing.
     #[inline(always)]
-    pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         match attempt() {
-            Err(Error::Full { .. }) => self.make_room(attempt),
+            Err(error) if matches!(*error, Error::Full { .. }) => self.make_room(attempt),
             outcome => outcome,
         }
     }
 
     #[cold]
-    fn make_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    fn make_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         const VAIN_ATTEMPTS: usize = 2;
         let mut vain = 0;
         loop {
             let freed = self.reclaim(true)?;
             match attempt() {
-                Err(Error::Full { .. }) if freed > 0 || vain < VAIN_ATTEMPTS => vain += usize::from(freed == 0),
+                Err(error) if matches!(*error, Error::Full { .. }) && (freed > 0 || vain < VAIN_ATTEMPTS) => {
+                    vain += usize::from(freed == 0)
+                }
                 outcome => return outcome,
             }
         }
     }
 
     #[inline(always)]
-    fn try_write<I: Index>(&self, keyspace: &Keyspace, index: &I, key: Key<'_>, change: &Change<'_>, level: Durability) -> Result<Written> {
+    fn try_write<I: Index>(
+        &self,
+        keyspace: &Keyspace,
+        index: &I,
+        key: Key<'_>,
+        change: &Change<'_>,
+        level: Durability,
+    ) -> Attempt<Written> {
         let resolver = self.resolver();
         let stripe = self.latches.stripe_of(key.hash);
         index.prefetch_for_write(key);
@@ -192,11 +262,11 @@ impl Core {
             }
             located.verified = true;
             if !self.holds(change.condition, located.candidate) {
-                return Ok(Written { version: 0, applied: false, existed: located.candidate.is_some(), observed: latch.last_version() });
+                return Ok(Written::nothing(latch.last_version(), false, located.candidate.is_some()));
             }
         }
         if change.value.is_none() && located.candidate.is_none() {
-            return Ok(Written { version: 0, applied: true, existed: false, observed: latch.last_version() });
+            return Ok(Written::nothing(latch.last_version(), true, false));
         }
 
         let version = writer.draw_versions(latch.last_version(), 1);
@@ -212,7 +282,7 @@ impl Core {
             batch: None,
         };
         let flush = if level == Durability::Sync { Flush::Now } else { Flush::Later };
-        let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush })?);
+        let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush }).map_err(|error| Box::new(Error::from(error)))?);
         latch.set_last_version(version);
         if change.value.is_none() {
             latch.set_last_delete(version);
@@ -230,7 +300,7 @@ impl Core {
         }
         let new = if change.value.is_some() { reference } else { Ref::NONE };
         self.replace(keyspace, place, key, old, new, version, &mut writer);
-        Ok(Written { version, applied: true, existed: old.is_some() && !old_expired, observed: 0 })
+        Ok(Written::entry(version, old.is_some() && !old_expired))
     }
 
     /// Installs `new` over `old`, whatever a cleaner did to `old` in between, and accounts for the garbage.

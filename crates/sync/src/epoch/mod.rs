@@ -37,16 +37,21 @@ mod global {
 
     thread_local! {
         /// The thread's slot and nesting depth. Const-initialised and without destructor, so that access is one offset.
-        static LOCAL: Local = const { Local { slot: Cell::new(std::ptr::null()), depth: Cell::new(0), writers: Cell::new(0) } };
+        static LOCAL: Local = const { Local { slot: Cell::new(std::ptr::null()), pins: Cell::new(0) } };
         /// Gives the slot back at thread exit.
         static OWNER: Owner = const { Owner };
     }
 
     struct Local {
         slot: Cell<*const Slot>,
-        depth: Cell<u32>,
-        writers: Cell<u32>,
+        /// Guards in the low half, writer sections among them in the high half. One word: two would be loaded together but stored
+        /// apart, and such a load waits until the stores have left the store buffer, which a flush before them holds up.
+        pins: Cell<u64>,
     }
+
+    const ONE_GUARD: u64 = 1;
+    const ONE_WRITER: u64 = 1 << 32;
+    const GUARDS: u64 = ONE_WRITER - 1;
 
     struct Owner;
 
@@ -99,12 +104,9 @@ mod global {
             }
             // SAFETY: slots are never freed; this one belongs to this thread.
             let slot = unsafe { &*slot };
-            let depth = local.depth.get();
-            local.depth.set(depth + 1);
-            if writer {
-                local.writers.set(local.writers.get() + 1);
-            }
-            if depth == 0 {
+            let pins = local.pins.get();
+            local.pins.set(pins + if writer { ONE_GUARD + ONE_WRITER } else { ONE_GUARD });
+            if pins == 0 {
                 DOMAIN.announce(slot, writer);
             } else if writer {
                 DOMAIN.mark_writer(slot);
@@ -119,17 +121,12 @@ mod global {
             LOCAL.with(|local| {
                 // SAFETY: a guard exists only on a thread that has a slot; slots are never freed.
                 let slot = unsafe { &*local.slot.get() };
-                let depth = local.depth.get() - 1;
-                local.depth.set(depth);
-                if self.writer {
-                    let writers = local.writers.get() - 1;
-                    local.writers.set(writers);
-                    if writers == 0 && depth > 0 {
-                        slot.clear_writer();
-                    }
-                }
-                if depth == 0 {
+                let pins = local.pins.get() - if self.writer { ONE_GUARD + ONE_WRITER } else { ONE_GUARD };
+                local.pins.set(pins);
+                if pins == 0 {
                     slot.leave();
+                } else if self.writer && pins < ONE_WRITER {
+                    slot.clear_writer();
                 }
             });
         }
@@ -137,7 +134,7 @@ mod global {
 
     /// Whether the current thread holds a guard.
     pub fn is_pinned() -> bool {
-        LOCAL.with(|local| local.depth.get() > 0)
+        LOCAL.with(|local| local.pins.get() & GUARDS > 0)
     }
 
     /// A small dense number of the current thread, reused after its exit: good for picking a per-thread slot.
@@ -167,7 +164,7 @@ mod global {
     /// # Panics
     /// If the current thread is in a writer section.
     pub fn synchronize_writers() {
-        assert!(LOCAL.with(|local| local.writers.get() == 0), "synchronize_writers() inside a writer section would wait for itself");
+        assert!(LOCAL.with(|local| local.pins.get() < ONE_WRITER), "synchronize_writers() inside a writer section would wait for itself");
         DOMAIN.synchronize(true);
     }
 
