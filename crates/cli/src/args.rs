@@ -44,6 +44,9 @@ pub struct StoreArgs {
     /// What the directory is taken for; forced-dax treats tmpfs as persistent memory
     #[arg(long, value_enum, global = true, default_value = "auto")]
     pub medium: Medium,
+    /// Open a damaged store with what is readable of it: what is not is named on standard error and left out
+    #[arg(long, global = true)]
+    pub salvage: bool,
     /// Size of a new store, such as 64M, 1G or 1GiB
     #[arg(long, value_name = "SIZE", global = true, value_parser = units::size)]
     pub capacity: Option<u64>,

@@ -25,7 +25,11 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let shown = bar.clone();
     let opened = builder(args)?.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
     bar.finish_and_clear();
-    Ok(opened?)
+    let db = opened?;
+    for damage in &db.recovery().salvaged {
+        eprintln!("hither: salvaged: {damage}");
+    }
+    Ok(db)
 }
 
 /// What a person sees while a large store recovers.
@@ -91,7 +95,7 @@ pub fn places(args: &StoreArgs) -> Result<Vec<Place>, Failure> {
 }
 
 fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
-    let mut builder = Db::builder().durability(args.durability).medium(medium(args.medium));
+    let mut builder = Db::builder().durability(args.durability).medium(medium(args.medium)).salvage(args.salvage);
     for place in places(args)? {
         builder = match place {
             Place::Store(path) => builder.path(path),

@@ -250,3 +250,26 @@ fn a_store_over_two_nodes() {
     assert_eq!(on_both(&["dump"]).done().0.stdout, std::fs::read(&input).unwrap());
     run(&["get", "key00001", "--data", &node0]).expect(7);
 }
+
+/// A flipped byte makes the store refuse, by name of the way out; `--salvage` then saves the rest.
+#[test]
+fn dump_salvage_saves_what_is_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let hither =
+        |args: &[&str]| std::process::Command::new(env!("CARGO_BIN_EXE_hither")).args(args).arg("--data").arg(&data).output().unwrap();
+    assert!(hither(&["put", "a-key", "a-value-to-damage"]).status.success());
+    assert!(hither(&["put", "b-key", "b-value"]).status.success());
+    let pool = data.join("node0.hither");
+    let mut bytes = std::fs::read(&pool).unwrap();
+    let at = bytes.windows(17).position(|window| window == b"a-value-to-damage").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&pool, bytes).unwrap();
+    let refused = hither(&["dump"]);
+    assert_eq!(refused.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("salvage"));
+    let saved = hither(&["dump", "--salvage"]);
+    assert!(saved.status.success());
+    assert_eq!(String::from_utf8_lossy(&saved.stdout), "b-key\tb-value\n");
+    assert!(String::from_utf8_lossy(&saved.stderr).contains("damaged segment"));
+}

@@ -62,16 +62,15 @@ fn pool_path(options: &Options, node: u32) -> Option<PathBuf> {
 }
 
 fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>>) -> Result<Vec<Pool>> {
+    if options.paths.iter().any(|(_, dir)| dir.as_os_str().is_empty()) {
+        return Err(Error::Config("an empty directory name was given; name the directory of the store".into()));
+    }
     let first = pool_path(options, 0).ok_or_else(|| {
         Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into())
     })?;
     if !first.exists() {
-        if let Some((node, path)) = (1..16).filter_map(|node| Some((node, pool_path(options, node)?))).find(|(_, path)| path.exists()) {
-            return Err(Error::Config(format!(
-                "{} is missing, while {} of node {node} exists; mount the device of node 0 or give its directory",
-                first.display(),
-                path.display()
-            )));
+        if (1..16).filter_map(|node| pool_path(options, node)).any(|path| path.exists()) {
+            return Err(Error::MissingPool { node: 0, path: first });
         }
         return create_in_place(options, topology, meter, &first, false);
     }

@@ -20,7 +20,7 @@ use hither_sync::latch::LatchTable;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Entries whose index lines are requested ahead of the one that is installed: misses overlap.
@@ -53,6 +53,8 @@ pub struct RecoveryReport {
     pub elapsed_ms: u64,
     /// The newest version on media.
     pub last_version: u64,
+    /// The highest keyspace id among entries of keyspaces that do not exist.
+    pub newest_keyspace: u32,
 }
 
 /// Stands for the position of a keyspace that was dropped: its entries are garbage, but still count as members of their batches.
@@ -80,11 +82,15 @@ struct Recovery<'a> {
     tombstones: Mutex<Vec<Found>>,
     batched: Mutex<Vec<Found>>,
     entries: AtomicU64,
+    /// The highest keyspace id among entries whose keyspace does not exist (any more).
+    newest_keyspace: AtomicU32,
     last_version: AtomicU64,
 }
 
 /// Rebuilds the indexes of `keyspaces` from `log`.
-pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], options: &Options) -> Result<RecoveryReport> {
+///
+/// `next_keyspace` is the first keyspace id that the catalogue has not given out: an entry that names one shows that the catalogue was lost.
+pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_keyspace: u32, options: &Options) -> Result<RecoveryReport> {
     let started = Instant::now();
     let segments = log.load_tables()?;
     let settled = (0..log.nodes()).map(|node| log.pool(node).settled()).max().unwrap_or(0);
@@ -99,6 +105,7 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], option
         batched: Mutex::default(),
         entries: AtomicU64::new(0),
         last_version: AtomicU64::new(settled),
+        newest_keyspace: AtomicU32::new(0),
     };
     let threads = thread_count(options, segments.len());
     let totals = recovery.scan_all(&segments, threads, options);
@@ -119,6 +126,18 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], option
             }
             report.salvaged.push(damage.to_string());
         }
+    }
+    report.newest_keyspace = recovery.newest_keyspace.load(Ordering::Relaxed);
+    if report.newest_keyspace >= next_keyspace {
+        let what = format!(
+            "entries name keyspace number {}, but the catalogue has given out none above {}: it was lost or is an old copy; restore the pool from a backup, or open with salvage to go on without them",
+            report.newest_keyspace,
+            next_keyspace - 1
+        );
+        if !options.salvage {
+            return Err(crate::Error::Damaged(what));
+        }
+        report.salvaged.push(what);
     }
     report.batches_dropped = recovery.settle_batches()?;
     report.tombstones = recovery.remove_tombstones();
@@ -213,7 +232,10 @@ impl Recovery<'_> {
         let id = entry.keyspace(segment.descriptor.keyspace);
         let keyspace = match self.keyspaces {
             [only] if only.info.id == id => 0,
-            _ => self.by_id.get(&id).copied().unwrap_or(DROPPED),
+            _ => self.by_id.get(&id).copied().unwrap_or_else(|| {
+                self.newest_keyspace.fetch_max(id, Ordering::Relaxed);
+                DROPPED
+            }),
         };
         let batch = entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled);
         if keyspace == DROPPED {

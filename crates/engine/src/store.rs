@@ -96,7 +96,10 @@ impl Store {
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
         let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
         let keyspaces: Vec<_> = catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone()))).collect();
-        let recovery = recovery::run(&log, hasher, &keyspaces, &options)?;
+        let mut catalogue = catalogue;
+        let recovery = recovery::run(&log, hasher, &keyspaces, catalogue.next_id, &options)?;
+        // Only after a salvage: a number with entries on media is never given out again.
+        catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace + 1);
         let core = Arc::new(Core {
             latches: LatchTable::new(options.latches, recovery.last_version),
             committer: Committer::new(recovery.last_version, options.durability, needs_sync),

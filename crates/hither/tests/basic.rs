@@ -329,6 +329,26 @@ fn damage_in_a_half_filled_segment_is_noticed() {
     assert_eq!(salvaged.keyspace("a").unwrap().get(b"another key").unwrap().unwrap(), b"another value");
 }
 
+/// Zeros where the magic or the catalogue were: a store full of data must not be taken for one that was never finished.
+#[test]
+fn lost_first_bytes_or_catalogue_are_damage() {
+    use std::os::unix::fs::FileExt;
+    for (at, len) in [(0, 8), (0, 64), (0, 4096), (0, 65_536), (4096, 8)] {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let db = Db::builder().path(dir.path()).capacity(1 << 20).open().unwrap();
+            let ks = db.keyspace("a").unwrap();
+            ks.put(b"key", b"value").unwrap();
+        }
+        let path = dir.path().join("node0.hither");
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&vec![0; len], at).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let error = Db::open(dir.path()).unwrap_err();
+        assert!(matches!(error, Error::Damaged(_)), "{len} bytes at {at}: {error}");
+        assert!(std::fs::read(&path).unwrap() == before, "nothing is changed");
+    }
+}
+
 #[test]
 fn keyspaces_come_and_go() {
     let dir = tempfile::tempdir().unwrap();

@@ -83,7 +83,7 @@ pub enum Error {
         pid: Option<u32>,
     },
     /// Bytes of page 0 or of the catalogue do not verify.
-    #[error("{pool} is damaged: {what} at offset {offset} {detail}; restore it from a copy or run `hither check`")]
+    #[error("{pool} is damaged: {what} at offset {offset} {detail}; restore it from a copy (nothing was changed)")]
     DamagedSuperblock {
         /// Which pool.
         pool: Place,
@@ -96,7 +96,7 @@ pub enum Error {
     },
     /// A segment descriptor does not verify.
     #[error(
-        "{pool} is damaged: the descriptor of segment {segment} at offset {offset} {detail}; restore it from a copy or run `hither check`"
+        "{pool} is damaged: the descriptor of segment {segment} at offset {offset} {detail}; restore it from a copy (nothing was changed)"
     )]
     DamagedDescriptor {
         /// Which pool.

@@ -100,8 +100,8 @@ fn check_target(place: &Place, file: &File, overwrite_unborn: bool) -> Result<()
     }
     let page = super::open::first_page(place, file)?;
     match page0::classify(&page) {
-        Page0::Blank | Page0::HalfCreated => Ok(()),
-        Page0::Born if overwrite_unborn => Ok(()),
+        Page0::Blank | Page0::HalfCreated => page0::require_nothing_else(place, file),
+        Page0::Born if overwrite_unborn => page0::require_nothing_else(place, file),
         Page0::Born => Err(Error::AlreadyExists { pool: place.clone() }),
         Page0::Newer(found) => Err(Error::NewerFormat { pool: place.clone(), found, supported: FORMAT_VERSION }),
         Page0::Foreign(found) => Err(Error::Foreign { pool: place.clone(), found }),

@@ -40,7 +40,12 @@ impl Pool {
         let length = match &storage.file {
             Some(file) if storage.is_device() => storage::length(&place, file, true)?,
             Some(file) => {
-                page0::require_born(&place, &first_page(&place, file)?)?;
+                if let Err(error) = page0::require_born(&place, &first_page(&place, file)?) {
+                    if matches!(error, Error::HalfCreated { .. }) {
+                        page0::require_nothing_else(&place, file)?;
+                    }
+                    return Err(error);
+                }
                 storage::length(&place, file, false)?
             }
             None => 0,

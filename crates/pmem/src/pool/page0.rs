@@ -4,6 +4,8 @@ use crate::error::{Error, Place, Result};
 use crate::layout::{CLOCK_OFF, MAGIC, MAGIC_STEM, PAGE_BYTES, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF};
 use crate::record::Fields;
 use crate::superblock::{FORMAT_VERSION, USED_BYTES};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// The state of a file, by its first page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +55,29 @@ fn only_creation_wrote(page: &[u8]) -> bool {
     let quiet = page.iter().enumerate().all(|(i, &b)| b == 0 || allowed(i));
     let version = page[SUPER_SLOT_A_OFF as usize..SUPER_SLOT_B_OFF as usize].u32_at(0);
     quiet && version <= FORMAT_VERSION
+}
+
+/// Insists that a file beyond its first page is as creation leaves it: zero. A pool whose first bytes were lost must not be taken for
+/// one that was never finished, and be made anew over its data.
+pub(super) fn require_nothing_else(place: &Place, file: &File) -> Result<()> {
+    let mut piece = vec![0; 1 << 20];
+    let mut at = PAGE_BYTES;
+    loop {
+        let read = file.read_at(&mut piece, at).map_err(|source| Error::Io {
+            pool: place.clone(),
+            action: "reading the pool",
+            offset: at,
+            source,
+        })?;
+        if read == 0 {
+            return Ok(());
+        }
+        if let Some(found) = piece[..read].iter().position(|&byte| byte != 0) {
+            let detail = format!("is missing, yet the file holds data (at offset {})", at + found as u64);
+            return Err(Error::DamagedSuperblock { pool: place.clone(), what: "the magic", offset: 0, detail });
+        }
+        at += read as u64;
+    }
 }
 
 /// Insists on a pool of this format.

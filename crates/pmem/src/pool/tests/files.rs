@@ -243,11 +243,24 @@ fn a_pool_used_before_it_is_born_is_still_half_created() {
     pool.set_settled(9).unwrap();
     pool.set_clock_ms(9).unwrap();
     pool.set_clean(false).unwrap();
-    pool.set_catalogue(b"keyspaces").unwrap();
     drop(pool);
     assert!(matches!(Pool::open(&path, &OpenOptions::new()), Err(Error::HalfCreated { .. })));
     let pool = born(&path, &on_file());
     assert_eq!((pool.settled(), pool.catalogue().unwrap()), (0, vec![]), "starting over leaves nothing of the first attempt");
+}
+
+/// Creation writes page 0 only. Data behind it without a magic is a pool that lost its first bytes, and never overwritten.
+#[test]
+fn data_without_a_magic_is_damage_and_stays() {
+    let (_dir, path) = folder();
+    let pool = Pool::create(&path, &on_file()).unwrap();
+    pool.set_catalogue(b"keyspaces").unwrap();
+    drop(pool);
+    let before = std::fs::read(&path).unwrap();
+    assert!(matches!(Pool::open(&path, &OpenOptions::new()), Err(Error::DamagedSuperblock { what: "the magic", .. })));
+    let over = CreateOptions { overwrite_unborn: true, ..on_file() };
+    assert!(matches!(Pool::create(&path, &over), Err(Error::DamagedSuperblock { .. })));
+    assert!(std::fs::read(&path).unwrap() == before);
 }
 
 #[test]
