@@ -15,7 +15,6 @@ type Row = (String, Vec<u64>);
 /// All marked tables by their marker, such as `table: page0`.
 fn document() -> BTreeMap<String, Vec<Row>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
-    let path = if std::path::Path::new(path).exists() { path.to_owned() } else { "/work/main/docs/format.md".to_owned() };
     let text = std::fs::read_to_string(path).unwrap();
     let mut found: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     let mut current: Option<String> = None;
