@@ -189,6 +189,9 @@ impl Core {
         self.append_members(&mut members, first, level, &mut writer)?;
         let newest = first + members.len() as u64 - 1;
         let deletes = members.iter().any(|member| member.value.is_none());
+        if level != Durability::Sync && self.durability == Durability::Sync {
+            self.committer.note_relaxed_write();
+        }
         for latch in &latches {
             latch.set_last_version(newest);
             if deletes {
@@ -197,9 +200,6 @@ impl Core {
         }
         if deletes {
             self.note_delete(newest);
-        }
-        if level != Durability::Sync && self.durability == Durability::Sync {
-            self.committer.note_relaxed_write();
         }
         // In the shadow of the flushes: are the candidates really these keys'?
         let resolver = self.resolver();

@@ -133,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Before a scan of the store as it is: what is absent must be durably absent.
+    /// After a scan of the store as it is: what it found absent must be durably absent.
     pub fn settle_deletes(&self) -> Result<()> {
         let delete = self.last_delete.load(Ordering::Acquire);
         if self.committer.reads_check() && delete > self.committer.durable() {

@@ -87,7 +87,7 @@ impl Store {
     /// Opens a store, creating or recovering it as need be.
     pub fn open(options: Options) -> Result<Store> {
         let opened = crate::pools::open(&options)?;
-        let catalogue = Catalogue::decode(&opened.pools[0].catalogue()?)?;
+        let mut catalogue = Catalogue::decode(&opened.pools[0].catalogue()?)?;
         let log_options = crate::pools::log_options(&options, &opened);
         let needs_sync = opened.pools.iter().any(hither_pmem::Pool::needs_sync);
         let pool_paths =
@@ -96,7 +96,6 @@ impl Store {
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
         let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
         let keyspaces: Vec<_> = catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone()))).collect();
-        let mut catalogue = catalogue;
         let recovery = recovery::run(&log, hasher, &keyspaces, catalogue.next_id, &options)?;
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace + 1);

@@ -284,12 +284,13 @@ impl Core {
         let flush = if level == Durability::Sync { Flush::Now } else { Flush::Later };
         let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush }).map_err(|error| Box::new(Error::from(error)))?);
         latch.set_last_version(version);
+        // First of all: from here on deletes are remembered for readers.
+        if flush == Flush::Later && self.durability == Durability::Sync {
+            self.committer.note_relaxed_write();
+        }
         if change.value.is_none() {
             latch.set_last_delete(version);
             self.note_delete(version);
-        }
-        if flush == Flush::Later && self.durability == Durability::Sync {
-            self.committer.note_relaxed_write();
         }
 
         // In the shadow of the flush: is the candidate really this key's?

@@ -11,6 +11,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::error::{Error, Place, Result};
 use crate::layout::HUGE_BYTES;
+use crate::medium::TMPFS_MAGIC;
 
 /// Reserved and partly mapped address space.
 pub(crate) struct Mapping {
@@ -103,7 +104,6 @@ impl Mapping {
 
     /// Makes huge pages of a range of a tmpfs file that has no pages yet, which saves copying them together later. Best effort.
     pub(crate) fn huge_ahead(file: &File, off: u64, len: u64) {
-        const TMPFS_MAGIC: i64 = 0x0102_1994;
         let tmpfs = rustix::fs::fstatfs(file).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(TMPFS_MAGIC));
         let from = off.next_multiple_of(HUGE_BYTES);
         let to = (off + len) / HUGE_BYTES * HUGE_BYTES;

@@ -77,7 +77,7 @@ pub struct MediumInfo {
     pub filesystem: String,
 }
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
