@@ -38,8 +38,7 @@ pub struct Log {
     /// Where versions come from.
     pub clock: VersionClock,
     pub(crate) reclaim: Mutex<()>,
-    /// Owners of slots wait outside; see the `writer` module.
-    pub(crate) frozen: AtomicBool,
+    /// Held by whoever freezes slots; see the `writer` module.
     pub(crate) freezing: Mutex<()>,
     /// Raised when a segment was opened: the maintenance thread has something to do.
     pub(crate) pressure: AtomicBool,
@@ -141,7 +140,6 @@ impl Log {
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
-            frozen: AtomicBool::new(false),
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
         }

@@ -5,9 +5,10 @@
 //! # Who may touch a slot
 //!
 //! The first threads of the process (by their epoch number) own a slot of each node alone: they need no lock, only to be inside a writer
-//! section and to find the slots not frozen. Whoever wants to look into other threads' slots freezes them, waits for the writer sections under
-//! way, and thaws them afterwards ([`Log::with_slots`]). All further threads, and owners while their slots are frozen, share the last slot of
-//! their node behind a lock, which is held over one operation, fence included, never over a sync.
+//! section and to find the slot not frozen. Whoever wants to look into other threads' slots freezes them, waits for their writer sections
+//! under way, and thaws each as soon as it has looked ([`Log::with_slots`]): a thread that was preempted inside its section holds up nobody
+//! but itself. All further threads, and owners while their slots are frozen, share the last slot of their node behind a lock, which is held
+//! over one operation, fence included, never over a sync.
 
 use crate::address;
 use crate::entry::{self, Parts, Place};
@@ -15,7 +16,7 @@ use crate::error::Result;
 use crate::log::{Log, NodePool};
 use crate::segment::{Chunk, Tally};
 use crate::version::VersionBlock;
-use hither_sync::Padded;
+use hither_sync::{Padded, epoch};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,6 +33,8 @@ pub(crate) struct SlotState {
 
 pub(crate) struct Slot {
     locked: AtomicBool,
+    /// Its owner stays outside.
+    frozen: AtomicBool,
     state: UnsafeCell<SlotState>,
 }
 
@@ -42,6 +45,7 @@ impl Slot {
     pub fn new(shards: usize, nodes: usize) -> Padded<Slot> {
         Padded(Slot {
             locked: AtomicBool::new(false),
+            frozen: AtomicBool::new(false),
             state: UnsafeCell::new(SlotState {
                 block: VersionBlock::default(),
                 chunks: vec![Chunk::NONE; shards].into_boxed_slice(),
@@ -164,10 +168,10 @@ impl Log {
     #[inline(always)]
     pub fn writer_on(&self, node: usize) -> Writer<'_> {
         let shared = self.slots_per_node - 1;
-        let number = hither_sync::epoch::thread_number();
+        let number = epoch::thread_number();
         let slots = &self.slots[node * self.slots_per_node..(node + 1) * self.slots_per_node];
-        // While the slots are frozen the shared one serves: waiting here would keep the freezer waiting for this section.
-        let slot = if number < shared && !self.frozen.load(Ordering::Acquire) {
+        // While its own slot is frozen the shared one serves: waiting here would keep the freezer waiting for this section.
+        let slot = if number < shared && !slots[number].frozen.load(Ordering::Acquire) {
             SlotGuard { slot: &slots[number], locked: false }
         } else {
             slots[shared].lock()
@@ -175,15 +179,40 @@ impl Log {
         Writer { log: self, pool: &self.pools[node], slot }
     }
 
-    /// Calls `f(number, state)` for every slot, with no writer in any of them. `f` must not wait for writers. Call outside writer sections.
+    /// Calls `f(position, state)` for every slot, with no writer in that one meanwhile, in no particular order. What a writer section that
+    /// ended before this call did is seen. `f` must not wait for writers. Call outside writer sections.
     pub(crate) fn with_slots(&self, mut f: impl FnMut(usize, &mut SlotState)) {
         let _one_at_a_time = self.freezing.lock();
-        self.frozen.store(true, Ordering::SeqCst);
-        hither_sync::epoch::synchronize_writers();
-        for (number, slot) in self.slots.iter().enumerate() {
-            f(number, &mut slot.lock());
+        let owned = self.slots_per_node - 1;
+        self.set_frozen(0..owned, true);
+        let stamp = epoch::stamp();
+        let mut waiting: Vec<usize> = (0..owned).collect();
+        let mut spins = 0u32;
+        while !waiting.is_empty() {
+            waiting.retain(|&number| {
+                let passed = epoch::writer_has_passed(stamp, number);
+                if passed {
+                    self.positions(number).for_each(|position| f(position, &mut self.slots[position].lock()));
+                    self.set_frozen(number..number + 1, false);
+                }
+                !passed
+            });
+            spins += 1;
+            if spins < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
-        self.frozen.store(false, Ordering::Release);
+        self.positions(owned).for_each(|position| f(position, &mut self.slots[position].lock()));
+    }
+
+    /// Where the slots of a thread number lie, one per node.
+    fn positions(&self, number: usize) -> impl Iterator<Item = usize> {
+        (number..self.slots.len()).step_by(self.slots_per_node)
+    }
+
+    fn set_frozen(&self, numbers: std::ops::Range<usize>, frozen: bool) {
+        for position in numbers.flat_map(|number| self.positions(number)) {
+            // Release: the owner that comes back sees what was changed. (The stamp's barrier orders the freezing.)
+            self.slots[position].frozen.store(frozen, Ordering::Release);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! behind the lock's back. A file that is truncated by somebody else under a mapping faults with SIGBUS: see the `sigbus` module.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -102,12 +103,17 @@ impl Mapping {
         let _ = unsafe { libc::madvise(self.base.add(off as usize).cast(), len as usize, libc::MADV_COLLAPSE) };
     }
 
-    /// Makes huge pages of a range of a tmpfs file that has no pages yet, which saves copying them together later. Best effort.
+    /// Makes huge pages of a range of a tmpfs file that has no pages yet, which saves copying them together later. Best effort. The kernel
+    /// collapses no range without any page, so one byte of each is written first.
     pub(crate) fn huge_ahead(file: &File, off: u64, len: u64) {
         let tmpfs = rustix::fs::fstatfs(file).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(TMPFS_MAGIC));
         let from = off.next_multiple_of(HUGE_BYTES);
         let to = (off + len) / HUGE_BYTES * HUGE_BYTES;
         if !tmpfs || to <= from || file.metadata().is_ok_and(|metadata| metadata.len() > from) || file.set_len(off + len).is_err() {
+            return;
+        }
+        // By writing, not through the mapping: a full tmpfs answers a write with an error and a store with SIGBUS.
+        if (from..to).step_by(HUGE_BYTES as usize).any(|page| file.write_all_at(&[0], page).is_err()) {
             return;
         }
         // An address that is a multiple of 2 MiB: only there can a page be huge.

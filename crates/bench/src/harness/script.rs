@@ -59,6 +59,8 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
         script.insert(0, Workload { kind: preload, distribution: Distribution::Uniform });
     }
     let mut run = Run { samples: Vec::new(), dram: None, media: None, name: target.name().into(), settings: target.settings() };
+    // What the index of any store may take for its keys.
+    memory::warm(spec.keys as usize * 40);
     for (phase, workload) in script.iter().enumerate() {
         let team =
             Team { target: &target, data: &data, workload, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: phase as u32 };

@@ -133,6 +133,18 @@ impl Domain {
         self.each_slot(|slot| Self::slot_passed(slot, stamp, writers))
     }
 
+    /// Whether the owner of slot `number` has left every writer section older than `stamp`.
+    pub fn writer_has_passed(&self, stamp: u64, number: usize) -> bool {
+        let mut chunk = self.chunks.load(Ordering::Acquire);
+        for _ in 0..number / CHUNK {
+            // SAFETY: chunks are never freed.
+            let Some(current) = (unsafe { chunk.as_ref() }) else { break };
+            chunk = current.next.load(Ordering::Acquire);
+        }
+        // SAFETY: as above. A number that no thread has had yet has no chunk.
+        unsafe { chunk.as_ref() }.is_none_or(|chunk| Self::slot_passed(&chunk.slots[number % CHUNK], stamp, true))
+    }
+
     /// Waits for all pins (only writer sections, if `writers`) that began before.
     pub fn synchronize(&self, writers: bool) {
         let stamp = self.stamp();

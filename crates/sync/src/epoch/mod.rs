@@ -177,10 +177,15 @@ mod global {
     pub fn has_passed(stamp: u64) -> bool {
         DOMAIN.has_passed(stamp, false)
     }
+
+    /// Whether every writer section of the thread with this number that began before `stamp` was drawn has ended. Never blocks.
+    pub fn writer_has_passed(stamp: u64, thread_number: usize) -> bool {
+        DOMAIN.writer_has_passed(stamp, thread_number)
+    }
 }
 
 #[cfg(not(loom))]
-pub use global::{Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_writers, thread_number};
+pub use global::{Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_writers, thread_number, writer_has_passed};
 
 #[cfg(all(test, not(loom)))]
 mod tests;
