@@ -172,6 +172,12 @@ impl Held<'_> {
         matches(self.meta_of(line), tag)
     }
 
+    /// Whether a slot is free.
+    #[inline(always)]
+    pub(super) fn has_room(&self) -> bool {
+        self.slots(0, 0) | self.slots(1, 0) != 0
+    }
+
     /// What a slot refers to.
     #[inline(always)]
     pub(super) fn reference(&self, line: usize, slot: usize) -> u64 {

@@ -178,7 +178,7 @@ impl<P: Protocol> Index for HashTable<P> {
 
     #[inline(always)]
     fn lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Token>, bool) {
-        match self.try_lock_place(key) {
+        match self.try_lock_place(key, resolver) {
             Some(located) => (located, true),
             None => (self.locate(key, resolver), false),
         }

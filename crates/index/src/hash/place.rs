@@ -4,9 +4,11 @@
 //! caller's append and fence: a writer of another key of the same pair, or a split of the segment, waits that long (a fraction of a
 //! microsecond; longer if the append opens a segment, and then waiters yield).
 //!
-//! Only the plain case is taken here: the key is in its home pair or has room there, no second slot carries its tag, and the path ends
-//! in this pair. Everything else is left to the unlocked protocol of [`super::write`]. While the lock is held the pair is not
-//! frozen (L3), so its segment stays current: the check of the directory and the lock's failure on frozen pairs work as described there.
+//! Mostly the key is in its home pair or has room there, no second slot carries its tag, and the path ends in this pair. If not, the path
+//! is searched without a lock first, and then the one pair is locked that holds the key or will take it. What that search found stays
+//! true: the key latch keeps other writers of the key away, keys never move within a segment, and while the lock is held the pair is not
+//! frozen (L3), so its segment stays current. Only a full path, a frozen pair and a cleaner that was faster are left to the unlocked protocol
+//! of [`super::write`].
 
 use super::directory::{Segment, home_line};
 use super::line::{Line, Pair, first_slot, tag_of};
@@ -15,27 +17,67 @@ use super::{HashTable, Token};
 use crate::{Key, Located, Ref, Resolver};
 
 impl<P: Protocol> HashTable<P> {
-    /// Locks the home pair of `key` if the plain case holds.
+    /// Locks the pair that holds `key` or will take it.
     #[inline(always)]
-    pub(super) fn try_lock_place(&self, key: Key<'_>) -> Option<Located<Token>> {
+    pub(super) fn try_lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
         let segment = self.segment(key.hash);
+        let number = segment.pair_number(key.hash, 0);
         // SAFETY: the segment was read from this index's directory during this call.
-        let held = unsafe { segment.pair(segment.pair_number(key.hash, 0)) }.lock(P::HEED_FROZEN)?;
+        let held = unsafe { segment.pair(number) }.lock(P::HEED_FROZEN)?;
         let (tag, home) = (tag_of(key.hash), home_line(key.hash));
         let slots = [held.slots(home, tag), held.slots(home ^ 1, tag)];
         let found = slots[0].count_ones() + slots[1].count_ones();
-        let has_room = found == 1 || held.slots(home, 0) | held.slots(home ^ 1, 0) != 0;
-        if held.overflows() || found > 1 || !has_room {
+        if held.overflows() || found > 1 || !(found == 1 || held.has_room()) {
             held.unlock();
-            return None;
+            return self.lock_on_path(key, resolver);
         }
         let line = if slots[0] != 0 || found == 0 { home } else { home ^ 1 };
         let slot = if found == 0 { 0 } else { first_slot(slots[0] | slots[1]) };
         let candidate = if found == 0 { Ref::NONE } else { Ref(held.reference(line, slot)) };
         held.keep();
-        let address = segment.block() + segment.pair_number(key.hash, 0) * size_of::<Pair>() + line * size_of::<Line>() + slot;
-        let token = Token { segment: segment.0, slot: address as u64 };
-        Some(Located { token, candidate, verified: found == 0 })
+        Some(Located { token: Self::token_of(segment, number, line, slot), candidate, verified: found == 0 })
+    }
+
+    /// As [`HashTable::try_lock_place`] where the home pair alone does not decide.
+    #[inline(never)]
+    fn lock_on_path<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
+        let located = self.find_candidate(key, resolver);
+        if located.candidate.is_none() {
+            return self.lock_room(Segment(located.token.segment), key.hash);
+        }
+        let (pair, line, slot) = Self::locked_pair(located.token);
+        let held = pair.lock(P::HEED_FROZEN)?;
+        if held.reference(line, slot) != located.candidate.0 {
+            held.unlock();
+            return None;
+        }
+        held.keep();
+        Some(located)
+    }
+
+    /// Locks the first pair with room on the path of a key that is absent, as `place` would fill it.
+    fn lock_room(&self, segment: Segment, hash: u64) -> Option<Located<Token>> {
+        for step in 0..segment.path_len() {
+            let number = segment.pair_number(hash, step);
+            // SAFETY: the segment was read from this index's directory during this call.
+            let mut held = unsafe { segment.pair(number) }.lock(P::HEED_FROZEN)?;
+            if held.has_room() {
+                held.keep();
+                let token = Self::token_of(segment, number, home_line(hash), 0);
+                return Some(Located { token, candidate: Ref::NONE, verified: true });
+            }
+            if step + 1 < segment.path_len() && P::SET_FLAGS {
+                held.set_overflow();
+            }
+            held.unlock();
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn token_of(segment: Segment, number: usize, line: usize, slot: usize) -> Token {
+        let address = segment.block() + number * size_of::<Pair>() + line * size_of::<Line>() + slot;
+        Token { segment: segment.0, slot: address as u64 }
     }
 
     /// Installs under the lock of [`HashTable::try_lock_place`] and ends it.
@@ -57,7 +99,7 @@ impl<P: Protocol> HashTable<P> {
         if new.is_some() && put {
             self.counter.add(1);
         } else if !put {
-            // The candidate was another key with the same tag, and the pair is full.
+            // The candidate was another key with the same tag, and its pair is full.
             self.insert(key, new, resolver).expect("the key latch keeps other inserts of the key away");
         }
     }
