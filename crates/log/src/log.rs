@@ -31,6 +31,8 @@ pub struct Log {
     pub(crate) pools: Vec<NodePool>,
     /// Base address of each pool: the mapping never moves (address space is reserved for growth).
     pub(crate) bases: [Base; address::MAX_NODES],
+    /// Some pool tells a meter of reads.
+    pub(crate) metered: bool,
     pub(crate) slots: Vec<Padded<Slot>>,
     pub(crate) slots_per_node: usize,
     shard_mask: u64,
@@ -129,6 +131,7 @@ impl Log {
         }
         Log {
             bases,
+            metered: pools.iter().any(Pool::is_metered),
             pools: pools
                 .into_iter()
                 .enumerate()

@@ -14,9 +14,10 @@ impl Log {
     #[inline(always)]
     fn address_of(&self, reference: u64) -> *const u8 {
         let at = address::unpack(reference);
-        let pool = &self.pools[at.node as usize];
-        debug_assert!(at.offset + crate::entry::MIN_BYTES <= pool.pool.len_mapped());
-        pool.pool.meter_read(at.offset, crate::entry::MIN_BYTES as usize);
+        debug_assert!(at.offset + crate::entry::MIN_BYTES <= self.pools[at.node as usize].pool.len_mapped());
+        if self.metered {
+            self.pools[at.node as usize].pool.meter_read(at.offset, crate::entry::MIN_BYTES as usize);
+        }
         self.bases[at.node as usize].0.wrapping_add(at.offset as usize)
     }
 

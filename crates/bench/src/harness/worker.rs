@@ -5,7 +5,7 @@
 
 use crate::target::{Error, Result, Session};
 use crate::workload::data::DataSet;
-use crate::workload::stream::{Op, Stream};
+use crate::workload::stream::{Op, OpKind, Stream};
 use crate::workload::{Kind, Workload};
 
 /// Scans that end early because they start near the last key: counted, and compared with what chance explains.
@@ -66,12 +66,12 @@ impl<'d, S: Session> Worker<'d, S> {
     #[inline]
     fn step(&mut self, op: Op) -> Result<()> {
         self.data.key(op.id(), &mut self.key);
-        match op {
-            Op::Get(_) => self.get(),
-            Op::Put(_) => self.put(),
-            Op::Delete(_) => self.delete(),
-            Op::Rmw(_) => self.rmw(),
-            Op::Scan(_, limit) => self.scan(limit),
+        match op.kind() {
+            OpKind::Get => self.get(),
+            OpKind::Put => self.put(),
+            OpKind::Delete => self.delete(),
+            OpKind::Rmw => self.rmw(),
+            OpKind::Scan => self.scan(op.length()),
         }
     }
 

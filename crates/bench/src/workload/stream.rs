@@ -1,7 +1,7 @@
 //! The stream of operations of one thread.
 //!
-//! Purpose: the measured loop takes operations from here. Streams without a choice (load, insert, delete) are computed on the
-//! fly with a few multiplications; the others are drawn beforehand into 8-byte words, because a Zipf rank costs a `powf`.
+//! Purpose: the measured loop takes operations from here. Loads and inserts, which count up, are computed on the fly; all others
+//! are drawn beforehand into 8-byte words, because a Zipf rank costs a `powf` and a place in a permutation a dozen multiplications.
 //! [`generation_ns`] measures what remains in the loop.
 //!
 //! Ids: `0..keys` are loaded; thread `t` of `T` inserts `keys + t`, `keys + t + T`, … so that threads never wait for each
@@ -17,55 +17,69 @@ use super::random::Random;
 use super::zipf::{ScrambledZipf, Zipf};
 use super::{Distribution, Kind, MAX_YCSB_SCAN, Mix, Workload};
 
-/// One operation.
+/// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Read the key of this id.
-    Get(u64),
-    /// Write the key of this id.
-    Put(u64),
-    /// Delete the key of this id.
-    Delete(u64),
-    /// Read, change and write the key of this id.
-    Rmw(u64),
-    /// Read this many pairs from the key of this id on.
-    Scan(u64, u32),
+#[repr(u8)]
+pub enum OpKind {
+    /// Read the key.
+    Get = 0,
+    /// Write the key.
+    Put = 1,
+    /// Delete the key.
+    Delete = 2,
+    /// Read, change and write the key.
+    Rmw = 3,
+    /// Read pairs from the key on.
+    Scan = 4,
 }
+
+/// One operation in a word: kind, length (of scans), id of the key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Op(u64);
 
 const ID_BITS: u32 = 48;
 const LENGTH_BITS: u32 = 12;
 
 impl Op {
+    /// An operation on the key of `id`.
     #[inline]
-    fn pack(self) -> u64 {
-        let (code, length, id) = match self {
-            Op::Get(id) => (0u64, 0, id),
-            Op::Put(id) => (1, 0, id),
-            Op::Delete(id) => (2, 0, id),
-            Op::Rmw(id) => (3, 0, id),
-            Op::Scan(id, length) => (4, length, id),
-        };
-        code << (ID_BITS + LENGTH_BITS) | u64::from(length) << ID_BITS | id
+    pub fn new(kind: OpKind, id: u64) -> Self {
+        Op((kind as u64) << (ID_BITS + LENGTH_BITS) | id)
     }
 
+    /// A scan of `length` pairs from the key of `id` on.
+    pub fn scan(id: u64, length: u32) -> Self {
+        Op(Op::new(OpKind::Scan, id).0 | u64::from(length) << ID_BITS)
+    }
+
+    /// What it does.
     #[inline]
-    fn unpack(word: u64) -> Self {
-        let id = word & ((1 << ID_BITS) - 1);
-        match word >> (ID_BITS + LENGTH_BITS) {
-            0 => Op::Get(id),
-            1 => Op::Put(id),
-            2 => Op::Delete(id),
-            3 => Op::Rmw(id),
-            _ => Op::Scan(id, ((word >> ID_BITS) & ((1 << LENGTH_BITS) - 1)) as u32),
+    pub fn kind(self) -> OpKind {
+        match self.0 >> (ID_BITS + LENGTH_BITS) {
+            0 => OpKind::Get,
+            1 => OpKind::Put,
+            2 => OpKind::Delete,
+            3 => OpKind::Rmw,
+            _ => OpKind::Scan,
         }
     }
 
     /// The id of the key.
     #[inline]
     pub fn id(self) -> u64 {
-        match self {
-            Op::Get(id) | Op::Put(id) | Op::Delete(id) | Op::Rmw(id) | Op::Scan(id, _) => id,
-        }
+        self.0 & ((1 << ID_BITS) - 1)
+    }
+
+    /// Pairs of a scan.
+    #[inline]
+    pub fn length(self) -> u32 {
+        ((self.0 >> ID_BITS) & ((1 << LENGTH_BITS) - 1)) as u32
+    }
+}
+
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}({}, {})", self.kind(), self.id(), self.length())
     }
 }
 
@@ -99,8 +113,7 @@ pub struct Stream {
 
 enum Inner {
     Strided { first: u64, stride: u64 },
-    Permuted { order: Permutation, first: u64, stride: u64 },
-    Recorded(Vec<u64>),
+    Recorded(Vec<Op>),
 }
 
 impl Stream {
@@ -110,7 +123,11 @@ impl Stream {
         let (inner, len) = match workload.kind {
             Kind::Load | Kind::LoadBatch(_) => (Inner::Strided { first, stride }, place.share()),
             Kind::Insert => (Inner::Strided { first: place.keys + first, stride }, count),
-            Kind::Delete => (Inner::Permuted { order: Permutation::new(place.keys, place.seed), first, stride }, place.share()),
+            Kind::Delete => {
+                let order = Permutation::new(place.keys, place.seed);
+                let ids = (0..place.share()).map(|i| order.at(first + i * stride));
+                (Inner::Recorded(ids.map(|id| Op::new(OpKind::Delete, id)).collect()), place.share())
+            }
             _ => (Inner::Recorded(record(workload, place, count)), count),
         };
         Self { inner, next: 0, len }
@@ -127,9 +144,8 @@ impl Stream {
         let i = self.next;
         self.next += 1;
         match &self.inner {
-            Inner::Recorded(words) => Op::unpack(words[i as usize]),
-            Inner::Strided { first, stride } => Op::Put(first + i * stride),
-            Inner::Permuted { order, first, stride } => Op::Delete(order.at(first + i * stride)),
+            Inner::Recorded(ops) => ops[i as usize],
+            Inner::Strided { first, stride } => Op::new(OpKind::Put, first + i * stride),
         }
     }
 }
@@ -177,19 +193,19 @@ impl Chooser {
     }
 }
 
-fn record(workload: &Workload, place: &Place, count: u64) -> Vec<u64> {
+fn record(workload: &Workload, place: &Place, count: u64) -> Vec<Op> {
     let mut random = Random::for_thread(place.seed, place.thread);
     let mut chooser = Chooser::new(workload.distribution, place);
     let mut draw = |random: &mut Random| match workload.kind {
-        Kind::Update | Kind::PutBatch(_) => Op::Put(chooser.choose(random)),
-        Kind::Rmw => Op::Rmw(chooser.choose(random)),
-        Kind::Scan(n) => Op::Scan(chooser.choose(random), n),
+        Kind::Update | Kind::PutBatch(_) => Op::new(OpKind::Put, chooser.choose(random)),
+        Kind::Rmw => Op::new(OpKind::Rmw, chooser.choose(random)),
+        Kind::Scan(n) => Op::scan(chooser.choose(random), n),
         kind => match kind.mix() {
             Some(mix) => mixed(mix, &mut chooser, random),
-            None => Op::Get(chooser.choose(random)),
+            None => Op::new(OpKind::Get, chooser.choose(random)),
         },
     };
-    (0..count).map(|_| draw(&mut random).pack()).collect()
+    (0..count).map(|_| draw(&mut random)).collect()
 }
 
 fn mixed(mix: Mix, chooser: &mut Chooser, random: &mut Random) -> Op {
@@ -200,15 +216,15 @@ fn mixed(mix: Mix, chooser: &mut Chooser, random: &mut Random) -> Op {
         hit
     };
     if falls(mix.read) {
-        Op::Get(chooser.choose(random))
+        Op::new(OpKind::Get, chooser.choose(random))
     } else if falls(mix.update) {
-        Op::Put(chooser.choose(random))
+        Op::new(OpKind::Put, chooser.choose(random))
     } else if falls(mix.insert) {
-        Op::Put(chooser.insert())
+        Op::new(OpKind::Put, chooser.insert())
     } else if falls(mix.scan) {
-        Op::Scan(chooser.choose(random), 1 + random.below(MAX_YCSB_SCAN) as u32)
+        Op::scan(chooser.choose(random), 1 + random.below(MAX_YCSB_SCAN) as u32)
     } else {
-        Op::Rmw(chooser.choose(random))
+        Op::new(OpKind::Rmw, chooser.choose(random))
     }
 }
 
@@ -244,9 +260,12 @@ mod tests {
 
     #[test]
     fn packing_keeps_everything() {
-        for op in [Op::Get(0), Op::Put(1 << 47), Op::Delete(5), Op::Rmw(6), Op::Scan(7, 4000)] {
-            assert_eq!(Op::unpack(op.pack()), op);
+        for (kind, id) in [(OpKind::Get, 0), (OpKind::Put, 1 << 47), (OpKind::Delete, 5), (OpKind::Rmw, 6)] {
+            let op = Op::new(kind, id);
+            assert_eq!((op.kind(), op.id(), op.length()), (kind, id, 0));
         }
+        let scan = Op::scan(7, 4000);
+        assert_eq!((scan.kind(), scan.id(), scan.length()), (OpKind::Scan, 7, 4000));
     }
 
     #[test]
@@ -271,11 +290,11 @@ mod tests {
             let mut written: HashSet<u64> = (0..1001).collect();
             let mut newest = 0;
             for op in all("ycsb-d", thread, 20_000) {
-                match op {
-                    Op::Put(id) => assert!(written.insert(id), "an insert is new"),
-                    Op::Get(id) => {
-                        assert!(written.contains(&id));
-                        newest += u64::from(id >= 1001);
+                match op.kind() {
+                    OpKind::Put => assert!(written.insert(op.id()), "an insert is new"),
+                    OpKind::Get => {
+                        assert!(written.contains(&op.id()));
+                        newest += u64::from(op.id() >= 1001);
                     }
                     _ => panic!("not in this mix"),
                 }
@@ -287,8 +306,8 @@ mod tests {
     #[test]
     fn mixes_have_their_shares() {
         let ops = all("ycsb-e", 0, 20_000);
-        let scans = ops.iter().filter(|op| matches!(op, Op::Scan(_, 1..=100))).count();
-        let inserts = ops.iter().filter(|op| matches!(op, Op::Put(id) if *id >= 1001)).count();
+        let scans = ops.iter().filter(|op| op.kind() == OpKind::Scan && (1..=100).contains(&op.length())).count();
+        let inserts = ops.iter().filter(|op| op.kind() == OpKind::Put && op.id() >= 1001).count();
         assert_eq!(scans + inserts, 20_000);
         assert!((800..1200).contains(&inserts), "{inserts}");
     }

@@ -322,6 +322,10 @@ impl Access {
         }
     }
 
+    pub(crate) fn is_metered(&self) -> bool {
+        self.hooks & METER != 0
+    }
+
     #[inline(always)]
     pub(crate) fn meter_read(&self, off: u64, len: usize) {
         if self.hooks & METER != 0 {

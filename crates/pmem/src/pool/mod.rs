@@ -172,6 +172,11 @@ impl Pool {
         self.access.persist(off, len)
     }
 
+    /// Whether there is a meter to tell of reads.
+    pub fn is_metered(&self) -> bool {
+        self.access.is_metered()
+    }
+
     /// Tells the meter of a read.
     #[inline(always)]
     pub fn meter_read(&self, off: u64, len: usize) {
