@@ -248,6 +248,8 @@ impl Core {
         let _section = epoch::pin_writer();
         self.committer.ensure_writable()?;
         keyspace.ensure_usable()?;
+        // The latch waits for the previous write's flush; reading the index does not.
+        index.prefetch_replaced(key, &resolver);
         let latch = self.latches.lock(stripe);
         // Before the place: whoever waits for a locked place may hold a writer slot, so nobody may wait for a slot with a place locked.
         let mut writer = self.log.writer();

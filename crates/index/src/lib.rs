@@ -150,6 +150,10 @@ pub trait Index: Send + Sync {
         self.prefetch(key);
     }
 
+    /// Starts loading the entry that a write of `key` will replace, if the index can tell which from its first line. Call under the pin.
+    #[inline(always)]
+    fn prefetch_replaced<R: Resolver>(&self, _key: Key<'_>, _resolver: &R) {}
+
     /// The newest reference of `key`, verified, or `NONE`.
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
 

@@ -145,6 +145,11 @@ impl<P: Protocol> Index for HashTable<P> {
         prefetch_write(pair.wrapping_add(1));
     }
 
+    #[inline(always)]
+    fn prefetch_replaced<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
+        self.peek(key, resolver);
+    }
+
     #[inline]
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         self.lookup(key, resolver)
