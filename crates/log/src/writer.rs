@@ -258,6 +258,8 @@ impl Writer<'_> {
         // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
         unsafe { self.pool.pool.write_words(offset, words) };
         self.finish(offset, size, flush);
+        // By the time this shard has its next turn, the line is here.
+        hither_sync::prefetch_write(self.pool.pool.base().wrapping_add(offset as usize + 64));
         address::pack(self.pool.node, offset, size)
     }
 

@@ -19,6 +19,10 @@ fn a_plain_pair_takes_32_bytes_and_both_encoders_agree() {
     let words = parts.encode_plain(&PLACE).unwrap();
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     assert_eq!(bytes, image(&parts, &PLACE));
+    let tombstone = Parts { op: Op::Delete, value: &[], ..parts };
+    let bytes: Vec<u8> = tombstone.encode_plain(&PLACE).unwrap().iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(bytes, image(&tombstone, &PLACE));
+    assert!(EntryView::verify(&bytes, PLACE.generation, PLACE.offset).is_ok());
     let batch = Parts { batch: Some(BatchTag { size: 16, index: 3 }), ..parts };
     assert_eq!(batch.size(3, 1000), 40);
     assert!(batch.encode_plain(&PLACE).is_none() && parts.encode_plain_member(&PLACE).is_none());
