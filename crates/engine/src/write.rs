@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
-use hither_index::{Index, Key, Ref, Resolver};
+use hither_index::{Index, Key, Located, Ref, Resolver};
 use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
 use hither_log::{Append, Flush, Op};
 use hither_sync::epoch;
@@ -188,7 +188,11 @@ impl Core {
     fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         let key = self.hasher.key(change.key);
         match self.try_write(keyspace, index, key, change, level) {
-            Err(error) if matches!(*error, Error::Full { .. }) => self.write_when_full(keyspace, index, key, change, level),
+            Err(error) if matches!(*error, Error::Full { .. }) => {
+                // A copy, so that the change itself need not be in memory.
+                let copy = *change;
+                self.write_when_full(keyspace, index, key, &copy, level)
+            }
             outcome => outcome,
         }
     }
@@ -242,18 +246,16 @@ impl Core {
         level: Durability,
     ) -> Attempt<Written> {
         let resolver = self.resolver();
-        let stripe = self.latches.stripe_of(key.hash);
-        index.prefetch_for_write(key);
-        self.latches.prefetch(stripe);
+        let stripe = self.latches.of(key.hash);
+        stripe.prefetch();
         let _section = epoch::pin_writer();
         self.committer.ensure_writable()?;
         keyspace.ensure_usable()?;
-        // The latch waits for the previous write's flush; reading the index does not.
-        index.prefetch_replaced(key, &resolver);
-        let latch = self.latches.lock(stripe);
+        let prepared = index.prepare_write(key, &resolver);
+        let latch = stripe.lock();
         // Before the place: whoever waits for a locked place may hold a writer slot, so nobody may wait for a slot with a place locked.
         let mut writer = self.log.writer();
-        let (mut located, locked) = index.lock_place(key, &resolver);
+        let (mut located, locked) = index.lock_place(key, prepared, &resolver);
         let place = PlaceGuard { index, token: located.token, locked };
         if located.candidate.is_some() {
             resolver.prefetch(located.candidate);
@@ -296,14 +298,31 @@ impl Core {
         }
 
         // In the shadow of the flush: is the candidate really this key's?
-        let old = if located.verified || resolver.matches(located.candidate, key.bytes) { located.candidate } else { Ref::NONE };
-        let old_expired = old.is_some() && self.is_expired(self.log.expiry_of(old.0));
+        let (old, old_expired) = self.verify(located, key.bytes);
         if flush == Flush::Now {
             writer.fence();
         }
         let new = if change.value.is_some() { reference } else { Ref::NONE };
         self.replace(keyspace, place, key, old, new, version, &mut writer);
         Ok(Written::entry(version, old.is_some() && !old_expired))
+    }
+
+    /// The entry that `located` is about, if it is the key's, and whether it has expired.
+    #[inline(always)]
+    fn verify<T>(&self, located: Located<T>, key: &[u8]) -> (Ref, bool) {
+        let candidate = located.candidate;
+        if candidate.is_none() {
+            return (Ref::NONE, false);
+        }
+        match self.log.plain_key(candidate.0) {
+            // Plain entries do not expire.
+            Some(word) if located.verified || <[u8; 8]>::try_from(key).is_ok_and(|key| key == word) => (candidate, false),
+            Some(_) => (Ref::NONE, false),
+            None if located.verified || self.log.key_matches(candidate.0, key) => {
+                (candidate, self.is_expired(self.log.expiry_of(candidate.0)))
+            }
+            None => (Ref::NONE, false),
+        }
     }
 
     /// Installs `new` over `old`, whatever a cleaner did to `old` in between, and accounts for the garbage.

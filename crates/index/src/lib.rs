@@ -141,6 +141,9 @@ pub trait Index: Send + Sync {
     /// A place in the index. Stale tokens are harmless: `install` then searches anew.
     type Token: Copy + std::fmt::Debug + Send;
 
+    /// What [`Index::prepare_write`] found; a hint of any age for [`Index::lock_place`].
+    type Prepared: Copy;
+
     /// Starts loading the cache lines that a lookup of `key` touches first.
     fn prefetch(&self, key: Key<'_>);
 
@@ -149,10 +152,6 @@ pub trait Index: Send + Sync {
     fn prefetch_for_write(&self, key: Key<'_>) {
         self.prefetch(key);
     }
-
-    /// Starts loading the entry that a write of `key` will replace, if the index can tell which from its first line. Call under the pin.
-    #[inline(always)]
-    fn prefetch_replaced<R: Resolver>(&self, _key: Key<'_>, _resolver: &R) {}
 
     /// The newest reference of `key`, verified, or `NONE`.
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
@@ -168,14 +167,17 @@ pub trait Index: Send + Sync {
     /// [`Index::locate`] of the same key (or [`Index::any_token`]). Fails without effect if the key's reference is not `old`.
     fn install<R: Resolver>(&self, token: Self::Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict>;
 
+    /// Looks for the place of a write that follows, without the key's latch, and starts loading what it will touch: the place, and the
+    /// entry that it seems to replace. Taking the latch waits for the flush of the thread's previous write; this need not.
+    fn prepare_write<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Self::Prepared;
+
     /// Like [`Index::locate`], and may keep the place locked until [`Index::install_locked`] or [`Index::unlock_place`], which the caller
     /// must then call exactly once, on the same thread; the flag says whether it is locked. A single write locks *before* it flushes its
     /// entry, so that no locked instruction, which would wait for the flush, stands between its fence and the next write's prefetches.
     ///
-    /// The holder must not call the index for another key in between (it may wait for itself).
-    fn lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Self::Token>, bool) {
-        (self.locate(key, resolver), false)
-    }
+    /// `prepared` comes from [`Index::prepare_write`] of the same key under the same pin. The holder must not call the index for another
+    /// key in between (it may wait for itself).
+    fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Self::Prepared, resolver: &R) -> (Located<Self::Token>, bool);
 
     /// Ends [`Index::lock_place`] by replacing `old`, which is the verified candidate or `NONE`, by `new`.
     fn install_locked<R: Resolver>(&self, _token: Self::Token, _key: Key<'_>, _old: Ref, _new: Ref, _resolver: &R) {

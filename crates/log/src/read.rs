@@ -45,6 +45,13 @@ impl Log {
         (first & PLAIN_MASK == 0 && !delete).then(|| value.to_le_bytes())
     }
 
+    /// The key of an entry with an 8-byte key and neither extension nor expiry; `None` for any other layout.
+    #[inline(always)]
+    pub fn plain_key(&self, reference: u64) -> Option<[u8; 8]> {
+        let [first, _, key] = self.words(reference);
+        (first & PLAIN_MASK == 0).then(|| key.to_le_bytes())
+    }
+
     /// Key, value and expiry (0: none) of an entry that is not a tombstone: for scans.
     #[inline(always)]
     pub fn pair(&self, reference: u64) -> (&[u8], &[u8], u64) {

@@ -153,6 +153,13 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
+    /// Gives the next `size` bytes to an entry.
+    #[inline(always)]
+    pub fn take(&mut self, parts: &Parts<'_>, size: u64) {
+        self.cursor += size;
+        self.tally.count(parts.op, parts.version, size);
+    }
+
     /// No chunk: nothing fits.
     pub const NONE: Chunk =
         Chunk { segment: u32::MAX, cursor: 0, end: 0, generation: 0, base_version: 0, keyspace: 0, tally: Tally::EMPTY };

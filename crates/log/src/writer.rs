@@ -237,24 +237,24 @@ impl Writer<'_> {
             if room >= entry::MIN_BYTES
                 && let Some(words) = parts.encode_plain(&place)
             {
-                return Ok(self.append_words(parts, shard, &words, how.flush));
+                chunk.take(parts, 32);
+                return Ok(self.write_plain(place.offset, &words, how.flush));
             }
         } else if room >= entry::MIN_BYTES + 8
             && let Some(words) = parts.encode_plain_member(&place)
         {
-            return Ok(self.append_words(parts, shard, &words, how.flush));
+            chunk.take(parts, 40);
+            return Ok(self.write_plain(place.offset, &words, how.flush));
         }
-        self.append_any(parts, shard, how)
+        // A copy, so that the parts themselves need not be in memory.
+        let copy = *parts;
+        self.append_any(&copy, shard, how)
     }
 
-    /// Writes an encoded entry at the cursor of the shard's chunk, where it fits.
+    /// Writes an encoded entry into space that a chunk gave away.
     #[inline(always)]
-    fn append_words<const N: usize>(&mut self, parts: &Parts<'_>, shard: usize, words: &[u64; N], flush: Flush) -> u64 {
+    fn write_plain<const N: usize>(&mut self, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
         let size = 8 * N as u64;
-        let chunk = &mut self.slot.chunks[shard];
-        let offset = chunk.cursor;
-        chunk.cursor += size;
-        chunk.tally.count(parts.op, parts.version, size);
         // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
         unsafe { self.pool.pool.write_words(offset, words) };
         self.finish(offset, size, flush);
@@ -277,8 +277,7 @@ impl Writer<'_> {
         debug_assert!(chunk.end - chunk.cursor >= size, "a refilled chunk holds the entry");
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
-        chunk.cursor += size;
-        chunk.tally.count(parts.op, parts.version, size);
+        chunk.take(parts, size);
         self.write_entry(parts, &place, size, how.flush);
         Ok(address::pack(self.pool.node, place.offset, size))
     }

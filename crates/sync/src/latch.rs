@@ -16,7 +16,8 @@ use crate::atomic::{AtomicU64, Ordering, yield_now};
 
 const HELD: u64 = 1;
 
-struct Stripe {
+/// One latch of a table.
+pub struct Stripe {
     state: AtomicU64,
     /// Read and written only by the holder; atomic so that statistics may look.
     last_version: AtomicU64,
@@ -45,10 +46,16 @@ impl LatchTable {
         (hash >> 20) as usize & self.mask
     }
 
+    /// The latch of keys with this hash.
+    #[inline(always)]
+    pub fn of(&self, hash: u64) -> &Stripe {
+        &self.stripes[self.stripe_of(hash)]
+    }
+
     /// Starts loading the stripe's line for writing.
     #[inline(always)]
     pub fn prefetch(&self, stripe: usize) {
-        crate::prefetch_write(&raw const self.stripes[stripe]);
+        self.stripes[stripe].prefetch();
     }
 
     /// The version of the last delete under `stripe`. Readers that did not find a key load it after the lookup.
@@ -57,22 +64,35 @@ impl LatchTable {
         self.stripes[stripe].last_delete.load(Ordering::Acquire)
     }
 
-    /// Takes the latch `stripe`, spinning briefly, then yielding. Not fair, not re-entrant.
+    /// Takes the latch `stripe`; see [`Stripe::lock`].
     #[inline(always)]
     pub fn lock(&self, stripe: usize) -> LatchGuard<'_> {
-        let latch = &self.stripes[stripe];
-        if latch.state.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            Self::lock_slow(latch);
+        self.stripes[stripe].lock()
+    }
+}
+
+impl Stripe {
+    /// Starts loading its line for writing.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        crate::prefetch_write(self);
+    }
+
+    /// Takes the latch, spinning briefly, then yielding. Not fair, not re-entrant.
+    #[inline(always)]
+    pub fn lock(&self) -> LatchGuard<'_> {
+        if self.state.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow();
         }
-        LatchGuard { latch }
+        LatchGuard { latch: self }
     }
 
     #[cold]
-    fn lock_slow(latch: &Stripe) {
+    fn lock_slow(&self) {
         let mut spins = 0u32;
         loop {
-            if latch.state.load(Ordering::Relaxed) == 0
-                && latch.state.compare_exchange_weak(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            if self.state.load(Ordering::Relaxed) == 0
+                && self.state.compare_exchange_weak(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return;
             }

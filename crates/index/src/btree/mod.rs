@@ -127,6 +127,7 @@ impl<P: Protocol> std::fmt::Debug for BTree<P> {
 
 impl<P: Protocol> Index for BTree<P> {
     type Token = Token;
+    type Prepared = Located<Token>;
 
     /// Loads the root's cell and first line. The levels below are a matter of the search itself, which prefetches on its way.
     #[inline(always)]
@@ -152,6 +153,20 @@ impl<P: Protocol> Index for BTree<P> {
     #[inline]
     fn install<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict> {
         self.replace(token, key.bytes, old, new, resolver)
+    }
+
+    #[inline]
+    fn prepare_write<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Token> {
+        let located = self.locate_slot(key.bytes);
+        if located.candidate.is_some() {
+            resolver.prefetch(located.candidate);
+        }
+        located
+    }
+
+    #[inline]
+    fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Located<Token>, _resolver: &R) -> (Located<Token>, bool) {
+        (if self.still_holds(prepared.token) { prepared } else { self.locate_slot(key.bytes) }, false)
     }
 
     fn any_token(&self) -> Token {

@@ -155,6 +155,12 @@ impl<P: Protocol> BTree<P> {
         Located { token, candidate, verified: found.kind.is_none() || found.verified() }
     }
 
+    /// Whether what was located is still so: the leaf is as it was, so it still is the one for the key, and no layer was cut on the way.
+    #[inline(always)]
+    pub(super) fn still_holds(&self, token: Token) -> bool {
+        token.flags & Token::EXACT != 0 && self.arena.node(token.leaf).is_some_and(|leaf| leaf.version().same(token.version))
+    }
+
     /// Some key's reference below `node`, which must not be layer 0's root: all of these share the bytes before their layer's slices.
     pub(super) fn any_below<'a>(&'a self, node: Node<'a>, version: u64) -> Result<Ref, Restart> {
         let (mut node, mut version) = (node, version);

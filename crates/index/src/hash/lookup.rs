@@ -104,18 +104,6 @@ impl<P: Protocol> HashTable<P> {
         self.lookup_on_path(segment, key, resolver)
     }
 
-    /// Prefetches the entry of the first slot of the key's tag in its home line: mostly the key's.
-    #[inline(always)]
-    pub(super) fn peek<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
-        let segment = self.segment(key.hash);
-        // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let line = &unsafe { segment.pair(segment.pair_number(key.hash, 0)) }.lines[home_line(key.hash)];
-        let set = matches(line.meta.load(Ordering::Relaxed), tag_of(key.hash));
-        if set != 0 {
-            resolver.prefetch(Ref(line.refs[first_slot(set)].load(Ordering::Relaxed)));
-        }
-    }
-
     #[inline(never)]
     fn lookup_on_path<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Ref {
         let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));

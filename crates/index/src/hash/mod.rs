@@ -91,6 +91,10 @@ pub struct Token {
     slot: u64,
 }
 
+/// The segment that led to a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Prepared(Segment);
+
 impl<P: Protocol> HashTable<P> {
     /// An empty index: about 17 KiB.
     pub fn new() -> Self {
@@ -130,6 +134,7 @@ impl<P: Protocol> std::fmt::Debug for HashTable<P> {
 
 impl<P: Protocol> Index for HashTable<P> {
     type Token = Token;
+    type Prepared = Prepared;
 
     #[inline(always)]
     fn prefetch(&self, key: Key<'_>) {
@@ -143,11 +148,6 @@ impl<P: Protocol> Index for HashTable<P> {
         let pair = self.segment(key.hash).home(key.hash).cast::<line::Line>();
         prefetch_write(pair);
         prefetch_write(pair.wrapping_add(1));
-    }
-
-    #[inline(always)]
-    fn prefetch_replaced<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
-        self.peek(key, resolver);
     }
 
     #[inline]
@@ -182,8 +182,13 @@ impl<P: Protocol> Index for HashTable<P> {
     }
 
     #[inline(always)]
-    fn lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Token>, bool) {
-        match self.try_lock_place(key, resolver) {
+    fn prepare_write<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Prepared {
+        Prepared(self.prepare_place(key, resolver))
+    }
+
+    #[inline(always)]
+    fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Prepared, resolver: &R) -> (Located<Token>, bool) {
+        match self.try_lock_place(prepared.0, key, resolver) {
             Some(located) => (located, true),
             None => (self.locate(key, resolver), false),
         }

@@ -11,28 +11,49 @@
 //! of [`super::write`].
 
 use super::directory::{Segment, home_line};
-use super::line::{Line, Pair, first_slot, tag_of};
+use super::line::{Line, Pair, first_slot, matches, tag_of};
 use super::protocol::Protocol;
 use super::{HashTable, Token};
 use crate::{Key, Located, Ref, Resolver};
+use hither_sync::prefetch_write;
+use std::sync::atomic::Ordering;
 
 impl<P: Protocol> HashTable<P> {
-    /// Locks the pair that holds `key` or will take it.
+    /// Loads the home pair for writing, and the entry of the first slot of the key's tag in its home line, which mostly is the key's.
     #[inline(always)]
-    pub(super) fn try_lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
+    pub(super) fn prepare_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Segment {
         let segment = self.segment(key.hash);
+        let home = home_line(key.hash);
+        // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
+        let pair = unsafe { segment.pair(segment.pair_number(key.hash, 0)) };
+        // Line 0 carries the lock.
+        prefetch_write(&raw const pair.lines[0]);
+        prefetch_write(&raw const pair.lines[1]);
+        let line = &pair.lines[home];
+        let set = matches(line.meta.load(Ordering::Relaxed), tag_of(key.hash));
+        if set != 0 {
+            resolver.prefetch(Ref(line.refs[first_slot(set)].load(Ordering::Relaxed)));
+        }
+        segment
+    }
+
+    /// Locks the pair that holds `key` or will take it. `segment` led the directory to the key under the caller's pin: if it was
+    /// replaced since, its pairs are frozen.
+    #[inline(always)]
+    pub(super) fn try_lock_place<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
         let number = segment.pair_number(key.hash, 0);
-        // SAFETY: the segment was read from this index's directory during this call.
+        // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
         let held = unsafe { segment.pair(number) }.lock(P::HEED_FROZEN)?;
         let (tag, home) = (tag_of(key.hash), home_line(key.hash));
         let slots = [held.slots(home, tag), held.slots(home ^ 1, tag)];
-        let found = slots[0].count_ones() + slots[1].count_ones();
-        if held.overflows() || found > 1 || !(found == 1 || held.has_room()) {
+        // Slots stand at the tops of bytes, so the other line's fit in between.
+        let found = slots[0] | slots[1] >> 1;
+        if held.overflows() || found & found.wrapping_sub(1) != 0 || !(found != 0 || held.has_room()) {
             held.unlock();
             return self.lock_on_path(key, resolver);
         }
-        let line = if slots[0] != 0 || found == 0 { home } else { home ^ 1 };
-        let slot = if found == 0 { 0 } else { first_slot(slots[0] | slots[1]) };
+        let line = if slots[1] == 0 { home } else { home ^ 1 };
+        let slot = if found == 0 { 0 } else { first_slot(found) };
         let candidate = if found == 0 { Ref::NONE } else { Ref(held.reference(line, slot)) };
         held.keep();
         Some(Located { token: Self::token_of(segment, number, line, slot), candidate, verified: found == 0 })
