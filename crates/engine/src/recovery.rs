@@ -3,7 +3,7 @@
 //! Segments are scanned in parallel; of a key's entries the newest version wins, whatever the order in which they are met, so the number of
 //! threads, nodes and shards may differ from last time and recovery may be cut short and repeated at any point.
 //!
-//! Steps: read the segment tables; scan every segment, installing the newest reference of each key (tombstones too); decide batches that are
+//! Steps: read the segment tables; make room in the indexes for as many keys as a sample of the segments promises; scan every segment, installing the newest reference of each key (tombstones too); decide batches that are
 //! not settled by counting their members, and mark members of unfinished ones dead on media; remove tombstones from the indexes; go on filling
 //! the segments that were open.
 
@@ -11,7 +11,8 @@ use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::options::{Options, Phase, Progress};
 use crate::resolver::LogResolver;
-use hither_index::{Hasher, Index, Ref, Resolver};
+use crate::write::PlaceGuard;
+use hither_index::{Hasher, Index, Key, Ref, Resolver};
 use hither_log::entry::BatchTag;
 use hither_log::replay::{ScanTotals, SegmentToScan, verify_totals};
 use hither_log::{EntryView, Log, Op};
@@ -60,15 +61,34 @@ pub struct RecoveryReport {
 /// Stands for the position of a keyspace that was dropped: its entries are garbage, but still count as members of their batches.
 const DROPPED: usize = usize::MAX;
 
+/// Of this many segments one is looked at beforehand.
+const SAMPLE: usize = 20;
+
 /// An entry worth remembering after the scan.
 #[derive(Clone, Copy)]
-struct Found {
+struct Found<'a> {
     keyspace: usize,
+    key: Key<'a>,
     reference: Ref,
     version: u64,
     op: Op,
-    hash: u64,
     batch: Option<BatchTag>,
+}
+
+/// Entries whose index lines are on their way: a ring.
+struct Pending<'a> {
+    ring: [Option<Found<'a>>; AHEAD],
+    next: usize,
+}
+
+impl<'a> Pending<'a> {
+    /// Adds an entry; the one that it pushes out is due.
+    #[inline(always)]
+    fn push(&mut self, found: Found<'a>) -> Option<Found<'a>> {
+        let due = self.ring[self.next].replace(found);
+        self.next = (self.next + 1) % AHEAD;
+        due
+    }
 }
 
 struct Recovery<'a> {
@@ -79,8 +99,8 @@ struct Recovery<'a> {
     by_id: HashMap<u32, usize>,
     latches: LatchTable,
     settled: u64,
-    tombstones: Mutex<Vec<Found>>,
-    batched: Mutex<Vec<Found>>,
+    tombstones: Mutex<Vec<Found<'a>>>,
+    batched: Mutex<Vec<Found<'a>>>,
     entries: AtomicU64,
     /// The highest keyspace id among entries whose keyspace does not exist (any more).
     newest_keyspace: AtomicU32,
@@ -108,6 +128,7 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         newest_keyspace: AtomicU32::new(0),
     };
     let threads = thread_count(options, segments.len());
+    recovery.make_room(&segments);
     let totals = recovery.scan_all(&segments, threads, options);
     let mut report = RecoveryReport {
         clean: (0..log.nodes()).all(|node| log.pool(node).was_clean()),
@@ -156,7 +177,7 @@ fn thread_count(options: &Options, segments: usize) -> usize {
     wanted.min(segments).max(1)
 }
 
-impl Recovery<'_> {
+impl<'a> Recovery<'a> {
     fn scan_all(&self, segments: &[SegmentToScan], threads: usize, options: &Options) -> Vec<ScanTotals> {
         let next = AtomicUsize::new(0);
         let done = AtomicU64::new(0);
@@ -186,9 +207,28 @@ impl Recovery<'_> {
         totals.into_inner()
     }
 
+    /// Reserves room for the keys that are to be expected: entries that made a key less those that removed one, in a sample of the segments.
+    /// A guess, for speed only; what it misses, splits make up for.
+    fn make_room(&self, segments: &[SegmentToScan]) {
+        let sample: Vec<_> = segments.iter().skip(SAMPLE / 2).step_by(SAMPLE).collect();
+        let mut keys = vec![0i64; self.keyspaces.len()];
+        for segment in &sample {
+            self.log.peek_segment(segment, |entry| {
+                let at = self.by_id.get(&entry.keyspace(segment.descriptor.keyspace));
+                if let Some(keys) = at.and_then(|&at| keys.get_mut(at)) {
+                    *keys += i64::from(entry.op() == Op::Insert) - i64::from(entry.op() == Op::Delete);
+                }
+            });
+        }
+        for (keyspace, keys) in self.keyspaces.iter().zip(keys) {
+            let expected = keys.max(0) as usize * segments.len() / sample.len().max(1);
+            with_index!(keyspace, index => index.reserve(expected));
+        }
+    }
+
     fn scan_one(&self, segment: &SegmentToScan) -> ScanTotals {
         let _pin = epoch::pin();
-        let mut pending: std::collections::VecDeque<Found> = std::collections::VecDeque::with_capacity(AHEAD);
+        let mut pending = Pending { ring: [None; AHEAD], next: 0 };
         let (mut tombstones, mut batched) = (Vec::new(), Vec::new());
         let mut last_version = 0;
         let totals = self.log.scan_segment(segment, |reference, version, entry| {
@@ -204,17 +244,15 @@ impl Recovery<'_> {
             if found.op == Op::Delete {
                 tombstones.push(found);
             }
-            self.prefetch(&found);
-            pending.push_back(found);
-            if pending.len() == AHEAD
-                && let Some(oldest) = pending.pop_front()
-            {
-                self.install(&oldest);
+            with_index!(self.keyspaces[found.keyspace], index => index.prefetch_for_write(found.key));
+            if let Some(due) = pending.push(found) {
+                self.install(&due);
             }
         });
-        for found in pending {
-            self.install(&found);
-        }
+        let Pending { mut ring, next } = pending;
+        // Oldest first.
+        ring.rotate_left(next);
+        ring.iter().flatten().for_each(|found| self.install(found));
         self.tombstones.lock().append(&mut tombstones);
         self.batched.lock().append(&mut batched);
         self.entries.fetch_add(totals.entries, Ordering::Relaxed);
@@ -225,7 +263,7 @@ impl Recovery<'_> {
     /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted. Batches up to the
     /// settled version are known to be whole.
     #[inline(always)]
-    fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'_>) -> Option<Found> {
+    fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'a>) -> Option<Found<'a>> {
         if entry.is_dead() {
             return None;
         }
@@ -238,47 +276,56 @@ impl Recovery<'_> {
             }),
         };
         let batch = entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled);
+        let found = Found { keyspace, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch };
         if keyspace == DROPPED {
-            return batch.map(|batch| Found { keyspace, reference, version, op: entry.op(), hash: 0, batch: Some(batch) });
+            return batch.map(|_| found);
         }
         if entry.expiry_ms() != 0 {
             self.keyspaces[keyspace].has_expiry.store(true, Ordering::Relaxed);
         }
-        Some(Found { keyspace, reference, version, op: entry.op(), hash: self.hasher.hash(entry.key), batch })
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, found: &Found) {
-        let key = hither_index::Key { bytes: self.log.key(found.reference.0), hash: found.hash };
-        with_index!(self.keyspaces[found.keyspace], index => index.prefetch(key));
+        Some(found)
     }
 
     /// Installs an entry unless the index has a newer one; the older of the two is garbage.
     #[inline(always)]
-    fn install(&self, found: &Found) {
-        let key = hither_index::Key { bytes: self.log.key(found.reference.0), hash: found.hash };
-        with_index!(self.keyspaces[found.keyspace], index => self.install_in(index, key, found));
+    fn install(&self, found: &Found<'_>) {
+        with_index!(self.keyspaces[found.keyspace], index => self.install_in(index, found));
     }
 
     #[inline(always)]
-    fn install_in<I: Index>(&self, index: &I, key: hither_index::Key<'_>, found: &Found) {
+    fn install_in<I: Index>(&self, index: &I, found: &Found<'_>) {
         let resolver = LogResolver { log: self.log, hasher: self.hasher };
-        let _latch = self.latches.lock(self.latches.stripe_of(key.hash));
-        let located = index.locate(key, &resolver);
+        let key = found.key;
+        let prepared = index.prepare_write(key, &resolver);
+        let _latch = self.latches.of(key.hash).lock();
+        let (located, locked) = index.lock_place(key, prepared, &resolver);
+        let mut place = PlaceGuard { index, token: located.token, locked };
         let present = located.candidate.is_some() && (located.verified || resolver.matches(located.candidate, key.bytes));
         let old = if present { located.candidate } else { Ref::NONE };
-        if old.is_some() {
-            let entry = self.log.entry(old.0);
-            if self.log.version_of(old.0, &entry) >= found.version {
-                let size = self.log.entry(found.reference.0).size;
-                self.log.count_dead(found.reference.0, size, found.op == Op::Delete);
-                return;
-            }
-            self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
+        if old.is_some() && !self.is_newer(found, old) {
+            return;
+        }
+        if place.locked {
+            place.locked = false;
+            index.install_locked(place.token, key, old, found.reference, &resolver);
+            return;
         }
         index
-            .install(located.token, key, old, found.reference, &resolver)
+            .install(place.token, key, old, found.reference, &resolver)
             .expect("the latch is held, so the reference read is still there");
+    }
+
+    /// Whether an entry is newer than the key's other one; counts the older as garbage.
+    fn is_newer(&self, found: &Found<'_>, old: Ref) -> bool {
+        let entry = self.log.entry(old.0);
+        let newer = self.log.version_of(old.0, &entry) < found.version;
+        if newer {
+            self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
+        } else {
+            let size = self.log.entry(found.reference.0).size;
+            self.log.count_dead(found.reference.0, size, found.op == Op::Delete);
+        }
+        newer
     }
 
     /// Installs batches that are whole and marks the members of the others dead on media, so that no later recovery takes them for
@@ -288,7 +335,7 @@ impl Recovery<'_> {
         if batched.is_empty() {
             return Ok(0);
         }
-        let identity = |found: &Found| found.batch.map_or((0, 0), |tag| (found.version.saturating_sub(u64::from(tag.index)), tag.size));
+        let identity = |found: &Found<'_>| found.batch.map_or((0, 0), |tag| (found.version.saturating_sub(u64::from(tag.index)), tag.size));
         batched.sort_unstable_by_key(|found| (identity(found), found.version));
         let mut dropped = 0;
         let _pin = epoch::pin();
@@ -329,10 +376,9 @@ impl Recovery<'_> {
         let _pin = epoch::pin();
         let tombstones = self.tombstones.lock();
         for found in &*tombstones {
-            let key = hither_index::Key { bytes: self.log.key(found.reference.0), hash: found.hash };
             // A conflict means that a newer entry won.
             with_index!(self.keyspaces[found.keyspace], index => {
-                let _ = index.install(index.any_token(), key, found.reference, Ref::NONE, &resolver);
+                let _ = index.install(index.any_token(), found.key, found.reference, Ref::NONE, &resolver);
             });
         }
         tombstones.len() as u64

@@ -189,6 +189,11 @@ impl Log {
         totals
     }
 
+    /// Calls `visit` for every entry of a segment, without counting anything.
+    pub fn peek_segment(&self, segment: &SegmentToScan, mut visit: impl FnMut(&EntryView<'_>)) {
+        scan(&self.pools[segment.node as usize].pool, segment.index, &segment.descriptor, |_, entry| visit(entry));
+    }
+
     /// Counts an entry as garbage during recovery, when no writer slot is at hand.
     pub fn count_dead(&self, reference: u64, size: u64, tombstone: bool) {
         let at = address::unpack(reference);

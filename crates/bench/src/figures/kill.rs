@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{Runner, json, output};
 use crate::harness::closed::Closed;
-use crate::harness::pin;
+use crate::harness::{memory, pin};
 use crate::harness::spec::RunSpec;
 use crate::harness::team::Team;
 use crate::target::store::{Index, StoreTarget, builder};
@@ -94,6 +94,7 @@ impl KillSpec {
     pub fn recover(&self) -> Result<Recovered> {
         pin::prepare();
         let (spec, load) = (&self.spec, Self::load_workload());
+        memory::warm(spec.keys as usize * 40);
         let start = Instant::now();
         let target = StoreTarget::reopen(builder(spec, &self.store_dir).threads(spec.threads), self.index())?;
         let seconds = start.elapsed().as_secs_f64();
