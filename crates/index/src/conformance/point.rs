@@ -82,14 +82,31 @@ impl<I: Index> Bench<I> {
         (token, if matches { candidate } else { Ref::NONE })
     }
 
-    /// One write as the engine does it; `new` may be `NONE`. Returns what the key had before.
+    /// One write as the engine does it, a batch or, half of the time, a single one; `new` may be `NONE`. Returns what the key had before.
     pub fn write(&self, key: &[u8], new: Ref) -> Ref {
         let _pin = epoch::pin();
+        if self.log.len().is_multiple_of(2) {
+            return self.write_at_place(key, new);
+        }
         let hashed = self.log.key_of(key);
         self.index.prefetch(hashed);
         let (token, old) = self.resolve(key, self.index.locate(hashed, &self.log));
         let done = self.index.install(token, hashed, old, new, &self.log);
         assert_eq!(done, Ok(()), "{key:x?}: {old:?} -> {new:?}");
+        old
+    }
+
+    /// A single write: prepares, locks the place, installs.
+    fn write_at_place(&self, key: &[u8], new: Ref) -> Ref {
+        let hashed = self.log.key_of(key);
+        let prepared = self.index.prepare_write(hashed, &self.log);
+        let (located, locked) = self.index.lock_place(hashed, prepared, &self.log);
+        let (token, old) = self.resolve(key, located);
+        match (locked, old == new) {
+            (true, true) => self.index.unlock_place(token),
+            (true, false) => self.index.install_locked(token, hashed, old, new, &self.log),
+            (false, _) => assert_eq!(self.index.install(token, hashed, old, new, &self.log), Ok(()), "{key:x?}: {old:?} -> {new:?}"),
+        }
         old
     }
 

@@ -48,6 +48,32 @@ fn writer_sections_are_waited_for_and_plain_pins_are_not() {
 }
 
 #[test]
+fn one_thread_can_be_asked_for_its_writer_sections() {
+    let (told, wait) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let reading = pin();
+        let section = pin_writer();
+        told.send(thread_number()).unwrap();
+        gone.recv().unwrap();
+        drop(section);
+        told.send(0).unwrap();
+        gone.recv().unwrap();
+        drop(reading);
+    });
+    let number = wait.recv().unwrap();
+    let stamp = stamp();
+    assert!(!writer_has_passed(stamp, number), "the section is older than the stamp");
+    assert!(writer_has_passed(stamp, thread_number()), "this thread is in none");
+    assert!(writer_has_passed(stamp, 1 << 20), "nobody has had this number");
+    go.send(()).unwrap();
+    wait.recv().unwrap();
+    assert!(writer_has_passed(stamp, number), "a reader's pin does not count");
+    go.send(()).unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
 fn nested_pins_keep_the_outer_epoch() {
     let outer = pin();
     let stamp = stamp();
