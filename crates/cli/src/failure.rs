@@ -84,10 +84,15 @@ impl Failure {
             Self::NotFound(_) => 1,
             Self::Usage(_) | Self::Input { .. } => 2,
             Self::Store(error) => store_status(error.kind()),
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => 6,
+            Self::Io { source, .. } if is_full(source.kind()) => 6,
             Self::Io { .. } => 3,
         }
     }
+}
+
+/// Whether there is no room for more: on the disk, in the quota, or below the limit on the size of files.
+fn is_full(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 /// The exit status of an error of the store.

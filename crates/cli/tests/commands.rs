@@ -179,6 +179,39 @@ fn a_store_that_is_full_says_so() {
     store.run(&["check"]).done();
 }
 
+/// The kernel's answer to a file that grows beyond the limit is a signal, which would end the program without a word.
+#[test]
+fn a_limit_on_the_size_of_files_is_told_and_loses_nothing() {
+    let store = Store::on_file();
+    let (data, input, dump) = (store.data(), store.path("input"), store.path("dump"));
+    // 64 MiB or, where the shell counts in units of 1024 bytes, 128 MiB.
+    let limited = |units: u32, arguments: &[&str]| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("ulimit -f {units}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_hither")]).args(arguments);
+        command.arg("--data").arg(&data).args(["--medium", "file"]).output().unwrap()
+    };
+    let refused = |output: std::process::Output| {
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(6), "{}: {errors}", output.status);
+        (String::from_utf8(output.stdout).unwrap(), errors)
+    };
+    let (_, errors) = refused(limited(2048, &["put", "k", "v", "--capacity", "8M", "--max-capacity", "1G"]));
+    assert!(errors.contains("node0.hither") && errors.contains("ulimit -f"), "{errors}");
+
+    let value = "v".repeat(1 << 20);
+    write(&input, (0..200).map(|n| format!("key{n:03}\t{value}\n")).collect::<String>());
+    let load = ["load", "--capacity", "8M", "--max-capacity", "1G", input.to_str().unwrap()];
+    let (reports, errors) = refused(limited(64 << 11, &load));
+    assert!(errors.contains("ulimit -f"), "{errors}");
+    let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
+    assert!(durable > 8 && durable < 130, "{durable} records of 1 MiB, first 8 MiB and then below the limit");
+    let keys = store.run(&["keyspaces", "--json"]).done().document()[0]["keys"].as_u64().unwrap();
+    assert!(keys >= durable as u64, "{keys} of {durable} records");
+
+    let (_, errors) = refused(limited(1024, &["dump", dump.to_str().unwrap()]));
+    assert!(errors.contains("dump") && !dump.exists(), "{errors}");
+}
+
 #[test]
 fn damage_is_found_and_not_served() {
     let store = Store::on_file();

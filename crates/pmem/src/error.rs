@@ -121,7 +121,10 @@ pub enum Error {
         expected: String,
     },
     /// No space on the device.
-    #[error("{pool}: no space for {bytes} bytes; free space on the device or ask for less (nothing was written beyond the old size)")]
+    #[error(
+        "{pool}: no space for {bytes} bytes; free space on the device, raise the quota or the limit on the size of files (ulimit -f), or \
+             ask for less (nothing was written beyond the old size)"
+    )]
     DiskFull {
         /// Which pool.
         pool: Place,
