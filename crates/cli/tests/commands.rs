@@ -128,6 +128,41 @@ fn wrong_use_has_status_2() {
 }
 
 #[test]
+fn a_size_that_no_store_can_have_is_wrong_use() {
+    let store = Store::on_file();
+    let data = store.data();
+    let put = |size: &[&str]| run(&[&["put", "k", "v", "--medium", "file", "--data", data.to_str().unwrap()], size].concat());
+    for option in ["--capacity", "--max-capacity"] {
+        for size in ["0", "1", "65535", "1K"] {
+            assert!(put(&[option, size]).expect(2).err().contains("64K"), "{option} {size}");
+        }
+        put(&[option, "10000T"]).expect(2);
+    }
+    assert!(put(&["--max-capacity", "1M", "--capacity", "2M"]).expect(2).err().contains("below"));
+    // More than the device has, but not more than a store can have.
+    put(&["--capacity", "100T"]).expect(6);
+    put(&["--capacity", "64K", "--max-capacity", "64K"]).done();
+    assert_eq!(run(&["get", "k", "--data", data.to_str().unwrap()]).done().out(), "v\n");
+}
+
+#[test]
+fn an_existing_store_keeps_its_size_and_says_so() {
+    let store = Store::on_file();
+    let data = store.data();
+    let get = |size: &[&str]| run(&[&["get", "k", "--data", data.to_str().unwrap()], size].concat()).done().err();
+    assert_eq!(store.run(&["put", "k", "v"]).done().err(), "");
+    for size in [&[][..], &["--capacity", "64M"], &["--max-capacity", "1G"], &["--capacity", "67108864", "--max-capacity", "1024M"]] {
+        assert_eq!(get(size), "", "{size:?}");
+    }
+    for size in [["--capacity", "128M"], ["--capacity", "1M"], ["--max-capacity", "2G"], ["--max-capacity", "512M"]] {
+        let note = get(&size);
+        assert!(note.contains("keeps its size: 64.0 MiB, growing to 1.0 GiB"), "{size:?}: {note}");
+    }
+    let note: serde_json::Value = serde_json::from_str(&get(&["--capacity", "128M", "--json"])).unwrap();
+    assert!(note["note"].as_str().unwrap().contains("new stores"));
+}
+
+#[test]
 fn failures_have_their_own_status() {
     let store = Store::any();
     store.run(&["get", "k"]).expect(7);

@@ -170,7 +170,7 @@ impl From<hither_pmem::Error> for Error {
             Pool::WrongStore { .. } => Error::WrongPool(text),
             Pool::DiskFull { .. } => Error::DiskFull(text),
             Pool::SyncFailed { .. } => Error::ReadOnly(text),
-            Pool::AlreadyExists { .. } | Pool::NotDurable { .. } | Pool::TooLarge { .. } => Error::Config(text),
+            Pool::AlreadyExists { .. } | Pool::NotDurable { .. } | Pool::TooLarge { .. } | Pool::Invalid { .. } => Error::Config(text),
             _ => Error::Io(text),
         }
     }
