@@ -319,6 +319,29 @@ fn a_store_over_two_nodes() {
     run(&["get", "key00001", "--data", &node0]).expect(7);
 }
 
+#[test]
+fn a_node_that_the_store_does_not_have_is_refused() {
+    let store = Store::on_file();
+    let dir = |node: u32| format!("node{node}={}", store.path(&format!("n{node}")).display());
+    let (node0, node1, node2) = (dir(0), dir(1), dir(2));
+    let get = |places: &[&String]| {
+        let places = places.iter().flat_map(|place| ["--data", place.as_str()]);
+        run(&["get", "k"].into_iter().chain(places).collect::<Vec<_>>())
+    };
+    run(&["put", "k", "v", "--data", &node0, "--data", &node1, "--capacity", "16M"]).done();
+    let refused = get(&[&node0, &node1, &node2]).expect(2).err();
+    assert!(refused.contains(&node2) && refused.contains("has 2 nodes") && refused.contains("new store"), "{refused}");
+    assert!(!store.path("n2").exists());
+    let twice = get(&[&node0, &node1, &format!("node1={}", store.path("n2").display())]).expect(2).err();
+    assert!(twice.contains("node 1 was given two directories"), "{twice}");
+    get(&[&node0]).expect(7);
+    get(&[&node1, &node0]).done();
+    store.run(&["put", "k", "v"]).done();
+    let own = format!("node0={}", store.data().display());
+    assert!(get(&[&own, &node1]).expect(2).err().contains("has 1 node"));
+    get(&[&own]).done();
+}
+
 /// A flipped byte makes the store refuse, by name of the way out; `--salvage` then saves the rest.
 #[test]
 fn dump_salvage_saves_what_is_readable() {

@@ -65,6 +65,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
     if options.paths.iter().any(|(_, dir)| dir.as_os_str().is_empty()) {
         return Err(Error::Config("an empty directory name was given; name the directory of the store".into()));
     }
+    refuse_repeated_nodes(options)?;
     let first = pool_path(options, 0).ok_or_else(|| {
         Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into())
     })?;
@@ -80,6 +81,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         Err(error) => return Err(error.into()),
     };
     let superblock = first_pool.superblock();
+    refuse_strange_nodes(options, superblock.members.len() as u32, &first)?;
     let mut pools = vec![first_pool];
     for (node, uuid) in superblock.members.iter().enumerate().skip(1) {
         let node = node as u32;
@@ -97,6 +99,33 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         pools.push(Pool::open(&path, &expected)?);
     }
     Ok(pools)
+}
+
+/// Refuses directories of nodes that the store does not have: whoever gives one believes that data are kept there.
+fn refuse_strange_nodes(options: &Options, members: u32, first: &Path) -> Result<()> {
+    let named = options.paths.iter().filter_map(|(node, dir)| Some(((*node)?, dir)));
+    match named.into_iter().find(|(node, _)| *node >= members) {
+        None => Ok(()),
+        Some((node, dir)) => Err(Error::Config(format!(
+            "node{node}={} was given, but the store of {} has {members} {} and keeps that number; leave it out, or load a dump into a new \
+             store with more nodes",
+            dir.display(),
+            first.display(),
+            if members == 1 { "node" } else { "nodes" },
+        ))),
+    }
+}
+
+/// Refuses two directories for one node, of which one would be ignored.
+fn refuse_repeated_nodes(options: &Options) -> Result<()> {
+    for (at, (node, dir)) in options.paths.iter().enumerate() {
+        let Some(node) = node else { continue };
+        if let Some((_, other)) = options.paths[..at].iter().find(|(earlier, _)| *earlier == Some(*node)) {
+            let (dir, other) = (dir.display(), other.display());
+            return Err(Error::Config(format!("node {node} was given two directories, {other} and {dir}; give each node one")));
+        }
+    }
+    Ok(())
 }
 
 fn open_options(options: &Options, meter: &Option<Arc<Meter>>) -> OpenOptions {
