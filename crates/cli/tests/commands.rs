@@ -127,6 +127,28 @@ fn wrong_use_has_status_2() {
     assert_eq!(error["status"], 2);
 }
 
+/// Programs get one JSON object for every failure, also for a command line that cannot be read.
+#[test]
+fn wrong_use_is_json_for_programs() {
+    for (arguments, what) in [
+        (&["get", "k", "--nope", "--json"][..], "--nope"),
+        (&["--json", "get"], "<KEY>"),
+        (&["fly", "--json"], "fly"),
+        (&["--json"], "requires a subcommand"),
+        (&["stat", "--json", "--capacity", "many"], "not a size"),
+        (&["get", "k", "--raw", "--json"], "cannot be used with"),
+        (&["get", "k", "--json"], "HITHER_DATA"),
+    ] {
+        let ran = run(arguments).expect(2);
+        let error: serde_json::Value = serde_json::from_str(&ran.err()).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {}", ran.err()));
+        let text = error["error"].as_str().unwrap();
+        assert!(text.contains(what) && !text.contains("Usage") && !text.contains('\n'), "{arguments:?}: {text}");
+        assert_eq!((&error["status"], ran.out().as_str()), (&json!(2), ""));
+    }
+    assert!(run(&["get", "--", "k", "x", "--json"]).expect(2).err().contains("Usage"), "behind -- it is no option");
+    assert!(run(&["get", "--help", "--json"]).done().out().contains("Usage"));
+}
+
 #[test]
 fn a_size_that_no_store_can_have_is_wrong_use() {
     let store = Store::on_file();
