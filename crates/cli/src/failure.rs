@@ -49,6 +49,8 @@ pub enum Failure {
         line: u64,
         /// What is wrong with it.
         what: String,
+        /// Whether a load can go on behind it.
+        skippable: bool,
     },
     /// The store refused or failed.
     Store(hither::Error),
@@ -118,8 +120,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotFound(what) | Self::Usage(what) => f.write_str(what),
-            Self::Input { name, line, what } => {
-                write!(f, "{name}, line {line}: {what}; correct the line, or pass over such lines with --skip-bad")
+            Self::Input { name, line, what, skippable } => {
+                let advice = if *skippable { "; correct the line, or pass over such lines with --skip-bad" } else { "" };
+                write!(f, "{name}, line {line}: {what}{advice}")
             }
             Self::Store(error) => error.fmt(f),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
@@ -152,8 +155,9 @@ mod tests {
 
     #[test]
     fn a_bad_line_says_where_it_is() {
-        let failure = Failure::Input { name: "a.kv".into(), line: 7, what: "no tab between key and value".into() };
-        assert!(failure.to_string().starts_with("a.kv, line 7: no tab"));
-        assert_eq!(failure.status(), 2);
+        let failure = |skippable| Failure::Input { name: "a.kv".into(), line: 7, what: "no tab between key and value".into(), skippable };
+        assert!(failure(true).to_string().starts_with("a.kv, line 7: no tab"));
+        assert_eq!((failure(true).status(), failure(false).status()), (2, 2));
+        assert!(failure(true).to_string().contains("--skip-bad") && !failure(false).to_string().contains("--skip-bad"));
     }
 }
