@@ -341,6 +341,47 @@ fn a_store_over_two_nodes() {
     run(&["get", "key00001", "--data", &node0]).expect(7);
 }
 
+/// Every name below a directory, sorted.
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        found.push(entry.path().display().to_string());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(names(&entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_creation_that_fails_leaves_what_was_there_and_nothing_else() {
+    let store = Store::on_file();
+    let root = store.path("");
+    let put = |places: &[String]| {
+        let places = places.iter().flat_map(|place| ["--data", place.as_str()]);
+        run(&["put", "k", "v", "--medium", "file", "--capacity", "100T"].into_iter().chain(places).collect::<Vec<_>>())
+    };
+    let node = |number: u32, dir: &str| format!("node{number}={}", store.path(dir).display());
+    put(&[store.path("a/b/c").display().to_string()]).expect(6);
+    put(&[node(0, "a/0"), node(1, "a/1")]).expect(6);
+    assert_eq!(names(&root), [""; 0]);
+
+    // The pool of node 0 is made, that of node 1 cannot be.
+    std::fs::create_dir_all(store.path("was/here")).unwrap();
+    write(&store.path("was/note"), "x");
+    let before = names(&root);
+    let (node0, node1) = (node(0, "was/here/0"), node(1, "was/note/1"));
+    run(&["put", "k", "v", "--medium", "file", "--capacity", "1M", "--data", &node0, "--data", &node1]).expect(3);
+    put(&[store.path("was").display().to_string()]).expect(6);
+    assert_eq!(names(&root), before);
+
+    // An empty file was there before: it is used, or left.
+    write(&store.path("was/node0.hither"), "");
+    put(&[store.path("was").display().to_string()]).expect(6);
+    assert!(store.path("was/node0.hither").exists());
+}
+
 #[test]
 fn a_node_that_the_store_does_not_have_is_refused() {
     let store = Store::on_file();

@@ -148,11 +148,67 @@ fn create_in_place(
     if !options.create {
         return Err(Error::NotFound(first.parent().unwrap_or(first).to_owned()));
     }
-    create(options, topology, meter, Some(unborn))
+    let mut made = Made::default();
+    let created = create(options, topology, meter, Some((unborn, &mut made)));
+    if created.is_err() {
+        made.remove();
+    }
+    created
 }
 
-/// Creates all pools; `files` tells whether an unborn store lies in the way.
-fn create(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>>, files: Option<bool>) -> Result<Vec<Pool>> {
+/// Files and directories that a creation has made.
+#[derive(Default)]
+struct Made {
+    files: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+}
+
+impl Made {
+    /// Makes the directory of a pool that is about to be created, and those above it.
+    fn prepare(&mut self, pool: &Path) -> Result<()> {
+        if let Some(dir) = pool.parent() {
+            self.make_directory(dir).map_err(|error| Error::Io(format!("cannot create the directory {}: {error}", dir.display())))?;
+        }
+        if !pool.exists() {
+            self.files.push(pool.to_owned());
+        }
+        Ok(())
+    }
+
+    fn make_directory(&mut self, dir: &Path) -> std::io::Result<()> {
+        if dir.as_os_str().is_empty() || dir.is_dir() {
+            return Ok(());
+        }
+        if let Some(parent) = dir.parent() {
+            self.make_directory(parent)?;
+        }
+        match std::fs::create_dir(dir) {
+            Ok(()) => self.directories.push(dir.to_owned()),
+            // Another process was faster.
+            Err(_) if dir.is_dir() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays.
+    fn remove(&self) {
+        for file in &self.files {
+            let _ = Pool::discard_unborn(file);
+        }
+        for dir in self.directories.iter().rev() {
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+/// Creates all pools; `files` tells whether an unborn store lies in the way, and learns what is made.
+fn create(
+    options: &Options,
+    topology: &Arc<Topology>,
+    meter: &Option<Arc<Meter>>,
+    mut files: Option<(bool, &mut Made)>,
+) -> Result<Vec<Pool>> {
     let nodes = count_nodes(options, topology)?;
     let store_uuid = hither_pmem::new_uuid();
     let members: Vec<_> = (0..nodes).map(|_| hither_pmem::new_uuid()).collect();
@@ -170,17 +226,16 @@ fn create(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>
                 options.segment_bytes
             },
             max_bytes: per_node(max),
-            overwrite_unborn: files == Some(true),
+            overwrite_unborn: files.as_ref().is_some_and(|(unborn, _)| *unborn),
             medium: options.medium,
             hugepages: options.hugepages,
             meter: meter.clone(),
             failpoints: options.failpoints.clone(),
             ..CreateOptions::member(store_uuid, members.clone(), node, per_node(options.capacity))
         };
-        pools.push(if files.is_none() {
-            Pool::create_in_memory(&CreateOptions { medium: in_memory_medium(options.medium), ..create })?
-        } else {
-            create_file(options, node, &create)?
+        pools.push(match &mut files {
+            None => Pool::create_in_memory(&CreateOptions { medium: in_memory_medium(options.medium), ..create })?,
+            Some((_, made)) => create_file(options, node, &create, made)?,
         });
     }
     // Node 0 last: its magic is the birth of the store.
@@ -194,12 +249,10 @@ fn in_memory_medium(choice: MediumChoice) -> MediumChoice {
     if choice == MediumChoice::Auto { MediumChoice::Volatile } else { choice }
 }
 
-fn create_file(options: &Options, node: u32, create: &CreateOptions) -> Result<Pool> {
+fn create_file(options: &Options, node: u32, create: &CreateOptions, made: &mut Made) -> Result<Pool> {
     let path =
         pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; add node{node}=DIR")))?;
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).map_err(|error| Error::Io(format!("cannot create the directory {}: {error}", dir.display())))?;
-    }
+    made.prepare(&path)?;
     match Pool::create(&path, create) {
         // Left over from a creation that never finished.
         Err(hither_pmem::Error::HalfCreated { .. }) => {
