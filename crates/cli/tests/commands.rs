@@ -383,6 +383,45 @@ fn a_creation_that_fails_leaves_what_was_there_and_nothing_else() {
 }
 
 #[test]
+fn what_cannot_be_written_is_named_with_what_to_do() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let store = Store::on_file();
+    let mode = |name: &str, mode: u32| std::fs::set_permissions(store.path(name), PermissionsExt::from_mode(mode)).unwrap();
+    store.run(&["put", "k", "v"]).done();
+    std::fs::create_dir(store.path("empty")).unwrap();
+    mode("", 0o755);
+    let root = std::fs::metadata(store.data()).unwrap().uid() == 0;
+    // Permissions do not bind the superuser.
+    let command = |arguments: &[&str], place: &str| {
+        let mut command = program();
+        command.args(arguments).args(["--medium", "file", "--data"]).arg(store.path(place));
+        if root { command.uid(65534).gid(65534).output() } else { command.output() }
+    };
+    if let Err(error) = command(&["--version"], "data") {
+        eprintln!("skipped: another user cannot run the program here: {error}");
+        return;
+    }
+    let refused = |arguments: &[&str], place: &str, parts: &[&str]| {
+        let output = command(arguments, place).unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{errors}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{parts:?}: {errors}");
+    };
+    mode("data/node0.hither", 0o444);
+    mode("data", 0o555);
+    mode("empty", 0o555);
+    refused(&["get", "k"], "data", &["data/node0.hither cannot be opened for writing", "write permission"]);
+    refused(&["put", "k", "v"], "empty", &["empty/node0.hither cannot be opened for writing", "its directory"]);
+    let empty = store.path("empty").display().to_string();
+    refused(&["put", "k", "v"], "empty/a/b", &["empty/a/b: Permission denied", &format!("write permission for {empty},")]);
+    mode("data", 0o000);
+    refused(&["get", "k"], "data", &["data/node0.hither", "enter the directory"]);
+    mode("data", 0o755);
+    mode("empty", 0o755);
+}
+
+#[test]
 fn a_node_that_the_store_does_not_have_is_refused() {
     let store = Store::on_file();
     let dir = |node: u32| format!("node{node}={}", store.path(&format!("n{node}")).display());

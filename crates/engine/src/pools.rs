@@ -69,7 +69,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
     let first = pool_path(options, 0).ok_or_else(|| {
         Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into())
     })?;
-    if !first.exists() {
+    if !is_there(&first)? {
         if (1..16).filter_map(|node| pool_path(options, node)).any(|path| path.exists()) {
             return Err(Error::MissingPool { node: 0, path: first });
         }
@@ -87,7 +87,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         let node = node as u32;
         let path =
             pool_path(options, node).ok_or_else(|| Error::MissingPool { node, path: PathBuf::from(format!("node{node}.hither")) })?;
-        if !path.exists() {
+        if !is_there(&path)? {
             return Err(Error::MissingPool { node, path });
         }
         let expected = OpenOptions {
@@ -99,6 +99,18 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         pools.push(Pool::open(&path, &expected)?);
     }
     Ok(pools)
+}
+
+/// Whether there is a file. A directory that cannot be looked into is no empty one.
+fn is_there(path: &Path) -> Result<bool> {
+    match path.try_exists() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Io(format!(
+            "cannot look for {}: {error}; give this user permission to enter the directory, or name another one",
+            path.display()
+        ))),
+        // Anything else (a name below a file, a dangling link) is as good as nothing there.
+        found => Ok(found.unwrap_or(false)),
+    }
 }
 
 /// Refuses directories of nodes that the store does not have: whoever gives one believes that data are kept there.
@@ -167,7 +179,7 @@ impl Made {
     /// Makes the directory of a pool that is about to be created, and those above it.
     fn prepare(&mut self, pool: &Path) -> Result<()> {
         if let Some(dir) = pool.parent() {
-            self.make_directory(dir).map_err(|error| Error::Io(format!("cannot create the directory {}: {error}", dir.display())))?;
+            self.make_directory(dir).map_err(|error| cannot_create(dir, &error))?;
         }
         if !pool.exists() {
             self.files.push(pool.to_owned());
@@ -200,6 +212,18 @@ impl Made {
             let _ = std::fs::remove_dir(dir);
         }
     }
+}
+
+fn cannot_create(dir: &Path, error: &std::io::Error) -> Error {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let above = dir.ancestors().skip(1).find(|above| above.is_dir()).filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or(Path::new(".")).display();
+    let advice = match error.kind() {
+        PermissionDenied => format!("give this user write permission for {above}, or name another directory"),
+        ReadOnlyFilesystem => format!("mount the file system of {above} writable, or name another directory"),
+        _ => "correct the name, or name another directory".into(),
+    };
+    Error::Io(format!("cannot create the directory {}: {error}; {advice}", dir.display()))
 }
 
 /// Creates all pools; `files` tells whether an unborn store lies in the way, and learns what is made.

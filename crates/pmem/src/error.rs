@@ -44,6 +44,17 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
+    /// The file, or the directory it was to be made in, cannot be written.
+    #[error(
+        "{pool} cannot be opened for writing ({source}), which also reading a store needs; give this user write permission for the file and \
+             its directory, mount the file system writable, or use a copy"
+    )]
+    NotWritable {
+        /// Which pool.
+        pool: Place,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
     /// Creation found a complete pool.
     #[error("{pool} already holds a store; open it, or remove the file to make a new one")]
     AlreadyExists {

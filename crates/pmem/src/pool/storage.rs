@@ -27,6 +27,9 @@ pub(super) fn open_file(place: &Place, path: &Path, create: bool, read_only: boo
     options.read(true).write(!read_only).create(create);
     options.open(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::NotFound { pool: place.clone() },
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem if !read_only => {
+            Error::NotWritable { pool: place.clone(), source: e }
+        }
         _ => io(place, "opening the file", 0)(e),
     })
 }
