@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use hither::ErrorKind;
+use hither::{Error, ErrorKind};
 
 /// A command that ran to its end.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +110,29 @@ fn store_status(kind: ErrorKind) -> u8 {
     }
 }
 
+/// What a user of the program can do about an error of the store, whose own text speaks to users of the library where the two differ.
+fn store_text(error: &Error) -> String {
+    match error {
+        Error::NotFound(dir) => {
+            format!("no store in {}; give the directory of a store, or make one with `hither load` or `hither put`", dir.display())
+        }
+        Error::Full { used, limit } => format!(
+            "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or load a dump into \
+             a new store with a larger --max-capacity"
+        ),
+        Error::ReadOnly(why) => format!(
+            "the store takes no writes since a sync failed ({why}); writes that were not acknowledged may be lost; check the device and run \
+             the command again: it finds what really reached the medium"
+        ),
+        Error::TooManyKeyspaces(count) => {
+            format!("the store has {count} keyspaces and no room for more; use one of them, or another store")
+        }
+        Error::NotOrdered(name) => format!("keyspace {name} is a hash keyspace and has no order; `hither dump` writes it in key order"),
+        Error::Damaged(what) => what.replace("open with salvage", "use --salvage"),
+        other => other.to_string(),
+    }
+}
+
 impl From<hither::Error> for Failure {
     fn from(error: hither::Error) -> Self {
         Self::Store(error)
@@ -124,7 +147,7 @@ impl fmt::Display for Failure {
                 let advice = if *skippable { "; correct the line, or pass over such lines with --skip-bad" } else { "" };
                 write!(f, "{name}, line {line}: {what}{advice}")
             }
-            Self::Store(error) => error.fmt(f),
+            Self::Store(error) => f.write_str(&store_text(error)),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::ClosedPipe => f.write_str("standard output was closed"),
         }
@@ -151,6 +174,22 @@ mod tests {
         assert_eq!(Failure::stdout(io::ErrorKind::StorageFull.into()).status(), 6);
         assert_eq!(Failure::path("reading", Path::new("x"), io::ErrorKind::NotFound.into()).status(), 3);
         assert_eq!(Outcome::from_bool(false).exit_code(), ExitCode::from(1));
+    }
+
+    #[test]
+    fn errors_of_the_store_speak_of_commands_and_options() {
+        for (error, advice) in [
+            (Error::NotFound("/x".into()), "`hither load`"),
+            (Error::Full { used: 1, limit: 1 }, "larger --max-capacity"),
+            (Error::ReadOnly("EIO".into()), "run the command again"),
+            (Error::TooManyKeyspaces(9), "another store"),
+            (Error::NotOrdered("h".into()), "`hither dump`"),
+            (Error::Damaged("segment 1; restore it, or open with salvage to keep the rest".into()), "use --salvage to keep"),
+            (Error::KeyEmpty, "1 to 65536 bytes"),
+        ] {
+            let text = Failure::Store(error).to_string();
+            assert!(text.contains(advice), "{text}");
+        }
     }
 
     #[test]

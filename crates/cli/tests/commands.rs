@@ -71,7 +71,7 @@ fn scan_ranges() {
 fn a_hash_keyspace_has_no_ranges_but_a_dump_in_key_order() {
     let store = Store::any();
     store.feed(&["load", "--kind", "hash", "--keyspace", "h"], b"c\t3\na\t1\nb\t2\n").done();
-    store.run(&["scan", "--keyspace", "h"]).expect(2);
+    assert!(store.run(&["scan", "--keyspace", "h"]).expect(2).err().contains("hither dump"));
     assert_eq!(store.dump("h"), b"a\t1\nb\t2\nc\t3\n");
     assert!(store.feed(&["load", "--kind", "ordered", "--keyspace", "h"], b"").expect(2).err().contains("is hash"));
     store.feed(&["load", "--keyspace", "h"], b"d\t4\n").done();
@@ -187,7 +187,7 @@ fn an_existing_store_keeps_its_size_and_says_so() {
 #[test]
 fn failures_have_their_own_status() {
     let store = Store::any();
-    store.run(&["get", "k"]).expect(7);
+    assert!(store.run(&["get", "k"]).expect(7).err().contains("make one with `hither load`"));
     store.run(&["check"]).expect(7);
     assert!(!store.data().exists(), "a command that reads makes no store");
     assert!(store.run(&["load", "/no/such/file"]).expect(3).err().contains("/no/such/file"));
@@ -460,7 +460,8 @@ fn dump_salvage_saves_what_is_readable() {
     std::fs::write(&pool, bytes).unwrap();
     let refused = hither(&["dump"]);
     assert_eq!(refused.status.code(), Some(4));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("salvage"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("use --salvage"));
+    assert!(String::from_utf8_lossy(&hither(&["check"]).stdout).contains("use --salvage"));
     let saved = hither(&["dump", "--salvage"]);
     assert!(saved.status.success());
     assert_eq!(String::from_utf8_lossy(&saved.stdout), "b-key\tb-value\n");

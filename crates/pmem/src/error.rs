@@ -167,7 +167,7 @@ pub enum Error {
     /// Forced direct access on storage that does not keep its promise.
     #[error(
         "{pool} is on {filesystem}, where stores reach the disk through the page cache: flushed cache lines would not survive a power \
-             loss; choose the file medium, or allow a store that is not durable"
+             loss; choose the medium \"file\", or let it be found out (\"auto\")"
     )]
     NotDurable {
         /// Which pool.
