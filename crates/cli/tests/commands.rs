@@ -167,6 +167,17 @@ fn a_size_that_no_store_can_have_is_wrong_use() {
     assert_eq!(run(&["get", "k", "--data", data.to_str().unwrap()]).done().out(), "v\n");
 }
 
+/// The README promises these sizes.
+#[test]
+fn a_new_store_has_66_mib_and_may_grow_to_64_gib() {
+    let store = Store::on_file();
+    let node0 = format!("node0={}", store.data().display());
+    run(&["put", "k", "v", "--data", &node0]).done();
+    assert_eq!(std::fs::metadata(store.data().join("node0.hither")).unwrap().len(), 66 << 20);
+    let stat = run(&["stat", "--json", "--data", &node0]).done().document();
+    assert_eq!((&stat["pools"][0]["capacity_bytes"], &stat["pools"][0]["max_bytes"]), (&json!(64 << 20), &json!(64u64 << 30)));
+}
+
 #[test]
 fn an_existing_store_keeps_its_size_and_says_so() {
     let store = Store::on_file();
