@@ -47,11 +47,11 @@ pub struct StoreArgs {
     /// Open a damaged store with what is readable of it: what is not is named on standard error and left out
     #[arg(long, global = true)]
     pub salvage: bool,
-    /// Size of a new store, such as 64M, 1G or 1GiB
-    #[arg(long, value_name = "SIZE", global = true, value_parser = units::size)]
+    /// Size of a new store, such as 64M, 1G or 1GiB; at least 64K [default: 64M]
+    #[arg(long, value_name = "SIZE", global = true, value_parser = units::store_size)]
     pub capacity: Option<u64>,
-    /// How far a new store may grow
-    #[arg(long, value_name = "SIZE", global = true, value_parser = units::size)]
+    /// How far a new store may grow [default: 64G, or the capacity if that is larger]
+    #[arg(long, value_name = "SIZE", global = true, value_parser = units::store_size)]
     pub max_capacity: Option<u64>,
 }
 

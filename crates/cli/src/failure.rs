@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use hither::ErrorKind;
+use hither::{Error, ErrorKind};
 
 /// A command that ran to its end.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,8 @@ pub enum Failure {
         line: u64,
         /// What is wrong with it.
         what: String,
+        /// Whether a load can go on behind it.
+        skippable: bool,
     },
     /// The store refused or failed.
     Store(hither::Error),
@@ -84,10 +86,15 @@ impl Failure {
             Self::NotFound(_) => 1,
             Self::Usage(_) | Self::Input { .. } => 2,
             Self::Store(error) => store_status(error.kind()),
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => 6,
+            Self::Io { source, .. } if is_full(source.kind()) => 6,
             Self::Io { .. } => 3,
         }
     }
+}
+
+/// Whether there is no room for more: on the disk, in the quota, or below the limit on the size of files.
+fn is_full(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 /// The exit status of an error of the store.
@@ -103,6 +110,29 @@ fn store_status(kind: ErrorKind) -> u8 {
     }
 }
 
+/// What a user of the program can do about an error of the store, whose own text speaks to users of the library where the two differ.
+fn store_text(error: &Error) -> String {
+    match error {
+        Error::NotFound(dir) => {
+            format!("no store in {}; give the directory of a store, or make one with `hither load` or `hither put`", dir.display())
+        }
+        Error::Full { used, limit } => format!(
+            "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or load a dump into \
+             a new store with a larger --max-capacity"
+        ),
+        Error::ReadOnly(why) => format!(
+            "the store takes no writes since a sync failed ({why}); writes that were not acknowledged may be lost; check the device and run \
+             the command again: it finds what really reached the medium"
+        ),
+        Error::TooManyKeyspaces(count) => {
+            format!("the store has {count} keyspaces and no room for more; use one of them, or another store")
+        }
+        Error::NotOrdered(name) => format!("keyspace {name} is a hash keyspace and has no order; `hither dump` writes it in key order"),
+        Error::Damaged(what) => what.replace("open with salvage", "use --salvage"),
+        other => other.to_string(),
+    }
+}
+
 impl From<hither::Error> for Failure {
     fn from(error: hither::Error) -> Self {
         Self::Store(error)
@@ -113,10 +143,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotFound(what) | Self::Usage(what) => f.write_str(what),
-            Self::Input { name, line, what } => {
-                write!(f, "{name}, line {line}: {what}; correct the line, or pass over such lines with --skip-bad")
+            Self::Input { name, line, what, skippable } => {
+                let advice = if *skippable { "; correct the line, or pass over such lines with --skip-bad" } else { "" };
+                write!(f, "{name}, line {line}: {what}{advice}")
             }
-            Self::Store(error) => error.fmt(f),
+            Self::Store(error) => f.write_str(&store_text(error)),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::ClosedPipe => f.write_str("standard output was closed"),
         }
@@ -146,9 +177,26 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_the_store_speak_of_commands_and_options() {
+        for (error, advice) in [
+            (Error::NotFound("/x".into()), "`hither load`"),
+            (Error::Full { used: 1, limit: 1 }, "larger --max-capacity"),
+            (Error::ReadOnly("EIO".into()), "run the command again"),
+            (Error::TooManyKeyspaces(9), "another store"),
+            (Error::NotOrdered("h".into()), "`hither dump`"),
+            (Error::Damaged("segment 1; restore it, or open with salvage to keep the rest".into()), "use --salvage to keep"),
+            (Error::KeyEmpty, "1 to 65536 bytes"),
+        ] {
+            let text = Failure::Store(error).to_string();
+            assert!(text.contains(advice), "{text}");
+        }
+    }
+
+    #[test]
     fn a_bad_line_says_where_it_is() {
-        let failure = Failure::Input { name: "a.kv".into(), line: 7, what: "no tab between key and value".into() };
-        assert!(failure.to_string().starts_with("a.kv, line 7: no tab"));
-        assert_eq!(failure.status(), 2);
+        let failure = |skippable| Failure::Input { name: "a.kv".into(), line: 7, what: "no tab between key and value".into(), skippable };
+        assert!(failure(true).to_string().starts_with("a.kv, line 7: no tab"));
+        assert_eq!((failure(true).status(), failure(false).status()), (2, 2));
+        assert!(failure(true).to_string().contains("--skip-bad") && !failure(false).to_string().contains("--skip-bad"));
     }
 }

@@ -38,8 +38,10 @@ use output::Output;
 
 /// Runs one command line and gives its exit status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
+        Err(refused) if refused.use_stderr() && asks_for_json(&arguments) => return finish(Err(usage(&refused)), true),
         Err(refused) => {
             // Printing can only fail when nobody reads; the status says the rest.
             let _ = refused.print();
@@ -50,6 +52,21 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut out = Output::new(json);
     let result = cmd::run(cli, &mut out).and_then(|outcome| out.flush().map(|()| outcome));
     finish(result, json)
+}
+
+/// Whether a command line that cannot be read asks for output for programs.
+fn asks_for_json(arguments: &[OsString]) -> bool {
+    arguments.iter().skip(1).take_while(|argument| *argument != "--").any(|argument| argument == "--json")
+}
+
+/// What is wrong with a command line, in one line: without the usage, which is for people.
+fn usage(refused: &clap::Error) -> Failure {
+    let text = refused.to_string();
+    let what = text.split("\nUsage:").next().unwrap_or(&text).split("\n\nFor more").next().unwrap_or(&text);
+    let parts = what.strip_prefix("error: ").unwrap_or(what).split("\n\n");
+    let parts: Vec<String> =
+        parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|part| !part.is_empty()).collect();
+    Failure::Usage(parts.join("; "))
 }
 
 fn finish(result: Result<Outcome, Failure>, json: bool) -> ExitCode {

@@ -8,7 +8,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{Kind, Medium, StoreArgs};
 use crate::failure::Failure;
-use crate::units::{self, Place};
+use crate::output;
+use crate::units::{self, Place, show_bytes};
 
 /// Whether a command may make a store where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,28 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     for damage in &db.recovery().salvaged {
         eprintln!("hither: salvaged: {damage}");
     }
+    if args.capacity.or(args.max_capacity).is_some() {
+        tell_other_size(args, &db);
+    }
     Ok(db)
+}
+
+/// The sizes of the command line are for new stores: says so if this one has others.
+fn tell_other_size(args: &StoreArgs, db: &Db) {
+    let pools = db.stats().pools;
+    let per_pool = |bytes: u64| bytes.div_ceil(pools.len() as u64);
+    let rounded = |bytes| pools.iter().map(|pool| per_pool(bytes).div_ceil(pool.segment_bytes).saturating_mul(pool.segment_bytes)).sum();
+    let (has, may_have) = pools.iter().fold((0, 0), |(has, may), pool| (has + pool.capacity_bytes, may + pool.max_bytes));
+    let differs = |asked: Option<u64>, is: u64| asked.map(rounded).is_some_and(|asked: u64| asked != is);
+    if differs(args.capacity, has) || differs(args.max_capacity, may_have) {
+        let what = format!(
+            "the store exists and keeps its size: {}, growing to {} at most; --capacity and --max-capacity are for new stores \
+             (to change them, load a dump into a new store)",
+            show_bytes(has),
+            show_bytes(may_have)
+        );
+        output::note(&what, args.json);
+    }
 }
 
 /// What a person sees while a large store recovers.

@@ -16,6 +16,17 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text} does not fit 64 bits"))
 }
 
+/// The smallest store: one segment of the smallest size that is derived.
+const MIN_STORE_BYTES: u64 = 64 << 10;
+
+/// Reads the size of a store, which has a least value.
+pub fn store_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes < MIN_STORE_BYTES => Err(format!("the smallest store has 64K ({MIN_STORE_BYTES} bytes)")),
+        bytes => Ok(bytes),
+    }
+}
+
 fn size_unit(unit: &str) -> Option<u64> {
     let unit = unit.to_ascii_lowercase();
     if unit.is_empty() || unit == "b" {
@@ -117,6 +128,8 @@ mod tests {
         for text in ["", "M", "1.5G", "-1", "1X", "1MiBs", "99999999999T", "1 G", "64Mi"] {
             assert!(size(text).is_err(), "{text}");
         }
+        assert_eq!(store_size("64K"), Ok(64 << 10));
+        assert!(store_size("0").unwrap_err().contains("64K") && store_size("65535").is_err() && store_size("M").is_err());
         assert_eq!(show_bytes(1023), "1023 B");
         assert_eq!(show_bytes(3 << 29), "1.5 GiB");
         assert_eq!(show_bytes(u64::MAX), "16384.0 PiB");

@@ -71,7 +71,7 @@ fn scan_ranges() {
 fn a_hash_keyspace_has_no_ranges_but_a_dump_in_key_order() {
     let store = Store::any();
     store.feed(&["load", "--kind", "hash", "--keyspace", "h"], b"c\t3\na\t1\nb\t2\n").done();
-    store.run(&["scan", "--keyspace", "h"]).expect(2);
+    assert!(store.run(&["scan", "--keyspace", "h"]).expect(2).err().contains("hither dump"));
     assert_eq!(store.dump("h"), b"a\t1\nb\t2\nc\t3\n");
     assert!(store.feed(&["load", "--kind", "ordered", "--keyspace", "h"], b"").expect(2).err().contains("is hash"));
     store.feed(&["load", "--keyspace", "h"], b"d\t4\n").done();
@@ -127,10 +127,78 @@ fn wrong_use_has_status_2() {
     assert_eq!(error["status"], 2);
 }
 
+/// Programs get one JSON object for every failure, also for a command line that cannot be read.
+#[test]
+fn wrong_use_is_json_for_programs() {
+    for (arguments, what) in [
+        (&["get", "k", "--nope", "--json"][..], "--nope"),
+        (&["--json", "get"], "<KEY>"),
+        (&["fly", "--json"], "fly"),
+        (&["--json"], "requires a subcommand"),
+        (&["stat", "--json", "--capacity", "many"], "not a size"),
+        (&["get", "k", "--raw", "--json"], "cannot be used with"),
+        (&["get", "k", "--json"], "HITHER_DATA"),
+    ] {
+        let ran = run(arguments).expect(2);
+        let error: serde_json::Value = serde_json::from_str(&ran.err()).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {}", ran.err()));
+        let text = error["error"].as_str().unwrap();
+        assert!(text.contains(what) && !text.contains("Usage") && !text.contains('\n'), "{arguments:?}: {text}");
+        assert_eq!((&error["status"], ran.out().as_str()), (&json!(2), ""));
+    }
+    assert!(run(&["get", "--", "k", "x", "--json"]).expect(2).err().contains("Usage"), "behind -- it is no option");
+    assert!(run(&["get", "--help", "--json"]).done().out().contains("Usage"));
+}
+
+#[test]
+fn a_size_that_no_store_can_have_is_wrong_use() {
+    let store = Store::on_file();
+    let data = store.data();
+    let put = |size: &[&str]| run(&[&["put", "k", "v", "--medium", "file", "--data", data.to_str().unwrap()], size].concat());
+    for option in ["--capacity", "--max-capacity"] {
+        for size in ["0", "1", "65535", "1K"] {
+            assert!(put(&[option, size]).expect(2).err().contains("64K"), "{option} {size}");
+        }
+        put(&[option, "10000T"]).expect(2);
+    }
+    assert!(put(&["--max-capacity", "1M", "--capacity", "2M"]).expect(2).err().contains("below"));
+    // More than the device has, but not more than a store can have.
+    put(&["--capacity", "100T"]).expect(6);
+    put(&["--capacity", "64K", "--max-capacity", "64K"]).done();
+    assert_eq!(run(&["get", "k", "--data", data.to_str().unwrap()]).done().out(), "v\n");
+}
+
+/// The README promises these sizes.
+#[test]
+fn a_new_store_has_66_mib_and_may_grow_to_64_gib() {
+    let store = Store::on_file();
+    let node0 = format!("node0={}", store.data().display());
+    run(&["put", "k", "v", "--data", &node0]).done();
+    assert_eq!(std::fs::metadata(store.data().join("node0.hither")).unwrap().len(), 66 << 20);
+    let stat = run(&["stat", "--json", "--data", &node0]).done().document();
+    assert_eq!((&stat["pools"][0]["capacity_bytes"], &stat["pools"][0]["max_bytes"]), (&json!(64 << 20), &json!(64u64 << 30)));
+}
+
+#[test]
+fn an_existing_store_keeps_its_size_and_says_so() {
+    let store = Store::on_file();
+    let data = store.data();
+    let get = |size: &[&str]| run(&[&["get", "k", "--data", data.to_str().unwrap()], size].concat()).done().err();
+    assert_eq!(store.run(&["put", "k", "v"]).done().err(), "");
+    for size in [&[][..], &["--capacity", "64M"], &["--max-capacity", "1G"], &["--capacity", "67108864", "--max-capacity", "1024M"]] {
+        assert_eq!(get(size), "", "{size:?}");
+    }
+    for size in [["--capacity", "128M"], ["--capacity", "1M"], ["--max-capacity", "2G"], ["--max-capacity", "512M"]] {
+        let note = get(&size);
+        assert!(note.contains("keeps its size: 64.0 MiB, growing to 1.0 GiB"), "{size:?}: {note}");
+    }
+    let note: serde_json::Value = serde_json::from_str(&get(&["--capacity", "128M", "--json"])).unwrap();
+    assert!(note["note"].as_str().unwrap().contains("new stores"));
+}
+
 #[test]
 fn failures_have_their_own_status() {
     let store = Store::any();
-    store.run(&["get", "k"]).expect(7);
+    assert!(store.run(&["get", "k"]).expect(7).err().contains("make one with `hither load`"));
     store.run(&["check"]).expect(7);
     assert!(!store.data().exists(), "a command that reads makes no store");
     assert!(store.run(&["load", "/no/such/file"]).expect(3).err().contains("/no/such/file"));
@@ -177,6 +245,39 @@ fn a_store_that_is_full_says_so() {
         store.run(&["get", &format!("key{n}"), "--raw"]).done();
     }
     store.run(&["check"]).done();
+}
+
+/// The kernel's answer to a file that grows beyond the limit is a signal, which would end the program without a word.
+#[test]
+fn a_limit_on_the_size_of_files_is_told_and_loses_nothing() {
+    let store = Store::on_file();
+    let (data, input, dump) = (store.data(), store.path("input"), store.path("dump"));
+    // 64 MiB or, where the shell counts in units of 1024 bytes, 128 MiB.
+    let limited = |units: u32, arguments: &[&str]| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("ulimit -f {units}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_hither")]).args(arguments);
+        command.arg("--data").arg(&data).args(["--medium", "file"]).output().unwrap()
+    };
+    let refused = |output: std::process::Output| {
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(6), "{}: {errors}", output.status);
+        (String::from_utf8(output.stdout).unwrap(), errors)
+    };
+    let (_, errors) = refused(limited(2048, &["put", "k", "v", "--capacity", "8M", "--max-capacity", "1G"]));
+    assert!(errors.contains("node0.hither") && errors.contains("ulimit -f"), "{errors}");
+
+    let value = "v".repeat(1 << 20);
+    write(&input, (0..200).map(|n| format!("key{n:03}\t{value}\n")).collect::<String>());
+    let load = ["load", "--capacity", "8M", "--max-capacity", "1G", input.to_str().unwrap()];
+    let (reports, errors) = refused(limited(64 << 11, &load));
+    assert!(errors.contains("ulimit -f"), "{errors}");
+    let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
+    assert!(durable > 8 && durable < 130, "{durable} records of 1 MiB, first 8 MiB and then below the limit");
+    let keys = store.run(&["keyspaces", "--json"]).done().document()[0]["keys"].as_u64().unwrap();
+    assert!(keys >= durable as u64, "{keys} of {durable} records");
+
+    let (_, errors) = refused(limited(1024, &["dump", dump.to_str().unwrap()]));
+    assert!(errors.contains("dump") && !dump.exists(), "{errors}");
 }
 
 #[test]
@@ -251,6 +352,109 @@ fn a_store_over_two_nodes() {
     run(&["get", "key00001", "--data", &node0]).expect(7);
 }
 
+/// Every name below a directory, sorted.
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        found.push(entry.path().display().to_string());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(names(&entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_creation_that_fails_leaves_what_was_there_and_nothing_else() {
+    let store = Store::on_file();
+    let root = store.path("");
+    let put = |places: &[String]| {
+        let places = places.iter().flat_map(|place| ["--data", place.as_str()]);
+        run(&["put", "k", "v", "--medium", "file", "--capacity", "100T"].into_iter().chain(places).collect::<Vec<_>>())
+    };
+    let node = |number: u32, dir: &str| format!("node{number}={}", store.path(dir).display());
+    put(&[store.path("a/b/c").display().to_string()]).expect(6);
+    put(&[node(0, "a/0"), node(1, "a/1")]).expect(6);
+    assert_eq!(names(&root), [""; 0]);
+
+    // The pool of node 0 is made, that of node 1 cannot be.
+    std::fs::create_dir_all(store.path("was/here")).unwrap();
+    write(&store.path("was/note"), "x");
+    let before = names(&root);
+    let (node0, node1) = (node(0, "was/here/0"), node(1, "was/note/1"));
+    run(&["put", "k", "v", "--medium", "file", "--capacity", "1M", "--data", &node0, "--data", &node1]).expect(3);
+    put(&[store.path("was").display().to_string()]).expect(6);
+    assert_eq!(names(&root), before);
+
+    // An empty file was there before: it is used, or left.
+    write(&store.path("was/node0.hither"), "");
+    put(&[store.path("was").display().to_string()]).expect(6);
+    assert!(store.path("was/node0.hither").exists());
+}
+
+#[test]
+fn what_cannot_be_written_is_named_with_what_to_do() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let store = Store::on_file();
+    let mode = |name: &str, mode: u32| std::fs::set_permissions(store.path(name), PermissionsExt::from_mode(mode)).unwrap();
+    store.run(&["put", "k", "v"]).done();
+    std::fs::create_dir(store.path("empty")).unwrap();
+    mode("", 0o755);
+    let root = std::fs::metadata(store.data()).unwrap().uid() == 0;
+    // Permissions do not bind the superuser.
+    let command = |arguments: &[&str], place: &str| {
+        let mut command = program();
+        command.args(arguments).args(["--medium", "file", "--data"]).arg(store.path(place));
+        if root { command.uid(65534).gid(65534).output() } else { command.output() }
+    };
+    if let Err(error) = command(&["--version"], "data") {
+        eprintln!("skipped: another user cannot run the program here: {error}");
+        return;
+    }
+    let refused = |arguments: &[&str], place: &str, parts: &[&str]| {
+        let output = command(arguments, place).unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{errors}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{parts:?}: {errors}");
+    };
+    mode("data/node0.hither", 0o444);
+    mode("data", 0o555);
+    mode("empty", 0o555);
+    refused(&["get", "k"], "data", &["data/node0.hither cannot be opened for writing", "write permission"]);
+    refused(&["put", "k", "v"], "empty", &["empty/node0.hither cannot be opened for writing", "its directory"]);
+    let empty = store.path("empty").display().to_string();
+    refused(&["put", "k", "v"], "empty/a/b", &["empty/a/b: Permission denied", &format!("write permission for {empty},")]);
+    mode("data", 0o000);
+    refused(&["get", "k"], "data", &["data/node0.hither", "enter the directory"]);
+    mode("data", 0o755);
+    mode("empty", 0o755);
+}
+
+#[test]
+fn a_node_that_the_store_does_not_have_is_refused() {
+    let store = Store::on_file();
+    let dir = |node: u32| format!("node{node}={}", store.path(&format!("n{node}")).display());
+    let (node0, node1, node2) = (dir(0), dir(1), dir(2));
+    let get = |places: &[&String]| {
+        let places = places.iter().flat_map(|place| ["--data", place.as_str()]);
+        run(&["get", "k"].into_iter().chain(places).collect::<Vec<_>>())
+    };
+    run(&["put", "k", "v", "--data", &node0, "--data", &node1, "--capacity", "16M"]).done();
+    let refused = get(&[&node0, &node1, &node2]).expect(2).err();
+    assert!(refused.contains(&node2) && refused.contains("has 2 nodes") && refused.contains("new store"), "{refused}");
+    assert!(!store.path("n2").exists());
+    let twice = get(&[&node0, &node1, &format!("node1={}", store.path("n2").display())]).expect(2).err();
+    assert!(twice.contains("node 1 was given two directories"), "{twice}");
+    get(&[&node0]).expect(7);
+    get(&[&node1, &node0]).done();
+    store.run(&["put", "k", "v"]).done();
+    let own = format!("node0={}", store.data().display());
+    assert!(get(&[&own, &node1]).expect(2).err().contains("has 1 node"));
+    get(&[&own]).done();
+}
+
 /// A flipped byte makes the store refuse, by name of the way out; `--salvage` then saves the rest.
 #[test]
 fn dump_salvage_saves_what_is_readable() {
@@ -267,7 +471,8 @@ fn dump_salvage_saves_what_is_readable() {
     std::fs::write(&pool, bytes).unwrap();
     let refused = hither(&["dump"]);
     assert_eq!(refused.status.code(), Some(4));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("salvage"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("use --salvage"));
+    assert!(String::from_utf8_lossy(&hither(&["check"]).stdout).contains("use --salvage"));
     let saved = hither(&["dump", "--salvage"]);
     assert!(saved.status.success());
     assert_eq!(String::from_utf8_lossy(&saved.stdout), "b-key\tb-value\n");

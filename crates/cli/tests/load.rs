@@ -63,6 +63,30 @@ fn csv_becomes_json_documents() {
 }
 
 #[test]
+fn a_bad_row_of_csv_is_told_by_its_line_however_lines_end() {
+    let store = Store::any();
+    let text = "key,value\na,1\n\n\"b\",\"2\n2\n\"\nc,3\nbad\nd,4\n";
+    for ends in ["\n", "\r\n"] {
+        let refused = store.feed(&["load", "--format", "csv"], text.replace('\n', ends).as_bytes()).expect(2).err();
+        assert!(refused.contains("standard input, line 8: 1 fields") && refused.contains("--skip-bad"), "{ends:?}: {refused}");
+    }
+}
+
+#[test]
+fn a_quote_that_is_never_closed_swallows_nothing() {
+    let store = Store::any();
+    let input = b"key,value\r\na,1\r\nb,\"2\r\nc,3\r\nd,4\r\n";
+    for options in [&[][..], &["--skip-bad"]] {
+        let ran = store.feed(&[&["load", "--format", "csv"], options].concat(), input).expect(2);
+        assert!(ran.err().contains("line 3: the quote") && !ran.err().contains("--skip-bad"), "{}", ran.err());
+        assert_eq!(ran.out(), "durable 1\n");
+        assert_eq!(store.dump("default"), b"a\t{\"value\":\"1\"}\n");
+    }
+    let refused = store.feed(&["load", "--format", "csv", "--key", "no", "--skip-bad"], input).expect(2).err();
+    assert!(refused.contains("line 1") && !refused.contains("--skip-bad"), "{refused}");
+}
+
+#[test]
 fn jsonl_keeps_the_line() {
     let store = Store::any();
     store.feed(&["load", "--format", "jsonl", "--key", "id"], b"{\"id\": 17, \"x\": 1.0}\n{\"id\": \"a b\"}\n").done();

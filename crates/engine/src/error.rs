@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// No segment is left.
     #[error(
-        "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or open the store with a larger max-capacity"
+        "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or copy it to a new store with a larger max-capacity"
     )]
     Full {
         /// Bytes in segments in use.
@@ -170,7 +170,7 @@ impl From<hither_pmem::Error> for Error {
             Pool::WrongStore { .. } => Error::WrongPool(text),
             Pool::DiskFull { .. } => Error::DiskFull(text),
             Pool::SyncFailed { .. } => Error::ReadOnly(text),
-            Pool::AlreadyExists { .. } | Pool::NotDurable { .. } | Pool::TooLarge { .. } => Error::Config(text),
+            Pool::AlreadyExists { .. } | Pool::NotDurable { .. } | Pool::TooLarge { .. } | Pool::Invalid { .. } => Error::Config(text),
             _ => Error::Io(text),
         }
     }

@@ -38,7 +38,7 @@ pub use batch::Batch;
 pub use check::CheckReport;
 pub use commit::Ticket;
 pub use error::{Error, ErrorKind, Result};
-pub use hither_pmem::install_sigbus_guard;
+pub use hither_pmem::{ignore_file_size_signal, install_sigbus_guard};
 pub use keyspace::{KeyspaceHandle, KeyspaceInfo, Kind};
 pub use options::{Durability, MediumChoice, Options, Phase, Progress, WriteOptions};
 pub use read::ValueGuard;

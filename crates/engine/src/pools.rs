@@ -65,10 +65,11 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
     if options.paths.iter().any(|(_, dir)| dir.as_os_str().is_empty()) {
         return Err(Error::Config("an empty directory name was given; name the directory of the store".into()));
     }
+    refuse_repeated_nodes(options)?;
     let first = pool_path(options, 0).ok_or_else(|| {
         Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into())
     })?;
-    if !first.exists() {
+    if !is_there(&first)? {
         if (1..16).filter_map(|node| pool_path(options, node)).any(|path| path.exists()) {
             return Err(Error::MissingPool { node: 0, path: first });
         }
@@ -80,12 +81,13 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         Err(error) => return Err(error.into()),
     };
     let superblock = first_pool.superblock();
+    refuse_strange_nodes(options, superblock.members.len() as u32, &first)?;
     let mut pools = vec![first_pool];
     for (node, uuid) in superblock.members.iter().enumerate().skip(1) {
         let node = node as u32;
         let path =
             pool_path(options, node).ok_or_else(|| Error::MissingPool { node, path: PathBuf::from(format!("node{node}.hither")) })?;
-        if !path.exists() {
+        if !is_there(&path)? {
             return Err(Error::MissingPool { node, path });
         }
         let expected = OpenOptions {
@@ -97,6 +99,45 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         pools.push(Pool::open(&path, &expected)?);
     }
     Ok(pools)
+}
+
+/// Whether there is a file. A directory that cannot be looked into is no empty one.
+fn is_there(path: &Path) -> Result<bool> {
+    match path.try_exists() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Io(format!(
+            "cannot look for {}: {error}; give this user permission to enter the directory, or name another one",
+            path.display()
+        ))),
+        // Anything else (a name below a file, a dangling link) is as good as nothing there.
+        found => Ok(found.unwrap_or(false)),
+    }
+}
+
+/// Refuses directories of nodes that the store does not have: whoever gives one believes that data are kept there.
+fn refuse_strange_nodes(options: &Options, members: u32, first: &Path) -> Result<()> {
+    let named = options.paths.iter().filter_map(|(node, dir)| Some(((*node)?, dir)));
+    match named.into_iter().find(|(node, _)| *node >= members) {
+        None => Ok(()),
+        Some((node, dir)) => Err(Error::Config(format!(
+            "node{node}={} was given, but the store of {} has {members} {} and keeps that number; leave it out, or load a dump into a new \
+             store with more nodes",
+            dir.display(),
+            first.display(),
+            if members == 1 { "node" } else { "nodes" },
+        ))),
+    }
+}
+
+/// Refuses two directories for one node, of which one would be ignored.
+fn refuse_repeated_nodes(options: &Options) -> Result<()> {
+    for (at, (node, dir)) in options.paths.iter().enumerate() {
+        let Some(node) = node else { continue };
+        if let Some((_, other)) = options.paths[..at].iter().find(|(earlier, _)| *earlier == Some(*node)) {
+            let (dir, other) = (dir.display(), other.display());
+            return Err(Error::Config(format!("node {node} was given two directories, {other} and {dir}; give each node one")));
+        }
+    }
+    Ok(())
 }
 
 fn open_options(options: &Options, meter: &Option<Arc<Meter>>) -> OpenOptions {
@@ -119,11 +160,79 @@ fn create_in_place(
     if !options.create {
         return Err(Error::NotFound(first.parent().unwrap_or(first).to_owned()));
     }
-    create(options, topology, meter, Some(unborn))
+    let mut made = Made::default();
+    let created = create(options, topology, meter, Some((unborn, &mut made)));
+    if created.is_err() {
+        made.remove();
+    }
+    created
 }
 
-/// Creates all pools; `files` tells whether an unborn store lies in the way.
-fn create(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>>, files: Option<bool>) -> Result<Vec<Pool>> {
+/// Files and directories that a creation has made.
+#[derive(Default)]
+struct Made {
+    files: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+}
+
+impl Made {
+    /// Makes the directory of a pool that is about to be created, and those above it.
+    fn prepare(&mut self, pool: &Path) -> Result<()> {
+        if let Some(dir) = pool.parent() {
+            self.make_directory(dir).map_err(|error| cannot_create(dir, &error))?;
+        }
+        if !pool.exists() {
+            self.files.push(pool.to_owned());
+        }
+        Ok(())
+    }
+
+    fn make_directory(&mut self, dir: &Path) -> std::io::Result<()> {
+        if dir.as_os_str().is_empty() || dir.is_dir() {
+            return Ok(());
+        }
+        if let Some(parent) = dir.parent() {
+            self.make_directory(parent)?;
+        }
+        match std::fs::create_dir(dir) {
+            Ok(()) => self.directories.push(dir.to_owned()),
+            // Another process was faster.
+            Err(_) if dir.is_dir() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays.
+    fn remove(&self) {
+        for file in &self.files {
+            let _ = Pool::discard_unborn(file);
+        }
+        for dir in self.directories.iter().rev() {
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+fn cannot_create(dir: &Path, error: &std::io::Error) -> Error {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let above = dir.ancestors().skip(1).find(|above| above.is_dir()).filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or(Path::new(".")).display();
+    let advice = match error.kind() {
+        PermissionDenied => format!("give this user write permission for {above}, or name another directory"),
+        ReadOnlyFilesystem => format!("mount the file system of {above} writable, or name another directory"),
+        _ => "correct the name, or name another directory".into(),
+    };
+    Error::Io(format!("cannot create the directory {}: {error}; {advice}", dir.display()))
+}
+
+/// Creates all pools; `files` tells whether an unborn store lies in the way, and learns what is made.
+fn create(
+    options: &Options,
+    topology: &Arc<Topology>,
+    meter: &Option<Arc<Meter>>,
+    mut files: Option<(bool, &mut Made)>,
+) -> Result<Vec<Pool>> {
     let nodes = count_nodes(options, topology)?;
     let store_uuid = hither_pmem::new_uuid();
     let members: Vec<_> = (0..nodes).map(|_| hither_pmem::new_uuid()).collect();
@@ -141,17 +250,16 @@ fn create(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>
                 options.segment_bytes
             },
             max_bytes: per_node(max),
-            overwrite_unborn: files == Some(true),
+            overwrite_unborn: files.as_ref().is_some_and(|(unborn, _)| *unborn),
             medium: options.medium,
             hugepages: options.hugepages,
             meter: meter.clone(),
             failpoints: options.failpoints.clone(),
             ..CreateOptions::member(store_uuid, members.clone(), node, per_node(options.capacity))
         };
-        pools.push(if files.is_none() {
-            Pool::create_in_memory(&CreateOptions { medium: in_memory_medium(options.medium), ..create })?
-        } else {
-            create_file(options, node, &create)?
+        pools.push(match &mut files {
+            None => Pool::create_in_memory(&CreateOptions { medium: in_memory_medium(options.medium), ..create })?,
+            Some((_, made)) => create_file(options, node, &create, made)?,
         });
     }
     // Node 0 last: its magic is the birth of the store.
@@ -165,12 +273,10 @@ fn in_memory_medium(choice: MediumChoice) -> MediumChoice {
     if choice == MediumChoice::Auto { MediumChoice::Volatile } else { choice }
 }
 
-fn create_file(options: &Options, node: u32, create: &CreateOptions) -> Result<Pool> {
+fn create_file(options: &Options, node: u32, create: &CreateOptions, made: &mut Made) -> Result<Pool> {
     let path =
         pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; add node{node}=DIR")))?;
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).map_err(|error| Error::Io(format!("cannot create the directory {}: {error}", dir.display())))?;
-    }
+    made.prepare(&path)?;
     match Pool::create(&path, create) {
         // Left over from a creation that never finished.
         Err(hither_pmem::Error::HalfCreated { .. }) => {

@@ -44,6 +44,17 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
+    /// The file, or the directory it was to be made in, cannot be written.
+    #[error(
+        "{pool} cannot be opened for writing ({source}), which also reading a store needs; give this user write permission for the file and \
+             its directory, mount the file system writable, or use a copy"
+    )]
+    NotWritable {
+        /// Which pool.
+        pool: Place,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
     /// Creation found a complete pool.
     #[error("{pool} already holds a store; open it, or remove the file to make a new one")]
     AlreadyExists {
@@ -121,7 +132,10 @@ pub enum Error {
         expected: String,
     },
     /// No space on the device.
-    #[error("{pool}: no space for {bytes} bytes; free space on the device or ask for less (nothing was written beyond the old size)")]
+    #[error(
+        "{pool}: no space for {bytes} bytes; free space on the device, raise the quota or the limit on the size of files (ulimit -f), or \
+             ask for less (nothing was written beyond the old size)"
+    )]
     DiskFull {
         /// Which pool.
         pool: Place,
@@ -153,7 +167,7 @@ pub enum Error {
     /// Forced direct access on storage that does not keep its promise.
     #[error(
         "{pool} is on {filesystem}, where stores reach the disk through the page cache: flushed cache lines would not survive a power \
-             loss; choose the file medium, or allow a store that is not durable"
+             loss; choose the medium \"file\", or let it be found out (\"auto\")"
     )]
     NotDurable {
         /// Which pool.

@@ -88,7 +88,7 @@ impl Geometry {
         }
         let limit = ((MAX_POOL_BYTES - TABLE_OFF - HUGE_BYTES) / (segment_bytes + DESCRIPTOR_BYTES)).min(MAX_SEGMENTS);
         if max_segments == 0 || max_segments > limit {
-            let advice = "lower the growth limit or use larger segments";
+            let advice = "lower the maximum capacity or use larger segments";
             return Err(Error::TooLarge { pool: place.clone(), what: "number of segments", value: max_segments, limit, advice });
         }
         let table_end = TABLE_OFF + max_segments * DESCRIPTOR_BYTES;

@@ -49,6 +49,7 @@ fn a_full_disk_at_creation_leaves_room_for_another_try() {
     let error = Store::open(options(dir.path(), &points)).err().expect("no space");
     assert_eq!(error.kind(), ErrorKind::DiskFull, "{error}");
     assert!(error.to_string().contains("node0.hither"), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a creation that failed left something");
     points.disarm("fallocate");
     let store = Store::open(options(dir.path(), &points)).unwrap();
     store.create_keyspace("k", Kind::Ordered).unwrap();

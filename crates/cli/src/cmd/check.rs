@@ -12,11 +12,15 @@ use crate::store::{self, Missing};
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let (report, sound) = match examine(args) {
         // A store that is too damaged to open is not sound: the question is answered.
-        Err(Failure::Store(error)) if matches!(error.kind(), ErrorKind::Damaged) => (json!({ "problems": [error.to_string()] }), false),
+        Err(failure) if is_damage(&failure) => (json!({ "problems": [failure.to_string()] }), false),
         other => other?,
     };
     print(report, sound, out)?;
     Ok(Outcome::from_bool(sound))
+}
+
+fn is_damage(failure: &Failure) -> bool {
+    matches!(failure, Failure::Store(error) if error.kind() == ErrorKind::Damaged)
 }
 
 fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {

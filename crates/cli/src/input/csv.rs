@@ -4,18 +4,16 @@
 //! header, each a string exactly as in the input: `{"size":"12","owner":"root"}`.
 
 use std::collections::HashSet;
-use std::io::Read;
+use std::io::BufRead;
 
-use csv::{Position, Reader, ReaderBuilder, StringRecord};
-
+use super::rows::Rows;
 use super::{Bad, Next, Record, Source, SourceError, bad, checked};
 
 /// Records of a table.
 pub struct CsvSource<R> {
-    reader: Reader<R>,
+    rows: Rows<R>,
     key_name: Option<String>,
     header: Option<Header>,
-    row: StringRecord,
     ended: bool,
 }
 
@@ -25,34 +23,45 @@ struct Header {
     others: Vec<(usize, String)>,
 }
 
-impl<R: Read> CsvSource<R> {
+impl<R: BufRead> CsvSource<R> {
     /// Reads `input`; the key is the column `key`, or the first.
     pub fn new(input: R, key: Option<String>) -> Self {
-        let reader = ReaderBuilder::new().buffer_capacity(64 << 10).from_reader(input);
-        Self { reader, key_name: key, header: None, row: StringRecord::new(), ended: false }
+        Self { rows: Rows::new(input), key_name: key, header: None, ended: false }
     }
 
     fn read_header(&mut self) -> Result<Header, SourceError> {
-        let names = self.reader.headers().map_err(failed)?;
-        if names.is_empty() {
-            return Err(unusable("the input has no header line"));
+        if !self.rows.advance()? {
+            return Err(unusable(1, "the input has no header line; begin it with the names of the columns"));
         }
+        let line = self.rows.line();
+        let names: Vec<&str> =
+            (0..self.rows.len()).map(|at| self.text(at)).collect::<Result<_, _>>().map_err(|what| unusable(line, what))?;
         let mut seen = HashSet::new();
-        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
-            return Err(unusable(format!("the header names column \"{twice}\" twice")));
+        if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
+            return Err(unusable(line, format!("the header names column \"{twice}\" twice; rename one")));
         }
         let key = match &self.key_name {
             None => 0,
-            Some(wanted) => names.iter().position(|name| name == wanted).ok_or_else(|| {
-                let names: Vec<&str> = names.iter().collect();
-                unusable(format!("the header has no column \"{wanted}\"; it has {}", names.join(", ")))
-            })?,
+            Some(wanted) => names
+                .iter()
+                .position(|name| name == wanted)
+                .ok_or_else(|| unusable(line, format!("the header has no column \"{wanted}\"; it has {}", names.join(", "))))?,
         };
         let others = names.iter().enumerate().filter(|(at, _)| *at != key).map(|(at, name)| (at, json_string(name))).collect();
         Ok(Header { key, others })
     }
 
+    /// A field, which has to be UTF-8.
+    fn text(&self, at: usize) -> Result<&str, String> {
+        std::str::from_utf8(self.rows.field(at)).map_err(|_| format!("field {} is not UTF-8", at + 1))
+    }
+
     fn record(&self, header: &Header) -> Result<Record, SourceError> {
+        let (line, expected) = (self.rows.line(), header.others.len() + 1);
+        if self.rows.len() != expected {
+            return Err(bad(line, format!("{} fields where the header has {expected}", self.rows.len())));
+        }
+        let text = |at| self.text(at).map_err(|what| bad(line, what));
         let mut value = String::from("{");
         for (count, (at, name)) in header.others.iter().enumerate() {
             if count > 0 {
@@ -60,34 +69,32 @@ impl<R: Read> CsvSource<R> {
             }
             value.push_str(name);
             value.push(':');
-            value.push_str(&json_string(&self.row[*at]));
+            value.push_str(&json_string(text(*at)?));
         }
         value.push('}');
-        let line = self.row.position().map_or(0, Position::line);
-        checked(line, self.row[header.key].as_bytes().to_vec(), value.into_bytes())
+        checked(line, text(header.key)?.as_bytes().to_vec(), value.into_bytes())
     }
 
-    fn read(&mut self) -> Next {
-        let header = match self.header.take().map_or_else(|| self.read_header(), Ok) {
-            Ok(header) => header,
-            Err(error) => {
-                self.ended = true;
-                return Some(Err(error));
-            }
+    fn read(&mut self) -> Result<Option<Record>, SourceError> {
+        let header = match self.header.take() {
+            Some(header) => header,
+            None => self.read_header()?,
         };
-        let next = match self.reader.read_record(&mut self.row) {
-            Ok(true) => Some(self.record(&header)),
-            Ok(false) => None,
-            Err(error) => Some(Err(failed(error))),
-        };
+        let record = if self.rows.advance()? { self.record(&header).map(Some) } else { Ok(None) };
         self.header = Some(header);
-        next
+        record
     }
 }
 
-impl<R: Read> Source for CsvSource<R> {
+impl<R: BufRead> Source for CsvSource<R> {
     fn next_record(&mut self) -> Next {
-        if self.ended { None } else { self.read() }
+        if self.ended {
+            return None;
+        }
+        let next = self.read();
+        // Behind any other error than a bad line there is nothing to read.
+        self.ended = !matches!(next, Ok(Some(_)) | Err(SourceError::Bad(_)));
+        next.transpose()
     }
 }
 
@@ -95,18 +102,8 @@ fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn unusable(what: impl Into<String>) -> SourceError {
-    SourceError::Unusable(Bad { line: 1, what: what.into() })
-}
-
-fn failed(error: csv::Error) -> SourceError {
-    let line = error.position().map_or(0, Position::line);
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => SourceError::Io(error),
-        csv::ErrorKind::Utf8 { err, .. } => bad(line, format!("field {} is not UTF-8", err.field() + 1)),
-        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => bad(line, format!("{len} fields where the header has {expected_len}")),
-        other => bad(line, format!("{other:?}")),
-    }
+fn unusable(line: u64, what: impl Into<String>) -> SourceError {
+    SourceError::Unusable(Bad { line, what: what.into() })
 }
 
 #[cfg(test)]
@@ -140,7 +137,18 @@ mod tests {
     }
 
     #[test]
+    fn an_open_quote_is_no_bad_line_and_ends_the_input() {
+        let mut source = CsvSource::new(&b"a,b\r\n1,2\r\n3,\"4\r\n5,6\r\n"[..], None);
+        assert!(source.next_record().unwrap().is_ok());
+        assert!(matches!(source.next_record(), Some(Err(SourceError::Unusable(bad))) if bad.line == 3));
+        assert!(source.next_record().is_none());
+    }
+
+    #[test]
     fn an_unusable_header_ends_the_input() {
+        assert!(
+            matches!(CsvSource::new(&b"\n\xff,b\n1,2\n"[..], None).next_record(), Some(Err(SourceError::Unusable(bad))) if bad.line == 2)
+        );
         for (text, key, what) in [("", None, "no header"), ("a,a\n1,2\n", None, "twice"), ("a,b\n1,2\n", Some("c"), "it has a, b")] {
             let (records, bad) = csv(text, key);
             assert!(records.is_empty() && bad.len() == 1 && bad[0].1.contains(what), "{bad:?}");

@@ -6,6 +6,7 @@
 mod csv;
 mod jsonl;
 mod kv;
+mod rows;
 
 pub use self::csv::CsvSource;
 pub use self::jsonl::JsonlSource;

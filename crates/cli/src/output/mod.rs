@@ -113,6 +113,13 @@ pub fn error(failure: &Failure, json: bool) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// Tells standard error something that is no failure.
+pub fn note(what: &str, json: bool) {
+    let text = if json { serde_json::json!({ "note": what }).to_string() } else { format!("hither: note: {what}") };
+    // Nobody is left to be told if this fails.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

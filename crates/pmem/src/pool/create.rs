@@ -5,7 +5,7 @@
 //! pool last, whose magic makes the store born.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::Pool;
@@ -27,8 +27,7 @@ impl Pool {
         let place = Place::of(Some(path));
         let (info, geometry) = plan(&place, o)?;
         let run = o.runtime();
-        let file = storage::open_file(&place, path, true, false)?;
-        let file = LockedFile::acquire(&place, file, false)?;
+        let file = lock_target(&place, path)?;
         check_target(&place, &file, o.overwrite_unborn)?;
         let storage = Storage::of_file(place.clone(), file, &run)?;
         let bytes = geometry.pool_bytes(info.segment_count);
@@ -36,6 +35,19 @@ impl Pool {
         storage::sync_parent(&place, path)?;
         let device = storage.is_device().then_some(o.overwrite_unborn);
         build(storage, info, geometry, &run, device)
+    }
+
+    /// Removes what a creation that failed has left in a file, unless somebody else has the file by now or it holds anything.
+    pub fn discard_unborn(path: &Path) -> Result<()> {
+        let place = Place::of(Some(path));
+        let file = LockedFile::acquire(&place, storage::open_file(&place, path, false, false)?, false)?;
+        let regular = file.metadata().map_err(io(&place, "asking for the file's type", 0))?.is_file();
+        if !regular || !matches!(page0::classify(&super::open::first_page(&place, &file)?), Page0::Blank | Page0::HalfCreated) {
+            return Ok(());
+        }
+        page0::require_nothing_else(&place, &file)?;
+        // Under the lock: whoever waits for the file finds out that it has lost its name.
+        std::fs::remove_file(path).map_err(io(&place, "removing the file", 0))
     }
 
     /// Makes a pool in anonymous memory: volatile, or a shadow of the medium that `emulate` names.
@@ -89,6 +101,18 @@ fn plan(place: &Place, o: &CreateOptions) -> Result<(SuperblockInfo, Geometry)> 
         open_count: 0,
     };
     Ok((info, geometry))
+}
+
+/// Opens or makes the file, and locks it.
+fn lock_target(place: &Place, path: &Path) -> Result<LockedFile> {
+    loop {
+        let file = LockedFile::acquire(place, storage::open_file(place, path, true, false)?, false)?;
+        let found = file.metadata().map_err(io(place, "asking for the file's type", 0))?;
+        // Between opening and locking, somebody whose creation failed may have removed it: a pool in it would be lost.
+        if std::fs::metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (found.dev(), found.ino())) {
+            return Ok(file);
+        }
+    }
 }
 
 /// Refuses to overwrite anything but what creation left behind.

@@ -27,6 +27,9 @@ pub(super) fn open_file(place: &Place, path: &Path, create: bool, read_only: boo
     options.read(true).write(!read_only).create(create);
     options.open(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::NotFound { pool: place.clone() },
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem if !read_only => {
+            Error::NotWritable { pool: place.clone(), source: e }
+        }
         _ => io(place, "opening the file", 0)(e),
     })
 }
@@ -167,7 +170,7 @@ fn allocate(place: &Place, file: &File, off: u64, len: u64, points: Option<&std:
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::DiskFull { pool: place.clone(), bytes: len },
         _ => io(place, "preallocating", off)(e),
     };
-    failpoint::check(points, "fallocate").map_err(failed)?;
+    failpoint::check(points, "fallocate").and_then(|()| require_room(file, off + len)).map_err(failed)?;
     Mapping::huge_ahead(file, off, len);
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), off, len) {
@@ -177,6 +180,18 @@ fn allocate(place: &Place, file: &File, off: u64, len: u64, points: Option<&std:
             Err(e) => return Err(failed(e.into())),
         }
     }
+}
+
+/// Fails if the file system has no room for the file to end at `end`. Asking first spares others a device that is full for a while, and
+/// where memory is the device, the end of processes for want of it.
+fn require_room(file: &File, end: u64) -> std::io::Result<()> {
+    let stat = rustix::fs::fstatvfs(file)?;
+    let needed = end.saturating_sub(file.metadata()?.len());
+    // A file system that does not tell its size is taken at the word of the allocation.
+    if stat.f_blocks > 0 && needed > stat.f_bfree.saturating_mul(stat.f_frsize) {
+        return Err(Errno::NOSPC.into());
+    }
+    Ok(())
 }
 
 /// Writes zeros through the file, in pieces of 1 MiB.

@@ -144,7 +144,7 @@ fn source(args: &LoadArgs, reader: Box<dyn Read>) -> Result<Box<dyn Source>, Fai
     match (format, &args.key) {
         (Format::Kv, None) => Ok(Box::new(KvSource::new(lines(reader), args.raw))),
         (Format::Kv, Some(_)) => Err(Failure::Usage("--key names a column of csv or a field of jsonl; in kv the key comes first".into())),
-        (Format::Csv, key) => Ok(Box::new(CsvSource::new(reader, key.clone()))),
+        (Format::Csv, key) => Ok(Box::new(CsvSource::new(lines(reader), key.clone()))),
         (Format::Jsonl, Some(key)) => Ok(Box::new(JsonlSource::new(lines(reader), key.clone()))),
         (Format::Jsonl, None) => Err(Failure::Usage("which field is the key? Give --key FIELD".into())),
     }
@@ -174,14 +174,15 @@ impl RecordReader<'_> {
                     }
                 }
                 Err(SourceError::Bad(_)) if self.args.skip_bad => self.bad_lines += 1,
-                Err(SourceError::Bad(bad) | SourceError::Unusable(bad)) => return Err(self.refuse(bad)),
+                Err(SourceError::Bad(bad)) => return Err(self.refuse(bad, true)),
+                Err(SourceError::Unusable(bad)) => return Err(self.refuse(bad, false)),
                 Err(SourceError::Io(source)) => return Err(Failure::Io { what: format!("reading {}", self.name), source }),
             }
         }
         Ok(())
     }
 
-    fn refuse(&self, bad: Bad) -> Failure {
-        Failure::Input { name: self.name.clone(), line: bad.line, what: bad.what }
+    fn refuse(&self, bad: Bad, skippable: bool) -> Failure {
+        Failure::Input { name: self.name.clone(), line: bad.line, what: bad.what, skippable }
     }
 }

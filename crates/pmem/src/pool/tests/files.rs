@@ -180,6 +180,22 @@ fn a_full_disk_is_an_error_before_anything_changes() {
 }
 
 #[test]
+fn only_what_was_never_born_and_belongs_to_nobody_is_discarded() {
+    let (_dir, path) = folder();
+    let unfinished = Pool::create(&path, &on_file()).unwrap();
+    assert!(matches!(Pool::discard_unborn(&path), Err(Error::Locked { .. })));
+    drop(unfinished);
+    Pool::discard_unborn(&path).unwrap();
+    assert!(!path.exists());
+    drop(born(&path, &on_file()));
+    Pool::discard_unborn(&path).unwrap();
+    drop(Pool::open(&path, &OpenOptions::new()).unwrap());
+    std::fs::write(&path, b"something else").unwrap();
+    Pool::discard_unborn(&path).unwrap();
+    assert!(path.exists());
+}
+
+#[test]
 fn a_really_full_file_system() {
     let dir = tempfile::tempdir().unwrap();
     let mount = |args: &[&str]| Command::new("mount").args(args).arg(dir.path()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
