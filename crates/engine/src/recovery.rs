@@ -310,9 +310,7 @@ impl<'a> Recovery<'a> {
             index.install_locked(place.token, key, old, found.reference, &resolver);
             return;
         }
-        index
-            .install(place.token, key, old, found.reference, &resolver)
-            .expect("the latch is held, so the reference read is still there");
+        index.install(place.token, key, old, found.reference, &resolver).expect("the latch is held, so the reference read is still there");
     }
 
     /// Whether an entry is newer than the key's other one; counts the older as garbage.

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{Runner, json, output};
 use crate::harness::closed::Closed;
-use crate::harness::{memory, pin};
 use crate::harness::spec::RunSpec;
 use crate::harness::team::Team;
+use crate::harness::{memory, pin};
 use crate::target::store::{Index, StoreTarget, builder};
 use crate::target::{Error, Result, Session, Target};
 use crate::workload::data::DataSet;
