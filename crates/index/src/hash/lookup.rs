@@ -116,6 +116,27 @@ impl<P: Protocol> HashTable<P> {
         }
     }
 
+    /// Prefetches the entries of all slots of the key's tag in its home pair, and the next pair if the path leads there.
+    #[inline(always)]
+    pub(super) fn peek_further<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
+        let segment = self.segment(key.hash);
+        // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
+        let pair = unsafe { segment.pair(segment.pair_number(key.hash, 0)) };
+        for line in &pair.lines {
+            let mut set = matches(line.meta.load(Ordering::Relaxed), tag_of(key.hash));
+            while set != 0 {
+                resolver.prefetch(Ref(line.refs[first_slot(set)].load(Ordering::Relaxed)));
+                set &= set - 1;
+            }
+        }
+        if pair.flags() & OVERFLOW != 0 {
+            // SAFETY: as above.
+            let next = unsafe { segment.pair(segment.pair_number(key.hash, 1)) };
+            prefetch_read(&raw const next.lines[0]);
+            prefetch_read(&raw const next.lines[1]);
+        }
+    }
+
     #[inline(never)]
     fn lookup_on_path<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Ref {
         let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));

@@ -185,7 +185,9 @@ mod global {
 }
 
 #[cfg(not(loom))]
-pub use global::{Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_writers, thread_number, writer_has_passed};
+pub use global::{
+    Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_writers, thread_number, writer_has_passed,
+};
 
 #[cfg(all(test, not(loom)))]
 mod tests;
