@@ -1,9 +1,10 @@
 //! Keyspaces: named maps inside a store, each with an index of its own.
 
 use crate::error::{Error, Result};
-use hither_index::Index;
 use hither_index::btree::BTreeIndex;
 use hither_index::hash::HashIndex;
+use hither_index::{Hasher, Index};
+use hither_sync::epoch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -67,14 +68,27 @@ pub(crate) use with_index;
 pub(crate) struct Keyspace {
     pub info: KeyspaceInfo,
     pub index: AnyIndex,
+    hasher: Hasher,
     pub dropped: AtomicBool,
     /// Some entry carries an expiry: the sweeper looks here.
     pub has_expiry: AtomicBool,
 }
 
 impl Keyspace {
-    pub fn new(info: KeyspaceInfo) -> Keyspace {
-        Keyspace { index: AnyIndex::new(info.kind), info, dropped: AtomicBool::new(false), has_expiry: AtomicBool::new(false) }
+    /// A keyspace of a store that hashes with `hasher`.
+    pub fn new(info: KeyspaceInfo, hasher: Hasher) -> Keyspace {
+        let index = AnyIndex::new(info.kind);
+        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), has_expiry: AtomicBool::new(false) }
+    }
+
+    /// Starts loading what a write of `key` will touch first; returns the key's hash.
+    #[inline(always)]
+    pub fn prefetch_for_write(&self, key: &[u8]) -> u64 {
+        let key = self.hasher.key(key);
+        // The index follows pointers even for a hint.
+        let _pin = epoch::pin();
+        with_index!(self, index => index.prefetch_for_write(key));
+        key.hash
     }
 
     pub fn len(&self) -> usize {

@@ -13,7 +13,7 @@ pub(crate) struct LogResolver<'a> {
 impl Resolver for LogResolver<'_> {
     #[inline(always)]
     fn prefetch(&self, reference: Ref) {
-        self.log.prefetch(reference.0);
+        self.log.prefetch_key(reference.0);
     }
 
     #[inline(always)]

@@ -95,7 +95,7 @@ impl Store {
         let clock_ms = opened.pools[0].clock_ms();
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
         let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
-        let keyspaces: Vec<_> = catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone()))).collect();
+        let keyspaces: Vec<_> = catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone(), hasher))).collect();
         let recovery = recovery::run(&log, hasher, &keyspaces, catalogue.next_id, &options)?;
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace + 1);
@@ -146,7 +146,7 @@ impl Store {
         let info = changed.add(name, kind)?;
         self.core.log.pool(0).set_catalogue(&changed.encode())?;
         *catalogue = changed;
-        let keyspace = Arc::new(Keyspace::new(info));
+        let keyspace = Arc::new(Keyspace::new(info, self.core.hasher));
         self.core.keyspaces.write().insert(name.to_owned(), keyspace.clone());
         Ok(KeyspaceHandle(keyspace))
     }

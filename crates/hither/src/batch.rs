@@ -20,11 +20,13 @@ impl Batch {
     }
 
     /// Adds a put.
+    #[inline]
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> &mut Self {
         self.put_with_expiry(keyspace, key, value, 0)
     }
 
     /// Adds a put of a key that expires at this time, in milliseconds since 1970 (0: never).
+    #[inline]
     pub fn put_with_expiry(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8], expires_at_ms: u64) -> &mut Self {
         self.note_store(keyspace);
         self.inner.put(&keyspace.handle, key, value, expires_at_ms);
@@ -59,8 +61,10 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error::PreconditionFailed`] and what a put may give; then nothing was applied.
+    #[inline]
     pub fn commit(self) -> Result<()> {
-        self.commit_with(&WriteOptions::new())?.wait()
+        self.ensure_own()?;
+        self.store.commit_wait(&self.inner)
     }
 
     /// Applies it and returns at once with a ticket.
@@ -68,12 +72,16 @@ impl Batch {
     /// # Errors
     /// See [`Batch::commit`].
     pub fn commit_with(self, options: &WriteOptions) -> Result<Ticket> {
-        if let Some(name) = self.foreign {
-            return Err(Error::ForeignKeyspace(name));
-        }
+        self.ensure_own()?;
         self.store.commit(&self.inner, options)
     }
 
+    #[inline]
+    fn ensure_own(&self) -> Result<()> {
+        self.foreign.as_ref().map_or(Ok(()), |name| Err(Error::ForeignKeyspace(name.clone())))
+    }
+
+    #[inline(always)]
     fn note_store(&mut self, keyspace: &Keyspace) {
         if !Arc::ptr_eq(&self.store, &keyspace.store) {
             self.foreign.get_or_insert_with(|| keyspace.name().to_owned());

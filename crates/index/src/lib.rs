@@ -153,6 +153,11 @@ pub trait Index: Send + Sync {
         self.prefetch(key);
     }
 
+    /// Starts loading what [`Index::locate`] and a write may look at, as far as the lines that [`Index::prefetch_for_write`] asked for tell.
+    /// Worth while between them if there is other work to do: for writes of many keys. Call under the pin.
+    #[inline(always)]
+    fn prefetch_path<R: Resolver>(&self, _key: Key<'_>, _resolver: &R) {}
+
     /// The newest reference of `key`, verified, or `NONE`.
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
 
@@ -184,7 +189,20 @@ pub trait Index: Send + Sync {
         unreachable!("an index that locks places implements this");
     }
 
-    /// Ends [`Index::lock_place`] without a change.
+    /// Like [`Index::lock_place`] for writers of several keys: never waits for a lock, so that the caller may hold many places, taken in any
+    /// order. A place that cannot be had at once, for example one that the caller itself holds for another key, comes back unlocked. While the
+    /// caller holds any it may call nothing else that changes an index but [`Index::try_install_locked`] and [`Index::unlock_place`].
+    fn try_lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Self::Token>, bool) {
+        (self.locate(key, resolver), false)
+    }
+
+    /// Ends [`Index::try_lock_place`] as [`Index::install_locked`] ends a single lock, without waiting. If that is impossible the place is
+    /// unlocked and nothing changed: false; the caller then uses [`Index::install`] once it holds no place.
+    fn try_install_locked(&self, _token: Self::Token, _key: Key<'_>, _old: Ref, _new: Ref) -> bool {
+        unreachable!("an index that locks places implements this");
+    }
+
+    /// Ends [`Index::lock_place`] or [`Index::try_lock_place`] without a change.
     fn unlock_place(&self, _token: Self::Token) {
         unreachable!("an index that locks places implements this");
     }

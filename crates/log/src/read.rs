@@ -8,6 +8,7 @@ use crate::entry::{EntryView, flag, word0};
 use crate::log::Log;
 
 const PLAIN_MASK: u64 = ((flag::LEN | flag::EXT) as u64) << word0::FLAGS_SHIFT;
+const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 
 impl Log {
     /// Where the entry behind `reference` starts.
@@ -26,6 +27,15 @@ impl Log {
     pub fn prefetch(&self, reference: u64) {
         let at = address::unpack(reference);
         hither_sync::prefetch_read(self.bases[at.node as usize].0.wrapping_add(at.offset as usize));
+    }
+
+    /// As [`Log::prefetch`], up to the key of a batch's member: it may lie in the next line.
+    #[inline(always)]
+    pub fn prefetch_key(&self, reference: u64) {
+        let at = address::unpack(reference);
+        let entry = self.bases[at.node as usize].0.wrapping_add(at.offset as usize);
+        hither_sync::prefetch_read(entry);
+        hither_sync::prefetch_read(entry.wrapping_add(crate::entry::MIN_BYTES as usize - 1));
     }
 
     /// The first `N` words of the entry. Every entry has at least four.
@@ -71,6 +81,11 @@ impl Log {
         if let Ok(key) = <[u8; 8]>::try_from(key) {
             let [first, _, word] = self.words(reference);
             if first & PLAIN_MASK == 0 {
+                return word == u64::from_le_bytes(key);
+            }
+            // A member of a batch: an extension word without fields comes before the key.
+            if first & PLAIN_MASK == EXT_MASK && word as u8 == 0 {
+                let [_, _, _, word] = self.words(reference);
                 return word == u64::from_le_bytes(key);
             }
         }

@@ -223,6 +223,16 @@ impl Writer<'_> {
         self.log.clock.draw(&mut self.slot.block, last, count)
     }
 
+    /// Starts loading the lines that the next `bytes` of appends with this hash go to (a hint, so a KiB at most), to have them when the stores come:
+    /// a batch's stores would otherwise wait for memory between the batch's first entry and its fence.
+    #[inline(always)]
+    pub fn prefetch_room(&self, hash: u64, bytes: u64) {
+        let at = self.pool.pool.base().wrapping_add(self.slot.chunks[self.log.shard_of(hash)].cursor as usize);
+        for distance in (0..bytes.min(1024)).step_by(64) {
+            hither_sync::prefetch_write(at.wrapping_add(distance as usize));
+        }
+    }
+
     /// Appends an entry and starts its write-back; returns its reference. Not durable before [`Writer::fence`] (or a sync).
     ///
     /// O(size). Fails only if no segment can be had, with nothing written.

@@ -69,6 +69,31 @@ impl LatchTable {
     pub fn lock(&self, stripe: usize) -> LatchGuard<'_> {
         self.stripes[stripe].lock()
     }
+
+    /// Takes all of `stripes`, in whatever order they come, if that is possible without waiting; `None`, with nothing taken, if one is held,
+    /// also if by this very call: if a stripe occurs twice.
+    #[inline(always)]
+    pub fn try_lock_set<'a>(&'a self, stripes: &'a [usize]) -> Option<LatchSet<'a>> {
+        let mut set = LatchSet { table: self, stripes: &stripes[..0] };
+        for (i, &stripe) in stripes.iter().enumerate() {
+            if self.stripes[stripe].state.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                return None;
+            }
+            set.stripes = &stripes[..=i];
+        }
+        Some(set)
+    }
+
+    /// Takes all of `stripes`, waiting for each. They must strictly ascend: then two callers cannot wait for each other.
+    pub fn lock_set<'a>(&'a self, stripes: &'a [usize]) -> LatchSet<'a> {
+        debug_assert!(stripes.is_sorted_by(|a, b| a < b), "latches are taken in ascending order");
+        let mut set = LatchSet { table: self, stripes: &stripes[..0] };
+        for (i, &stripe) in stripes.iter().enumerate() {
+            std::mem::forget(self.lock(stripe));
+            set.stripes = &stripes[..=i];
+        }
+        set
+    }
 }
 
 impl Stripe {
@@ -140,6 +165,47 @@ impl Drop for LatchGuard<'_> {
     }
 }
 
+/// Several held latches.
+#[must_use = "the latches are released when the set is dropped"]
+pub struct LatchSet<'a> {
+    table: &'a LatchTable,
+    /// Those that are held.
+    stripes: &'a [usize],
+}
+
+impl<'a> LatchSet<'a> {
+    #[inline(always)]
+    fn each(&self) -> impl Iterator<Item = &'a Stripe> {
+        let table = self.table;
+        self.stripes.iter().map(move |&stripe| &table.stripes[stripe].0)
+    }
+
+    /// The largest last version given out under any of them.
+    #[inline(always)]
+    pub fn last_version(&self) -> u64 {
+        self.each().fold(0, |last, latch| last.max(latch.last_version.load(Ordering::Relaxed)))
+    }
+
+    /// As [`LatchGuard::set_last_version`], for each.
+    #[inline(always)]
+    pub fn set_last_version(&self, version: u64) {
+        self.each().for_each(|latch| latch.last_version.store(version, Ordering::Relaxed));
+    }
+
+    /// As [`LatchGuard::set_last_delete`], for each.
+    pub fn set_last_delete(&self, version: u64) {
+        self.each().for_each(|latch| latch.last_delete.store(version, Ordering::Release));
+    }
+}
+
+impl Drop for LatchSet<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // As for one latch: only the holder writes the states.
+        self.each().for_each(|latch| latch.state.store(0, Ordering::Release));
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -160,6 +226,27 @@ mod tests {
         });
         assert_eq!(table.lock(2).last_version(), 40_007);
         assert_eq!(table.lock(1).last_version(), 7);
+    }
+
+    #[test]
+    fn sets_are_taken_wholly_or_not_at_all() {
+        let table = LatchTable::new(8, 3);
+        assert!(table.try_lock_set(&[5, 1, 5]).is_none(), "a stripe that occurs twice is held already");
+        let single = table.lock(4);
+        assert!(table.try_lock_set(&[6, 4, 2]).is_none());
+        drop(single);
+        let set = table.try_lock_set(&[6, 4, 2]).expect("what a vain attempt took is free again");
+        set.set_last_version(9);
+        set.set_last_delete(8);
+        assert!(table.try_lock_set(&[2]).is_none());
+        drop(set);
+        let set = table.lock_set(&[1, 2, 4, 5]);
+        assert_eq!((set.last_version(), table.last_delete(4), table.last_delete(5)), (9, 8, 0));
+        drop(set);
+        drop(table.lock_set(&[]));
+        for stripe in 0..8 {
+            drop(table.lock(stripe));
+        }
     }
 
     #[test]

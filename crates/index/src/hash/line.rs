@@ -110,6 +110,17 @@ impl Pair {
         }
     }
 
+    /// As [`Pair::lock`], but `None` also if another writer holds it, this thread included. Never waits.
+    #[inline(always)]
+    pub(super) fn try_lock(&self, heed_frozen: bool) -> Option<Held<'_>> {
+        let word = &self.lines[0].meta;
+        let meta = word.load(Ordering::Relaxed);
+        if meta & LOCK != 0 || meta & FROZEN != 0 && heed_frozen {
+            return None;
+        }
+        word.compare_exchange(meta, meta | LOCK, Ordering::Acquire, Ordering::Relaxed).ok().map(|meta| Held { pair: self, meta })
+    }
+
     /// The lock that the caller took earlier with [`Pair::lock`] and kept through [`Held::keep`].
     #[inline(always)]
     pub(super) fn resume(&self) -> Held<'_> {

@@ -104,6 +104,27 @@ impl<P: Protocol> HashTable<P> {
         self.lookup_on_path(segment, key, resolver)
     }
 
+    /// Prefetches the entries of all slots of the key's tag in its home pair, and the next pair if the path leads there.
+    #[inline(always)]
+    pub(super) fn peek_further<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
+        let segment = self.segment(key.hash);
+        // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
+        let pair = unsafe { segment.pair(segment.pair_number(key.hash, 0)) };
+        for line in &pair.lines {
+            let mut set = matches(line.meta.load(Ordering::Relaxed), tag_of(key.hash));
+            while set != 0 {
+                resolver.prefetch(Ref(line.refs[first_slot(set)].load(Ordering::Relaxed)));
+                set &= set - 1;
+            }
+        }
+        if pair.flags() & OVERFLOW != 0 {
+            // SAFETY: as above.
+            let next = unsafe { segment.pair(segment.pair_number(key.hash, 1)) };
+            prefetch_read(&raw const next.lines[0]);
+            prefetch_read(&raw const next.lines[1]);
+        }
+    }
+
     #[inline(never)]
     fn lookup_on_path<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Ref {
         let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));
@@ -119,13 +140,13 @@ impl<P: Protocol> HashTable<P> {
         match (second, only) {
             (None, None) => Located { token: Token { segment: segment.0, slot: 0 }, candidate: Ref::NONE, verified: true },
             (None, Some(place)) => Located { token: place.token(segment), candidate: place.reference, verified: false },
-            _ => self.find_among_several(segment, key, resolver),
+            _ => self.find_among_several(segment, key.bytes, key.hash, resolver),
         }
     }
 
     #[cold]
-    fn find_among_several<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Located<Token> {
-        let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));
+    fn find_among_several<R: Resolver>(&self, segment: Segment, bytes: &[u8], hash: u64, resolver: &R) -> Located<Token> {
+        let place = self.walk(segment, hash, |place| resolver.matches(place.reference, bytes));
         let token = place.map_or(Token { segment: segment.0, slot: 0 }, |place| place.token(segment));
         Located { token, candidate: place.map_or(Ref::NONE, |place| place.reference), verified: true }
     }

@@ -150,6 +150,11 @@ impl<P: Protocol> Index for HashTable<P> {
         prefetch_write(pair.wrapping_add(1));
     }
 
+    #[inline(always)]
+    fn prefetch_path<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
+        self.peek_further(key, resolver);
+    }
+
     #[inline]
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         self.lookup(key, resolver)
@@ -197,6 +202,19 @@ impl<P: Protocol> Index for HashTable<P> {
     #[inline(always)]
     fn install_locked<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) {
         self.finish_place(token, key, old, new, resolver);
+    }
+
+    #[inline(always)]
+    fn try_lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Token>, bool) {
+        match self.try_lock_place_now(key, resolver) {
+            Some(located) => (located, true),
+            None => (place::by_fields(self.locate(key, resolver)), false),
+        }
+    }
+
+    #[inline(always)]
+    fn try_install_locked(&self, token: Token, key: Key<'_>, old: Ref, new: Ref) -> bool {
+        self.try_finish_place(token, key, old, new)
     }
 
     fn unlock_place(&self, token: Token) {

@@ -11,12 +11,19 @@
 //! of [`super::write`].
 
 use super::directory::{Segment, home_line};
-use super::line::{Line, Pair, first_slot, matches, tag_of};
+use super::line::{Held, Line, OVERFLOW, Pair, first_slot, matches, tag_of};
 use super::protocol::Protocol;
 use super::{HashTable, Token};
 use crate::{Key, Located, Ref, Resolver};
 use hither_sync::prefetch_write;
 use std::sync::atomic::Ordering;
+
+/// A copy, word by word: what a function wrote field by field just before cannot be forwarded to the wide loads of a plain copy
+/// (`docs/adr/0010`).
+#[inline(always)]
+pub(super) fn by_fields(Located { token: Token { segment, slot }, candidate, verified }: Located<Token>) -> Located<Token> {
+    Located { token: Token { segment, slot }, candidate, verified }
+}
 
 impl<P: Protocol> HashTable<P> {
     /// Loads the home pair for writing, and the entry of the first slot of the key's tag in its home line, which mostly is the key's.
@@ -44,13 +51,36 @@ impl<P: Protocol> HashTable<P> {
         let number = segment.pair_number(key.hash, 0);
         // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
         let held = unsafe { segment.pair(number) }.lock(P::HEED_FROZEN)?;
+        match self.keep_home(held, segment, number, key) {
+            None => self.lock_on_path(key.bytes, key.hash, resolver, |pair| pair.lock(P::HEED_FROZEN)).map(by_fields),
+            located => located,
+        }
+    }
+
+    /// As [`HashTable::try_lock_place`], but never waits for another writer, nor for this thread, which may hold other places.
+    #[inline(always)]
+    pub(super) fn try_lock_place_now<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
+        let segment = self.segment(key.hash);
+        let number = segment.pair_number(key.hash, 0);
+        // SAFETY: the segment was read from this index's directory during this call.
+        let held = unsafe { segment.pair(number) }.try_lock(P::HEED_FROZEN)?;
+        match self.keep_home(held, segment, number, key) {
+            None => self.lock_on_path(key.bytes, key.hash, resolver, |pair| pair.try_lock(P::HEED_FROZEN)).map(by_fields),
+            located => located,
+        }
+    }
+
+    /// Keeps the home pair of `key` locked if the key is there or will go there, and else unlocks it.
+    #[inline(always)]
+    fn keep_home(&self, held: Held<'_>, segment: Segment, number: usize, key: Key<'_>) -> Option<Located<Token>> {
         let (tag, home) = (tag_of(key.hash), home_line(key.hash));
         let slots = [held.slots(home, tag), held.slots(home ^ 1, tag)];
-        // Slots stand at the tops of bytes, so the other line's fit in between.
+        // One bit per slot, the two lines' beside each other: nothing to count.
         let found = slots[0] | slots[1] >> 1;
-        if held.overflows() || found & found.wrapping_sub(1) != 0 || !(found != 0 || held.has_room()) {
+        let decides = if found == 0 { held.has_room() } else { found & (found - 1) == 0 };
+        if !decides || held.overflows() && self.tag_beyond_home(segment, key.hash) {
             held.unlock();
-            return self.lock_on_path(key, resolver);
+            return None;
         }
         let line = if slots[1] == 0 { home } else { home ^ 1 };
         let slot = if found == 0 { 0 } else { first_slot(found) };
@@ -59,15 +89,38 @@ impl<P: Protocol> HashTable<P> {
         Some(Located { token: Self::token_of(segment, number, line, slot), candidate, verified: found == 0 })
     }
 
-    /// As [`HashTable::try_lock_place`] where the home pair alone does not decide.
+    /// Whether a slot on the path beyond the home pair carries the tag.
+    #[inline(always)]
+    fn tag_beyond_home(&self, segment: Segment, hash: u64) -> bool {
+        for step in 1..segment.path_len() {
+            // SAFETY: the segment was read from this index's directory during this call.
+            let pair = unsafe { segment.pair(segment.pair_number(hash, step)) };
+            let metas = [0, 1].map(|line| pair.lines[line].meta.load(Ordering::Acquire));
+            if metas.iter().any(|meta| matches(*meta, tag_of(hash)) != 0) {
+                return true;
+            }
+            if metas[0] & OVERFLOW == 0 {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// As [`HashTable::try_lock_place`] where the home pair alone does not decide. The key comes in registers, for the hot path's sake.
     #[inline(never)]
-    fn lock_on_path<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
-        let located = self.find_candidate(key, resolver);
+    fn lock_on_path<'a, R: Resolver>(
+        &'a self,
+        bytes: &[u8],
+        hash: u64,
+        resolver: &R,
+        lock: impl Fn(&'a Pair) -> Option<Held<'a>>,
+    ) -> Option<Located<Token>> {
+        let located = self.find_candidate(Key { bytes, hash }, resolver);
         if located.candidate.is_none() {
-            return self.lock_room(Segment(located.token.segment), key.hash);
+            return self.lock_room(Segment(located.token.segment), hash, lock);
         }
         let (pair, line, slot) = Self::locked_pair(located.token);
-        let held = pair.lock(P::HEED_FROZEN)?;
+        let held = lock(pair)?;
         if held.reference(line, slot) != located.candidate.0 {
             held.unlock();
             return None;
@@ -77,11 +130,11 @@ impl<P: Protocol> HashTable<P> {
     }
 
     /// Locks the first pair with room on the path of a key that is absent, as `place` would fill it.
-    fn lock_room(&self, segment: Segment, hash: u64) -> Option<Located<Token>> {
+    fn lock_room<'a>(&'a self, segment: Segment, hash: u64, lock: impl Fn(&'a Pair) -> Option<Held<'a>>) -> Option<Located<Token>> {
         for step in 0..segment.path_len() {
             let number = segment.pair_number(hash, step);
             // SAFETY: the segment was read from this index's directory during this call.
-            let mut held = unsafe { segment.pair(number) }.lock(P::HEED_FROZEN)?;
+            let mut held = lock(unsafe { segment.pair(number) })?;
             if held.has_room() {
                 held.keep();
                 let token = Self::token_of(segment, number, home_line(hash), 0);
@@ -104,6 +157,15 @@ impl<P: Protocol> HashTable<P> {
     /// Installs under the lock of [`HashTable::try_lock_place`] and ends it.
     #[inline(always)]
     pub(super) fn finish_place<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) {
+        if !self.try_finish_place(token, key, old, new) {
+            self.insert(key, new, resolver).expect("the key latch keeps other inserts of the key away");
+        }
+    }
+
+    /// As [`HashTable::finish_place`], taking no further lock: false, with the lock ended and nothing changed, if the candidate was another
+    /// key with the same tag, and its pair is full.
+    #[inline(always)]
+    pub(super) fn try_finish_place(&self, token: Token, key: Key<'_>, old: Ref, new: Ref) -> bool {
         let (pair, line, slot) = Self::locked_pair(token);
         let mut held = pair.resume();
         if old.is_some() {
@@ -113,16 +175,14 @@ impl<P: Protocol> HashTable<P> {
             if new.is_none() {
                 self.counter.add(1u64.wrapping_neg());
             }
-            return;
+            return true;
         }
         let put = new.is_none() || held.put(home_line(key.hash), tag_of(key.hash), new.0);
         held.unlock();
         if new.is_some() && put {
             self.counter.add(1);
-        } else if !put {
-            // The candidate was another key with the same tag, and its pair is full.
-            self.insert(key, new, resolver).expect("the key latch keeps other inserts of the key away");
         }
+        put
     }
 
     /// Ends the lock of [`HashTable::try_lock_place`] without a change.

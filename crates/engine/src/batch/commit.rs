@@ -1,0 +1,362 @@
+//! Committing a batch, in rounds over all members, so that their cache misses overlap.
+//!
+//! 1. Prefetch bucket pairs (when an operation is added), latches and then, from the pairs, the old entries and the pairs behind.
+//! 2. Take the latches: at first in the order of the operations, without waiting; only if one is held, or two keys share one, sorted.
+//! 3. Locate, and lock each key's place if that takes no waiting. (Why before the flush: `docs/adr/0010`.)
+//! 4. Append all entries and flush each line once.
+//! 5. In the shadow of the flush: verify the candidates and account for the garbage.
+//! 6. Fence; install, by plain stores at the locked places, then whatever could not be locked.
+//!
+//! # Deadlocks
+//!
+//! Latches are waited for in ascending order and with nothing else held, then the writer slot, then never anything: with a place locked, a
+//! batch waits for no lock at all. It may meet a split that waits for its places, so it gives them all back before it installs elsewhere.
+
+use super::Batch;
+use super::member::{AnyToken, Member, Scratch, drop_overwritten};
+use crate::error::{Error, Result};
+use crate::keyspace::{AnyIndex, with_index};
+use crate::options::Durability;
+use crate::store::Core;
+use crate::write::{Attempt, Condition, PlaceGuard, op_of};
+use hither_index::{Index, Key, Ref, Resolver};
+use hither_log::entry::{BatchTag, Parts};
+use hither_log::{Append, Flush, Writer, address};
+use hither_sync::epoch;
+use hither_sync::latch::LatchSet;
+
+/// Places that a batch holds at most: bits of a word. Those of larger batches stay unlocked, not to keep others waiting for so long.
+const MAX_PLACES: usize = 64;
+
+/// Bytes of a member with a key and a value of 8 bytes.
+const PLAIN_MEMBER_BYTES: u64 = 40;
+
+impl Core {
+    /// Applies `batch`; the newest version, 0 if there was nothing to do. One word, like all that is returned after a fence.
+    #[inline(never)]
+    pub(super) fn commit_batch(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Attempt<u64> {
+        self.with_room(|| {
+            let mut scratch = Scratch::take();
+            let outcome = self.try_commit(batch, level, default_expiry_ms, &mut scratch);
+            scratch.give_back();
+            outcome
+        })
+    }
+
+    #[inline(always)]
+    fn try_commit(&self, batch: &Batch, level: Durability, default_expiry_ms: u64, scratch: &mut Scratch) -> Attempt<u64> {
+        let _section = epoch::pin_writer();
+        self.committer.ensure_writable()?;
+        batch.parts().keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())?;
+        scratch.gather(batch);
+        let Scratch { members, stripes, sorted } = scratch;
+        let latches = self.lock_all(batch, members, stripes, sorted);
+        if !batch.parts().preconditions.is_empty() {
+            self.check_preconditions(batch)?;
+        }
+        // Before any place is locked: see the module's head.
+        let mut writer = self.log.writer();
+        let mut commit = Commit { core: self, batch, members, held: 0, deletes: false };
+        commit.locate(&mut writer);
+        if commit.members.is_empty() {
+            return Ok(0);
+        }
+        let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);
+        commit.append(first, level, default_expiry_ms, &mut writer)?;
+        let newest = first + commit.members.len() as u64 - 1;
+        if level != Durability::Sync && self.durability == Durability::Sync {
+            self.committer.note_relaxed_write();
+        }
+        latches.set_last_version(newest);
+        if commit.deletes {
+            latches.set_last_delete(newest);
+            self.note_delete(newest);
+        }
+        commit.verify(first, &mut writer);
+        if level == Durability::Sync {
+            writer.fence();
+        }
+        commit.install(first, &mut writer);
+        Ok(newest)
+    }
+
+    /// Takes the latches of all keys, those of preconditions included. Removes members whose key a later operation writes.
+    #[inline(always)]
+    fn lock_all<'a>(
+        &'a self,
+        batch: &Batch,
+        members: &mut Vec<Member>,
+        stripes: &'a mut Vec<usize>,
+        sorted: &'a mut Vec<usize>,
+    ) -> LatchSet<'a> {
+        stripes.clear();
+        for member in &*members {
+            let stripe = self.latches.stripe_of(member.hash);
+            self.latches.prefetch(stripe);
+            stripes.push(stripe);
+        }
+        // Before the first locked instruction, which would wait for all loads: the entries' misses then overlap with the latches'.
+        for member in &*members {
+            with_index!(batch.keyspace(member.operation(batch)), index => index.prefetch_path(member.key(batch), &self.resolver()));
+        }
+        if batch.parts().preconditions.is_empty()
+            && let Some(set) = self.latches.try_lock_set(stripes)
+        {
+            // All stripes differ, so all keys do.
+            return set;
+        }
+        sorted.clone_from(stripes);
+        self.lock_sorted(batch, members, sorted)
+    }
+
+    #[inline(never)]
+    fn lock_sorted<'a>(&'a self, batch: &Batch, members: &mut Vec<Member>, stripes: &'a mut Vec<usize>) -> LatchSet<'a> {
+        stripes.extend(batch.parts().preconditions.iter().map(|(operation, _)| self.latches.stripe_of(operation.hash)));
+        let asked = stripes.len();
+        stripes.sort_unstable();
+        stripes.dedup();
+        if stripes.len() < asked {
+            // Only keys of one stripe can be equal.
+            drop_overwritten(batch, members);
+        }
+        self.latches.lock_set(stripes)
+    }
+
+    #[cold]
+    fn check_preconditions(&self, batch: &Batch) -> Result<()> {
+        for (operation, version) in &batch.parts().preconditions {
+            let keyspace = batch.keyspace(operation);
+            let key = Key { bytes: batch.key(operation), hash: operation.hash };
+            let current = with_index!(keyspace, index => index.get(key, &self.resolver()));
+            if !self.holds(Condition::Version(*version), current) {
+                return Err(Error::PreconditionFailed {
+                    keyspace: keyspace.info.name.clone(),
+                    key: String::from_utf8_lossy(key.bytes).into_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A commit under its latches. Gives back on drop the places that are still locked.
+struct Commit<'a> {
+    core: &'a Core,
+    batch: &'a Batch,
+    members: &'a mut Vec<Member>,
+    /// Members whose place is locked, one bit each.
+    held: u64,
+    /// Some member is a delete.
+    deletes: bool,
+}
+
+impl Commit<'_> {
+    /// Finds out what each key has, locks places, and drops deletes of what is surely absent.
+    #[inline(always)]
+    fn locate(&mut self, writer: &mut Writer<'_>) {
+        let Some(first) = self.members.first() else { return };
+        writer.prefetch_room(first.hash, self.members.len() as u64 * PLAIN_MEMBER_BYTES);
+        let lock = self.members.len() <= MAX_PLACES;
+        let mut kept = 0;
+        for number in 0..self.members.len() {
+            let locked = Self::locate_member(self.core, self.batch, &mut self.members[number], lock);
+            let member = &self.members[number];
+            if member.operation(self.batch).delete {
+                if member.candidate.is_none() {
+                    if locked {
+                        self.unlock(member);
+                    }
+                    continue;
+                }
+                self.deletes = true;
+            }
+            if kept < number {
+                self.members[kept] = *member;
+            }
+            self.held |= u64::from(locked) << (kept % MAX_PLACES);
+            kept += 1;
+        }
+        self.members.truncate(kept);
+    }
+
+    #[inline(always)]
+    fn locate_member(core: &Core, batch: &Batch, member: &mut Member, lock: bool) -> bool {
+        let resolver = core.resolver();
+        let key = member.key(batch);
+        let mut locked = false;
+        match &batch.keyspace(member.operation(batch)).index {
+            AnyIndex::Ordered(index) => {
+                let located = index.locate(key, &resolver);
+                (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Ordered(located.token));
+            }
+            AnyIndex::Hash(index) => {
+                let (located, kept) = if lock { index.try_lock_place(key, &resolver) } else { (index.locate(key, &resolver), false) };
+                (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Hash(located.token));
+                locked = kept;
+            }
+        }
+        locked
+    }
+
+    /// Appends all entries side by side and starts the write-back of each line once.
+    #[inline(always)]
+    fn append(&mut self, first: u64, level: Durability, default_expiry_ms: u64, writer: &mut Writer<'_>) -> Result<()> {
+        let size = self.members.len() as u32;
+        // One shard for all: the shard only says which segment an entry lies in, and one chunk means one stretch of lines to flush.
+        let hash = self.members[0].hash;
+        let flush = if level == Durability::Sync { Flush::ByCaller } else { Flush::Later };
+        let (mut start, mut end) = (0, 0);
+        for index in 0..self.members.len() {
+            let member = &self.members[index];
+            let operation = member.operation(self.batch);
+            let value = self.batch.value(operation);
+            let parts = Parts {
+                op: op_of(value, member.candidate),
+                key: self.batch.key(operation),
+                value: value.unwrap_or(&[]),
+                version: first + index as u64,
+                parent: member.candidate.0,
+                parent_generation: writer.generation_tag(member.candidate.0),
+                keyspace: self.batch.keyspace(operation).info.id,
+                expiry_ms: if operation.delete || operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
+                batch: (size > 1).then_some(BatchTag { size, index: index as u32 }),
+            };
+            let reference = match writer.append(&parts, Append { hash, flush }) {
+                Ok(reference) => reference,
+                Err(error) => {
+                    self.abandon(index, writer);
+                    return Err(error.into());
+                }
+            };
+            self.members[index].reference = Ref(reference);
+            let (at, bytes) = self.extent(reference);
+            if at != end && level == Durability::Sync {
+                writer.flush_range(start, end - start);
+                start = at;
+            }
+            end = at + bytes;
+        }
+        if level == Durability::Sync {
+            writer.flush_range(start, end - start);
+        }
+        Ok(())
+    }
+
+    /// Where an entry lies and how long it is.
+    #[inline(always)]
+    fn extent(&self, reference: u64) -> (u64, u64) {
+        let bytes = address::tagged_size(reference).unwrap_or_else(|| self.core.log.entry(reference).size);
+        (address::unpack(reference).offset, bytes)
+    }
+
+    /// Marks the members of a batch that could not be appended whole dead on media: once a later version is settled, recovery would
+    /// take them for committed.
+    #[cold]
+    fn abandon(&self, appended: usize, writer: &mut Writer<'_>) {
+        for member in &self.members[..appended] {
+            self.core.log.mark_dead_on_media(member.reference.0);
+            // All lines, not just the mark's: the entry is counted when its segment is sealed, and must be whole then.
+            let (at, bytes) = self.extent(member.reference.0);
+            writer.flush_range(at, bytes);
+            if !member.operation(self.batch).delete {
+                writer.mark_dead(member.reference.0);
+            }
+        }
+        writer.fence();
+    }
+
+    /// Are the candidates really these keys'? Those at locked places are certain to be replaced, so they are counted as garbage here, or
+    /// kept for snapshots: every store that can be made before the fence is one less that waits for it.
+    #[inline(always)]
+    fn verify(&mut self, first: u64, writer: &mut Writer<'_>) {
+        let core = self.core;
+        // The versions were drawn before this load: a snapshot that may need an old entry is visible by now.
+        let snapshots = core.snapshots.any();
+        for number in 0..self.members.len() {
+            let member = &self.members[number];
+            let (old, key) = (member.candidate, member.key(self.batch));
+            if old.is_none() {
+                continue;
+            }
+            if !member.verified && !core.resolver().matches(old, key.bytes) {
+                self.members[number].candidate = Ref::NONE;
+            } else if number < MAX_PLACES && self.held >> number & 1 != 0 {
+                let keyspace = self.batch.keyspace(member.operation(self.batch));
+                if !(snapshots && core.snapshots.retain(core, keyspace, key.bytes, old, first + number as u64)) {
+                    writer.mark_dead(old.0);
+                }
+            }
+        }
+    }
+
+    /// Makes the members visible.
+    #[inline(always)]
+    fn install(&mut self, first: u64, writer: &mut Writer<'_>) {
+        let all = if self.members.len() < MAX_PLACES { (1 << self.members.len()) - 1 } else { u64::MAX };
+        let mut rest = all & !self.held;
+        while self.held != 0 {
+            let number = self.held.trailing_zeros() as usize;
+            self.held &= self.held - 1;
+            let member = &self.members[number];
+            let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&self.batch.keyspace(member.operation(self.batch)).index, member.token)
+            else {
+                unreachable!("only the hash index locks places for batches")
+            };
+            if !index.try_install_locked(token, member.key(self.batch), member.candidate, self.new_reference(member)) {
+                rest |= 1 << number;
+            }
+        }
+        if rest != 0 || self.members.len() > MAX_PLACES {
+            self.install_unlocked(rest, first, writer);
+        }
+    }
+
+    /// Installs the members of `rest` and those beyond its bits, now that no place is locked.
+    #[inline(never)]
+    fn install_unlocked(&self, rest: u64, first: u64, writer: &mut Writer<'_>) {
+        for (number, member) in self.members.iter().enumerate() {
+            if number < MAX_PLACES && rest >> number & 1 == 0 {
+                continue;
+            }
+            let (new, version) = (self.new_reference(member), first + number as u64);
+            let keyspace = self.batch.keyspace(member.operation(self.batch));
+            let key = member.key(self.batch);
+            match (&keyspace.index, member.token) {
+                (AnyIndex::Ordered(index), AnyToken::Ordered(token)) => {
+                    let place = PlaceGuard { index, token, locked: false };
+                    self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
+                }
+                (AnyIndex::Hash(index), AnyToken::Hash(token)) => {
+                    let place = PlaceGuard { index, token, locked: false };
+                    self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
+                }
+                _ => unreachable!("a member's token comes from its keyspace's index"),
+            }
+        }
+    }
+
+    /// What the index shall hold.
+    #[inline(always)]
+    fn new_reference(&self, member: &Member) -> Ref {
+        if member.operation(self.batch).delete { Ref::NONE } else { member.reference }
+    }
+
+    /// Gives a locked place back unchanged.
+    #[cold]
+    fn unlock(&self, member: &Member) {
+        if let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&self.batch.keyspace(member.operation(self.batch)).index, member.token) {
+            index.unlock_place(token);
+        }
+    }
+}
+
+impl Drop for Commit<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        while self.held != 0 {
+            let number = self.held.trailing_zeros() as usize;
+            self.held &= self.held - 1;
+            self.unlock(&self.members[number]);
+        }
+    }
+}

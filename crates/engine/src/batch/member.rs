@@ -1,0 +1,114 @@
+//! The members of a batch on their way: flat words, in memory that a thread keeps from one commit to the next.
+
+use super::{Batch, Operation};
+use hither_index::{Index, Key, Ref};
+use std::cell::Cell;
+
+/// A member on its way.
+#[derive(Clone, Copy)]
+pub(super) struct Member {
+    pub hash: u64,
+    /// The key's entry before the batch, perhaps unverified.
+    pub candidate: Ref,
+    pub reference: Ref,
+    pub token: AnyToken,
+    /// Number of the operation.
+    pub operation: u32,
+    pub verified: bool,
+}
+
+const _: () = assert!(size_of::<Member>() <= 64);
+
+/// The token of either index.
+#[derive(Clone, Copy)]
+pub(super) enum AnyToken {
+    Ordered(<hither_index::btree::BTreeIndex as Index>::Token),
+    Hash(<hither_index::hash::HashIndex as Index>::Token),
+    None,
+}
+
+impl Member {
+    pub fn operation<'a>(&self, batch: &'a Batch) -> &'a Operation {
+        &batch.parts().operations[self.operation as usize]
+    }
+
+    /// Its key; the hash is not computed again.
+    #[inline(always)]
+    pub fn key<'a>(&self, batch: &'a Batch) -> Key<'a> {
+        Key { bytes: batch.key(self.operation(batch)), hash: self.hash }
+    }
+}
+
+/// What a commit works on.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub members: Vec<Member>,
+    /// The members' latches in the order of operations, and sorted if need be.
+    pub stripes: Vec<usize>,
+    pub sorted: Vec<usize>,
+}
+
+/// More members are not kept.
+const SPARE_MEMBERS: usize = 1 << 10;
+
+thread_local! {
+    static SPARE: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+impl Scratch {
+    #[inline(always)]
+    pub fn take() -> Box<Scratch> {
+        SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    pub fn give_back(self: Box<Scratch>) {
+        if self.members.capacity() <= SPARE_MEMBERS {
+            // There is no place for a spare while the thread ends.
+            let _ = SPARE.try_with(|spare| spare.set(Some(self)));
+        }
+    }
+
+    /// One member per operation of `batch`.
+    #[inline(always)]
+    pub fn gather(&mut self, batch: &Batch) {
+        self.members.clear();
+        self.members.extend(batch.parts().operations.iter().enumerate().map(|(number, operation)| Member {
+            hash: operation.hash,
+            candidate: Ref::NONE,
+            reference: Ref::NONE,
+            token: AnyToken::None,
+            operation: number as u32,
+            verified: true,
+        }));
+    }
+}
+
+/// Keeps only the last operation of each key.
+pub(super) fn drop_overwritten(batch: &Batch, members: &mut Vec<Member>) {
+    let mut order: Vec<u32> = (0..members.len() as u32).collect();
+    let identity = |i: u32| {
+        let member = &members[i as usize];
+        (member.hash, batch.keyspace(member.operation(batch)).info.id)
+    };
+    order.sort_unstable_by_key(|&i| (identity(i), i));
+    let bytes = |i: u32| members[i as usize].key(batch).bytes;
+    let same = |a: u32, b: u32| identity(a) == identity(b) && bytes(a) == bytes(b);
+    let mut overwritten: Vec<u32> = Vec::new();
+    for (position, &earlier) in order.iter().enumerate() {
+        // Equal hashes are neighbours; several keys may share one.
+        let mut later = order[position + 1..].iter().take_while(|&&other| identity(other) == identity(earlier));
+        if later.any(|&other| same(earlier, other)) {
+            overwritten.push(earlier);
+        }
+    }
+    if overwritten.is_empty() {
+        return;
+    }
+    overwritten.sort_unstable();
+    let mut number = 0;
+    members.retain(|_| {
+        number += 1;
+        overwritten.binary_search(&(number - 1)).is_err()
+    });
+}

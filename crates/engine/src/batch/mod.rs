@@ -1,0 +1,245 @@
+//! Atomic batches (decision 10): all or nothing after a crash, over any keys, keyspaces and nodes.
+//!
+//! All keys' latches are taken together, all entries appended side by side into one chunk (one node, one shard: a batch's lines are contiguous),
+//! each line flushed once, one fence, then all installed. Every member carries the batch's size and its position; recovery counts members and drops
+//! a batch that is not whole, unless a settled version says that it was. [`commit`] says what is done in which order and why.
+//!
+//! Readers may see some keys of a batch before others; a [`Snapshot`](crate::Snapshot) sees all or none.
+
+mod commit;
+mod member;
+
+use crate::commit::Ticket;
+use crate::error::{Error, Result};
+use crate::keyspace::{Keyspace, KeyspaceHandle};
+use crate::options::{Durability, WriteOptions};
+use crate::store::Store;
+use crate::write::{check_key, check_value};
+use hither_log::entry::{MAX_BATCH, MAX_KEY_BYTES};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A batch being put together. Operations apply in order: of several on one key, the last counts.
+#[derive(Clone)]
+pub struct Batch {
+    /// Absent only while it is dropped.
+    parts: Option<Box<Parts>>,
+}
+
+/// What a batch consists of; kept for the thread's next batch when one is dropped.
+#[derive(Clone, Default)]
+struct Parts {
+    /// Keys and values back to back.
+    bytes: Vec<u8>,
+    keyspaces: Vec<Arc<Keyspace>>,
+    operations: Vec<Operation>,
+    preconditions: Vec<(Operation, Option<u64>)>,
+    error: Option<(usize, usize)>,
+}
+
+#[derive(Clone, Copy)]
+struct Operation {
+    hash: u64,
+    key_at: usize,
+    expiry_ms: u64,
+    key_len: u32,
+    value_len: u32,
+    keyspace: u32,
+    delete: bool,
+}
+
+const PRESENT: &str = "a batch has its parts until it is dropped";
+
+/// Larger buffers are not kept.
+const SPARE_BYTES: usize = 1 << 16;
+
+thread_local! {
+    /// The empty parts of a dropped batch: small batches follow each other without an allocation.
+    static SPARE: Cell<Option<Box<Parts>>> = const { Cell::new(None) };
+}
+
+impl Default for Batch {
+    #[inline]
+    fn default() -> Batch {
+        Batch { parts: Some(SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()) }
+    }
+}
+
+impl Drop for Batch {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mut parts) = self.parts.take_if(|parts| parts.is_small()) {
+            // The keyspaces above all: nothing may keep them alive.
+            parts.clear();
+            // There is no place for a spare while the thread ends.
+            let _ = SPARE.try_with(|spare| spare.set(Some(parts)));
+        }
+    }
+}
+
+impl Parts {
+    fn is_small(&self) -> bool {
+        self.bytes.capacity() <= SPARE_BYTES && self.operations.capacity() * size_of::<Operation>() <= SPARE_BYTES
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.keyspaces.clear();
+        self.operations.clear();
+        self.preconditions.clear();
+        self.error = None;
+    }
+
+    /// The keyspace's number in this batch.
+    #[inline(always)]
+    fn number_of(&mut self, keyspace: &KeyspaceHandle) -> u32 {
+        match self.keyspaces.iter().rposition(|known| Arc::ptr_eq(known, &keyspace.0)) {
+            Some(number) => number as u32,
+            None => self.add_keyspace(keyspace),
+        }
+    }
+
+    #[inline(never)]
+    fn add_keyspace(&mut self, keyspace: &KeyspaceHandle) -> u32 {
+        self.keyspaces.push(keyspace.0.clone());
+        self.keyspaces.len() as u32 - 1
+    }
+
+    /// Copies a key or value; most are words.
+    #[inline(always)]
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        match <[u8; 8]>::try_from(bytes) {
+            Ok(word) => self.bytes.extend_from_slice(&word),
+            Err(_) => self.bytes.extend_from_slice(bytes),
+        }
+    }
+}
+
+impl Batch {
+    /// Operations in it.
+    pub fn len(&self) -> usize {
+        self.parts().operations.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.parts().operations.is_empty() && self.parts().preconditions.is_empty()
+    }
+
+    /// Adds a put; `expires_at_ms` 0 means never.
+    #[inline]
+    pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8], expires_at_ms: u64) {
+        if expires_at_ms != 0 {
+            keyspace.0.has_expiry.store(true, Ordering::Relaxed);
+        }
+        let operation = self.operation(keyspace, key, value, false, expires_at_ms);
+        self.parts_mut().operations.push(operation);
+    }
+
+    /// Adds a delete.
+    pub fn delete(&mut self, keyspace: &KeyspaceHandle, key: &[u8]) {
+        let operation = self.operation(keyspace, key, &[], true, 0);
+        self.parts_mut().operations.push(operation);
+    }
+
+    /// Makes the batch depend on the key's version being this (`None`: on its absence).
+    pub fn require_version(&mut self, keyspace: &KeyspaceHandle, key: &[u8], version: Option<u64>) {
+        let operation = self.operation(keyspace, key, &[], false, 0);
+        self.parts_mut().preconditions.push((operation, version));
+    }
+
+    #[inline(always)]
+    fn parts(&self) -> &Parts {
+        self.parts.as_deref().expect(PRESENT)
+    }
+
+    #[inline(always)]
+    fn parts_mut(&mut self) -> &mut Parts {
+        self.parts.as_deref_mut().expect(PRESENT)
+    }
+
+    #[inline(always)]
+    fn operation(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8], delete: bool, expiry_ms: u64) -> Operation {
+        let parts = self.parts_mut();
+        if check_key(key).is_err() || check_value(value).is_err() {
+            // Reported at commit, so that calls can be chained.
+            parts.error.get_or_insert((key.len(), value.len()));
+            return Operation { hash: 0, key_at: 0, expiry_ms: 0, key_len: 0, value_len: 0, keyspace: 0, delete: false };
+        }
+        // The bucket pair's misses overlap with putting the batch together.
+        let hash = keyspace.0.prefetch_for_write(key);
+        let keyspace = parts.number_of(keyspace);
+        let key_at = parts.bytes.len();
+        parts.push_bytes(key);
+        parts.push_bytes(value);
+        Operation { hash, key_at, expiry_ms, key_len: key.len() as u32, value_len: value.len() as u32, keyspace, delete }
+    }
+
+    #[inline(always)]
+    fn keyspace(&self, operation: &Operation) -> &Keyspace {
+        &self.parts().keyspaces[operation.keyspace as usize]
+    }
+
+    #[inline(always)]
+    fn key(&self, operation: &Operation) -> &[u8] {
+        &self.parts().bytes[operation.key_at..operation.key_at + operation.key_len as usize]
+    }
+
+    #[inline(always)]
+    fn value(&self, operation: &Operation) -> Option<&[u8]> {
+        let at = operation.key_at + operation.key_len as usize;
+        (!operation.delete).then(|| &self.parts().bytes[at..at + operation.value_len as usize])
+    }
+
+    #[inline(always)]
+    fn validate(&self) -> Result<()> {
+        if self.parts().error.is_some() || self.parts().operations.len() > MAX_BATCH {
+            return Err(self.complaint());
+        }
+        self.parts().keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())
+    }
+
+    #[cold]
+    fn complaint(&self) -> Error {
+        match self.parts().error {
+            None => Error::BatchTooLarge { len: self.parts().operations.len() },
+            Some((0, _)) => Error::KeyEmpty,
+            Some((bytes, _)) if bytes > MAX_KEY_BYTES => Error::KeyTooLong { bytes },
+            Some((_, bytes)) => Error::ValueTooLong { bytes },
+        }
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("operations", &self.parts().operations.len()).field("bytes", &self.parts().bytes.len()).finish()
+    }
+}
+
+impl Store {
+    /// Applies `batch` atomically if all its preconditions hold.
+    ///
+    /// # Errors
+    /// [`Error::PreconditionFailed`] and whatever a put may give; nothing was applied then.
+    pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
+        batch.validate()?;
+        let level = options.durability.unwrap_or(self.core.durability);
+        let version = self.core.commit_batch(batch, level, options.expires_at_ms.unwrap_or(0)).map_err(|error| *error)?;
+        Ok(self.core.ticket(version, level))
+    }
+
+    /// Applies `batch` at the store's level and waits for durability.
+    ///
+    /// # Errors
+    /// As [`Store::commit`].
+    #[inline]
+    pub fn commit_wait(&self, batch: &Batch) -> Result<()> {
+        batch.validate()?;
+        let core = &self.core;
+        let version = core.commit_batch(batch, core.durability, 0).map_err(|error| *error)?;
+        // Most stores need no ticket: then the outcome stays in registers.
+        if core.needs_sync || core.durability != Durability::Sync { core.ticket(version, core.durability).wait() } else { Ok(()) }
+    }
+}
