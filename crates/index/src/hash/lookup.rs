@@ -152,13 +152,13 @@ impl<P: Protocol> HashTable<P> {
         match (second, only) {
             (None, None) => Located { token: Token { segment: segment.0, slot: 0 }, candidate: Ref::NONE, verified: true },
             (None, Some(place)) => Located { token: place.token(segment), candidate: place.reference, verified: false },
-            _ => self.find_among_several(segment, key, resolver),
+            _ => self.find_among_several(segment, key.bytes, key.hash, resolver),
         }
     }
 
     #[cold]
-    fn find_among_several<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Located<Token> {
-        let place = self.walk(segment, key.hash, |place| resolver.matches(place.reference, key.bytes));
+    fn find_among_several<R: Resolver>(&self, segment: Segment, bytes: &[u8], hash: u64, resolver: &R) -> Located<Token> {
+        let place = self.walk(segment, hash, |place| resolver.matches(place.reference, bytes));
         let token = place.map_or(Token { segment: segment.0, slot: 0 }, |place| place.token(segment));
         Located { token, candidate: place.map_or(Ref::NONE, |place| place.reference), verified: true }
     }

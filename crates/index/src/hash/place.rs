@@ -33,7 +33,7 @@ impl<P: Protocol> HashTable<P> {
         // SAFETY: the segment was read from this index's directory during this call.
         let held = unsafe { segment.pair(number) }.lock(P::HEED_FROZEN)?;
         match self.keep_home(held, segment, number, key) {
-            None => self.lock_on_path(key, resolver, |pair| pair.lock(P::HEED_FROZEN)).map(by_fields),
+            None => self.lock_on_path(key.bytes, key.hash, resolver, |pair| pair.lock(P::HEED_FROZEN)).map(by_fields),
             located => located,
         }
     }
@@ -46,7 +46,7 @@ impl<P: Protocol> HashTable<P> {
         // SAFETY: the segment was read from this index's directory during this call.
         let held = unsafe { segment.pair(number) }.try_lock(P::HEED_FROZEN)?;
         match self.keep_home(held, segment, number, key) {
-            None => self.lock_on_path(key, resolver, |pair| pair.try_lock(P::HEED_FROZEN)).map(by_fields),
+            None => self.lock_on_path(key.bytes, key.hash, resolver, |pair| pair.try_lock(P::HEED_FROZEN)).map(by_fields),
             located => located,
         }
     }
@@ -56,14 +56,15 @@ impl<P: Protocol> HashTable<P> {
     fn keep_home(&self, held: Held<'_>, segment: Segment, number: usize, key: Key<'_>) -> Option<Located<Token>> {
         let (tag, home) = (tag_of(key.hash), home_line(key.hash));
         let slots = [held.slots(home, tag), held.slots(home ^ 1, tag)];
-        let found = slots[0].count_ones() + slots[1].count_ones();
-        let decides = found == 1 || found == 0 && held.has_room();
+        // One bit per slot, the two lines' beside each other: nothing to count.
+        let found = slots[0] | slots[1] >> 1;
+        let decides = if found == 0 { held.has_room() } else { found & (found - 1) == 0 };
         if !decides || held.overflows() && self.tag_beyond_home(segment, key.hash) {
             held.unlock();
             return None;
         }
-        let line = if slots[0] != 0 || found == 0 { home } else { home ^ 1 };
-        let slot = if found == 0 { 0 } else { first_slot(slots[0] | slots[1]) };
+        let line = if slots[1] == 0 { home } else { home ^ 1 };
+        let slot = if found == 0 { 0 } else { first_slot(found) };
         let candidate = if found == 0 { Ref::NONE } else { Ref(held.reference(line, slot)) };
         held.keep();
         Some(Located { token: Self::token_of(segment, number, line, slot), candidate, verified: found == 0 })
@@ -86,17 +87,18 @@ impl<P: Protocol> HashTable<P> {
         false
     }
 
-    /// As [`HashTable::try_lock_place`] where the home pair alone does not decide.
+    /// As [`HashTable::try_lock_place`] where the home pair alone does not decide. The key comes in registers, for the hot path's sake.
     #[inline(never)]
     fn lock_on_path<'a, R: Resolver>(
         &'a self,
-        key: Key<'_>,
+        bytes: &[u8],
+        hash: u64,
         resolver: &R,
         lock: impl Fn(&'a Pair) -> Option<Held<'a>>,
     ) -> Option<Located<Token>> {
-        let located = self.find_candidate(key, resolver);
+        let located = self.find_candidate(Key { bytes, hash }, resolver);
         if located.candidate.is_none() {
-            return self.lock_room(Segment(located.token.segment), key.hash, lock);
+            return self.lock_room(Segment(located.token.segment), hash, lock);
         }
         let (pair, line, slot) = Self::locked_pair(located.token);
         let held = lock(pair)?;
