@@ -191,18 +191,18 @@ pub trait Index: Send + Sync {
 
     /// Like [`Index::lock_place`] for writers of several keys: never waits for a lock, so that the caller may hold many places, taken in any
     /// order. A place that cannot be had at once, for example one that the caller itself holds for another key, comes back unlocked. While the
-    /// caller holds any it may call nothing else that changes an index but [`Index::try_install_locked`] and [`Index::unlock_place`].
-    fn try_lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Self::Token>, bool) {
+    /// caller holds any it may call nothing else that changes an index but [`Index::install_locked_now`] and [`Index::unlock_place`].
+    fn lock_place_now<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Self::Token>, bool) {
         (self.locate(key, resolver), false)
     }
 
-    /// Ends [`Index::try_lock_place`] as [`Index::install_locked`] ends a single lock, without waiting. If that is impossible the place is
+    /// Ends [`Index::lock_place_now`] as [`Index::install_locked`] ends a single lock, without waiting. If that is impossible the place is
     /// unlocked and nothing changed: false; the caller then uses [`Index::install`] once it holds no place.
-    fn try_install_locked(&self, _token: Self::Token, _key: Key<'_>, _old: Ref, _new: Ref) -> bool {
+    fn install_locked_now(&self, _token: Self::Token, _key: Key<'_>, _old: Ref, _new: Ref) -> bool {
         unreachable!("an index that locks places implements this");
     }
 
-    /// Ends [`Index::lock_place`] or [`Index::try_lock_place`] without a change.
+    /// Ends [`Index::lock_place`] or [`Index::lock_place_now`] without a change.
     fn unlock_place(&self, _token: Self::Token) {
         unreachable!("an index that locks places implements this");
     }

@@ -190,7 +190,7 @@ impl Commit<'_> {
                 (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Ordered(located.token));
             }
             AnyIndex::Hash(index) => {
-                let (located, kept) = if lock { index.try_lock_place(key, &resolver) } else { (index.locate(key, &resolver), false) };
+                let (located, kept) = if lock { index.lock_place_now(key, &resolver) } else { (index.locate(key, &resolver), false) };
                 (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Hash(located.token));
                 locked = kept;
             }
@@ -302,7 +302,7 @@ impl Commit<'_> {
             else {
                 unreachable!("only the hash index locks places for batches")
             };
-            if !index.try_install_locked(token, member.key(self.batch), member.candidate, self.new_reference(member)) {
+            if !index.install_locked_now(token, member.key(self.batch), member.candidate, self.new_reference(member)) {
                 rest |= 1 << number;
             }
         }

@@ -205,7 +205,7 @@ impl<P: Protocol> Index for HashTable<P> {
     }
 
     #[inline(always)]
-    fn try_lock_place<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Token>, bool) {
+    fn lock_place_now<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Located<Token>, bool) {
         match self.try_lock_place_now(key, resolver) {
             Some(located) => (located, true),
             None => (place::by_fields(self.locate(key, resolver)), false),
@@ -213,7 +213,7 @@ impl<P: Protocol> Index for HashTable<P> {
     }
 
     #[inline(always)]
-    fn try_install_locked(&self, token: Token, key: Key<'_>, old: Ref, new: Ref) -> bool {
+    fn install_locked_now(&self, token: Token, key: Key<'_>, old: Ref, new: Ref) -> bool {
         self.try_finish_place(token, key, old, new)
     }
 

@@ -175,3 +175,87 @@ fn tokens_of_other_shapes_are_harmless() {
     }
     bench.check(1);
 }
+
+/// Places of many keys at once: a pair that is locked already is not waited for, and each lock ends in an install, a refusal or nothing.
+#[test]
+fn many_places_are_locked_without_waiting() {
+    let bench = Bench::new(HashIndex::new());
+    let (index, log) = (&bench.index, &bench.log);
+    let _pin = epoch::pin();
+    let keys: Vec<[u8; 4]> = (0..400u32).map(u32::to_le_bytes).collect();
+    for round in 0..3 {
+        let mut rest = Vec::new();
+        let mut locked = Vec::new();
+        for key in &keys {
+            let (located, held) = index.lock_place_now(log.key_of(key), log);
+            if held { locked.push((key, located)) } else { rest.push(key) }
+        }
+        assert!(!locked.is_empty() && !rest.is_empty(), "32 pairs cannot be locked 400 times");
+        for (i, (key, located)) in locked.into_iter().enumerate() {
+            let old = if located.verified || log.matches(located.candidate, key) { located.candidate } else { Ref::NONE };
+            if i % 4 == 3 {
+                index.unlock_place(located.token);
+                rest.push(key);
+            } else if !index.install_locked_now(located.token, log.key_of(key), old, log.append(key)) {
+                rest.push(key);
+            }
+        }
+        for key in rest {
+            bench.write(key, log.append(key));
+        }
+        bench.check(keys.len());
+        assert!(keys.iter().all(|key| bench.get(key).is_some()), "round {round}");
+    }
+}
+
+/// Two slots of one tag: the log decides, and the pair that holds the key is locked.
+#[test]
+fn a_place_among_equal_tags_is_the_keys_own() {
+    // One hash for all keys: all have one tag and one home pair.
+    let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, 0) };
+    let (index, log) = (&bench.index, &bench.log);
+    let _pin = epoch::pin();
+    bench.write(b"first", log.append(b"first"));
+    let second = log.key_of(b"second");
+    let (located, held) = index.lock_place_now(second, log);
+    assert!(held && !located.verified && located.candidate.is_some());
+    assert!(!index.lock_place_now(second, log).1, "the pair is locked");
+    assert!(index.install_locked_now(located.token, second, Ref::NONE, log.append(b"second")));
+    bench.check(2);
+    let (located, held) = index.lock_place_now(second, log);
+    assert!(held && located.verified && log.matches(located.candidate, b"second"));
+    assert!(index.install_locked_now(located.token, second, located.candidate, Ref::NONE));
+    let (located, held) = index.lock_place_now(second, log);
+    assert!(held && !located.verified);
+    index.unlock_place(located.token);
+    bench.check(1);
+}
+
+/// A candidate that turns out to be another key, in a pair that is full: nothing changes under the lock, and the lock ends.
+#[test]
+fn a_full_pair_refuses_under_the_lock() {
+    // One home pair for all keys, but the tags differ.
+    let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, 0xff) };
+    let (index, log) = (&bench.index, &bench.log);
+    let _pin = epoch::pin();
+    let mut by_tag = BTreeMap::new();
+    let mut twin = None;
+    for key in (0..10_000u32).map(u32::to_le_bytes) {
+        match by_tag.get(&line::tag_of(log.hash_of(&key))) {
+            Some(_) => twin = Some(key),
+            None if by_tag.len() < line::PAIR_SLOTS => {
+                by_tag.insert(line::tag_of(log.hash_of(&key)), key);
+                bench.write(&key, log.append(&key));
+            }
+            None => {}
+        }
+    }
+    let twin = twin.expect("10,000 keys have more than one of some tag");
+    let (located, held) = index.lock_place_now(log.key_of(&twin), log);
+    assert!(held && !located.verified && !log.matches(located.candidate, &twin));
+    assert!(!index.install_locked_now(located.token, log.key_of(&twin), Ref::NONE, log.append(&twin)));
+    bench.check(line::PAIR_SLOTS);
+    bench.write(&twin, log.append(&twin));
+    bench.check(line::PAIR_SLOTS + 1);
+    assert!(bench.get(&twin).is_some());
+}
