@@ -274,6 +274,8 @@ impl Core {
     pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize) -> Vec<(Vec<u8>, u64)> {
         let mut found = Vec::new();
         let mut any = false;
+        // Before the search: a write with an expiry that it misses raises the flag again.
+        keyspace.has_expiry.store(false, Ordering::SeqCst);
         let _pin = epoch::pin();
         crate::keyspace::with_index!(keyspace, index => index.for_each(&self.resolver(), &mut |reference| {
             let expiry = self.log.expiry_of(reference.0);
@@ -284,8 +286,8 @@ impl Core {
             }
             found.len() < limit
         }));
-        if !any {
-            keyspace.has_expiry.store(false, Ordering::Relaxed);
+        if any {
+            keyspace.has_expiry.store(true, Ordering::Relaxed);
         }
         found
     }

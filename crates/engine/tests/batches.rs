@@ -221,3 +221,17 @@ fn threads_meet_in_latches_pairs_and_splits() {
     assert_eq!(spaces.iter().map(KeyspaceHandle::len).sum::<usize>() as u64, KEYS + 72_000);
     assert!(store.check().unwrap().is_sound());
 }
+
+#[test]
+fn what_a_batch_gives_an_expiry_is_swept() {
+    let (store, spaces) = open(64, 16 << 20);
+    let mut batch = Batch::default();
+    for (i, space) in spaces.iter().enumerate() {
+        batch.put(space, b"short-lived", b"value", 0);
+        batch.put(space, b"lives on", &[i as u8], u64::MAX);
+    }
+    store.commit(&batch, &WriteOptions { expires_at_ms: Some(1), ..WriteOptions::default() }).unwrap().wait().unwrap();
+    assert!(spaces.iter().all(|space| get(&store, space, b"short-lived").is_none() && get(&store, space, b"lives on").is_some()));
+    store.sweep_expired();
+    assert!(spaces.iter().all(|space| space.len() == 1), "expired keys are gone from the indexes");
+}

@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// No free segment is left on any node.
     #[error(
-        "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or open the store with a larger max-capacity"
+        "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or copy it to a new store with a larger max-capacity"
     )]
     Full {
         /// Bytes in segments in use.

@@ -226,7 +226,11 @@ impl Store {
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
-        let version = self.core.commit_batch(batch, level, options.expires_at_ms.unwrap_or(0)).map_err(|error| *error)?;
+        let expiry_ms = options.expires_at_ms.unwrap_or(0);
+        if expiry_ms != 0 {
+            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.has_expiry.store(true, Ordering::Relaxed));
+        }
+        let version = self.core.commit_batch(batch, level, expiry_ms).map_err(|error| *error)?;
         Ok(self.core.ticket(version, level))
     }
 
