@@ -226,9 +226,9 @@ fn threads_meet_in_latches_pairs_and_splits() {
 fn what_a_batch_gives_an_expiry_is_swept() {
     let (store, spaces) = open(64, 16 << 20);
     let mut batch = Batch::default();
-    for (i, space) in spaces.iter().enumerate() {
+    for space in &spaces {
         batch.put(space, b"short-lived", b"value", 0);
-        batch.put(space, b"lives on", &[i as u8], u64::MAX);
+        store.write_wait(space, b"lives on", Some(b"value")).unwrap();
     }
     store.commit(&batch, &WriteOptions { expires_at_ms: Some(1), ..WriteOptions::default() }).unwrap().wait().unwrap();
     assert!(spaces.iter().all(|space| get(&store, space, b"short-lived").is_none() && get(&store, space, b"lives on").is_some()));
