@@ -30,7 +30,7 @@ const STAGES: &[Stage<Context>] = &[
     Stage { name: "histories", about: "long concurrent histories across crashes", budget_s: 1200, run: histories },
     Stage { name: "model", about: "random operations against a model, reopened and crashed", budget_s: 900, run: model },
     Stage { name: "kill", about: "50 SIGKILLs of the real program in mid-load", budget_s: 600, run: kill },
-    Stage { name: "fuzz", about: "replay of damaged segments", budget_s: 1200, run: fuzz_replay },
+    Stage { name: "fuzz", about: "decoding of damaged entries and segments", budget_s: 1200, run: fuzz_replay },
     Stage { name: "loom", about: "model-checked schedules, one more preemption", budget_s: 900, run: |c| variants::loom(&c.metadata, 4) },
     Stage {
         name: "asan",
@@ -106,7 +106,9 @@ fn kill(context: &Context) -> Result<Done, Failure> {
 fn fuzz_replay(context: &Context) -> Result<Done, Failure> {
     setup::install(setup::FOR_FUZZING)?;
     setup::cargo_fuzz()?;
-    fuzz::run("replay", context.elastic_s / 5).map(Done::Passed)
+    let mut tally = fuzz::run("entry", context.elastic_s / 20)?;
+    tally.add(&fuzz::run("replay", context.elastic_s / 5)?);
+    Ok(Done::Passed(tally))
 }
 
 fn run_guest(context: &Context) -> Result<Done, Failure> {
