@@ -51,6 +51,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
         // One tail dirties the fewest pages per sync; where writes do not wait for syncs, threads get tails of their own.
         slots_per_node: if one_tail && options.durability == Durability::Sync { 1 } else { (2 * cores).clamp(8, 64) + 1 },
         chunk_bytes: 0,
+        zero_ahead: options.durability == Durability::Sync,
         topology: opened.topology.clone(),
     }
 }

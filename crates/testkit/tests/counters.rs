@@ -182,6 +182,22 @@ fn a_commit_group_costs_one_sync() {
     assert_eq!(group.syncs, 2, "{group:?}");
 }
 
+/// Bytes zeroed by the write that opens the first segment.
+fn zeroed_ahead(rules: Emulate) -> usize {
+    let life = life(rules);
+    let keyspace = life.store.create_keyspace("k", Kind::Hash).unwrap();
+    let steps = steps_of(&life, |store| write(store, &keyspace, b"first", Some(b"opens the segment")));
+    steps.iter().map(|step| if let What::Zeros { len, .. } = step.what { len } else { 0 }).sum()
+}
+
+#[test]
+fn a_log_on_files_writes_into_written_blocks_only() {
+    // Decision 20: a block that was only reserved costs a commit of the file system's journal at its first sync.
+    let segment = life(Emulate::File).store.stats().pools[0].segment_bytes;
+    assert_eq!(zeroed_ahead(Emulate::File) as u64, segment);
+    assert_eq!(zeroed_ahead(Emulate::Adr), 0, "persistent memory has nothing to gain");
+}
+
 #[test]
 fn a_get_allocates_nothing() {
     let topology = Arc::new(Topology::single());
