@@ -102,6 +102,11 @@ impl Log {
     /// The entry's key.
     #[inline(always)]
     pub fn key(&self, reference: u64) -> &[u8] {
+        let [first] = self.words(reference);
+        if first & PLAIN_MASK == 0 {
+            // SAFETY: a plain entry has its 8-byte key at 16, inside the mapping, and it never changes.
+            return unsafe { std::slice::from_raw_parts(self.address_of(reference).add(16), 8) };
+        }
         self.entry(reference).key
     }
 
