@@ -93,7 +93,10 @@ impl<P: Protocol> HashTable<P> {
         let segment = self.segment(key.hash);
         P::pause(Point::SegmentChosen);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let line = &unsafe { segment.pair(segment.pair_number(key.hash, 0)) }.lines[home_line(key.hash)];
+        let pair = unsafe { segment.pair(segment.pair_number(key.hash, 0)) };
+        let line = &pair.lines[home_line(key.hash)];
+        // One key in ten lies in the other line.
+        prefetch_read(&raw const pair.lines[home_line(key.hash) ^ 1]);
         let set = matches(line.meta.load(Ordering::Acquire), tag_of(key.hash));
         if set != 0 {
             let reference = Ref(line.refs[first_slot(set)].load(Ordering::Acquire));
