@@ -161,7 +161,7 @@ fn create_in_place(
     if !options.create {
         return Err(Error::NotFound(first.parent().unwrap_or(first).to_owned()));
     }
-    let mut made = Made::default();
+    let mut made = Made { failpoints: options.failpoints.clone(), ..Made::default() };
     let created = create(options, topology, meter, Some((unborn, &mut made)));
     if created.is_err() {
         made.remove();
@@ -174,13 +174,15 @@ fn create_in_place(
 struct Made {
     files: Vec<PathBuf>,
     directories: Vec<PathBuf>,
+    failpoints: Option<Arc<hither_pmem::Failpoints>>,
 }
 
 impl Made {
-    /// Makes the directory of a pool that is about to be created, and those above it.
+    /// Makes the directory of a pool that is about to be created, and those above it. Their names are durable then: what is acknowledged in
+    /// a file is lost with the name of a directory above it.
     fn prepare(&mut self, pool: &Path) -> Result<()> {
         if let Some(dir) = pool.parent() {
-            self.make_directory(dir).map_err(|error| cannot_create(dir, &error))?;
+            self.make_directory(dir).and_then(|()| self.sync_name(dir)).map_err(|error| cannot_create(dir, &error))?;
         }
         if !pool.exists() {
             self.files.push(pool.to_owned());
@@ -198,10 +200,28 @@ impl Made {
         match std::fs::create_dir(dir) {
             Ok(()) => self.directories.push(dir.to_owned()),
             // Another process was faster.
-            Err(_) if dir.is_dir() => {}
+            Err(_) if dir.is_dir() => return Ok(()),
             Err(error) => return Err(error),
         }
-        Ok(())
+        self.sync_name(dir)
+    }
+
+    /// Makes the name of a directory durable, also of one that was there: whoever made it may have been killed before this.
+    fn sync_name(&self, dir: &Path) -> std::io::Result<()> {
+        if let Some(failpoints) = &self.failpoints {
+            failpoints.check("sync_directory")?;
+        }
+        let above = match dir.parent() {
+            None => return Ok(()),
+            Some(above) if above.as_os_str().is_empty() => Path::new("."),
+            Some(above) => above,
+        };
+        match std::fs::File::open(above) {
+            Ok(above) => above.sync_all(),
+            // A directory that may be passed through but not read; whoever made it so answers for its names.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays.

@@ -56,6 +56,21 @@ fn a_full_disk_at_creation_leaves_room_for_another_try() {
 }
 
 #[test]
+fn a_store_whose_directories_cannot_be_made_durable_is_not_created() {
+    let (dir, points) = (shm(), Failpoints::new());
+    let store = dir.path().join("above").join("store");
+    // Two directories are made, and the name of the lowest is synced once more when the pool goes into it.
+    for skip in 0..3 {
+        points.arm("sync_directory", fail(libc::EIO, skip, ALWAYS));
+        let error = Store::open(options(&store, &points)).err().expect("a failed sync");
+        assert!(error.to_string().contains("above"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a creation that failed left something");
+    }
+    points.disarm("sync_directory");
+    Store::open(options(&store, &points)).unwrap().create_keyspace("k", Kind::Ordered).unwrap();
+}
+
+#[test]
 fn a_full_disk_at_growth_refuses_and_goes_on_later() {
     let (dir, points) = (shm(), Failpoints::new());
     let store = Store::open(options(dir.path(), &points)).unwrap();
