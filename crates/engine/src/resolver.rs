@@ -23,6 +23,8 @@ impl Resolver for LogResolver<'_> {
 
     #[inline(always)]
     fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        // Who asks an index for a key mostly wants its value.
+        self.log.prefetch_rest(reference.0);
         self.log.key_matches(reference.0, key)
     }
 

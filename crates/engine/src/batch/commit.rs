@@ -19,7 +19,7 @@ use crate::keyspace::{AnyIndex, with_index};
 use crate::options::Durability;
 use crate::store::Core;
 use crate::write::{Attempt, Condition, PlaceGuard, op_of};
-use hither_index::{Index, Key, Ref, Resolver};
+use hither_index::{Index, Key, Ref};
 use hither_log::entry::{BatchTag, Parts};
 use hither_log::{Append, Flush, Writer, address};
 use hither_sync::epoch;
@@ -278,7 +278,7 @@ impl Commit<'_> {
             if old.is_none() {
                 continue;
             }
-            if !member.verified && !core.resolver().matches(old, key.bytes) {
+            if !member.verified && !core.log.key_matches(old.0, key.bytes) {
                 self.members[number].candidate = Ref::NONE;
             } else if number < MAX_PLACES && self.held >> number & 1 != 0 {
                 let keyspace = self.batch.keyspace(member.operation(self.batch));
