@@ -99,6 +99,13 @@ impl Keyspace {
         with_index!(self, index => index.memory_bytes())
     }
 
+    /// Tells the sweeper that there is an entry with an expiry. Call *after* it was installed: the sweeper takes the flag down before it
+    /// searches.
+    pub fn note_expiry(&self) {
+        // An exchange on both sides: whoever takes the flag down sees what was installed before it was raised.
+        self.has_expiry.swap(true, Ordering::AcqRel);
+    }
+
     #[inline(always)]
     pub fn ensure_usable(&self) -> Result<()> {
         if self.dropped.load(Ordering::Relaxed) { Err(Error::KeyspaceDropped(self.info.name.clone())) } else { Ok(()) }

@@ -274,8 +274,8 @@ impl Core {
     pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize) -> Vec<(Vec<u8>, u64)> {
         let mut found = Vec::new();
         let mut any = false;
-        // Before the search: a write with an expiry that it misses raises the flag again.
-        keyspace.has_expiry.store(false, Ordering::SeqCst);
+        // Before the search: a write with an expiry that it misses raises the flag after its install.
+        keyspace.has_expiry.swap(false, Ordering::AcqRel);
         let _pin = epoch::pin();
         crate::keyspace::with_index!(keyspace, index => index.for_each(&self.resolver(), &mut |reference| {
             let expiry = self.log.expiry_of(reference.0);
@@ -287,7 +287,7 @@ impl Core {
             found.len() < limit
         }));
         if any {
-            keyspace.has_expiry.store(true, Ordering::Relaxed);
+            keyspace.note_expiry();
         }
         found
     }

@@ -13,7 +13,6 @@ use hither_index::{Index, Key, Located, Ref, Resolver};
 use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
 use hither_log::{Append, Flush, Op};
 use hither_sync::epoch;
-use std::sync::atomic::Ordering;
 
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug)]
@@ -47,12 +46,12 @@ impl Written {
     const VERSION_SHIFT: u32 = 3;
 
     #[inline(always)]
-    fn entry(version: u64, existed: bool) -> Written {
+    pub fn entry(version: u64, existed: bool) -> Written {
         Written((version << Self::VERSION_SHIFT) | Self::WROTE | Self::APPLIED | (u64::from(existed) * Self::EXISTED))
     }
 
     #[inline(always)]
-    fn nothing(observed: u64, applied: bool, existed: bool) -> Written {
+    pub fn nothing(observed: u64, applied: bool, existed: bool) -> Written {
         Written((observed << Self::VERSION_SHIFT) | u64::from(applied) | (u64::from(existed) * Self::EXISTED))
     }
 
@@ -120,10 +119,10 @@ impl Store {
         let core = &self.core;
         let level = options.durability.unwrap_or(core.durability);
         let expiry_ms = if value.is_some() { options.expires_at_ms.unwrap_or(0) } else { 0 };
-        if expiry_ms != 0 {
-            keyspace.0.has_expiry.store(true, Ordering::Relaxed);
-        }
         let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
+        if expiry_ms != 0 {
+            keyspace.0.note_expiry();
+        }
         core.settle_observed(written)?;
         Ok((written.applied(), written.existed(), core.ticket(written.version(), level)))
     }
@@ -162,7 +161,7 @@ impl Core {
 
     /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first (decision 11).
     #[inline(always)]
-    fn settle_observed(&self, written: Written) -> Result<()> {
+    pub fn settle_observed(&self, written: Written) -> Result<()> {
         if written.observed() != 0 && self.committer.reads_check() && written.observed() > self.committer.durable() {
             return self.committer.commit(&self.log, written.observed());
         }

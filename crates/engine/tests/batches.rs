@@ -1,7 +1,7 @@
 //! Batches against a map: every size around the limits of the commit's rounds, keys that collide in latches and bucket pairs, mixed keyspaces, splits
 //! under way, a full store, and several threads.
 
-use hither_engine::{Batch, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
+use hither_engine::{Batch, Condition, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -234,4 +234,53 @@ fn what_a_batch_gives_an_expiry_is_swept() {
     assert!(spaces.iter().all(|space| get(&store, space, b"short-lived").is_none() && get(&store, space, b"lives on").is_some()));
     store.sweep_expired();
     assert!(spaces.iter().all(|space| space.len() == 1), "expired keys are gone from the indexes");
+}
+
+#[test]
+fn an_expiry_is_swept_however_late_its_batch_is_committed() {
+    let (store, spaces) = open(64, 16 << 20);
+    let mut batch = Batch::default();
+    batch.put(&spaces[0], b"short-lived", b"value", 1);
+    // The sweeper comes by between, and finds nothing.
+    store.sweep_expired();
+    store.commit_wait(&batch).unwrap();
+    store.sweep_expired();
+    assert!(spaces[0].is_empty());
+}
+
+#[test]
+fn a_batch_that_changes_nothing_makes_durable_what_it_saw() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(Options {
+        paths: vec![(None, directory.path().to_owned())],
+        medium: MediumChoice::File,
+        capacity: 16 << 20,
+        max_capacity: 16 << 20,
+        background: false,
+        ..Options::default()
+    })
+    .unwrap();
+    let space = store.create_keyspace("k", Kind::Hash).unwrap();
+    let pending = |value: Option<&[u8]>| store.write(&space, b"key", value, Condition::None, &WriteOptions::new()).unwrap().2;
+    let batch = |fill: &dyn Fn(&mut Batch)| {
+        let mut batch = Batch::default();
+        fill(&mut batch);
+        store.commit_wait(&batch)
+    };
+    store.write_wait(&space, b"key", Some(b"value")).unwrap();
+
+    let delete = pending(None);
+    assert!(!delete.is_durable());
+    batch(&|batch| batch.delete(&space, b"key")).unwrap();
+    assert!(delete.is_durable(), "a delete that found nothing rests on an earlier one");
+
+    let put = pending(Some(b"seen"));
+    assert!(!put.is_durable());
+    batch(&|batch| batch.require_version(&space, b"key", Some(put.version()))).unwrap();
+    assert!(put.is_durable(), "a precondition that held");
+
+    let put = pending(Some(b"seen, too"));
+    let error = batch(&|batch| batch.require_version(&space, b"key", None)).unwrap_err();
+    assert!(matches!(&error, Error::PreconditionFailed { key, .. } if key == "key"), "{error}");
+    assert!(put.is_durable(), "a precondition that did not hold");
 }

@@ -14,11 +14,11 @@
 
 use super::Batch;
 use super::member::{AnyToken, Member, Scratch, drop_overwritten};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::keyspace::{AnyIndex, with_index};
 use crate::options::Durability;
 use crate::store::Core;
-use crate::write::{Attempt, Condition, PlaceGuard, op_of};
+use crate::write::{Attempt, Condition, PlaceGuard, Written, op_of};
 use hither_index::{Index, Key, Ref};
 use hither_log::entry::{BatchTag, Parts};
 use hither_log::{Append, Flush, Writer, address};
@@ -32,34 +32,43 @@ const MAX_PLACES: usize = 64;
 const PLAIN_MEMBER_BYTES: u64 = 40;
 
 impl Core {
-    /// Applies `batch`; the newest version, 0 if there was nothing to do. One word, like all that is returned after a fence.
+    /// Applies `batch`; what came of it in one word, like all that is returned after a fence. If it was not applied, `unmet` becomes the number
+    /// of a precondition that does not hold.
     #[inline(never)]
-    pub(super) fn commit_batch(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Attempt<u64> {
+    pub(super) fn commit_members(&self, batch: &Batch, level: Durability, default_expiry_ms: u64, unmet: &mut usize) -> Attempt<Written> {
         self.with_room(|| {
             let mut scratch = Scratch::take();
-            let outcome = self.try_commit(batch, level, default_expiry_ms, &mut scratch);
+            let outcome = self.try_commit(batch, level, default_expiry_ms, &mut scratch, unmet);
             scratch.give_back();
             outcome
         })
     }
 
     #[inline(always)]
-    fn try_commit(&self, batch: &Batch, level: Durability, default_expiry_ms: u64, scratch: &mut Scratch) -> Attempt<u64> {
+    fn try_commit(
+        &self,
+        batch: &Batch,
+        level: Durability,
+        default_expiry_ms: u64,
+        scratch: &mut Scratch,
+        unmet: &mut usize,
+    ) -> Attempt<Written> {
         let _section = epoch::pin_writer();
         self.committer.ensure_writable()?;
         batch.parts().keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())?;
         scratch.gather(batch);
         let Scratch { members, stripes, sorted } = scratch;
         let latches = self.lock_all(batch, members, stripes, sorted);
-        if !batch.parts().preconditions.is_empty() {
-            self.check_preconditions(batch)?;
+        if let Some(number) = self.unmet_precondition(batch) {
+            *unmet = number;
+            return Ok(Written::nothing(latches.last_version(), false, false));
         }
         // Before any place is locked: see the module's head.
         let mut writer = self.log.writer();
         let mut commit = Commit { core: self, batch, members, held: 0, deletes: false };
         commit.locate(&mut writer);
         if commit.members.is_empty() {
-            return Ok(0);
+            return Ok(Written::nothing(latches.last_version(), true, false));
         }
         let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);
         commit.append(first, level, default_expiry_ms, &mut writer)?;
@@ -77,7 +86,7 @@ impl Core {
             writer.fence();
         }
         commit.install(first, &mut writer);
-        Ok(newest)
+        Ok(Written::entry(newest, false))
     }
 
     /// Takes the latches of all keys, those of preconditions included. Removes members whose key a later operation writes.
@@ -122,20 +131,15 @@ impl Core {
         self.latches.lock_set(stripes)
     }
 
-    #[cold]
-    fn check_preconditions(&self, batch: &Batch) -> Result<()> {
-        for (operation, version) in &batch.parts().preconditions {
+    /// The number of the first precondition that does not hold.
+    #[inline(always)]
+    fn unmet_precondition(&self, batch: &Batch) -> Option<usize> {
+        batch.parts().preconditions.iter().position(|(operation, version)| {
             let keyspace = batch.keyspace(operation);
             let key = Key { bytes: batch.key(operation), hash: operation.hash };
             let current = with_index!(keyspace, index => index.get(key, &self.resolver()));
-            if !self.holds(Condition::Version(*version), current) {
-                return Err(Error::PreconditionFailed {
-                    keyspace: keyspace.info.name.clone(),
-                    key: String::from_utf8_lossy(key.bytes).into_owned(),
-                });
-            }
-        }
-        Ok(())
+            !self.holds(Condition::Version(*version), current)
+        })
     }
 }
 

@@ -13,12 +13,11 @@ use crate::commit::Ticket;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle};
 use crate::options::{Durability, WriteOptions};
-use crate::store::Store;
+use crate::store::{Core, Store};
 use crate::write::{check_key, check_value};
 use hither_log::entry::{MAX_BATCH, MAX_KEY_BYTES};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A batch being put together. Operations apply in order: of several on one key, the last counts.
 #[derive(Clone)]
@@ -36,6 +35,8 @@ struct Parts {
     operations: Vec<Operation>,
     preconditions: Vec<(Operation, Option<u64>)>,
     error: Option<(usize, usize)>,
+    /// Some operation has an expiry of its own.
+    expires: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -90,6 +91,7 @@ impl Parts {
         self.operations.clear();
         self.preconditions.clear();
         self.error = None;
+        self.expires = false;
     }
 
     /// The keyspace's number in this batch.
@@ -131,11 +133,10 @@ impl Batch {
     /// Adds a put; `expires_at_ms` 0 means never.
     #[inline]
     pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8], expires_at_ms: u64) {
-        if expires_at_ms != 0 {
-            keyspace.0.has_expiry.store(true, Ordering::Relaxed);
-        }
         let operation = self.operation(keyspace, key, value, false, expires_at_ms);
-        self.parts_mut().operations.push(operation);
+        let parts = self.parts_mut();
+        parts.operations.push(operation);
+        parts.expires |= expires_at_ms != 0;
     }
 
     /// Adds a delete.
@@ -226,11 +227,7 @@ impl Store {
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
-        let expiry_ms = options.expires_at_ms.unwrap_or(0);
-        if expiry_ms != 0 {
-            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.has_expiry.store(true, Ordering::Relaxed));
-        }
-        let version = self.core.commit_batch(batch, level, expiry_ms).map_err(|error| *error)?;
+        let version = self.core.commit_batch(batch, level, options.expires_at_ms.unwrap_or(0))?;
         Ok(self.core.ticket(version, level))
     }
 
@@ -242,8 +239,35 @@ impl Store {
     pub fn commit_wait(&self, batch: &Batch) -> Result<()> {
         batch.validate()?;
         let core = &self.core;
-        let version = core.commit_batch(batch, core.durability, 0).map_err(|error| *error)?;
+        let version = core.commit_batch(batch, core.durability, 0)?;
         // Most stores need no ticket: then the outcome stays in registers.
         if core.needs_sync || core.durability != Durability::Sync { core.ticket(version, core.durability).wait() } else { Ok(()) }
+    }
+}
+
+impl Core {
+    /// Applies `batch`; the newest version, 0 if there was nothing to do.
+    #[inline]
+    fn commit_batch(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<u64> {
+        let mut unmet = 0;
+        let written = self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
+        // A batch that changed nothing tells what it saw: that must be durable first (decision 11).
+        self.settle_observed(written)?;
+        if !written.applied() {
+            return Err(self.unmet(batch, unmet));
+        }
+        if default_expiry_ms != 0 || batch.parts().expires {
+            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.note_expiry());
+        }
+        Ok(written.version())
+    }
+
+    #[cold]
+    fn unmet(&self, batch: &Batch, number: usize) -> Error {
+        let (operation, _) = &batch.parts().preconditions[number];
+        Error::PreconditionFailed {
+            keyspace: batch.keyspace(operation).info.name.clone(),
+            key: String::from_utf8_lossy(batch.key(operation)).into_owned(),
+        }
     }
 }

@@ -34,7 +34,6 @@
 mod arena;
 mod bulk;
 mod check;
-mod claim;
 mod counter;
 mod cursor;
 mod hint;
@@ -167,17 +166,7 @@ impl<P: Protocol> Index for BTree<P> {
 
     #[inline]
     fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Located<Token>, _resolver: &R) -> (Located<Token>, bool) {
-        let located = if self.still_holds(prepared.token) { prepared } else { self.locate_slot(key.bytes) };
-        (located, self.try_claim(located.token))
-    }
-
-    #[inline]
-    fn install_locked<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) {
-        self.install_claimed(token, key, old, new, resolver);
-    }
-
-    fn unlock_place(&self, token: Token) {
-        self.disclaim(token);
+        (if self.still_holds(prepared.token) { prepared } else { self.locate_slot(key.bytes) }, false)
     }
 
     fn any_token(&self) -> Token {

@@ -1,15 +1,12 @@
 //! The version word of a node: optimistic reads, exclusive writes (optimistic lock coupling).
 //!
-//! Bit 0: locked. Bit 1: obsolete, that is, unlinked or free. Bit 2: claimed. The rest counts changes; it never goes back, not even when
-//! the node's memory is recycled, so that a version seen once names one state of one life of a node.
+//! Bit 0: locked. Bit 1: obsolete, that is, unlinked or free. The rest counts changes; it never goes back, not even when the node's
+//! memory is recycled, so that a version seen once names one state of one life of a node.
 //!
 //! * A reader takes the version, reads with relaxed loads, and asks whether the version is still [`Version::same`]. If not,
 //!   it throws away what it read and starts again ([`Restart`]).
 //! * A writer locks a node *at the version that it has read* and so knows that all it read still holds. It never waits for a
 //!   lock while it holds another, so there is no deadlock: it gives up and restarts.
-//!
-//! * A writer may *claim* a node before it has what it will store there. A claim keeps other writers out and lets readers in, to whom the
-//!   version looks unclaimed. Its holder later locks by a plain store, and waits for no node meanwhile.
 //!
 //! # Memory order
 //!
@@ -21,8 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 const LOCKED: u64 = 1;
 const OBSOLETE: u64 = 2;
-const CLAIMED: u64 = 4;
-const STEP: u64 = 8;
+const STEP: u64 = 4;
 const FLAGS: u64 = LOCKED | OBSOLETE;
 
 /// What was read no longer holds: start again.
@@ -43,7 +39,7 @@ impl Version {
     #[inline(always)]
     pub(super) fn read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
-        if version & FLAGS == 0 { Ok(version & !CLAIMED) } else { self.read_slow() }
+        if version & FLAGS == 0 { Ok(version) } else { self.read_slow() }
     }
 
     #[cold]
@@ -55,7 +51,7 @@ impl Version {
                 return Err(Restart);
             }
             if version & LOCKED == 0 {
-                return Ok(version & !CLAIMED);
+                return Ok(version);
             }
             back_off(&mut spins);
         }
@@ -64,7 +60,7 @@ impl Version {
     /// The current version if the node is neither locked nor obsolete. For whoever holds locks and must not wait.
     pub(super) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
-        if version & FLAGS == 0 { Ok(version & !CLAIMED) } else { Err(Restart) }
+        if version & FLAGS == 0 { Ok(version) } else { Err(Restart) }
     }
 
     /// Whether nothing has changed since the version was `seen`: all loads before this call saw that state.
@@ -72,7 +68,7 @@ impl Version {
     pub(super) fn same(&self, seen: u64) -> bool {
         // Orders the reader's relaxed loads before the load of the version.
         fence(Ordering::Acquire);
-        self.0.load(Ordering::Relaxed) & !CLAIMED == seen
+        self.0.load(Ordering::Relaxed) == seen
     }
 
     /// [`Version::same`] as a result.
@@ -81,40 +77,16 @@ impl Version {
         if self.same(seen) { Ok(()) } else { Err(Restart) }
     }
 
-    /// Locks the node if its version is still `seen` and nobody has claimed it.
+    /// Locks the node if its version is still `seen`.
     #[inline(always)]
     pub(super) fn lock(&self, seen: u64) -> Result<Locked<'_>, Restart> {
-        debug_assert_eq!(seen & (FLAGS | CLAIMED), 0);
+        debug_assert_eq!(seen & FLAGS, 0);
         if self.0.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(Restart);
         }
         // No store of the section may be seen before the lock bit.
         fence(Ordering::Release);
         Ok(Locked { word: self, seen })
-    }
-
-    /// Claims the node if its version is still `seen` and nobody has claimed it. [`Version::lock_claimed`] or [`Version::disclaim`] ends it.
-    #[inline(always)]
-    pub(super) fn claim(&self, seen: u64) -> bool {
-        debug_assert_eq!(seen & (FLAGS | CLAIMED), 0);
-        self.0.compare_exchange(seen, seen | CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    /// Locks a node that the caller has claimed at `seen`, by a plain store: nobody else changes the word meanwhile.
-    #[inline(always)]
-    pub(super) fn lock_claimed(&self, seen: u64) -> Locked<'_> {
-        debug_assert_eq!(self.0.load(Ordering::Relaxed), seen | CLAIMED);
-        self.0.store(seen | CLAIMED | LOCKED, Ordering::Relaxed);
-        // As in `lock`.
-        fence(Ordering::Release);
-        Locked { word: self, seen }
-    }
-
-    /// Gives back, unchanged, a node that the caller has claimed at `seen`.
-    #[inline(always)]
-    pub(super) fn disclaim(&self, seen: u64) {
-        debug_assert_eq!(self.0.load(Ordering::Relaxed), seen | CLAIMED);
-        self.0.store(seen, Ordering::Release);
     }
 
     /// Marks fresh memory as not yet alive. Only for whoever the arena has just given it.
@@ -187,15 +159,6 @@ mod tests {
         assert!(version.same(seen), "no change, no new version");
         let next = version.lock(seen).expect("free").done();
         assert!(!version.same(seen) && version.same(next));
-        assert!(version.claim(next) && !version.claim(next));
-        assert!(version.lock(next).is_err(), "a claim keeps writers out");
-        assert!(version.same(next) && version.read() == Ok(next) && version.try_read() == Ok(next), "readers do not notice");
-        version.disclaim(next);
-        assert!(version.claim(next));
-        let lock = version.lock_claimed(next);
-        assert!(version.try_read().is_err() && !version.same(next));
-        let next = lock.done();
-        assert_eq!(version.read(), Ok(next));
         version.lock(next).expect("free").obsolete();
         assert_eq!(version.read(), Err(Restart));
         version.come_alive();

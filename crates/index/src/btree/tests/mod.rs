@@ -1,6 +1,5 @@
 //! White-box tests: coverage of the structure changes, planted bugs, what the log is asked for, footprint.
 
-mod claims;
 mod coverage;
 mod twins;
 
