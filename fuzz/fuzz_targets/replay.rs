@@ -4,7 +4,8 @@
 //!
 //! * the scan ends, and touches nothing outside the segment;
 //! * what it reports as an entry is aligned, not smaller than the smallest entry, inside the segment, and behind the one before;
-//! * every entry that no overwrite touched is found, with its key and value (holes and torn bytes hide nothing behind them).
+//! * every entry that no overwrite touched is found, with its key and value (holes and torn bytes hide nothing behind them), unless it lies
+//!   inside an entry that an overwrite forged: the fuzzer sees comparisons, so it finds checksums of the generation that it chose itself.
 
 #![no_main]
 
@@ -139,6 +140,8 @@ impl Bench {
             if let Some(expected) = intact.next_if(|expected| expected.offset == offset) {
                 assert!(entry.key == expected.key && entry.value == expected.value, "another entry at {offset}");
             }
+            // Forged, or one whose overwrite left it as it was.
+            while intact.next_if(|covered| covered.offset > offset && covered.offset < behind).is_some() {}
         });
         if let Some(lost) = intact.next() {
             panic!("the scan passed over the intact entry at {}", lost.offset);
