@@ -188,26 +188,12 @@ impl Core {
         let key = self.hasher.key(change.key);
         match self.try_write(keyspace, index, key, change, level) {
             Err(error) if matches!(*error, Error::Full { .. }) => {
-                // A copy, so that the change itself need not be in memory.
-                let copy = *change;
-                self.write_when_full(keyspace, index, key, &copy, level)
+                // Not `with_room`: these are copies, so that on the hot path neither key nor change need be in memory.
+                let change = *change;
+                self.make_room(move || self.try_write(keyspace, index, key, &change, level))
             }
             outcome => outcome,
         }
-    }
-
-    /// A write that found the store full. Everything is released between attempts, so that readers and the reclaimer can move.
-    #[cold]
-    #[inline(never)]
-    fn write_when_full<I: Index>(
-        &self,
-        keyspace: &Keyspace,
-        index: &I,
-        key: Key<'_>,
-        change: &Change<'_>,
-        level: Durability,
-    ) -> Attempt<Written> {
-        self.make_room(|| self.try_write(keyspace, index, key, change, level))
     }
 
     /// Makes `attempt`; if the store is full, frees what can be freed and tries again. Segments may have been freed by the background
@@ -220,7 +206,9 @@ impl Core {
         }
     }
 
+    /// Tries again after a vain attempt. Everything is released between attempts, so that readers and the reclaimer can move.
     #[cold]
+    #[inline(never)]
     fn make_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         const VAIN_ATTEMPTS: usize = 2;
         let mut vain = 0;

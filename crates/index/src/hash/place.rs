@@ -48,24 +48,29 @@ impl<P: Protocol> HashTable<P> {
     /// replaced since, its pairs are frozen.
     #[inline(always)]
     pub(super) fn try_lock_place<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
-        let number = segment.pair_number(key.hash, 0);
-        // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
-        let held = unsafe { segment.pair(number) }.lock(P::HEED_FROZEN)?;
-        match self.keep_home(held, segment, number, key) {
-            None => self.lock_on_path(key.bytes, key.hash, resolver, |pair| pair.lock(P::HEED_FROZEN)).map(by_fields),
-            located => located,
-        }
+        self.lock_place_by(segment, key, resolver, |pair| pair.lock(P::HEED_FROZEN))
     }
 
     /// As [`HashTable::try_lock_place`], but never waits for another writer, nor for this thread, which may hold other places.
     #[inline(always)]
     pub(super) fn try_lock_place_now<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
-        let segment = self.segment(key.hash);
+        self.lock_place_by(self.segment(key.hash), key, resolver, |pair| pair.try_lock(P::HEED_FROZEN))
+    }
+
+    /// Both of the above; `lock` locks a pair.
+    #[inline(always)]
+    fn lock_place_by<'a, R: Resolver>(
+        &'a self,
+        segment: Segment,
+        key: Key<'_>,
+        resolver: &R,
+        lock: impl Fn(&'a Pair) -> Option<Held<'a>>,
+    ) -> Option<Located<Token>> {
         let number = segment.pair_number(key.hash, 0);
-        // SAFETY: the segment was read from this index's directory during this call.
-        let held = unsafe { segment.pair(number) }.try_lock(P::HEED_FROZEN)?;
+        // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
+        let held = lock(unsafe { segment.pair(number) })?;
         match self.keep_home(held, segment, number, key) {
-            None => self.lock_on_path(key.bytes, key.hash, resolver, |pair| pair.try_lock(P::HEED_FROZEN)).map(by_fields),
+            None => self.lock_on_path(key.bytes, key.hash, resolver, lock).map(by_fields),
             located => located,
         }
     }
