@@ -58,6 +58,11 @@ fn number_before(text: &str, unit: &str) -> u64 {
     head.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
+/// How a program is shown: records of a run name no paths of the machine.
+fn name_of(program: &OsStr) -> String {
+    std::path::Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// One program to run.
 pub struct Step {
     command: Command,
@@ -70,8 +75,7 @@ impl Step {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program.as_ref());
         command.current_dir(workspace::root());
-        let name = std::path::Path::new(program.as_ref()).file_name().unwrap_or_default();
-        Step { command, shown: name.to_string_lossy().into_owned(), merged: false }
+        Step { command, shown: name_of(program.as_ref()), merged: false }
     }
 
     /// Runs the cargo that runs us.
@@ -81,7 +85,10 @@ impl Step {
 
     /// Runs `program`, but kills it and all its children after `limit_s` seconds: for runs that nobody watches.
     pub fn limited(program: impl AsRef<OsStr>, limit_s: u64) -> Self {
-        Self::new("timeout").args(["--kill-after=10", &limit_s.to_string()]).arg(program)
+        let mut step = Self::new("timeout").args(["--kill-after=10", &limit_s.to_string()]);
+        step.shown = format!("{} {}", step.shown, name_of(program.as_ref()));
+        step.command.arg(program.as_ref());
+        step
     }
 
     /// Adds an argument.
