@@ -4,7 +4,11 @@ use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::{Core, Store};
 use hither_index::{Index, Ref};
+use hither_log::Op;
+use hither_log::address::LINK_MASK;
 use hither_sync::epoch;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Problems listed at most; more are counted.
 const MAX_LISTED: usize = 100;
@@ -43,14 +47,21 @@ impl CheckReport {
 }
 
 impl Store {
-    /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. O(store).
+    /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. Collectors wait meanwhile. O(store).
     pub fn check(&self) -> Result<CheckReport> {
+        self.core.without_passes(|| self.check_all())
+    }
+
+    fn check_all(&self) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         self.core.check_segments(&mut report)?;
         let keyspaces: Vec<_> = self.core.keyspaces.read().values().cloned().collect();
         let mut live_bytes = 0;
         for keyspace in &keyspaces {
             live_bytes += self.core.check_keyspace(keyspace, &mut report);
+        }
+        if self.core.log.outlives_the_process() {
+            self.core.check_chains(&mut report);
         }
         let accounted: u64 = self.core.log.usage().iter().map(|usage| usage.live_bytes).sum();
         let (snapshots, _) = self.core.snapshots.alive();
@@ -62,6 +73,28 @@ impl Store {
 }
 
 impl Core {
+    /// Every entry that is neither dead nor current must be reached from a newer one, or it could come back some day (`docs/adr/0011`).
+    fn check_chains(&self, report: &mut CheckReport) {
+        let keyspaces: HashMap<u32, Arc<Keyspace>> =
+            self.keyspaces.read().values().map(|keyspace| (keyspace.info.id, keyspace.clone())).collect();
+        let (mut superseded, mut reached) = (Vec::new(), HashSet::new());
+        let _pin = epoch::pin();
+        self.log.visit_all(|reference, version, keyspace, entry| {
+            let Some(index) = keyspaces.get(&keyspace).filter(|_| !entry.is_dead()) else { return };
+            if entry.op() != Op::Delete {
+                let current = with_index!(index, index => index.get(self.hasher.key(entry.key), &self.resolver()));
+                if current.0 != reference {
+                    superseded.push(reference & LINK_MASK);
+                }
+            }
+            self.log.walk(entry, keyspace, version, |link| reached.insert(link));
+        });
+        for link in superseded.into_iter().filter(|link| !reached.contains(link)) {
+            let at = hither_log::address::unpack(link);
+            report.problem(format!("the superseded entry at {} of node {} is on no chain: it could come back", at.offset, at.node));
+        }
+    }
+
     fn check_segments(&self, report: &mut CheckReport) -> Result<()> {
         for checked in self.log.check_segments()? {
             report.segments += 1;

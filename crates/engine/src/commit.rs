@@ -12,6 +12,7 @@
 
 use crate::error::{Error, Result};
 use crate::options::Durability;
+use crate::recent_deletes::RecentDeletes;
 use hither_log::Log;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ pub(crate) struct Committer {
     reads_check: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
+    /// Deletes above the durable version.
+    pub recent_deletes: RecentDeletes,
     pub commits: AtomicU64,
     pub requested: AtomicU64,
     /// Wakes the background committer.
@@ -60,6 +63,7 @@ impl Committer {
             reads_check: AtomicBool::new(needs_sync && level == Durability::Sync),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
+            recent_deletes: RecentDeletes::default(),
             commits: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             wake: Condvar::new(),
@@ -168,6 +172,7 @@ impl Committer {
         match outcome {
             Ok(stable) => {
                 self.durable.fetch_max(stable, Ordering::AcqRel);
+                self.recent_deletes.forget(stable);
                 let later = state.callbacks.split_off(&(stable + 1));
                 std::mem::replace(&mut state.callbacks, later).into_values().flatten().collect()
             }

@@ -1,5 +1,6 @@
-//! Background work: commits that nobody waits for, sealing and reuse of segments, sweeping of expired keys.
+//! Background work: commits that nobody waits for, sealing, collection and reuse of segments, sweeping of expired keys.
 
+use crate::collector::Need;
 use crate::options::Durability;
 use crate::store::Core;
 use crate::write::{Change, Condition};
@@ -40,15 +41,23 @@ impl Stop {
 }
 
 impl Maintenance {
-    pub fn start(core: &Arc<Core>) -> Maintenance {
-        let stop = Arc::new(Stop::default());
-        let spawn = |name: &str, run: fn(&Core, &Stop)| {
-            let (core, stop) = (core.clone(), stop.clone());
-            std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop))
-        };
-        // Without threads (limits) the store still works: writers reclaim when full, waiters lead commits.
-        let threads = [spawn("hither-commit", run_commits), spawn("hither-maintain", run_maintenance)];
-        Maintenance { stop, core: core.clone(), threads: threads.into_iter().flatten().collect() }
+    /// Starts the threads, `collectors` for each node among them.
+    pub fn start(core: &Arc<Core>, collectors: usize) -> Maintenance {
+        let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
+        starting.spawn("hither-commit", run_commits);
+        starting.spawn("hither-maintain", run_maintenance);
+        for node in 0..core.log.nodes() {
+            for _ in 0..collectors {
+                starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node));
+            }
+        }
+        starting
+    }
+
+    /// Without a thread (limits) the store still works: writers collect when the store is full, waiters lead commits.
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&Core, &Stop) + Send + 'static) {
+        let (core, stop) = (self.core.clone(), self.stop.clone());
+        self.threads.extend(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop)));
     }
 
     pub fn stop(self) {
@@ -87,6 +96,24 @@ fn run_commits(core: &Core, stop: &Stop) {
         if version > committer.durable() && (interval.is_none() || core.log.clock.upper_bound() > committer.durable() + 1) {
             // An error poisons the store and reaches every waiter; this thread has nobody to tell.
             let _ = committer.commit(&core.log, version.saturating_sub(u64::from(interval.is_some())));
+        }
+    }
+}
+
+/// Collects on one node, from a thread of that node, so that copies are local writes.
+fn run_collector(core: &Core, stop: &Stop, node: usize) {
+    // A node without processors cannot run a thread; its segments are collected from wherever this one runs.
+    let _ = core.log.topology().pin_current_thread_to_node(node as u32);
+    let mut pause = TICK;
+    while !stop.wait(pause) {
+        pause = TICK;
+        let need = core.need_of_space(node);
+        if need == Need::None {
+            continue;
+        }
+        // Errors come from the medium and reach the next write through the committer or the log.
+        if core.reclaim(false).is_ok() && core.collect(Some(node), need).is_ok_and(|collected| collected > 0) {
+            pause = Duration::ZERO;
         }
     }
 }

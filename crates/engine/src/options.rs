@@ -78,6 +78,10 @@ pub struct Options {
     pub hugepages: bool,
     /// Runs background threads. Off only in crash tests, which need determinism.
     pub background: bool,
+    /// Share of garbage (0 to 1) from which on a segment is collected in the background.
+    pub gc_threshold: f64,
+    /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
+    pub gc_threads: usize,
     /// Key latches.
     pub latches: usize,
     /// Reports recovery's progress.
@@ -105,6 +109,8 @@ impl Default for Options {
             salvage: false,
             hugepages: true,
             background: true,
+            gc_threshold: 0.5,
+            gc_threads: 1,
             latches: 4096,
             on_progress: None,
             failpoints: None,

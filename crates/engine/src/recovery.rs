@@ -4,8 +4,8 @@
 //! threads, nodes and shards may differ from last time and recovery may be cut short and repeated at any point.
 //!
 //! Steps: read the segment tables; make room in the indexes for as many keys as a sample of the segments promises; scan every segment, installing the newest reference of each key (tombstones too); decide batches that are
-//! not settled by counting their members, and mark members of unfinished ones dead on media; remove tombstones from the indexes; go on filling
-//! the segments that were open.
+//! not settled by counting their members, and mark members of unfinished ones dead on media; complete collectors' passes that were interrupted and mend
+//! broken chains (`mending`); remove tombstones from the indexes; go on filling the segments that were open.
 
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
@@ -13,13 +13,15 @@ use crate::options::{Options, Phase, Progress};
 use crate::resolver::LogResolver;
 use crate::write::PlaceGuard;
 use hither_index::{Hasher, Index, Key, Ref, Resolver};
+use hither_log::address::LINK_MASK;
 use hither_log::entry::BatchTag;
+use hither_log::pass::COLLECTING;
 use hither_log::replay::{ScanTotals, SegmentToScan, verify_totals};
 use hither_log::{EntryView, Log, Op};
 use hither_sync::epoch;
 use hither_sync::latch::LatchTable;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -46,6 +48,10 @@ pub struct RecoveryReport {
     pub torn: u64,
     /// Batches that were not whole, and were dropped.
     pub batches_dropped: u64,
+    /// Passes of a collector that were interrupted, and were completed.
+    pub passes_completed: u64,
+    /// Entries marked dead because the chain that led to them was broken.
+    pub chains_mended: u64,
     /// Damage that was passed over (only with salvage).
     pub salvaged: Vec<String>,
     /// Threads used.
@@ -91,12 +97,18 @@ impl<'a> Pending<'a> {
     }
 }
 
-struct Recovery<'a> {
-    log: &'a Log,
-    hasher: Hasher,
-    keyspaces: &'a [Arc<Keyspace>],
+pub(super) struct Recovery<'a> {
+    pub(super) log: &'a Log,
+    pub(super) hasher: Hasher,
+    pub(super) keyspaces: &'a [Arc<Keyspace>],
     /// Position in `keyspaces` by id.
-    by_id: HashMap<u32, usize>,
+    pub(super) by_id: HashMap<u32, usize>,
+    /// Node and number of segments that a collector was emptying.
+    interrupted: Vec<(u32, u32)>,
+    /// Keys whose chains may be broken: keyspace id and hash.
+    pub(super) broken: Mutex<HashSet<(u32, u64)>>,
+    /// Links to members of batches that were dropped.
+    pub(super) dropped: Mutex<HashSet<u64>>,
     latches: LatchTable,
     settled: u64,
     tombstones: Mutex<Vec<Found<'a>>>,
@@ -119,6 +131,13 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         hasher,
         keyspaces,
         by_id: keyspaces.iter().enumerate().map(|(at, keyspace)| (keyspace.info.id, at)).collect(),
+        interrupted: segments
+            .iter()
+            .filter(|segment| segment.descriptor.flags & COLLECTING != 0)
+            .map(|segment| (segment.node, segment.index))
+            .collect(),
+        broken: Mutex::default(),
+        dropped: Mutex::default(),
         latches: LatchTable::new(1024, 0),
         settled,
         tombstones: Mutex::default(),
@@ -160,11 +179,18 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         }
         report.salvaged.push(what);
     }
-    report.batches_dropped = recovery.settle_batches()?;
-    report.tombstones = recovery.remove_tombstones();
-    let scanned: Vec<_> = segments.into_iter().zip(totals).collect();
-    log.resume(&scanned)?;
+    let scanned: Vec<_> = segments.iter().copied().zip(totals).collect();
+    log.harden(&scanned)?;
     report.last_version = recovery.last_version.load(Ordering::Relaxed);
+    report.batches_dropped = recovery.settle_batches()?;
+    if !report.clean {
+        // From here on members of whole batches may be marked dead: a recovery after the next crash must not count them.
+        (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
+    }
+    report.passes_completed = recovery.complete_passes(&segments)?;
+    report.chains_mended = recovery.mend_chains(&segments)?;
+    report.tombstones = recovery.remove_tombstones();
+    log.resume(&scanned)?;
     log.clock.raise(report.last_version);
     report.keys = keyspaces.iter().map(|keyspace| keyspace.len() as u64).sum();
     report.elapsed_ms = started.elapsed().as_millis() as u64;
@@ -229,7 +255,8 @@ impl<'a> Recovery<'a> {
     fn scan_one(&self, segment: &SegmentToScan) -> ScanTotals {
         let _pin = epoch::pin();
         let mut pending = Pending { ring: [None; AHEAD], next: 0 };
-        let (mut tombstones, mut batched) = (Vec::new(), Vec::new());
+        let (mut tombstones, mut batched, mut broken) = (Vec::new(), Vec::new(), Vec::new());
+        let doubtful = segment.descriptor.state == hither_pmem::SegmentState::Active && !self.log.pool(segment.node as usize).was_clean();
         let mut last_version = 0;
         let totals = self.log.scan_segment(segment, |reference, version, entry| {
             last_version = last_version.max(version);
@@ -237,6 +264,9 @@ impl<'a> Recovery<'a> {
                 self.log.count_dead(reference, entry.size, entry.op() == Op::Delete);
                 return;
             };
+            if doubtful && self.log.parent_is_lost(entry) {
+                broken.push((entry.keyspace(segment.descriptor.keyspace), found.key.hash));
+            }
             if found.batch.is_some() {
                 batched.push(found);
                 return;
@@ -255,6 +285,9 @@ impl<'a> Recovery<'a> {
         ring.iter().flatten().for_each(|found| self.install(found));
         self.tombstones.lock().append(&mut tombstones);
         self.batched.lock().append(&mut batched);
+        if !broken.is_empty() {
+            self.broken.lock().extend(broken);
+        }
         self.entries.fetch_add(totals.entries, Ordering::Relaxed);
         self.last_version.fetch_max(last_version, Ordering::Relaxed);
         totals
@@ -316,7 +349,9 @@ impl<'a> Recovery<'a> {
     /// Whether an entry is newer than the key's other one; counts the older as garbage.
     fn is_newer(&self, found: &Found<'_>, old: Ref) -> bool {
         let entry = self.log.entry(old.0);
-        let newer = self.log.version_of(old.0, &entry) < found.version;
+        let old_version = self.log.version_of(old.0, &entry);
+        // An entry and its copy: the copy is the one to keep.
+        let newer = old_version < found.version || (old_version == found.version && self.is_being_emptied(old));
         if newer {
             self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
         } else {
@@ -324,6 +359,13 @@ impl<'a> Recovery<'a> {
             self.log.count_dead(found.reference.0, size, found.op == Op::Delete);
         }
         newer
+    }
+
+    /// Whether an entry lies in a segment that a collector was emptying.
+    #[cold]
+    fn is_being_emptied(&self, reference: Ref) -> bool {
+        let (node, segment) = self.log.segment_of(reference.0);
+        self.interrupted.contains(&(node, segment))
     }
 
     /// Installs batches that are whole and marks the members of the others dead on media, so that no later recovery takes them for
@@ -355,6 +397,7 @@ impl<'a> Recovery<'a> {
             dropped += 1;
             for member in members {
                 let size = self.log.entry(member.reference.0).size;
+                self.dropped.lock().insert(member.reference.0 & LINK_MASK);
                 self.log.mark_dead_on_media(member.reference.0);
                 self.log.count_dead(member.reference.0, size, member.op == Op::Delete);
             }

@@ -50,13 +50,22 @@ type Saved = BTreeMap<Box<[u8]>, Arc<Retained>>;
 /// A superseded entry that some snapshot still shows; becomes garbage when the last one lets go.
 pub(crate) struct Retained {
     log: Arc<Log>,
-    pub reference: Ref,
+    /// A collector moves it.
+    pub reference: AtomicU64,
+}
+
+impl Retained {
+    /// Where the entry is now. What it leads to stays readable under the caller's epoch pin.
+    fn get(&self) -> Ref {
+        Ref(self.reference.load(Ordering::Acquire))
+    }
 }
 
 impl Drop for Retained {
     fn drop(&mut self) {
-        let size = hither_log::address::tagged_size(self.reference.0).unwrap_or_else(|| self.log.entry(self.reference.0).size);
-        self.log.count_dead(self.reference.0, size, false);
+        let reference = self.reference.load(Ordering::Acquire);
+        let size = hither_log::address::tagged_size(reference).unwrap_or_else(|| self.log.entry(reference).size);
+        self.log.count_dead(reference, size, false);
     }
 }
 
@@ -75,12 +84,20 @@ impl Snapshots {
         for snapshot in self.list.read().iter() {
             let shows = snapshot.wait_for_version();
             if old_version <= shows && version > shows {
-                let entry = retained.get_or_insert_with(|| Arc::new(Retained { log: core.log.clone(), reference: old }));
+                let entry = retained.get_or_insert_with(|| Arc::new(Retained { log: core.log.clone(), reference: AtomicU64::new(old.0) }));
                 let mut saved = snapshot.saved.lock();
                 saved.entry(keyspace.info.id).or_default().entry(key.into()).or_insert_with(|| entry.clone());
             }
         }
         retained.is_some()
+    }
+
+    /// What some snapshot keeps of `key`, if it is at `reference`. All snapshots that show an entry share it.
+    pub fn retained(&self, keyspace: &Keyspace, key: &[u8], reference: Ref) -> Option<Arc<Retained>> {
+        self.list.read().iter().find_map(|state| {
+            let saved = state.saved.lock();
+            saved.get(&keyspace.info.id)?.get(key).filter(|retained| retained.get() == reference).cloned()
+        })
     }
 
     /// Number of snapshots and the age of the oldest.
@@ -102,7 +119,7 @@ impl State {
     }
 
     fn lookup(&self, keyspace: u32, key: &[u8]) -> Option<Ref> {
-        self.saved.lock().get(&keyspace)?.get(key).map(|retained| retained.reference)
+        self.saved.lock().get(&keyspace)?.get(key).map(|retained| retained.get())
     }
 }
 
@@ -179,6 +196,6 @@ impl Snapshot {
     ) -> Vec<(Box<[u8]>, Ref)> {
         let saved = self.state.saved.lock();
         let Some(keys) = saved.get(&keyspace.info.id) else { return Vec::new() };
-        keys.range::<[u8], _>(range).map(|(key, retained)| (key.clone(), retained.reference)).collect()
+        keys.range::<[u8], _>(range).map(|(key, retained)| (key.clone(), retained.get())).collect()
     }
 }

@@ -40,6 +40,25 @@ pub struct PoolStats {
     pub usage: hither_log::PoolUsage,
 }
 
+/// What the collectors have done since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectionStats {
+    /// Segments emptied and freed.
+    pub segments: u64,
+    /// Entries moved.
+    pub moved_entries: u64,
+    /// Those among them that only a snapshot showed.
+    pub moved_for_snapshots: u64,
+    /// Bytes of entries moved.
+    pub moved_bytes: u64,
+    /// Superseded entries marked dead on media, so that none of them can come back.
+    pub buried: u64,
+    /// Times that a write found no space and had to collect by itself.
+    pub stalls: u64,
+    /// Time spent in passes, in milliseconds, all threads together.
+    pub elapsed_ms: u64,
+}
+
 /// What the access meter counted.
 pub type MeterReport = MeterSnapshot;
 
@@ -62,6 +81,8 @@ pub struct Stats {
     pub durable_version: u64,
     /// Commits: syncs of the whole store.
     pub commits: u64,
+    /// What the collectors have done.
+    pub collections: CollectionStats,
     /// Snapshots alive.
     pub snapshots: u64,
     /// Age of the oldest snapshot, in milliseconds.
@@ -115,6 +136,7 @@ impl Store {
             version: core.log.clock.upper_bound(),
             durable_version: if core.needs_sync { core.committer.durable() } else { 0 },
             commits: core.committer.commits.load(std::sync::atomic::Ordering::Relaxed),
+            collections: core.collections.stats(),
             snapshots: snapshots as u64,
             oldest_snapshot_ms: oldest_snapshot.as_millis() as u64,
             pinned_values: pinned as u64,

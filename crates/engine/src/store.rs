@@ -1,6 +1,7 @@
 //! The store: what it consists of and how it is opened, changed in its keyspaces, and closed.
 
 use crate::catalogue::Catalogue;
+use crate::collector::{ChainCollector, Collections, Collector};
 use crate::commit::Committer;
 use crate::error::{Error, Result};
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, with_index};
@@ -41,6 +42,10 @@ pub(crate) struct Core {
     clock_floor_ms: AtomicU64,
     pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
+    pub collector: Box<dyn Collector>,
+    pub collections: Collections,
+    /// Share of garbage from which on a segment is collected in the background.
+    pub gc_threshold: f64,
     pub meter: Option<Arc<hither_topology::Meter>>,
     pub pool_paths: Vec<String>,
 }
@@ -69,12 +74,14 @@ impl Core {
         Ok(self.log.pool(0).set_clock_ms(now)?)
     }
 
-    /// Seals and frees segments; see `hither_log`.
-    pub fn reclaim(&self, wait: bool) -> Result<usize> {
-        self.committer.ensure_writable()?;
-        let make_durable = |version| self.committer.commit(&self.log, version).map_err(as_log_error);
-        // A sync that failed on the way is reported as what it is, not as an error of the log.
-        self.log.reclaim(&make_durable, wait).map_err(|error| self.committer.ensure_writable().err().unwrap_or_else(|| error.into()))
+    /// What the log calls to make something durable.
+    pub fn make_durable(&self) -> impl Fn(u64) -> hither_log::Result<()> + '_ {
+        |version| self.committer.commit(&self.log, version).map_err(as_log_error)
+    }
+
+    /// A sync that failed on the way is reported as what it is, not as an error of the log.
+    pub fn explain(&self, error: hither_log::Error) -> Error {
+        self.committer.failure().err().unwrap_or_else(|| error.into())
     }
 }
 
@@ -109,6 +116,9 @@ impl Store {
             last_delete: AtomicU64::new(0),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
+            collector: Box::new(ChainCollector),
+            collections: Collections::default(),
+            gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
             meter: opened.meter,
             pool_paths,
             hasher,
@@ -117,7 +127,7 @@ impl Store {
         for node in 0..core.log.nodes() {
             core.log.pool(node).set_clean(false)?;
         }
-        let maintenance = options.background.then(|| Maintenance::start(&core));
+        let maintenance = options.background.then(|| Maintenance::start(&core, options.gc_threads));
         Ok(Store { core, maintenance: Mutex::new(maintenance), recovery })
     }
 
@@ -179,7 +189,8 @@ impl Store {
         self.core.committer.commit(&self.core.log, version)
     }
 
-    /// Frees what can be freed now; returns the number of segments.
+    /// Collects garbage now, as the background does when space is short: seals full segments, empties those of which at least `gc_threshold` is garbage and
+    /// frees them; returns the number of segments that became free. Waits for readers that may still look at them.
     pub fn reclaim(&self) -> Result<usize> {
         self.core.reclaim(true)
     }

@@ -196,8 +196,7 @@ impl Core {
         }
     }
 
-    /// Makes `attempt`; if the store is full, frees what can be freed and tries again. Segments may have been freed by the background
-    /// meanwhile, or taken by others, so one vain attempt proves nothing.
+    /// Makes `attempt`; if the store is full, frees what can be freed and tries again.
     #[inline(always)]
     pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         match attempt() {
@@ -206,18 +205,19 @@ impl Core {
         }
     }
 
-    /// Tries again after a vain attempt. Everything is released between attempts, so that readers and the reclaimer can move.
+    /// Tries again after a vain attempt, as long as space is being made. Everything is released between attempts, so that readers and
+    /// collectors can move.
     #[cold]
     #[inline(never)]
     fn make_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        const VAIN_ATTEMPTS: usize = 2;
-        let mut vain = 0;
+        // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end.
+        const ATTEMPTS: usize = 16;
+        let mut left = ATTEMPTS;
         loop {
-            let freed = self.reclaim(true)?;
+            let made = self.make_space()?;
+            left -= 1;
             match attempt() {
-                Err(error) if matches!(*error, Error::Full { .. }) && (freed > 0 || vain < VAIN_ATTEMPTS) => {
-                    vain += usize::from(freed == 0)
-                }
+                Err(error) if matches!(*error, Error::Full { .. }) && made && left > 0 => {}
                 outcome => return outcome,
             }
         }
@@ -261,13 +261,16 @@ impl Core {
         }
 
         let version = writer.draw_versions(latch.last_version(), 1);
+        let name = (keyspace.info.id, key.hash);
+        let deleted = self.committer.recent_deletes.get(name);
+        let parent = deleted.unwrap_or(located.candidate).0;
         let parts = Parts {
             op: op_of(change.value, located.candidate),
             key: key.bytes,
             value: change.value.unwrap_or(&[]),
             version,
-            parent: located.candidate.0,
-            parent_generation: writer.generation_tag(located.candidate.0),
+            parent,
+            parent_generation: writer.generation_tag(parent),
             keyspace: keyspace.info.id,
             expiry_ms: change.expiry_ms,
             batch: None,
@@ -282,6 +285,11 @@ impl Core {
         if change.value.is_none() {
             latch.set_last_delete(version);
             self.note_delete(version);
+            if flush == Flush::Later || self.needs_sync {
+                self.committer.recent_deletes.note(name, reference, version);
+            }
+        } else if deleted.is_some() {
+            self.committer.recent_deletes.remove(name);
         }
 
         // In the shadow of the flush: is the candidate really this key's?

@@ -162,6 +162,11 @@ impl Head {
         &self.words[..self.len]
     }
 
+    /// Sets the DEAD mark: the entry can be read, but recovery never takes it.
+    pub fn mark_dead(&mut self) {
+        self.words[0] |= DEAD_BIT;
+    }
+
     #[inline(always)]
     fn push(&mut self, word: u64) {
         self.words[self.len] = word;

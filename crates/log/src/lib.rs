@@ -15,8 +15,8 @@
 //! * L1. A segment's bytes are zero when its descriptor becomes active; afterwards each byte is written at most once,
 //!   except the DEAD bit of an entry (decision 3).
 //! * L2. An entry is valid if and only if its checksum, seeded with the segment's generation and the entry's offset, is right.
-//! * L3. A segment is freed only when every entry in it is dead, no older version of a deleted key could come back (decision 7), a settled
-//!   version that covers its batches is durable (decision 10), and every reader that could hold a reference has left.
+//! * L3. A segment is freed only when every live entry in it was moved, no older version of a deleted key could come back (decision 7), and a settled
+//!   version that covers its batches is durable (decision 10); it is used again only when every reader that could hold a reference has left.
 //!
 //! # Crash behaviour
 //!
@@ -24,12 +24,15 @@
 //! number and bytes of their entries, so that a loss there is reported as damage.
 
 pub mod address;
+mod chain;
 pub mod crc;
 pub mod entry;
 mod error;
 mod log;
+pub mod pass;
 mod read;
 mod reclaim;
+mod relocate;
 pub mod replay;
 mod segment;
 pub mod version;
@@ -38,7 +41,10 @@ mod writer;
 pub use address::Address;
 pub use entry::{EntryView, Op};
 pub use error::{Error, Result};
-pub use log::{Log, LogOptions, PoolUsage, SegmentPin};
+pub use log::{COLD_SHARD, Log, LogOptions, PoolUsage, Room, SegmentPin};
+pub use pass::{Candidate, Pass};
+pub use reclaim::MakeDurable;
+pub use relocate::Relocator;
 pub use segment::SegmentState;
 pub use version::VersionClock;
 pub use writer::{Append, Flush, Writer};

@@ -43,6 +43,10 @@ pub struct Log {
     /// Where versions come from.
     pub clock: VersionClock,
     pub(crate) reclaim: Mutex<()>,
+    /// Segments in state Retiring.
+    pub(crate) waiting_for_readers: AtomicU64,
+    /// The settled versions of the passes in progress; see the `pass` module.
+    pub(crate) passes: Mutex<Vec<u64>>,
     /// Held by whoever freezes slots; see the `writer` module.
     pub(crate) freezing: Mutex<()>,
     /// Raised when a segment was opened: the maintenance thread has something to do.
@@ -66,6 +70,7 @@ pub(crate) struct NodePool {
     data_offset: u64,
     segment_shift: u32,
     chunk_bytes: u64,
+    /// By shard; the last one is for moved entries.
     active: Vec<Mutex<Active>>,
     alloc: Mutex<Allocator>,
     pub segments_reused: AtomicU64,
@@ -79,11 +84,53 @@ struct Active {
     end: u64,
 }
 
+/// The shard number of segments for moved entries ("cold"), in descriptors too: no shard has it, however many there are.
+pub const COLD_SHARD: u16 = u16::MAX;
+
+/// What a segment is opened for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    pub keyspace: u32,
+    pub shard: u32,
+    pub kind: Filler,
+}
+
+/// Who is going to fill it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filler {
+    /// Puts.
+    Put,
+    /// A delete: may use most of the reserve, so that a full store can be emptied.
+    Delete,
+    /// A collector: may use all of it, so that there is always room to move what is live.
+    Move,
+}
+
+impl Purpose {
+    pub fn of(parts: &Parts<'_>, shard: usize) -> Purpose {
+        let kind = if parts.op == crate::Op::Delete { Filler::Delete } else { Filler::Put };
+        Purpose { keyspace: parts.keyspace, shard: shard as u32, kind }
+    }
+}
+
 /// Free segments of one pool, ascending.
 struct Allocator {
     free: std::collections::BTreeSet<u32>,
     /// Segments below this were handed out or freed at least once.
     count: u32,
+}
+
+/// What room a pool has, in segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Free ones, those that wait for readers included.
+    pub free: u64,
+    /// Existing ones.
+    pub existing: u64,
+    /// How many more may be made.
+    pub growth: u64,
+    /// The most that may exist.
+    pub limit: u64,
 }
 
 /// How a pool is filled.
@@ -101,7 +148,7 @@ pub struct PoolUsage {
     pub open: u64,
     /// Closed or sealed.
     pub closed: u64,
-    /// Wholly dead, waiting for readers.
+    /// Free on media, waiting for readers.
     pub retiring: u64,
     /// Bytes of entries that count.
     pub live_bytes: u64,
@@ -147,6 +194,8 @@ impl Log {
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
+            waiting_for_readers: AtomicU64::new(0),
+            passes: Mutex::default(),
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
         }
@@ -203,6 +252,12 @@ impl Log {
         pool.segments[pool.segment_index(offset)].keyspace.load(Ordering::Relaxed)
     }
 
+    /// Node and number of the segment behind a reference.
+    pub fn segment_of(&self, reference: u64) -> (u32, u32) {
+        let at = address::unpack(reference);
+        (at.node, self.pools[at.node as usize].segment_index(at.offset) as u32)
+    }
+
     /// Pins the segment behind `reference`, so that it is not reused while the guard lives. Call under an epoch pin with a
     /// reference that was read from the index under the same pin.
     pub fn pin_segment(self: &Arc<Self>, reference: u64) -> SegmentPin {
@@ -211,6 +266,16 @@ impl Log {
         // SeqCst: the reclaimer draws its epoch stamp after it has seen no pins, and waits for our epoch pin; afterwards it looks again.
         self.pools[at.node as usize].segments[segment].pins.fetch_add(1, Ordering::SeqCst);
         SegmentPin { log: self.clone(), node: at.node, segment: segment as u32 }
+    }
+
+    /// What room the pool of `node` has. O(segments) only while some wait for readers.
+    pub fn room(&self, node: usize) -> Room {
+        let pool = &self.pools[node];
+        let existing = u64::from(pool.pool.segment_count());
+        let limit = u64::from(pool.pool.max_segments());
+        let waiting = self.waiting_for_readers.load(Ordering::Relaxed);
+        let retiring = if waiting == 0 { 0 } else { pool.count_in_state(SegmentState::Retiring) };
+        Room { free: pool.free_segments() + retiring, existing, growth: limit - existing, limit }
     }
 
     /// How full each pool is. Folds the writer slots first, so that the figures are exact when no writer is active.
@@ -250,7 +315,7 @@ impl NodePool {
             segment_shift: segment_bytes.trailing_zeros(),
             chunk_bytes,
             segments: zeroed_segments(max),
-            active: (0..shards).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
+            active: (0..=shards).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
             pool,
@@ -286,14 +351,23 @@ impl NodePool {
         self.alloc.lock().free.len() as u64
     }
 
+    fn count_in_state(&self, state: SegmentState) -> u64 {
+        self.segments[..self.pool.segment_count() as usize].iter().filter(|segment| segment.state() == state).count() as u64
+    }
+
     fn can_grow_by(&self) -> u64 {
         u64::from(self.pool.max_segments() - self.pool.segment_count())
     }
 
-    /// Free segments that deletes may use and puts may not, so that a full store can still be emptied.
-    fn reserve(&self) -> u64 {
+    /// Free segments that are not for everybody.
+    fn reserve(&self, kind: Filler) -> u64 {
         let max = u64::from(self.pool.max_segments());
-        (max / 64).clamp(1, 8).min(max / 4)
+        let reserve = (max / 64).clamp(3, 9).min(max / 4);
+        match kind {
+            Filler::Put => reserve,
+            Filler::Delete => reserve / 3,
+            Filler::Move => 0,
+        }
     }
 
     /// Counts a chunk's entries into its segment.
@@ -308,30 +382,62 @@ impl NodePool {
 
     /// A chunk of the shard's active segment that `parts` fits into; opens a new segment if need be.
     pub fn take_chunk(&self, log: &Log, shard: usize, parts: &Parts<'_>) -> Result<Chunk> {
-        let mut active = self.active[shard].lock();
+        let fits = |segment: &Segment| crate::entry::version_fits(segment.base_version.load(Ordering::Relaxed), parts.version);
+        self.take_chunk_for(&self.active[shard], log, Purpose::of(parts, shard), parts, fits)
+    }
+
+    /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)
+    pub fn take_cold_chunk(&self, log: &Log, parts: &Parts<'_>) -> Result<Chunk> {
+        let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move };
+        self.take_chunk_for(&self.active[log.shards()], log, purpose, parts, |_| true)
+    }
+
+    fn take_chunk_for(
+        &self,
+        active: &Mutex<Active>,
+        log: &Log,
+        purpose: Purpose,
+        parts: &Parts<'_>,
+        fits: impl Fn(&Segment) -> bool,
+    ) -> Result<Chunk> {
+        let mut active = active.lock();
         loop {
             if let Some(segment) = active.segment {
-                if let Some(chunk) = self.carve(segment, &mut active, parts) {
+                // A collector fills its chunk without a gap, and gives the rest back: it may be large.
+                let least = if purpose.kind == Filler::Move { self.segment_bytes() / 2 } else { self.chunk_bytes };
+                if fits(&self.segments[segment as usize])
+                    && let Some(chunk) = self.carve(segment, &mut active, parts, least)
+                {
                     return Ok(chunk);
                 }
                 self.segments[segment as usize].set_state(SegmentState::Closed);
                 active.segment = None;
             }
-            let segment = self.open_segments(log, 1, parts, shard as u32)?;
+            let segment = self.open_segments(log, 1, purpose)?;
             *active = Active { segment: Some(segment), tail: self.pool.segment_offset(segment), end: self.segment_end(segment) };
         }
     }
 
-    fn carve(&self, index: u32, active: &mut Active, parts: &Parts<'_>) -> Option<Chunk> {
+    /// Gives the rest of a moved entries' chunk back to its segment, if nobody took a chunk since.
+    pub fn return_cold_chunk(&self, log: &Log, chunk: &Chunk) {
+        let mut active = self.active[log.shards()].lock();
+        if active.segment == Some(chunk.segment) && active.tail == chunk.end {
+            active.tail = chunk.cursor.next_multiple_of(64).min(chunk.end);
+        }
+        drop(active);
+        self.give_back(chunk);
+    }
+
+    fn carve(&self, index: u32, active: &mut Active, parts: &Parts<'_>, least: u64) -> Option<Chunk> {
         let segment = &self.segments[index as usize];
         let base_version = segment.base_version.load(Ordering::Relaxed);
         let keyspace = segment.keyspace.load(Ordering::Relaxed);
         let size = parts.size(keyspace, base_version);
         let left = active.end - active.tail;
-        if left < size || !crate::entry::version_fits(base_version, parts.version) {
+        if left < size {
             return None;
         }
-        let bytes = size.next_multiple_of(64).max(self.chunk_bytes).min(left);
+        let bytes = size.next_multiple_of(64).max(least).min(left);
         let cursor = active.tail;
         active.tail += bytes;
         segment.open_chunks.fetch_add(1, Ordering::Relaxed);
@@ -348,7 +454,8 @@ impl NodePool {
 
     /// Makes a half-filled segment the active one of its shard, if the shard has none and there is room behind `tail`.
     pub fn resume_segment(&self, index: u32, shard: u32, tail: u64) -> bool {
-        let Some(active) = self.active.get(shard as usize) else { return false };
+        let stream = if shard == u32::from(COLD_SHARD) { self.active.len() - 1 } else { shard as usize };
+        let Some(active) = self.active.get(stream) else { return false };
         let mut active = active.lock();
         // Whole lines: no line is shared with what was there before the restart.
         let tail = tail.next_multiple_of(64);
@@ -368,8 +475,7 @@ impl NodePool {
     /// Opens a run of segments for one large entry.
     pub fn open_run(&self, log: &Log, size: u64, keyspace: u32, shard: u32) -> Result<Chunk> {
         let run_len = size.div_ceil(self.segment_bytes()) as u32;
-        let dummy = Parts { keyspace, version: log.clock.upper_bound(), ..Parts::EMPTY };
-        let index = self.open_segments(log, run_len, &dummy, shard)?;
+        let index = self.open_segments(log, run_len, Purpose { keyspace, shard, kind: Filler::Put })?;
         let segment = &self.segments[index as usize];
         segment.open_chunks.fetch_add(1, Ordering::Relaxed);
         Ok(Chunk {
@@ -392,9 +498,9 @@ impl NodePool {
     }
 
     /// Takes `run_len` adjacent free segments, zeroes what was used before (L1) and makes the descriptor active.
-    fn open_segments(&self, log: &Log, run_len: u32, parts: &Parts<'_>, shard: u32) -> Result<u32> {
-        let index = self.allocate(log, run_len, parts.op == crate::Op::Delete)?;
-        match self.activate(log, index, run_len, parts, shard) {
+    fn open_segments(&self, log: &Log, run_len: u32, purpose: Purpose) -> Result<u32> {
+        let index = self.allocate(log, run_len, purpose.kind)?;
+        match self.activate(log, index, run_len, purpose) {
             Ok(()) => Ok(index),
             Err(error) => {
                 let mut alloc = self.alloc.lock();
@@ -404,24 +510,28 @@ impl NodePool {
         }
     }
 
-    fn activate(&self, log: &Log, index: u32, run_len: u32, parts: &Parts<'_>, shard: u32) -> Result<()> {
+    fn activate(&self, log: &Log, index: u32, run_len: u32, purpose: Purpose) -> Result<()> {
+        let Purpose { keyspace, shard, kind } = purpose;
         for part in index..index + run_len {
-            let used = self.segments[part as usize].generation.load(Ordering::Relaxed) != 0;
+            let segment = &self.segments[part as usize];
+            let used = segment.generation.load(Ordering::Relaxed) != 0;
+            let zeroed = segment.zeroed.load(Ordering::Relaxed);
             // On files fresh ones too: the first write into an extent that was only reserved costs a commit of the file system's journal
             // with every sync (decision 20).
-            if used || (log.zero_ahead && self.pool.needs_sync()) {
+            if !zeroed && (used || (log.zero_ahead && self.pool.needs_sync())) {
                 self.pool.zero_segment(part, 1)?;
             }
             self.segments_reused.fetch_add(u64::from(used), Ordering::Relaxed);
         }
-        // Threads may hold blocks of versions drawn long ago: the base leaves room below.
-        let base_version = log.clock.upper_bound().saturating_sub(1 << 31);
+        // Threads may hold blocks of versions drawn long ago: the base leaves room below. Moved entries are older than any to come.
+        let room_below = if kind == Filler::Move { u64::from(u32::MAX) } else { 1 << 31 };
+        let base_version = log.clock.upper_bound().saturating_sub(room_below);
         let descriptor = Descriptor {
-            generation: random_generation()?,
+            generation: next_generation(self.segments[index as usize].generation.load(Ordering::Relaxed))?,
             base_version,
             owner_epoch: 0,
             sealed_bytes: 0,
-            keyspace: parts.keyspace,
+            keyspace,
             run_len,
             entries: 0,
             shard: shard as u16,
@@ -434,10 +544,10 @@ impl NodePool {
         }
         self.pool.commit_descriptor(index, &descriptor)?;
         let segment = &self.segments[index as usize];
-        segment.reset(descriptor.generation, base_version, parts.keyspace, shard, run_len);
+        segment.reset(descriptor.generation, base_version, keyspace, shard, run_len);
         for part in index + 1..index + run_len {
             // Interior segments: remembered as used, so that they are zeroed before they are opened again.
-            self.segments[part as usize].reset(descriptor.generation, base_version, parts.keyspace, shard, 0);
+            self.segments[part as usize].reset(descriptor.generation, base_version, keyspace, shard, 0);
             self.segments[part as usize].set_state(SegmentState::Sealed);
         }
         segment.set_state(SegmentState::Open);
@@ -446,10 +556,10 @@ impl NodePool {
     }
 
     /// Finds `run_len` adjacent free segments, growing the pool within its limit.
-    fn allocate(&self, log: &Log, run_len: u32, for_delete: bool) -> Result<u32> {
+    fn allocate(&self, log: &Log, run_len: u32, kind: Filler) -> Result<u32> {
         let mut alloc = self.alloc.lock();
+        let reserve = self.reserve(kind);
         loop {
-            let reserve = if for_delete { 0 } else { self.reserve() };
             let available = alloc.free.len() as u64 + self.can_grow_by();
             if available >= u64::from(run_len) + reserve
                 && let Some(first) = first_run(&alloc.free, run_len)
@@ -483,8 +593,12 @@ impl NodePool {
             match segment.state() {
                 SegmentState::Free => continue,
                 SegmentState::Open => usage.open += 1,
-                SegmentState::Closed | SegmentState::Sealed => usage.closed += 1,
-                SegmentState::Retiring => usage.retiring += 1,
+                SegmentState::Closed | SegmentState::Sealed | SegmentState::Collecting => usage.closed += 1,
+                SegmentState::Retiring => {
+                    usage.retiring += 1;
+                    usage.pins += u64::from(segment.pins.load(Ordering::Relaxed));
+                    continue;
+                }
             }
             if segment.run_len.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -508,8 +622,7 @@ impl Log {
         for pool in &self.pools {
             limit += u64::from(pool.pool.max_segments()) * pool.segment_bytes();
             // The caller may hold the allocator's lock: count states instead of asking it.
-            let free =
-                pool.segments[..pool.pool.segment_count() as usize].iter().filter(|s| s.state() == SegmentState::Free).count() as u64;
+            let free = pool.count_in_state(SegmentState::Free);
             used += (u64::from(pool.pool.segment_count()) - free) * pool.segment_bytes();
         }
         Error::Full { used, limit }
@@ -531,10 +644,12 @@ fn first_run(free: &std::collections::BTreeSet<u32>, len: u32) -> Option<u32> {
     None
 }
 
-/// A generation: random, so that it cannot be foreseen, and never zero, which means "never used".
-fn random_generation() -> Result<u64> {
+/// A generation: random, so that it cannot be foreseen, and never zero, which means "never used". Its low byte, all that a link remembers, counts
+/// up from the one `before`.
+fn next_generation(before: u64) -> Result<u64> {
     loop {
-        let generation = getrandom::u64().map_err(Error::Random)?;
+        let random = getrandom::u64().map_err(Error::Random)?;
+        let generation = if before == 0 { random } else { random & !0xff | before.wrapping_add(1) & 0xff };
         if generation != 0 {
             return Ok(generation);
         }

@@ -1,14 +1,8 @@
-//! Reuse of segments that hold nothing but garbage, and sealing of full ones.
+//! Sealing of full segments, and reuse of freed ones.
 //!
-//! No entry is moved here (the collectors build on this). A segment may be freed when
-//!
-//! 1. it is full, all its chunks are back, and live bytes are zero (superseded entries were counted by the writers that superseded them);
-//! 2. no tombstone in it is needed: the newest one is older than every entry of every other segment in use (decision 7);
-//! 3. everything up to a stable version is durable, so that what supersedes its entries cannot be lost, and that version is settled in
-//!    the pools (decision 10);
-//! 4. every reader that could hold a reference into it has left (an epoch has passed) and no value guard pins it.
-//!
-//! Only then does its descriptor become free. A crash in between finds it whole, and replay ignores superseded entries anyway.
+//! A full segment whose chunks are all back is sealed: its descriptor says how many entries and bytes it holds. A collector then empties it
+//! (the `pass` module) and frees its descriptor. It may be opened again when every reader that could hold a reference into it has left (an epoch has
+//! passed) and no value guard pins it; it is zeroed here, ahead of that, so that no writer waits for it.
 
 use crate::error::Result;
 use crate::log::{Log, NodePool};
@@ -26,23 +20,24 @@ impl Log {
         self.pressure.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether some dead segment waits for its readers.
+    /// Whether some freed segment waits for its readers.
     pub fn has_retiring(&self) -> bool {
-        self.pools
-            .iter()
-            .any(|pool| pool.segments[..pool.pool.segment_count() as usize].iter().any(|segment| segment.state() == SegmentState::Retiring))
+        self.waiting_for_readers.load(Ordering::Relaxed) > 0
     }
 
-    /// Seals full segments and frees dead ones; returns how many became free. Blocks for readers only if `wait`.
-    /// Call outside any epoch pin.
-    pub fn reclaim(&self, make_durable: MakeDurable<'_>, wait: bool) -> Result<usize> {
+    /// Seals full segments.
+    pub fn seal(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
         self.fold_slots(true);
-        self.seal_full(make_durable)?;
-        self.retire_dead(make_durable)?;
-        if wait && !epoch::is_pinned() {
+        self.seal_full(make_durable)
+    }
+
+    /// Gives freed segments whose readers have left to the writers; returns how many. Blocks for readers only if `wait`, and not inside an epoch pin.
+    pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
+        if wait && !epoch::is_pinned() && self.has_retiring() {
             epoch::synchronize();
         }
+        let _one_at_a_time = self.reclaim.lock();
         self.free_retired()
     }
 
@@ -93,32 +88,6 @@ impl Log {
         Ok(())
     }
 
-    fn retire_dead(&self, make_durable: MakeDurable<'_>) -> Result<()> {
-        let dead: Vec<_> = self
-            .select(|segment| {
-                segment.state() == SegmentState::Sealed && segment.run_len.load(Ordering::Relaxed) > 0 && segment.live_bytes() == 0
-            })
-            .into_iter()
-            .filter(|&(node, index)| self.tombstones_unneeded(node, index))
-            .collect();
-        if dead.is_empty() {
-            return Ok(());
-        }
-        let stable = self.clock.stable();
-        make_durable(stable)?;
-        for pool in &self.pools {
-            pool.pool.set_settled(stable)?;
-        }
-        for &(node, index) in &dead {
-            self.pools[node].segments[index as usize].set_state(SegmentState::Retiring);
-        }
-        let stamp = epoch::stamp();
-        for (node, index) in dead {
-            self.pools[node].segments[index as usize].retire_stamp.store(stamp, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
     fn free_retired(&self) -> Result<usize> {
         let ready = self.select(|segment| {
             segment.state() == SegmentState::Retiring
@@ -126,31 +95,18 @@ impl Log {
                 && segment.pins.load(Ordering::SeqCst) == 0
         });
         let count = ready.len();
+        if count > 0 {
+            // Whoever superseded an entry there has left, but its slot may still hold the count: it must not reach the segment's next life.
+            self.fold_slots(false);
+        }
         for (node, index) in ready {
             self.pools[node].free_run(index)?;
+            self.waiting_for_readers.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(count)
     }
 
-    /// Whether no entry older than the newest tombstone of this segment exists anywhere else.
-    fn tombstones_unneeded(&self, node: usize, index: u32) -> bool {
-        let this = &self.pools[node].segments[index as usize];
-        if this.tombstones.load(Ordering::Relaxed) == 0 {
-            return true;
-        }
-        let newest = this.newest_tombstone.load(Ordering::Relaxed);
-        self.pools.iter().enumerate().all(|(other_node, pool)| {
-            pool.segments[..pool.pool.segment_count() as usize].iter().enumerate().all(|(other, segment)| {
-                (other_node, other as u32) == (node, index)
-                    || segment.state() == SegmentState::Free
-                    || segment.run_len.load(Ordering::Relaxed) == 0
-                    // Later entries of an open segment are newer than any tombstone that exists.
-                    || segment.oldest_version.load(Ordering::Relaxed) > newest
-            })
-        })
-    }
-
-    fn select(&self, wanted: impl Fn(&crate::segment::Segment) -> bool) -> Vec<(usize, u32)> {
+    pub(crate) fn select(&self, wanted: impl Fn(&crate::segment::Segment) -> bool) -> Vec<(usize, u32)> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
             for (index, segment) in pool.segments[..pool.pool.segment_count() as usize].iter().enumerate() {
@@ -199,8 +155,9 @@ impl NodePool {
 
     fn free_run(&self, index: u32) -> Result<()> {
         let run_len = self.segments[index as usize].run_len.load(Ordering::Relaxed);
-        self.pool.commit_descriptor(index, &self.describe(index, OnMedia::Free))?;
+        self.pool.zero_segment(index, run_len)?;
         for part in index..index + run_len {
+            self.segments[part as usize].zeroed.store(true, Ordering::Relaxed);
             self.add_free(part);
         }
         Ok(())

@@ -166,6 +166,7 @@ impl Log {
                 }
                 found.push(SegmentToScan { node: node as u32, index, descriptor });
                 state.set_state(SegmentState::Sealed);
+                state.was_open.store(descriptor.state == OnMedia::Active, Ordering::Relaxed);
                 for part in index + 1..(index + run_len).min(count) {
                     pool.segments[part as usize].reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, 0, 0);
                     pool.segments[part as usize].set_state(SegmentState::Sealed);
@@ -218,10 +219,7 @@ impl Log {
 
     /// After recovery: the emptiest segment of each shard that was open goes on being filled behind its last byte; the other open
     /// ones are sealed as recovered, with what was found in them.
-    ///
-    /// What a process left unflushed or unsynced when it crashed is made durable here, since readers will take it for durable.
     pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
-        self.harden(scanned)?;
         let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
         open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));
         for (segment, totals) in open {
@@ -239,7 +237,9 @@ impl Log {
 }
 
 impl Log {
-    fn harden(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
+    /// What a process left unflushed or unsynced when it crashed is made durable here, since readers will take it for durable, and recovery marks
+    /// other entries dead because of it.
+    pub fn harden(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         for (segment, totals) in scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active) {
             let pool = &self.pools[segment.node as usize].pool;
             let start = pool.segment_offset(segment.index);
@@ -273,7 +273,7 @@ impl Log {
         for (node, pool) in self.pools.iter().enumerate() {
             for index in 0..pool.pool.segment_count() {
                 let state = &pool.segments[index as usize];
-                if state.state() == SegmentState::Free || state.run_len.load(Ordering::Relaxed) == 0 {
+                if matches!(state.state(), SegmentState::Free | SegmentState::Retiring) || state.run_len.load(Ordering::Relaxed) == 0 {
                     continue;
                 }
                 let descriptor = pool.pool.descriptor(index)?;

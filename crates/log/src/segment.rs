@@ -15,8 +15,10 @@ pub enum SegmentState {
     Closed = 2,
     /// Full and its descriptor says what it holds.
     Sealed = 3,
-    /// Wholly dead; waits for readers to leave.
+    /// Free on media; waits for readers to leave.
     Retiring = 4,
+    /// Full, and a collector is emptying it.
+    Collecting = 5,
 }
 
 impl SegmentState {
@@ -26,6 +28,7 @@ impl SegmentState {
             2 => SegmentState::Closed,
             3 => SegmentState::Sealed,
             4 => SegmentState::Retiring,
+            5 => SegmentState::Collecting,
             _ => SegmentState::Free,
         }
     }
@@ -43,6 +46,12 @@ pub(crate) struct Segment {
     state: AtomicU8,
     /// A crash left torn bytes in it: it is sealed as recovered, not as whole.
     pub torn: AtomicBool,
+    /// The counts of garbage are not exact.
+    pub hints: AtomicBool,
+    /// It was open when the store was opened: a crash may have torn holes into it.
+    pub was_open: AtomicBool,
+    /// Freed and zeroed since: may be opened as it is.
+    pub zeroed: AtomicBool,
     /// Chunks in writers' hands.
     pub open_chunks: AtomicU32,
     pub entries: AtomicU32,
@@ -69,6 +78,11 @@ impl Segment {
 
     pub fn set_state(&self, state: SegmentState) {
         self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Changes the state if it is `from`; whether it was.
+    pub fn change_state(&self, from: SegmentState, to: SegmentState) -> bool {
+        self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Takes over what a chunk counted.
@@ -100,6 +114,9 @@ impl Segment {
         }
         self.oldest_version.store(u64::MAX, Ordering::Relaxed);
         self.torn.store(false, Ordering::Relaxed);
+        self.zeroed.store(false, Ordering::Relaxed);
+        self.was_open.store(false, Ordering::Relaxed);
+        self.hints.store(false, Ordering::Relaxed);
     }
 
     /// Bytes of entries that are neither dead nor tombstones. Exact once all chunks are back and all slots are folded.

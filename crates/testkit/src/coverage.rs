@@ -34,6 +34,14 @@ pub enum Item {
     Sweep,
     /// A keyspace was created or dropped.
     CatalogueChange,
+    /// A collector moved entries.
+    Moved,
+    /// A collector moved an entry that only a snapshot showed.
+    MovedForSnapshot,
+    /// Recovery completed a collector's pass.
+    PassCompleted,
+    /// Recovery mended a broken chain.
+    ChainMended,
     /// Recovery dropped a batch that was not whole.
     BatchDropped,
     /// Recovery met torn bytes.
@@ -45,7 +53,7 @@ pub enum Item {
 }
 
 /// All items.
-pub const ALL: [Item; 17] = [
+pub const ALL: [Item; 21] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -59,6 +67,10 @@ pub const ALL: [Item; 17] = [
     Item::Run,
     Item::Sweep,
     Item::CatalogueChange,
+    Item::Moved,
+    Item::MovedForSnapshot,
+    Item::PassCompleted,
+    Item::ChainMended,
     Item::BatchDropped,
     Item::Torn,
     Item::RecoveryCrash,

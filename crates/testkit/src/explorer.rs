@@ -185,6 +185,12 @@ impl Explorer<'_> {
         }
         let shards = self.subject.config.shards;
         let store = self.open(images, shards, 1, None)?;
+        if store.recovery().passes_completed > 0 {
+            self.outcome.coverage.hit(Item::PassCompleted);
+        }
+        if store.recovery().chains_mended > 0 {
+            self.outcome.coverage.hit(Item::ChainMended);
+        }
         if store.recovery().batches_dropped > 0 {
             self.outcome.coverage.hit(Item::BatchDropped);
         }

@@ -106,3 +106,39 @@ pub fn batches(config: &Config) -> Subject {
     life.reclaim();
     life.finish(0)
 }
+
+/// Segments that are half garbage are collected again and again, in stores whose writes are awaited and not, while a snapshot shows old entries; keys are deleted
+/// and put again beside it.
+pub fn collections(config: &Config) -> Subject {
+    let mut life = Life::begin(config);
+    let (one, two) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash));
+    let key = |i: usize| format!("key {i}").into_bytes();
+    for i in 0..24 {
+        let value = life.value(60 + i * 5);
+        life.write(if i % 2 == 0 { one } else { two }, &key(i), Some(value), Level::Sync, false);
+    }
+    let snapshot = life.snapshot();
+    for round in 0..6 {
+        let level = if round % 3 == 1 { Level::Process } else { Level::Sync };
+        for i in (0..24).filter(|i| (i + round) % 3 != 0) {
+            let keyspace = if i % 2 == 0 { one } else { two };
+            if (i + round) % 5 == 0 {
+                life.write(keyspace, &key(i), None, level, false);
+            }
+            if (i + round) % 7 != 0 {
+                let value = life.value(40 + (i * 37 + round * 11) % 150);
+                life.write(keyspace, &key(i), Some(value), level, false);
+            }
+        }
+        life.reclaim();
+        life.show_snapshot(&snapshot);
+    }
+    drop(snapshot);
+    life.reclaim();
+    for i in 0..24 {
+        life.write(if i % 2 == 0 { one } else { two }, &key(i), None, Level::Sync, false);
+    }
+    life.reclaim();
+    life.reclaim();
+    life.finish(0)
+}

@@ -46,6 +46,9 @@ pub enum Level {
 /// Keyspace, key and new value (`None` deletes) of a batch's member.
 pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
+/// Values by keyspace and key, and whether they are expired.
+pub type Shown = BTreeMap<(usize, Vec<u8>), (Vec<u8>, bool)>;
+
 /// A store being worked on.
 pub struct Life {
     /// Its configuration.
@@ -63,7 +66,7 @@ pub struct Life {
     /// Steps until the store was born.
     pub born: usize,
     handles: Vec<Option<KeyspaceHandle>>,
-    now: BTreeMap<(usize, Vec<u8>), (Vec<u8>, bool)>,
+    now: Shown,
     rng: ShadowRng,
 }
 
@@ -282,17 +285,37 @@ impl Life {
         });
     }
 
+    /// Takes a snapshot. It shows the keys that are there now, whatever is collected; see [`Life::show_snapshot`].
+    pub fn snapshot(&mut self) -> (hither_engine::Snapshot, Shown) {
+        (self.store.snapshot(), self.now.clone())
+    }
+
+    /// Compares a snapshot with what was there when it was taken; counts whether a collector has moved entries for it.
+    pub fn show_snapshot(&mut self, (snapshot, shown): &(hither_engine::Snapshot, Shown)) {
+        for ((keyspace, key), (value, expired)) in shown {
+            let found = snapshot.get_with(&self.handle(*keyspace), key, <[u8]>::to_vec).expect("a snapshot can be read");
+            assert_eq!(found.as_ref(), Some(value).filter(|_| !expired), "a snapshot of {key:?}");
+        }
+        if self.store.stats().collections.moved_for_snapshots > 0 {
+            self.coverage.hit(Item::MovedForSnapshot);
+        }
+    }
+
     /// Syncs the store.
     pub fn sync(&mut self) {
         self.note(|life| (life.store.sync().expect("nothing makes a sync fail"), Deed::Sync));
     }
 
-    /// Frees dead segments.
+    /// Collects garbage.
     pub fn reclaim(&mut self) {
+        let before = self.store.stats().collections.moved_entries;
         self.note(|life| {
             life.store.reclaim().expect("reclaiming does not fail");
             ((), Deed::Other)
         });
+        if self.store.stats().collections.moved_entries > before {
+            self.coverage.hit(Item::Moved);
+        }
     }
 
     /// Deletes what has expired: key by key, in no promised order.

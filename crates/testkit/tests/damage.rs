@@ -300,7 +300,9 @@ fn any_damage_ends_in_an_error_or_a_plausible_store() {
             prop_assert!(found.len() <= sample.pairs.len() + 200);
             // The indexes and the accounting agree with what was read, and writing goes on.
             let report = store.check().unwrap();
-            let beyond: Vec<_> = report.problems.iter().filter(|problem| !problem.starts_with("damaged segment")).collect();
+            // (A tombstone that was damaged in an open segment leaves what it deleted without a chain.)
+            let expected = |problem: &str| problem.starts_with("damaged segment") || problem.contains("is on no chain");
+            let beyond: Vec<_> = report.problems.iter().filter(|problem| !expected(problem)).collect();
             prop_assert!(beyond.is_empty(), "{beyond:?}");
             if let Some(ks) = store.open_keyspace("hash") {
                 prop_assert_eq!(ks.info().kind, Kind::Hash);

@@ -214,14 +214,17 @@ impl Commit<'_> {
             let member = &self.members[index];
             let operation = member.operation(self.batch);
             let value = self.batch.value(operation);
+            let name = (self.batch.keyspace(operation).info.id, operation.hash);
+            let deleted = self.core.committer.recent_deletes.get(name);
+            let parent = deleted.unwrap_or(member.candidate).0;
             let parts = Parts {
                 op: op_of(value, member.candidate),
                 key: self.batch.key(operation),
                 value: value.unwrap_or(&[]),
                 version: first + index as u64,
-                parent: member.candidate.0,
-                parent_generation: writer.generation_tag(member.candidate.0),
-                keyspace: self.batch.keyspace(operation).info.id,
+                parent,
+                parent_generation: writer.generation_tag(parent),
+                keyspace: name.0,
                 expiry_ms: if operation.delete || operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
                 batch: (size > 1).then_some(BatchTag { size, index: index as u32 }),
             };
@@ -233,6 +236,11 @@ impl Commit<'_> {
                 }
             };
             self.members[index].reference = Ref(reference);
+            if operation.delete && (flush == Flush::Later || self.core.needs_sync) {
+                self.core.committer.recent_deletes.note(name, Ref(reference), first + index as u64);
+            } else if deleted.is_some() {
+                self.core.committer.recent_deletes.remove(name);
+            }
             let (at, bytes) = self.extent(reference);
             if at != end && level == Durability::Sync {
                 writer.flush_range(start, end - start);

@@ -1,0 +1,156 @@
+//! The chain collector (NStore, section III-E): bury the ancestors of the victim's entries, then move what the index still names.
+//!
+//! Entries are moved in groups: one set of latches, one stretch of copies, one fence.
+
+use super::{Collector, Emptied};
+use crate::error::Result;
+use crate::keyspace::{Keyspace, with_index};
+use crate::store::Core;
+use hither_index::{Index, Key, Ref};
+use hither_log::{EntryView, Op, Pass, Relocator};
+use hither_sync::epoch;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries moved under one set of latches.
+const GROUP: usize = 32;
+/// Bytes after which a group ends early: writers of its keys wait for the copies.
+const GROUP_BYTES: u64 = 64 << 10;
+
+/// See the module's head.
+pub(crate) struct ChainCollector;
+
+/// An entry of the victim that may still be needed.
+struct Item<'a> {
+    reference: Ref,
+    version: u64,
+    entry: EntryView<'a>,
+    key: Key<'a>,
+    keyspace: &'a Keyspace,
+}
+
+impl Collector for ChainCollector {
+    fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
+        emptied.buried = pass.bury().map_err(|error| core.explain(error))?;
+        if pass.is_wholly_dead() {
+            return Ok(());
+        }
+        // After the victim was sealed: whatever has entries in it is here, or was dropped.
+        let keyspaces: HashMap<u32, Arc<Keyspace>> =
+            core.keyspaces.read().values().map(|keyspace| (keyspace.info.id, keyspace.clone())).collect();
+        let mut mover = Mover { core, relocator: core.log.relocator(pass.node()), group: Vec::with_capacity(GROUP), bytes: 0 };
+        let mut outcome = Ok(());
+        core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
+            // A dead entry may still be shown by a snapshot: buried since, or born dead.
+            if outcome.is_err() || entry.op() == Op::Delete || (entry.is_dead() && !core.snapshots.any()) {
+                return;
+            }
+            let Some(keyspace) = keyspaces.get(&keyspace) else { return };
+            let item = Item { reference: Ref(reference), version, entry: *entry, key: core.hasher.key(entry.key), keyspace };
+            if mover.add(item) {
+                outcome = mover.move_group(emptied);
+            }
+        });
+        outcome?;
+        mover.move_group(emptied)
+    }
+}
+
+struct Mover<'a, 'b> {
+    core: &'a Core,
+    relocator: Relocator<'a>,
+    group: Vec<Item<'b>>,
+    bytes: u64,
+}
+
+impl<'b> Mover<'_, 'b> {
+    /// Adds an entry; true if the group is complete.
+    fn add(&mut self, item: Item<'b>) -> bool {
+        self.core.latches.prefetch(self.core.latches.stripe_of(item.key.hash));
+        item.keyspace.prefetch_for_write(item.key.bytes);
+        self.bytes += item.entry.size;
+        self.group.push(item);
+        self.group.len() == GROUP || self.bytes >= GROUP_BYTES
+    }
+
+    /// Moves those entries of the group that are current, or shown by a snapshot.
+    fn move_group(&mut self, emptied: &mut Emptied) -> Result<()> {
+        self.bytes = 0;
+        let core = self.core;
+        let mut group = std::mem::take(&mut self.group);
+        // What is not current never becomes so again.
+        {
+            let _pin = epoch::pin();
+            let snapshots = core.snapshots.any();
+            group.retain(|item| item.is_current(core) || snapshots);
+        }
+        if !group.is_empty() {
+            self.move_latched(&group, emptied)?;
+            group.clear();
+        }
+        self.group = group;
+        Ok(())
+    }
+
+    fn move_latched(&mut self, group: &[Item<'_>], emptied: &mut Emptied) -> Result<()> {
+        let core = self.core;
+        let mut stripes: Vec<usize> = group.iter().map(|item| core.latches.stripe_of(item.key.hash)).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        let _section = epoch::pin_writer();
+        core.committer.ensure_writable()?;
+        let _latches = core.latches.lock_set(&stripes);
+        let mut copies: Vec<(usize, Ref)> = Vec::with_capacity(group.len());
+        let mut outcome = Ok(());
+        for (number, item) in group.iter().enumerate() {
+            let current = item.is_current(core);
+            let retained = if current { None } else { core.snapshots.retained(item.keyspace, item.key.bytes, item.reference) };
+            if !current && retained.is_none() {
+                continue;
+            }
+            match self.relocator.append(&item.entry, item.version, item.keyspace.info.id, !current) {
+                Ok(copy) => {
+                    emptied.bytes += item.entry.size;
+                    match retained {
+                        // A snapshot does not outlive the process: nothing to wait for.
+                        Some(retained) => {
+                            retained.reference.store(copy, Ordering::Release);
+                            emptied.for_snapshots += 1;
+                        }
+                        None => copies.push((number, Ref(copy))),
+                    }
+                }
+                Err(error) => {
+                    outcome = Err(core.explain(error));
+                    break;
+                }
+            }
+        }
+        self.relocator.persist();
+        let mut writer = core.log.writer();
+        for (number, copy) in copies {
+            let item = &group[number];
+            item.install(core, copy);
+            writer.mark_dead(item.reference.0);
+            emptied.moved.push(item.reference.0);
+        }
+        outcome
+    }
+}
+
+impl Item<'_> {
+    /// Whether the index names this very entry. Call under a pin.
+    fn is_current(&self, core: &Core) -> bool {
+        // Not `locate`: only `get` is exact beside other writers.
+        with_index!(self.keyspace, index => index.get(self.key, &core.resolver())) == self.reference
+    }
+
+    /// Puts the copy in the entry's place. The key's latch is held and the entry was current under it.
+    fn install(&self, core: &Core, copy: Ref) {
+        let installed = with_index!(self.keyspace, index => {
+            index.install(index.any_token(), self.key, self.reference, copy, &core.resolver())
+        });
+        installed.expect("the latch is held since the entry was seen to be current");
+    }
+}

@@ -1,0 +1,229 @@
+//! Collection of garbage: emptying segments so that they can be used again (N10, decisions 6 to 8, 10 and 13).
+//!
+//! The protocol and why it is safe is in `docs/adr/0011`; the log's half of it in `hither_log::pass`. This module decides when and which segments are collected,
+//! and runs the collectors' threads; a [`Collector`] knows how one segment is emptied.
+//!
+//! # When
+//!
+//! In the background once less than a quarter of the existing segments is free: then segments with at least `gc_threshold` garbage are collected, best first, on
+//! each node by that node's threads. If the store cannot grow and little is free, any segment that brings more than it costs. A write that finds no space collects
+//! by itself.
+//!
+//! # Thread safety
+//!
+//! Any number of passes run at the same time, over different segments, beside writers, readers, snapshots and checkpoints. Writers wait only for the
+//! latches of the entries being moved, some at a time, for microseconds.
+//!
+//! # Crash
+//!
+//! At any step: recovery completes or undoes the pass (`recovery`).
+
+mod chain;
+
+use crate::error::{Error, Result};
+use crate::stats::CollectionStats;
+use crate::store::Core;
+use hither_log::{Candidate, Pass};
+use hither_sync::epoch;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use chain::ChainCollector;
+
+/// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
+const LEAST_GAIN: f64 = 0.05;
+/// Passes that share one settling.
+const PASSES_PER_ROUND: usize = 4;
+
+/// How one segment is emptied.
+pub(crate) trait Collector: Send + Sync {
+    /// Moves everything in the victim of `pass` that is still needed, and sees to it that nothing older can come back. Returns what it did.
+    ///
+    /// # Errors
+    /// If there is no space to move to, or the store has become read-only. What was moved is in `emptied.moved`.
+    fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()>;
+}
+
+/// What a pass did.
+#[derive(Debug, Default)]
+pub(crate) struct Emptied {
+    /// Old references of current entries that were moved.
+    pub moved: Vec<u64>,
+    /// Entries moved that only a snapshot showed.
+    pub for_snapshots: u64,
+    /// Bytes of the copies.
+    pub bytes: u64,
+    /// Ancestors that were marked dead.
+    pub buried: u64,
+}
+
+/// What collectors have done since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Collections {
+    pub segments: AtomicU64,
+    pub moved_entries: AtomicU64,
+    pub moved_for_snapshots: AtomicU64,
+    pub moved_bytes: AtomicU64,
+    pub buried: AtomicU64,
+    /// Times that a write found no space and collected by itself.
+    pub stalls: AtomicU64,
+    /// Time of the passes, in nanoseconds.
+    pub nanos: AtomicU64,
+    /// Freed segments that writers got back.
+    pub reused: AtomicU64,
+    /// Held by the writer that makes space.
+    emergency: Mutex<()>,
+    /// One thread at a time searches for victims, so that two do not settle for the same ones.
+    round: Mutex<()>,
+}
+
+impl Collections {
+    pub fn stats(&self) -> CollectionStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CollectionStats {
+            segments: read(&self.segments),
+            moved_entries: read(&self.moved_entries),
+            moved_for_snapshots: read(&self.moved_for_snapshots),
+            moved_bytes: read(&self.moved_bytes),
+            buried: read(&self.buried),
+            stalls: read(&self.stalls),
+            elapsed_ms: read(&self.nanos) / 1_000_000,
+        }
+    }
+}
+
+/// How urgently space is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// There is enough.
+    None,
+    /// Segments that are worth it.
+    Some,
+    /// Whatever brings space.
+    Any,
+}
+
+impl Core {
+    /// How urgently `node` needs space.
+    pub fn need_of_space(&self, node: usize) -> Need {
+        let room = self.log.room(node);
+        if room.free + room.growth <= (room.limit / 16).max(3) {
+            Need::Any
+        } else if room.free * 4 < room.existing {
+            Need::Some
+        } else {
+            Need::None
+        }
+    }
+
+    /// Collects some of the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
+    pub fn collect(&self, node: Option<usize>, need: Need) -> Result<usize> {
+        self.committer.ensure_writable()?;
+        let least = if need == Need::Any { LEAST_GAIN } else { self.gc_threshold };
+        let worth = |candidate: &Candidate| {
+            node.is_none_or(|node| candidate.node as usize == node) && candidate.gain > 0 && candidate.garbage() >= least
+        };
+        let make_durable = self.make_durable();
+        let passes: Vec<Pass<'_>> = {
+            let _one_at_a_time = self.collections.round.lock();
+            let victims: Vec<_> = self.log.candidates().into_iter().filter(worth).collect();
+            if victims.is_empty() {
+                return Ok(0);
+            }
+            let settled = self.log.settle(&make_durable).map_err(|error| self.explain(error))?;
+            let mut passes = Vec::new();
+            for victim in &victims {
+                passes.extend(self.log.begin_pass(victim, settled, u64::MAX).map_err(|error| self.explain(error))?);
+                if passes.len() == if need == Need::Any { 1 } else { PASSES_PER_ROUND } {
+                    break;
+                }
+            }
+            passes
+        };
+        let mut freed = 0;
+        for pass in passes {
+            match self.run_pass(pass) {
+                Ok(()) => freed += 1,
+                // No room to move to: what was freed may be had once readers have left.
+                Err(Error::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            // Early: the next pass may need the space.
+            self.reuse_freed(need == Need::Any)?;
+        }
+        Ok(freed)
+    }
+
+    fn run_pass(&self, pass: Pass<'_>) -> Result<()> {
+        debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
+        let started = std::time::Instant::now();
+        let mut emptied = Emptied::default();
+        let outcome = self.collector.empty(self, &pass, &mut emptied);
+        let done = &self.collections;
+        done.moved_entries.fetch_add(emptied.moved.len() as u64 + emptied.for_snapshots, Ordering::Relaxed);
+        done.moved_for_snapshots.fetch_add(emptied.for_snapshots, Ordering::Relaxed);
+        done.moved_bytes.fetch_add(emptied.bytes, Ordering::Relaxed);
+        done.buried.fetch_add(emptied.buried, Ordering::Relaxed);
+        let make_durable = self.make_durable();
+        let ended = match &outcome {
+            Ok(()) => pass.free(&make_durable),
+            Err(_) => pass.give_up(&emptied.moved, &make_durable),
+        };
+        done.nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        outcome?;
+        ended.map_err(|error| self.explain(error))?;
+        done.segments.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Runs `f` while no pass is in progress.
+    pub fn without_passes<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _no_new_ones = self.collections.round.lock();
+        while self.log.passes_in_progress() > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        f()
+    }
+
+    /// Seals full segments, collects victims and gives freed segments to the writers; returns how many of those there were.
+    /// With `wait`, waits for readers, and takes victims whatever they bring.
+    pub fn reclaim(&self, wait: bool) -> Result<usize> {
+        self.committer.ensure_writable()?;
+        self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;
+        if wait {
+            self.collect(None, Need::Some)?;
+        }
+        self.reuse_freed(wait)
+    }
+
+    /// For a write that found no space: makes some, or waits for somebody who does. False if there is nothing to be gained. One writer at a time:
+    /// each pass needs room to move to.
+    pub fn make_space(&self) -> Result<bool> {
+        let done = &self.collections;
+        done.stalls.fetch_add(1, Ordering::Relaxed);
+        let before = done.reused.load(Ordering::Acquire);
+        let _one_writer = done.emergency.lock();
+        if done.reused.load(Ordering::Acquire) != before {
+            return Ok(true);
+        }
+        for need in [Need::Some, Need::Any] {
+            if self.reclaim_for(need)? > 0 || done.reused.load(Ordering::Acquire) != before {
+                return Ok(true);
+            }
+        }
+        // Somebody else may have the last victims.
+        Ok(self.log.passes_in_progress() > 0 || self.log.has_retiring())
+    }
+
+    fn reclaim_for(&self, need: Need) -> Result<usize> {
+        self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;
+        self.collect(None, need)?;
+        self.reuse_freed(true)
+    }
+
+    fn reuse_freed(&self, wait: bool) -> Result<usize> {
+        let count = self.log.reuse_freed(wait).map_err(|error| self.explain(error))?;
+        self.collections.reused.fetch_add(count as u64, Ordering::Release);
+        Ok(count)
+    }
+}

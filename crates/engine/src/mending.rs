@@ -1,0 +1,74 @@
+//! The part of recovery that restores what collectors rely on (`docs/adr/0011`, "Recovery"): every entry that is neither dead nor current is reached by
+//! links from a newer one. It comes after the indexes are built, while they still hold tombstones, and before anything is written.
+//!
+//! Everything here can be repeated: a crash in the middle leaves the flags and the broken links that ask for it.
+
+use crate::error::Result;
+use crate::keyspace::with_index;
+use crate::recovery::Recovery;
+use crate::resolver::LogResolver;
+use hither_index::{Index, Ref};
+use hither_log::pass::COLLECTING;
+use hither_log::replay::SegmentToScan;
+use hither_log::{EntryView, Op};
+use hither_pmem::SegmentState;
+use hither_sync::epoch;
+
+impl Recovery<'_> {
+    /// Completes the passes that a crash interrupted; returns how many there were.
+    pub(super) fn complete_passes(&self, segments: &[SegmentToScan]) -> Result<u64> {
+        let _pin = epoch::pin();
+        let mut completed = 0;
+        for segment in segments.iter().filter(|segment| segment.descriptor.flags & COLLECTING != 0) {
+            self.log.complete_pass(segment, |reference, entry, keyspace| self.is_current(Ref(reference), entry, keyspace))?;
+            completed += 1;
+        }
+        Ok(completed)
+    }
+
+    /// Whether the index names this very entry. What lies in keyspaces that were dropped is not.
+    fn is_current(&self, reference: Ref, entry: &EntryView<'_>, keyspace: u32) -> bool {
+        let Some(&at) = self.by_id.get(&keyspace) else { return false };
+        let resolver = LogResolver { log: self.log, hasher: self.hasher };
+        with_index!(self.keyspaces[at], index => index.get(self.hasher.key(entry.key), &resolver)) == reference
+    }
+
+    /// Marks dead every entry that is not current of the keys whose chains are broken; returns the number of marks. Reads the whole log, if
+    /// there are such keys: only a power loss among writes that were installed before they were durable leaves any.
+    pub(super) fn mend_chains(&self, segments: &[SegmentToScan]) -> Result<u64> {
+        let _pin = epoch::pin();
+        self.find_children_of_dropped(segments);
+        let broken = std::mem::take(&mut *self.broken.lock());
+        if broken.is_empty() {
+            return Ok(0);
+        }
+        let mut marked = 0;
+        for segment in segments {
+            self.log.visit_segment(segment.node as usize, segment.index, |reference, _, keyspace, entry| {
+                let doubtful = !entry.is_dead() && entry.op() != Op::Delete && broken.contains(&(keyspace, self.hasher.hash(entry.key)));
+                if doubtful && !self.is_current(Ref(reference), entry, keyspace) {
+                    self.log.mark_dead_on_media(reference);
+                    marked += 1;
+                }
+            });
+        }
+        self.log.barrier()?;
+        Ok(marked)
+    }
+
+    /// A member of a batch that was dropped may have a child, if the child was not waited for either: the walk from there would end at the member.
+    fn find_children_of_dropped(&self, segments: &[SegmentToScan]) {
+        let dropped = std::mem::take(&mut *self.dropped.lock());
+        if dropped.is_empty() {
+            return;
+        }
+        let mut broken = self.broken.lock();
+        for segment in segments.iter().filter(|segment| segment.descriptor.state == SegmentState::Active) {
+            self.log.visit_segment(segment.node as usize, segment.index, |_, _, keyspace, entry| {
+                if dropped.contains(&entry.parent()) {
+                    broken.insert((keyspace, self.hasher.hash(entry.key)));
+                }
+            });
+        }
+    }
+}

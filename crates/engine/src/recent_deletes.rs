@@ -1,0 +1,81 @@
+//! Deletes that are not durable yet, by key: a put that follows one links to its tombstone.
+//!
+//! Where writes are installed before they are durable, a power loss may take the tombstone and keep the put. Without the link nothing would show that, and what the
+//! tombstone deleted would lie on media on no chain (`docs/adr/0011`, "Broken chains"): the next delete of the key would not bury it.
+//!
+//! Keys are told apart by hash; two that share one at worst get a link that does not hold. All methods are called under the key's latch, but for
+//! [`RecentDeletes::forget`]. On media whose fence makes a delete durable before it is installed, nothing is ever noted, and asking costs one load.
+
+use hither_index::Ref;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Keyspace and hash.
+type Name = (u32, u64);
+
+/// See the module's head.
+#[derive(Default)]
+pub(crate) struct RecentDeletes {
+    any: AtomicBool,
+    tombstones: Mutex<HashMap<Name, (Ref, u64)>>,
+}
+
+impl RecentDeletes {
+    /// Remembers the tombstone of a delete.
+    #[cold]
+    pub fn note(&self, name: Name, tombstone: Ref, version: u64) {
+        self.tombstones.lock().insert(name, (tombstone, version));
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// The tombstone of the key, if its last write was a delete that may not be durable.
+    #[inline(always)]
+    pub fn get(&self, name: Name) -> Option<Ref> {
+        // Acquire suffices: the key's latch orders this behind the delete.
+        if self.any.load(Ordering::Acquire) { self.search(name) } else { None }
+    }
+
+    #[cold]
+    fn search(&self, name: Name) -> Option<Ref> {
+        self.tombstones.lock().get(&name).map(|(tombstone, _)| *tombstone)
+    }
+
+    /// The key was written again.
+    #[cold]
+    pub fn remove(&self, name: Name) {
+        self.tombstones.lock().remove(&name);
+    }
+
+    /// Everything up to this version is durable.
+    pub fn forget(&self, durable: u64) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut tombstones = self.tombstones.lock();
+        tombstones.retain(|_, (_, version)| *version > durable);
+        if tombstones.is_empty() {
+            self.any.store(false, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembers_until_written_again_or_durable() {
+        let recent = RecentDeletes::default();
+        assert_eq!(recent.get((1, 7)), None);
+        recent.note((1, 7), Ref(70), 5);
+        recent.note((2, 7), Ref(71), 6);
+        recent.note((1, 8), Ref(72), 9);
+        assert_eq!((recent.get((1, 7)), recent.get((2, 7)), recent.get((3, 7))), (Some(Ref(70)), Some(Ref(71)), None));
+        recent.remove((2, 7));
+        recent.forget(5);
+        assert_eq!((recent.get((1, 7)), recent.get((2, 7)), recent.get((1, 8))), (None, None, Some(Ref(72))));
+        recent.forget(9);
+        assert!(!recent.any.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,189 @@
+//! The collector: endless overwrites stay within the size, nothing is lost, nothing comes back, snapshots keep what they show.
+
+use hither_engine::{Condition, Durability, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
+use hither_topology::Topology;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SEGMENT: u64 = 64 << 10;
+
+fn options(dir: Option<&Path>, capacity: u64) -> Options {
+    Options {
+        paths: dir.map(|dir| (None, dir.to_owned())).into_iter().collect(),
+        in_memory: dir.is_none(),
+        capacity,
+        max_capacity: capacity,
+        segment_bytes: SEGMENT,
+        shards: 2,
+        topology: Some(Arc::new(Topology::single())),
+        durability: Durability::Process,
+        ..Options::default()
+    }
+}
+
+fn try_put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: &[u8]) -> Result<bool, Error> {
+    store.write_wait(keyspace, &key.to_be_bytes(), Some(value))
+}
+
+fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: &[u8]) {
+    try_put(store, keyspace, key, value).unwrap();
+}
+
+/// Whether the key was there.
+fn delete(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> bool {
+    store.write_wait(keyspace, &key.to_be_bytes(), None).unwrap()
+}
+
+fn value_of(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> Option<Vec<u8>> {
+    store.get_with(keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap()
+}
+
+/// A store at 70 % takes fifty times its size in overwrites, from several threads, beside readers who must always find every key.
+#[test]
+fn endless_overwrites_stay_within_the_size() {
+    for kind in [Kind::Hash, Kind::Ordered] {
+        let store = Store::open(options(None, 4 << 20)).unwrap();
+        let keyspace = store.create_keyspace("k", kind).unwrap();
+        let keys = (4 << 20) * 7 / 10 / 72;
+        (0..keys).for_each(|key| put(&store, &keyspace, key, &[1; 40]));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2u64)
+                .map(|thread| {
+                    let (store, keyspace) = (&store, &keyspace);
+                    scope.spawn(move || {
+                        let mut random = thread + 1;
+                        for round in 0..300_000u64 {
+                            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                            let key = (random >> 33) % keys / 2 * 2 + thread;
+                            if key < keys {
+                                put(store, keyspace, key, &[round as u8; 40]);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let (store, keyspace, stop) = (&store, &keyspace, &stop);
+            scope.spawn(move || {
+                for key in (0..keys).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    let value = value_of(store, keyspace, key).expect("a key that is only overwritten is always there");
+                    assert!(value.len() == 40 && value.iter().all(|byte| *byte == value[0]), "a value is whole: {value:?}");
+                }
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(keyspace.len() as u64, keys);
+        let stats = store.stats();
+        assert!(stats.pools[0].usage.reused > 100, "segments were used again: {:?}", stats.pools[0].usage);
+        assert!(stats.collections.segments > 100 && stats.collections.moved_entries > 0, "{:?}", stats.collections);
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
+/// Keys that are deleted stay deleted, whatever is collected and however often the store is killed (dropped without a clean close is not possible here, so
+/// the files are copied while it runs).
+#[test]
+fn what_was_deleted_stays_deleted_across_collections_and_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    let mut random = 7u64;
+    for life in 0..6u64 {
+        let store = Store::open(options(Some(dir.path()), 2 << 20)).unwrap();
+        let keyspace = store.open_keyspace("k").unwrap_or_else(|| store.create_keyspace("k", Kind::Ordered).unwrap());
+        for key in 0..2_000 {
+            assert_eq!(value_of(&store, &keyspace, key), model.get(&key).cloned(), "key {key} in life {life}");
+        }
+        for round in 0..30_000u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let key = (random >> 33) % 2_000;
+            if random >> 20 & 3 == 0 {
+                delete(&store, &keyspace, key);
+                model.remove(&key);
+            } else {
+                let value = vec![(round + life) as u8; 8 + (random >> 40) as usize % 90];
+                put(&store, &keyspace, key, &value);
+                model.insert(key, value);
+            }
+        }
+        assert!(store.stats().collections.segments > 0, "{:?}", store.stats().collections);
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
+/// A snapshot shows what it showed while everything around it is overwritten and collected many times.
+#[test]
+fn a_snapshot_survives_collections() {
+    let store = Store::open(options(None, 4 << 20)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    (0..4_000).for_each(|key| put(&store, &keyspace, key, &key.to_be_bytes()));
+    let snapshot = store.snapshot();
+    for round in 0..60u64 {
+        (0..4_000).for_each(|key| put(&store, &keyspace, key, &(round << 32 | key).to_be_bytes()));
+        (0..4_000).step_by(7).for_each(|key| assert!(delete(&store, &keyspace, key)));
+        for key in (0..4_000u64).step_by(if round == 59 { 1 } else { 61 }) {
+            let shown = snapshot.get_with(&keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap();
+            assert_eq!(shown.as_deref(), Some(&key.to_be_bytes()[..]), "key {key} in round {round}");
+        }
+    }
+    assert!(store.stats().collections.segments > 50, "{:?}", store.stats().collections);
+    drop(snapshot);
+    store.reclaim().unwrap();
+    assert!(store.check().unwrap().is_sound());
+}
+
+/// A store that is truly full says so, serves, and takes writes again once something was deleted.
+#[test]
+fn a_full_store_recovers_when_space_returns() {
+    let store = Store::open(options(None, 2 << 20)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let mut keys = 0u64;
+    loop {
+        match try_put(&store, &keyspace, keys, &[3; 1000]) {
+            Ok(_) => keys += 1,
+            Err(error) => break assert!(matches!(error, Error::Full { .. }), "{error}"),
+        }
+    }
+    assert!(keys > 1_200, "most of the store can be filled: {keys}");
+    for key in 0..keys / 2 {
+        assert!(delete(&store, &keyspace, key));
+    }
+    for key in 0..keys / 4 {
+        put(&store, &keyspace, key, &[4; 1000]);
+    }
+    for key in 0..keys {
+        let expected = if key < keys / 4 {
+            Some(4)
+        } else if key < keys / 2 {
+            None
+        } else {
+            Some(3)
+        };
+        assert_eq!(value_of(&store, &keyspace, key).map(|value| value[0]), expected, "key {key}");
+    }
+}
+
+/// An expiry travels with the entry that is moved; so does the version.
+#[test]
+fn moved_entries_keep_version_and_expiry() {
+    let store = Store::open(Options { background: false, ..options(None, 4 << 20) }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let far = WriteOptions::new().expires_at_ms(u64::MAX / 2);
+    let (past, never) = (WriteOptions::new().expires_at_ms(1), WriteOptions::new());
+    // Each beside garbage to be, so that it is moved.
+    for key in 0..3_000u64 {
+        let options = [&far, &past, &never][key as usize % 3];
+        store.write(&keyspace, &key.to_be_bytes(), Some(b"payload"), Condition::None, options).unwrap().2.wait().unwrap();
+        put(&store, &keyspace, key + 3_000, &[1; 90]);
+    }
+    let versions: Vec<_> = (0..3_000u64).map(|key| store.get_versioned(&keyspace, &key.to_be_bytes()).unwrap()).collect();
+    (3_000..6_000).for_each(|key| put(&store, &keyspace, key, &[2; 90]));
+    store.reclaim().unwrap();
+    assert!(store.stats().collections.moved_entries >= 1_000, "{:?}", store.stats().collections);
+    for (key, before) in versions.into_iter().enumerate() {
+        assert_eq!(store.get_versioned(&keyspace, &(key as u64).to_be_bytes()).unwrap(), before, "key {key}");
+        assert_eq!(before.is_some(), key % 3 != 1);
+    }
+}

@@ -1,0 +1,93 @@
+//! Chains: from an entry back to the older entries of its key, by parent links (`h_addr`, N3).
+//!
+//! A link holds if it names an entry that is there: a segment in use whose generation has the low byte that the link remembers, a valid
+//! checksum, the same key and a lower version. Eight bits of generation can deceive, but the rest of the conditions cannot: whatever passes is an older entry
+//! of the key, and marking such an entry dead is right.
+
+use crate::address;
+use crate::entry::{EntryView, MIN_BYTES};
+use crate::log::Log;
+use crate::segment::SegmentState;
+use std::sync::atomic::Ordering;
+
+/// Where a link leads, or would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub node: usize,
+    pub offset: u64,
+    pub segment: usize,
+    generation: u64,
+}
+
+/// One step of a walk.
+pub(crate) struct Ancestor<'a> {
+    pub entry: EntryView<'a>,
+    pub version: u64,
+}
+
+impl Log {
+    /// The place that a parent link names, if a segment in use is there with the right generation byte. Reads no media. It may be followed under the epoch
+    /// pin under which it was made.
+    #[inline]
+    pub(crate) fn link(&self, parent: u64, generation_tag: u8) -> Option<Link> {
+        if parent == 0 {
+            return None;
+        }
+        let at = address::unpack(parent);
+        let pool = self.pools.get(at.node as usize)?;
+        let last = pool.pool.segment_offset(pool.pool.segment_count());
+        if at.offset < pool.pool.segment_offset(0) || at.offset + MIN_BYTES > last {
+            return None;
+        }
+        let segment = pool.segment_index(at.offset);
+        let state = &pool.segments[segment];
+        let generation = state.generation.load(Ordering::Relaxed);
+        let in_use = !matches!(state.state(), SegmentState::Free | SegmentState::Retiring) && state.run_len.load(Ordering::Relaxed) > 0;
+        (in_use && generation as u8 == generation_tag).then_some(Link { node: at.node as usize, offset: at.offset, segment, generation })
+    }
+
+    /// The link, if it still holds.
+    pub(crate) fn link_again(&self, link: &Link) -> Option<Link> {
+        self.link(address::pack(link.node as u32, link.offset, 0), link.generation as u8).filter(|now| now == link)
+    }
+
+    /// Starts loading what a link names.
+    pub(crate) fn prefetch_link(&self, link: &Link) {
+        hither_sync::prefetch_read(self.pools[link.node].pool.base().wrapping_add(link.offset as usize));
+    }
+
+    /// The valid entry at the end of a link, whatever its key.
+    pub(crate) fn follow(&self, link: Link) -> Option<(EntryView<'_>, u64)> {
+        let pool = &self.pools[link.node];
+        let entry = crate::replay::verified_entry_at(&pool.pool, link.offset, link.generation)?;
+        let version = entry.version(pool.segments[link.segment].base_version.load(Ordering::Relaxed));
+        Some((entry, version))
+    }
+
+    /// The entry at the end of a link if the link holds for a child with this key, keyspace and version.
+    pub(crate) fn ancestor(&self, link: Link, key: &[u8], keyspace: u32, child_version: u64) -> Option<Ancestor<'_>> {
+        let (entry, version) = self.follow(link)?;
+        let of = entry.keyspace(self.pools[link.node].segments[link.segment].keyspace.load(Ordering::Relaxed));
+        (entry.key == key && of == keyspace && version < child_version).then_some(Ancestor { entry, version })
+    }
+
+    /// Calls `visit(link)` for the entries that a walk from `entry` passes, nearest first, up to the first dead one, until it returns false.
+    pub fn walk(&self, entry: &EntryView<'_>, keyspace: u32, version: u64, mut visit: impl FnMut(u64) -> bool) {
+        let (mut next, mut version) = (self.link(entry.parent(), entry.parent_generation()), version);
+        while let Some(link) = next {
+            let Some(found) = self.ancestor(link, entry.key, keyspace, version) else { return };
+            if found.entry.is_dead() || !visit(address::pack(link.node as u32, link.offset, 0)) {
+                return;
+            }
+            (next, version) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.version);
+        }
+    }
+
+    /// Whether the parent of an entry is missing although it ought to be there: where writes are installed before they are durable, a power loss
+    /// may take a parent and leave its child.
+    pub fn parent_is_lost(&self, entry: &EntryView<'_>) -> bool {
+        self.link(entry.parent(), entry.parent_generation()).is_some_and(|link| {
+            self.pools[link.node].segments[link.segment].was_open.load(Ordering::Relaxed) && self.follow(link).is_none()
+        })
+    }
+}

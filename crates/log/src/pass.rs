@@ -1,0 +1,299 @@
+//! Passes: emptying a segment, so that it can be used again (N10; the protocol is in `docs/adr/0011`).
+//!
+//! This module knows the log's half: which segments are victims, burying the ancestors of their entries, freeing. Which entries are live only the
+//! layer with the indexes knows; it moves them with a [`Relocator`](crate::Relocator) in between.
+//!
+//! # Invariants
+//!
+//! * P1. While a pass is in progress its victim's descriptor carries [`COLLECTING`], durably, since before the first mark and the first copy.
+//! * P2. A tombstone is dropped only if it is not newer than the settled version of any other pass in progress, nor than the version that the caller
+//!   names (of the newest checkpoint).
+//! * P3. When the descriptor becomes free, everything that was moved is durable, and so is every mark.
+
+use crate::address;
+use crate::chain::Link;
+use crate::entry::{EntryView, Op};
+use crate::error::Result;
+use crate::log::{COLD_SHARD, Log};
+use crate::reclaim::MakeDurable;
+use crate::replay::{self, SegmentToScan};
+use crate::segment::SegmentState;
+use hither_pmem::{Descriptor, MediumKind, Pool, SegmentState as OnMedia};
+use hither_sync::epoch;
+use std::sync::atomic::Ordering;
+
+/// Flag of a sealed segment's descriptor: a pass was in progress.
+pub const COLLECTING: u8 = 2;
+
+/// Links followed at the same time: their misses overlap.
+const AHEAD: usize = 16;
+/// Walks under one epoch pin, which holds up the reuse of freed segments.
+const WALKS_PER_PIN: usize = 256;
+
+/// A segment that may be worth a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// Node of its pool.
+    pub node: u32,
+    /// Number in the pool.
+    pub index: u32,
+    /// Bytes that a pass would gain.
+    pub gain: u64,
+    /// Bytes that it would have to move.
+    pub live: u64,
+}
+
+impl Candidate {
+    /// What a pass gains as a share of the segment, 0 to 1.
+    pub fn garbage(&self) -> f64 {
+        self.gain as f64 / (self.gain + self.live).max(1) as f64
+    }
+}
+
+/// A pass in progress. Dropping it without [`Pass::free`] gives the segment back as it is; see [`Pass::give_up`].
+pub struct Pass<'a> {
+    log: &'a Log,
+    node: usize,
+    index: u32,
+    settled: u64,
+}
+
+impl Log {
+    /// Full segments by what a pass over them would gain, best first. Folds the writers' counts first.
+    pub fn candidates(&self) -> Vec<Candidate> {
+        self.fold_slots(true);
+        let mut found = Vec::new();
+        for (node, index) in self.select(|segment| segment.state() == SegmentState::Sealed && segment.run_len.load(Ordering::Relaxed) > 0) {
+            let pool = &self.pools[node];
+            let segment = &pool.segments[index as usize];
+            let run_len = segment.run_len.load(Ordering::Relaxed);
+            let bytes = u64::from(run_len) * pool.segment_bytes();
+            let live = segment.live_bytes().min(bytes);
+            // The gaps between writers' chunks are gained too. Moved entries lie as close as they can: moving them again for their gaps would never end.
+            let cold = segment.shard.load(Ordering::Relaxed) == u32::from(COLD_SHARD);
+            let gain = if cold { segment.written_bytes.load(Ordering::Relaxed).min(bytes) - live } else { bytes - live };
+            // A run is never moved: it is one entry.
+            if run_len == 1 || live == 0 {
+                found.push(Candidate { node: node as u32, index, gain: if live == 0 { bytes } else { gain }, live });
+            }
+        }
+        found.sort_by(|a, b| b.garbage().total_cmp(&a.garbage()));
+        found
+    }
+
+    /// Makes everything written so far durable and settled: the first step of passes. Returns the settled version.
+    pub fn settle(&self, make_durable: MakeDurable<'_>) -> Result<u64> {
+        let stable = self.clock.stable();
+        make_durable(stable)?;
+        for pool in &self.pools {
+            pool.pool.set_settled(stable)?;
+        }
+        Ok(stable)
+    }
+
+    /// Begins a pass over a segment that was sealed before `settled` was drawn ([`Log::settle`]). `None` if it is no longer there to be had, or if it
+    /// holds a tombstone that must stay (P2): newer than `covered`, or than another pass in progress.
+    pub fn begin_pass(&self, candidate: &Candidate, settled: u64, covered: u64) -> Result<Option<Pass<'_>>> {
+        let (node, index) = (candidate.node as usize, candidate.index);
+        let pool = &self.pools[node];
+        let segment = &pool.segments[index as usize];
+        {
+            let mut passes = self.passes.lock();
+            let limit = passes.iter().fold(covered, |limit, &start| limit.min(start));
+            if segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > limit {
+                return Ok(None);
+            }
+            if !segment.change_state(SegmentState::Sealed, SegmentState::Collecting) {
+                return Ok(None);
+            }
+            passes.push(settled);
+        }
+        let pass = Pass { log: self, node, index, settled };
+        pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
+        Ok(Some(pass))
+    }
+
+    /// Whether there can be a recovery: not if all pools are anonymous memory.
+    pub fn outlives_the_process(&self) -> bool {
+        let anonymous = |pool: &Pool| pool.path().is_none() && pool.medium().kind == MediumKind::Volatile;
+        !self.pools.iter().all(|pool| anonymous(&pool.pool))
+    }
+
+    /// Passes under way.
+    pub fn passes_in_progress(&self) -> usize {
+        self.passes.lock().len()
+    }
+
+    /// Makes marks and moved entries durable.
+    pub fn barrier(&self) -> Result<()> {
+        for pool in &self.pools {
+            pool.pool.fence();
+            pool.pool.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Marks dead all ancestors of the entries of a segment that lie outside it; returns how many. `through_marks`: does not take a dead entry for the end
+    /// of a chain (after an interrupted pass). The marks are durable after the next [`Log::barrier`].
+    pub fn bury_ancestors(&self, node: usize, index: u32, through_marks: bool) -> u64 {
+        let mut walks: Vec<(Link, &[u8], u32, u64)> = Vec::new();
+        self.visit_segment(node, index, |_, version, keyspace, entry| {
+            if entry.is_dead() {
+                return;
+            }
+            if let Some(link) = self.link(entry.parent(), entry.parent_generation())
+                && (link.node, link.segment) != (node, index as usize)
+            {
+                walks.push((link, entry.key, keyspace, version));
+            }
+        });
+        let (mut marked, mut pin) = (0, epoch::pin());
+        for (number, &(link, ..)) in walks.iter().enumerate() {
+            // Another collector may free what is walked over; a link is looked up and followed under one pin.
+            if number % WALKS_PER_PIN == 0 {
+                drop(pin);
+                pin = epoch::pin();
+            }
+            let (_, key, keyspace, version) = walks[number];
+            let Some(link) = self.link_again(&link) else { continue };
+            if let Some((ahead, ..)) = walks.get(number + AHEAD) {
+                self.prefetch_link(ahead);
+            }
+            marked += self.bury_chain(link, key, keyspace, version, (node, index), through_marks);
+        }
+        marked
+    }
+
+    fn bury_chain(&self, first: Link, key: &[u8], keyspace: u32, version: u64, victim: (usize, u32), through_marks: bool) -> u64 {
+        let (mut next, mut version, mut marked) = (Some(first), version, 0);
+        while let Some(link) = next {
+            if (link.node, link.segment) == (victim.0, victim.1 as usize) {
+                break;
+            }
+            let Some(found) = self.ancestor(link, key, keyspace, version) else { break };
+            if found.entry.is_dead() {
+                if !through_marks {
+                    break;
+                }
+            } else {
+                self.mark_dead_on_media(address::pack(link.node as u32, link.offset, 0));
+                marked += 1;
+            }
+            (next, version) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.version);
+        }
+        marked
+    }
+
+    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of the log. Run it without writers and passes.
+    pub fn visit_all<'a>(&'a self, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) {
+        let in_use = |segment: &crate::segment::Segment| {
+            !matches!(segment.state(), SegmentState::Free | SegmentState::Retiring) && segment.run_len.load(Ordering::Relaxed) > 0
+        };
+        for (node, index) in self.select(in_use) {
+            self.visit_segment(node, index, &mut visit);
+        }
+    }
+
+    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment in use.
+    pub fn visit_segment<'a>(&'a self, node: usize, index: u32, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) {
+        let pool = &self.pools[node];
+        let descriptor = pool.describe(index, OnMedia::Sealed);
+        replay::scan(&pool.pool, index, &descriptor, |offset, entry| {
+            let reference = address::pack(node as u32, offset, entry.size);
+            visit(reference, entry.version(descriptor.base_version), entry.keyspace(descriptor.keyspace), entry);
+        });
+    }
+
+    /// Ends a pass that a crash interrupted, during recovery: everything in the segment that `is_current` denies is marked dead, after its ancestors. Returns
+    /// the number of marks.
+    pub fn complete_pass(&self, segment: &SegmentToScan, mut is_current: impl FnMut(u64, &EntryView<'_>, u32) -> bool) -> Result<u64> {
+        let node = segment.node as usize;
+        let mut marked = self.bury_ancestors(node, segment.index, true);
+        self.barrier()?;
+        self.visit_segment(node, segment.index, |reference, _, keyspace, entry| {
+            if !entry.is_dead() && entry.op() != Op::Delete && !is_current(reference, entry, keyspace) {
+                self.mark_dead_on_media(reference);
+                marked += 1;
+            }
+        });
+        self.barrier()?;
+        let pool = &self.pools[node];
+        pool.pool.commit_descriptor(segment.index, &Descriptor { flags: 0, ..segment.descriptor })?;
+        Ok(marked)
+    }
+}
+
+impl Pass<'_> {
+    /// Node of the victim.
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
+    /// Whether it is certain that the victim holds nothing that is live, or that a snapshot shows.
+    pub fn is_wholly_dead(&self) -> bool {
+        let segment = &self.log.pools[self.node].segments[self.index as usize];
+        !segment.hints.load(Ordering::Relaxed) && segment.live_bytes() == 0
+    }
+
+    /// The victim's number in its pool.
+    pub fn segment(&self) -> u32 {
+        self.index
+    }
+
+    fn state_on_media(&self) -> OnMedia {
+        let torn = self.log.pools[self.node].segments[self.index as usize].torn.load(Ordering::Relaxed);
+        if torn { OnMedia::Recovered } else { OnMedia::Sealed }
+    }
+
+    /// Marks dead the ancestors of the victim's entries, durably; returns how many.
+    ///
+    /// Nothing if no pool outlives the process.
+    pub fn bury(&self) -> Result<u64> {
+        if !self.log.outlives_the_process() {
+            return Ok(0);
+        }
+        let marked = self.log.bury_ancestors(self.node, self.index, false);
+        if marked > 0 {
+            self.log.barrier()?;
+        }
+        Ok(marked)
+    }
+
+    /// Ends the pass: everything worth keeping was moved. Makes that durable, then frees the segment on media; it is opened again only after every
+    /// reader has left. Call outside writer sections.
+    pub fn free(self, make_durable: MakeDurable<'_>) -> Result<()> {
+        let (pool, index) = (&self.log.pools[self.node], self.index);
+        make_durable(self.log.clock.stable())?;
+        pool.pool.commit_descriptor(index, &pool.describe(index, OnMedia::Free))?;
+        let segment = &pool.segments[index as usize];
+        segment.retire_stamp.store(u64::MAX, Ordering::Relaxed);
+        self.log.waiting_for_readers.fetch_add(1, Ordering::Relaxed);
+        segment.set_state(SegmentState::Retiring);
+        segment.retire_stamp.store(epoch::stamp(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the pass halfway: what was `moved` is marked dead here, once its copies are durable, so that nothing is left that no chain reaches.
+    pub fn give_up(self, moved: &[u64], make_durable: MakeDurable<'_>) -> Result<()> {
+        make_durable(self.log.clock.stable())?;
+        for &reference in moved {
+            self.log.mark_dead_on_media(reference);
+        }
+        self.log.barrier()?;
+        let pool = &self.log.pools[self.node];
+        pool.pool.commit_descriptor(self.index, &pool.describe(self.index, self.state_on_media()))?;
+        Ok(())
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        let mut passes = self.log.passes.lock();
+        if let Some(at) = passes.iter().position(|&start| start == self.settled) {
+            passes.swap_remove(at);
+        }
+        drop(passes);
+        // Not freed: as it was.
+        self.log.pools[self.node].segments[self.index as usize].change_state(SegmentState::Collecting, SegmentState::Sealed);
+    }
+}
