@@ -45,8 +45,9 @@ impl Recovery<'_> {
         let mut marked = 0;
         for segment in segments {
             self.log.visit_segment(segment.node as usize, segment.index, |reference, _, keyspace, entry| {
-                let doubtful = !entry.is_dead() && entry.op() != Op::Delete && broken.contains(&(keyspace, self.hasher.hash(entry.key)));
-                if doubtful && !self.is_current(Ref(reference), entry, keyspace) {
+                let doubtful = entry.op() != Op::Delete && broken.contains(&(keyspace, self.hasher.hash(entry.key)));
+                if doubtful && (entry.is_dead() || !self.is_current(Ref(reference), entry, keyspace)) {
+                    // Marks that are there may not be durable yet.
                     self.log.mark_dead_on_media(reference);
                     marked += 1;
                 }

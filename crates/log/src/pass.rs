@@ -175,6 +175,8 @@ impl Log {
                 if !through_marks {
                     break;
                 }
+                // The process that set the mark may have died before it was durable.
+                self.pools[link.node].pool.flush(link.offset, 8);
             } else {
                 self.mark_dead_on_media(address::pack(link.node as u32, link.offset, 0));
                 marked += 1;
@@ -211,7 +213,8 @@ impl Log {
         let mut marked = self.bury_ancestors(node, segment.index, true);
         self.barrier()?;
         self.visit_segment(node, segment.index, |reference, _, keyspace, entry| {
-            if !entry.is_dead() && entry.op() != Op::Delete && !is_current(reference, entry, keyspace) {
+            if entry.op() != Op::Delete && (entry.is_dead() || !is_current(reference, entry, keyspace)) {
+                // Marks that are there may not be durable yet.
                 self.mark_dead_on_media(reference);
                 marked += 1;
             }
