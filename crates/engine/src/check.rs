@@ -87,7 +87,7 @@ impl Core {
                     superseded.push(reference & LINK_MASK);
                 }
             }
-            self.log.walk(entry, keyspace, version, |link| reached.insert(link));
+            self.log.walk(reference, entry, keyspace, version, |link| reached.insert(link));
         });
         for link in superseded.into_iter().filter(|link| !reached.contains(link)) {
             let at = hither_log::address::unpack(link);

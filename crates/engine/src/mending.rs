@@ -15,15 +15,17 @@ use hither_pmem::SegmentState;
 use hither_sync::epoch;
 
 impl Recovery<'_> {
-    /// Completes the passes that a crash interrupted; returns how many there were.
+    /// Completes the passes that a crash interrupted, and makes all marks durable; returns how many passes there were.
     pub(super) fn complete_passes(&self, segments: &[SegmentToScan]) -> Result<u64> {
-        let _pin = epoch::pin();
-        let mut completed = 0;
-        for segment in segments.iter().filter(|segment| segment.descriptor.flags & COLLECTING != 0) {
-            self.log.complete_pass(segment, |reference, entry, keyspace| self.is_current(Ref(reference), entry, keyspace))?;
-            completed += 1;
+        let interrupted: Vec<_> = segments.iter().filter(|segment| segment.descriptor.flags & COLLECTING != 0).collect();
+        for segment in &interrupted {
+            self.log.complete_burials(segment);
         }
-        Ok(completed)
+        self.log.barrier()?;
+        for segment in &interrupted {
+            self.log.end_interrupted_pass(segment)?;
+        }
+        Ok(interrupted.len() as u64)
     }
 
     /// Whether the index names this very entry. What lies in keyspaces that were dropped is not.
@@ -35,12 +37,12 @@ impl Recovery<'_> {
 
     /// Marks dead every entry that is not current of the keys whose chains are broken; returns the number of marks. Reads the whole log, if
     /// there are such keys: only a power loss among writes that were installed before they were durable leaves any.
-    pub(super) fn mend_chains(&self, segments: &[SegmentToScan]) -> Result<u64> {
+    pub(super) fn mend_chains(&self, segments: &[SegmentToScan]) -> u64 {
         let _pin = epoch::pin();
         self.find_children_of_dropped(segments);
         let broken = std::mem::take(&mut *self.broken.lock());
         if broken.is_empty() {
-            return Ok(0);
+            return 0;
         }
         let mut marked = 0;
         for segment in segments {
@@ -53,8 +55,7 @@ impl Recovery<'_> {
                 }
             });
         }
-        self.log.barrier()?;
-        Ok(marked)
+        marked
     }
 
     /// A member of a batch that was dropped may have a child, if the child was not waited for either: the walk from there would end at the member.

@@ -15,7 +15,6 @@ use crate::write::PlaceGuard;
 use hither_index::{Hasher, Index, Key, Ref, Resolver};
 use hither_log::address::LINK_MASK;
 use hither_log::entry::BatchTag;
-use hither_log::pass::COLLECTING;
 use hither_log::replay::{ScanTotals, SegmentToScan, verify_totals};
 use hither_log::{EntryView, Log, Op};
 use hither_sync::epoch;
@@ -103,8 +102,6 @@ pub(super) struct Recovery<'a> {
     pub(super) keyspaces: &'a [Arc<Keyspace>],
     /// Position in `keyspaces` by id.
     pub(super) by_id: HashMap<u32, usize>,
-    /// Node and number of segments that a collector was emptying.
-    interrupted: Vec<(u32, u32)>,
     /// Keys whose chains may be broken: keyspace id and hash.
     pub(super) broken: Mutex<HashSet<(u32, u64)>>,
     /// Links to members of batches that were dropped.
@@ -131,11 +128,6 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         hasher,
         keyspaces,
         by_id: keyspaces.iter().enumerate().map(|(at, keyspace)| (keyspace.info.id, at)).collect(),
-        interrupted: segments
-            .iter()
-            .filter(|segment| segment.descriptor.flags & COLLECTING != 0)
-            .map(|segment| (segment.node, segment.index))
-            .collect(),
         broken: Mutex::default(),
         dropped: Mutex::default(),
         latches: LatchTable::new(1024, 0),
@@ -187,8 +179,8 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         // From here on members of whole batches may be marked dead: a recovery after the next crash must not count them.
         (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
     }
+    report.chains_mended = recovery.mend_chains(&segments);
     report.passes_completed = recovery.complete_passes(&segments)?;
-    report.chains_mended = recovery.mend_chains(&segments)?;
     report.tombstones = recovery.remove_tombstones();
     log.resume(&scanned)?;
     log.clock.raise(report.last_version);
@@ -351,7 +343,7 @@ impl<'a> Recovery<'a> {
         let entry = self.log.entry(old.0);
         let old_version = self.log.version_of(old.0, &entry);
         // An entry and its copy: the copy is the one to keep.
-        let newer = old_version < found.version || (old_version == found.version && self.is_being_emptied(old));
+        let newer = old_version < found.version || (old_version == found.version && self.log.is_copy_of(found.reference.0, old.0));
         if newer {
             self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
         } else {
@@ -359,13 +351,6 @@ impl<'a> Recovery<'a> {
             self.log.count_dead(found.reference.0, size, found.op == Op::Delete);
         }
         newer
-    }
-
-    /// Whether an entry lies in a segment that a collector was emptying.
-    #[cold]
-    fn is_being_emptied(&self, reference: Ref) -> bool {
-        let (node, segment) = self.log.segment_of(reference.0);
-        self.interrupted.contains(&(node, segment))
     }
 
     /// Installs batches that are whole and marks the members of the others dead on media, so that no later recovery takes them for

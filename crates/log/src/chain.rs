@@ -1,7 +1,7 @@
 //! Chains: from an entry back to the older entries of its key, by parent links (`h_addr`, N3).
 //!
 //! A link holds if it names an entry that is there: a segment in use whose generation has the low byte that the link remembers, a valid
-//! checksum, the same key and a lower version. Eight bits of generation can deceive, but the rest of the conditions cannot: whatever passes is an older entry
+//! checksum, the same key and a fitting version: a copy's source has the same, any other parent a lower one. Eight bits of generation can deceive, but the rest of the conditions cannot: whatever passes is an older entry
 //! of the key, and marking such an entry dead is right.
 
 use crate::address;
@@ -19,10 +19,21 @@ pub(crate) struct Link {
     generation: u64,
 }
 
+/// What a walk compares a parent with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Child<'a> {
+    pub key: &'a [u8],
+    pub keyspace: u32,
+    pub version: u64,
+    /// A collector made it: its parent is its source.
+    pub is_copy: bool,
+}
+
 /// One step of a walk.
 pub(crate) struct Ancestor<'a> {
     pub entry: EntryView<'a>,
-    pub version: u64,
+    /// As the child of the next step.
+    pub child: Child<'a>,
 }
 
 impl Log {
@@ -64,22 +75,45 @@ impl Log {
         Some((entry, version))
     }
 
-    /// The entry at the end of a link if the link holds for a child with this key, keyspace and version.
-    pub(crate) fn ancestor(&self, link: Link, key: &[u8], keyspace: u32, child_version: u64) -> Option<Ancestor<'_>> {
+    /// The entry at the end of a link if the link holds for this child.
+    pub(crate) fn ancestor(&self, link: Link, child: &Child<'_>) -> Option<Ancestor<'_>> {
         let (entry, version) = self.follow(link)?;
-        let of = entry.keyspace(self.pools[link.node].segments[link.segment].keyspace.load(Ordering::Relaxed));
-        (entry.key == key && of == keyspace && version < child_version).then_some(Ancestor { entry, version })
+        let segment = &self.pools[link.node].segments[link.segment];
+        let keyspace = entry.keyspace(segment.keyspace.load(Ordering::Relaxed));
+        // Not "lower or equal" for all: the place of a lost copy may be filled again with a copy of the very entry that links to it.
+        let fits = if child.is_copy { version == child.version } else { version < child.version };
+        let next = Child { key: entry.key, keyspace, version, is_copy: segment.is_cold() };
+        (entry.key == child.key && keyspace == child.keyspace && fits).then_some(Ancestor { entry, child: next })
+    }
+
+    /// What a walk from the entry behind `reference` begins with.
+    pub(crate) fn child<'a>(&self, reference: u64, entry: &EntryView<'a>, keyspace: u32, version: u64) -> Child<'a> {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize];
+        Child { key: entry.key, keyspace, version, is_copy: pool.segments[pool.segment_index(at.offset)].is_cold() }
+    }
+
+    /// Whether the entry behind `copy` was made by a collector of the one behind `source`. (Each may lie where the other one's source once was: the generation decides.)
+    pub fn is_copy_of(&self, copy: u64, source: u64) -> bool {
+        let (at, of) = (address::unpack(copy), address::unpack(source));
+        let pool = &self.pools[at.node as usize];
+        let entry = self.entry(copy);
+        pool.segments[pool.segment_index(at.offset)].is_cold()
+            && self
+                .link(entry.parent(), entry.parent_generation())
+                .is_some_and(|link| (link.node, link.offset) == (of.node as usize, of.offset))
     }
 
     /// Calls `visit(link)` for the entries that a walk from `entry` passes, nearest first, up to the first dead one, until it returns false.
-    pub fn walk(&self, entry: &EntryView<'_>, keyspace: u32, version: u64, mut visit: impl FnMut(u64) -> bool) {
-        let (mut next, mut version) = (self.link(entry.parent(), entry.parent_generation()), version);
+    pub fn walk(&self, reference: u64, entry: &EntryView<'_>, keyspace: u32, version: u64, mut visit: impl FnMut(u64) -> bool) {
+        let mut child = self.child(reference, entry, keyspace, version);
+        let mut next = self.link(entry.parent(), entry.parent_generation());
         while let Some(link) = next {
-            let Some(found) = self.ancestor(link, entry.key, keyspace, version) else { return };
+            let Some(found) = self.ancestor(link, &child) else { return };
             if found.entry.is_dead() || !visit(address::pack(link.node as u32, link.offset, 0)) {
                 return;
             }
-            (next, version) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.version);
+            (next, child) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.child);
         }
     }
 

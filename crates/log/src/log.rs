@@ -45,8 +45,10 @@ pub struct Log {
     pub(crate) reclaim: Mutex<()>,
     /// Segments in state Retiring.
     pub(crate) waiting_for_readers: AtomicU64,
-    /// The settled versions of the passes in progress; see the `pass` module.
-    pub(crate) passes: Mutex<Vec<u64>>,
+    /// Passes in progress.
+    pub(crate) passes: AtomicU64,
+    /// Held while ancestors are marked, until the marks are durable.
+    pub(crate) burials: Mutex<()>,
     /// Held by whoever freezes slots; see the `writer` module.
     pub(crate) freezing: Mutex<()>,
     /// Raised when a segment was opened: the maintenance thread has something to do.
@@ -195,7 +197,8 @@ impl Log {
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
             waiting_for_readers: AtomicU64::new(0),
-            passes: Mutex::default(),
+            passes: AtomicU64::new(0),
+            burials: Mutex::default(),
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
         }

@@ -6,15 +6,14 @@
 //! # Invariants
 //!
 //! * P1. While a pass is in progress its victim's descriptor carries [`COLLECTING`], durably, since before the first mark and the first copy.
-//! * P2. A tombstone is dropped only if it is not newer than the settled version of any other pass in progress, nor than the version that the caller
-//!   names (of the newest checkpoint).
+//! * P2. A tombstone is dropped only if it is not newer than the version that the caller names (of the newest checkpoint).
 //! * P3. When the descriptor becomes free, everything that was moved is durable, and so is every mark.
 
 use crate::address;
-use crate::chain::Link;
-use crate::entry::{EntryView, Op};
+use crate::chain::{Child, Link};
+use crate::entry::EntryView;
 use crate::error::Result;
-use crate::log::{COLD_SHARD, Log};
+use crate::log::Log;
 use crate::reclaim::MakeDurable;
 use crate::replay::{self, SegmentToScan};
 use crate::segment::SegmentState;
@@ -50,12 +49,11 @@ impl Candidate {
     }
 }
 
-/// A pass in progress. Dropping it without [`Pass::free`] gives the segment back as it is; see [`Pass::give_up`].
+/// A pass in progress. Dropping it without [`Pass::free`] gives the segment back as it is: what was moved is reached by the links of the copies.
 pub struct Pass<'a> {
     log: &'a Log,
     node: usize,
     index: u32,
-    settled: u64,
 }
 
 impl Log {
@@ -70,8 +68,7 @@ impl Log {
             let bytes = u64::from(run_len) * pool.segment_bytes();
             let live = segment.live_bytes().min(bytes);
             // The gaps between writers' chunks are gained too. Moved entries lie as close as they can: moving them again for their gaps would never end.
-            let cold = segment.shard.load(Ordering::Relaxed) == u32::from(COLD_SHARD);
-            let gain = if cold { segment.written_bytes.load(Ordering::Relaxed).min(bytes) - live } else { bytes - live };
+            let gain = if segment.is_cold() { segment.written_bytes.load(Ordering::Relaxed).min(bytes) - live } else { bytes - live };
             // A run is never moved: it is one entry.
             if run_len == 1 || live == 0 {
                 found.push(Candidate { node: node as u32, index, gain: if live == 0 { bytes } else { gain }, live });
@@ -91,24 +88,20 @@ impl Log {
         Ok(stable)
     }
 
-    /// Begins a pass over a segment that was sealed before `settled` was drawn ([`Log::settle`]). `None` if it is no longer there to be had, or if it
-    /// holds a tombstone that must stay (P2): newer than `covered`, or than another pass in progress.
-    pub fn begin_pass(&self, candidate: &Candidate, settled: u64, covered: u64) -> Result<Option<Pass<'_>>> {
+    /// Begins a pass over a segment that was sealed before the last [`Log::settle`]. `None` if it is no longer there to be had, or if it
+    /// holds a tombstone that must stay (P2): newer than `covered`.
+    pub fn begin_pass(&self, candidate: &Candidate, covered: u64) -> Result<Option<Pass<'_>>> {
         let (node, index) = (candidate.node as usize, candidate.index);
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
-        {
-            let mut passes = self.passes.lock();
-            let limit = passes.iter().fold(covered, |limit, &start| limit.min(start));
-            if segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > limit {
-                return Ok(None);
-            }
-            if !segment.change_state(SegmentState::Sealed, SegmentState::Collecting) {
-                return Ok(None);
-            }
-            passes.push(settled);
+        if segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > covered {
+            return Ok(None);
         }
-        let pass = Pass { log: self, node, index, settled };
+        if !segment.change_state(SegmentState::Sealed, SegmentState::Collecting) {
+            return Ok(None);
+        }
+        self.passes.fetch_add(1, Ordering::AcqRel);
+        let pass = Pass { log: self, node, index };
         pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
         Ok(Some(pass))
     }
@@ -120,8 +113,8 @@ impl Log {
     }
 
     /// Passes under way.
-    pub fn passes_in_progress(&self) -> usize {
-        self.passes.lock().len()
+    pub fn passes_in_progress(&self) -> u64 {
+        self.passes.load(Ordering::Acquire)
     }
 
     /// Makes marks and moved entries durable.
@@ -133,44 +126,43 @@ impl Log {
         Ok(())
     }
 
-    /// Marks dead all ancestors of the entries of a segment that lie outside it; returns how many. `through_marks`: does not take a dead entry for the end
-    /// of a chain (after an interrupted pass). The marks are durable after the next [`Log::barrier`].
+    /// Marks dead all ancestors of the entries of a segment that lie outside it; returns how many. `through_marks`, after an interrupted pass: does not take a dead
+    /// entry for the end of a chain, and marks those inside, too, for the segment will not be freed. The marks are durable after the next [`Log::barrier`].
     pub fn bury_ancestors(&self, node: usize, index: u32, through_marks: bool) -> u64 {
-        let mut walks: Vec<(Link, &[u8], u32, u64)> = Vec::new();
-        self.visit_segment(node, index, |_, version, keyspace, entry| {
+        let mut walks: Vec<(Link, Child<'_>)> = Vec::new();
+        self.visit_segment(node, index, |reference, version, keyspace, entry| {
             if entry.is_dead() {
                 return;
             }
             if let Some(link) = self.link(entry.parent(), entry.parent_generation())
-                && (link.node, link.segment) != (node, index as usize)
+                && (through_marks || (link.node, link.segment) != (node, index as usize))
             {
-                walks.push((link, entry.key, keyspace, version));
+                walks.push((link, self.child(reference, entry, keyspace, version)));
             }
         });
         let (mut marked, mut pin) = (0, epoch::pin());
-        for (number, &(link, ..)) in walks.iter().enumerate() {
+        for (number, &(link, child)) in walks.iter().enumerate() {
             // Another collector may free what is walked over; a link is looked up and followed under one pin.
             if number % WALKS_PER_PIN == 0 {
                 drop(pin);
                 pin = epoch::pin();
             }
-            let (_, key, keyspace, version) = walks[number];
             let Some(link) = self.link_again(&link) else { continue };
             if let Some((ahead, ..)) = walks.get(number + AHEAD) {
                 self.prefetch_link(ahead);
             }
-            marked += self.bury_chain(link, key, keyspace, version, (node, index), through_marks);
+            marked += self.bury_chain(link, child, (node, index), through_marks);
         }
         marked
     }
 
-    fn bury_chain(&self, first: Link, key: &[u8], keyspace: u32, version: u64, victim: (usize, u32), through_marks: bool) -> u64 {
-        let (mut next, mut version, mut marked) = (Some(first), version, 0);
+    fn bury_chain(&self, first: Link, child: Child<'_>, victim: (usize, u32), through_marks: bool) -> u64 {
+        let (mut next, mut child, mut marked) = (Some(first), child, 0);
         while let Some(link) = next {
-            if (link.node, link.segment) == (victim.0, victim.1 as usize) {
+            if !through_marks && (link.node, link.segment) == (victim.0, victim.1 as usize) {
                 break;
             }
-            let Some(found) = self.ancestor(link, key, keyspace, version) else { break };
+            let Some(found) = self.ancestor(link, &child) else { break };
             if found.entry.is_dead() {
                 if !through_marks {
                     break;
@@ -181,7 +173,7 @@ impl Log {
                 self.mark_dead_on_media(address::pack(link.node as u32, link.offset, 0));
                 marked += 1;
             }
-            (next, version) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.version);
+            (next, child) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.child);
         }
         marked
     }
@@ -206,23 +198,16 @@ impl Log {
         });
     }
 
-    /// Ends a pass that a crash interrupted, during recovery: everything in the segment that `is_current` denies is marked dead, after its ancestors. Returns
-    /// the number of marks.
-    pub fn complete_pass(&self, segment: &SegmentToScan, mut is_current: impl FnMut(u64, &EntryView<'_>, u32) -> bool) -> Result<u64> {
-        let node = segment.node as usize;
-        let mut marked = self.bury_ancestors(node, segment.index, true);
-        self.barrier()?;
-        self.visit_segment(node, segment.index, |reference, _, keyspace, entry| {
-            if entry.op() != Op::Delete && (entry.is_dead() || !is_current(reference, entry, keyspace)) {
-                // Marks that are there may not be durable yet.
-                self.mark_dead_on_media(reference);
-                marked += 1;
-            }
-        });
-        self.barrier()?;
-        let pool = &self.pools[node];
-        pool.pool.commit_descriptor(segment.index, &Descriptor { flags: 0, ..segment.descriptor })?;
-        Ok(marked)
+    /// Completes the burials of a pass that a crash interrupted, during recovery; returns the number of marks. They are durable after the next
+    /// [`Log::barrier`]; only then [`Log::end_interrupted_pass`].
+    pub fn complete_burials(&self, segment: &SegmentToScan) -> u64 {
+        self.bury_ancestors(segment.node as usize, segment.index, true)
+    }
+
+    /// Takes the flag of an interrupted pass back.
+    pub fn end_interrupted_pass(&self, segment: &SegmentToScan) -> Result<()> {
+        let pool = &self.pools[segment.node as usize];
+        Ok(pool.pool.commit_descriptor(segment.index, &Descriptor { flags: 0, ..segment.descriptor })?)
     }
 }
 
@@ -255,6 +240,8 @@ impl Pass<'_> {
         if !self.log.outlives_the_process() {
             return Ok(0);
         }
+        // One at a time: a walk must not take another's mark for the end of a chain before that mark is durable.
+        let _alone = self.log.burials.lock();
         let marked = self.log.bury_ancestors(self.node, self.index, false);
         if marked > 0 {
             self.log.barrier()?;
@@ -275,27 +262,11 @@ impl Pass<'_> {
         segment.retire_stamp.store(epoch::stamp(), Ordering::Relaxed);
         Ok(())
     }
-
-    /// Ends the pass halfway: what was `moved` is marked dead here, once its copies are durable, so that nothing is left that no chain reaches.
-    pub fn give_up(self, moved: &[u64], make_durable: MakeDurable<'_>) -> Result<()> {
-        make_durable(self.log.clock.stable())?;
-        for &reference in moved {
-            self.log.mark_dead_on_media(reference);
-        }
-        self.log.barrier()?;
-        let pool = &self.log.pools[self.node];
-        pool.pool.commit_descriptor(self.index, &pool.describe(self.index, self.state_on_media()))?;
-        Ok(())
-    }
 }
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        let mut passes = self.log.passes.lock();
-        if let Some(at) = passes.iter().position(|&start| start == self.settled) {
-            passes.swap_remove(at);
-        }
-        drop(passes);
+        self.log.passes.fetch_sub(1, Ordering::AcqRel);
         // Not freed: as it was.
         self.log.pools[self.node].segments[self.index as usize].change_state(SegmentState::Collecting, SegmentState::Sealed);
     }

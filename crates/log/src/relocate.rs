@@ -1,7 +1,7 @@
 //! Moving entries: appending copies to a node's segments of moved entries.
 //!
-//! A copy keeps its source's version (decision 6) and expiry; it has no batch tag (decision 10) and no parent, since its ancestors were
-//! buried before. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
+//! A copy keeps its source's version (decision 6) and expiry, has no batch tag (decision 10), and links to its source: so both are on the key's chain for as
+//! long as the source's segment is in use. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
 
 use crate::address;
 use crate::entry::{EntryView, Op, Parts, Place};
@@ -26,14 +26,24 @@ impl Log {
 }
 
 impl Relocator<'_> {
-    /// Appends a copy of `entry`, which has this version and keyspace; returns its reference. `born_dead`: only readers who hold
-    /// the reference will ever see it. Durable after [`Relocator::persist`] (and, on files, a sync).
+    /// Appends a copy of `entry`, which is at `source` and has this version and keyspace; returns its reference. `born_dead`: only readers who hold
+    /// the reference will ever see it, and it has no link. Durable after [`Relocator::persist`] (and, on files, a sync).
     ///
     /// # Errors
     /// If no segment can be had; nothing was written then.
-    pub fn append(&mut self, entry: &EntryView<'_>, version: u64, keyspace: u32, born_dead: bool) -> Result<u64> {
-        let parts =
-            Parts { op: Op::Insert, key: entry.key, value: entry.value, version, keyspace, expiry_ms: entry.expiry_ms(), ..Parts::EMPTY };
+    pub fn append(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32, born_dead: bool) -> Result<u64> {
+        let parent = if born_dead { 0 } else { source };
+        let parts = Parts {
+            op: Op::Insert,
+            key: entry.key,
+            value: entry.value,
+            version,
+            parent,
+            parent_generation: self.log.generation_tag(parent),
+            keyspace,
+            expiry_ms: entry.expiry_ms(),
+            batch: None,
+        };
         let mut size = parts.size(self.chunk.keyspace, self.chunk.base_version);
         if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
             self.pool.give_back(&std::mem::replace(&mut self.chunk, Chunk::NONE));

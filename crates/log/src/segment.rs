@@ -85,6 +85,11 @@ impl Segment {
         self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Whether it holds entries that a collector moved.
+    pub fn is_cold(&self) -> bool {
+        self.shard.load(Ordering::Relaxed) == u32::from(crate::log::COLD_SHARD)
+    }
+
     /// Takes over what a chunk counted.
     pub fn absorb(&self, tally: &Tally) {
         self.entries.fetch_add(tally.entries, Ordering::Relaxed);

@@ -379,6 +379,14 @@ impl Writer<'_> {
         self.pool.node
     }
 
+    /// As [`Log::generation_tag`].
+    #[inline(always)]
+    pub fn generation_tag(&self, reference: u64) -> u8 {
+        self.log.generation_tag(reference)
+    }
+}
+
+impl Log {
     /// Low byte of the generation of the segment behind `reference` (for the parent tag), 0 if there is none.
     #[inline(always)]
     pub fn generation_tag(&self, reference: u64) -> u8 {
@@ -386,7 +394,7 @@ impl Writer<'_> {
             return 0;
         }
         let at = address::unpack(reference);
-        let pool = &self.log.pools[at.node as usize];
+        let pool = &self.pools[at.node as usize];
         pool.segments[pool.segment_index(at.offset)].generation.load(Ordering::Relaxed) as u8
     }
 }

@@ -109,7 +109,7 @@ impl<'b> Mover<'_, 'b> {
             if !current && retained.is_none() {
                 continue;
             }
-            match self.relocator.append(&item.entry, item.version, item.keyspace.info.id, !current) {
+            match self.relocator.append(item.reference.0, &item.entry, item.version, item.keyspace.info.id, !current) {
                 Ok(copy) => {
                     emptied.bytes += item.entry.size;
                     match retained {
@@ -133,7 +133,7 @@ impl<'b> Mover<'_, 'b> {
             let item = &group[number];
             item.install(core, copy);
             writer.mark_dead(item.reference.0);
-            emptied.moved.push(item.reference.0);
+            emptied.moved += 1;
         }
         outcome
     }

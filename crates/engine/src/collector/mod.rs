@@ -40,15 +40,15 @@ pub(crate) trait Collector: Send + Sync {
     /// Moves everything in the victim of `pass` that is still needed, and sees to it that nothing older can come back. Returns what it did.
     ///
     /// # Errors
-    /// If there is no space to move to, or the store has become read-only. What was moved is in `emptied.moved`.
+    /// If there is no space to move to, or the store has become read-only.
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()>;
 }
 
 /// What a pass did.
 #[derive(Debug, Default)]
 pub(crate) struct Emptied {
-    /// Old references of current entries that were moved.
-    pub moved: Vec<u64>,
+    /// Current entries that were moved.
+    pub moved: u64,
     /// Entries moved that only a snapshot showed.
     pub for_snapshots: u64,
     /// Bytes of the copies.
@@ -130,10 +130,10 @@ impl Core {
             if victims.is_empty() {
                 return Ok(0);
             }
-            let settled = self.log.settle(&make_durable).map_err(|error| self.explain(error))?;
+            self.log.settle(&make_durable).map_err(|error| self.explain(error))?;
             let mut passes = Vec::new();
             for victim in &victims {
-                passes.extend(self.log.begin_pass(victim, settled, u64::MAX).map_err(|error| self.explain(error))?);
+                passes.extend(self.log.begin_pass(victim, u64::MAX).map_err(|error| self.explain(error))?);
                 if passes.len() == if need == Need::Any { 1 } else { PASSES_PER_ROUND } {
                     break;
                 }
@@ -160,18 +160,13 @@ impl Core {
         let mut emptied = Emptied::default();
         let outcome = self.collector.empty(self, &pass, &mut emptied);
         let done = &self.collections;
-        done.moved_entries.fetch_add(emptied.moved.len() as u64 + emptied.for_snapshots, Ordering::Relaxed);
+        done.moved_entries.fetch_add(emptied.moved + emptied.for_snapshots, Ordering::Relaxed);
         done.moved_for_snapshots.fetch_add(emptied.for_snapshots, Ordering::Relaxed);
         done.moved_bytes.fetch_add(emptied.bytes, Ordering::Relaxed);
         done.buried.fetch_add(emptied.buried, Ordering::Relaxed);
-        let make_durable = self.make_durable();
-        let ended = match &outcome {
-            Ok(()) => pass.free(&make_durable),
-            Err(_) => pass.give_up(&emptied.moved, &make_durable),
-        };
+        let ended = outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)));
         done.nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        outcome?;
-        ended.map_err(|error| self.explain(error))?;
+        ended?;
         done.segments.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
