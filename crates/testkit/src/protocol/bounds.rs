@@ -57,6 +57,8 @@ pub struct Bounds {
     pub segments: usize,
     /// Entries that a segment holds.
     pub slots: usize,
+    /// 1, or 2: each writer has segments of its own.
+    pub shards: usize,
     /// Threads that write.
     pub writers: usize,
     /// Operations, each with how often it may be done; in any order, by any writer.
@@ -90,6 +92,7 @@ impl Bounds {
             medium,
             segments: 4,
             slots: 1,
+            shards: 1,
             writers: 1,
             ops: ops.to_vec(),
             collections: 0,

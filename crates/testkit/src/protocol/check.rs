@@ -38,7 +38,7 @@ pub fn running(bounds: &Bounds, state: &State) -> Result<(), String> {
         }
     }
     if let Some((place, value)) = state.reader
-        && state.media.at(place).is_none_or(|entry| entry.value != value)
+        && state.media.remains(place).is_none_or(|entry| entry.value != value)
     {
         return Err(format!("a reader holds {place}, where its value lies no more"));
     }
@@ -84,7 +84,7 @@ pub fn chains(state: &State) -> Result<(), String> {
     let media = &state.media;
     for (place, entry) in media.entries().filter(|(_, entry)| entry.alive() && entry.kind == Kind::Put) {
         let of_key = || media.entries().filter(|(at, other)| other.alive() && other.key == entry.key && *at != place);
-        let behind = media.ancestors(entry);
+        let behind = media.ancestors(entry, false);
         let newest = of_key().all(|(at, other)| other.version < entry.version || (other.version == entry.version && behind.contains(&at)));
         if !newest && !of_key().any(|(_, other)| other.parent == Some(place)) {
             return Err(format!("the entry of {} at {place} is not dead, not the newest, and on no chain", name(entry.key as usize)));

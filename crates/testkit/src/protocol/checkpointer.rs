@@ -2,7 +2,7 @@
 
 use super::bounds::{Bounds, KEYS, SEGMENTS, SLOTS};
 use super::flaw::Flaw;
-use super::media::{Checkpoint, Media};
+use super::media::{COLD, Checkpoint, Media};
 use super::state::{CheckpointerAt, CollectorAt, IDLE_CHECKPOINTER, Phase, State};
 use super::step::Step;
 use super::writer::Next;
@@ -47,24 +47,33 @@ fn generations(media: &Media) -> [u8; SEGMENTS] {
     media.segments.map(|segment| if segment.in_use { segment.generation } else { 0 })
 }
 
-/// Full segments but the victim.
+/// Full segments, the victim of a pass in progress too: all in it is installed.
 fn covered(bounds: &Bounds, state: &State) -> [Option<(u8, u8)>; SEGMENTS] {
     std::array::from_fn(|number| {
         let segment = &state.media.segments[number];
-        let full = segment.in_use && (segment.sealed || segment.used as usize >= bounds.slots);
+        let full = segment.in_use && segment.used as usize >= bounds.slots;
         let collected = state.collector.at != CollectorAt::Idle && state.collector.victim as usize == number;
-        (full && !collected).then_some((segment.generation, SLOTS as u8))
+        (full && !(collected && bounds.lacks(Flaw::VictimNotCovered))).then_some((segment.generation, SLOTS as u8))
     })
 }
 
+/// Closes the collector's segments, makes all durable, seals what is full: that is covered.
 fn capture(bounds: &Bounds, state: &State, next: &mut Next) {
-    if state.budget.checkpoints > 0 {
-        let mut after = state.clone();
-        after.budget.checkpoints -= 1;
-        after.checkpointer.covered = covered(bounds, state);
-        after.checkpointer.at = CheckpointerAt::Captured;
-        next.push((Step::Capture, after));
+    if state.budget.checkpoints == 0 || !state.writers_idle() || state.collector_moves() {
+        return;
     }
+    let mut after = state.clone();
+    after.budget.checkpoints -= 1;
+    after.commit();
+    for segment in after.media.segments.iter_mut().filter(|segment| segment.in_use) {
+        if segment.shard == COLD && !bounds.lacks(Flaw::ColdSegmentsStayOpen) {
+            segment.used = bounds.slots as u8;
+        }
+        segment.sealed |= segment.used as usize >= bounds.slots;
+    }
+    after.checkpointer.covered = covered(bounds, &after);
+    after.checkpointer.at = CheckpointerAt::Captured;
+    next.push((Step::Capture, after));
 }
 
 fn draw(bounds: &Bounds, state: &State, next: &mut Next) {

@@ -1,8 +1,8 @@
 //! The collector: settle, bury, move, secure, free.
 
-use super::bounds::{Bounds, KEYS, Medium};
+use super::bounds::{Bounds, Medium};
 use super::flaw::Flaw;
-use super::media::{Entry, Kind, Mark, Place};
+use super::media::{COLD, Entry, Kind, Mark, Media, Place, Segment};
 use super::state::{CollectorAt, State};
 use super::step::Step;
 use super::writer::{Next, has_expired};
@@ -12,11 +12,12 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     match state.collector.at {
         CollectorAt::Idle => choose(bounds, state, next),
         CollectorAt::Chosen => settle(bounds, state, next),
-        CollectorAt::Burying(done) => bury(bounds, state, done, next),
-        CollectorAt::Marked(done) => {
+        CollectorAt::Settled => bury(bounds, state, next),
+        CollectorAt::Marked => {
             let mut after = state.clone();
             after.media.sync_marks();
-            after.collector.at = CollectorAt::Burying(done + 1);
+            // With marks left, the next: a flaw marks them one by one.
+            after.collector.at = if state.collector.marks.is_empty() { CollectorAt::Moving(0) } else { CollectorAt::Settled };
             next.push((Step::Barrier, after));
         }
         CollectorAt::Moving(slot) => relocate(bounds, state, slot, next),
@@ -66,16 +67,16 @@ fn settle(bounds: &Bounds, state: &State, next: &mut Next) {
     }
     let full = |used: u8| used as usize >= bounds.slots;
     after.media.segments.iter_mut().filter(|s| s.in_use && full(s.used)).for_each(|segment| segment.sealed = true);
-    after.collector.marks = ancestors_to_bury(bounds, &after);
-    after.collector.at = CollectorAt::Burying(0);
+    after.media.segments[state.collector.victim as usize].collecting = !bounds.lacks(Flaw::NewestFirst);
+    after.collector.marks = ancestors_to_bury(bounds, &after.media, state.collector.victim, false);
+    after.collector.at = CollectorAt::Settled;
     next.push((Step::Settle, after));
 }
 
-/// Ancestors, outside the victim, of entries in it; each chain oldest first.
-fn ancestors_to_bury(bounds: &Bounds, state: &State) -> Vec<Place> {
-    let victim = state.collector.victim;
+/// Ancestors, outside the victim, of entries in it; newest first within each chain.
+pub fn ancestors_to_bury(bounds: &Bounds, media: &Media, victim: u8, pass_dead: bool) -> Vec<Place> {
     let mut marks = Vec::new();
-    for entry in state.media.segments[victim as usize].slots.iter().flatten().filter(|entry| entry.alive()) {
+    for entry in media.segments[victim as usize].slots.iter().flatten().filter(|entry| entry.alive()) {
         let spared = match entry.kind {
             Kind::Delete => bounds.lacks(Flaw::TombstoneNotBuried),
             Kind::Expiring => bounds.lacks(Flaw::ExpiredNotBuried),
@@ -84,29 +85,28 @@ fn ancestors_to_bury(bounds: &Bounds, state: &State) -> Vec<Place> {
         if spared {
             continue;
         }
-        for place in state.media.ancestors(entry).into_iter().rev() {
+        for place in media.ancestors(entry, pass_dead) {
             if place.segment != victim && !marks.contains(&place) {
                 marks.push(place);
             }
         }
     }
-    if bounds.lacks(Flaw::NewestFirst) {
-        marks.reverse();
-    }
     marks
 }
 
-fn bury(bounds: &Bounds, state: &State, done: u8, next: &mut Next) {
+/// Marks all ancestors, in no particular order; with a flaw one at a time.
+fn bury(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
-    if let Some(&at) = state.collector.marks.get(done as usize) {
-        after.media.entry_mut(at).mark = Mark::Written;
-        after.collector.at = CollectorAt::Marked(done);
-        next.push((Step::MarkAncestor { at }, after));
-        return;
+    let Some(&at) = state.collector.marks.first() else {
+        after.collector.at = CollectorAt::Moving(0);
+        return relocate(bounds, &after, 0, next);
+    };
+    let count = if bounds.lacks(Flaw::NewestFirst) { 1 } else { state.collector.marks.len() };
+    for place in after.collector.marks.drain(..count) {
+        after.media.entry_mut(place).mark = Mark::Written;
     }
-    after.collector.marks.clear();
-    after.collector.at = CollectorAt::Moving(0);
-    relocate(bounds, &after, 0, next);
+    after.collector.at = CollectorAt::Marked;
+    next.push((Step::MarkAncestors { at, count: count as u8 }, after));
 }
 
 /// Moves the first entry from `slot` on that somebody needs.
@@ -152,7 +152,7 @@ fn drop_expired(bounds: &Bounds, state: &State, slot: u8, at: Place, entry: &Ent
 
 fn copy_live(bounds: &Bounds, state: &State, slot: u8, from: Place, entry: &Entry, latch: bool, next: &mut Next) {
     let mut after = state.clone();
-    let Some(to) = after.media.reserve(true, bounds.segments, bounds.slots) else { return };
+    let Some(to) = after.media.reserve(COLD, bounds.segments, bounds.slots) else { return };
     let mut copy = Entry { parent: Some(from), copy: true, batch: 0, member: 0, durable: false, mark: Mark::Alive, ..*entry };
     if bounds.lacks(Flaw::CopiesKeepTag) {
         (copy.batch, copy.member) = (entry.batch, entry.member);
@@ -194,7 +194,7 @@ fn install_copy(bounds: &Bounds, state: &State, slot: u8, copy: Place, next: &mu
 
 fn copy_for_snapshot(bounds: &Bounds, state: &State, slot: u8, from: Place, entry: &Entry, next: &mut Next) {
     let mut after = state.clone();
-    let Some(to) = after.media.reserve(true, bounds.segments, bounds.slots) else { return };
+    let Some(to) = after.media.reserve(COLD, bounds.segments, bounds.slots) else { return };
     let mark = if bounds.lacks(Flaw::SnapshotCopyAlive) { Mark::Alive } else { Mark::Dead };
     let durable = bounds.medium == Medium::Fence;
     after.media.store(to, Entry { parent: None, copy: true, batch: 0, member: 0, durable, mark, ..*entry });
@@ -218,23 +218,27 @@ fn secure(bounds: &Bounds, state: &State, next: &mut Next) {
     }
 }
 
+/// The descriptor says free at once; opened again is the segment when nobody can hold a reference into it.
 fn free(bounds: &Bounds, state: &State, next: &mut Next) {
     let victim = state.collector.victim;
-    let read = state.reader.is_some() && !bounds.lacks(Flaw::NoGracePeriod);
-    // Writers may hold references too, within their sections.
-    let named = |place: Option<Place>| place.is_some_and(|place| place.segment == victim);
-    let held = state.writers.iter().any(|writer| (0..KEYS).any(|key| named(writer.old[key])));
-    if read || held {
-        return;
-    }
     let mut after = state.clone();
     if bounds.lacks(Flaw::CopiesKeepTag) {
         after.media.settled = after.media.settled.max(after.next_version - 1);
     }
     let segment = &mut after.media.segments[victim as usize];
-    segment.in_use = false;
-    segment.sealed = false;
+    (segment.in_use, segment.sealed, segment.collecting, segment.retiring) = (false, false, false, true);
     after.collector.at = CollectorAt::Idle;
     after.collector.victim = 0;
     next.push((Step::Free { victim }, after));
+}
+
+/// Readers and writers that might hold a reference have left.
+pub fn grace(bounds: &Bounds, state: &State, next: &mut Next) {
+    let retiring = |segment: &Segment| segment.retiring;
+    let quiet = state.reader.is_none() && state.writers_idle();
+    if state.media.segments.iter().any(retiring) && (quiet || bounds.lacks(Flaw::NoGracePeriod)) {
+        let mut after = state.clone();
+        after.media.segments.iter_mut().for_each(|segment| segment.retiring = false);
+        next.push((Step::GraceEnds, after));
+    }
 }

@@ -12,6 +12,9 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+/// More states than this do not fit into memory.
+const LIMIT: usize = 30_000_000;
+
 /// What an exploration did.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -105,6 +108,7 @@ pub fn successors(bounds: &Bounds, state: &State, next: &mut Next) {
     writer::readers(bounds, state, next);
     writer::time(bounds, state, next);
     collector::steps(bounds, state, next);
+    collector::grace(bounds, state, next);
     checkpointer::steps(bounds, state, next);
     checkpointer::close(state, next);
 }
@@ -142,7 +146,7 @@ impl Explorer<'_> {
         let mut next = Vec::new();
         while let Some((state, number, depth)) = self.queue.pop_front() {
             self.outcome.depth = depth as usize;
-            if self.came_from.len() > 6_000_000 { return Err(self.violation(&state, number, None, "too many".into())); }
+            assert!(self.came_from.len() < LIMIT, "the bounds of \"{}\" are too wide", self.bounds.name);
             self.judge(&state, number)?;
             successors(self.bounds, &state, &mut next);
             for (step, after) in next.drain(..) {
@@ -199,8 +203,14 @@ impl Explorer<'_> {
 fn describe(state: &State) -> String {
     let mut lines = String::from("  before that:\n");
     for (number, segment) in state.media.segments.iter().enumerate().filter(|(_, segment)| segment.generation > 0) {
-        let kind = if !segment.in_use { "free" } else if segment.sealed { "sealed" } else { "open" };
-        lines += &format!("    s{number}g{} {kind}{}:", segment.generation, if segment.cold { " cold" } else { "" });
+        let kind = if !segment.in_use {
+            "free"
+        } else if segment.sealed {
+            "sealed"
+        } else {
+            "open"
+        };
+        lines += &format!("    s{number}g{} {kind}{}:", segment.generation, if segment.shard == super::media::COLD { " cold" } else { "" });
         for entry in segment.slots.iter().flatten() {
             let key = char::from(b'a' + entry.key);
             let link = entry.parent.map_or("-".to_owned(), |place| place.to_string());

@@ -13,10 +13,14 @@ pub enum Flaw {
     FailedCopyLeft,
     /// Decision 7: of two entries of one version recovery takes the source, and does not mark the other dead.
     DuplicateLeft,
-    /// As decided first: a copy has no link, and recovery marks the loser dead where it meets two of one version.
+    /// A copy has no link; recovery marks dead what is not current in the victims of interrupted passes.
     CopyWithoutLink,
-    /// Decision 7: ancestors are marked newest first.
+    /// Decision 7: ancestors are marked newest first, and nothing says that a pass was interrupted.
     NewestFirst,
+    /// Interrupted passes are not finished by recovery.
+    PassNotFinished,
+    /// Finishing an interrupted pass, recovery stops at a dead entry.
+    WalkStopsInGap,
     /// Decision 7: a tombstone goes while the published checkpoint is older.
     TombstoneBeforeCheckpoint,
     /// The same for a checkpoint that is being written.
@@ -49,16 +53,22 @@ pub enum Flaw {
     ScannedLoses,
     /// Scanned entries up to the checkpoint's version are installed like any other.
     OldEntriesInstalled,
-    /// Scanned entries up to the checkpoint's version are never installed.
-    OldEntriesIgnored,
+    /// Scanned copies up to the checkpoint's version do not take part.
+    OldCopiesIgnored,
+    /// Scanned tombstones up to the checkpoint's version do not take part.
+    OldTombstonesIgnored,
+    /// The victim of a pass in progress is not covered.
+    VictimNotCovered,
+    /// The collector goes on filling segments that were open at the capture.
+    ColdSegmentsStayOpen,
     /// A chain that lost a link is not repaired.
     ChainNotRepaired,
     /// A member of an unfinished batch does not pass for a lost link.
     UnfinishedMemberPassesForLink,
     /// A put over a tombstone that is not durable does not link to it.
     TombstoneNotLinked,
-    /// Recovery marks entries dead before it has made durable what it found.
-    MarksBeforeHardening,
+    /// Recovery answers from what it found without making it durable.
+    NotHardened,
     /// The victim is freed before its copies are durable.
     FreedEarly,
     /// The victim is freed while a reader holds a reference into it.
@@ -67,4 +77,47 @@ pub enum Flaw {
     SnapshotForgotten,
     /// What only a snapshot shows is moved like any other entry, not born dead.
     SnapshotCopyAlive,
+}
+
+impl Flaw {
+    /// All of them.
+    pub const ALL: [Flaw; 37] = [
+        Flaw::NoLatch,
+        Flaw::CopyGetsNewVersion,
+        Flaw::TombstoneNotBuried,
+        Flaw::FailedCopyLeft,
+        Flaw::DuplicateLeft,
+        Flaw::CopyWithoutLink,
+        Flaw::NewestFirst,
+        Flaw::PassNotFinished,
+        Flaw::WalkStopsInGap,
+        Flaw::TombstoneBeforeCheckpoint,
+        Flaw::TombstoneDuringCheckpoint,
+        Flaw::ExpiredNotBuried,
+        Flaw::ExpiredBeforeCheckpoint,
+        Flaw::ClockRunsBack,
+        Flaw::CopiesKeepTag,
+        Flaw::SettledNotPersisted,
+        Flaw::DeadMembersNotCounted,
+        Flaw::GenerationsIgnored,
+        Flaw::FreeSegmentsTrusted,
+        Flaw::CoveredAfterCopy,
+        Flaw::NoWaitBeforeCopy,
+        Flaw::PublishedEarly,
+        Flaw::CleanFlagKept,
+        Flaw::ScannedLoses,
+        Flaw::OldEntriesInstalled,
+        Flaw::OldCopiesIgnored,
+        Flaw::OldTombstonesIgnored,
+        Flaw::VictimNotCovered,
+        Flaw::ColdSegmentsStayOpen,
+        Flaw::ChainNotRepaired,
+        Flaw::UnfinishedMemberPassesForLink,
+        Flaw::TombstoneNotLinked,
+        Flaw::NotHardened,
+        Flaw::FreedEarly,
+        Flaw::NoGracePeriod,
+        Flaw::SnapshotForgotten,
+        Flaw::SnapshotCopyAlive,
+    ];
 }

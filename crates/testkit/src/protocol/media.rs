@@ -86,8 +86,12 @@ pub struct Segment {
     pub in_use: bool,
     /// Its descriptor does not say open.
     pub sealed: bool,
-    /// Filled by the collector.
-    pub cold: bool,
+    /// Who fills it: a writer, or the collector ([`COLD`]).
+    pub shard: u8,
+    /// Its descriptor says that a pass over it has begun.
+    pub collecting: bool,
+    /// Not to be opened yet: somebody may hold a reference into it. Only in memory.
+    pub retiring: bool,
     /// Its life.
     pub generation: u8,
     /// Slots given out.
@@ -95,6 +99,9 @@ pub struct Segment {
     /// Its entries; `None` is a hole, or not reached yet.
     pub slots: [Option<Entry>; SLOTS],
 }
+
+/// The shard of the collector's segments.
+pub const COLD: u8 = 2;
 
 /// A saved index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,7 +136,16 @@ pub struct Media {
 impl Media {
     /// Empty media.
     pub fn new() -> Media {
-        let free = Segment { in_use: false, sealed: false, cold: false, generation: 0, used: 0, slots: [None; SLOTS] };
+        let free = Segment {
+            in_use: false,
+            sealed: false,
+            shard: 0,
+            collecting: false,
+            retiring: false,
+            generation: 0,
+            used: 0,
+            slots: [None; SLOTS],
+        };
         Media { segments: [free; SEGMENTS], settled: 0, clock: false, checkpoint: None, pending: None, clean: false }
     }
 
@@ -164,14 +180,23 @@ impl Media {
         self.segments.iter_mut().filter(|segment| segment.in_use).flat_map(|segment| segment.slots.iter_mut().flatten())
     }
 
-    /// Takes a slot of an open segment of a kind, opening one if none has room; `None` if the pool is full.
-    pub fn reserve(&mut self, cold: bool, segments: usize, slots: usize) -> Option<Place> {
+    /// Takes a slot of an open segment of a shard, opening one if none has room; `None` if the pool is full.
+    pub fn reserve(&mut self, shard: u8, segments: usize, slots: usize) -> Option<Place> {
         let all = &mut self.segments[..segments];
-        let open = all.iter().position(|s| s.in_use && !s.sealed && s.cold == cold && (s.used as usize) < slots);
+        let open = all.iter().position(|s| s.in_use && !s.sealed && s.shard == shard && (s.used as usize) < slots);
         let number = open.or_else(|| {
-            let free = all.iter().position(|s| !s.in_use)?;
+            let free = all.iter().position(|s| !s.in_use && !s.retiring)?;
             let generation = all[free].generation + 1;
-            all[free] = Segment { in_use: true, sealed: false, cold, generation, used: 0, slots: [None; SLOTS] };
+            all[free] = Segment {
+                in_use: true,
+                sealed: false,
+                shard,
+                collecting: false,
+                retiring: false,
+                generation,
+                used: 0,
+                slots: [None; SLOTS],
+            };
             Some(free)
         })?;
         let segment = &mut all[number];
@@ -182,6 +207,12 @@ impl Media {
     /// Stores an entry at a reserved place.
     pub fn store(&mut self, place: Place, entry: Entry) {
         self.segments[place.segment as usize].slots[place.slot as usize] = Some(entry);
+    }
+
+    /// What lies at a place, in use or not, as long as nobody has opened its segment again.
+    pub fn remains(&self, place: Place) -> Option<&Entry> {
+        let segment = &self.segments[place.segment as usize];
+        segment.slots[place.slot as usize].as_ref().filter(|_| segment.generation == place.generation)
     }
 
     /// Makes every entry and every mark durable.
@@ -203,16 +234,16 @@ impl Media {
     /// The entry behind an entry's link, if the link holds: a copy's source has its version, any other parent a lower one.
     fn parent(&self, entry: &Entry) -> Option<(Place, &Entry)> {
         let place = entry.parent?;
-        let parent = self.at(place).filter(|parent| parent.key == entry.key && parent.alive())?;
+        let parent = self.at(place).filter(|parent| parent.key == entry.key)?;
         let fits = if entry.copy { parent.version == entry.version } else { parent.version < entry.version };
         fits.then_some((place, parent))
     }
 
-    /// The ancestors of an entry, newest first: as long as links hold.
-    pub fn ancestors(&self, entry: &Entry) -> Vec<Place> {
+    /// The ancestors of an entry, newest first: as long as links hold, and up to the first dead one unless the walk passes those too.
+    pub fn ancestors(&self, entry: &Entry, pass_dead: bool) -> Vec<Place> {
         let mut passed = Vec::new();
         let mut next = self.parent(entry);
-        while let Some((place, parent)) = next {
+        while let Some((place, parent)) = next.filter(|(_, parent)| pass_dead || parent.alive()) {
             passed.push(place);
             next = self.parent(parent);
         }

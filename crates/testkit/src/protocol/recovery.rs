@@ -1,13 +1,14 @@
 //! Recovery: from media to an index.
 //!
 //! 1. *Harden*: what was found is made durable, before anything is concluded from it.
-//! 2. *Mark* dead: members of unfinished batches; then, for each entry of an open segment whose link names nothing, or such a member, all older
-//!    entries of its key.
+//! 2. *Mark* dead: members of unfinished batches; for each entry of an open segment whose link names nothing, or such a member, all older
+//!    entries of its key; what interrupted passes of the collector would have marked.
 //! 3. *Sync* the marks. 4. *Open*: load the checkpoint, scan what it does not cover, accept writes.
 
 use super::bounds::{Bounds, KEYS, SLOTS};
+use super::collector::ancestors_to_bury;
 use super::flaw::Flaw;
-use super::media::{Checkpoint, Entry, Kind, Mark, Media, Place};
+use super::media::{COLD, Checkpoint, Entry, Kind, Mark, Media, Place};
 use super::state::{Phase, State};
 use super::step::Step;
 use super::writer::{Next, has_expired};
@@ -40,24 +41,15 @@ fn cut_off(bounds: &Bounds, media: &Media, unfinished: &[Place]) -> Vec<Place> {
     cut
 }
 
-/// What a key has while an index is being built.
-#[derive(Clone, Copy)]
-enum Slot {
-    Absent,
-    /// The checkpoint names it, but not where it is now.
-    Named,
-    At {
-        place: Place,
-        loaded: bool,
-    },
-}
+/// What a key has while an index is being built: a place, and whether it was loaded from the checkpoint.
+type Slot = Option<(Place, bool)>;
 
 /// The index that an opening makes of media on which everything is marked.
 fn index_of(bounds: &Bounds, media: &Media) -> [Option<Place>; KEYS] {
     let checkpoint = media.visible_checkpoint();
-    let mut index = [Slot::Absent; KEYS];
+    let mut index: [Slot; KEYS] = [None; KEYS];
     if let Some(checkpoint) = checkpoint {
-        index = checkpoint.named.map(|named| named.map_or(Slot::Absent, |place| load(bounds, media, checkpoint, place)));
+        index = checkpoint.named.map(|named| named.and_then(|place| load(bounds, media, checkpoint, place)));
     }
     if !(media.clean && checkpoint.is_some()) {
         for (place, entry) in media.entries().filter(|(_, entry)| entry.alive()) {
@@ -66,20 +58,16 @@ fn index_of(bounds: &Bounds, media: &Media) -> [Option<Place>; KEYS] {
             }
         }
     }
-    index.map(|slot| match slot {
-        Slot::At { place, .. } => Some(place).filter(|&place| media.at(place).is_none_or(|entry| entry.kind != Kind::Delete)),
-        Slot::Absent | Slot::Named => None,
-    })
+    let is_tombstone = |place: Place| media.at(place).is_some_and(|entry| entry.kind == Kind::Delete);
+    index.map(|slot| slot.map(|(place, _)| place).filter(|&place| !is_tombstone(place)))
 }
 
 fn load(bounds: &Bounds, media: &Media, checkpoint: &Checkpoint, place: Place) -> Slot {
     let segment = &media.segments[place.segment as usize];
     let holds = segment.generation == checkpoint.table[place.segment as usize] && segment.generation == place.generation;
     let in_use = segment.in_use || bounds.lacks(Flaw::FreeSegmentsTrusted);
-    if (holds && in_use) || bounds.lacks(Flaw::GenerationsIgnored) {
-        return Slot::At { place: Place { generation: segment.generation, ..place }, loaded: true };
-    }
-    Slot::Named
+    let counts = (holds && in_use) || bounds.lacks(Flaw::GenerationsIgnored);
+    counts.then_some((Place { generation: segment.generation, ..place }, true))
 }
 
 fn is_covered(bounds: &Bounds, media: &Media, checkpoint: &Checkpoint, place: Place) -> bool {
@@ -92,17 +80,30 @@ fn is_covered(bounds: &Bounds, media: &Media, checkpoint: &Checkpoint, place: Pl
 /// A scanned entry against what its key has.
 fn compete(bounds: &Bounds, media: &Media, checkpoint: Option<&Checkpoint>, slot: &mut Slot, place: Place, entry: &Entry) {
     let old_news = checkpoint.is_some_and(|checkpoint| entry.version <= checkpoint.version);
+    if old_news && !takes_part(bounds, entry) {
+        return;
+    }
     let wins = match *slot {
-        Slot::Absent => !old_news || bounds.lacks(Flaw::OldEntriesInstalled),
-        Slot::Named => !old_news || !bounds.lacks(Flaw::OldEntriesIgnored),
-        Slot::At { place: current, loaded } => match media.at(current) {
+        None => true,
+        Some((current, loaded)) => match media.at(current) {
             None => true,
             Some(other) if other.version == entry.version => wins_over_equal(bounds, (place, entry), (current, other), loaded),
-            Some(other) => entry.version > other.version && !(old_news && bounds.lacks(Flaw::OldEntriesIgnored)),
+            Some(other) => entry.version > other.version,
         },
     };
     if wins {
-        *slot = Slot::At { place, loaded: false };
+        *slot = Some((place, false));
+    }
+}
+
+/// Whether an entry that is not newer than the checkpoint, in a segment that it does not cover, takes part: copies do, for they were moved after the capture, and so do
+/// tombstones, for they may bury such a copy. Of all other entries the checkpoint knows better.
+fn takes_part(bounds: &Bounds, entry: &Entry) -> bool {
+    match entry.kind {
+        _ if bounds.lacks(Flaw::OldEntriesInstalled) => true,
+        _ if entry.copy => !bounds.lacks(Flaw::OldCopiesIgnored),
+        Kind::Delete => !bounds.lacks(Flaw::OldTombstonesIgnored),
+        Kind::Put | Kind::Expiring => false,
     }
 }
 
@@ -113,23 +114,33 @@ fn wins_over_equal(bounds: &Bounds, new: (Place, &Entry), old: (Place, &Entry), 
     if bounds.lacks(Flaw::DuplicateLeft) && !loaded {
         return new_is_source;
     }
+    if bounds.lacks(Flaw::CopyWithoutLink) && new.1.copy != old.1.copy {
+        return new.1.copy;
+    }
     if bounds.lacks(Flaw::ScannedLoses) && loaded {
         return false;
     }
     !new_is_source && (new_is_copy || loaded)
 }
 
-/// With [`Flaw::CopyWithoutLink`]: of two entries of one version that meet, the one that lost is marked dead.
-fn losers(bounds: &Bounds, media: &Media) -> Vec<Place> {
+/// What interrupted passes would have marked: dead entries do not end this walk, for it may have been cut off anywhere.
+fn unburied(bounds: &Bounds, media: &Media) -> Vec<Place> {
+    let flagged = (0..media.segments.len() as u8).filter(|&number| {
+        let segment = &media.segments[number as usize];
+        segment.in_use && segment.collecting && !bounds.lacks(Flaw::PassNotFinished)
+    });
+    let pass_dead = !bounds.lacks(Flaw::WalkStopsInGap);
+    flagged.flat_map(|victim| ancestors_to_bury(bounds, media, victim, pass_dead)).collect()
+}
+
+/// With [`Flaw::CopyWithoutLink`]: the entries of interrupted victims that are not the current ones of their keys.
+fn not_current(bounds: &Bounds, media: &Media) -> Vec<Place> {
     if !bounds.lacks(Flaw::CopyWithoutLink) {
         return Vec::new();
     }
     let index = index_of(bounds, media);
-    let twin = |place: Place, entry: &Entry| {
-        let winner = index[entry.key as usize].and_then(|winner| Some((winner, media.at(winner)?)));
-        winner.is_some_and(|(at, winner)| at != place && winner.version == entry.version)
-    };
-    media.entries().filter(|&(place, entry)| entry.alive() && twin(place, entry)).map(|(place, _)| place).collect()
+    let flagged = |place: Place| media.segments[place.segment as usize].collecting;
+    media.entries().filter(|&(at, entry)| flagged(at) && index[entry.key as usize] != Some(at)).map(|(at, _)| at).collect()
 }
 
 /// Marks what must be dead; how many members of unfinished batches, and others.
@@ -139,7 +150,8 @@ fn mark(bounds: &Bounds, media: &mut Media) -> (u8, u8) {
     }
     let unfinished = unfinished(bounds, media);
     let mut others = cut_off(bounds, media, &unfinished);
-    others.extend(losers(bounds, media));
+    others.extend(unburied(bounds, media));
+    others.extend(not_current(bounds, media));
     let mut count = |places: &[Place]| {
         let mut marked = 0;
         for &place in places {
@@ -166,18 +178,20 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     match state.phase {
         Phase::Running => {}
-        Phase::Found if !bounds.lacks(Flaw::MarksBeforeHardening) => {
-            harden(&mut after.media);
+        Phase::Found => {
+            if !bounds.lacks(Flaw::NotHardened) {
+                harden(&mut after.media);
+            }
             after.phase = Phase::Hardened;
             next.push((Step::Harden, after));
         }
-        Phase::Found | Phase::Hardened => {
+        Phase::Hardened => {
             let (batch_members, cut_off) = mark(bounds, &mut after.media);
             after.phase = Phase::Marked;
             next.push((Step::MarkDead { batch_members, cut_off }, after));
         }
         Phase::Marked => {
-            harden(&mut after.media);
+            after.media.sync_marks();
             after.phase = Phase::Synced;
             next.push((Step::SyncMarks, after));
         }
@@ -203,6 +217,7 @@ fn open(bounds: &Bounds, state: &mut State) {
     let checkpoint = state.media.checkpoint.map_or(0, |checkpoint| checkpoint.version);
     state.next_version = on_media.max(checkpoint).max(state.media.settled) + 1;
     state.media.clean &= bounds.lacks(Flaw::CleanFlagKept);
+    state.media.segments.iter_mut().for_each(|segment| segment.collecting = false);
     resume_segments(bounds, &mut state.media);
     for key in 0..KEYS {
         let found = state.index[key].and_then(|place| state.media.at(place)).copied();
@@ -218,10 +233,10 @@ fn open(bounds: &Bounds, state: &mut State) {
 
 /// One open segment of each kind goes on being filled behind its last entry; the others are sealed.
 fn resume_segments(bounds: &Bounds, media: &mut Media) {
-    let mut resumed = [false; 2];
+    let mut resumed = [false; COLD as usize + 1];
     for segment in media.segments.iter_mut().filter(|segment| segment.in_use && !segment.sealed) {
         segment.used = segment.slots.iter().rposition(Option::is_some).map_or(0, |last| last as u8 + 1);
-        let kind = usize::from(segment.cold);
+        let kind = segment.shard as usize;
         if (segment.used as usize) < bounds.slots && !resumed[kind] {
             resumed[kind] = true;
         } else {

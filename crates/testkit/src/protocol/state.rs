@@ -40,10 +40,10 @@ pub enum CollectorAt {
     Idle,
     /// It has chosen.
     Chosen,
-    /// Everything in the victim is installed, durable, and of whole batches; so many ancestors are marked durably.
-    Burying(u8),
-    /// The next is marked, not durably.
-    Marked(u8),
+    /// Everything in the victim is installed, durable, and of whole batches, and its descriptor says that a pass has begun.
+    Settled,
+    /// The ancestors are marked, not durably.
+    Marked,
     /// It moves entries from this slot on.
     Moving(u8),
     /// It has appended a copy of the entry in this slot.
@@ -61,7 +61,7 @@ pub struct Collector {
     pub at: CollectorAt,
     /// Its segment.
     pub victim: u8,
-    /// What it marks, in order.
+    /// What it has still to mark.
     pub marks: Vec<Place>,
 }
 
@@ -278,6 +278,7 @@ impl State {
         self.checkpointer = IDLE_CHECKPOINTER;
         self.snapshot = None;
         self.reader = None;
+        self.media.segments.iter_mut().for_each(|segment| segment.retiring = false);
         self.next_version = 0;
     }
 }

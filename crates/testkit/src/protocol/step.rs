@@ -42,7 +42,7 @@ steps! {
     Commit,
     Choose { victim: u8 },
     Settle,
-    MarkAncestor { at: Place },
+    MarkAncestors { at: Place, count: u8 },
     Barrier,
     MoveCopy { from: Place, to: Place },
     InstallCopy { installed: bool },
@@ -50,6 +50,7 @@ steps! {
     DropExpired { at: Place },
     SecureCopies,
     Free { victim: u8 },
+    GraceEnds,
     Capture,
     DrawVersion { version: u8 },
     CopyKey { key: u8 },
@@ -97,9 +98,10 @@ impl fmt::Display for Step {
             Step::Acknowledge { writer } => write!(f, "writer {writer}: release the latch, return"),
             Step::Commit => write!(f, "commit: all is durable and acknowledged"),
             Step::Choose { victim } => write!(f, "collector: victim s{victim}"),
-            Step::Settle => write!(f, "collector: make all durable, persist the settled version"),
-            Step::MarkAncestor { at } => write!(f, "collector: mark the ancestor at {at} dead"),
-            Step::Barrier => write!(f, "collector: the mark is durable"),
+            Step::Settle => write!(f, "collector: make all durable, persist the settled version, flag the victim"),
+            Step::MarkAncestors { at, count: 1 } => write!(f, "collector: mark the ancestor at {at} dead"),
+            Step::MarkAncestors { at, count } => write!(f, "collector: mark {count} ancestors dead, the newest at {at}"),
+            Step::Barrier => write!(f, "collector: the marks are durable"),
             Step::MoveCopy { from, to } => write!(f, "collector: copy {from} to {to}"),
             Step::InstallCopy { installed: true } => write!(f, "collector: install the copy"),
             Step::InstallCopy { installed: false } => write!(f, "collector: the copy came too late"),
@@ -107,6 +109,7 @@ impl fmt::Display for Step {
             Step::DropExpired { at } => write!(f, "collector: drop the expired entry at {at}"),
             Step::SecureCopies => write!(f, "collector: all copies are durable"),
             Step::Free { victim } => write!(f, "collector: free s{victim}"),
+            Step::GraceEnds => write!(f, "collector: nobody holds a reference, the segment may be opened again"),
             Step::Capture => write!(f, "checkpoint: capture the covered segments"),
             Step::DrawVersion { version } => write!(f, "checkpoint: draw version {version}"),
             Step::CopyKey { key } => write!(f, "checkpoint: copy {}", name(key)),
@@ -123,7 +126,11 @@ impl fmt::Display for Step {
             Step::PowerFails { kept, of, old_checkpoint, clock_back } => {
                 write!(f, "POWER FAILS: of {of} things not durable ")?;
                 let kept: Vec<String> = (0..of).filter(|bit| kept & 1 << bit != 0).map(|bit| (bit + 1).to_string()).collect();
-                if kept.is_empty() { write!(f, "none survives")? } else { write!(f, "survive: {}", kept.join(", "))? }
+                if kept.is_empty() {
+                    write!(f, "none survives")?
+                } else {
+                    write!(f, "survive: {}", kept.join(", "))?
+                }
                 if old_checkpoint {
                     write!(f, "; the file of before is back")?;
                 }

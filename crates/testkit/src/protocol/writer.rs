@@ -61,9 +61,10 @@ fn append(bounds: &Bounds, state: &State, number: u8, next: &mut Next) {
     let mut after = state.clone();
     let (op, links) = (state.writers[number as usize].op, state.writers[number as usize].links);
     let size = op.keys().len() as u8;
+    let shard = if bounds.shards > 1 { number } else { 0 };
     let first = after.next_value;
     for (member, &key) in op.keys().iter().enumerate() {
-        let Some(place) = after.media.reserve(false, bounds.segments, bounds.slots) else { return };
+        let Some(place) = after.media.reserve(shard, bounds.segments, bounds.slots) else { return };
         let kind = match op {
             Op::Delete(_) => Kind::Delete,
             Op::Expiring(_) => Kind::Expiring,
