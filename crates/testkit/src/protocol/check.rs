@@ -70,8 +70,8 @@ fn shown(bounds: &Bounds, state: &State, media: &Media, place: Option<Place>) ->
 
 fn agreement(bounds: &Bounds, state: &State) -> Result<(), String> {
     let (media, recovered) = recover(bounds, state.media.clone());
-    for key in 0..KEYS {
-        let (running, after) = (shown(bounds, state, &state.media, state.index[key]), shown(bounds, state, &media, recovered[key]));
+    for (key, (now, then)) in state.index.iter().zip(recovered).enumerate() {
+        let (running, after) = (shown(bounds, state, &state.media, *now), shown(bounds, state, &media, then));
         if running != after {
             return Err(format!("{} has write {running:?} in the index, and recovery would find {after:?}", name(key)));
         }

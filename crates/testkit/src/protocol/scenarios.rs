@@ -82,7 +82,7 @@ pub fn reduced() -> Vec<Bounds> {
         Bounds { failures: 0, ..checkpoint(Fence) },
         Bounds { failures: 0, ..checkpoint(Sync) },
         shards(),
-        dropped_checkpoint(),
+        Bounds { collections: 1, failures: 0, ..dropped_checkpoint() },
         expiry(),
         readers(),
         close(),
@@ -96,6 +96,7 @@ pub fn full() -> Vec<Bounds> {
     let writers = base("two writers and a batch", Sync, &[(A, 1), (Op::Batch, 1), (DEL, 1)]);
     all.extend([
         batches(),
+        dropped_checkpoint(),
         checkpoint(Fence),
         checkpoint(Sync),
         kill(1),
