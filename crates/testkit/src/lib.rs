@@ -19,4 +19,5 @@ pub mod images;
 pub mod model;
 pub mod oracle;
 pub mod planted;
+pub mod protocol;
 pub mod reference;

@@ -1,0 +1,244 @@
+//! The collector: settle, bury, move, secure, free.
+
+use super::bounds::{Bounds, Medium};
+use super::flaw::Flaw;
+use super::media::{COLD, Entry, Kind, Mark, Media, Place, Segment};
+use super::state::{CollectorAt, State};
+use super::step::Step;
+use super::writer::{Next, has_expired};
+
+/// What the collector may do next.
+pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
+    match state.collector.at {
+        CollectorAt::Idle => choose(bounds, state, next),
+        CollectorAt::Chosen => settle(bounds, state, next),
+        CollectorAt::Settled => bury(bounds, state, next),
+        CollectorAt::Marked => {
+            let mut after = state.clone();
+            after.media.sync_marks();
+            // With marks left, the next: a flaw marks them one by one.
+            after.collector.at = if state.collector.marks.is_empty() { CollectorAt::Moving(0) } else { CollectorAt::Settled };
+            next.push((Step::Barrier, after));
+        }
+        CollectorAt::Moving(slot) => relocate(bounds, state, slot, next),
+        CollectorAt::Copied(slot, copy) => install_copy(bounds, state, slot, copy, next),
+        CollectorAt::Moved => secure(bounds, state, next),
+        CollectorAt::Secured => free(bounds, state, next),
+    }
+}
+
+/// Whether no checkpoint that could be loaded is older than a version.
+fn is_in_checkpoints(bounds: &Bounds, state: &State, version: u8, ignoring: Flaw) -> bool {
+    let published = [state.media.checkpoint.as_ref(), state.media.visible_checkpoint()];
+    let published = published.into_iter().flatten().all(|checkpoint| checkpoint.version >= version) || bounds.lacks(ignoring);
+    let under_way = state.checkpointer.version == 0 || state.checkpointer.version >= version;
+    published && (under_way || bounds.lacks(Flaw::TombstoneDuringCheckpoint))
+}
+
+fn choose(bounds: &Bounds, state: &State, next: &mut Next) {
+    if state.budget.collections == 0 {
+        return;
+    }
+    for victim in 0..bounds.segments {
+        let segment = &state.media.segments[victim];
+        if !segment.in_use || (!segment.sealed && (segment.used as usize) < bounds.slots) {
+            continue;
+        }
+        let entries = segment.slots.iter().flatten();
+        let free_to_go = |entry: &Entry| is_in_checkpoints(bounds, state, entry.version, Flaw::TombstoneBeforeCheckpoint);
+        if entries.filter(|entry| entry.kind == Kind::Delete && entry.alive()).all(free_to_go) {
+            let mut after = state.clone();
+            after.budget.collections -= 1;
+            (after.collector.at, after.collector.victim) = (CollectorAt::Chosen, victim as u8);
+            next.push((Step::Choose { victim: victim as u8 }, after));
+        }
+    }
+}
+
+fn settle(bounds: &Bounds, state: &State, next: &mut Next) {
+    if !state.writers_idle() {
+        return;
+    }
+    let mut after = state.clone();
+    let stable = after.draw_stable();
+    after.commit();
+    if !bounds.lacks(Flaw::SettledNotPersisted) && !bounds.lacks(Flaw::CopiesKeepTag) {
+        after.media.settled = stable;
+    }
+    let full = |used: u8| used as usize >= bounds.slots;
+    after.media.segments.iter_mut().filter(|s| s.in_use && full(s.used)).for_each(|segment| segment.sealed = true);
+    after.media.segments[state.collector.victim as usize].collecting = !bounds.lacks(Flaw::NewestFirst);
+    after.collector.marks = ancestors_to_bury(bounds, &after.media, state.collector.victim, false);
+    after.collector.at = CollectorAt::Settled;
+    next.push((Step::Settle, after));
+}
+
+/// Ancestors, outside the victim, of entries in it; newest first within each chain.
+pub fn ancestors_to_bury(bounds: &Bounds, media: &Media, victim: u8, pass_dead: bool) -> Vec<Place> {
+    let mut marks = Vec::new();
+    for entry in media.segments[victim as usize].slots.iter().flatten().filter(|entry| entry.alive()) {
+        let spared = match entry.kind {
+            Kind::Delete => bounds.lacks(Flaw::TombstoneNotBuried),
+            Kind::Expiring => bounds.lacks(Flaw::ExpiredNotBuried),
+            Kind::Put => false,
+        };
+        if spared {
+            continue;
+        }
+        for place in media.ancestors(entry, pass_dead) {
+            if place.segment != victim && !marks.contains(&place) {
+                marks.push(place);
+            }
+        }
+    }
+    marks
+}
+
+/// Marks all ancestors, in no particular order; with a flaw one at a time.
+fn bury(bounds: &Bounds, state: &State, next: &mut Next) {
+    let mut after = state.clone();
+    let Some(&at) = state.collector.marks.first() else {
+        after.collector.at = CollectorAt::Moving(0);
+        return relocate(bounds, &after, 0, next);
+    };
+    let count = if bounds.lacks(Flaw::NewestFirst) { 1 } else { state.collector.marks.len() };
+    for place in after.collector.marks.drain(..count) {
+        after.media.entry_mut(place).mark = Mark::Written;
+    }
+    after.collector.at = CollectorAt::Marked;
+    next.push((Step::MarkAncestors { at, count: count as u8 }, after));
+}
+
+/// Moves the first entry from `slot` on that somebody needs.
+fn relocate(bounds: &Bounds, state: &State, slot: u8, next: &mut Next) {
+    let victim = state.collector.victim;
+    let segment = &state.media.segments[victim as usize];
+    for slot in slot..bounds.slots as u8 {
+        let from = Place { segment: victim, slot, generation: segment.generation };
+        let Some(entry) = segment.slots[slot as usize] else { continue };
+        let latchless = bounds.lacks(Flaw::FailedCopyLeft) || bounds.lacks(Flaw::CopyGetsNewVersion);
+        let latch_free = !state.latched[entry.key as usize] || latchless;
+        if state.index[entry.key as usize] == Some(from) {
+            if latch_free {
+                drop_expired(bounds, state, slot, from, &entry, next);
+                copy_live(bounds, state, slot, from, &entry, !latchless, next);
+            }
+            return;
+        }
+        if state.snapshot.is_some_and(|snapshot| snapshot.saved[entry.key as usize] == Some(from)) {
+            if latch_free && !bounds.lacks(Flaw::SnapshotForgotten) {
+                copy_for_snapshot(bounds, state, slot, from, &entry, next);
+            }
+            if !bounds.lacks(Flaw::SnapshotForgotten) {
+                return;
+            }
+        }
+    }
+    let mut after = state.clone();
+    after.collector.at = CollectorAt::Moved;
+    secure(bounds, &after, next);
+}
+
+fn drop_expired(bounds: &Bounds, state: &State, slot: u8, at: Place, entry: &Entry, next: &mut Next) {
+    let expired = entry.kind == Kind::Expiring && has_expired(state, bounds);
+    if expired && is_in_checkpoints(bounds, state, entry.version, Flaw::ExpiredBeforeCheckpoint) {
+        let mut after = state.clone();
+        after.media.clock |= !bounds.lacks(Flaw::ClockRunsBack);
+        after.index[entry.key as usize] = None;
+        after.collector.at = CollectorAt::Moving(slot + 1);
+        next.push((Step::DropExpired { at }, after));
+    }
+}
+
+fn copy_live(bounds: &Bounds, state: &State, slot: u8, from: Place, entry: &Entry, latch: bool, next: &mut Next) {
+    let mut after = state.clone();
+    let Some(to) = after.media.reserve(COLD, bounds.segments, bounds.slots) else { return };
+    let mut copy = Entry { parent: Some(from), copy: true, batch: 0, member: 0, durable: false, mark: Mark::Alive, ..*entry };
+    if bounds.lacks(Flaw::CopiesKeepTag) {
+        (copy.batch, copy.member) = (entry.batch, entry.member);
+    }
+    if bounds.lacks(Flaw::CopyWithoutLink) {
+        copy.parent = None;
+    }
+    if bounds.lacks(Flaw::CopyGetsNewVersion) {
+        copy.version = after.next_version;
+        after.next_version += 1;
+    }
+    after.media.store(to, copy);
+    after.latched[entry.key as usize] |= latch;
+    after.collector.at = CollectorAt::Copied(slot, to);
+    next.push((Step::MoveCopy { from, to }, after));
+}
+
+fn install_copy(bounds: &Bounds, state: &State, slot: u8, copy: Place, next: &mut Next) {
+    let mut after = state.clone();
+    let victim = state.collector.victim;
+    let source = Place { segment: victim, slot, generation: state.media.segments[victim as usize].generation };
+    let key = state.media.at(copy).expect("it was just written").key as usize;
+    let installed = state.index[key] == Some(source);
+    let entry = after.media.entry_mut(copy);
+    entry.durable |= bounds.medium == Medium::Fence;
+    if !installed && !bounds.lacks(Flaw::FailedCopyLeft) {
+        entry.mark = Mark::Dead;
+        entry.durable = true;
+    }
+    if installed {
+        after.index[key] = Some(copy);
+    }
+    if !bounds.lacks(Flaw::FailedCopyLeft) && !bounds.lacks(Flaw::CopyGetsNewVersion) {
+        after.latched[key] = false;
+    }
+    after.collector.at = CollectorAt::Moving(slot + 1);
+    next.push((Step::InstallCopy { installed }, after));
+}
+
+fn copy_for_snapshot(bounds: &Bounds, state: &State, slot: u8, from: Place, entry: &Entry, next: &mut Next) {
+    let mut after = state.clone();
+    let Some(to) = after.media.reserve(COLD, bounds.segments, bounds.slots) else { return };
+    let mark = if bounds.lacks(Flaw::SnapshotCopyAlive) { Mark::Alive } else { Mark::Dead };
+    let durable = bounds.medium == Medium::Fence;
+    after.media.store(to, Entry { parent: None, copy: true, batch: 0, member: 0, durable, mark, ..*entry });
+    if let Some(snapshot) = &mut after.snapshot {
+        snapshot.saved[entry.key as usize] = Some(to);
+    }
+    after.collector.at = CollectorAt::Moving(slot + 1);
+    next.push((Step::MoveForSnapshot { from, to }, after));
+}
+
+fn secure(bounds: &Bounds, state: &State, next: &mut Next) {
+    let mut after = state.clone();
+    if bounds.lacks(Flaw::FreedEarly) {
+        return free(bounds, &after, next);
+    }
+    if state.writers_idle() {
+        after.draw_stable();
+        after.commit();
+        after.collector.at = CollectorAt::Secured;
+        next.push((Step::SecureCopies, after));
+    }
+}
+
+/// The descriptor says free at once; opened again is the segment when nobody can hold a reference into it.
+fn free(bounds: &Bounds, state: &State, next: &mut Next) {
+    let victim = state.collector.victim;
+    let mut after = state.clone();
+    if bounds.lacks(Flaw::CopiesKeepTag) {
+        after.media.settled = after.media.settled.max(after.next_version - 1);
+    }
+    let segment = &mut after.media.segments[victim as usize];
+    (segment.in_use, segment.sealed, segment.collecting, segment.retiring) = (false, false, false, true);
+    after.collector.at = CollectorAt::Idle;
+    after.collector.victim = 0;
+    next.push((Step::Free { victim }, after));
+}
+
+/// Readers and writers that might hold a reference have left.
+pub fn grace(bounds: &Bounds, state: &State, next: &mut Next) {
+    let retiring = |segment: &Segment| segment.retiring;
+    let quiet = state.reader.is_none() && state.writers_idle();
+    if state.media.segments.iter().any(retiring) && (quiet || bounds.lacks(Flaw::NoGracePeriod)) {
+        let mut after = state.clone();
+        after.media.segments.iter_mut().for_each(|segment| segment.retiring = false);
+        next.push((Step::GraceEnds, after));
+    }
+}

@@ -1,0 +1,139 @@
+//! Bounds that together reach every kind of step, and for each rule bounds in which its absence hurts.
+
+use super::Flaw;
+use super::bounds::{Bounds, Medium, Op};
+use Medium::{Fence, Sync};
+
+const A: Op = Op::Put(0);
+const B: Op = Op::Put(1);
+const DEL: Op = Op::Delete(0);
+const EXP: Op = Op::Expiring(0);
+
+fn base(name: &'static str, medium: Medium, ops: &[(Op, u8)]) -> Bounds {
+    Bounds::new(name, medium, ops)
+}
+
+fn collect(medium: Medium) -> Bounds {
+    Bounds { collections: 2, failures: 1, ..base("collect, fail, collect", medium, &[(A, 2), (DEL, 1)]) }
+}
+
+/// A chain of three, so that burying may be interrupted between two.
+fn overwritten() -> Bounds {
+    Bounds { segments: 5, collections: 2, failures: 1, ..base("overwritten twice", Fence, &[(A, 3), (DEL, 1)]) }
+}
+
+fn two_slots() -> Bounds {
+    let bounds = base("two slots", Fence, &[(A, 2), (B, 1), (DEL, 1)]);
+    Bounds { segments: 3, slots: 2, collections: 2, failures: 1, ..bounds }
+}
+
+fn two_writers() -> Bounds {
+    Bounds { writers: 2, failures: 1, collections: 1, ..base("two writers", Fence, &[(A, 2), (DEL, 1)]) }
+}
+
+fn reborn() -> Bounds {
+    Bounds { collections: 1, failures: 1, ..base("deleted and put again", Sync, &[(A, 3), (DEL, 2)]) }
+}
+
+fn batches() -> Bounds {
+    Bounds { collections: 1, failures: 2, ..base("a batch", Sync, &[(A, 2), (Op::Batch, 1), (DEL, 1)]) }
+}
+
+fn checkpoint(medium: Medium) -> Bounds {
+    Bounds { collections: 1, checkpoints: 1, failures: 1, ..base("a checkpoint", medium, &[(A, 2), (DEL, 1)]) }
+}
+
+/// A full segment may be younger than one that is not full.
+fn shards() -> Bounds {
+    let bounds = base("two shards and a checkpoint", Fence, &[(A, 1), (B, 1), (DEL, 1)]);
+    Bounds { writers: 2, shards: 2, segments: 3, slots: 2, checkpoints: 1, ..bounds }
+}
+
+fn dropped_checkpoint() -> Bounds {
+    let bounds = base("a checkpoint thrown away", Fence, &[(A, 1), (DEL, 1)]);
+    Bounds { collections: 2, checkpoints: 1, drops: 1, failures: 1, ..bounds }
+}
+
+fn expiry() -> Bounds {
+    Bounds { collections: 1, checkpoints: 1, ..base("expiry", Fence, &[(A, 1), (EXP, 1)]) }
+}
+
+fn readers() -> Bounds {
+    Bounds { collections: 2, snapshots: 1, reads: 1, ..base("a snapshot and a reader", Fence, &[(A, 2), (DEL, 1)]) }
+}
+
+fn close() -> Bounds {
+    let bounds = base("a clean close", Fence, &[(A, 2), (B, 1), (DEL, 1)]);
+    Bounds { closes: 1, failures: 1, collections: 1, segments: 3, slots: 2, ..bounds }
+}
+
+fn kill(collections: u8) -> Bounds {
+    Bounds { kills: 1, failures: 1, collections, ..base("a kill", Sync, &[(A, 1), (B, 1), (DEL, 1)]) }
+}
+
+/// What every test run has time for.
+pub fn reduced() -> Vec<Bounds> {
+    vec![
+        collect(Fence),
+        collect(Sync),
+        two_writers(),
+        reborn(),
+        Bounds { failures: 1, ..batches() },
+        Bounds { failures: 0, ..checkpoint(Fence) },
+        Bounds { failures: 0, ..checkpoint(Sync) },
+        shards(),
+        Bounds { collections: 1, failures: 0, ..dropped_checkpoint() },
+        expiry(),
+        readers(),
+        close(),
+        kill(0),
+    ]
+}
+
+/// What a machine does in a minute: the reduced ones with more of everything.
+pub fn full() -> Vec<Bounds> {
+    let mut all = reduced();
+    let writers = base("two writers and a batch", Sync, &[(A, 1), (Op::Batch, 1), (DEL, 1)]);
+    all.extend([
+        batches(),
+        dropped_checkpoint(),
+        checkpoint(Fence),
+        checkpoint(Sync),
+        kill(1),
+        Bounds { writers: 2, failures: 1, collections: 1, segments: 5, ..writers },
+        overwritten(),
+        Bounds { kills: 1, ..two_slots() },
+        Bounds { name: "two slots and a checkpoint", checkpoints: 1, failures: 0, ..two_slots() },
+        Bounds { collections: 1, checkpoints: 2, drops: 1, ..base("two checkpoints", Fence, &[(A, 2), (DEL, 1)]) },
+        Bounds { failures: 1, ops: vec![(A, 1), (EXP, 1), (DEL, 1)], ..expiry() },
+    ]);
+    all
+}
+
+/// Bounds within which the absence of a rule hurts.
+pub fn that_misses(flaw: Flaw) -> Bounds {
+    let bounds = match flaw {
+        Flaw::NoLatch => two_writers(),
+        Flaw::CopyGetsNewVersion | Flaw::TombstoneNotBuried | Flaw::FailedCopyLeft => collect(Fence),
+        Flaw::DuplicateLeft => collect(Fence),
+        Flaw::NewestFirst | Flaw::PassNotFinished | Flaw::WalkStopsInGap => overwritten(),
+        Flaw::CopyWithoutLink => two_slots(),
+        Flaw::FreedEarly | Flaw::ChainNotRepaired => collect(Sync),
+        Flaw::TombstoneNotLinked => reborn(),
+        Flaw::CopiesKeepTag | Flaw::SettledNotPersisted | Flaw::DeadMembersNotCounted | Flaw::UnfinishedMemberPassesForLink => batches(),
+        Flaw::TombstoneBeforeCheckpoint | Flaw::TombstoneDuringCheckpoint | Flaw::GenerationsIgnored => checkpoint(Fence),
+        Flaw::CoveredAfterCopy | Flaw::NoWaitBeforeCopy => checkpoint(Fence),
+        Flaw::OldCopiesIgnored => checkpoint(Fence),
+        Flaw::OldEntriesInstalled => shards(),
+        Flaw::OldTombstonesIgnored | Flaw::ColdSegmentsStayOpen => {
+            Bounds { name: "two slots and a checkpoint", checkpoints: 1, failures: 0, ..two_slots() }
+        }
+        Flaw::PublishedEarly => checkpoint(Sync),
+        Flaw::ScannedLoses | Flaw::VictimNotCovered => dropped_checkpoint(),
+        Flaw::ExpiredNotBuried | Flaw::ExpiredBeforeCheckpoint | Flaw::ClockRunsBack | Flaw::FreeSegmentsTrusted => expiry(),
+        Flaw::CleanFlagKept => close(),
+        Flaw::NotHardened => kill(0),
+        Flaw::NoGracePeriod | Flaw::SnapshotForgotten | Flaw::SnapshotCopyAlive => readers(),
+    };
+    bounds.with(flaw)
+}
