@@ -9,6 +9,7 @@ use crate::options::{Durability, Options, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
 use crate::snapshot::Snapshots;
+use hither_cache::Cache;
 use hither_index::{Hasher, Index};
 use hither_log::Log;
 use hither_sync::epoch;
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
     pub meter: Option<Arc<hither_topology::Meter>>,
+    pub cache: Cache,
     pub pool_paths: Vec<String>,
 }
 
@@ -109,6 +111,7 @@ impl Store {
             last_delete: AtomicU64::new(0),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
+            cache: crate::cache::for_store(&options, &log),
             meter: opened.meter,
             pool_paths,
             hasher,
