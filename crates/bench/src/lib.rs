@@ -2,7 +2,7 @@
 //!
 //! Layers, each using only those above it: [`workload`] (what is asked for), [`yardstick`] (what the machine can do),
 //! [`target`] (who is asked), [`harness`] (loops, latencies, records), [`report`] (tables and charts), [`figures`] (the table
-//! of demands), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
+//! of demands), [`nstore`] (the experiments of the NStore paper), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
 //!
 //! Thread safety: everything that threads share is `Sync`; measured loops share nothing but the target.
 //! `unsafe` is allowed in [`yardstick`] only.
@@ -12,6 +12,7 @@
 pub mod cli;
 pub mod figures;
 pub mod harness;
+pub mod nstore;
 pub mod report;
 pub mod target;
 pub mod workload;

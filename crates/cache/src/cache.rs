@@ -15,7 +15,7 @@ pub const MAX_VALUE_BYTES: usize = 1024;
 /// Keys longer than this are not cached, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// Entries of the table by which a probe recognises a key.
+/// Most places of the table by which a probe recognises keys.
 const SEEN: usize = 1 << 16;
 /// Buckets whose frequencies are compared.
 const COMPARED: usize = 64;
@@ -85,6 +85,16 @@ impl CacheStats {
         let gets = hits + self.local_misses + self.remote_misses;
         if gets == 0 { 0.0 } else { hits as f64 / gets as f64 }
     }
+}
+
+/// Places of the table by which a probe recognises keys: small caches have small ones.
+fn seen_places(capacity_bytes: usize) -> usize {
+    (capacity_bytes / 32).clamp(1, SEEN)
+}
+
+/// What a cache of this size needs beside its buckets.
+fn overhead_bytes(capacity_bytes: usize) -> usize {
+    Counters::MEMORY_BYTES + seen_places(capacity_bytes) * size_of::<AtomicU32>()
 }
 
 /// A concurrent cache of entries. See the crate's head for what it promises.
@@ -301,7 +311,7 @@ impl Cache {
             }
             Verdict::Probe => {
                 let State::Off(before) = control.state else { return };
-                self.seen.get_or_init(|| (0..self.seen_places()).map(|_| AtomicU32::new(0)).collect());
+                self.seen.get_or_init(|| (0..seen_places(self.options.capacity_bytes)).map(|_| AtomicU32::new(0)).collect());
                 self.probe.fetch_add(1, Ordering::Relaxed);
                 control.enter(State::Probing(before), now_ms, sums, writes);
                 self.set_mode(PROBING);
@@ -360,21 +370,20 @@ impl Cache {
         wanted.buckets > 0
     }
 
-    /// Places of the table of probes: small caches have small ones.
-    fn seen_places(&self) -> usize {
-        (self.options.capacity_bytes / 32).clamp(1, SEEN)
-    }
-
     fn words_in_capacity(&self) -> usize {
-        let others = self.counters.memory_bytes() + self.seen_places() * size_of::<AtomicU32>();
-        self.options.capacity_bytes.saturating_sub(others) / 8
+        self.options.capacity_bytes.saturating_sub(overhead_bytes(self.options.capacity_bytes)) / 8
     }
 
-    /// Bytes that a cache needs for so many slots with pairs of this size.
+    /// Bytes that a cache needs for so many slots (in whole buckets) with pairs of this size.
     pub fn bytes_for(slots: u64, pair_bytes: usize) -> usize {
         let bucket = Geometry::for_pairs(usize::MAX / 16, pair_bytes).bucket_words * 8;
-        let fixed = Counters::new().memory_bytes() + SEEN * size_of::<AtomicU32>();
-        slots.div_ceil(SLOTS as u64) as usize * bucket + fixed
+        let buckets = slots.div_ceil(SLOTS as u64) as usize * bucket;
+        let mut bytes = buckets;
+        // What is beside the buckets grows with the whole, by an eighth at most.
+        while bytes < buckets + overhead_bytes(bytes) {
+            bytes = buckets + overhead_bytes(bytes);
+        }
+        bytes
     }
 
     fn would_fit(&self, holdings: Holdings) -> bool {
@@ -413,7 +422,7 @@ impl Cache {
         let seen = self.seen.get().map_or(0, |seen| seen.len() * size_of::<AtomicU32>());
         CacheStats {
             capacity_bytes: self.options.capacity_bytes as u64,
-            used_bytes: if self.options.capacity_bytes == 0 { 0 } else { (words + seen + self.counters.memory_bytes()) as u64 },
+            used_bytes: if self.options.capacity_bytes == 0 { 0 } else { (words + seen + Counters::MEMORY_BYTES) as u64 },
             state: self.control.lock().state,
             policy: self.options.policy,
             slots: self.slots(),

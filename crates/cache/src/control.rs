@@ -96,8 +96,9 @@ const FEWEST_PROBED: u64 = 1_000;
 const WINDOW: u64 = 65_536;
 /// Time on after which an earlier failure is forgotten.
 const PROVEN_MS: u64 = 10_000;
-/// Samples per slot over which the share of misses must have stopped falling for the cache to be warm.
+/// Samples per slot over which the share of misses must have stopped falling for the cache to be warm; and at least so many in all, for small ones.
 const STRETCH_PER_SLOT: u64 = 10;
+const STRETCH: u64 = 262_144;
 
 /// What the ticking thread knows.
 #[derive(Debug)]
@@ -247,7 +248,7 @@ impl Control {
         }
         self.usual_misses = Some(usual * 0.75 + misses * 0.25);
         let stretch = seen.sums.since(&self.stretch);
-        if self.warm || stretch.get(Count::Samples) < STRETCH_PER_SLOT * seen.slots {
+        if self.warm || stretch.get(Count::Samples) < STRETCH.max(STRETCH_PER_SLOT * seen.slots) {
             return Verdict::Stay;
         }
         let misses = miss_share(&stretch);

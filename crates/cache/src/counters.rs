@@ -68,9 +68,7 @@ impl Counters {
     }
 
     /// Bytes of DRAM.
-    pub fn memory_bytes(&self) -> usize {
-        self.stripes.len() * size_of::<Padded<Stripe>>()
-    }
+    pub const MEMORY_BYTES: usize = STRIPES * size_of::<Padded<Stripe>>();
 
     #[inline(always)]
     fn own(&self) -> &Stripe {

@@ -135,6 +135,15 @@ fn the_memory_bound_is_kept_and_used() {
     assert!(unused.stats().used_bytes < 1 << 16);
 }
 
+#[test]
+fn a_cache_for_so_many_slots_has_them() {
+    for (slots, pair_bytes) in [(8, 16), (1_000, 16), (100_000, 16), (4_096, 1_032)] {
+        let cache = cache(Policy::Adaptive, Cache::bytes_for(slots, pair_bytes), true);
+        cache.tick(0, 0, &|| Holdings { entries: 1, pair_bytes });
+        assert_eq!(cache.stats().slots, slots, "{pair_bytes}");
+    }
+}
+
 /// A refreshed copy keeps its frequency; a forgotten one gives its place to the next that comes.
 #[test]
 fn frequencies_outlive_updates_but_not_deletes() {
