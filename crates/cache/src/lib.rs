@@ -38,19 +38,29 @@
 //! Nothing here survives one, and nothing is needed afterwards.
 
 #![forbid(unsafe_code)]
+// Under loom there is only the bucket, which its tests look at.
+#![cfg_attr(loom, allow(dead_code))]
 
 mod bucket;
+#[cfg(not(loom))]
 mod cache;
+#[cfg(not(loom))]
 mod control;
+#[cfg(not(loom))]
 mod counters;
 mod layout;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod policy;
+#[cfg(not(loom))]
 pub mod sim;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use bucket::{Found, Record};
+#[cfg(not(loom))]
 pub use cache::{Cache, CacheOptions, CacheStats, Holdings, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+#[cfg(not(loom))]
 pub use control::{OffReason, State};
 pub use layout::{GHOSTS, Geometry, SLOTS};
 pub use policy::{AGE_UPDATES, Policy, UNIT, Weights};
