@@ -2,7 +2,7 @@
 //!
 //! A store over emulated nodes counts its accesses with the meter. One thread does all the work and says before each operation on which node it
 //! is; where the cache is on it stays on, whatever its switch would say, so that counts of two runs can be compared.
-//! Every key is loaded by a thread of its home node. Then, for each workload, the cache gets as many operations to warm up as are measured.
+//! Every key is loaded by a thread of its home node. Then, for each workload of gets, the cache has as many of them to warm up as are measured.
 //!
 //! | system | what it is |
 //! |---|---|
@@ -30,6 +30,8 @@ use crate::workload::random::Random;
 /// Keys for each slot of the cache.
 const KEYS_PER_SLOT: u64 = 160;
 const PAIR_BYTES: usize = 16;
+/// Bytes of an entry.
+const ENTRY_BYTES: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
@@ -56,11 +58,13 @@ impl System {
         }
     }
 
-    fn builder(self, topology: &Topology, keys: u64) -> Builder {
-        // Entries of 32 bytes, and as much again for updates; the rest is reclaimed.
-        let capacity = (keys * 32 * 6).max(16 << 20).next_multiple_of(1 << 20) * u64::from(topology.node_count());
+    /// `updates` is how many updates of each key there is room for, whatever can be reclaimed.
+    fn builder(self, topology: &Topology, keys: u64, updates: u64) -> Builder {
+        let nodes = u64::from(topology.node_count());
+        let capacity = (16 << 20) * nodes;
+        let max_capacity = capacity + keys * ENTRY_BYTES * (2 + 2 * updates) * nodes;
         let builder = Db::builder().in_memory().durability(Durability::Process).topology(Arc::new(topology.clone())).meter(true);
-        let builder = builder.capacity(capacity).max_capacity(2 * capacity);
+        let builder = builder.capacity(capacity).max_capacity(max_capacity.next_multiple_of(8 << 20));
         let cache = builder.cache_bytes(Cache::bytes_for(keys / KEYS_PER_SLOT, PAIR_BYTES) as u64);
         match self {
             System::Policy(policy) => cache.cache_policy(policy).cache_forced(true),
@@ -106,9 +110,9 @@ struct Accesses {
 }
 
 impl Loaded {
-    fn new(system: System, nodes: u32, skew: &Skew, keys: u64) -> Result<Loaded> {
+    fn new(system: System, nodes: u32, skew: &Skew, keys: u64, updates: u64) -> Result<Loaded> {
         let topology = Topology::emulated(nodes as usize);
-        let db = system.builder(&topology, keys).open().map_err(failed)?;
+        let db = system.builder(&topology, keys, updates).open().map_err(failed)?;
         let keyspace = db.create_keyspace("bench", KeyspaceOptions::ordered()).map_err(failed)?;
         let loaded = Loaded { system, weights: Weights::of(&topology), topology, db, keyspace };
         for item in 0..keys {
@@ -165,10 +169,12 @@ impl Loaded {
         sum
     }
 
-    /// Warms up, measures, and returns the row from the system's name on.
+    /// Warms the cache up for gets, measures, and returns the row from the system's name on.
     fn measure(&self, operation: Operation, skew: &Skew, ops: u64) -> Result<Vec<Value>> {
         let mut random = Random::new(ops);
-        self.perform(operation, skew, &mut random, ops)?;
+        if operation == Operation::Get {
+            self.perform(operation, skew, &mut random, ops)?;
+        }
         let before = self.db.stats();
         self.perform(operation, skew, &mut random, ops)?;
         let after = self.db.stats();
@@ -204,7 +210,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
     ];
     let (keys, ops) = (args.keys(), args.ops());
     let title = format!(
-        "Accesses to the log for each operation: {keys} keys of 8 B / 8 B, {ops} operations, slots for {} keys",
+        "Accesses to the log for each operation: {keys} keys of 8 B / 8 B, {ops} gets or {keys} updates, slots for {} keys",
         keys / KEYS_PER_SLOT
     );
     let mut report = Report { title, columns, notes: notes(), ..Report::default() };
@@ -214,7 +220,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
         let homes = Skew::new(keys, nodes, 0.0, None);
         let mut rows = Vec::new();
         for (number, system) in SYSTEMS.into_iter().enumerate() {
-            let loaded = Loaded::new(system, nodes, &homes, keys)?;
+            let loaded = Loaded::new(system, nodes, &homes, keys, thetas.len() as u64)?;
             for (readers, affinity) in [("symmetric", None), ("affinity", Some(args.affinity))] {
                 for &theta in &thetas {
                     let row = loaded.measure(Operation::Get, &Skew::new(keys, nodes, theta, affinity), ops)?;
@@ -223,7 +229,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
             }
             // Updates move items to their writers, so they come last.
             for &theta in &thetas {
-                let row = loaded.measure(Operation::Update, &Skew::new(keys, nodes, theta, None), ops)?;
+                let row = loaded.measure(Operation::Update, &Skew::new(keys, nodes, theta, None), keys)?;
                 rows.push((number, "symmetric", "update", theta, row));
             }
         }
@@ -258,7 +264,7 @@ mod tests {
     fn writes_stay_local_and_the_cache_saves_remote_reads() {
         let skew = Skew::new(20_000, 2, 0.99, Some(0.9));
         let row = |system, operation| {
-            let loaded = Loaded::new(system, 2, &skew, 20_000).unwrap();
+            let loaded = Loaded::new(system, 2, &skew, 20_000, 5).unwrap();
             let row = loaded.measure(operation, &skew, 50_000).unwrap();
             row[1..6].iter().map(|value| value.as_f64().unwrap()).collect::<Vec<_>>()
         };
