@@ -182,7 +182,8 @@ impl<'a> Bucket<'a> {
         }
         // Acquire: pairs with the release of the last holder, whose stores the next one builds on.
         let taken = self.0[CONTROL].compare_exchange(control, control | LOCKED, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Locked { bucket: self, control, changed: false })
+        // Made only now: dropping it releases the lock.
+        taken.ok().map(|control| Locked { bucket: self, control, changed: false })
     }
 
     /// Frequencies of the slots that are taken; read in a race, for statistics.

@@ -52,6 +52,33 @@ fn explore(careful: bool) -> bool {
     !torn.load(Ordering::Relaxed)
 }
 
+/// Two threads change the bucket, or find it locked: never both at once.
+#[test]
+fn one_writer_at_a_time() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 20_000;
+    builder.check(|| {
+        let words: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect());
+        let inside = Arc::new(loom::sync::atomic::AtomicU32::new(0));
+        let enter = |words: &[AtomicU64], inside: &loom::sync::atomic::AtomicU32| {
+            // Twice: a thread that was refused must not have released the other's lock.
+            for _ in 0..2 {
+                if let Some(_locked) = Bucket(words).try_lock() {
+                    assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two at once");
+                    inside.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let other = {
+            let (words, inside) = (words.clone(), inside.clone());
+            loom::thread::spawn(move || enter(&words, &inside))
+        };
+        enter(&words, &inside);
+        other.join().unwrap();
+    });
+}
+
 #[test]
 fn no_schedule_tears_a_read() {
     assert!(explore(true));

@@ -81,19 +81,25 @@ fn records_are_what_was_offered() {
 #[test]
 fn no_read_is_torn() {
     let cache = forced(Policy::Raf, 28 << 10);
+    /// Also when a writer panics: readers would wait for ever.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
     let (stop, seen) = (AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
     std::thread::scope(|scope| {
         for writer in 0..2u64 {
             let (cache, stop) = (&cache, &stop);
             scope.spawn(move || {
-                let mut random = Random(writer);
+                let (_stop, mut random) = (Stop(stop), Random(writer));
                 for version in 0..150_000u64 {
                     let _pin = epoch::pin();
                     let (key, value) = pair(random.below(60), version);
                     let record = Record { reference: version, generation: !version, expiry_ms: version % 3, key: &key, value: &value };
                     cache.offer(hash(&key), 0, 0, true, &record);
                 }
-                stop.store(true, Ordering::Release);
             });
         }
         for reader in 0..2u64 {
