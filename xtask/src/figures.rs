@@ -8,7 +8,7 @@ use crate::{Failure, workspace};
 use std::process::{Command, ExitCode};
 
 /// The sets of figures there are.
-const SETS: [&str; 1] = ["engine"];
+const SETS: [&str; 2] = ["engine", "nstore"];
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
@@ -19,6 +19,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let status = Command::new(workspace::cargo())
         .current_dir(workspace::root())
         .args(["run", "--release", "--quiet", "--package", "hither-bench", "--bin", "hither-bench", "--", "figures"])
+        .arg(set)
         .args(args.into_rest())
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;

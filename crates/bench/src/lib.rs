@@ -1,8 +1,8 @@
 //! Workloads, harness and reports: how fast hither is, against yardsticks and peers.
 //!
 //! Layers, each using only those above it: [`workload`] (what is asked for), [`yardstick`] (what the machine can do),
-//! [`target`] (who is asked), [`harness`] (loops, latencies, records), [`projection`] (other machines), [`report`] (tables and charts), [`figures`] (the table
-//! of demands), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
+//! [`target`] (who is asked), [`harness`] (loops, latencies, records), [`projection`] (other machines), [`report`] (tables and charts), [`figures`] (the
+//! table of demands), [`nstore`] (the experiments of the NStore paper), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
 //!
 //! Thread safety: everything that threads share is `Sync`; measured loops share nothing but the target.
 //! `unsafe` is allowed in [`yardstick`] only.
@@ -12,6 +12,7 @@
 pub mod cli;
 pub mod figures;
 pub mod harness;
+pub mod nstore;
 pub mod projection;
 pub mod report;
 pub mod target;

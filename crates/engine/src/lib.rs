@@ -17,6 +17,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod cache;
 mod catalogue;
 mod check;
 mod collector;
@@ -38,9 +39,11 @@ pub mod store;
 mod write;
 
 pub use batch::Batch;
+pub use cache::{CacheReport, CacheSetting};
 pub use check::CheckReport;
 pub use commit::Ticket;
 pub use error::{Error, ErrorKind, Result};
+pub use hither_cache::Policy as CachePolicy;
 pub use hither_pmem::{ignore_file_size_signal, install_sigbus_guard};
 pub use keyspace::{KeyspaceHandle, KeyspaceInfo, Kind};
 pub use options::{Durability, MediumChoice, Options, Phase, Progress, WriteOptions};

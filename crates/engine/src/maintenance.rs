@@ -129,6 +129,7 @@ fn run_maintenance(core: &Core, stop: &Stop) {
             let _ = core.reclaim(false);
         }
         hither_sync::epoch::collect();
+        core.tick_cache();
         if Instant::now() >= next_sweep {
             let started = Instant::now();
             core.sweep_expired();

@@ -1,5 +1,6 @@
 //! How a store is opened and how a write is made.
 
+use crate::cache::CacheSetting;
 use hither_topology::Topology;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -86,6 +87,8 @@ pub struct Options {
     pub latches: usize,
     /// Reports recovery's progress.
     pub on_progress: Option<OnProgress>,
+    /// Cache of entries in DRAM, for stores over several nodes.
+    pub cache: CacheSetting,
     /// Failures on demand, for tests.
     pub failpoints: Option<Arc<hither_pmem::Failpoints>>,
 }
@@ -113,6 +116,7 @@ impl Default for Options {
             gc_threads: 1,
             latches: 4096,
             on_progress: None,
+            cache: CacheSetting::default(),
             failpoints: None,
         }
     }

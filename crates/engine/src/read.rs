@@ -1,7 +1,7 @@
 //! Lookups: index, then one dependent read of the log; no lock, no allocation.
 
 use crate::error::Result;
-use crate::keyspace::{KeyspaceHandle, with_index};
+use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::store::{Core, Store};
 use crate::write::check_key;
 use hither_index::{Index, Key, Ref};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Keys that a multi-get looks up together.
-const GROUP: usize = 32;
+pub(crate) const GROUP: usize = 32;
 
 impl Store {
     /// Calls `f` with the value of `key`, in place. `f` runs under an epoch pin: it should be short, and must not wait for other threads.
@@ -23,6 +23,9 @@ impl Store {
         let key = core.hasher.key(key);
         let _pin = epoch::pin();
         keyspace.0.ensure_usable()?;
+        if core.cache.is_attentive() {
+            return core.get_through_cache(&keyspace.0, key, f);
+        }
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() {
             return core.absent(key.hash);
@@ -68,7 +71,6 @@ impl Store {
     ) -> Result<()> {
         let core = &*self.core;
         let mut group = [Key { bytes: &[], hash: 0 }; GROUP];
-        let mut found = [Ref::NONE; GROUP];
         for (number, chunk) in keys.chunks(GROUP).enumerate() {
             for (slot, key) in group.iter_mut().zip(chunk) {
                 check_key(key.as_ref())?;
@@ -76,19 +78,34 @@ impl Store {
             }
             let _pin = epoch::pin();
             keyspace.0.ensure_usable()?;
-            let (group, found) = (&group[..chunk.len()], &mut found[..chunk.len()]);
-            with_index!(keyspace.0, index => index.get_many(group, found, &core.resolver()));
-            for reference in &*found {
-                core.log.prefetch(reference.0);
+            let group = &group[..chunk.len()];
+            let numbered = |i: usize, value: Option<&[u8]>| f(number * GROUP + i, value);
+            if core.cache.is_attentive() {
+                core.get_group_through_cache(&keyspace.0, group, numbered)?;
+            } else {
+                core.get_group(&keyspace.0, group, numbered)?;
             }
-            for (i, &reference) in found.iter().enumerate() {
-                let at = number * GROUP + i;
-                if reference.is_none() {
-                    core.absent::<()>(group[i].hash)?;
-                    f(at, None);
-                } else if core.visit(reference, |value| f(at, Some(value)))?.is_none() {
-                    f(at, None);
-                }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Looks up to [`GROUP`] keys up. Call under an epoch pin.
+    #[inline(always)]
+    pub fn get_group(&self, keyspace: &Keyspace, group: &[Key<'_>], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        let mut found = [Ref::NONE; GROUP];
+        let found = &mut found[..group.len()];
+        with_index!(keyspace, index => index.get_many(group, found, &self.resolver()));
+        for reference in &*found {
+            self.log.prefetch(reference.0);
+        }
+        for (i, &reference) in found.iter().enumerate() {
+            if reference.is_none() {
+                self.absent::<()>(group[i].hash)?;
+                f(i, None);
+            } else if self.visit(reference, |value| f(i, Some(value)))?.is_none() {
+                f(i, None);
             }
         }
         Ok(())
@@ -100,17 +117,23 @@ impl Core {
     /// Call under an epoch pin.
     #[inline(always)]
     pub fn visit<R>(&self, reference: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.visit_with_expiry(reference, |value, _| f(value))
+    }
+
+    /// As [`Core::visit`]; `f` also gets the time of expiry, 0 if there is none.
+    #[inline(always)]
+    pub fn visit_with_expiry<R>(&self, reference: Ref, f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         if self.committer.reads_check() {
             self.wait_until_durable(reference)?;
         }
         if let Some(value) = self.log.plain_value(reference.0) {
-            return Ok(Some(f(&value)));
+            return Ok(Some(f(&value, 0)));
         }
         let entry = self.log.entry(reference.0);
         if self.is_expired(entry.expiry_ms()) {
             return Ok(None);
         }
-        Ok(Some(f(entry.value)))
+        Ok(Some(f(entry.value, entry.expiry_ms())))
     }
 
     /// The answer for a key that is not there: a delete that made it so must be durable first (decision 11).
@@ -160,7 +183,7 @@ impl Core {
 static GUARDS: AtomicUsize = AtomicUsize::new(0);
 static OLDEST_MS: AtomicU64 = AtomicU64::new(0);
 
-fn uptime_ms() -> u64 {
+pub(crate) fn uptime_ms() -> u64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     START.elapsed().as_millis() as u64
 }

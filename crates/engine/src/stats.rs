@@ -1,5 +1,6 @@
 //! Statistics: what the store holds, where, and how durable it is.
 
+use crate::cache::CacheReport;
 use crate::keyspace::Kind;
 use crate::options::Durability;
 use crate::read::ValueGuard;
@@ -73,7 +74,7 @@ pub struct Stats {
     pub shards: u64,
     /// The store's durability level.
     pub durability: Durability,
-    /// DRAM of indexes, segment states and writer slots, in bytes.
+    /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
     pub dram_bytes: u64,
     /// An upper bound of the versions given out.
     pub version: u64,
@@ -91,6 +92,8 @@ pub struct Stats {
     pub pinned_values: u64,
     /// Upper bound of the age of the oldest value guard, in milliseconds.
     pub oldest_guard_ms: u64,
+    /// The cache.
+    pub cache: CacheReport,
     /// Accesses by node, if the meter is on.
     pub meter: Option<MeterReport>,
 }
@@ -132,7 +135,7 @@ impl Store {
             pools: self.pool_stats(),
             shards: core.log.shards() as u64,
             durability: core.durability,
-            dram_bytes: (core.index_bytes() + core.log.dram_bytes()) as u64,
+            dram_bytes: (core.index_bytes() + core.log.dram_bytes()) as u64 + core.cache.stats().used_bytes,
             version: core.log.clock.upper_bound(),
             durable_version: if core.needs_sync { core.committer.durable() } else { 0 },
             commits: core.committer.commits.load(std::sync::atomic::Ordering::Relaxed),
@@ -141,6 +144,7 @@ impl Store {
             oldest_snapshot_ms: oldest_snapshot.as_millis() as u64,
             pinned_values: pinned as u64,
             oldest_guard_ms: oldest_guard.as_millis() as u64,
+            cache: core.cache.stats(),
             meter: core.meter.as_ref().map(|meter| meter.snapshot()),
         }
     }

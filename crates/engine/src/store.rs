@@ -10,6 +10,7 @@ use crate::options::{Durability, Options, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
 use crate::snapshot::Snapshots;
+use hither_cache::Cache;
 use hither_index::{Hasher, Index};
 use hither_log::Log;
 use hither_sync::epoch;
@@ -47,6 +48,7 @@ pub(crate) struct Core {
     /// Share of garbage from which on a segment is collected in the background.
     pub gc_threshold: f64,
     pub meter: Option<Arc<hither_topology::Meter>>,
+    pub cache: Cache,
     pub pool_paths: Vec<String>,
 }
 
@@ -119,6 +121,7 @@ impl Store {
             collector: Box::new(ChainCollector),
             collections: Collections::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
+            cache: crate::cache::for_store(&options, &log),
             meter: opened.meter,
             pool_paths,
             hasher,

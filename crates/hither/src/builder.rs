@@ -1,7 +1,7 @@
 //! Opening a store with settings.
 
 use crate::db::Db;
-use hither_engine::{Durability, MediumChoice, Options, Progress, Result, Store};
+use hither_engine::{CachePolicy, Durability, MediumChoice, Options, Progress, Result, Store};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,6 +71,25 @@ impl Builder {
     /// Shards per node, rounded down to a power of two (default: derived from medium and capacity).
     pub fn shards(mut self, shards: u32) -> Self {
         self.options.shards = shards;
+        self
+    }
+
+    /// Bytes of DRAM for a cache of entries (default 64 MiB; 0: none). It serves stores over several nodes, where reads of another node's
+    /// memory are slower, and switches itself off while it does not help; a store that cannot gain from it never has one.
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.options.cache.bytes = Some(bytes);
+        self
+    }
+
+    /// Who stays in the cache (default: [`CachePolicy::Adaptive`]).
+    pub fn cache_policy(mut self, policy: CachePolicy) -> Self {
+        self.options.cache.policy = policy;
+        self
+    }
+
+    /// Keeps the cache on whatever the workload: for comparisons (default no).
+    pub fn cache_forced(mut self, forced: bool) -> Self {
+        self.options.cache.forced = forced;
         self
     }
 

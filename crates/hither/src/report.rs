@@ -89,6 +89,57 @@ pub struct MeterReport {
     pub accesses: Vec<NodeAccess>,
 }
 
+/// The cache of entries in numbers. Counts are those of gets while it was on.
+#[derive(Clone, Debug, Serialize)]
+pub struct CacheStats {
+    /// "on", "off" or "probing".
+    pub state: &'static str,
+    /// Why it is off, or was before the probe.
+    pub why_off: Option<&'static str>,
+    /// Bytes of DRAM that it may use; 0: none.
+    pub capacity_bytes: u64,
+    /// Bytes of DRAM that it uses: hardly any before it is on for the first time.
+    pub used_bytes: u64,
+    /// Policy: "raf" (with admission and ageing), "raf-published", "lfu" or "lru".
+    pub policy: &'static str,
+    /// Slots for entries.
+    pub slots: u64,
+    /// One get in so many updates a frequency or offers an entry.
+    pub sampling_interval: u32,
+    /// Gets it answered for readers on the entry's node.
+    pub local_hits: u64,
+    /// Gets it answered for readers on other nodes.
+    pub remote_hits: u64,
+    /// Gets it did not answer, of readers on the entry's node.
+    pub local_misses: u64,
+    /// Gets it did not answer, of readers on other nodes.
+    pub remote_misses: u64,
+    /// Gets it answered as a share of all, 0 to 1.
+    pub hit_share: f64,
+    /// How often it was switched on.
+    pub switched_on: u64,
+}
+
+impl From<&hither_engine::CacheReport> for CacheStats {
+    fn from(cache: &hither_engine::CacheReport) -> CacheStats {
+        CacheStats {
+            state: cache.state.name(),
+            why_off: cache.state.why_off(),
+            capacity_bytes: cache.capacity_bytes,
+            used_bytes: cache.used_bytes,
+            policy: cache.policy.name(),
+            slots: cache.slots,
+            sampling_interval: cache.sampling_interval,
+            local_hits: cache.local_hits,
+            remote_hits: cache.remote_hits,
+            local_misses: cache.local_misses,
+            remote_misses: cache.remote_misses,
+            hit_share: cache.hit_share(),
+            switched_on: cache.switched_on,
+        }
+    }
+}
+
 /// A store in numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stats {
@@ -104,7 +155,7 @@ pub struct Stats {
     pub shards: u64,
     /// Durability level: "sync", "interval" or "process".
     pub durability: &'static str,
-    /// DRAM of indexes, segment states and writer slots, in bytes.
+    /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
     pub dram_bytes: u64,
     /// An upper bound of the versions given out.
     pub version: u64,
@@ -120,6 +171,8 @@ pub struct Stats {
     pub pinned_values: u64,
     /// Upper bound of the age of the oldest value guard, in milliseconds.
     pub oldest_guard_age_ms: u64,
+    /// The cache of entries.
+    pub cache: CacheStats,
     /// Accesses by node, if the meter is on.
     pub meter: Option<MeterReport>,
 }
@@ -145,6 +198,7 @@ impl From<&hither_engine::Stats> for Stats {
             oldest_snapshot_age_ms: stats.oldest_snapshot_ms,
             pinned_values: stats.pinned_values,
             oldest_guard_age_ms: stats.oldest_guard_ms,
+            cache: CacheStats::from(&stats.cache),
             meter: stats.meter.as_ref().map(MeterReport::from),
         }
     }

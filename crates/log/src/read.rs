@@ -138,6 +138,15 @@ impl Log {
         entry
     }
 
+    /// Generation of the segment behind `reference`: with the reference it names one entry for all time, for a segment gets a new one, drawn at
+    /// random, whenever it is opened again. DRAM only. Stable while the pin lives under which the reference was read from an index.
+    #[inline(always)]
+    pub fn generation_of(&self, reference: u64) -> u64 {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize];
+        pool.segments[pool.segment_index(at.offset)].generation.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// The entry behind `reference` if its checksum is right and its key is `key`: for references of doubtful age.
     pub fn verified_entry(&self, reference: u64) -> Option<EntryView<'_>> {
         let at = address::unpack(reference);

@@ -242,6 +242,11 @@ fn across_kills_on_forced_dax() {
     is_linearizable(Setup::ForcedDax);
 }
 
+#[test]
+fn across_kills_with_a_cache_over_two_nodes() {
+    is_linearizable(Setup::Cached);
+}
+
 /// A history without kills, from threads of this process.
 fn quiet_history(reads_lag: bool) -> Vec<Operation> {
     let options = hither_engine::Options { in_memory: true, ..Default::default() };

@@ -1,4 +1,4 @@
-//! The commands: `run`, `figures`, `report`, `yardstick`.
+//! The commands: `run`, `figures`, `nstore`, `report`, `yardstick`.
 //!
 //! [`main_with_args`] is the whole program, so that `hither bench …` can be the same. Exit status: 0 done (figures: every row
 //! as demanded), 1 a figure is short or the data is wrong, 2 wrong use, 3 a failure.
@@ -12,9 +12,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::figures::engine::{self, FiguresArgs};
 use crate::figures::kill::KillSpec;
+use crate::figures::nstore as nstore_figures;
 use crate::harness::record::{Record, read_lines, write_lines};
 use crate::harness::script::run_script;
 use crate::harness::spec::RunSpec;
+use crate::nstore::{self, NstoreArgs};
 use crate::report::{count, html, markdown};
 use crate::target::map::MapTarget;
 use crate::target::store::{Index, StoreTarget};
@@ -37,6 +39,8 @@ enum Command {
     Run(RunArgs),
     /// Measure the table of demands; exit status 1 if a row is short
     Figures(FiguresArgs),
+    /// Run an experiment of the NStore paper
+    Nstore(NstoreArgs),
     /// Make a report from a file of records
     Report(ReportArgs),
     /// Measure what the machine can do
@@ -147,7 +151,9 @@ pub fn exit_code(error: &Error) -> ExitCode {
 fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
     match command {
         Command::Run(args) => run(&args).map(|()| true),
+        Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args),
         Command::Figures(args) => engine::run(&args, prefix),
+        Command::Nstore(args) => nstore::run(&args).map(|()| true),
         Command::Report(args) => report(&args).map(|()| true),
         Command::Yardstick(args) => yardstick(&args).map(|()| true),
         Command::Leave(args) => args.leave().map(|()| true),
@@ -243,6 +249,8 @@ mod tests {
         let expected = |n: u8| format!("{:?}", ExitCode::from(n));
         assert_eq!(code(&["run", "--workload", "nonsense"]), expected(2));
         assert_eq!(code(&["figures", "--only", "no-such-row"]), expected(2));
+        assert_eq!(code(&["figures", "nstore", "--only", "no-such-row"]), expected(2));
+        assert_eq!(code(&["nstore", "accesses", "--nodes", "17"]), expected(2));
         assert_eq!(code(&["yardstick", "--threads", "0"]), expected(2));
         assert_eq!(code(&["report", "/nowhere/at/all"]), expected(3));
         assert_eq!(code(&["--help"]), expected(0));

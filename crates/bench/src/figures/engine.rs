@@ -28,7 +28,7 @@ use crate::yardstick::{APPEND, MAP_UNIFORM, MAP_ZIPF, Scale};
 #[derive(Clone, Debug, Args)]
 pub struct FiguresArgs {
     /// Which table
-    #[arg(value_parser = ["engine"], default_value = "engine")]
+    #[arg(value_parser = ["engine", "nstore"], default_value = "engine")]
     pub table: String,
     /// Prints JSON
     #[arg(long)]

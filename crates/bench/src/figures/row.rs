@@ -27,12 +27,20 @@ pub enum Unit {
     BytesPerKey,
     /// Entries per second and thread.
     EntriesPerThread,
+    /// Times the cost of the best static choice; less is better.
+    Optimum,
+    /// Times LFU's; less is better.
+    Lfu,
+    /// Gets; less is better.
+    Gets,
+    /// Share of time added; less is better.
+    Overhead,
 }
 
 impl Unit {
     /// True if less is better.
     pub fn less_is_better(self) -> bool {
-        self == Unit::BytesPerKey
+        matches!(self, Unit::BytesPerKey | Unit::Optimum | Unit::Lfu | Unit::Gets | Unit::Overhead)
     }
 
     /// The value with its unit.
@@ -46,6 +54,10 @@ impl Unit {
             Unit::OneThread => format!("{value:.1} × 1 thread"),
             Unit::BytesPerKey => format!("{value:.1} B"),
             Unit::EntriesPerThread => format!("{}/s", count(value)),
+            Unit::Optimum => format!("{value:.3} × optimum"),
+            Unit::Lfu => format!("{value:.3} × LFU"),
+            Unit::Gets => format!("{} gets", count(value)),
+            Unit::Overhead => format!("{:.1} %", value * 100.0),
         }
     }
 }

@@ -54,6 +54,20 @@ impl Zipf {
         Self { items: items as f64, zeta: zeta_n, eta, alpha: 1.0 / (1.0 - theta), second, last: items - 1 }
     }
 
+    /// The probability that [`Zipf::draw`] gives a rank below `rank`: exact for what is drawn, by the inverse of Gray's method.
+    pub fn share_below(&self, rank: u64) -> f64 {
+        let two = (self.second / self.zeta).min(1.0);
+        match rank {
+            0 => 0.0,
+            _ if rank > self.last => 1.0,
+            1 => 1.0 / self.zeta,
+            _ => {
+                let inverse = (((rank as f64 / self.items).powf(1.0 / self.alpha) - 1.0 + self.eta) / self.eta).clamp(0.0, 1.0);
+                if rank == 2 { two.max(inverse) } else { inverse.max(two) }
+            }
+        }
+    }
+
     /// The next rank: 0 is the most frequent.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {

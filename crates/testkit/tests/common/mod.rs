@@ -2,8 +2,9 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use hither_engine::{Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store};
+use hither_engine::{CacheSetting, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store};
 use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool};
+use hither_topology::Topology;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -51,9 +52,11 @@ pub enum Setup {
     File,
     /// tmpfs taken for persistent memory.
     ForcedDax,
+    /// The same over two emulated nodes, with a cache that is always on.
+    Cached,
 }
 
-const ALL: [Setup; 5] = [Setup::ShadowAdr, Setup::ShadowFile, Setup::ShadowTooEarly, Setup::File, Setup::ForcedDax];
+const ALL: [Setup; 6] = [Setup::ShadowAdr, Setup::ShadowFile, Setup::ShadowTooEarly, Setup::File, Setup::ForcedDax, Setup::Cached];
 
 impl Setup {
     pub fn durability(self) -> Durability {
@@ -73,13 +76,22 @@ impl Setup {
             Setup::ShadowAdr => shadow(base, dir, Emulate::Adr),
             Setup::ShadowFile | Setup::ShadowTooEarly => shadow(base, dir, Emulate::File),
             Setup::File => Options { paths: vec![(None, dir.to_owned())], medium: MediumChoice::File, ..base },
-            Setup::ForcedDax => {
+            Setup::ForcedDax | Setup::Cached => {
                 let memory = std::path::Path::new("/dev/shm").is_dir();
                 let medium = if memory { MediumChoice::ForcedDax } else { MediumChoice::File };
                 Options { paths: vec![(None, dir.to_owned())], medium, ..base }
             }
         };
-        Store::open(options).unwrap_or_else(|error| panic!("{self:?}: {error}"))
+        if self != Setup::Cached {
+            return Store::open(options).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        }
+        let cache = CacheSetting { bytes: Some(1 << 20), forced: true, ..CacheSetting::default() };
+        let store = Store::open(Options { topology: Some(Arc::new(Topology::emulated(2))), cache, ..options });
+        let store = store.unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        // Kills come sooner than the first tick of maintenance.
+        store.tick_cache();
+        assert_eq!(store.stats().cache.state.name(), "on");
+        store
     }
 }
 

@@ -1,0 +1,437 @@
+//! The cache as gets see it: look, copy, count, offer; and as the maintenance thread sees it: tick.
+
+use crate::bucket::{Bucket, Found, Record};
+use crate::control::{Control, Observed, OffReason, SPARSE, State, Verdict};
+use crate::counters::{Count, Counters};
+use crate::layout::{Geometry, SLOTS};
+use crate::policy::{Policy, UNIT, Weights};
+use hither_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use hither_sync::epoch;
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+
+/// Values longer than this are not cached, in bytes: their transfer costs more than the latency that the cache saves.
+pub const MAX_VALUE_BYTES: usize = 1024;
+/// Keys longer than this are not cached, in bytes.
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// Most places of the table by which a probe recognises keys.
+const SEEN: usize = 1 << 16;
+/// Buckets whose frequencies are compared.
+const COMPARED: usize = 64;
+
+/// Halvings of all frequencies once what is hot has changed.
+const SHIFT_AGE: u32 = 4;
+
+const OFF: u32 = 0;
+const PROBING: u32 = 1;
+const ON: u32 = 2;
+
+/// Settings of a cache.
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// Bytes of DRAM, everything included; 0: no cache.
+    pub capacity_bytes: usize,
+    /// Who stays.
+    pub policy: Policy,
+    /// What misses cost.
+    pub weights: Weights,
+    /// Stays on whatever the workload, for tests and comparisons.
+    pub forced: bool,
+    /// One get in so many is a sample; `None`: adapts.
+    pub sampling: Option<u32>,
+}
+
+/// What the store holds, for deciding how to divide the memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Live entries.
+    pub entries: u64,
+    /// Average bytes of key and value together.
+    pub pair_bytes: usize,
+}
+
+/// The cache in numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheStats {
+    /// Bytes of DRAM that it may use.
+    pub capacity_bytes: u64,
+    /// Bytes of DRAM that it uses: none before it is on for the first time.
+    pub used_bytes: u64,
+    /// Whether it is on.
+    pub state: State,
+    /// Its policy.
+    pub policy: Policy,
+    /// Slots.
+    pub slots: u64,
+    /// One get in so many is a sample.
+    pub sampling_interval: u32,
+    /// Gets it answered whose reader was on the item's node.
+    pub local_hits: u64,
+    /// Gets it answered whose reader was on another node.
+    pub remote_hits: u64,
+    /// Gets that went to the reader's own node while it was on.
+    pub local_misses: u64,
+    /// Gets that went to another node while it was on.
+    pub remote_misses: u64,
+    /// How often it was switched on.
+    pub switched_on: u64,
+}
+
+impl CacheStats {
+    /// Gets answered while it was on, as a share of all, 0 to 1.
+    pub fn hit_share(&self) -> f64 {
+        let hits = self.local_hits + self.remote_hits;
+        let gets = hits + self.local_misses + self.remote_misses;
+        if gets == 0 { 0.0 } else { hits as f64 / gets as f64 }
+    }
+}
+
+/// Places of the table by which a probe recognises keys: small caches have small ones.
+fn seen_places(capacity_bytes: usize) -> usize {
+    (capacity_bytes / 32).clamp(1, SEEN)
+}
+
+/// What a cache of this size needs beside its buckets.
+fn overhead_bytes(capacity_bytes: usize) -> usize {
+    Counters::MEMORY_BYTES + seen_places(capacity_bytes) * size_of::<AtomicU32>()
+}
+
+/// A concurrent cache of entries. See the crate's head for what it promises.
+#[derive(Debug)]
+pub struct Cache {
+    /// OFF, PROBING or ON: what a get looks at first.
+    mode: AtomicU32,
+    interval: AtomicU32,
+    /// A packed [`Geometry`].
+    geometry: AtomicU64,
+    options: CacheOptions,
+    words: OnceLock<Box<[AtomicU64]>>,
+    seen: OnceLock<Box<[AtomicU32]>>,
+    /// Marks this probe's hashes in `seen`.
+    probe: AtomicU32,
+    counters: Counters,
+    control: Mutex<Control>,
+    /// Epoch stamp of the last switching off: the memory may be divided anew once it has passed.
+    left: AtomicU64,
+    switched_on: AtomicU64,
+}
+
+impl Cache {
+    /// A cache that is off.
+    pub fn new(options: CacheOptions) -> Cache {
+        let mut control = Control::new();
+        if options.capacity_bytes == 0 {
+            control.state = State::Off(OffReason::NotWorthwhile);
+        }
+        Cache {
+            mode: AtomicU32::new(OFF),
+            interval: AtomicU32::new(options.sampling.unwrap_or(1).max(1)),
+            geometry: AtomicU64::new(0),
+            words: OnceLock::new(),
+            seen: OnceLock::new(),
+            probe: AtomicU32::new(0),
+            counters: Counters::new(),
+            control: Mutex::new(control),
+            left: AtomicU64::new(0),
+            switched_on: AtomicU64::new(0),
+            options,
+        }
+    }
+
+    /// No cache at all.
+    pub fn absent() -> Cache {
+        let weights = Weights::of(&hither_topology::Topology::single());
+        Cache::new(CacheOptions { capacity_bytes: 0, policy: Policy::default(), weights, forced: false, sampling: None })
+    }
+
+    /// Whether gets have to do with it at all.
+    #[inline(always)]
+    pub fn is_attentive(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) != OFF
+    }
+
+    /// Whether it answers gets. If not, but it is attentive, shows it the key.
+    #[inline]
+    pub fn is_on(&self, hash: u64) -> bool {
+        let on = self.mode.load(Ordering::Relaxed) == ON;
+        if !on {
+            self.show(hash);
+        }
+        on
+    }
+
+    /// Lets a probe see a key.
+    fn show(&self, hash: u64) {
+        let Some(seen) = self.seen.get() else { return };
+        let mark = ((hash >> 32) as u32) ^ self.probe.load(Ordering::Relaxed).wrapping_mul(0x9e37_79b9);
+        let place = &seen[hash as usize % seen.len()];
+        self.counters.count(Count::Probed);
+        if place.load(Ordering::Relaxed) == mark {
+            self.counters.count(Count::Repeated);
+        } else {
+            place.store(mark, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn bucket(&self, hash: u64) -> Option<(Bucket<'_>, usize)> {
+        // Acquire: pairs with the store of `arrange`, before which the words were cleared.
+        let geometry = Geometry::unpack(self.geometry.load(Ordering::Acquire));
+        if geometry.buckets == 0 {
+            return None;
+        }
+        let at = geometry.bucket_at(hash);
+        Some((Bucket(self.words.get()?.get(at..at + geometry.bucket_words)?), at))
+    }
+
+    fn bucket_of(&self, found: &Found) -> Option<Bucket<'_>> {
+        let geometry = Geometry::unpack(self.geometry.load(Ordering::Acquire));
+        Some(Bucket(self.words.get()?.get(found.bucket..found.bucket + geometry.bucket_words)?))
+    }
+
+    /// Starts loading what [`Cache::look`] reads first.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some((bucket, _)) = self.bucket(hash) {
+            hither_sync::prefetch_read(&raw const bucket.0[0]);
+            hither_sync::prefetch_read(&raw const bucket.0[bucket.0.len() / 2]);
+        }
+    }
+
+    /// The copy that is there for `key`, which is worth something only if it is a copy of the key's newest entry: compare reference and generation.
+    #[inline(always)]
+    pub fn look(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let (bucket, at) = self.bucket(hash)?;
+        bucket.find(at, hash, key)
+    }
+
+    /// Copies the value of `found` into `out`, which must have its length. False if it has gone meanwhile.
+    #[inline(always)]
+    pub fn copy_value(&self, found: &Found, out: &mut [u8]) -> bool {
+        self.bucket_of(found).is_some_and(|bucket| bucket.copy_value(found, out))
+    }
+
+    /// Counts a get by a thread of node `reader` that was answered from here.
+    #[inline(always)]
+    pub fn count_hit(&self, found: &Found, reader: u32, home: u32) {
+        let count = if reader == home { Count::LocalHits } else { Count::RemoteHits };
+        if self.counters.count_get(count, self.interval.load(Ordering::Relaxed)) {
+            self.touch(found, reader, home);
+        }
+    }
+
+    fn touch(&self, found: &Found, reader: u32, home: u32) {
+        if let Some(mut locked) = self.bucket_of(found).and_then(Bucket::try_lock)
+            && locked.still_holds(found)
+        {
+            locked.touch(self.options.policy, found.slot, self.options.weights.weight(reader, home));
+        }
+    }
+
+    /// Counts a get that was not answered from here; true if it is a sample: the item is to be offered.
+    #[inline(always)]
+    pub fn count_miss(&self, reader: u32, home: u32) -> bool {
+        let count = if reader == home { Count::LocalMisses } else { Count::RemoteMisses };
+        self.counters.count_get(count, self.interval.load(Ordering::Relaxed))
+    }
+
+    /// Offers an entry that was read for `reader` from `home`. `counted` is the answer of [`Cache::count_miss`]; an item that has a
+    /// stale copy here should be offered in any case. Gives up if another thread changes the bucket. True if the item is cached now.
+    ///
+    /// The caller must have read the record, under the epoch pin that it still holds, from the entry to which the index led it (C1).
+    pub fn offer(&self, hash: u64, reader: u32, home: u32, counted: bool, record: &Record<'_>) -> bool {
+        if record.value.len() > MAX_VALUE_BYTES || record.key.len() > MAX_KEY_BYTES {
+            return false;
+        }
+        let Some((bucket, _)) = self.bucket(hash) else { return false };
+        if !bucket.has_room_for(record) {
+            self.counters.count(Count::Misfits);
+            return false;
+        }
+        let Some(mut locked) = bucket.try_lock() else { return false };
+        locked.offer(self.options.policy, hash, self.options.weights.weight(reader, home), counted, record)
+    }
+
+    /// The key of `found` is no longer in the store.
+    pub fn forget(&self, found: &Found) {
+        if let Some(mut locked) = self.bucket_of(found).and_then(Bucket::try_lock)
+            && locked.still_holds(found)
+        {
+            locked.forget(found.slot);
+        }
+    }
+
+    /// Gets so far that updated a frequency or offered an item.
+    pub(crate) fn samples(&self) -> u64 {
+        self.counters.sums().get(Count::Samples)
+    }
+
+    /// What misses cost.
+    pub fn weights(&self) -> &Weights {
+        &self.options.weights
+    }
+
+    /// Looks whether the cache should be on and how densely it should sample. `writes` counts the store's writes so far. Call now and then, from one
+    /// thread at a time, outside any epoch pin.
+    pub fn tick(&self, now_ms: u64, writes: u64, holdings: &dyn Fn() -> Holdings) {
+        if self.options.capacity_bytes == 0 {
+            return;
+        }
+        let mut control = self.control.lock();
+        let sums = self.counters.sums();
+        if self.options.forced {
+            if control.state != State::On && self.arrange(holdings()) {
+                control.enter(State::On, now_ms, sums, writes);
+                self.set_mode(ON);
+            }
+            if control.state != State::On {
+                return;
+            }
+        }
+        let seen = Observed {
+            now_ms,
+            sums,
+            writes,
+            slots: self.slots(),
+            all_fit: &|| self.would_fit(holdings()),
+            similar: &|| self.frequencies_are_similar(),
+        };
+        match control.tick(&seen) {
+            Verdict::Stay => {}
+            Verdict::Warm => self.set_interval(SPARSE),
+            Verdict::Shifted => {
+                self.set_interval(1);
+                self.forget_most();
+            }
+            Verdict::SwitchOff(reason) if self.options.forced && reason != OffReason::Misfit => {}
+            Verdict::SwitchOff(reason) => {
+                control.enter(State::Off(reason), now_ms, sums, writes);
+                self.set_mode(OFF);
+            }
+            Verdict::Probe => {
+                let State::Off(before) = control.state else { return };
+                self.seen.get_or_init(|| (0..seen_places(self.options.capacity_bytes)).map(|_| AtomicU32::new(0)).collect());
+                self.probe.fetch_add(1, Ordering::Relaxed);
+                control.enter(State::Probing(before), now_ms, sums, writes);
+                self.set_mode(PROBING);
+            }
+            Verdict::SwitchOn => {
+                // If the memory cannot be divided yet, the probe goes on.
+                if self.arrange(holdings()) {
+                    control.enter(State::On, now_ms, sums, writes);
+                    self.set_interval(1);
+                    self.set_mode(ON);
+                }
+            }
+        }
+    }
+
+    /// Cuts all frequencies, where the policy lets them age at all.
+    fn forget_most(&self) {
+        let geometry = Geometry::unpack(self.geometry.load(Ordering::Relaxed));
+        let Some(words) = self.words.get().filter(|_| self.options.policy.has_admission() && geometry.buckets > 0) else { return };
+        for bucket in words.chunks_exact(geometry.bucket_words).take(geometry.buckets) {
+            if let Some(locked) = Bucket(bucket).try_lock() {
+                locked.age(SHIFT_AGE);
+            }
+        }
+    }
+
+    fn set_interval(&self, interval: u32) {
+        self.interval.store(self.options.sampling.unwrap_or(interval).max(1), Ordering::Relaxed);
+    }
+
+    fn set_mode(&self, mode: u32) {
+        let before = self.mode.swap(mode, Ordering::SeqCst);
+        if before == ON && mode != ON {
+            self.left.store(epoch::stamp(), Ordering::Relaxed);
+        }
+        if mode == ON {
+            self.switched_on.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Divides the memory for pairs of this size, unless it is divided well enough; false if somebody may still look at the old division.
+    fn arrange(&self, holdings: Holdings) -> bool {
+        let capacity = self.words_in_capacity();
+        let wanted = Geometry::for_pairs(capacity, holdings.pair_bytes.clamp(16, MAX_KEY_BYTES + MAX_VALUE_BYTES));
+        let present = Geometry::unpack(self.geometry.load(Ordering::Relaxed));
+        let near = present.bucket_words * 4 <= wanted.bucket_words * 5 && wanted.bucket_words * 4 <= present.bucket_words * 5;
+        if present.buckets > 0 && near {
+            return true;
+        }
+        if present.buckets > 0 && !epoch::has_passed(self.left.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let words = self.words.get_or_init(|| (0..capacity).map(|_| AtomicU64::new(0)).collect());
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.geometry.store(wanted.pack(), Ordering::Release);
+        wanted.buckets > 0
+    }
+
+    fn words_in_capacity(&self) -> usize {
+        self.options.capacity_bytes.saturating_sub(overhead_bytes(self.options.capacity_bytes)) / 8
+    }
+
+    /// Bytes that a cache needs for so many slots (in whole buckets) with pairs of this size.
+    pub fn bytes_for(slots: u64, pair_bytes: usize) -> usize {
+        let bucket = Geometry::for_pairs(usize::MAX / 16, pair_bytes).bucket_words * 8;
+        let buckets = slots.div_ceil(SLOTS as u64) as usize * bucket;
+        let mut bytes = buckets;
+        // What is beside the buckets grows with the whole, by an eighth at most.
+        while bytes < buckets + overhead_bytes(bytes) {
+            bytes = buckets + overhead_bytes(bytes);
+        }
+        bytes
+    }
+
+    fn would_fit(&self, holdings: Holdings) -> bool {
+        let geometry = Geometry::for_pairs(self.words_in_capacity(), holdings.pair_bytes.clamp(16, MAX_KEY_BYTES + MAX_VALUE_BYTES));
+        holdings.entries > 0 && holdings.entries * 2 <= (geometry.buckets * SLOTS) as u64
+    }
+
+    fn slots(&self) -> u64 {
+        (Geometry::unpack(self.geometry.load(Ordering::Relaxed)).buckets * SLOTS) as u64
+    }
+
+    /// Whether frequencies within buckets spread no more than those of equally hot items would by chance: for Poisson counts the variance equals
+    /// the mean.
+    fn frequencies_are_similar(&self) -> bool {
+        if !self.options.policy.counts() {
+            return false;
+        }
+        let (mut spread, mut means) = (0.0, 0.0);
+        for i in 0..COMPARED as u64 {
+            let Some((bucket, _)) = self.bucket((i * 2 + 1) * (u64::MAX / (2 * COMPARED as u64))) else { continue };
+            let accesses: Vec<f64> = bucket.frequencies().map(|frequency| f64::from(frequency) / f64::from(UNIT)).collect();
+            if accesses.len() < 2 {
+                continue;
+            }
+            let mean = accesses.iter().sum::<f64>() / accesses.len() as f64;
+            spread += accesses.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / (accesses.len() - 1) as f64;
+            means += mean;
+        }
+        spread < 3.0 * means
+    }
+
+    /// The cache in numbers.
+    pub fn stats(&self) -> CacheStats {
+        let sums = self.counters.sums();
+        let words = self.words.get().map_or(0, |words| words.len() * 8);
+        let seen = self.seen.get().map_or(0, |seen| seen.len() * size_of::<AtomicU32>());
+        CacheStats {
+            capacity_bytes: self.options.capacity_bytes as u64,
+            used_bytes: if self.options.capacity_bytes == 0 { 0 } else { (words + seen + Counters::MEMORY_BYTES) as u64 },
+            state: self.control.lock().state,
+            policy: self.options.policy,
+            slots: self.slots(),
+            sampling_interval: self.interval.load(Ordering::Relaxed),
+            local_hits: sums.get(Count::LocalHits),
+            remote_hits: sums.get(Count::RemoteHits),
+            local_misses: sums.get(Count::LocalMisses),
+            remote_misses: sums.get(Count::RemoteMisses),
+            switched_on: self.switched_on.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Gets through the cache of entries (NStore, section III-B; N7).
+//!
+//! The index is asked in any case: it is in DRAM, and its answer decides whether a copy counts (see `hither_cache` for the proof). What the
+//! cache saves is the access to the log: the value, and the key, which the index otherwise has the log verify.
+//!
+//! # Coherence
+//!
+//! * C1: everything offered to the cache was read, under the get's epoch pin, from the entry to which the index led, and the generation of its segment
+//!   was taken under the same pin.
+//! * A copy answers a get only if the index, asked under the get's pin, leads to the copy's reference, and the segment there has the copy's
+//!   generation. By L3 of the log the segment is not reused while the pin lives, so both speak of one entry; by L1 an entry never changes.
+//!   Such a get is indistinguishable from one that reads the log.
+//!
+//! So whatever changes the index changes what the cache answers: writes, deletes, batches, relocations and dropped keyspaces need no
+//! word to the cache, and a key that two keyspaces have is two entries. Expiry lies in the copy and is judged at each get. Snapshots,
+//! versioned and pinned gets, and scans read the log.
+//!
+//! # Durability
+//!
+//! A read at level sync waits until what it returns is durable (decision 11). A copy is made after that wait, and durability does not
+//! go back, so hits need not wait. (A relaxed write raises `reads_check` before it is installed; whoever reads its reference sees that.)
+
+use crate::error::Result;
+use crate::keyspace::{Keyspace, with_index};
+use crate::options::Options;
+use crate::read::{GROUP, uptime_ms};
+use crate::resolver::LogResolver;
+use crate::store::{Core, Store};
+use hither_cache::{Cache, CacheOptions, Found, Holdings, MAX_VALUE_BYTES, Policy, Record, Weights};
+use hither_index::{Index, Key, Ref, Resolver};
+use hither_log::{Log, address};
+use hither_pmem::MediumKind;
+
+/// The cache in numbers.
+pub type CacheReport = hither_cache::CacheStats;
+
+/// Bytes of DRAM for the cache of a store that has use for one, unless it says otherwise (the paper's size).
+pub const DEFAULT_BYTES: u64 = 64 << 20;
+
+/// How entries are cached in DRAM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheSetting {
+    /// Bytes of DRAM; 0: no cache; absent: 64 MiB. A store that cannot gain from a cache has none in any case: one node, links of equal
+    /// latency, or nodes of the machine whose media are DRAM themselves.
+    pub bytes: Option<u64>,
+    /// Who stays in the cache.
+    pub policy: Policy,
+    /// Never switches itself off: for tests and comparisons.
+    pub forced: bool,
+}
+
+/// The cache of a store.
+pub(crate) fn for_store(options: &Options, log: &Log) -> Cache {
+    let (topology, nodes) = (log.topology(), log.nodes() as u32);
+    let weights = Weights::of(topology);
+    // The costs of a real topology are those of persistent memory; media in DRAM do not have them.
+    let is_dram = |node: u32| matches!(log.pool(node as usize).medium().kind, MediumKind::File | MediumKind::Volatile);
+    let costs_are_true = topology.is_emulated() || !(0..nodes).all(is_dram);
+    let worthwhile = nodes > 1 && weights.differ(nodes) && costs_are_true;
+    let bytes = options.cache.bytes.unwrap_or(DEFAULT_BYTES);
+    if !worthwhile || bytes == 0 {
+        return Cache::absent();
+    }
+    let CacheSetting { policy, forced, .. } = options.cache;
+    let capacity_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    Cache::new(CacheOptions { capacity_bytes, policy, weights, forced, sampling: None })
+}
+
+/// The log, except for entries of which there are copies: their keys are known.
+struct Copies<'a> {
+    log: LogResolver<'a>,
+    keys: &'a [Key<'a>],
+    /// What the cache has for each of `keys`.
+    copies: &'a [Option<Found>],
+}
+
+/// Whether a copy is of the entry behind `reference`, which was read from the index under the pin that still lives.
+#[inline(always)]
+fn is_of(copy: &Found, reference: Ref, log: &Log) -> bool {
+    copy.reference == reference.0 && copy.generation == log.generation_of(reference.0)
+}
+
+impl Resolver for Copies<'_> {
+    #[inline(always)]
+    fn prefetch(&self, reference: Ref) {
+        if !self.copies.iter().flatten().any(|copy| copy.reference == reference.0) {
+            self.log.prefetch(reference);
+        }
+    }
+
+    #[inline(always)]
+    fn key(&self, reference: Ref) -> &[u8] {
+        self.log.key(reference)
+    }
+
+    #[inline(always)]
+    fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        let copied = |(copy, copied): (&Option<Found>, &Key<'_>)| {
+            copy.as_ref().is_some_and(|copy| is_of(copy, reference, self.log.log)) && copied.bytes == key
+        };
+        self.copies.iter().zip(self.keys).any(copied) || self.log.matches(reference, key)
+    }
+
+    #[inline(always)]
+    fn hash(&self, reference: Ref) -> u64 {
+        self.log.hash(reference)
+    }
+}
+
+/// A copied value up to this length passes through a small buffer.
+const SHORT: usize = 64;
+
+/// One key of different keyspaces shall have different places.
+#[inline(always)]
+fn place_of(keyspace: &Keyspace, hash: u64) -> u64 {
+    hash ^ u64::from(keyspace.info.id).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Core {
+    /// As a get without cache, but shows the cache the key, or has the value from it. Call under an epoch pin.
+    #[inline(never)]
+    pub fn get_through_cache<R>(&self, keyspace: &Keyspace, key: Key<'_>, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        let place = place_of(keyspace, key.hash);
+        if !self.cache.is_on(place) {
+            let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
+            return if found.is_none() { self.absent(key.hash) } else { self.visit(found, f) };
+        }
+        let (copies, keys) = ([self.cache.look(place, key.bytes)], [key]);
+        let resolver = Copies { log: self.resolver(), keys: &keys, copies: &copies };
+        let found = with_index!(keyspace, index => index.get(key, &resolver));
+        self.answer(place, key, copies[0].as_ref(), found, f)
+    }
+
+    /// As [`Core::get_group`]. Call under an epoch pin.
+    #[inline(never)]
+    pub fn get_group_through_cache(&self, keyspace: &Keyspace, group: &[Key<'_>], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        let mut places = [0; GROUP];
+        let mut on = true;
+        for (place, key) in places.iter_mut().zip(group) {
+            *place = place_of(keyspace, key.hash);
+            on &= self.cache.is_on(*place);
+            self.cache.prefetch(*place);
+        }
+        if !on {
+            return self.get_group(keyspace, group, f);
+        }
+        let mut copies = [None; GROUP];
+        for ((copy, key), place) in copies.iter_mut().zip(group).zip(places) {
+            *copy = self.cache.look(place, key.bytes);
+        }
+        let (mut found, copies) = ([Ref::NONE; GROUP], &copies[..group.len()]);
+        let found = &mut found[..group.len()];
+        let resolver = Copies { log: self.resolver(), keys: group, copies };
+        with_index!(keyspace, index => index.get_many(group, found, &resolver));
+        found.iter().for_each(|reference| resolver.prefetch(*reference));
+        for (i, &reference) in found.iter().enumerate() {
+            if self.answer(places[i], group[i], copies[i].as_ref(), reference, |value| f(i, Some(value)))?.is_none() {
+                f(i, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a get whose key the index leads to `found`, from the copy if it is one of that entry.
+    #[inline(always)]
+    fn answer<R>(&self, place: u64, key: Key<'_>, copy: Option<&Found>, found: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        if found.is_none() {
+            copy.into_iter().for_each(|copy| self.cache.forget(copy));
+            return self.absent(key.hash);
+        }
+        let (reader, home) = (self.log.topology().current_node(), address::unpack(found.0).node);
+        let f = match copy.filter(|copy| is_of(copy, found, &self.log)) {
+            None => f,
+            Some(copy) if self.is_expired(copy.expiry_ms) => return Ok(None),
+            Some(copy) => match self.read_copy(copy, f) {
+                Ok(answer) => {
+                    self.cache.count_hit(copy, reader, home);
+                    return Ok(Some(answer));
+                }
+                Err(f) => f,
+            },
+        };
+        let counted = self.cache.count_miss(reader, home);
+        if !counted && copy.is_none() {
+            return self.visit(found, f);
+        }
+        self.visit_with_expiry(found, |value, expiry_ms| {
+            let generation = self.log.generation_of(found.0);
+            let record = Record { reference: found.0, generation, expiry_ms, key: key.bytes, value };
+            self.cache.offer(place, reader, home, counted, &record);
+            f(value)
+        })
+    }
+
+    /// Calls `f` with the value of a copy; gives `f` back if the copy has gone meanwhile.
+    #[inline(always)]
+    fn read_copy<R, F: FnOnce(&[u8]) -> R>(&self, copy: &Found, f: F) -> std::result::Result<R, F> {
+        if copy.value_bytes > SHORT {
+            return self.read_long_copy(copy, f);
+        }
+        let mut buffer = [0; SHORT];
+        let value = &mut buffer[..copy.value_bytes];
+        if self.cache.copy_value(copy, value) { Ok(f(value)) } else { Err(f) }
+    }
+
+    #[inline(never)]
+    fn read_long_copy<R, F: FnOnce(&[u8]) -> R>(&self, copy: &Found, f: F) -> std::result::Result<R, F> {
+        let mut buffer = [0; MAX_VALUE_BYTES];
+        let Some(value) = buffer.get_mut(..copy.value_bytes) else { return Err(f) };
+        if self.cache.copy_value(copy, value) { Ok(f(value)) } else { Err(f) }
+    }
+
+    /// Lets the cache judge itself. Call outside any epoch pin.
+    pub fn tick_cache(&self) {
+        self.cache.tick(uptime_ms(), self.log.clock.upper_bound(), &|| self.holdings());
+    }
+
+    /// What the store holds. O(segments).
+    fn holdings(&self) -> Holdings {
+        /// Bytes of a plain entry beside its key and value.
+        const ENTRY_HEAD: u64 = 16;
+        let (bytes, written) =
+            self.log.usage().iter().fold((0, 0), |(bytes, entries), pool| (bytes + pool.written_bytes, entries + pool.entries));
+        let pair_bytes = bytes.checked_div(written).unwrap_or(0).saturating_sub(ENTRY_HEAD);
+        let entries = self.keyspaces.read().values().map(|keyspace| keyspace.len() as u64).sum();
+        Holdings { entries, pair_bytes: usize::try_from(pair_bytes).unwrap_or(usize::MAX) }
+    }
+}
+
+impl Store {
+    /// Lets the cache judge itself, as maintenance does; for tests, which run without it.
+    #[doc(hidden)]
+    pub fn tick_cache(&self) {
+        self.core.tick_cache();
+    }
+}
