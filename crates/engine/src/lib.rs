@@ -19,6 +19,7 @@
 mod batch;
 mod catalogue;
 mod check;
+pub mod checkpoint;
 mod commit;
 mod error;
 mod keyspace;
@@ -36,13 +37,15 @@ mod write;
 
 pub use batch::Batch;
 pub use check::CheckReport;
+pub use checkpoint::CheckpointStats;
+pub use checkpoint::store::{CheckpointDraft, CheckpointImage, CheckpointStore};
 pub use commit::Ticket;
 pub use error::{Error, ErrorKind, Result};
 pub use hither_pmem::{ignore_file_size_signal, install_sigbus_guard};
 pub use keyspace::{KeyspaceHandle, KeyspaceInfo, Kind};
-pub use options::{Durability, MediumChoice, Options, Phase, Progress, WriteOptions};
+pub use options::{CheckpointMode, Durability, MediumChoice, Options, Phase, Progress, WriteOptions};
 pub use read::ValueGuard;
-pub use recovery::RecoveryReport;
+pub use recovery::{RecoveryReport, RestartSource};
 pub use scan::{Direction, ScanRange};
 pub use snapshot::Snapshot;
 pub use stats::{KeyspaceStats, MeterReport, PoolStats, Stats};

@@ -1,4 +1,4 @@
-//! Background work: commits that nobody waits for, sealing and reuse of segments, sweeping of expired keys.
+//! Background work: commits that nobody waits for, sealing and reuse of segments, sweeping of expired keys, checkpoints of the indexes.
 
 use crate::options::Durability;
 use crate::store::Core;
@@ -47,7 +47,10 @@ impl Maintenance {
             std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop))
         };
         // Without threads (limits) the store still works: writers reclaim when full, waiters lead commits.
-        let threads = [spawn("hither-commit", run_commits), spawn("hither-maintain", run_maintenance)];
+        let mut threads = vec![spawn("hither-commit", run_commits), spawn("hither-maintain", run_maintenance)];
+        if core.checkpoints.enabled() {
+            threads.push(spawn("hither-checkpoint", run_checkpoints));
+        }
         Maintenance { stop, core: core.clone(), threads: threads.into_iter().flatten().collect() }
     }
 
@@ -107,6 +110,25 @@ fn run_maintenance(core: &Core, stop: &Stop) {
             core.sweep_expired();
             // A pass never takes more than a tenth of the time.
             next_sweep = Instant::now() + (started.elapsed() * 9).max(Duration::from_secs(1));
+        }
+    }
+}
+
+fn run_checkpoints(core: &Core, stop: &Stop) {
+    loop {
+        if stop.wait(TICK) {
+            return;
+        }
+        if core.checkpoints.due(&core.log) && core.committer.ensure_writable().is_ok() {
+            // At most half of a processor: as long as a piece took, others have it.
+            let mut last = Instant::now();
+            let mut go_on = || {
+                let ended = stop.wait(last.elapsed().min(TICK));
+                last = Instant::now();
+                !ended
+            };
+            // An error is in the statistics; the store needs no checkpoint.
+            let _ = core.checkpoints.take(core, false, &mut go_on);
         }
     }
 }

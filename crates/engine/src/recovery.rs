@@ -3,10 +3,13 @@
 //! Segments are scanned in parallel; of a key's entries the newest version wins, whatever the order in which they are met, so the number of
 //! threads, nodes and shards may differ from last time and recovery may be cut short and repeated at any point.
 //!
+//! With a checkpoint (see `checkpoint`) the indexes hold most keys already, and only what it does not cover is scanned.
+//!
 //! Steps: read the segment tables; make room in the indexes for as many keys as a sample of the segments promises; scan every segment, installing the newest reference of each key (tombstones too); decide batches that are
 //! not settled by counting their members, and mark members of unfinished ones dead on media; remove tombstones from the indexes; go on filling
 //! the segments that were open.
 
+use crate::checkpoint::load::Loaded;
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::options::{Options, Phase, Progress};
@@ -27,11 +30,42 @@ use std::time::Instant;
 /// Entries whose index lines are requested ahead of the one that is installed: misses overlap.
 const AHEAD: usize = 16;
 
+/// From what the indexes were made at open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartSource {
+    /// From the whole log.
+    #[default]
+    Scan,
+    /// From a checkpoint and what is newer than it.
+    Checkpoint,
+    /// From the checkpoint of a clean close; nothing was scanned.
+    Clean,
+}
+
+impl RestartSource {
+    /// Its name in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            RestartSource::Scan => "scan",
+            RestartSource::Checkpoint => "checkpoint",
+            RestartSource::Clean => "clean",
+        }
+    }
+}
+
 /// What recovery found and did.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
     /// The store had been closed cleanly.
     pub clean: bool,
+    /// From what the indexes were made.
+    pub source: RestartSource,
+    /// Segments that a checkpoint covered, so that they were not scanned.
+    pub segments_skipped: u64,
+    /// Keys that came from the checkpoint.
+    pub checkpoint_keys: u64,
+    /// Why a checkpoint that was there was not used; empty if it was.
+    pub checkpoint_refused: String,
     /// Segments scanned.
     pub segments: u64,
     /// Valid entries.
@@ -73,6 +107,8 @@ struct Found<'a> {
     version: u64,
     op: Op,
     batch: Option<BatchTag>,
+    /// The checkpoint that was loaded knows it: it counts if the index names it, and is garbage otherwise.
+    known: bool,
 }
 
 /// Entries whose index lines are on their way: a ring.
@@ -99,6 +135,7 @@ struct Recovery<'a> {
     by_id: HashMap<u32, usize>,
     latches: LatchTable,
     settled: u64,
+    loaded: Option<&'a Loaded>,
     tombstones: Mutex<Vec<Found<'a>>>,
     batched: Mutex<Vec<Found<'a>>>,
     entries: AtomicU64,
@@ -110,10 +147,21 @@ struct Recovery<'a> {
 /// Rebuilds the indexes of `keyspaces` from `log`.
 ///
 /// `next_keyspace` is the first keyspace id that the catalogue has not given out: an entry that names one shows that the catalogue was lost.
-pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_keyspace: u32, options: &Options) -> Result<RecoveryReport> {
+///
+/// With `loaded` they hold a checkpoint already, and of `in_use` only the segments are scanned that it does not cover.
+pub(crate) fn run(
+    log: &Log,
+    hasher: Hasher,
+    keyspaces: &[Arc<Keyspace>],
+    next_keyspace: u32,
+    options: &Options,
+    in_use: &[SegmentToScan],
+    loaded: Option<&Loaded>,
+) -> Result<RecoveryReport> {
     let started = Instant::now();
-    let segments = log.load_tables()?;
+    let segments: Vec<_> = in_use.iter().filter(|segment| !loaded.is_some_and(|loaded| loaded.covers(segment))).copied().collect();
     let settled = (0..log.nodes()).map(|node| log.pool(node).settled()).max().unwrap_or(0);
+    let settled = settled.max(loaded.map_or(0, |loaded| loaded.version));
     let recovery = Recovery {
         log,
         hasher,
@@ -121,17 +169,27 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         by_id: keyspaces.iter().enumerate().map(|(at, keyspace)| (keyspace.info.id, at)).collect(),
         latches: LatchTable::new(1024, 0),
         settled,
+        loaded,
         tombstones: Mutex::default(),
         batched: Mutex::default(),
         entries: AtomicU64::new(0),
-        last_version: AtomicU64::new(settled),
-        newest_keyspace: AtomicU32::new(0),
+        last_version: AtomicU64::new(settled.max(loaded.map_or(0, |loaded| loaded.newest_version))),
+        newest_keyspace: AtomicU32::new(loaded.map_or(0, |loaded| loaded.newest_keyspace)),
     };
     let threads = thread_count(options, segments.len());
-    recovery.make_room(&segments);
+    if loaded.is_none() {
+        recovery.make_room(&segments);
+    }
     let totals = recovery.scan_all(&segments, threads, options);
     let mut report = RecoveryReport {
         clean: (0..log.nodes()).all(|node| log.pool(node).was_clean()),
+        source: match loaded {
+            None => RestartSource::Scan,
+            Some(loaded) if loaded.clean => RestartSource::Clean,
+            Some(_) => RestartSource::Checkpoint,
+        },
+        segments_skipped: (in_use.len() - segments.len()) as u64,
+        checkpoint_keys: loaded.map_or(0, |loaded| loaded.keys),
         segments: segments.len() as u64,
         threads,
         ..RecoveryReport::default()
@@ -163,7 +221,10 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
     report.batches_dropped = recovery.settle_batches()?;
     report.tombstones = recovery.remove_tombstones();
     let scanned: Vec<_> = segments.into_iter().zip(totals).collect();
-    log.resume(&scanned)?;
+    match loaded {
+        Some(loaded) if loaded.clean => log.resume_clean(&loaded.open)?,
+        _ => log.resume(&scanned)?,
+    }
     report.last_version = recovery.last_version.load(Ordering::Relaxed);
     log.clock.raise(report.last_version);
     report.keys = keyspaces.iter().map(|keyspace| keyspace.len() as u64).sum();
@@ -171,7 +232,7 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
     Ok(report)
 }
 
-fn thread_count(options: &Options, segments: usize) -> usize {
+pub(crate) fn thread_count(options: &Options, segments: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = if options.threads == 0 { cores } else { options.threads };
     wanted.min(segments).max(1)
@@ -276,7 +337,9 @@ impl<'a> Recovery<'a> {
             }),
         };
         let batch = entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled);
-        let found = Found { keyspace, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch };
+        // A tombstone counts even so: it may have deleted what the collector moved after the capture.
+        let known = entry.op() != Op::Delete && self.loaded.is_some_and(|loaded| loaded.knows(segment, version));
+        let found = Found { keyspace, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch, known };
         if keyspace == DROPPED {
             return batch.map(|_| found);
         }
@@ -300,6 +363,14 @@ impl<'a> Recovery<'a> {
         let _latch = self.latches.of(key.hash).lock();
         let (located, locked) = index.lock_place(key, prepared, &resolver);
         let mut place = PlaceGuard { index, token: located.token, locked };
+        if located.candidate == found.reference {
+            // From the checkpoint. (An unverified candidate is the only possible one, a verified one is the key's: no other slot can name the entry.)
+            return;
+        }
+        if found.known {
+            self.log.count_dead(found.reference.0, self.log.size_of(found.reference.0), false);
+            return;
+        }
         let present = located.candidate.is_some() && (located.verified || resolver.matches(located.candidate, key.bytes));
         let old = if present { located.candidate } else { Ref::NONE };
         if old.is_some() && !self.is_newer(found, old) {

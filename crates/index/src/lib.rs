@@ -61,7 +61,7 @@ pub struct Key<'a> {
 }
 
 /// The hash function of one store: xxh3 with a seed drawn at open, so that a hostile client cannot aim at one bucket.
-/// Never written to media.
+/// Written only into a checkpoint of the indexes, which is as private as the store's data.
 #[derive(Clone, Copy, Debug)]
 pub struct Hasher {
     seed: u64,
@@ -71,6 +71,11 @@ impl Hasher {
     /// A hasher with this seed.
     pub const fn new(seed: u64) -> Self {
         Hasher { seed }
+    }
+
+    /// The seed, for files that only the store itself reads.
+    pub const fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// The hash of `bytes`.

@@ -3,7 +3,8 @@
 //! No entry is moved here (the collectors build on this). A segment may be freed when
 //!
 //! 1. it is full, all its chunks are back, and live bytes are zero (superseded entries were counted by the writers that superseded them);
-//! 2. no tombstone in it is needed: the newest one is older than every entry of every other segment in use (decision 7);
+//! 2. no tombstone in it is needed: the newest one is older than every entry of every other segment in use (decision 7), and no checkpoint
+//!    predates it;
 //! 3. everything up to a stable version is durable, so that what supersedes its entries cannot be lost, and that version is settled in
 //!    the pools (decision 10);
 //! 4. every reader that could hold a reference into it has left (an epoch has passed) and no value guard pins it.
@@ -77,7 +78,7 @@ impl Log {
     }
 
     /// Closed segments whose chunks are back get a descriptor that says how many entries and bytes they hold.
-    fn seal_full(&self, make_durable: MakeDurable<'_>) -> Result<()> {
+    pub(crate) fn seal_full(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let full = self.select(|segment| segment.state() == SegmentState::Closed && segment.open_chunks.load(Ordering::Acquire) == 0);
         if full.is_empty() {
             return Ok(());
@@ -132,13 +133,16 @@ impl Log {
         Ok(count)
     }
 
-    /// Whether no entry older than the newest tombstone of this segment exists anywhere else.
+    /// Whether no entry older than the newest tombstone of this segment exists anywhere else, nor in a checkpoint that predates it.
     fn tombstones_unneeded(&self, node: usize, index: u32) -> bool {
         let this = &self.pools[node].segments[index as usize];
         if this.tombstones.load(Ordering::Relaxed) == 0 {
             return true;
         }
         let newest = this.newest_tombstone.load(Ordering::Relaxed);
+        if newest > self.tombstone_floor.load(Ordering::Relaxed) {
+            return false;
+        }
         self.pools.iter().enumerate().all(|(other_node, pool)| {
             pool.segments[..pool.pool.segment_count() as usize].iter().enumerate().all(|(other, segment)| {
                 (other_node, other as u32) == (node, index)
@@ -150,7 +154,7 @@ impl Log {
         })
     }
 
-    fn select(&self, wanted: impl Fn(&crate::segment::Segment) -> bool) -> Vec<(usize, u32)> {
+    pub(crate) fn select(&self, wanted: impl Fn(&crate::segment::Segment) -> bool) -> Vec<(usize, u32)> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
             for (index, segment) in pool.segments[..pool.pool.segment_count() as usize].iter().enumerate() {

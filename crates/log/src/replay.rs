@@ -222,6 +222,11 @@ impl Log {
     /// What a process left unflushed or unsynced when it crashed is made durable here, since readers will take it for durable.
     pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         self.harden(scanned)?;
+        self.reopen(scanned)
+    }
+
+    /// Lets the emptiest open segment of each shard go on behind its tail and seals the others.
+    pub(crate) fn reopen(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
         open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));
         for (segment, totals) in open {

@@ -295,7 +295,9 @@ fn a_table_of_images_is_like_any_other() {
     {
         let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, mask) };
         let refs: Vec<_> = (0..keys as u64).map(|i| bench.put(&i.to_be_bytes())).collect();
-        (0..keys as u64).step_by(5).for_each(|i| drop(bench.write(&i.to_be_bytes(), Ref::NONE)));
+        for i in (0..keys as u64).step_by(5) {
+            bench.write(&i.to_be_bytes(), Ref::NONE);
+        }
         let (stretches, copied) = images_of(&bench.index, bytes);
         assert_eq!(copied as usize, bench.index.len());
         let dropped = |reference: Ref| reference.0 % 3 == 0;
@@ -308,7 +310,9 @@ fn a_table_of_images_is_like_any_other() {
             left += usize::from(there);
         }
         loaded.check(left);
-        (0..keys as u64).for_each(|i| drop(loaded.put(&i.to_be_bytes())));
+        for i in 0..keys as u64 {
+            loaded.put(&i.to_be_bytes());
+        }
         loaded.check(keys);
     }
 }
@@ -316,7 +320,9 @@ fn a_table_of_images_is_like_any_other() {
 #[test]
 fn images_of_no_table_are_refused() {
     let bench = Bench::new(HashIndex::new());
-    (0..5000u64).for_each(|i| drop(bench.put(&i.to_be_bytes())));
+    for i in 0..5000u64 {
+        bench.put(&i.to_be_bytes());
+    }
     let (stretches, _) = images_of(&bench.index, 1);
     assert!(table_of(&stretches, |_| true).is_ok());
     // A segment is missing, or comes twice, or is cut, or its header is nonsense.
@@ -337,7 +343,9 @@ fn images_of_no_table_are_refused() {
 fn images_taken_under_writers_hold_what_stays() {
     let bench = Bench::new(HashIndex::new());
     let (stay, come) = (2000u64, 60_000u64);
-    (0..stay).for_each(|i| drop(bench.put(&i.to_be_bytes())));
+    for i in 0..stay {
+        bench.put(&i.to_be_bytes());
+    }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (bench, done) = (&bench, &done);

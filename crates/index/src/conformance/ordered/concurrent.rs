@@ -75,7 +75,9 @@ pub fn copies_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I) {
     for maker in MAKERS {
         let (index, log) = (make(), FakeLog::new(3));
         let n = 3000u64;
-        (0..n).step_by(2).for_each(|i| drop(put(&index, &log, &maker(i))));
+        for i in (0..n).step_by(2) {
+            put(&index, &log, &maker(i));
+        }
         let mut expected: Vec<Vec<u8>> = (0..n).step_by(2).map(maker).collect();
         expected.sort();
         let stop = AtomicBool::new(false);
