@@ -107,8 +107,6 @@ struct Found<'a> {
     version: u64,
     op: Op,
     batch: Option<BatchTag>,
-    /// The checkpoint that was loaded knows it: it counts if the index names it, and is garbage otherwise.
-    known: bool,
 }
 
 /// Entries whose index lines are on their way: a ring.
@@ -321,8 +319,8 @@ impl<'a> Recovery<'a> {
         totals
     }
 
-    /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted. Batches up to the
-    /// settled version are known to be whole.
+    /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted, and not one that the checkpoint
+    /// knows to be superseded. Batches up to the settled version are known to be whole.
     #[inline(always)]
     fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'a>) -> Option<Found<'a>> {
         if entry.is_dead() {
@@ -337,9 +335,15 @@ impl<'a> Recovery<'a> {
             }),
         };
         let batch = entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled);
-        // A tombstone counts even so: it may have deleted what the collector moved after the capture.
-        let known = entry.op() != Op::Delete && self.loaded.is_some_and(|loaded| loaded.knows(segment, version));
-        let found = Found { keyspace, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch, known };
+        // A tombstone counts in any case: it may have deleted what the collector moved after the capture.
+        if entry.op() != Op::Delete
+            && let Some(loaded) = self.loaded
+            && loaded.knows(segment, version)
+            && !loaded.names(reference.0)
+        {
+            return None;
+        }
+        let found = Found { keyspace, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch };
         if keyspace == DROPPED {
             return batch.map(|_| found);
         }
@@ -363,14 +367,6 @@ impl<'a> Recovery<'a> {
         let _latch = self.latches.of(key.hash).lock();
         let (located, locked) = index.lock_place(key, prepared, &resolver);
         let mut place = PlaceGuard { index, token: located.token, locked };
-        if located.candidate == found.reference {
-            // From the checkpoint. (An unverified candidate is the only possible one, a verified one is the key's: no other slot can name the entry.)
-            return;
-        }
-        if found.known {
-            self.log.count_dead(found.reference.0, self.log.size_of(found.reference.0), false);
-            return;
-        }
         let present = located.candidate.is_some() && (located.verified || resolver.matches(located.candidate, key.bytes));
         let old = if present { located.candidate } else { Ref::NONE };
         if old.is_some() && !self.is_newer(found, old) {

@@ -72,17 +72,18 @@ impl Core {
         Ok(self.log.pool(0).set_clock_ms(now)?)
     }
 
-    /// Seals and frees segments; see `hither_log`. If somebody waits for space and there is none, the checkpoint goes, so that tombstones may.
-    pub fn reclaim(&self, wait: bool) -> Result<usize> {
-        let freed = self.free_segments(wait)?;
-        if freed > 0 || !wait || !self.checkpoints.hold_tombstones() {
+    /// Frees segments for a write that found none. If there are none to free, the checkpoint goes, so that tombstones may.
+    pub fn reclaim_for_write(&self) -> Result<usize> {
+        let freed = self.reclaim(true)?;
+        if freed > 0 || !self.checkpoints.hold_tombstones() {
             return Ok(freed);
         }
         self.checkpoints.invalidate(&self.log)?;
-        self.free_segments(wait)
+        self.reclaim(true)
     }
 
-    fn free_segments(&self, wait: bool) -> Result<usize> {
+    /// Seals and frees segments; see `hither_log`.
+    pub fn reclaim(&self, wait: bool) -> Result<usize> {
         self.committer.ensure_writable()?;
         let make_durable = |version| self.committer.commit(&self.log, version).map_err(as_log_error);
         // A sync that failed on the way is reported as what it is, not as an error of the log.

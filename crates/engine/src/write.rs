@@ -213,7 +213,7 @@ impl Core {
         const VAIN_ATTEMPTS: usize = 2;
         let mut vain = 0;
         loop {
-            let freed = self.reclaim(true)?;
+            let freed = self.reclaim_for_write()?;
             match attempt() {
                 Err(error) if matches!(*error, Error::Full { .. }) && (freed > 0 || vain < VAIN_ATTEMPTS) => {
                     vain += usize::from(freed == 0)

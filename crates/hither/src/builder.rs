@@ -1,7 +1,7 @@
 //! Opening a store with settings.
 
 use crate::db::Db;
-use hither_engine::{Durability, MediumChoice, Options, Progress, Result, Store};
+use hither_engine::{CheckpointMode, Durability, MediumChoice, Options, Progress, Result, Store};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,6 +71,12 @@ impl Builder {
     /// Shards per node, rounded down to a power of two (default: derived from medium and capacity).
     pub fn shards(mut self, shards: u32) -> Self {
         self.options.shards = shards;
+        self
+    }
+
+    /// When checkpoints of the indexes are taken, so that a restart scans little (default: at a clean close, and in the background as needed).
+    pub fn checkpoints(mut self, mode: CheckpointMode) -> Self {
+        self.options.checkpoints = mode;
         self
     }
 

@@ -76,6 +76,13 @@ impl Placement {
         self.nodes[node as usize].2 + index as usize
     }
 
+    /// The flat number of the segment behind a reference, and the offset in that segment; `None` if it leads nowhere.
+    pub fn place(&self, reference: u64) -> Option<(usize, u64)> {
+        let at = address::unpack(reference);
+        let (offset, shift, ..) = self.nodes[at.node as usize];
+        self.of(reference).map(|segment| (segment, (at.offset - offset) & ((1 << shift) - 1)))
+    }
+
     /// The flat number of the segment behind a reference; `None` if it leads nowhere.
     #[inline(always)]
     pub fn of(&self, reference: u64) -> Option<usize> {

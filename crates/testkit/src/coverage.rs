@@ -42,10 +42,14 @@ pub enum Item {
     RecoveryCrash,
     /// The process died, the next one recovered, then the power failed.
     KillThenPowerLoss,
+    /// A restart loaded a checkpoint and scanned what was newer.
+    CheckpointRestart,
+    /// A restart after a clean close scanned nothing.
+    CleanRestart,
 }
 
 /// All items.
-pub const ALL: [Item; 17] = [
+pub const ALL: [Item; 19] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -63,6 +67,8 @@ pub const ALL: [Item; 17] = [
     Item::Torn,
     Item::RecoveryCrash,
     Item::KillThenPowerLoss,
+    Item::CheckpointRestart,
+    Item::CleanRestart,
 ];
 
 /// Slots of a segment of the hash index: 32 pairs of lines of 7. A new index is one segment under a directory of one entry, so a key

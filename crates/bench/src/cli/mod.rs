@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::figures::engine::{self, FiguresArgs};
 use crate::figures::kill::KillSpec;
+use crate::figures::restart::{self, RestartArgs};
 use crate::harness::record::{Record, read_lines, write_lines};
 use crate::harness::script::run_script;
 use crate::harness::spec::RunSpec;
@@ -37,6 +38,8 @@ enum Command {
     Run(RunArgs),
     /// Measure the table of demands; exit status 1 if a row is short
     Figures(FiguresArgs),
+    /// Measure a restart after a crash: by a full scan, and from a checkpoint
+    Restart(RestartArgs),
     /// Make a report from a file of records
     Report(ReportArgs),
     /// Measure what the machine can do
@@ -148,6 +151,7 @@ fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
     match command {
         Command::Run(args) => run(&args).map(|()| true),
         Command::Figures(args) => engine::run(&args, prefix),
+        Command::Restart(args) => restart::run(&args, prefix, say).map(|()| true),
         Command::Report(args) => report(&args).map(|()| true),
         Command::Yardstick(args) => yardstick(&args).map(|()| true),
         Command::Leave(args) => args.leave().map(|()| true),

@@ -1,7 +1,7 @@
 //! The table of demands: every figure that the engine must reach, measured, compared and judged.
 //!
 //! [`row`] defines a row and its verdict, [`plan`] the rows and the groups of processes that feed them, [`process`] starts
-//! those processes, [`kill`] measures recovery after a SIGKILL, [`engine`] runs everything and prints it.
+//! those processes, [`kill`] measures recovery after a SIGKILL, [`restart`] compares it with and without a checkpoint, [`engine`] runs everything and prints it.
 //!
 //! Every measurement runs in a process of its own, so that no allocator state or memory of one reaches the next. Rows that are
 //! ratios compare figures of the same round: the yardsticks run before and after each group.
@@ -10,4 +10,5 @@ pub mod engine;
 pub mod kill;
 pub mod plan;
 pub mod process;
+pub mod restart;
 pub mod row;

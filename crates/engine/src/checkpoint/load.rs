@@ -1,7 +1,8 @@
 //! Loading a checkpoint into empty indexes, in parallel.
 //!
 //! A reference counts if its segment is in use with the generation that the checkpoint lists; the others were superseded or moved after it was copied,
-//! and what came after them is scanned. The bytes of the references that count are the live bytes of each segment, so the accounting is as exact as after
+//! and what came after them is scanned. References into segments that are scanned anyway are not loaded but remembered ([`Loaded::names`]): of the
+//! entries up to S in there, the scan installs those. So all that an index holds of a scanned segment was installed by the scan. The bytes of the references that count are the live bytes of each segment, so the accounting is as exact as after
 //! a scan.
 //!
 //! Whatever does not fit (damage, an older pool, a block that does not verify) makes the whole checkpoint void: the caller throws the indexes away and
@@ -21,6 +22,7 @@ use hither_sync::epoch;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A checkpoint whose header and tables are sound.
 pub(crate) struct Saved {
@@ -50,7 +52,7 @@ impl Saved {
 }
 
 /// What recovery has to know of a checkpoint that was loaded.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Loaded {
     /// Everything up to this version is in the indexes (S).
     pub version: u64,
@@ -67,12 +69,18 @@ pub(crate) struct Loaded {
     /// Keys loaded.
     pub keys: u64,
     pub bytes: u64,
+    named: Named,
 }
 
 impl Loaded {
     /// Whether a segment needs no scan.
     pub fn covers(&self, segment: &SegmentToScan) -> bool {
         self.covered.get(&(segment.node, segment.index)) == Some(&segment.descriptor.generation)
+    }
+
+    /// Whether the checkpoint refers to this entry of a segment that is scanned.
+    pub fn names(&self, reference: u64) -> bool {
+        self.named.contains(reference)
     }
 
     /// Whether entries of an uncovered segment up to this checkpoint's version are in the indexes if they count at all. Not so what the collector
@@ -82,11 +90,53 @@ impl Loaded {
     }
 }
 
+/// References into segments that are scanned: a bit for each place of an entry.
+#[derive(Debug)]
+struct Named {
+    placement: Placement,
+    /// By segment; empty where nothing is remembered.
+    bits: Vec<Box<[AtomicU64]>>,
+}
+
+impl Named {
+    fn new(placement: Placement, bytes: impl Fn(usize) -> u64) -> Named {
+        let words = |segment| (0..bytes(segment).div_ceil(8 * 64)).map(|_| AtomicU64::new(0)).collect();
+        Named { bits: (0..placement.segments()).map(words).collect(), placement }
+    }
+
+    /// The word and the bit of a reference.
+    fn place(&self, reference: u64) -> Option<(&AtomicU64, u64)> {
+        let (segment, offset) = self.placement.place(reference)?;
+        self.bits[segment].get((offset / (8 * 64)) as usize).map(|word| (word, 1 << (offset / 8 % 64)))
+    }
+
+    fn insert(&self, reference: u64) {
+        if let Some((word, bit)) = self.place(reference) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    fn contains(&self, reference: u64) -> bool {
+        self.place(reference).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+}
+
+/// What becomes of references into a segment.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    /// Nothing: it has another generation, or is free.
+    Stale,
+    /// The segment is scanned.
+    Remembered,
+    Loaded,
+}
+
 /// Which references count, and the bytes of those that were admitted, by segment.
 struct Sieve<'a> {
     log: &'a Log,
     placement: &'a Placement,
-    current: &'a [bool],
+    fates: &'a [Fate],
+    named: &'a Named,
     live: Vec<u64>,
 }
 
@@ -94,9 +144,13 @@ impl Sieve<'_> {
     #[inline(always)]
     fn admit(&mut self, reference: Ref) -> bool {
         match self.placement.of(reference.0) {
-            Some(segment) if self.current[segment] => {
+            Some(segment) if self.fates[segment] == Fate::Loaded => {
                 self.live[segment] += self.log.size_of(reference.0);
                 true
+            }
+            Some(segment) if self.fates[segment] == Fate::Remembered => {
+                self.named.insert(reference.0);
+                false
             }
             _ => false,
         }
@@ -108,7 +162,8 @@ struct Loader<'a> {
     saved: &'a Saved,
     log: &'a Log,
     placement: Placement,
-    current: Vec<bool>,
+    fates: Vec<Fate>,
+    named: Named,
     threads: usize,
     /// Live bytes by segment, added up when a thread has finished.
     live: Mutex<Vec<u64>>,
@@ -129,12 +184,12 @@ pub(crate) fn load(
     }
     let rows: HashMap<(u32, u32), &SegmentRow> = saved.tables.segments.iter().map(|row| ((row.node, row.index), row)).collect();
     let placement = log.placement();
-    let mut current = vec![false; placement.segments()];
+    let mut fates = vec![Fate::Stale; placement.segments()];
     let (mut covered, mut open) = (Vec::new(), Vec::new());
     for segment in segments {
         let row = rows.get(&(segment.node, segment.index)).filter(|row| row.generation == segment.descriptor.generation);
         let Some(&&row) = row else { continue };
-        current[placement.number(segment.node, segment.index)] = true;
+        fates[placement.number(segment.node, segment.index)] = Fate::Remembered;
         if row.covered && same_totals(segment, &row) {
             covered.push(row);
             if segment.descriptor.state == SegmentState::Active {
@@ -149,8 +204,11 @@ pub(crate) fn load(
         covered.retain(|row| !is_open(row));
         open.clear();
     }
+    covered.iter().for_each(|row| fates[placement.number(row.node, row.index)] = Fate::Loaded);
+    let segment_bytes = (0..log.nodes()).map(|node| log.pool(node).segment_bytes()).max().unwrap_or(0);
+    let named = Named::new(placement.clone(), |segment| if fates[segment] == Fate::Remembered { segment_bytes } else { 0 });
     let live = Mutex::new(vec![0; placement.segments()]);
-    let loader = Loader { saved, log, placement, current, threads: threads.max(1), live, failure: Mutex::new(None) };
+    let loader = Loader { saved, log, placement, fates, named, threads: threads.max(1), live, failure: Mutex::new(None) };
     let keys = loader.keyspaces(keyspaces)?;
     let live = loader.live.into_inner();
     for row in &covered {
@@ -166,6 +224,7 @@ pub(crate) fn load(
         newest_keyspace: saved.tables.keyspaces.iter().map(|row| row.id).max().unwrap_or(0),
         keys,
         bytes: saved.bytes,
+        named: loader.named,
     })
 }
 
@@ -193,7 +252,7 @@ impl Loader<'_> {
         if row.kind != if keyspace.info.kind == Kind::Ordered { 1 } else { 2 } {
             return Err(format!("it takes keyspace \"{}\" for one of another kind", keyspace.info.name));
         }
-        keyspace.has_expiry.store(row.has_expiry, std::sync::atomic::Ordering::Relaxed);
+        keyspace.has_expiry.store(row.has_expiry, Ordering::Relaxed);
         match &keyspace.index {
             AnyIndex::Ordered(index) => self.ordered(index, blocks, keyspace.hasher())?,
             AnyIndex::Hash(index) => self.hash(index, blocks)?,
@@ -202,7 +261,13 @@ impl Loader<'_> {
     }
 
     fn sieve(&self) -> Sieve<'_> {
-        Sieve { log: self.log, placement: &self.placement, current: &self.current, live: vec![0; self.placement.segments()] }
+        Sieve {
+            log: self.log,
+            placement: &self.placement,
+            fates: &self.fates,
+            named: &self.named,
+            live: vec![0; self.placement.segments()],
+        }
     }
 
     fn add_live(&self, sieve: &Sieve<'_>) {

@@ -12,7 +12,7 @@
 //! # What recovery makes of it
 //!
 //! A reference counts if its segment is in use with the generation listed (`load`). Segments in use that are not covered are scanned. Of what lies in
-//! them, entries of writers up to S count only if the index names that very entry: the index holds the truth about their keys. Their tombstones
+//! them, entries of writers up to S count only if the checkpoint refers to them: it holds the truth about their keys. Their tombstones
 //! count always, and so do entries of *cold* segments that are not covered: those were moved after the capture (1), and what deletes
 //! them was written later still, so it is in a segment that is scanned. Batches up to S are whole.
 //!
