@@ -64,6 +64,8 @@ pub struct RecoveryReport {
     pub segments_skipped: u64,
     /// Keys that came from the checkpoint.
     pub checkpoint_keys: u64,
+    /// Time that loading it took, in milliseconds.
+    pub checkpoint_ms: u64,
     /// Why a checkpoint that was there was not used; empty if it was.
     pub checkpoint_refused: String,
     /// Segments scanned.

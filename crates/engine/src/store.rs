@@ -117,6 +117,7 @@ impl Restart {
                 Err(what) => refused = what,
             }
         }
+        let checkpoint_ms = if found.is_some() { started.elapsed().as_millis() as u64 } else { 0 };
         let loaded = found.as_ref().map(|(_, loaded, _)| loaded);
         let (hasher, keyspaces) = match &found {
             Some((saved, _, keyspaces)) => (Hasher::new(saved.header.hash_seed), keyspaces.clone()),
@@ -127,7 +128,7 @@ impl Restart {
         };
         let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &in_use, loaded)?;
         recovery.elapsed_ms = started.elapsed().as_millis() as u64;
-        recovery.checkpoint_refused = refused;
+        (recovery.checkpoint_ms, recovery.checkpoint_refused) = (checkpoint_ms, refused);
         let shards = log.shards() as u32;
         // Other shards: what is cold could no longer be told from what is not.
         let kept = found.as_ref().filter(|(_, loaded, _)| loaded.shards == shards).map(|(saved, loaded, _)| (saved, loaded));

@@ -304,6 +304,8 @@ pub struct RecoveryReport {
     pub segments_skipped: u64,
     /// Keys that came from the checkpoint.
     pub checkpoint_keys: u64,
+    /// Time that loading it took, in milliseconds.
+    pub checkpoint_ms: u64,
     /// Why a checkpoint that was there was not used; empty if it was.
     pub checkpoint_refused: String,
     /// Segments scanned.
@@ -335,6 +337,7 @@ impl From<&hither_engine::RecoveryReport> for RecoveryReport {
             source: report.source.name(),
             segments_skipped: report.segments_skipped,
             checkpoint_keys: report.checkpoint_keys,
+            checkpoint_ms: report.checkpoint_ms,
             checkpoint_refused: report.checkpoint_refused.clone(),
             segments: report.segments,
             entries: report.entries,

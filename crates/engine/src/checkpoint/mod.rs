@@ -50,7 +50,7 @@ const AUTO_SHARE: u64 = 2;
 
 /// What a scan of entries and a load of keys take, in nanoseconds of one thread (measured, `docs/benchmarks.md`); for predictions.
 const SCAN_NS: [f64; 2] = [360.0, 100.0];
-const LOAD_NS: [f64; 2] = [30.0, 15.0];
+const LOAD_NS: [f64; 2] = [40.0, 30.0];
 
 /// The checkpoints of a store.
 pub(crate) struct Checkpoints {
