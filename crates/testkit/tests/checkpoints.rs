@@ -351,7 +351,9 @@ fn a_checkpoint_that_cannot_be_written_costs_nothing_but_time() {
         let (dir, failpoints) = (common::shm(), Failpoints::new());
         let store = on_files(dir.path(), CheckpointMode::Auto, Some(failpoints.clone()));
         let keyspace = store.create_keyspace("one", Kind::Hash).unwrap();
-        (0..200u64).for_each(|i| drop(store.write_wait(&keyspace, &i.to_le_bytes(), Some(b"value")).unwrap()));
+        for i in 0..200u64 {
+            store.write_wait(&keyspace, &i.to_le_bytes(), Some(b"value")).unwrap();
+        }
         failpoints.arm(point, FailAt { skip: 0, count: u64::MAX, errno: 28 });
         assert!(store.checkpoint().is_err());
         assert!(!store.stats().checkpoints.failure.is_empty());
@@ -368,7 +370,9 @@ fn files_restart_fast_and_leftovers_go() {
     let dir = common::shm();
     let store = on_files(dir.path(), CheckpointMode::Every(64 << 10), None);
     let keyspace = store.create_keyspace("one", Kind::Ordered).unwrap();
-    (0..4000u64).for_each(|i| drop(store.write_wait(&keyspace, &i.to_be_bytes(), Some(&[7; 50])).unwrap()));
+    for i in 0..4000u64 {
+        store.write_wait(&keyspace, &i.to_be_bytes(), Some(&[7; 50])).unwrap();
+    }
     while store.stats().checkpoints.taken == 0 {
         // The background looks every few milliseconds; this ends as soon as it has.
         std::thread::yield_now();
