@@ -47,6 +47,9 @@ pub struct StoreArgs {
     /// Open a damaged store with what is readable of it: what is not is named on standard error and left out
     #[arg(long, global = true)]
     pub salvage: bool,
+    /// When checkpoints of the indexes are taken, for a fast restart: auto, off, or whenever so much was written, such as 256M
+    #[arg(long, value_name = "WHEN", global = true, value_parser = units::checkpoints, default_value = "auto")]
+    pub checkpoints: hither::CheckpointMode,
     /// Size of a new store, such as 64M, 1G or 1GiB; at least 64K [default: 64M]
     #[arg(long, value_name = "SIZE", global = true, value_parser = units::store_size)]
     pub capacity: Option<u64>,

@@ -30,6 +30,12 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     for damage in &db.recovery().salvaged {
         eprintln!("hither: salvaged: {damage}");
     }
+    let recovery = db.recovery();
+    if !recovery.checkpoint_refused.is_empty() {
+        let what =
+            format!("the checkpoint of the indexes was not used ({}); the whole log was scanned instead", recovery.checkpoint_refused);
+        output::note(&what, args.json);
+    }
     if args.capacity.or(args.max_capacity).is_some() {
         tell_other_size(args, &db);
     }
@@ -117,7 +123,8 @@ pub fn places(args: &StoreArgs) -> Result<Vec<Place>, Failure> {
 }
 
 fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
-    let mut builder = Db::builder().durability(args.durability).medium(medium(args.medium)).salvage(args.salvage);
+    let mut builder =
+        Db::builder().durability(args.durability).medium(medium(args.medium)).salvage(args.salvage).checkpoints(args.checkpoints);
     for place in places(args)? {
         builder = match place {
             Place::Store(path) => builder.path(path),

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hither::Durability;
+use hither::{CheckpointMode, Durability};
 
 /// Reads a size: `65536`, `64K`, `64M`, `1G`, `1T` and the long forms `64KiB`… are powers of 1024, `64KB`… powers of 1000.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -67,6 +67,18 @@ pub fn durability(text: &str) -> Result<Durability, String> {
             .filter(|ms| *ms > 0)
             .map(|ms| Durability::Interval(Duration::from_millis(ms)))
             .ok_or_else(|| format!("\"{text}\" is not a durability level (sync, process, interval:MS)")),
+    }
+}
+
+/// Reads when checkpoints are taken: `auto`, `off` or a size.
+pub fn checkpoints(text: &str) -> Result<CheckpointMode, String> {
+    match text {
+        "auto" => Ok(CheckpointMode::Auto),
+        "off" => Ok(CheckpointMode::Off),
+        _ => match size(text) {
+            Ok(bytes) if bytes > 0 => Ok(CheckpointMode::Every(bytes)),
+            _ => Err(format!("\"{text}\" is neither auto nor off nor a size such as 256M")),
+        },
     }
 }
 
@@ -153,6 +165,14 @@ mod tests {
         for text in ["", "Sync", "interval", "interval:", "interval:0", "interval:x"] {
             assert!(durability(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn checkpoint_modes() {
+        assert_eq!(checkpoints("auto"), Ok(CheckpointMode::Auto));
+        assert_eq!(checkpoints("off"), Ok(CheckpointMode::Off));
+        assert_eq!(checkpoints("64K"), Ok(CheckpointMode::Every(64 << 10)));
+        assert!(["", "0", "on", "-1"].iter().all(|text| checkpoints(text).is_err()));
     }
 
     #[test]

@@ -49,7 +49,8 @@ fn disturbed_load(store: Store, calm: Store, kind: &str) {
     let input = Input::generate(&mut random);
     let file = store.path("input.kv");
     common::write(&file, &input.text);
-    let load = ["load", "--kind", kind, "--group", "512", "--threads", "3", file.to_str().unwrap()];
+    // Checkpoints all the time: most kills meet one under way, and every restart but the first begins with one.
+    let load = ["load", "--checkpoints", "256K", "--kind", kind, "--group", "512", "--threads", "3", file.to_str().unwrap()];
 
     let (mut durable, mut ever, mut in_the_middle) = (0, 0, 0);
     for kill in 0..kills {

@@ -81,6 +81,11 @@ impl Keyspace {
         Keyspace { index, info, hasher, dropped: AtomicBool::new(false), has_expiry: AtomicBool::new(false) }
     }
 
+    /// How the store hashes.
+    pub fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
     /// Starts loading what a write of `key` will touch first; returns the key's hash.
     #[inline(always)]
     pub fn prefetch_for_write(&self, key: &[u8]) -> u64 {

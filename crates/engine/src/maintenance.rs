@@ -1,4 +1,4 @@
-//! Background work: commits that nobody waits for, sealing, collection and reuse of segments, sweeping of expired keys.
+//! Background work: commits that nobody waits for, sealing, collection and reuse of segments, sweeping of expired keys, checkpoints of the indexes.
 
 use crate::collector::Need;
 use crate::options::Durability;
@@ -46,6 +46,9 @@ impl Maintenance {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
         starting.spawn("hither-commit", run_commits);
         starting.spawn("hither-maintain", run_maintenance);
+        if core.checkpoints.enabled() {
+            starting.spawn("hither-checkpoint", run_checkpoints);
+        }
         for node in 0..core.log.nodes() {
             for _ in 0..collectors {
                 starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node));
@@ -135,6 +138,25 @@ fn run_maintenance(core: &Core, stop: &Stop) {
             core.sweep_expired();
             // A pass never takes more than a tenth of the time.
             next_sweep = Instant::now() + (started.elapsed() * 9).max(Duration::from_secs(1));
+        }
+    }
+}
+
+fn run_checkpoints(core: &Core, stop: &Stop) {
+    loop {
+        if stop.wait(TICK) {
+            return;
+        }
+        if core.checkpoints.due(&core.log) && core.committer.ensure_writable().is_ok() {
+            // At most half of a processor: as long as a piece took, others have it.
+            let mut last = Instant::now();
+            let mut go_on = || {
+                let ended = stop.wait(last.elapsed().min(TICK));
+                last = Instant::now();
+                !ended
+            };
+            // An error is in the statistics; the store needs no checkpoint.
+            let _ = core.checkpoints.take(core, false, &mut go_on);
         }
     }
 }

@@ -41,6 +41,18 @@ pub struct Progress {
     pub entries: u64,
 }
 
+/// When checkpoints of the indexes are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckpointMode {
+    /// Never; one that is there is removed.
+    Off,
+    /// At a clean close, and in the background so that a restart after a crash scans little.
+    #[default]
+    Auto,
+    /// At a clean close, and in the background whenever segments of so many bytes were opened since the last one.
+    Every(u64),
+}
+
 /// A progress callback.
 pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
 
@@ -89,6 +101,10 @@ pub struct Options {
     pub on_progress: Option<OnProgress>,
     /// Cache of entries in DRAM, for stores over several nodes.
     pub cache: CacheSetting,
+    /// When checkpoints of the indexes are taken.
+    pub checkpoints: CheckpointMode,
+    /// Where tests keep the checkpoint; else it lies beside the pool of node 0.
+    pub checkpoint_store: Option<Arc<dyn crate::checkpoint::store::CheckpointStore>>,
     /// Failures on demand, for tests.
     pub failpoints: Option<Arc<hither_pmem::Failpoints>>,
 }
@@ -117,6 +133,8 @@ impl Default for Options {
             latches: 4096,
             on_progress: None,
             cache: CacheSetting::default(),
+            checkpoints: CheckpointMode::Auto,
+            checkpoint_store: None,
             failpoints: None,
         }
     }

@@ -56,7 +56,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     }
 }
 
-fn pool_path(options: &Options, node: u32) -> Option<PathBuf> {
+pub(crate) fn pool_path(options: &Options, node: u32) -> Option<PathBuf> {
     let named = options.paths.iter().find(|(given, _)| *given == Some(node));
     let dir = named.or_else(|| options.paths.iter().find(|(given, _)| given.is_none())).map(|(_, dir)| dir)?;
     Some(dir.join(format!("node{node}.hither")))

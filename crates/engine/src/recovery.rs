@@ -3,10 +3,13 @@
 //! Segments are scanned in parallel; of a key's entries the newest version wins, whatever the order in which they are met, so the number of
 //! threads, nodes and shards may differ from last time and recovery may be cut short and repeated at any point.
 //!
+//! With a checkpoint (see `checkpoint`) the indexes hold most keys already, and only what it does not cover is scanned.
+//!
 //! Steps: read the segment tables; make room in the indexes for as many keys as a sample of the segments promises; scan every segment, installing the newest reference of each key (tombstones too); decide batches that are
 //! not settled by counting their members, and mark members of unfinished ones dead on media; complete collectors' passes that were interrupted and mend
 //! broken chains (`mending`); remove tombstones from the indexes; go on filling the segments that were open.
 
+use crate::checkpoint::load::Loaded;
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::options::{Options, Phase, Progress};
@@ -28,11 +31,44 @@ use std::time::Instant;
 /// Entries whose index lines are requested ahead of the one that is installed: misses overlap.
 const AHEAD: usize = 16;
 
+/// From what the indexes were made at open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartSource {
+    /// From the whole log.
+    #[default]
+    Scan,
+    /// From a checkpoint and what is newer than it.
+    Checkpoint,
+    /// From the checkpoint of a clean close; nothing was scanned.
+    Clean,
+}
+
+impl RestartSource {
+    /// Its name in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            RestartSource::Scan => "scan",
+            RestartSource::Checkpoint => "checkpoint",
+            RestartSource::Clean => "clean",
+        }
+    }
+}
+
 /// What recovery found and did.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
     /// The store had been closed cleanly.
     pub clean: bool,
+    /// From what the indexes were made.
+    pub source: RestartSource,
+    /// Segments that a checkpoint covered, so that they were not scanned.
+    pub segments_skipped: u64,
+    /// Keys that came from the checkpoint.
+    pub checkpoint_keys: u64,
+    /// Time that loading it took, in milliseconds.
+    pub checkpoint_ms: u64,
+    /// Why a checkpoint that was there was not used; empty if it was.
+    pub checkpoint_refused: String,
     /// Segments scanned.
     pub segments: u64,
     /// Valid entries.
@@ -108,6 +144,7 @@ pub(super) struct Recovery<'a> {
     pub(super) dropped: Mutex<HashSet<u64>>,
     latches: LatchTable,
     settled: u64,
+    loaded: Option<&'a Loaded>,
     tombstones: Mutex<Vec<Found<'a>>>,
     batched: Mutex<Vec<Found<'a>>>,
     entries: AtomicU64,
@@ -119,10 +156,21 @@ pub(super) struct Recovery<'a> {
 /// Rebuilds the indexes of `keyspaces` from `log`.
 ///
 /// `next_keyspace` is the first keyspace id that the catalogue has not given out: an entry that names one shows that the catalogue was lost.
-pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_keyspace: u32, options: &Options) -> Result<RecoveryReport> {
+///
+/// With `loaded` they hold a checkpoint already, and of `in_use` only the segments are scanned that it does not cover.
+pub(crate) fn run(
+    log: &Log,
+    hasher: Hasher,
+    keyspaces: &[Arc<Keyspace>],
+    next_keyspace: u32,
+    options: &Options,
+    in_use: &[SegmentToScan],
+    loaded: Option<&Loaded>,
+) -> Result<RecoveryReport> {
     let started = Instant::now();
-    let segments = log.load_tables()?;
+    let segments: Vec<_> = in_use.iter().filter(|segment| !loaded.is_some_and(|loaded| loaded.covers(segment))).copied().collect();
     let settled = (0..log.nodes()).map(|node| log.pool(node).settled()).max().unwrap_or(0);
+    let settled = settled.max(loaded.map_or(0, |loaded| loaded.version));
     let recovery = Recovery {
         log,
         hasher,
@@ -132,17 +180,27 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         dropped: Mutex::default(),
         latches: LatchTable::new(1024, 0),
         settled,
+        loaded,
         tombstones: Mutex::default(),
         batched: Mutex::default(),
         entries: AtomicU64::new(0),
-        last_version: AtomicU64::new(settled),
-        newest_keyspace: AtomicU32::new(0),
+        last_version: AtomicU64::new(settled.max(loaded.map_or(0, |loaded| loaded.newest_version))),
+        newest_keyspace: AtomicU32::new(loaded.map_or(0, |loaded| loaded.newest_keyspace)),
     };
     let threads = thread_count(options, segments.len());
-    recovery.make_room(&segments);
+    if loaded.is_none() {
+        recovery.make_room(&segments);
+    }
     let totals = recovery.scan_all(&segments, threads, options);
     let mut report = RecoveryReport {
         clean: (0..log.nodes()).all(|node| log.pool(node).was_clean()),
+        source: match loaded {
+            None => RestartSource::Scan,
+            Some(loaded) if loaded.clean => RestartSource::Clean,
+            Some(_) => RestartSource::Checkpoint,
+        },
+        segments_skipped: (in_use.len() - segments.len()) as u64,
+        checkpoint_keys: loaded.map_or(0, |loaded| loaded.keys),
         segments: segments.len() as u64,
         threads,
         ..RecoveryReport::default()
@@ -179,17 +237,20 @@ pub(crate) fn run(log: &Log, hasher: Hasher, keyspaces: &[Arc<Keyspace>], next_k
         // From here on members of whole batches may be marked dead: a recovery after the next crash must not count them.
         (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
     }
-    report.chains_mended = recovery.mend_chains(&segments);
-    report.passes_completed = recovery.complete_passes(&segments)?;
+    report.chains_mended = recovery.mend_chains(in_use);
+    report.passes_completed = recovery.complete_passes(in_use)?;
     report.tombstones = recovery.remove_tombstones();
-    log.resume(&scanned)?;
+    match loaded {
+        Some(loaded) if loaded.clean => log.resume_clean(&loaded.open)?,
+        _ => log.resume(&scanned)?,
+    }
     log.clock.raise(report.last_version);
     report.keys = keyspaces.iter().map(|keyspace| keyspace.len() as u64).sum();
     report.elapsed_ms = started.elapsed().as_millis() as u64;
     Ok(report)
 }
 
-fn thread_count(options: &Options, segments: usize) -> usize {
+pub(crate) fn thread_count(options: &Options, segments: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = if options.threads == 0 { cores } else { options.threads };
     wanted.min(segments).max(1)
@@ -285,8 +346,8 @@ impl<'a> Recovery<'a> {
         totals
     }
 
-    /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted. Batches up to the
-    /// settled version are known to be whole.
+    /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted, and not one that the checkpoint
+    /// knows to be superseded. Batches up to the settled version are known to be whole.
     #[inline(always)]
     fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'a>) -> Option<Found<'a>> {
         if entry.is_dead() {
@@ -301,6 +362,14 @@ impl<'a> Recovery<'a> {
             }),
         };
         let batch = entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled);
+        // A tombstone counts in any case: it may have deleted what the collector moved after the capture.
+        if entry.op() != Op::Delete
+            && let Some(loaded) = self.loaded
+            && loaded.knows(segment, version)
+            && !loaded.names(reference.0)
+        {
+            return None;
+        }
         let found = Found { keyspace, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch };
         if keyspace == DROPPED {
             return batch.map(|_| found);
@@ -342,8 +411,8 @@ impl<'a> Recovery<'a> {
     fn is_newer(&self, found: &Found<'_>, old: Ref) -> bool {
         let entry = self.log.entry(old.0);
         let old_version = self.log.version_of(old.0, &entry);
-        // An entry and its copy: the copy is the one to keep.
-        let newer = old_version < found.version || (old_version == found.version && self.log.is_copy_of(found.reference.0, old.0));
+        // Of an entry and its copy, the copy is the one to keep; where neither is the other's, the index has an entry that a checkpoint named too late.
+        let newer = old_version < found.version || (old_version == found.version && !self.log.is_copy_of(old.0, found.reference.0));
         if newer {
             self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
         } else {

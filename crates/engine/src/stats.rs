@@ -94,6 +94,8 @@ pub struct Stats {
     pub oldest_guard_ms: u64,
     /// The cache.
     pub cache: CacheReport,
+    /// Checkpoints of the indexes, and what a restart would take.
+    pub checkpoints: crate::checkpoint::CheckpointStats,
     /// Accesses by node, if the meter is on.
     pub meter: Option<MeterReport>,
 }
@@ -122,6 +124,9 @@ impl Store {
         let (pinned, oldest_guard) = ValueGuard::alive();
         let mut keyspaces: Vec<_> = core.keyspaces.read().values().cloned().collect();
         keyspaces.sort_by_key(|keyspace| keyspace.info.id);
+        let keys_of = |kind| keyspaces.iter().filter(|keyspace| keyspace.info.kind == kind).map(|keyspace| keyspace.len() as u64).sum();
+        // Folds the writers' slots, which the checkpoint's figures need.
+        let pools = self.pool_stats();
         Stats {
             keyspaces: keyspaces
                 .iter()
@@ -132,7 +137,7 @@ impl Store {
                     index_bytes: keyspace.memory_bytes() as u64,
                 })
                 .collect(),
-            pools: self.pool_stats(),
+            pools,
             shards: core.log.shards() as u64,
             durability: core.durability,
             dram_bytes: (core.index_bytes() + core.log.dram_bytes()) as u64 + core.cache.stats().used_bytes,
@@ -145,6 +150,7 @@ impl Store {
             pinned_values: pinned as u64,
             oldest_guard_ms: oldest_guard.as_millis() as u64,
             cache: core.cache.stats(),
+            checkpoints: core.checkpoints.stats(&core.log, [keys_of(Kind::Ordered), keys_of(Kind::Hash)]),
             meter: core.meter.as_ref().map(|meter| meter.snapshot()),
         }
     }

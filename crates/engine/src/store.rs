@@ -1,12 +1,14 @@
 //! The store: what it consists of and how it is opened, changed in its keyspaces, and closed.
 
 use crate::catalogue::Catalogue;
+use crate::checkpoint::load::{self, Loaded, Saved};
+use crate::checkpoint::{self, Checkpoints};
 use crate::collector::{ChainCollector, Collections, Collector};
 use crate::commit::Committer;
 use crate::error::{Error, Result};
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, with_index};
 use crate::maintenance::Maintenance;
-use crate::options::{Durability, Options, wall_clock_ms};
+use crate::options::{CheckpointMode, Durability, Options, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
 use crate::snapshot::Snapshots;
@@ -34,6 +36,7 @@ pub(crate) struct Core {
     pub latches: LatchTable,
     pub committer: Committer,
     pub snapshots: Snapshots,
+    pub checkpoints: Checkpoints,
     pub durability: Durability,
     /// Some medium needs a sync for durability.
     pub needs_sync: bool,
@@ -88,8 +91,78 @@ impl Core {
 }
 
 /// The log asks for durability through its own error type.
-fn as_log_error(error: Error) -> hither_log::Error {
+pub(crate) fn as_log_error(error: Error) -> hither_log::Error {
     hither_log::Error::Durability(error.to_string())
+}
+
+/// The indexes after a restart, and how they came about.
+struct Restart {
+    hasher: Hasher,
+    keyspaces: Vec<Arc<Keyspace>>,
+    recovery: RecoveryReport,
+    checkpoints: Checkpoints,
+}
+
+impl Restart {
+    /// Loads the checkpoint, if there is one that holds, and scans the rest.
+    fn run(log: &Log, catalogue: &Catalogue, options: &Options) -> Result<Restart> {
+        let started = std::time::Instant::now();
+        let in_use = log.load_tables()?;
+        let (mut refused, mut found) = (String::new(), None);
+        let place = checkpoint::store_of(options);
+        if options.checkpoints != CheckpointMode::Off && !options.salvage {
+            match Self::load(log, catalogue, options, &in_use, place.as_deref()) {
+                Ok(loaded) => found = loaded,
+                Err(what) => refused = what,
+            }
+        }
+        let checkpoint_ms = if found.is_some() { started.elapsed().as_millis() as u64 } else { 0 };
+        let loaded = found.as_ref().map(|(_, loaded, _)| loaded);
+        let (hasher, keyspaces) = match &found {
+            Some((saved, _, keyspaces)) => (Hasher::new(saved.header.hash_seed), keyspaces.clone()),
+            None => {
+                let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
+                (hasher, Self::keyspaces(catalogue, hasher))
+            }
+        };
+        let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &in_use, loaded)?;
+        recovery.elapsed_ms = started.elapsed().as_millis() as u64;
+        (recovery.checkpoint_ms, recovery.checkpoint_refused) = (checkpoint_ms, refused);
+        let kept = found.as_ref().map(|(saved, loaded, _)| (saved, loaded));
+        let checkpoints = Checkpoints::new(options, kept, recovery.bytes, recovery.threads);
+        if let Some((_, loaded)) = kept {
+            log.keep_tombstones_after(loaded.version);
+        } else if let Some(place) = place {
+            place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))?;
+        }
+        Ok(Restart { hasher, keyspaces, recovery, checkpoints })
+    }
+
+    fn keyspaces(catalogue: &Catalogue, hasher: Hasher) -> Vec<Arc<Keyspace>> {
+        catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone(), hasher))).collect()
+    }
+
+    /// The checkpoint and the keyspaces that hold it; `Ok(None)` if there is none.
+    #[allow(clippy::type_complexity)]
+    fn load(
+        log: &Log,
+        catalogue: &Catalogue,
+        options: &Options,
+        in_use: &[hither_log::replay::SegmentToScan],
+        place: Option<&dyn checkpoint::store::CheckpointStore>,
+    ) -> std::result::Result<Option<(Saved, Loaded, Vec<Arc<Keyspace>>)>, String> {
+        let Some(place) = place else { return Ok(None) };
+        let Some(image) = place.open().map_err(|error| error.to_string())? else { return Ok(None) };
+        let saved = Saved::read(image)?;
+        if saved.header.store_uuid != log.pool(0).superblock().store_uuid {
+            return Err("it belongs to another store".into());
+        }
+        let keyspaces = Self::keyspaces(catalogue, Hasher::new(saved.header.hash_seed));
+        let clean = (0..log.nodes()).all(|node| log.pool(node).was_clean());
+        let threads = recovery::thread_count(options, usize::MAX);
+        let loaded = load::load(&saved, log, &keyspaces, in_use, threads, clean)?;
+        Ok(Some((saved, loaded, keyspaces)))
+    }
 }
 
 impl Store {
@@ -103,15 +176,14 @@ impl Store {
             opened.pools.iter().map(|pool| pool.path().map_or_else(|| "(memory)".to_owned(), |path| path.display().to_string())).collect();
         let clock_ms = opened.pools[0].clock_ms();
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
-        let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
-        let keyspaces: Vec<_> = catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone(), hasher))).collect();
-        let recovery = recovery::run(&log, hasher, &keyspaces, catalogue.next_id, &options)?;
+        let Restart { hasher, keyspaces, recovery, checkpoints } = Restart::run(&log, &catalogue, &options)?;
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace + 1);
         let core = Arc::new(Core {
             latches: LatchTable::new(options.latches, recovery.last_version),
             committer: Committer::new(recovery.last_version, options.durability, needs_sync),
             snapshots: Snapshots::default(),
+            checkpoints,
             durability: options.durability,
             needs_sync,
             clock_floor_ms: AtomicU64::new(clock_ms),
@@ -198,6 +270,13 @@ impl Store {
         self.core.reclaim(true)
     }
 
+    /// Takes a checkpoint of the indexes now, so that a restart scans only what comes later. False if this store keeps none, or if lack of space made it
+    /// void.
+    pub fn checkpoint(&self) -> Result<bool> {
+        self.core.committer.ensure_writable()?;
+        self.core.checkpoints.take(&self.core, false, &mut || true)
+    }
+
     /// Deletes keys whose time has come, as maintenance does; for crash tests, which run without it.
     #[doc(hidden)]
     pub fn sweep_expired(&self) {
@@ -218,6 +297,9 @@ impl Store {
         self.sync()?;
         self.core.persist_clock()?;
         self.core.log.record_totals()?;
+        if !self.core.checkpoints.take_final(&self.core) {
+            return Ok(());
+        }
         for node in 0..self.core.log.nodes() {
             self.core.log.pool(node).set_clean(true)?;
         }

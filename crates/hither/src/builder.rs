@@ -1,7 +1,7 @@
 //! Opening a store with settings.
 
 use crate::db::Db;
-use hither_engine::{CachePolicy, Durability, MediumChoice, Options, Progress, Result, Store};
+use hither_engine::{CachePolicy, CheckpointMode, Durability, MediumChoice, Options, Progress, Result, Store};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,6 +90,12 @@ impl Builder {
     /// Keeps the cache on whatever the workload: for comparisons (default no).
     pub fn cache_forced(mut self, forced: bool) -> Self {
         self.options.cache.forced = forced;
+        self
+    }
+
+    /// When checkpoints of the indexes are taken, so that a restart scans little (default: at a clean close, and in the background as needed).
+    pub fn checkpoints(mut self, mode: CheckpointMode) -> Self {
+        self.options.checkpoints = mode;
         self
     }
 

@@ -93,6 +93,15 @@ impl Db {
         self.store.reclaim()
     }
 
+    /// Takes a checkpoint of the indexes now instead of in the background, so that a restart scans only what comes later. False if this store keeps
+    /// none (in memory, or switched off), or if it had to give way to lack of space. O(keys).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be written; the store is as before.
+    pub fn checkpoint(&self) -> Result<bool> {
+        self.store.checkpoint()
+    }
+
     /// The store in numbers. O(segments).
     pub fn stats(&self) -> Stats {
         Stats::from(&self.store.stats())

@@ -53,11 +53,12 @@ pub use batch::Batch;
 pub use builder::Builder;
 pub use db::Db;
 pub use hither_engine::{
-    CachePolicy, Durability, Error, ErrorKind, KeyspaceInfo, Kind, MediumChoice, Phase, Progress, Result, Ticket, ValueGuard, WriteOptions,
+    CachePolicy, CheckpointMode, Durability, Error, ErrorKind, KeyspaceInfo, Kind, MediumChoice, Phase, Progress, Result, Ticket, ValueGuard,
+    WriteOptions,
 };
 pub use hither_engine::{ignore_file_size_signal, install_sigbus_guard};
 pub use hither_topology::Topology;
 pub use iter::Iter;
 pub use keyspace::{Keyspace, KeyspaceOptions};
-pub use report::{CacheStats, CheckReport, KeyspaceStats, MeterReport, NodeAccess, PoolStats, RecoveryReport, Stats};
+pub use report::{CacheStats, CheckReport, CheckpointStats, KeyspaceStats, MeterReport, NodeAccess, PoolStats, RecoveryReport, Stats};
 pub use snapshot::Snapshot;

@@ -140,6 +140,48 @@ impl From<&hither_engine::CacheReport> for CacheStats {
     }
 }
 
+/// Checkpoints of the indexes, and what a restart would take.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckpointStats {
+    /// Whether the store keeps checkpoints.
+    pub enabled: bool,
+    /// Whether there is one now.
+    pub present: bool,
+    /// Its age, in milliseconds.
+    pub age_ms: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Keys in it.
+    pub keys: u64,
+    /// Taken since the store was opened.
+    pub taken: u64,
+    /// Why the last one did not come about; empty if it did.
+    pub failure: String,
+    /// Bytes of entries that a restart would scan after a crash now.
+    pub scan_bytes: u64,
+    /// Predicted time of a restart after a crash now, in milliseconds.
+    pub crash_restart_ms: u64,
+    /// Predicted time of a restart after a clean close now, in milliseconds.
+    pub clean_restart_ms: u64,
+}
+
+impl From<&hither_engine::CheckpointStats> for CheckpointStats {
+    fn from(stats: &hither_engine::CheckpointStats) -> CheckpointStats {
+        CheckpointStats {
+            enabled: stats.enabled,
+            present: stats.present,
+            age_ms: stats.age_ms,
+            bytes: stats.bytes,
+            keys: stats.keys,
+            taken: stats.taken,
+            failure: stats.failure.clone(),
+            scan_bytes: stats.scan_bytes,
+            crash_restart_ms: stats.crash_restart_ms,
+            clean_restart_ms: stats.clean_restart_ms,
+        }
+    }
+}
+
 /// A store in numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stats {
@@ -173,6 +215,8 @@ pub struct Stats {
     pub oldest_guard_age_ms: u64,
     /// The cache of entries.
     pub cache: CacheStats,
+    /// Checkpoints of the indexes, and what a restart would take.
+    pub checkpoints: CheckpointStats,
     /// Accesses by node, if the meter is on.
     pub meter: Option<MeterReport>,
 }
@@ -199,6 +243,7 @@ impl From<&hither_engine::Stats> for Stats {
             pinned_values: stats.pinned_values,
             oldest_guard_age_ms: stats.oldest_guard_ms,
             cache: CacheStats::from(&stats.cache),
+            checkpoints: CheckpointStats::from(&stats.checkpoints),
             meter: stats.meter.as_ref().map(MeterReport::from),
         }
     }
@@ -307,6 +352,16 @@ impl From<hither_engine::CheckReport> for CheckReport {
 pub struct RecoveryReport {
     /// The store had been closed cleanly.
     pub clean: bool,
+    /// From what the indexes were made: "scan" of the whole log, "checkpoint" and what is newer, or "clean": nothing was scanned.
+    pub source: &'static str,
+    /// Segments that the checkpoint covered, so that they were not scanned.
+    pub segments_skipped: u64,
+    /// Keys that came from the checkpoint.
+    pub checkpoint_keys: u64,
+    /// Time that loading it took, in milliseconds.
+    pub checkpoint_ms: u64,
+    /// Why a checkpoint that was there was not used; empty if it was.
+    pub checkpoint_refused: String,
     /// Segments scanned.
     pub segments: u64,
     /// Valid entries.
@@ -333,6 +388,11 @@ impl From<&hither_engine::RecoveryReport> for RecoveryReport {
     fn from(report: &hither_engine::RecoveryReport) -> RecoveryReport {
         RecoveryReport {
             clean: report.clean,
+            source: report.source.name(),
+            segments_skipped: report.segments_skipped,
+            checkpoint_keys: report.checkpoint_keys,
+            checkpoint_ms: report.checkpoint_ms,
+            checkpoint_refused: report.checkpoint_refused.clone(),
             segments: report.segments,
             entries: report.entries,
             bytes: report.bytes,

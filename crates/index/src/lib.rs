@@ -18,6 +18,9 @@
 pub mod btree;
 pub mod conformance;
 pub mod hash;
+pub mod sorted;
+
+pub use sorted::{PieceSource, SortedPiece};
 
 /// A reference to a log entry (`v_addr`, N4): size tag 16 bits, node 4 bits, offset in the node's pool 44 bits in
 /// 8-byte units. Zero means "no entry"; an index must not interpret the bits beyond that.
@@ -58,7 +61,7 @@ pub struct Key<'a> {
 }
 
 /// The hash function of one store: xxh3 with a seed drawn at open, so that a hostile client cannot aim at one bucket.
-/// Never written to media.
+/// Written only into a checkpoint of the indexes, which is as private as the store's data.
 #[derive(Clone, Copy, Debug)]
 pub struct Hasher {
     seed: u64,
@@ -68,6 +71,11 @@ impl Hasher {
     /// A hasher with this seed.
     pub const fn new(seed: u64) -> Self {
         Hasher { seed }
+    }
+
+    /// The seed, for files that only the store itself reads.
+    pub const fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// The hash of `bytes`.
@@ -264,4 +272,46 @@ pub trait OrderedIndex: Index {
 
     /// Builds the index from references in strictly ascending key order. The index must be empty and idle.
     fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R);
+
+    /// Appends up to `limit` keys with their references, in order from `start`, to `piece`; fewer mean that the end was reached. Guarantees as
+    /// [`OrderedIndex::scan`]. An index that holds whole keys need not read them from the log.
+    fn copy_sorted<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
+        let mut refs = Vec::with_capacity(limit.min(1 << 16));
+        self.scan(start, false, limit, &mut refs, resolver);
+        piece.extend_resolved(&refs, resolver);
+    }
+
+    /// As [`OrderedIndex::bulk_load`], from keys that are at hand, so that the log need hardly be read.
+    fn load_pieces<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
+        let (mut piece, mut at) = (SortedPiece::default(), 0);
+        let mut refs = std::iter::from_fn(|| {
+            while at == piece.len() {
+                at = 0;
+                if !source.next_piece(&mut piece) {
+                    piece.clear();
+                    return None;
+                }
+            }
+            at += 1;
+            Some(piece.refs()[at - 1])
+        });
+        self.bulk_load(&mut refs, resolver);
+    }
+
+    /// As [`OrderedIndex::load_pieces`], from several runs of keys of eight bytes, each wholly before the next one. An index that can builds them
+    /// in parallel, one thread per run.
+    fn load_words<R: Resolver>(&self, runs: &mut [&mut dyn PieceSource], resolver: &R) {
+        let mut runs = runs.iter_mut();
+        let mut current = runs.next();
+        let mut chained = |piece: &mut SortedPiece| {
+            while let Some(run) = &mut current {
+                if run.next_piece(piece) {
+                    return true;
+                }
+                current = runs.next();
+            }
+            false
+        };
+        self.load_pieces(&mut chained, resolver);
+    }
 }

@@ -24,6 +24,7 @@
 //! number and bytes of their entries, so that a loss there is reported as damage.
 
 pub mod address;
+mod checkpoint;
 mod chain;
 pub mod crc;
 pub mod entry;
@@ -39,6 +40,7 @@ pub mod version;
 mod writer;
 
 pub use address::Address;
+pub use checkpoint::{Covered, Placement, SegmentRow};
 pub use entry::{EntryView, Op};
 pub use error::{Error, Result};
 pub use log::{COLD_SHARD, Log, LogOptions, PoolUsage, Room, SegmentPin};

@@ -53,6 +53,10 @@ pub struct Log {
     pub(crate) freezing: Mutex<()>,
     /// Raised when a segment was opened: the maintenance thread has something to do.
     pub(crate) pressure: AtomicBool,
+    /// Tombstones newer than this stay: a checkpoint may name what they deleted.
+    pub(crate) tombstone_floor: AtomicU64,
+    /// Bytes of segments opened so far: tells when a checkpoint is worth while.
+    pub(crate) opened_bytes: AtomicU64,
 }
 
 /// A pool's base address.
@@ -201,6 +205,8 @@ impl Log {
             burials: Mutex::default(),
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
+            tombstone_floor: AtomicU64::new(u64::MAX),
+            opened_bytes: AtomicU64::new(0),
         }
     }
 
@@ -455,6 +461,24 @@ impl NodePool {
         })
     }
 
+    /// Closes the active segments of the shards from `shard` on: what comes goes to new ones.
+    pub fn close_from(&self, shard: usize) {
+        for active in self.active.iter().skip(shard) {
+            let mut active = active.lock();
+            if let Some(segment) = active.segment.take() {
+                self.segments[segment as usize].set_state(SegmentState::Closed);
+            }
+        }
+    }
+
+    /// The next byte to hand out of a segment, if it is a shard's active one.
+    pub fn active_tail(&self, index: u32) -> Option<u64> {
+        self.active.iter().find_map(|active| {
+            let active = active.lock();
+            (active.segment == Some(index)).then_some(active.tail)
+        })
+    }
+
     /// Makes a half-filled segment the active one of its shard, if the shard has none and there is room behind `tail`.
     pub fn resume_segment(&self, index: u32, shard: u32, tail: u64) -> bool {
         let stream = if shard == u32::from(COLD_SHARD) { self.active.len() - 1 } else { shard as usize };
@@ -555,6 +579,7 @@ impl NodePool {
         }
         segment.set_state(SegmentState::Open);
         log.pressure.store(true, Ordering::Relaxed);
+        log.opened_bytes.fetch_add(u64::from(run_len) * self.segment_bytes(), Ordering::Relaxed);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! * P1. While a pass is in progress its victim's descriptor carries [`COLLECTING`], durably, since before the first mark and the first copy.
-//! * P2. A tombstone is dropped only if it is not newer than the version that the caller names (of the newest checkpoint).
+//! * P2. A tombstone is dropped only if it is not newer than the newest checkpoint, nor than one being made ([`Log::keep_tombstones_after`]).
 //! * P3. When the descriptor becomes free, everything that was moved is durable, and so is every mark.
 
 use crate::address;
@@ -89,12 +89,12 @@ impl Log {
     }
 
     /// Begins a pass over a segment that was sealed before the last [`Log::settle`]. `None` if it is no longer there to be had, or if it
-    /// holds a tombstone that must stay (P2): newer than `covered`.
-    pub fn begin_pass(&self, candidate: &Candidate, covered: u64) -> Result<Option<Pass<'_>>> {
+    /// holds a tombstone that must stay (P2).
+    pub fn begin_pass(&self, candidate: &Candidate) -> Result<Option<Pass<'_>>> {
         let (node, index) = (candidate.node as usize, candidate.index);
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
-        if segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > covered {
+        if segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed) {
             return Ok(None);
         }
         if !segment.change_state(SegmentState::Sealed, SegmentState::Collecting) {
@@ -180,10 +180,7 @@ impl Log {
 
     /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of the log. Run it without writers and passes.
     pub fn visit_all<'a>(&'a self, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) {
-        let in_use = |segment: &crate::segment::Segment| {
-            !matches!(segment.state(), SegmentState::Free | SegmentState::Retiring) && segment.run_len.load(Ordering::Relaxed) > 0
-        };
-        for (node, index) in self.select(in_use) {
+        for (node, index) in self.select(crate::segment::Segment::in_use) {
             self.visit_segment(node, index, &mut visit);
         }
     }

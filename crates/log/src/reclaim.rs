@@ -72,7 +72,7 @@ impl Log {
     }
 
     /// Closed segments whose chunks are back get a descriptor that says how many entries and bytes they hold.
-    fn seal_full(&self, make_durable: MakeDurable<'_>) -> Result<()> {
+    pub(crate) fn seal_full(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let full = self.select(|segment| segment.state() == SegmentState::Closed && segment.open_chunks.load(Ordering::Acquire) == 0);
         if full.is_empty() {
             return Ok(());

@@ -85,6 +85,11 @@ impl Segment {
         self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Whether it holds entries, by its descriptor too. (Interior segments of a run do not.)
+    pub fn in_use(&self) -> bool {
+        !matches!(self.state(), SegmentState::Free | SegmentState::Retiring) && self.run_len.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether it holds entries that a collector moved.
     pub fn is_cold(&self) -> bool {
         self.shard.load(Ordering::Relaxed) == u32::from(crate::log::COLD_SHARD)

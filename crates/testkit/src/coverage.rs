@@ -50,10 +50,14 @@ pub enum Item {
     RecoveryCrash,
     /// The process died, the next one recovered, then the power failed.
     KillThenPowerLoss,
+    /// A restart loaded a checkpoint and scanned what was newer.
+    CheckpointRestart,
+    /// A restart after a clean close scanned nothing.
+    CleanRestart,
 }
 
 /// All items.
-pub const ALL: [Item; 21] = [
+pub const ALL: [Item; 23] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -75,6 +79,8 @@ pub const ALL: [Item; 21] = [
     Item::Torn,
     Item::RecoveryCrash,
     Item::KillThenPowerLoss,
+    Item::CheckpointRestart,
+    Item::CleanRestart,
 ];
 
 /// Slots of a segment of the hash index: 32 pairs of lines of 7. A new index is one segment under a directory of one entry, so a key

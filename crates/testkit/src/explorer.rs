@@ -7,11 +7,12 @@
 //!
 //! Determinism: single-threaded, seeded; a failure names seed, crash point and kind of image.
 
+use crate::checkpoints::{Checkpoints, Kept};
 use crate::coverage::{Coverage, Item};
 use crate::explorer_script::{Config, Life, open_pools, store_options};
 use crate::images::{Machine, NOTE, Recorder, Recording};
 use crate::oracle::{Contents, Dump, Expectation, History, sound};
-use hither_engine::{Error, Store};
+use hither_engine::{Error, RestartSource, Store};
 use hither_pmem::shadow::{ImageKind, ShadowRng, What};
 use hither_pmem::{Emulate, SyncPhase};
 use hither_topology::Topology;
@@ -35,6 +36,8 @@ pub struct Subject {
     pub from: usize,
     /// What it met.
     pub coverage: Coverage,
+    /// Its checkpoints.
+    pub checkpoints: Checkpoints,
 }
 
 impl Life {
@@ -49,6 +52,7 @@ impl Life {
             born: self.born,
             from,
             coverage: self.coverage,
+            checkpoints: self.checkpoints,
         }
     }
 }
@@ -163,10 +167,31 @@ impl Explorer<'_> {
         outcome.map_err(|what| Box::new(Failure { what, position, kind, images, config }))
     }
 
-    fn open(&self, images: &[Vec<u8>], shards: u32, threads: usize, recorder: Option<&Arc<Recorder>>) -> Result<Store, String> {
+    /// Opens images beside a checkpoint.
+    fn open(&mut self, images: &[Vec<u8>], kept: &Kept, shards: u32, threads: usize) -> Result<Store, String> {
+        self.open_recorded(images, &Checkpoints::new(kept.clone(), None), shards, threads, None)
+    }
+
+    fn open_recorded(
+        &mut self,
+        images: &[Vec<u8>],
+        checkpoints: &Checkpoints,
+        shards: u32,
+        threads: usize,
+        recorder: Option<&Arc<Recorder>>,
+    ) -> Result<Store, String> {
         let pools = open_pools(images, self.subject.config.rules, recorder).map_err(|error| format!("a pool does not open: {error}"))?;
-        Store::open(store_options(pools, &self.subject.topology, shards, threads))
-            .map_err(|error| format!("the store does not open: {error}"))
+        let store = Store::open(store_options(pools, &self.subject.topology, shards, threads, Some(checkpoints)))
+            .map_err(|error| format!("the store does not open: {error}"))?;
+        match store.recovery() {
+            report if !report.checkpoint_refused.is_empty() => {
+                return Err(format!("the checkpoint was not used: {}", report.checkpoint_refused));
+            }
+            report if report.source == RestartSource::Clean => self.outcome.coverage.hit(Item::CleanRestart),
+            report if report.source == RestartSource::Checkpoint => self.outcome.coverage.hit(Item::CheckpointRestart),
+            _ => {}
+        }
+        Ok(store)
     }
 
     fn judge(
@@ -184,7 +209,10 @@ impl Explorer<'_> {
             return if unborn { Ok(()) } else { Err(format!("an unborn store is not recognised: {error}")) };
         }
         let shards = self.subject.config.shards;
-        let store = self.open(images, shards, 1, None)?;
+        // At the very moment of publishing both are possible.
+        let checkpoints = &self.subject.checkpoints;
+        let kept = if self.outcome.images.is_multiple_of(2) { checkpoints.at(position) } else { checkpoints.before(position) };
+        let store = self.open(images, &kept, shards, 1)?;
         if store.recovery().passes_completed > 0 {
             self.outcome.coverage.hit(Item::PassCompleted);
         }
@@ -204,21 +232,26 @@ impl Explorer<'_> {
         drop(store);
         if deep {
             self.outcome.deep += 1;
-            let other = self.open(images, if shards == 1 { 4 } else { 1 }, 2, None)?;
+            let other = self.open(images, &kept, if shards == 1 { 4 } else { 1 }, 2)?;
             same(&dump, &Dump::read(&other)?, "with other shards and threads")?;
             sound(&other)?;
             drop(other);
-            self.second_life(images, &dump, rng)?;
+            same(&dump, &Dump::read(&self.open(images, &None, shards, 1)?)?, "without the checkpoint")?;
+            self.second_life(images, &kept, &dump, rng)?;
         }
         Ok(())
     }
 
     /// Recovers under observation, crashes within recovery, then writes and opens again.
-    fn second_life(&mut self, images: &[Vec<u8>], dump: &Dump, rng: &mut ShadowRng) -> Result<(), String> {
+    fn second_life(&mut self, images: &[Vec<u8>], kept: &Kept, dump: &Dump, rng: &mut ShadowRng) -> Result<(), String> {
         let shards = self.subject.config.shards;
         let recorder = Recorder::new(self.subject.config.rules, images.len());
-        let store = self.open(images, shards, 1, Some(&recorder))?;
+        let checkpoints = Checkpoints::new(kept.clone(), Some(recorder.clone()));
+        let store = self.open_recorded(images, &checkpoints, shards, 1, Some(&recorder))?;
         let recovered = recorder.position();
+        if rng.below(2) == 0 {
+            store.checkpoint().map_err(|error| format!("no checkpoint in the second life: {error}"))?;
+        }
         let written = write_more(&store, dump)?;
         same(&written, &Dump::read(&store)?, "after more writes")?;
         sound(&store)?;
@@ -231,7 +264,7 @@ impl Explorer<'_> {
             for (again, _) in machine.images(4, rng) {
                 self.outcome.images += 1;
                 self.outcome.coverage.hit(Item::RecoveryCrash);
-                let store = self.open(&again, shards, 1, None)?;
+                let store = self.open(&again, &checkpoints.at(point), shards, 1)?;
                 same(dump, &Dump::read(&store)?, "after a crash in recovery")?;
                 sound(&store)?;
             }
@@ -239,7 +272,7 @@ impl Explorer<'_> {
         machine.advance_to(usize::MAX);
         for (again, _) in machine.images(4, rng) {
             self.outcome.images += 1;
-            let store = self.open(&again, shards, 1, None)?;
+            let store = self.open(&again, &checkpoints.latest(), shards, 1)?;
             same(&written, &Dump::read(&store)?, "after a second life")?;
             sound(&store)?;
         }
@@ -250,7 +283,9 @@ impl Explorer<'_> {
     fn kill(&mut self, visible: &[Vec<u8>], position: usize, expectation: &Expectation, rng: &mut ShadowRng) -> Result<(), String> {
         let shards = self.subject.config.shards;
         let recorder = Recorder::new(self.subject.config.rules, visible.len());
-        let store = self.open(visible, shards, 1, Some(&recorder)).map_err(|error| format!("after a kill: {error}"))?;
+        let checkpoints = Checkpoints::new(self.subject.checkpoints.at(position), Some(recorder.clone()));
+        let store =
+            self.open_recorded(visible, &checkpoints, shards, 1, Some(&recorder)).map_err(|error| format!("after a kill: {error}"))?;
         let mut answers = Dump::read(&store)?;
         expectation.judge(&answers).map_err(|what| format!("after a kill: {what}"))?;
         if rng.below(2) == 0 {
@@ -264,7 +299,8 @@ impl Explorer<'_> {
         for (images, _) in machine.images(6, rng) {
             self.outcome.images += 1;
             self.outcome.coverage.hit(Item::KillThenPowerLoss);
-            let store = self.open(&images, shards, 1, None).map_err(|error| format!("after a kill and a power loss: {error}"))?;
+            let store =
+                self.open(&images, &checkpoints.latest(), shards, 1).map_err(|error| format!("after a kill and a power loss: {error}"))?;
             same(&answers, &Dump::read(&store)?, "after a kill, answers, and a power loss")?;
             sound(&store)?;
         }

@@ -142,3 +142,21 @@ pub fn collections(config: &Config) -> Subject {
     life.reclaim();
     life.finish(0)
 }
+
+/// Random operations on few keys with checkpoints and reuse of segments between them: what is deleted, overwritten and freed around a checkpoint.
+pub fn checkpoints(config: &Config, operations: usize) -> Subject {
+    let mut life = Life::begin(config);
+    life.create("one", Kind::Ordered);
+    life.create("two", Kind::Hash);
+    for i in 0..operations {
+        life.random();
+        if i % 4 == 1 {
+            life.checkpoint();
+        }
+        if i % 9 == 5 {
+            life.reclaim();
+            life.reclaim();
+        }
+    }
+    life.finish(0)
+}

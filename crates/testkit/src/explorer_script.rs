@@ -3,6 +3,7 @@
 //! A [`Life`] opens a new store on shadow pools and performs operations one after the other, noting for each what it did and between which steps of the
 //! recording. The shape of a history follows from its seed (generations and hash seeds are random, as in production: bytes differ between runs).
 
+use crate::checkpoints::Checkpoints;
 use crate::coverage::{Coverage, Item};
 use crate::images::Recorder;
 use crate::oracle::{Deed, Done, Effect, History};
@@ -57,6 +58,8 @@ pub struct Life {
     pub topology: Arc<Topology>,
     /// What its pools do.
     pub recorder: Arc<Recorder>,
+    /// Its checkpoints.
+    pub checkpoints: Checkpoints,
     /// The store.
     pub store: Store,
     /// What was done.
@@ -70,12 +73,19 @@ pub struct Life {
     rng: ShadowRng,
 }
 
-/// Options of a store on given pools, without threads of its own.
-pub fn store_options(pools: Vec<Pool>, topology: &Arc<Topology>, shards: u32, threads: usize) -> Options {
+/// Options of a store on given pools, without threads of its own, and without checkpoints unless there is a place for them.
+pub fn store_options(
+    pools: Vec<Pool>,
+    topology: &Arc<Topology>,
+    shards: u32,
+    threads: usize,
+    checkpoints: Option<&Checkpoints>,
+) -> Options {
     let pools = Mutex::new(Some(pools));
     let take = move || Ok(pools.lock().unwrap_or_else(PoisonError::into_inner).take().expect("a test opens its pools once"));
     Options {
         pools: Some(Arc::new(take)),
+        checkpoint_store: checkpoints.map(|place| Arc::new(place.clone()) as Arc<dyn hither_engine::CheckpointStore>),
         topology: Some(topology.clone()),
         background: false,
         hugepages: false,
@@ -126,13 +136,15 @@ impl Life {
         let recorder = Recorder::new(config.rules, config.nodes);
         let pools = create_pools(config, &recorder).expect("pools in memory can be made");
         let born = recorder.position();
-        let store = Store::open(store_options(pools, &topology, config.shards, 1)).expect("an empty store opens");
+        let checkpoints = Checkpoints::new(None, Some(recorder.clone()));
+        let store = Store::open(store_options(pools, &topology, config.shards, 1, Some(&checkpoints))).expect("an empty store opens");
         let mut coverage = Coverage::default();
         coverage.hit(Item::PoolCreation);
         Life {
             config: config.clone(),
             topology,
             recorder,
+            checkpoints,
             store,
             history: History::default(),
             coverage,
@@ -316,6 +328,14 @@ impl Life {
         if self.store.stats().collections.moved_entries > before {
             self.coverage.hit(Item::Moved);
         }
+    }
+
+    /// Takes a checkpoint.
+    pub fn checkpoint(&mut self) {
+        self.note(|life| {
+            assert!(life.store.checkpoint().expect("nothing makes a checkpoint fail"), "nobody makes it void");
+            ((), Deed::Other)
+        });
     }
 
     /// Deletes what has expired: key by key, in no promised order.

@@ -3,6 +3,7 @@
 //! * [`images`]: recordings of all pools of a store, and the images that a crash may leave.
 //! * [`explorer_script`]: seeded histories; [`explorer`]: crashes everywhere, recovers and judges; [`oracle`]: what may be found;
 //!   [`coverage`]: what was reached.
+//! * [`checkpoints`]: which checkpoint a crash leaves.
 //! * [`planted`]: bugs that the explorer must find; [`mod@reference`]: a second, simple recovery, sound or with a bug planted.
 //! * [`model`] and [`history`]: operation sequences against `BTreeMap`, and linearizability.
 //!
@@ -10,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoints;
 pub mod coverage;
 pub mod explorer;
 pub mod explorer_histories;

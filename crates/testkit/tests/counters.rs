@@ -204,7 +204,7 @@ fn a_get_allocates_nothing() {
     let pool =
         Pool::create_in_memory(&CreateOptions { medium: MediumChoice::Volatile, hugepages: false, ..CreateOptions::new(4 << 20) }).unwrap();
     pool.finish_creation().unwrap();
-    let store = Store::open(store_options(vec![pool], &topology, 2, 1)).unwrap();
+    let store = Store::open(store_options(vec![pool], &topology, 2, 1, None)).unwrap();
     for kind in [Kind::Ordered, Kind::Hash] {
         let keyspace = store.create_keyspace(kind.name(), kind).unwrap();
         let key = |i: u64| if i.is_multiple_of(2) { i.to_be_bytes().to_vec() } else { format!("a longer key {i}").into_bytes() };

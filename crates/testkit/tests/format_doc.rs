@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+use hither_engine::checkpoint::format as checkpoint;
 use hither_log::entry::{self, BatchTag, EntryView, Op, Parts, Place, ext, flag, word0};
 use hither_log::{address, crc};
 use hither_pmem::{CreateOptions, Descriptor, Pool, SegmentState, format_tables as tables};
@@ -64,6 +65,15 @@ fn code() -> BTreeMap<&'static str, Vec<Row>> {
         ("table: descriptor", fields(&tables::DESCRIPTOR)),
         ("table: descriptor_slot", fields(&tables::DESCRIPTOR_SLOT)),
         ("table: entry_sizes", values(&sizes)),
+        ("table: checkpoint_header", fields(&checkpoint::HEADER)),
+        ("table: checkpoint_trailer", fields(&checkpoint::TRAILER)),
+        ("table: checkpoint_segment", fields(&checkpoint::SEGMENT)),
+        ("table: checkpoint_keyspace", fields(&checkpoint::KEYSPACE)),
+        ("table: checkpoint_block", fields(&checkpoint::BLOCK)),
+        (
+            "table: checkpoint_image",
+            fields(&[("prefix", 0, 4), ("depth", 4, 1), ("class", 5, 1), ("wide", 6, 1), ("reserved", 7, 1), ("pairs", 8, 8)]),
+        ),
         ("bits: small_word", fields(&[("value", 0, 56), ("check", 56, 8)])),
         ("bits: commit_word", fields(&[("checksum", 0, 32), ("sequence", 32, 31), ("slot", 63, 1)])),
         (
@@ -245,4 +255,62 @@ fn the_catalogue_is_written_as_documented() {
     assert_eq!(&first[at("name")..at("name") + 3], "né".as_bytes());
     let second = &first[at("name") + 3..];
     assert_eq!((second[at("id")], second[at("kind")], second[at("name")]), (2, 1, b'o'));
+}
+
+#[test]
+fn a_checkpoint_is_written_as_documented() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let topology = std::sync::Arc::new(hither::Topology::emulated(1));
+        let db = hither::Db::builder().path(dir.path()).capacity(1 << 20).topology(topology).open().unwrap();
+        let [words, names, hashed] = ["words", "names", "hashed"].map(|name| {
+            let options = if name == "hashed" { hither::KeyspaceOptions::hash() } else { hither::KeyspaceOptions::ordered() };
+            db.create_keyspace(name, options).unwrap()
+        });
+        for key in [b"abcdefgh", b"abcdefgi"] {
+            words.put(key, b"v").unwrap();
+            hashed.put(key, b"v").unwrap();
+        }
+        names.put(b"name 1", b"v").unwrap();
+        names.put(b"name 22", b"v").unwrap();
+    }
+    let bytes = std::fs::read(dir.path().join("checkpoint.hither")).unwrap();
+    let number = |from: usize, marker: &str, name: &str| {
+        let (offset, len) = place(marker, name);
+        let at = from + offset as usize;
+        bytes[at..at + len as usize].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+    };
+    assert_eq!((&bytes[..8], &bytes[bytes.len() - 8..]), (&b"hitherC1"[..], &b"hitherCE"[..]));
+    let header = |name| number(0, "table: checkpoint_header", name);
+    assert_eq!((header("format"), header("flags"), header("checksum")), (1, 1, crc32c(&[&bytes[..60]]).into()));
+    let end = bytes.len() - 48;
+    let trailer = |name| number(end, "table: checkpoint_trailer", name);
+    let index = trailer("index_offset") as usize;
+    assert_eq!(
+        (trailer("checksum"), trailer("index_checksum")),
+        (crc32c(&[&bytes[end..end + 36]]).into(), crc32c(&[&bytes[index..end]]).into())
+    );
+    let (segments, keyspaces) = (trailer("segments") as usize, trailer("keyspaces") as usize);
+    assert_eq!(number(index, "table: checkpoint_segment", "flags"), 1, "covered");
+    let rows = index + segments * 72;
+    let row = |i: usize, name| number(rows + i * 24, "table: checkpoint_keyspace", name);
+    let block = |i: usize, name| number(rows + keyspaces * 24 + i * 24, "table: checkpoint_block", name);
+    for i in 0..keyspaces {
+        assert_eq!((row(i, "blocks"), row(i, "keys"), block(i, "items")), (1, 2, 2));
+        let (from, kind) = (block(i, "offset") as usize, block(i, "kind"));
+        let payload = &bytes[from..from + block(i, "bytes") as usize];
+        assert_eq!(block(i, "checksum"), crc32c(&[payload]).into());
+        match (row(i, "id"), row(i, "kind"), kind) {
+            (1, 1, 1) => assert_eq!(
+                payload[..16],
+                [u64::from_be_bytes(*b"abcdefgh"), u64::from_be_bytes(*b"abcdefgi")].map(u64::to_le_bytes).concat()
+            ),
+            (2, 1, 2) => assert_eq!(&payload[16..], b"\x00\x06name 1\x05\x0222"),
+            (3, 2, 3) => {
+                assert_eq!(number(from, "table: checkpoint_image", "pairs"), 32);
+                assert_eq!(payload.len(), 16 + 32 * 128);
+            }
+            other => panic!("keyspace {other:?}"),
+        }
+    }
 }

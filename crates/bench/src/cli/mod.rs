@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::figures::engine::{self, FiguresArgs};
 use crate::figures::kill::KillSpec;
 use crate::figures::nstore as nstore_figures;
+use crate::figures::restart::{self, RestartArgs};
 use crate::harness::record::{Record, read_lines, write_lines};
 use crate::harness::script::run_script;
 use crate::harness::spec::RunSpec;
@@ -41,6 +42,8 @@ enum Command {
     Figures(FiguresArgs),
     /// Run an experiment of the NStore paper
     Nstore(NstoreArgs),
+    /// Measure a restart after a crash: by a full scan, and from a checkpoint
+    Restart(RestartArgs),
     /// Make a report from a file of records
     Report(ReportArgs),
     /// Measure what the machine can do
@@ -154,6 +157,7 @@ fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
         Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args),
         Command::Figures(args) => engine::run(&args, prefix),
         Command::Nstore(args) => nstore::run(&args).map(|()| true),
+        Command::Restart(args) => restart::run(&args, prefix, say).map(|()| true),
         Command::Report(args) => report(&args).map(|()| true),
         Command::Yardstick(args) => yardstick(&args).map(|()| true),
         Command::Leave(args) => args.leave().map(|()| true),

@@ -331,7 +331,7 @@ impl Engine {
 
     fn recovery(&mut self, out: &mut Points) -> Result<()> {
         for (index, id) in [(Index::Hash, "recovery-hash"), (Index::Ordered, "recovery-ordered")] {
-            match kill_and_recover(&self.runner, index, self.keys, THREADS) {
+            match kill_and_recover(&self.runner, index, self.keys, THREADS, false) {
                 Ok(recovered) => out.push((id, recovered.per_thread(), Basis::Itself)),
                 Err(error) => self.note(id, &error),
             }

@@ -10,6 +10,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use hither::CheckpointMode;
 use serde::{Deserialize, Serialize};
 
 use super::process::{Runner, json, output};
@@ -33,6 +34,9 @@ pub struct KillSpec {
     /// Hash instead of ordered
     #[arg(long)]
     pub hash: bool,
+    /// Takes a checkpoint of the index after the load; without this there is none
+    #[arg(long)]
+    pub checkpoint: bool,
     /// Data and threads
     #[command(flatten)]
     pub spec: RunSpec,
@@ -63,6 +67,12 @@ impl KillSpec {
         if self.hash { Index::Hash } else { Index::Ordered }
     }
 
+    /// Only the checkpoint that is asked for: none in the background.
+    fn builder(&self) -> hither::Builder {
+        let mode = if self.checkpoint { CheckpointMode::Every(u64::MAX) } else { CheckpointMode::Off };
+        builder(&self.spec, &self.store_dir).checkpoints(mode)
+    }
+
     fn load_workload() -> Workload {
         Workload { kind: Kind::Load, distribution: Distribution::Uniform }
     }
@@ -71,11 +81,14 @@ impl KillSpec {
     pub fn leave(&self) -> Result<()> {
         pin::prepare();
         let (spec, load) = (&self.spec, Self::load_workload());
-        let target = StoreTarget::create(spec, self.index(), &self.store_dir)?;
+        let target = StoreTarget::create_with(self.builder(), self.index())?;
         let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
         let team =
             Team { target: &target, data: &data, workload: &load, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 0 };
         Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team)?;
+        if self.checkpoint && !target.checkpoint()? {
+            return Err(Error::Config("the store keeps no checkpoints".into()));
+        }
         let mut out = std::io::stdout();
         writeln!(out, "{LOADED}").and_then(|()| out.flush()).map_err(|e| Error::io("saying that the store is loaded", e))?;
         let (mut session, mut key, mut value) = (target.session()?, data.key_buffer(), vec![0; spec.value_bytes]);
@@ -96,7 +109,7 @@ impl KillSpec {
         let (spec, load) = (&self.spec, Self::load_workload());
         memory::warm(spec.keys as usize * 40);
         let start = Instant::now();
-        let target = StoreTarget::reopen(builder(spec, &self.store_dir).threads(spec.threads), self.index())?;
+        let target = StoreTarget::reopen(self.builder().threads(spec.threads), self.index())?;
         let seconds = start.elapsed().as_secs_f64();
         if target.pairs() != spec.keys {
             return Err(Error::WrongData(format!("{} keys came back of {}", target.pairs(), spec.keys)));
@@ -126,8 +139,8 @@ impl Drop for Victim {
     }
 }
 
-/// One kill and one recovery, on tmpfs treated as persistent memory.
-pub fn kill_and_recover(runner: &Runner, index: Index, keys: u64, threads: usize) -> Result<Recovered> {
+/// One kill and one recovery, on tmpfs treated as persistent memory; with a checkpoint of the index behind the load, or with none.
+pub fn kill_and_recover(runner: &Runner, index: Index, keys: u64, threads: usize, checkpoint: bool) -> Result<Recovered> {
     let parent = Path::new("/dev/shm");
     let directory =
         tempfile::Builder::new().prefix("hither-kill-").tempdir_in(parent).map_err(|e| Error::io("making a directory in /dev/shm", e))?;
@@ -136,6 +149,9 @@ pub fn kill_and_recover(runner: &Runner, index: Index, keys: u64, threads: usize
         command.arg("--store-dir").arg(directory.path()).args(["--keys", &keys.to_string(), "--threads", &threads.to_string()]);
         if index == Index::Hash {
             command.arg("--hash");
+        }
+        if checkpoint {
+            command.arg("--checkpoint");
         }
         command
     };

@@ -12,4 +12,5 @@ pub mod kill;
 pub mod nstore;
 pub mod plan;
 pub mod process;
+pub mod restart;
 pub mod row;

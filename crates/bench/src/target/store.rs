@@ -63,7 +63,12 @@ pub fn builder(spec: &RunSpec, directory: &Path) -> Builder {
 impl StoreTarget {
     /// Makes a store in an empty directory.
     pub fn create(spec: &RunSpec, index: Index, directory: &Path) -> Result<Self> {
-        let db = builder(spec, directory).open().map_err(failed)?;
+        Self::create_with(builder(spec, directory), index)
+    }
+
+    /// Makes a store with these settings.
+    pub fn create_with(builder: Builder, index: Index) -> Result<Self> {
+        let db = builder.open().map_err(failed)?;
         let options = match index {
             Index::Hash => KeyspaceOptions::hash(),
             Index::Ordered => KeyspaceOptions::ordered(),
@@ -88,6 +93,11 @@ impl StoreTarget {
     /// What recovery reported, as JSON.
     pub fn recovery(&self) -> serde_json::Value {
         serde_json::to_value(self.db.recovery()).unwrap_or_default()
+    }
+
+    /// Takes a checkpoint of the index.
+    pub fn checkpoint(&self) -> Result<bool> {
+        self.db.checkpoint().map_err(failed)
     }
 
     /// Writes everything down.

@@ -133,7 +133,7 @@ impl Core {
             self.log.settle(&make_durable).map_err(|error| self.explain(error))?;
             let mut passes = Vec::new();
             for victim in &victims {
-                passes.extend(self.log.begin_pass(victim, u64::MAX).map_err(|error| self.explain(error))?);
+                passes.extend(self.log.begin_pass(victim).map_err(|error| self.explain(error))?);
                 if passes.len() == if need == Need::Any { 1 } else { PASSES_PER_ROUND } {
                     break;
                 }
@@ -205,6 +205,11 @@ impl Core {
             if self.reclaim_for(need)? > 0 || done.reused.load(Ordering::Acquire) != before {
                 return Ok(true);
             }
+        }
+        if self.checkpoints.hold_tombstones() {
+            // Segments with tombstones wait for the next checkpoint; there is no time for that.
+            self.checkpoints.invalidate(&self.log)?;
+            return Ok(true);
         }
         // Somebody else may have the last victims.
         Ok(self.log.passes_in_progress() > 0 || self.log.has_retiring())

@@ -11,7 +11,7 @@ use super::slice::slice_at;
 use super::spot::Prepare;
 use super::version::Restart;
 use super::{BTree, Token};
-use crate::{Ref, Resolver};
+use crate::{PieceSource, Ref, Resolver, SortedPiece};
 use std::collections::VecDeque;
 
 /// Slots filled per leaf: 93 %.
@@ -36,6 +36,16 @@ impl<P: Protocol> BTree<P> {
             }
             let Some(reference) = ahead.pop_front() else { return };
             last = self.append(last, resolver.key(reference), reference, resolver);
+        }
+    }
+
+    /// See [`crate::OrderedIndex::load_pieces`]: the log is read only where a key is the second one behind a slice.
+    pub(super) fn load_keys<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
+        let (mut piece, mut last, mut word) = (SortedPiece::default(), None, [0; 8]);
+        while source.next_piece(&mut piece) {
+            for i in 0..piece.len() {
+                last = self.append(last, piece.key(i, &mut word), piece.refs()[i], resolver);
+            }
         }
     }
 

@@ -21,7 +21,7 @@ impl Counter {
 
     /// Adds `delta`, in two's complement.
     #[inline(always)]
-    fn add(&self, delta: u64) {
+    pub(super) fn add(&self, delta: u64) {
         let number = thread_number();
         if number < OWNED {
             let word = &self.words[number];

@@ -9,11 +9,12 @@
 
 use super::BTree;
 use super::leaf::Leaf;
-use super::node::Node;
+use super::node::{Meta, Node};
 use super::protocol::{Point, Protocol};
 use super::slice::LAYER;
 use super::version::{Restart, back_off};
-use crate::{Ref, Resolver, Start};
+use crate::{Ref, Resolver, SortedPiece, Start};
+use std::ops::Range;
 
 /// References read at a time by a visit of all keys.
 const CHUNK: usize = 512;
@@ -36,6 +37,59 @@ pub(super) struct Cursor<'a> {
     /// The frames of the layers above, where the scan goes on when this layer is finished.
     pub(super) above: Vec<Frame<'a>>,
     pub(super) backward: bool,
+}
+
+/// What a cursor collects slots in. What a leaf gave is taken back if the leaf turns out to have changed.
+pub(super) trait Slots {
+    fn len(&self) -> usize;
+    fn truncate(&mut self, len: usize);
+    /// Appends slots of a leaf, which is one of layer 0 if `top`.
+    fn add(&mut self, leaf: Leaf<'_>, meta: Meta, slots: Range<usize>, backward: bool, top: bool);
+}
+
+impl Slots for Vec<Ref> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.truncate(len);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, leaf: Leaf<'_>, meta: Meta, slots: Range<usize>, backward: bool, _top: bool) {
+        if backward {
+            self.extend(slots.rev().map(|i| Ref(leaf.value(meta, i))));
+        } else {
+            self.extend(slots.map(|i| Ref(leaf.value(meta, i))));
+        }
+    }
+}
+
+/// References with their keys, where the slot holds the whole key.
+#[derive(Default)]
+struct Keyed {
+    refs: Vec<Ref>,
+    words: Vec<Option<u64>>,
+}
+
+impl Slots for Keyed {
+    fn len(&self) -> usize {
+        self.refs.len()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.refs.truncate(len);
+        self.words.truncate(len);
+    }
+
+    fn add(&mut self, leaf: Leaf<'_>, meta: Meta, slots: Range<usize>, backward: bool, top: bool) {
+        debug_assert!(!backward, "keys are copied in ascending order");
+        // Layer 0 skips no slices, so a slot of kind 8 in it is a whole key.
+        self.words.extend(slots.clone().map(|i| (top && leaf.kind(i) == 8).then(|| leaf.slice(i))));
+        self.refs.extend(slots.map(|i| Ref(leaf.value(meta, i))));
+    }
 }
 
 /// Why a run of slots ended.
@@ -65,6 +119,32 @@ impl<P: Protocol> BTree<P> {
                     back_off(&mut spins);
                 }
             }
+        }
+    }
+
+    /// See [`crate::OrderedIndex::copy_sorted`].
+    pub(super) fn copy_into<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
+        let (mut found, mut place, mut spins) = (Keyed::default(), start, 0);
+        while found.len() < limit {
+            let room = limit - found.len();
+            if self.seek(place, false, resolver).and_then(|mut cursor| cursor.run(self, room, &mut found)).is_ok() {
+                break;
+            }
+            if let Some(last) = found.refs.last() {
+                place = Start::After(resolver.key(*last));
+            }
+            back_off(&mut spins);
+        }
+        let mut at = 0;
+        for stretch in found.words.chunk_by(|a, b| a.is_some() == b.is_some()) {
+            let refs = &found.refs[at..at + stretch.len()];
+            match stretch[0] {
+                None => piece.extend_resolved(refs, resolver),
+                Some(_) => {
+                    stretch.iter().flatten().zip(refs).for_each(|(word, reference)| piece.push(&word.to_be_bytes(), *reference));
+                }
+            }
+            at += stretch.len();
         }
     }
 
@@ -104,11 +184,11 @@ impl<P: Protocol> BTree<P> {
 impl<'a> Cursor<'a> {
     /// Appends up to `limit` references to `out` and moves behind them; fewer mean that the end was reached. If it fails,
     /// what it has appended is valid, and the cursor is not.
-    pub(super) fn run<P: Protocol>(&mut self, tree: &'a BTree<P>, limit: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+    pub(super) fn run<P: Protocol, S: Slots>(&mut self, tree: &'a BTree<P>, limit: usize, out: &mut S) -> Result<(), Restart> {
         let end = out.len().saturating_add(limit);
         loop {
             let room = end - out.len();
-            let stop = if self.backward { self.read_down::<P>(room, out)? } else { self.read_up::<P>(room, out)? };
+            let stop = if self.backward { self.read_down::<P, S>(room, out)? } else { self.read_up::<P, S>(room, out)? };
             match stop {
                 Stop::Limit => return Ok(()),
                 Stop::Layer(root) => self.enter(tree, root)?,
@@ -128,7 +208,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads slots upward to the next layer, the leaf's end or the limit.
     #[inline(always)]
-    fn read_up<P: Protocol>(&mut self, room: usize, out: &mut Vec<Ref>) -> Result<Stop, Restart> {
+    fn read_up<P: Protocol, S: Slots>(&mut self, room: usize, out: &mut S) -> Result<Stop, Restart> {
         let Frame { leaf, version, at } = self.frame;
         let meta = leaf.0.meta();
         let count = leaf.count(meta);
@@ -139,7 +219,7 @@ impl<'a> Cursor<'a> {
         let layer = leaf.layer_from(at, count);
         let end = layer.min(at.saturating_add(room));
         let mark = out.len();
-        out.extend((at..end).map(|i| Ref(leaf.value(meta, i))));
+        out.add(leaf, meta, at..end, false, self.above.is_empty());
         let stop = if end < layer || end - at == room {
             Stop::Limit
         } else if layer < count {
@@ -147,14 +227,14 @@ impl<'a> Cursor<'a> {
         } else {
             Stop::LeafEnd
         };
-        self.validate::<P>(version, mark, out)?;
+        self.validate::<P, S>(version, mark, out)?;
         self.frame.at = end;
         Ok(stop)
     }
 
     /// Reads slots downward to the next layer, the leaf's beginning or the limit.
     #[inline(always)]
-    fn read_down<P: Protocol>(&mut self, room: usize, out: &mut Vec<Ref>) -> Result<Stop, Restart> {
+    fn read_down<P: Protocol, S: Slots>(&mut self, room: usize, out: &mut S) -> Result<Stop, Restart> {
         let Frame { leaf, version, at } = self.frame;
         let meta = leaf.0.meta();
         let at = at.min(leaf.count(meta));
@@ -164,7 +244,7 @@ impl<'a> Cursor<'a> {
         let layer = leaf.layer_before(at);
         let end = layer.max(at.saturating_sub(room));
         let mark = out.len();
-        out.extend((end..at).rev().map(|i| Ref(leaf.value(meta, i))));
+        out.add(leaf, meta, end..at, true, self.above.is_empty());
         let stop = if end > layer || at - end == room {
             Stop::Limit
         } else if layer > 0 {
@@ -172,14 +252,14 @@ impl<'a> Cursor<'a> {
         } else {
             Stop::LeafEnd
         };
-        self.validate::<P>(version, mark, out)?;
+        self.validate::<P, S>(version, mark, out)?;
         self.frame.at = end;
         Ok(stop)
     }
 
     /// Drops what was read since `mark` if the leaf has changed.
     #[inline(always)]
-    fn validate<P: Protocol>(&self, version: u64, mark: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+    fn validate<P: Protocol, S: Slots>(&self, version: u64, mark: usize, out: &mut S) -> Result<(), Restart> {
         P::reached(Point::ScanRead);
         if P::SCAN_VALIDATES && !self.frame.leaf.0.version().same(version) {
             out.truncate(mark);

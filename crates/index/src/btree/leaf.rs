@@ -254,6 +254,23 @@ impl<'a> Leaf<'a> {
         self.0.set_meta(meta.with_count(count - 1));
     }
 
+    /// Fills a fresh large leaf with keys of eight bytes.
+    #[inline(always)]
+    pub(super) fn fill_words(self, slices: &[u64], refs: &[crate::Ref]) {
+        let meta = self.0.meta();
+        debug_assert!(meta.class() == LARGE && slices.len() == refs.len() && slices.len() <= LEAF_SLOTS);
+        for (i, (slice, reference)) in slices.iter().zip(refs).enumerate() {
+            self.store(SLICES + i, *slice);
+            self.store(SLICES + LEAF_SLOTS + i, reference.0);
+        }
+        for word in 0..4 {
+            let used = slices.len().saturating_sub(word * 16).min(16);
+            let mask = if used == 16 { u64::MAX } else { (1 << (used * 4)) - 1 };
+            self.store(KINDS + word, 0x8888_8888_8888_8888 & mask);
+        }
+        self.0.set_meta(meta.with_count(slices.len()));
+    }
+
     /// Replaces all slots.
     pub(super) fn fill(self, entries: &[Entry]) {
         let meta = self.0.meta();

@@ -50,12 +50,13 @@ mod slice;
 mod split;
 mod spot;
 mod version;
+mod words;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-use crate::{Conflict, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
+use crate::{Conflict, Index, Key, Located, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use arena::Arena;
 use counter::Counter;
 use hither_sync::Padded;
@@ -208,5 +209,17 @@ impl<P: Protocol> OrderedIndex for BTree<P> {
 
     fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
         self.load_sorted(refs, resolver);
+    }
+
+    fn copy_sorted<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
+        self.copy_into(start, limit, piece, resolver);
+    }
+
+    fn load_pieces<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
+        self.load_keys(source, resolver);
+    }
+
+    fn load_words<R: Resolver>(&self, runs: &mut [&mut dyn PieceSource], _resolver: &R) {
+        self.load_runs(runs);
     }
 }

@@ -25,6 +25,8 @@ pub fn run_all<I: OrderedIndex>(make: impl Fn() -> I) {
     }
     structure::load_orders(&make);
     structure::bulk_then_modify(&make);
+    structure::copy_and_load(&make);
+    concurrent::copies_see_what_stays(&make);
     structure::drain_and_refill(&make);
     structure::odd_references(&make);
     structure::stale_tokens(&make);

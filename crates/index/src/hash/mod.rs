@@ -46,6 +46,7 @@ mod arena;
 mod check;
 mod counter;
 mod directory;
+pub mod image;
 mod line;
 mod lookup;
 mod place;

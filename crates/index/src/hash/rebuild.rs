@@ -164,7 +164,7 @@ impl<P: Protocol> HashTable<P> {
         });
     }
 
-    fn publish(&self, successors: &[(u64, Segment)]) {
+    pub(super) fn publish(&self, successors: &[(u64, Segment)]) {
         let deepest = successors.iter().map(|(_, segment)| segment.depth()).max().expect("a segment has a successor");
         let mut directory = self.directory.lock();
         if deepest <= directory.depth() {

@@ -1,7 +1,9 @@
 //! Runs operations on a store and on its model.
 
 use super::{Expect, Expiry, KEYS, Model, Op, Pairs, SPACES, Value, key_bytes};
-use hither::{Db, Durability, Error, Keyspace, KeyspaceOptions, Kind, MediumChoice, Snapshot, Topology, ValueGuard, WriteOptions};
+use hither::{
+    CheckpointMode, Db, Durability, Error, Keyspace, KeyspaceOptions, Kind, MediumChoice, Snapshot, Topology, ValueGuard, WriteOptions,
+};
 use std::fmt::Debug;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -44,6 +46,8 @@ impl Config {
             .capacity(1 << 20)
             .max_capacity(64 << 20)
             .threads(2)
+            // As often as can be: whenever a segment was opened.
+            .checkpoints(CheckpointMode::Every(self.segment_bytes))
             .durability(self.durability);
         match &self.medium {
             Medium::Memory => builder.in_memory().open(),

@@ -2,7 +2,7 @@
 
 use super::super::{FakeLog, Rng};
 use super::{delete, put, show};
-use crate::{OrderedIndex, Ref, Start};
+use crate::{OrderedIndex, Ref, SortedPiece, Start};
 use hither_sync::epoch;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -68,6 +68,59 @@ pub fn scans_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I, round: usize)
         }
     });
     index.check(&log).expect("the index's invariants hold");
+}
+
+/// Copies taken while writers insert, update and delete hold every key that stays, once and in order, with a reference that it had.
+pub fn copies_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I) {
+    for maker in MAKERS {
+        let (index, log) = (make(), FakeLog::new(3));
+        let n = 3000u64;
+        for i in (0..n).step_by(2) {
+            put(&index, &log, &maker(i));
+        }
+        let mut expected: Vec<Vec<u8>> = (0..n).step_by(2).map(maker).collect();
+        expected.sort();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for writer in 0..2u64 {
+                let (index, log, stop) = (&index, &log, &stop);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(writer);
+                    while !stop.load(Ordering::Relaxed) {
+                        let i = rng.below(n as usize / 2) as u64 / 2 * 2 + writer;
+                        put(index, log, &maker(2 * i));
+                        put(index, log, &maker(2 * i + 1));
+                        delete(index, log, &maker(2 * i + 1));
+                    }
+                });
+            }
+            let _stop = StopOnDrop(&stop);
+            for limit in [1000, 17, 4000, 300] {
+                check_copy(&index, &log, &expected, limit);
+            }
+        });
+    }
+}
+
+fn check_copy<I: OrderedIndex>(index: &I, log: &FakeLog, expected: &[Vec<u8>], limit: usize) {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    loop {
+        let _pin = epoch::pin();
+        let mut piece = SortedPiece::default();
+        index.copy_sorted(keys.last().map_or(Start::Edge, |last| Start::After(last)), limit, &mut piece, log);
+        for i in 0..piece.len() {
+            let key = piece.key(i, &mut [0; 8]).to_vec();
+            assert_eq!(log.peek(piece.refs()[i]), key, "a reference belongs to its key");
+            assert!(keys.last().is_none_or(|last| *last < key), "copied keys ascend");
+            keys.push(key);
+        }
+        if piece.len() < limit {
+            break;
+        }
+    }
+    for key in expected {
+        assert!(keys.binary_search(key).is_ok(), "{} was not copied", show(key));
+    }
 }
 
 /// One pass over everything in chunks: strictly monotonic, and all of `expected` is there.

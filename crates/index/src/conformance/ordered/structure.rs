@@ -3,7 +3,7 @@
 use super::super::Rng;
 use super::keys::Shape;
 use super::{World, delete, put};
-use crate::{Conflict, Key, OrderedIndex, Ref, Resolver, Start};
+use crate::{Conflict, Key, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use hither_sync::epoch;
 
 fn word(n: u64) -> Vec<u8> {
@@ -60,6 +60,93 @@ pub fn bulk_then_modify<I: OrderedIndex>(make: impl Fn() -> I) {
         }
         world.check_all();
     }
+}
+
+/// What was copied out of an index, and loaded into another in pieces of any size, is the same set, and the new index is like any other.
+pub fn copy_and_load<I: OrderedIndex>(make: impl Fn() -> I) {
+    for (round, shape) in Shape::ALL.into_iter().enumerate() {
+        let mut rng = Rng::new(77 + shape as u64);
+        let mut world = World::new(make());
+        shape.pool(&mut rng).iter().for_each(|key| world.put(key));
+        let pieces = copy_all(&world, [1, 7, 56, 300, 5000][round % 5]);
+        let copied = pieces.iter().map(SortedPiece::len).sum::<usize>();
+        assert_eq!(copied, world.model.len(), "every key is copied once");
+        world.index = make();
+        {
+            let _pin = epoch::pin();
+            let mut rest = pieces.iter();
+            world.index.load_pieces(&mut |piece: &mut SortedPiece| rest.next().map(|next| piece.clone_from(next)).is_some(), &world.log);
+        }
+        world.check_all();
+        modify(&mut world, &shape.pool(&mut rng), shape.steps() / 2);
+    }
+    for (keys, runs) in [(0, 1), (0, 3), (1, 2), (55, 1), (56, 1), (57, 2), (3400, 3), (40_000, 2), (250_000, 4)] {
+        load_word_runs(&make, keys, runs);
+    }
+}
+
+/// All of an index, in pieces of at most `limit` keys.
+fn copy_all<I: OrderedIndex>(world: &World<I>, limit: usize) -> Vec<SortedPiece> {
+    let mut pieces = Vec::new();
+    let mut last: Option<Vec<u8>> = None;
+    loop {
+        let _pin = epoch::pin();
+        let mut piece = SortedPiece::default();
+        let start = last.as_deref().map_or(Start::Edge, Start::After);
+        world.index.copy_sorted(start, limit, &mut piece, &world.log);
+        for i in 0..piece.len() {
+            let key = piece.key(i, &mut [0; 8]).to_vec();
+            assert!(last.as_ref().is_none_or(|last| *last < key), "copied keys ascend");
+            assert_eq!(world.model.get(&key), Some(&piece.refs()[i]));
+            last = Some(key);
+        }
+        let ended = piece.len() < limit;
+        pieces.push(piece);
+        if ended {
+            return pieces;
+        }
+    }
+}
+
+/// Loads `keys` keys of eight bytes in `runs` runs of pieces whose sizes differ, empty ones among them.
+fn load_word_runs<I: OrderedIndex>(make: impl Fn() -> I, keys: u64, runs: u64) {
+    let mut world = World::new(make());
+    let mut rng = Rng::new(keys);
+    let mut pieces: Vec<Vec<SortedPiece>> = vec![Vec::new(); runs as usize];
+    for i in 0..keys {
+        let (key, run) = (word(i * 3 + 1), &mut pieces[(i * runs / keys.max(1)) as usize]);
+        let reference = world.log.append(&key);
+        if run.is_empty() || rng.below(700) == 0 {
+            run.push(SortedPiece::default());
+            run.push(SortedPiece::default());
+        }
+        run.last_mut().expect("just pushed").push(&key, reference);
+        world.model.insert(key, reference);
+    }
+    let mut sources: Vec<_> = pieces
+        .iter()
+        .map(|run| {
+            let mut rest = run.iter();
+            move |piece: &mut SortedPiece| rest.next().map(|next| piece.clone_from(next)).is_some()
+        })
+        .collect();
+    let mut sources: Vec<&mut dyn PieceSource> = sources.iter_mut().map(|source| source as &mut dyn PieceSource).collect();
+    {
+        let _pin = epoch::pin();
+        world.index.load_words(&mut sources, &world.log);
+    }
+    world.check_all();
+    let pool: Vec<_> = (0..keys.min(3000) + 10).map(|_| word(rng.word() % (keys * 3 + 5))).collect();
+    modify(&mut world, &pool, 3000);
+}
+
+fn modify<I: OrderedIndex>(world: &mut World<I>, pool: &[Vec<u8>], steps: usize) {
+    let mut rng = Rng::new(pool.len() as u64);
+    for _ in 0..steps {
+        let key = &pool[rng.below(pool.len())];
+        if rng.below(2) == 0 { world.delete(key) } else { world.put(key) }
+    }
+    world.check_all();
 }
 
 /// Deletes everything in several orders, then fills again: no key is lost when leaves empty.

@@ -1,0 +1,382 @@
+//! Loading a checkpoint into empty indexes, in parallel.
+//!
+//! A reference counts if its segment is in use with the generation that the checkpoint lists; the others were superseded or moved after it was copied,
+//! and what came after them is scanned. References into segments that are scanned anyway are not loaded but remembered ([`Loaded::names`]): of the
+//! entries up to S in there, the scan installs those. So all that an index holds of a scanned segment was installed by the scan. The bytes of the references that count are the live bytes of each segment, so the accounting is as exact as after
+//! a scan.
+//!
+//! Whatever does not fit (damage, an older pool, a block that does not verify) makes the whole checkpoint void: the caller throws the indexes away and
+//! scans.
+
+use super::blocks::{self, Order};
+use super::format::{BlockKind, BlockRow, HEADER_BYTES, Header, Index as Tables, KeyspaceRow, TRAILER_BYTES, Trailer, checksum};
+use super::store::CheckpointImage;
+use crate::keyspace::{AnyIndex, Keyspace, Kind};
+use crate::resolver::LogResolver;
+use hither_index::hash::image::Images;
+use hither_index::{Hasher, OrderedIndex, PieceSource, Ref, SortedPiece};
+use hither_log::replay::SegmentToScan;
+use hither_log::{COLD_SHARD, Covered, Log, Placement, SegmentRow};
+use hither_pmem::SegmentState;
+use hither_sync::epoch;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A checkpoint whose header and tables are sound.
+pub(crate) struct Saved {
+    pub header: Header,
+    pub tables: Tables,
+    pub bytes: u64,
+    image: Box<dyn CheckpointImage>,
+}
+
+impl Saved {
+    /// Reads header, trailer and index.
+    pub fn read(image: Box<dyn CheckpointImage>) -> Result<Saved, String> {
+        let bytes = image.bytes();
+        if bytes < (HEADER_BYTES + TRAILER_BYTES) as u64 {
+            return Err("it is cut off".into());
+        }
+        let read = |offset: u64, out: &mut [u8]| image.read_at(offset, out).map_err(|error| error.to_string());
+        let (mut header, mut trailer) = ([0; HEADER_BYTES], [0; TRAILER_BYTES]);
+        read(0, &mut header)?;
+        read(bytes - TRAILER_BYTES as u64, &mut trailer)?;
+        let header = Header::decode(&header)?;
+        let trailer = Trailer::decode(&trailer, bytes)?;
+        let mut index = vec![0; trailer.index_bytes];
+        read(trailer.index_offset, &mut index)?;
+        Ok(Saved { header, tables: Tables::decode(&trailer, &index)?, bytes, image })
+    }
+}
+
+/// What recovery has to know of a checkpoint that was loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// Everything up to this version is in the indexes (S).
+    pub version: u64,
+    /// The store was closed cleanly with it: nothing needs to be scanned.
+    pub clean: bool,
+    /// Segments that need no scan.
+    pub covered: Covered,
+    /// Those that were open at a clean close.
+    pub open: Vec<(SegmentToScan, SegmentRow)>,
+    pub newest_version: u64,
+    pub newest_keyspace: u32,
+    /// Keys loaded.
+    pub keys: u64,
+    pub bytes: u64,
+    named: Named,
+}
+
+impl Loaded {
+    /// Whether a segment needs no scan.
+    pub fn covers(&self, segment: &SegmentToScan) -> bool {
+        self.covered.get(&(segment.node, segment.index)) == Some(&segment.descriptor.generation)
+    }
+
+    /// Whether the checkpoint refers to this entry of a segment that is scanned.
+    pub fn names(&self, reference: u64) -> bool {
+        self.named.contains(reference)
+    }
+
+    /// Whether entries of an uncovered segment up to this checkpoint's version are in the indexes if they count at all. Not so what the collector
+    /// moved: its copies carry old versions.
+    pub fn knows(&self, segment: &SegmentToScan, version: u64) -> bool {
+        version <= self.version && segment.descriptor.shard != COLD_SHARD
+    }
+}
+
+/// References into segments that are scanned: a bit for each place of an entry.
+#[derive(Debug)]
+struct Named {
+    placement: Placement,
+    /// By segment; empty where nothing is remembered.
+    bits: Vec<Box<[AtomicU64]>>,
+}
+
+impl Named {
+    fn new(placement: Placement, bytes: impl Fn(usize) -> u64) -> Named {
+        let words = |segment| (0..bytes(segment).div_ceil(8 * 64)).map(|_| AtomicU64::new(0)).collect();
+        Named { bits: (0..placement.segments()).map(words).collect(), placement }
+    }
+
+    /// The word and the bit of a reference.
+    fn place(&self, reference: u64) -> Option<(&AtomicU64, u64)> {
+        let (segment, offset) = self.placement.place(reference)?;
+        self.bits[segment].get((offset / (8 * 64)) as usize).map(|word| (word, 1 << (offset / 8 % 64)))
+    }
+
+    fn insert(&self, reference: u64) {
+        if let Some((word, bit)) = self.place(reference) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    fn contains(&self, reference: u64) -> bool {
+        self.place(reference).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+}
+
+/// What becomes of references into a segment.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    /// Nothing: it has another generation, or is free.
+    Stale,
+    /// The segment is scanned.
+    Remembered,
+    Loaded,
+}
+
+/// Which references count, and the bytes of those that were admitted, by segment.
+struct Sieve<'a> {
+    log: &'a Log,
+    placement: &'a Placement,
+    fates: &'a [Fate],
+    named: &'a Named,
+    live: Vec<u64>,
+}
+
+impl Sieve<'_> {
+    #[inline(always)]
+    fn admit(&mut self, reference: Ref) -> bool {
+        match self.placement.of(reference.0) {
+            Some(segment) if self.fates[segment] == Fate::Loaded => {
+                self.live[segment] += self.log.size_of(reference.0);
+                true
+            }
+            Some(segment) if self.fates[segment] == Fate::Remembered => {
+                self.named.insert(reference.0);
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A load under way.
+struct Loader<'a> {
+    saved: &'a Saved,
+    log: &'a Log,
+    placement: Placement,
+    fates: Vec<Fate>,
+    named: Named,
+    threads: usize,
+    /// Live bytes by segment, added up when a thread has finished.
+    live: Mutex<Vec<u64>>,
+    failure: Mutex<Option<String>>,
+}
+
+/// Loads `saved` into the indexes of `keyspaces`, which are empty and hash with its seed. `clean`: all pools were closed cleanly.
+pub(crate) fn load(
+    saved: &Saved,
+    log: &Log,
+    keyspaces: &[Arc<Keyspace>],
+    segments: &[SegmentToScan],
+    threads: usize,
+    clean: bool,
+) -> Result<Loaded, String> {
+    if (0..log.nodes()).any(|node| log.pool(node).settled() < saved.header.version) {
+        return Err("it is newer than the pools".into());
+    }
+    let rows: HashMap<(u32, u32), &SegmentRow> = saved.tables.segments.iter().map(|row| ((row.node, row.index), row)).collect();
+    let placement = log.placement();
+    let mut fates = vec![Fate::Stale; placement.segments()];
+    let (mut covered, mut open) = (Vec::new(), Vec::new());
+    for segment in segments {
+        let row = rows.get(&(segment.node, segment.index)).filter(|row| row.generation == segment.descriptor.generation);
+        let Some(&&row) = row else { continue };
+        fates[placement.number(segment.node, segment.index)] = Fate::Remembered;
+        if row.covered && same_totals(segment, &row) {
+            covered.push(row);
+            if segment.descriptor.state == SegmentState::Active {
+                open.push((*segment, row));
+            }
+        }
+    }
+    let clean = clean && saved.header.is_final && covered.len() == segments.len() && rows.len() == segments.len();
+    if !clean {
+        // What was open may have been written to since.
+        let is_open = |row: &SegmentRow| open.iter().any(|(segment, _)| (segment.node, segment.index) == (row.node, row.index));
+        covered.retain(|row| !is_open(row));
+        open.clear();
+    }
+    covered.iter().for_each(|row| fates[placement.number(row.node, row.index)] = Fate::Loaded);
+    let segment_bytes = (0..log.nodes()).map(|node| log.pool(node).segment_bytes()).max().unwrap_or(0);
+    let named = Named::new(placement.clone(), |segment| if fates[segment] == Fate::Remembered { segment_bytes } else { 0 });
+    let live = Mutex::new(vec![0; placement.segments()]);
+    let loader = Loader { saved, log, placement, fates, named, threads: threads.max(1), live, failure: Mutex::new(None) };
+    let keys = loader.keyspaces(keyspaces)?;
+    let live = loader.live.into_inner();
+    for row in &covered {
+        log.restore_segment(row, live[loader.placement.number(row.node, row.index)]);
+    }
+    Ok(Loaded {
+        version: saved.header.version,
+        clean,
+        covered: covered.iter().map(|row| ((row.node, row.index), row.generation)).collect(),
+        open,
+        newest_version: saved.tables.newest_version,
+        newest_keyspace: saved.tables.keyspaces.iter().map(|row| row.id).max().unwrap_or(0),
+        keys,
+        bytes: saved.bytes,
+        named: loader.named,
+    })
+}
+
+/// Whether a descriptor says what the checkpoint says of its segment.
+fn same_totals(segment: &SegmentToScan, row: &SegmentRow) -> bool {
+    segment.descriptor.entries == row.entries && segment.descriptor.sealed_bytes == row.written_bytes
+}
+
+impl Loader<'_> {
+    fn keyspaces(&self, keyspaces: &[Arc<Keyspace>]) -> Result<u64, String> {
+        let (mut from, mut keys) = (0, 0);
+        for row in &self.saved.tables.keyspaces {
+            let blocks = &self.saved.tables.blocks[from..from + row.blocks as usize];
+            from += row.blocks as usize;
+            // Others were dropped since.
+            if let Some(keyspace) = keyspaces.iter().find(|keyspace| keyspace.info.id == row.id) {
+                self.keyspace(keyspace, row, blocks)?;
+                keys += keyspace.len() as u64;
+            }
+        }
+        Ok(keys)
+    }
+
+    fn keyspace(&self, keyspace: &Keyspace, row: &KeyspaceRow, blocks: &[BlockRow]) -> Result<(), String> {
+        if row.kind != if keyspace.info.kind == Kind::Ordered { 1 } else { 2 } {
+            return Err(format!("it takes keyspace \"{}\" for one of another kind", keyspace.info.name));
+        }
+        keyspace.has_expiry.store(row.has_expiry, Ordering::Relaxed);
+        match &keyspace.index {
+            AnyIndex::Ordered(index) => self.ordered(index, blocks, keyspace.hasher())?,
+            AnyIndex::Hash(index) => self.hash(index, blocks)?,
+        }
+        self.failure.lock().take().map_or(Ok(()), Err)
+    }
+
+    fn sieve(&self) -> Sieve<'_> {
+        Sieve {
+            log: self.log,
+            placement: &self.placement,
+            fates: &self.fates,
+            named: &self.named,
+            live: vec![0; self.placement.segments()],
+        }
+    }
+
+    fn add_live(&self, sieve: &Sieve<'_>) {
+        self.live.lock().iter_mut().zip(&sieve.live).for_each(|(sum, bytes)| *sum += bytes);
+    }
+
+    fn fail(&self, what: String) {
+        self.failure.lock().get_or_insert(what);
+    }
+
+    /// Reads and verifies a block.
+    fn read(&self, block: &BlockRow, into: &mut Vec<u8>) -> Result<(), String> {
+        into.resize(block.bytes as usize, 0);
+        self.saved.image.read_at(block.offset, into).map_err(|error| error.to_string())?;
+        if checksum(into) == block.checksum { Ok(()) } else { Err(format!("the block at {} is damaged", block.offset)) }
+    }
+
+    fn ordered<I: OrderedIndex>(&self, index: &I, blocks: &[BlockRow], hasher: Hasher) -> Result<(), String> {
+        if blocks.iter().any(|block| block.kind == BlockKind::Images) {
+            return Err("it holds images of a table for an ordered keyspace".into());
+        }
+        let resolver = LogResolver { log: self.log, hasher };
+        let _pin = epoch::pin();
+        if !blocks.iter().all(|block| block.kind == BlockKind::Words) {
+            index.load_pieces(&mut Run::new(self, blocks), &resolver);
+            return Ok(());
+        }
+        let firsts = self.first_words(blocks)?;
+        if !firsts.is_sorted() {
+            return Err("its blocks are out of order".into());
+        }
+        let share = blocks.len().div_ceil(self.threads).max(1);
+        let mut runs: Vec<Run<'_>> = blocks.chunks(share).map(|run| Run::new(self, run)).collect();
+        for (i, run) in runs.iter_mut().enumerate() {
+            run.before = firsts.get((i + 1) * share).copied();
+        }
+        let mut sources: Vec<&mut dyn PieceSource> = runs.iter_mut().map(|run| run as &mut dyn PieceSource).collect();
+        index.load_words(&mut sources, &resolver);
+        Ok(())
+    }
+
+    /// The first key of each block of words, unverified: only to keep runs apart.
+    fn first_words(&self, blocks: &[BlockRow]) -> Result<Vec<u64>, String> {
+        let first = |block: &BlockRow| {
+            let mut word = [0; 8];
+            self.saved.image.read_at(block.offset, &mut word).map_err(|error| error.to_string())?;
+            Ok(u64::from_le_bytes(word))
+        };
+        blocks.iter().map(first).collect()
+    }
+
+    fn hash(&self, index: &hither_index::hash::HashIndex, blocks: &[BlockRow]) -> Result<(), String> {
+        let share = blocks.len().div_ceil(self.threads).max(1);
+        let build = |run: &[BlockRow]| {
+            let (mut images, mut sieve, mut payload) = (Images::default(), self.sieve(), Vec::new());
+            for block in run {
+                self.read(block, &mut payload)?;
+                let sound = block.kind == BlockKind::Images
+                    && index.rebuild_images(&payload, &mut images, |reference| sieve.admit(reference)).is_ok();
+                if !sound {
+                    return Err(format!("the block at {} holds no images of a table", block.offset));
+                }
+            }
+            self.add_live(&sieve);
+            Ok(images)
+        };
+        let parts: Vec<Result<Images, String>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = blocks.chunks(share).map(|run| scope.spawn(|| build(run))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread that read it panicked".into()))).collect()
+        });
+        let parts = parts.into_iter().collect::<Result<Vec<_>, _>>()?;
+        index.adopt_images(parts).map_err(|_| "its images do not make a table".into())
+    }
+}
+
+/// Blocks of one run, as pieces.
+struct Run<'a> {
+    loader: &'a Loader<'a>,
+    blocks: std::slice::Iter<'a, BlockRow>,
+    sieve: Sieve<'a>,
+    order: Order,
+    payload: Vec<u8>,
+    /// All words of this run lie below.
+    before: Option<u64>,
+}
+
+impl<'a> Run<'a> {
+    fn new(loader: &'a Loader<'a>, blocks: &'a [BlockRow]) -> Run<'a> {
+        Run { loader, blocks: blocks.iter(), sieve: loader.sieve(), order: Order::default(), payload: Vec::new(), before: None }
+    }
+
+    fn next(&mut self, block: &BlockRow, piece: &mut SortedPiece) -> Result<(), String> {
+        self.loader.read(block, &mut self.payload)?;
+        let sieve = &mut self.sieve;
+        let decoded =
+            blocks::decode(block.kind, &self.payload, block.items as usize, &mut self.order, piece, |reference| sieve.admit(reference));
+        let inside = self.before.is_none_or(|before| piece.words().is_some_and(|words| words.last().is_none_or(|last| *last < before)));
+        decoded.filter(|()| inside).ok_or_else(|| format!("the block at {} holds no keys in order", block.offset))
+    }
+}
+
+impl PieceSource for Run<'_> {
+    fn next_piece(&mut self, piece: &mut SortedPiece) -> bool {
+        let Some(block) = self.blocks.next() else {
+            self.loader.add_live(&self.sieve);
+            self.sieve.live.fill(0);
+            return false;
+        };
+        if let Err(what) = self.next(block, piece) {
+            self.loader.fail(what);
+            return false;
+        }
+        true
+    }
+}

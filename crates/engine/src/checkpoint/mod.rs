@@ -1,0 +1,323 @@
+//! Index checkpoints: a restart reads the indexes from a file and scans only what is newer (`docs/adr/0011`, decision 17).
+//!
+//! # Taking one
+//!
+//! 1. *Capture*: cold segments are closed, full ones sealed; the sealed ones are *covered*. From before this on, tombstones newer than a version not
+//!    above S stay.
+//! 2. Draw a stable version S. Everything in covered segments is installed now.
+//! 3. Copy the indexes, while writers go on; then list all segments in use.
+//! 4. Make everything durable that was copied: a stable version again, and a commit. Persist S as settled in every pool.
+//! 5. Publish atomically.
+//!
+//! # What recovery makes of it
+//!
+//! A reference counts if its segment is in use with the generation listed (`load`). Segments in use that are not covered are scanned. Of what lies in
+//! them, entries of writers up to S count only if the checkpoint refers to them: it holds the truth about their keys. Their tombstones
+//! count always, and so do entries of *cold* segments that are not covered: those were moved after the capture (1), and what deletes
+//! them was written later still, so it is in a segment that is scanned. Batches up to S are whole.
+//!
+//! Pools whose settled version is below S are older than the checkpoint (an old copy was put in place): it does not count then. One that does not count is
+//! removed, durably, before the store accepts a write; otherwise it might seem to fit later.
+//!
+//! # Thread safety
+//!
+//! One is taken at a time. [`Checkpoints::invalidate`] may come at any moment and makes one under way void.
+//!
+//! # Crash behaviour
+//!
+//! Until step 5 the last one counts, with its tombstones. Lack of space, or any other failure, only means that there is no new one.
+
+mod blocks;
+pub mod format;
+pub(crate) mod load;
+pub mod store;
+mod write;
+
+use crate::error::{Error, Result};
+use crate::options::{CheckpointMode, Options, wall_clock_ms};
+use crate::store::{Core, as_log_error};
+use format::Header;
+use hither_log::{Covered, Log, SegmentRow};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use store::{CheckpointStore, FileStore};
+use write::{Abandoned, GoOn, Writer};
+
+/// Without a setting, a checkpoint is due when so much was written since the last one: a scan of it takes well below a second …
+const AUTO_BYTES: u64 = 96 << 20;
+/// … or this share of the last one's size, if that is more, so that a large store does not write checkpoints all the time.
+const AUTO_SHARE: u64 = 2;
+
+/// What a scan of entries and a load of keys take, in nanoseconds of one thread (measured, `docs/benchmarks.md`); for predictions.
+const SCAN_NS: [f64; 2] = [360.0, 100.0];
+const LOAD_NS: [f64; 2] = [40.0, 30.0];
+
+/// The checkpoints of a store.
+pub(crate) struct Checkpoints {
+    store: Option<Arc<dyn CheckpointStore>>,
+    mode: CheckpointMode,
+    threads: u64,
+    taking: Mutex<()>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// S of the newest checkpoint that could be loaded; `u64::MAX`: there is none.
+    covered_version: u64,
+    current: Option<Current>,
+    /// Counts what made a checkpoint under way void.
+    invalidations: u64,
+    /// What was opened when the last one was captured or given up; and what had been scanned at open.
+    opened_bytes: u64,
+    backlog_bytes: u64,
+    taken: u64,
+    failure: Option<String>,
+}
+
+/// The newest checkpoint.
+struct Current {
+    taken_ms: u64,
+    bytes: u64,
+    keys: u64,
+    covered: Covered,
+    /// The rows of a final checkpoint that was loaded: if they are the same at the next close, it still holds.
+    rows: Option<Vec<SegmentRow>>,
+}
+
+/// Checkpoints in numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CheckpointStats {
+    /// Whether the store keeps checkpoints.
+    pub enabled: bool,
+    /// Whether there is one now.
+    pub present: bool,
+    /// Its age, in milliseconds.
+    pub age_ms: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Keys in it.
+    pub keys: u64,
+    /// Taken since the store was opened.
+    pub taken: u64,
+    /// Why the last one did not come about; empty if it did.
+    pub failure: String,
+    /// Bytes of entries that a restart would scan after a crash now.
+    pub scan_bytes: u64,
+    /// Predicted time of a restart after a crash now, in milliseconds.
+    pub crash_restart_ms: u64,
+    /// Predicted time of a restart after a clean close now.
+    pub clean_restart_ms: u64,
+}
+
+/// Where the options say that the checkpoint is kept; none for stores in memory.
+pub(crate) fn store_of(options: &Options) -> Option<Arc<dyn CheckpointStore>> {
+    if let Some(store) = &options.checkpoint_store {
+        return Some(store.clone());
+    }
+    let path = (!options.in_memory && options.pools.is_none()).then(|| crate::pools::pool_path(options, 0)).flatten()?;
+    Some(Arc::new(FileStore::new(path.parent()?, options.failpoints.clone())))
+}
+
+impl Checkpoints {
+    /// After recovery, which loaded `loaded` (from `saved`) or nothing and scanned `scanned` bytes.
+    pub fn new(options: &Options, loaded: Option<(&load::Saved, &load::Loaded)>, scanned: u64, threads: usize) -> Checkpoints {
+        let current = loaded.map(|(saved, loaded)| Current {
+            taken_ms: saved.header.taken_ms,
+            bytes: loaded.bytes,
+            keys: loaded.keys,
+            covered: loaded.covered.clone(),
+            rows: loaded.clean.then(|| saved.tables.segments.clone()),
+        });
+        let state = State {
+            covered_version: loaded.map_or(u64::MAX, |(_, loaded)| loaded.version),
+            current,
+            invalidations: 0,
+            opened_bytes: 0,
+            backlog_bytes: scanned,
+            taken: 0,
+            failure: None,
+        };
+        let store = (options.checkpoints != CheckpointMode::Off).then(|| store_of(options)).flatten();
+        Checkpoints { store, mode: options.checkpoints, threads: threads as u64, taking: Mutex::new(()), state: Mutex::new(state) }
+    }
+
+    /// Whether this store keeps checkpoints.
+    pub fn enabled(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// S of the newest checkpoint that could be loaded; `u64::MAX` if there is none. Tombstones newer than this must stay.
+    pub fn covered_version(&self) -> u64 {
+        self.state.lock().covered_version
+    }
+
+    /// Whether tombstones stay because of a checkpoint that is there, or one under way.
+    pub fn hold_tombstones(&self) -> bool {
+        self.covered_version() != u64::MAX || self.taking.is_locked()
+    }
+
+    /// Removes the checkpoint, durably, and makes one under way void: tombstones need no longer wait.
+    pub fn invalidate(&self, log: &Log) -> Result<()> {
+        let mut state = self.state.lock();
+        state.invalidations += 1;
+        self.remove(&mut state)?;
+        log.keep_tombstones_after(u64::MAX);
+        Ok(())
+    }
+
+    fn remove(&self, state: &mut State) -> Result<()> {
+        if let Some(store) = &self.store {
+            store.remove().map_err(|error| Error::Io(format!("cannot remove the checkpoint of the indexes: {error}")))?;
+        }
+        state.current = None;
+        state.covered_version = u64::MAX;
+        Ok(())
+    }
+
+    /// Whether enough was written since the last one.
+    pub fn due(&self, log: &Log) -> bool {
+        let state = self.state.lock();
+        let threshold = match self.mode {
+            CheckpointMode::Off => return false,
+            CheckpointMode::Every(bytes) => bytes.max(1),
+            CheckpointMode::Auto => AUTO_BYTES.max(state.current.as_ref().map_or(0, |current| current.bytes) / AUTO_SHARE),
+        };
+        self.store.is_some() && state.backlog_bytes + log.opened_bytes().saturating_sub(state.opened_bytes) >= threshold
+    }
+
+    /// Takes a checkpoint. `go_on` is called between pieces and may wait; false gives up. Returns whether one was published.
+    ///
+    /// Call outside any epoch pin. An error is also kept for the statistics.
+    pub fn take(&self, core: &Core, is_final: bool, go_on: GoOn<'_>) -> Result<bool> {
+        let Some(store) = self.store.clone() else { return Ok(false) };
+        let _one_at_a_time = self.taking.lock();
+        let invalidations = self.state.lock().invalidations;
+        // Before S is drawn: what is deleted from here on stays buried while the new checkpoint may come.
+        self.keep_tombstones(core, core.log.clock.upper_bound());
+        let outcome = self.attempt(core, &store, is_final, invalidations, go_on);
+        let mut state = self.state.lock();
+        core.log.keep_tombstones_after(state.covered_version);
+        match outcome {
+            Ok(()) => {
+                state.failure = None;
+                state.taken += 1;
+                Ok(true)
+            }
+            Err(Abandoned::Stopped) => {
+                (state.opened_bytes, state.backlog_bytes) = (core.log.opened_bytes(), 0);
+                Ok(false)
+            }
+            Err(Abandoned::Failed(what)) => {
+                // Not again before as much was written once more.
+                (state.opened_bytes, state.backlog_bytes) = (core.log.opened_bytes(), 0);
+                state.failure = Some(what.clone());
+                Err(Error::Io(format!("no checkpoint of the indexes could be taken: {what}")))
+            }
+        }
+    }
+
+    fn keep_tombstones(&self, core: &Core, version: u64) {
+        let state = self.state.lock();
+        core.log.keep_tombstones_after(version.min(state.covered_version));
+    }
+
+    fn attempt(
+        &self,
+        core: &Core,
+        store: &Arc<dyn CheckpointStore>,
+        is_final: bool,
+        invalidations: u64,
+        go_on: GoOn<'_>,
+    ) -> std::result::Result<(), Abandoned> {
+        let log = &core.log;
+        let make_durable = |version| core.committer.commit(log, version).map_err(as_log_error);
+        let opened = log.opened_bytes();
+        // No pass in progress: its victim would be scanned, and if it is a cold one, what lies in it would take part.
+        let covered = core.without_passes(|| log.capture(&make_durable))?;
+        let version = log.clock.stable();
+        let header = Header {
+            is_final,
+            store_uuid: log.pool(0).superblock().store_uuid,
+            version,
+            hash_seed: core.hasher.seed(),
+            taken_ms: wall_clock_ms(),
+        };
+        let mut draft = store.draft()?;
+        let mut writer = Writer::begin(&mut *draft, &header, go_on)?;
+        let keyspaces: Vec<_> = core.keyspaces.read().values().cloned().collect();
+        for keyspace in keyspaces {
+            writer.keyspace(&keyspace, core.resolver())?;
+        }
+        let rows = if is_final { log.final_rows() } else { log.segment_rows(&covered) };
+        core.committer.commit(log, log.clock.stable())?;
+        for node in 0..log.nodes() {
+            let pool = log.pool(node);
+            if pool.settled() < version {
+                pool.set_settled(version).map_err(crate::Error::from)?;
+            }
+        }
+        let covered: Covered = rows.iter().filter(|row| row.covered).map(|row| ((row.node, row.index), row.generation)).collect();
+        let (bytes, keys) = writer.finish(rows, log.clock.upper_bound())?;
+        let mut state = self.state.lock();
+        if state.invalidations != invalidations {
+            return Err(Abandoned::Stopped);
+        }
+        if let Err(error) = draft.publish() {
+            // It may or may not be there now.
+            if self.remove(&mut state).is_err() {
+                state.covered_version = state.covered_version.min(version);
+            }
+            return Err(error.into());
+        }
+        state.covered_version = version;
+        (state.opened_bytes, state.backlog_bytes) = (opened, 0);
+        state.current = Some(Current { taken_ms: header.taken_ms, bytes, keys, covered, rows: None });
+        Ok(())
+    }
+
+    /// At a clean close, when everything is durable and nobody writes: takes a checkpoint that covers everything, unless the one that was loaded still
+    /// does. Returns whether the store may be marked clean: not if a checkpoint remains that claims to be of this close.
+    pub fn take_final(&self, core: &Core) -> bool {
+        let unchanged = |current: &Current| {
+            let counts = |rows: &[SegmentRow]| -> std::collections::BTreeSet<_> {
+                rows.iter().map(|row| (row.node, row.index, row.generation, row.entries, row.written_bytes)).collect()
+            };
+            current.rows.as_ref().is_some_and(|rows| counts(rows) == counts(&core.log.final_rows()))
+        };
+        if self.store.is_none() || self.state.lock().current.as_ref().is_some_and(unchanged) {
+            return true;
+        }
+        if self.take(core, true, &mut || true).is_ok() {
+            return true;
+        }
+        let mut state = self.state.lock();
+        let stale_final = state.current.as_ref().is_some_and(|current| current.rows.is_some());
+        !stale_final || self.remove(&mut state).is_ok()
+    }
+
+    /// Checkpoints in numbers; `keys` of ordered and of hash keyspaces. Slots must be folded for exact figures.
+    pub fn stats(&self, log: &Log, keys: [u64; 2]) -> CheckpointStats {
+        let state = self.state.lock();
+        let none = Covered::new();
+        let current = state.current.as_ref();
+        let (entries, bytes) = log.uncovered(current.map_or(&none, |current| &current.covered));
+        let total = (keys[0] + keys[1]).max(1) as f64;
+        let share = [keys[0] as f64 / total, keys[1] as f64 / total];
+        let per_thread = |nanoseconds: f64| nanoseconds / self.threads.max(1) as f64 / 1e6;
+        let scan = |entries: u64| per_thread(entries as f64 * (share[0] * SCAN_NS[0] + share[1] * SCAN_NS[1]));
+        let load = per_thread(keys[0] as f64 * LOAD_NS[0] + keys[1] as f64 * LOAD_NS[1]);
+        let crash = scan(entries) + if current.is_some() { load } else { 0.0 };
+        CheckpointStats {
+            enabled: self.store.is_some(),
+            present: current.is_some(),
+            age_ms: current.map_or(0, |current| wall_clock_ms().saturating_sub(current.taken_ms)),
+            bytes: current.map_or(0, |current| current.bytes),
+            keys: current.map_or(0, |current| current.keys),
+            taken: state.taken,
+            failure: state.failure.clone().unwrap_or_default(),
+            scan_bytes: bytes,
+            crash_restart_ms: crash.ceil() as u64,
+            clean_restart_ms: if self.store.is_some() { load.ceil() as u64 } else { scan(log.uncovered(&none).0).ceil() as u64 },
+        }
+    }
+}

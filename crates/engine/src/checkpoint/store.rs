@@ -1,0 +1,166 @@
+//! Where a checkpoint is kept: a file beside the pool of node 0, or the memory of a test.
+//!
+//! Publishing is atomic and durable: after it the new checkpoint is there, after a crash before it the old one. Removal is durable.
+//!
+//! Thread safety: one draft at a time, by the caller. Crash: a file under the temporary name is left over and removed at the next open.
+
+use hither_pmem::Failpoints;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const NAME: &str = "checkpoint.hither";
+const DRAFT_NAME: &str = "checkpoint.hither.tmp";
+
+/// A place for one checkpoint.
+pub trait CheckpointStore: Send + Sync {
+    /// The checkpoint, if there is one.
+    fn open(&self) -> io::Result<Option<Box<dyn CheckpointImage>>>;
+
+    /// Begins a new one, which nobody sees before it is published.
+    fn draft(&self) -> io::Result<Box<dyn CheckpointDraft>>;
+
+    /// Removes the checkpoint, durably, and what crashes left over.
+    fn remove(&self) -> io::Result<()>;
+}
+
+/// A checkpoint that can be read, by several threads at once.
+pub trait CheckpointImage: Send + Sync {
+    /// Its length.
+    fn bytes(&self) -> u64;
+
+    /// Reads all of `out` at `offset`.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+}
+
+/// A checkpoint being written. Dropping it leaves none behind.
+pub trait CheckpointDraft: Send {
+    /// Adds bytes at the end.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes durable what was written; may take long.
+    fn harden(&mut self) -> io::Result<()>;
+
+    /// Puts it, durably, in the place of the last one.
+    fn publish(self: Box<Self>) -> io::Result<()>;
+}
+
+/// Checkpoints in a directory.
+pub(crate) struct FileStore {
+    directory: PathBuf,
+    failpoints: Option<Arc<Failpoints>>,
+}
+
+impl FileStore {
+    pub fn new(directory: &Path, failpoints: Option<Arc<Failpoints>>) -> FileStore {
+        FileStore { directory: directory.to_owned(), failpoints }
+    }
+}
+
+fn check(failpoints: &Option<Arc<Failpoints>>, point: &'static str) -> io::Result<()> {
+    failpoints.as_ref().map_or(Ok(()), |failpoints| failpoints.check(point))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+impl CheckpointStore for FileStore {
+    fn open(&self) -> io::Result<Option<Box<dyn CheckpointImage>>> {
+        remove_if_there(&self.directory.join(DRAFT_NAME))?;
+        match File::open(self.directory.join(NAME)) {
+            Ok(file) => Ok(Some(Box::new(FileImage { bytes: file.metadata()?.len(), file }))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn draft(&self) -> io::Result<Box<dyn CheckpointDraft>> {
+        let path = self.directory.join(DRAFT_NAME);
+        check(&self.failpoints, "checkpoint_create")?;
+        let file = File::create(&path)?;
+        let draft = FileDraft { directory: self.directory.clone(), path, file, published: false, failpoints: self.failpoints.clone() };
+        Ok(Box::new(draft))
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        check(&self.failpoints, "checkpoint_remove")?;
+        let removed = [NAME, DRAFT_NAME].map(|name| remove_if_there(&self.directory.join(name)));
+        let [named, draft] = removed;
+        if named? | draft? { sync_directory(&self.directory) } else { Ok(()) }
+    }
+}
+
+struct FileImage {
+    file: File,
+    bytes: u64,
+}
+
+impl CheckpointImage for FileImage {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+}
+
+struct FileDraft {
+    directory: PathBuf,
+    path: PathBuf,
+    file: File,
+    published: bool,
+    failpoints: Option<Arc<Failpoints>>,
+}
+
+impl CheckpointDraft for FileDraft {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        check(&self.failpoints, "checkpoint_write")?;
+        self.file.write_all(bytes)
+    }
+
+    fn harden(&mut self) -> io::Result<()> {
+        check(&self.failpoints, "checkpoint_sync")?;
+        self.file.sync_all()
+    }
+
+    fn publish(mut self: Box<Self>) -> io::Result<()> {
+        check(&self.failpoints, "checkpoint_rename")?;
+        std::fs::rename(&self.path, self.directory.join(NAME))?;
+        self.published = true;
+        sync_directory(&self.directory)
+    }
+}
+
+impl Drop for FileDraft {
+    fn drop(&mut self) {
+        if !self.published {
+            // What cannot be removed is removed at the next open.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A checkpoint in memory: bytes that can be read at once.
+impl CheckpointImage for Arc<Vec<u8>> {
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let from = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)?.get(..out.len()));
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}

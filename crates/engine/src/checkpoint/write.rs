@@ -1,0 +1,155 @@
+//! Writing a checkpoint: copies the indexes piece by piece while writers go on.
+//!
+//! Each piece is read under an epoch pin of its own; between pieces the caller may wait, or stop it.
+
+use super::blocks;
+use super::format::{BLOCK_TARGET, BlockKind, BlockRow, HEADER_BYTES, Header, Index as Tables, KeyspaceRow, checksum};
+use super::store::CheckpointDraft;
+use crate::keyspace::{AnyIndex, Keyspace};
+use crate::resolver::LogResolver;
+use hither_index::{OrderedIndex, SortedPiece, Start};
+use hither_sync::epoch;
+use std::sync::atomic::Ordering;
+
+/// Keys read under one pin.
+const PIECE: usize = 4096;
+
+/// Why no checkpoint came about.
+#[derive(Debug)]
+pub(super) enum Abandoned {
+    /// It was not wanted any more.
+    Stopped,
+    /// Something failed.
+    Failed(String),
+}
+
+impl From<std::io::Error> for Abandoned {
+    fn from(error: std::io::Error) -> Abandoned {
+        Abandoned::Failed(error.to_string())
+    }
+}
+
+impl From<crate::Error> for Abandoned {
+    fn from(error: crate::Error) -> Abandoned {
+        Abandoned::Failed(error.to_string())
+    }
+}
+
+impl From<hither_log::Error> for Abandoned {
+    fn from(error: hither_log::Error) -> Abandoned {
+        Abandoned::Failed(error.to_string())
+    }
+}
+
+/// Called between pieces; false stops the copying.
+pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
+
+/// A checkpoint being written.
+pub(super) struct Writer<'a> {
+    draft: &'a mut dyn CheckpointDraft,
+    offset: u64,
+    tables: Tables,
+    go_on: GoOn<'a>,
+}
+
+impl<'a> Writer<'a> {
+    pub fn begin(draft: &'a mut dyn CheckpointDraft, header: &Header, go_on: GoOn<'a>) -> Result<Writer<'a>, Abandoned> {
+        draft.append(&header.encode())?;
+        Ok(Writer { draft, offset: HEADER_BYTES as u64, tables: Tables::default(), go_on })
+    }
+
+    /// Copies a keyspace.
+    pub fn keyspace(&mut self, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<(), Abandoned> {
+        let before = self.tables.blocks.len();
+        let (kind, keys) = match &keyspace.index {
+            AnyIndex::Ordered(index) => (1, self.ordered(index, resolver)?),
+            AnyIndex::Hash(index) => (2, self.hash(index)?),
+        };
+        let blocks = (self.tables.blocks.len() - before) as u32;
+        // After the copying: whoever raised the flag did so after its entry was installed; later ones are in segments that are scanned.
+        let has_expiry = keyspace.has_expiry.load(Ordering::Acquire);
+        self.tables.keyspaces.push(KeyspaceRow { id: keyspace.info.id, kind, has_expiry, blocks, keys });
+        Ok(())
+    }
+
+    fn ordered<I: OrderedIndex>(&mut self, index: &I, resolver: LogResolver<'_>) -> Result<u64, Abandoned> {
+        let (mut keys, mut last, mut payload) = (0, None::<Vec<u8>>, Vec::new());
+        loop {
+            let mut block = SortedPiece::default();
+            let ended = Self::gather(index, last.as_deref(), &mut block, resolver, self.go_on)?;
+            if !block.is_empty() {
+                let mut word = [0; 8];
+                last = Some(block.key(block.len() - 1, &mut word).to_vec());
+                payload.clear();
+                let kind = blocks::encode(&block, &mut payload);
+                self.block(kind, block.len(), &payload)?;
+                keys += block.len() as u64;
+            }
+            if ended {
+                return Ok(keys);
+            }
+        }
+    }
+
+    /// Fills a block; whether the end was reached.
+    fn gather<I: OrderedIndex>(
+        index: &I,
+        after: Option<&[u8]>,
+        block: &mut SortedPiece,
+        resolver: LogResolver<'_>,
+        go_on: GoOn<'_>,
+    ) -> Result<bool, Abandoned> {
+        let mut last = after.map(<[u8]>::to_vec);
+        let mut bytes = 0;
+        while bytes < BLOCK_TARGET {
+            if !go_on() {
+                return Err(Abandoned::Stopped);
+            }
+            let before = block.len();
+            let pin = epoch::pin();
+            index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), PIECE, block, &resolver);
+            drop(pin);
+            let mut word = [0; 8];
+            bytes += (before..block.len()).map(|i| 8 + block.key(i, &mut word).len()).sum::<usize>();
+            if block.len() - before < PIECE {
+                return Ok(true);
+            }
+            last = Some(block.key(block.len() - 1, &mut word).to_vec());
+        }
+        Ok(false)
+    }
+
+    fn hash(&mut self, index: &hither_index::hash::HashIndex) -> Result<u64, Abandoned> {
+        let (mut keys, mut next, mut payload) = (0, Some(0), Vec::new());
+        while let Some(position) = next {
+            if !(self.go_on)() {
+                return Err(Abandoned::Stopped);
+            }
+            payload.clear();
+            let (behind, copied) = index.copy_images(position, BLOCK_TARGET, &mut payload);
+            self.block(BlockKind::Images, copied as usize, &payload)?;
+            (next, keys) = (behind, keys + copied);
+        }
+        Ok(keys)
+    }
+
+    fn block(&mut self, kind: BlockKind, items: usize, payload: &[u8]) -> Result<(), Abandoned> {
+        let too_large = |_| Abandoned::Failed("a block exceeds 4 GiB".into());
+        let bytes = u32::try_from(payload.len()).map_err(too_large)?;
+        let items = u32::try_from(items).map_err(too_large)?;
+        self.draft.append(payload)?;
+        self.tables.blocks.push(BlockRow { offset: self.offset, bytes, items, kind, checksum: checksum(payload) });
+        self.offset += u64::from(bytes);
+        Ok(())
+    }
+
+    /// Writes the tables; returns the length and the number of keys.
+    pub fn finish(mut self, segments: Vec<hither_log::SegmentRow>, newest_version: u64) -> Result<(u64, u64), Abandoned> {
+        self.tables.segments = segments;
+        self.tables.newest_version = newest_version;
+        let end = self.tables.encode(self.offset);
+        self.draft.append(&end)?;
+        self.draft.harden()?;
+        Ok((self.offset + end.len() as u64, self.tables.keyspaces.iter().map(|row| row.keys).sum()))
+    }
+}

@@ -1,0 +1,186 @@
+//! Images of the table, for checkpoints: the segments as they lie in memory, so that loading copies them and hashes nothing.
+//!
+//! An image is a header of 16 bytes and the pairs of one segment, 128 bytes each, as `line` describes them; of the flags only OVERFLOW is
+//! kept. References are those of the log, tags and places follow from the hash function, so the reader must use the seed of the writer.
+//!
+//! | header | bytes |
+//! |---|---|
+//! | position prefix | 4 |
+//! | depth | 1 |
+//! | size class | 1 |
+//! | wide (0 or 1) | 1 |
+//! | zero | 1 |
+//! | pairs | 8 |
+//!
+//! # Copying while writers go on
+//!
+//! A segment's word is read under the directory's mutex, under which all successors of a segment are published at once: so the images cover every
+//! position exactly once, whatever splits go on. Each pair is copied under its lock, or is frozen and does not change; keys do not move inside a
+//! segment. So what is copied for a key is what it had at some moment during the call (the argument is that of a lookup, see the parent module).
+
+use super::directory::{MAX_DEPTH, POSITION_BITS, Segment};
+use super::line::{LINE_SLOTS, OVERFLOW, PAIR_SLOTS, Pair, tag_at, with_tag};
+use super::protocol::Protocol;
+use super::{Arc, DirectoryWord, HashTable, Ordering};
+use crate::Ref;
+use hither_sync::epoch;
+
+/// Bytes of an image's header.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes of a pair.
+pub const PAIR_BYTES: usize = size_of::<Pair>();
+/// Size classes beyond this are not believed.
+const MAX_CLASS: u8 = 24;
+const TAGS: u64 = 0x00ff_ffff_ffff_ffff;
+
+/// An image that no table writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadImage;
+
+/// Segments that were rebuilt from images, not yet reachable. They belong to the table that made them.
+#[derive(Debug, Default)]
+pub struct Images {
+    segments: Vec<(u64, Segment)>,
+    keys: u64,
+}
+
+impl<P: Protocol> HashTable<P> {
+    /// Appends images of the segments from `position` on to `out` until it holds `bytes` or the end is reached. Returns the next position, `None` at
+    /// the end, and the number of keys copied. The first position is 0.
+    pub fn copy_images(&self, mut position: u64, bytes: usize, out: &mut Vec<u8>) -> (Option<u64>, u64) {
+        let mut keys = 0;
+        while out.len() < bytes {
+            let _pin = epoch::pin();
+            let segment = {
+                let directory = self.directory.lock();
+                // SAFETY: the directory's mutex is held.
+                unsafe { DirectoryWord(directory.word().0).segment(position) }
+            };
+            let shift = POSITION_BITS - segment.depth();
+            let prefix = position >> shift;
+            out.extend_from_slice(&(prefix as u32).to_le_bytes());
+            out.extend_from_slice(&[segment.depth() as u8, segment.class() as u8, u8::from(segment.wide()), 0]);
+            out.extend_from_slice(&(segment.pairs() as u64).to_le_bytes());
+            // SAFETY: the segment was read from the directory under the pin.
+            for pair in unsafe { segment.all() } {
+                keys += copy_pair(pair, out);
+            }
+            position = (prefix + 1) << shift;
+            if position >> POSITION_BITS != 0 {
+                return (None, keys);
+            }
+        }
+        (Some(position), keys)
+    }
+
+    /// Rebuilds the segments of a stretch of images, leaving out the references that `keep` rejects. Several threads may do so at once.
+    ///
+    /// # Errors
+    /// [`BadImage`]; what was rebuilt is given back with the table.
+    pub fn rebuild_images(&self, mut images: &[u8], into: &mut Images, mut keep: impl FnMut(Ref) -> bool) -> Result<(), BadImage> {
+        while !images.is_empty() {
+            let (header, rest) = images.split_first_chunk::<HEADER_BYTES>().ok_or(BadImage)?;
+            let [a, b, c, d, depth, class, wide, zero, ..] = *header;
+            let prefix = u64::from(u32::from_le_bytes([a, b, c, d]));
+            let pairs = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
+            let sane = u32::from(depth) <= MAX_DEPTH && prefix >> depth == 0 && class <= MAX_CLASS && wide <= 1 && zero == 0;
+            let expected = Segment::new(0, 0, usize::from(class.min(MAX_CLASS)), false).pairs();
+            if !sane || pairs != expected as u64 {
+                return Err(BadImage);
+            }
+            let (body, rest) = rest.split_at_checked(expected * PAIR_BYTES).ok_or(BadImage)?;
+            let block = self.arena.allocate(usize::from(class));
+            let segment = Segment::new(block, depth.into(), class.into(), wide == 1);
+            // SAFETY: the block was just allocated from this table's arena, and nobody else knows it.
+            for (pair, image) in unsafe { segment.all() }.zip(body.chunks_exact(PAIR_BYTES)) {
+                into.keys += restore_pair(pair, image, &mut keep);
+            }
+            into.segments.push((prefix, segment));
+            images = rest;
+        }
+        Ok(())
+    }
+
+    /// Makes rebuilt segments the content of this empty, idle table.
+    ///
+    /// # Errors
+    /// [`BadImage`] if they do not cover every position once.
+    pub fn adopt_images(&self, parts: Vec<Images>) -> Result<(), BadImage> {
+        assert_eq!(self.counter.sum(), 0, "only an empty table takes images");
+        let keys = parts.iter().map(|part| part.keys).sum();
+        let mut segments: Vec<_> = parts.into_iter().flat_map(|part| part.segments).collect();
+        let start = |(prefix, segment): &(u64, Segment)| prefix << (POSITION_BITS - segment.depth());
+        segments.sort_unstable_by_key(start);
+        let mut next = 0;
+        for entry in &segments {
+            if start(entry) != next {
+                return Err(BadImage);
+            }
+            next += 1 << (POSITION_BITS - entry.1.depth());
+        }
+        if next != 1 << POSITION_BITS {
+            return Err(BadImage);
+        }
+        let mut old: Vec<Segment> = Vec::new();
+        for word in self.directory.lock().entries() {
+            let segment = Segment(word.load(Ordering::Acquire));
+            if old.last() != Some(&segment) {
+                old.push(segment);
+            }
+        }
+        self.publish(&segments);
+        self.counter.add(keys);
+        let arena = Arc::downgrade(&self.arena);
+        epoch::defer(move || {
+            if let Some(arena) = arena.upgrade() {
+                old.iter().for_each(|segment| arena.release(segment.block(), segment.class()));
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Appends a pair as it is at one moment; returns its keys.
+fn copy_pair(pair: &Pair, out: &mut Vec<u8>) -> u64 {
+    // A frozen pair does not change any more.
+    let held = pair.lock(true);
+    let mut keys = 0;
+    for line in &pair.lines {
+        let meta = line.meta.load(Ordering::Acquire);
+        keys += (0..LINE_SLOTS).filter(|slot| tag_at(meta, *slot) != 0).count() as u64;
+        out.extend_from_slice(&(meta & (TAGS | OVERFLOW)).to_le_bytes());
+        for reference in &line.refs {
+            out.extend_from_slice(&reference.load(Ordering::Acquire).to_le_bytes());
+        }
+    }
+    if let Some(held) = held {
+        held.unlock();
+    }
+    keys
+}
+
+/// Fills a pair that nobody else can reach; returns its keys.
+#[inline(always)]
+fn restore_pair(pair: &Pair, image: &[u8], keep: &mut impl FnMut(Ref) -> bool) -> u64 {
+    let word = |i: usize| u64::from_le_bytes(image[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
+    let mut keys = 0;
+    for (number, line) in pair.lines.iter().enumerate() {
+        let at = number * (LINE_SLOTS + 1);
+        let mut meta = word(at) & (TAGS | OVERFLOW);
+        for slot in 0..LINE_SLOTS {
+            let mut reference = Ref(word(at + 1 + slot));
+            // A tag without a reference, or the reverse, no table has at rest (L1); what is rejected leaves a free slot.
+            if reference.is_none() || tag_at(meta, slot) == 0 || !keep(reference) {
+                reference = Ref::NONE;
+                meta = with_tag(meta, slot, 0);
+            } else {
+                keys += 1;
+            }
+            line.refs[slot].store(reference.0, Ordering::Relaxed);
+        }
+        line.meta.store(meta, Ordering::Relaxed);
+    }
+    keys
+}
+
+const _: () = assert!(PAIR_BYTES == (PAIR_SLOTS + 2) * 8);

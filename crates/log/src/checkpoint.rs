@@ -1,0 +1,222 @@
+//! What a checkpoint of the indexes needs of the log: which segments it covers, what they count, and where references lead.
+//!
+//! A checkpoint (`docs/adr/0011`) *covers* segments that are full: their entries need not be read again. It lists all others that were in use
+//! when the indexes had been copied; those are scanned after a crash. References count only where the generation is still the one listed.
+//!
+//! Segments of moved entries (*cold* ones, see [`COLD_SHARD`](crate::COLD_SHARD)) are closed at a capture, full or not. So whatever lies in a cold
+//! segment that a checkpoint does not cover was moved after its capture, which recovery relies on: such entries are old, and
+//! only their place tells whether the checkpoint knows them.
+//!
+//! # Thread safety
+//!
+//! Writers go on meanwhile. The capture excludes the reclaimer by its lock.
+//!
+//! # Tombstones
+//!
+//! While a checkpoint can be loaded, or one is being made, tombstones newer than its version stay ([`Log::keep_tombstones_after`]): it may name what
+//! they deleted.
+
+use crate::address;
+use crate::error::Result;
+use crate::log::Log;
+use crate::reclaim::MakeDurable;
+use crate::replay::{ScanTotals, SegmentToScan};
+use crate::segment::{Segment, SegmentState};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A segment in use, as a checkpoint lists it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentRow {
+    /// Node of its pool.
+    pub node: u32,
+    /// Number in the pool.
+    pub index: u32,
+    /// Its generation.
+    pub generation: u64,
+    /// Nothing is added to it any more, and all of it is in the checkpoint.
+    pub covered: bool,
+    /// A crash left torn bytes in it.
+    pub torn: bool,
+    /// Entries.
+    pub entries: u32,
+    /// Tombstones among them.
+    pub tombstones: u32,
+    /// Bytes of entries.
+    pub written_bytes: u64,
+    /// Bytes of tombstones.
+    pub tombstone_bytes: u64,
+    /// The newest tombstone's version.
+    pub newest_tombstone: u64,
+    /// The oldest entry's version.
+    pub oldest_version: u64,
+    /// Where writing goes on, as offset in the pool; 0 if it does not.
+    pub tail: u64,
+}
+
+/// The generation of each covered segment, by node and number.
+pub type Covered = HashMap<(u32, u32), u64>;
+
+/// Where references lead: a flat numbering of all segments of all pools.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// By node: where segments begin, the logarithm of their size, the number of the first, and how many there are.
+    nodes: [(u64, u32, usize, usize); address::MAX_NODES],
+    segments: usize,
+}
+
+impl Placement {
+    /// Number of segments.
+    pub fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// The flat number of a segment.
+    pub fn number(&self, node: u32, index: u32) -> usize {
+        self.nodes[node as usize].2 + index as usize
+    }
+
+    /// The flat number of the segment behind a reference, and the offset in that segment; `None` if it leads nowhere.
+    pub fn place(&self, reference: u64) -> Option<(usize, u64)> {
+        let at = address::unpack(reference);
+        let (offset, shift, ..) = self.nodes[at.node as usize];
+        self.of(reference).map(|segment| (segment, (at.offset - offset) & ((1 << shift) - 1)))
+    }
+
+    /// The flat number of the segment behind a reference; `None` if it leads nowhere.
+    #[inline(always)]
+    pub fn of(&self, reference: u64) -> Option<usize> {
+        let at = address::unpack(reference);
+        let (offset, shift, first, count) = self.nodes[at.node as usize];
+        let index = (at.offset.wrapping_sub(offset) >> shift) as usize;
+        (index < count).then_some(first + index)
+    }
+}
+
+impl Log {
+    /// Where references lead.
+    pub fn placement(&self) -> Placement {
+        let mut placement = Placement { nodes: [(0, 0, 0, 0); address::MAX_NODES], segments: 0 };
+        for (slot, pool) in placement.nodes.iter_mut().zip(&self.pools) {
+            let count = pool.pool.segment_count() as usize;
+            *slot = (pool.pool.segment_offset(0), pool.segment_bytes().trailing_zeros(), placement.segments, count);
+            placement.segments += count;
+        }
+        placement
+    }
+
+    /// Keeps tombstones newer than `version` where they are; `u64::MAX`: none.
+    pub fn keep_tombstones_after(&self, version: u64) {
+        // Under the lock: a segment that was judged by the old rule is retiring by now.
+        let _one_at_a_time = self.reclaim.lock();
+        self.tombstone_floor.store(version, Relaxed);
+    }
+
+    /// Bytes of segments opened since the log was.
+    pub fn opened_bytes(&self) -> u64 {
+        self.opened_bytes.load(Relaxed)
+    }
+
+    /// Begins a capture: closes cold segments, seals what is full, and returns the sealed segments. Call outside any epoch pin.
+    pub fn capture(&self, make_durable: MakeDurable<'_>) -> Result<Covered> {
+        let _one_at_a_time = self.reclaim.lock();
+        self.close_cold();
+        self.fold_slots(true);
+        self.seal_full(make_durable)?;
+        let sealed = self.select(|segment| segment.state() == SegmentState::Sealed && segment.run_len.load(Relaxed) > 0);
+        let generation = |node: usize, index: u32| self.pools[node].segments[index as usize].generation.load(Relaxed);
+        Ok(sealed.into_iter().map(|(node, index)| ((node as u32, index), generation(node, index))).collect())
+    }
+
+    /// Ends the life of cold segments as targets of moves.
+    fn close_cold(&self) {
+        for pool in &self.pools {
+            pool.close_from(self.shards());
+        }
+    }
+
+    /// All segments in use now; of those in `covered`, with their counters. Call when the indexes have been copied.
+    pub fn segment_rows(&self, covered: &Covered) -> Vec<SegmentRow> {
+        let _one_at_a_time = self.reclaim.lock();
+        let used = self.select(Segment::in_use);
+        let row = |(node, index): (usize, u32)| {
+            let segment = &self.pools[node].segments[index as usize];
+            let generation = segment.generation.load(Relaxed);
+            let row = SegmentRow { node: node as u32, index, generation, ..SegmentRow::default() };
+            if covered.get(&(row.node, index)) == Some(&generation) { counted(row, segment) } else { row }
+        };
+        used.into_iter().map(row).collect()
+    }
+
+    /// All segments in use with counters and tails, all covered: when nobody writes any more and everything is durable.
+    pub fn final_rows(&self) -> Vec<SegmentRow> {
+        let _one_at_a_time = self.reclaim.lock();
+        self.close_cold();
+        self.fold_slots(true);
+        let used = self.select(Segment::in_use);
+        let row = |(node, index): (usize, u32)| {
+            let segment = &self.pools[node].segments[index as usize];
+            let row = SegmentRow { node: node as u32, index, generation: segment.generation.load(Relaxed), ..SegmentRow::default() };
+            SegmentRow { tail: self.pools[node].active_tail(index).unwrap_or(0), ..counted(row, segment) }
+        };
+        used.into_iter().map(row).collect()
+    }
+
+    /// Takes over the counters of a segment that is not scanned, of whose entries `live_bytes` are referred to.
+    pub fn restore_segment(&self, row: &SegmentRow, live_bytes: u64) {
+        let segment = &self.pools[row.node as usize].segments[row.index as usize];
+        segment.entries.store(row.entries, Relaxed);
+        segment.tombstones.store(row.tombstones, Relaxed);
+        segment.written_bytes.store(row.written_bytes, Relaxed);
+        segment.tombstone_bytes.store(row.tombstone_bytes, Relaxed);
+        segment.newest_tombstone.store(row.newest_tombstone, Relaxed);
+        segment.oldest_version.store(row.oldest_version, Relaxed);
+        segment.torn.store(row.torn, Relaxed);
+        let dead = row.written_bytes.saturating_sub(row.tombstone_bytes).saturating_sub(live_bytes);
+        segment.dead_bytes.store(dead, Relaxed);
+    }
+
+    /// As [`Log::resume`] after a clean close: goes on at the tails that the checkpoint names. Everything is durable.
+    pub fn resume_clean(&self, open: &[(SegmentToScan, SegmentRow)]) -> Result<()> {
+        let found = |(segment, row): &(SegmentToScan, SegmentRow)| {
+            let end = self.pools[segment.node as usize].pool.segment_offset(segment.index + segment.descriptor.run_len.max(1) - 1)
+                + self.pools[segment.node as usize].segment_bytes();
+            let tail = if row.tail == 0 { end } else { row.tail };
+            (*segment, ScanTotals { tail, torn: u64::from(row.torn), ..ScanTotals::default() })
+        };
+        self.resume(&open.iter().map(found).collect::<Vec<_>>())
+    }
+
+    /// Bytes of an entry, read from media if its reference does not say.
+    pub fn size_of(&self, reference: u64) -> u64 {
+        let at = address::unpack(reference);
+        address::tagged_size(reference).unwrap_or_else(|| self.pools[at.node as usize].entry_size(at.offset))
+    }
+
+    /// Entries and bytes of entries in segments in use that `covered` does not name: what a scan would read. Folds nothing: what writers have not
+    /// reported yet is missing.
+    pub fn uncovered(&self, covered: &Covered) -> (u64, u64) {
+        let used = self.select(Segment::in_use);
+        used.into_iter().fold((0, 0), |(entries, bytes), (node, index)| {
+            let segment = &self.pools[node].segments[index as usize];
+            if covered.get(&(node as u32, index)) == Some(&segment.generation.load(Relaxed)) {
+                return (entries, bytes);
+            }
+            (entries + u64::from(segment.entries.load(Relaxed)), bytes + segment.written_bytes.load(Relaxed))
+        })
+    }
+}
+
+fn counted(row: SegmentRow, segment: &Segment) -> SegmentRow {
+    SegmentRow {
+        covered: true,
+        torn: segment.torn.load(Relaxed),
+        entries: segment.entries.load(Relaxed),
+        tombstones: segment.tombstones.load(Relaxed),
+        written_bytes: segment.written_bytes.load(Relaxed),
+        tombstone_bytes: segment.tombstone_bytes.load(Relaxed),
+        newest_tombstone: segment.newest_tombstone.load(Relaxed),
+        oldest_version: segment.oldest_version.load(Relaxed),
+        ..row
+    }
+}
