@@ -300,7 +300,7 @@ fn a_table_of_images_is_like_any_other() {
         }
         let (stretches, copied) = images_of(&bench.index, bytes);
         assert_eq!(copied as usize, bench.index.len());
-        let dropped = |reference: Ref| reference.0 % 3 == 0;
+        let dropped = |reference: Ref| reference.0.is_multiple_of(3);
         let index = table_of(&stretches, |reference| !dropped(reference)).unwrap();
         let loaded = Bench { index, log: bench.log };
         let mut left = 0;
