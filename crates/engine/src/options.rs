@@ -95,6 +95,8 @@ pub struct Options {
     pub gc_threshold: f64,
     /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
     pub gc_threads: usize,
+    /// When a node's pool is full, its threads write to another node's: slower, but no failure. `stat` tells.
+    pub spill: bool,
     /// Key latches.
     pub latches: usize,
     /// Reports recovery's progress.
@@ -130,6 +132,7 @@ impl Default for Options {
             background: true,
             gc_threshold: 0.5,
             gc_threads: 1,
+            spill: true,
             latches: 4096,
             on_progress: None,
             cache: CacheSetting::default(),

@@ -50,6 +50,8 @@ pub(crate) struct Core {
     pub collections: Collections,
     /// Share of garbage from which on a segment is collected in the background.
     pub gc_threshold: f64,
+    /// A full node's threads write to other nodes.
+    pub spill: bool,
     pub meter: Option<Arc<hither_topology::Meter>>,
     pub cache: Cache,
     pub pool_paths: Vec<String>,
@@ -193,6 +195,7 @@ impl Store {
             collector: Box::new(ChainCollector),
             collections: Collections::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
+            spill: options.spill,
             cache: crate::cache::for_store(&options, &log),
             meter: opened.meter,
             pool_paths,

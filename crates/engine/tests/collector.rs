@@ -187,3 +187,27 @@ fn moved_entries_keep_version_and_expiry() {
         assert_eq!(before.is_some(), key % 3 != 1);
     }
 }
+
+/// A full node's threads write to the other node, if they may; both are filled then.
+#[test]
+fn a_full_node_spills() {
+    for spill in [true, false] {
+        let topology = Arc::new(Topology::emulated(2));
+        topology.bind_current_thread(0).unwrap();
+        let store = Store::open(Options { topology: Some(topology), spill, ..options(None, 4 << 20) }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let mut keys = 0;
+        while try_put(&store, &keyspace, keys, &[7; 200]).is_ok() {
+            keys += 1;
+        }
+        let pools = store.stats().pools;
+        assert_eq!(pools[1].usage.live_bytes > 1 << 20, spill, "{:?}", pools[1].usage);
+        assert_eq!((pools[0].usage.spilling, pools[0].usage.spills > 0), (spill, spill));
+        assert!(pools[0].usage.live_bytes > 1 << 20);
+        // Deletes make room at home again.
+        (0..keys).for_each(|key| assert!(delete(&store, &keyspace, key)));
+        store.reclaim().unwrap();
+        (0..1_000).for_each(|key| put(&store, &keyspace, key, &[8; 200]));
+        assert!(!store.stats().pools[0].usage.spilling && store.check().unwrap().is_sound());
+    }
+}

@@ -117,6 +117,25 @@ impl Builder {
         self
     }
 
+    /// Whether threads of a node whose pool is full write to another node's (default yes): remote writes are slower, but nothing fails before all
+    /// nodes are full. [`crate::PoolStats`] says when that happens. If not, such a write fails with [`crate::Error::Full`].
+    pub fn spill(mut self, spill: bool) -> Self {
+        self.options.spill = spill;
+        self
+    }
+
+    /// Share of garbage, 0 to 1, from which on a segment is worth collecting in the background (default 0.5).
+    pub fn gc_threshold(mut self, share: f64) -> Self {
+        self.options.gc_threshold = share;
+        self
+    }
+
+    /// Collector threads per node (default 1). With 0, writers collect by themselves when the store is full.
+    pub fn gc_threads(mut self, threads: usize) -> Self {
+        self.options.gc_threads = threads;
+        self
+    }
+
     /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`].
     pub fn salvage(mut self, salvage: bool) -> Self {
         self.options.salvage = salvage;

@@ -24,8 +24,8 @@
 //! number and bytes of their entries, so that a loss there is reported as damage.
 
 pub mod address;
-mod checkpoint;
 mod chain;
+mod checkpoint;
 pub mod crc;
 pub mod entry;
 mod error;

@@ -80,6 +80,10 @@ pub(crate) struct NodePool {
     active: Vec<Mutex<Active>>,
     alloc: Mutex<Allocator>,
     pub segments_reused: AtomicU64,
+    /// Its threads append elsewhere.
+    pub full: AtomicBool,
+    /// How often that began.
+    pub spills: AtomicU64,
 }
 
 /// A shard's active segment.
@@ -172,6 +176,10 @@ pub struct PoolUsage {
     pub reused: u64,
     /// Value guards that pin segments.
     pub pins: u64,
+    /// The pool is full, and threads of its node append to another one's.
+    pub spilling: bool,
+    /// How often that has begun since the store was opened.
+    pub spills: u64,
 }
 
 impl Log {
@@ -242,9 +250,31 @@ impl Log {
         ((hash >> 8) & self.shard_mask) as usize
     }
 
+    /// The node whose pool the calling thread appends to: its own, unless that is full and writes spill ([`Log::spill_from`]).
     #[inline(always)]
-    pub(crate) fn local_node(&self) -> usize {
-        if self.pools.len() == 1 { 0 } else { self.topology.current_node() as usize % self.pools.len() }
+    pub fn local_node(&self) -> usize {
+        if self.pools.len() == 1 {
+            return 0;
+        }
+        let node = self.topology.current_node() as usize % self.pools.len();
+        if self.pools[node].full.load(Ordering::Relaxed) { self.spill_target(node).unwrap_or(node) } else { node }
+    }
+
+    /// The next node that is not full.
+    #[cold]
+    fn spill_target(&self, node: usize) -> Option<usize> {
+        (1..self.pools.len()).map(|step| (node + step) % self.pools.len()).find(|&other| !self.pools[other].full.load(Ordering::Relaxed))
+    }
+
+    /// Declares a node full: its threads append to the next one that is not, until segments of this one are free again. False if all are full.
+    pub fn spill_from(&self, node: usize) -> bool {
+        if self.spill_target(node).is_none() {
+            return false;
+        }
+        if !self.pools[node].full.swap(true, Ordering::Relaxed) {
+            self.pools[node].spills.fetch_add(1, Ordering::Relaxed);
+        }
+        true
     }
 
     /// Base version of the segment behind a reference.
@@ -327,6 +357,8 @@ impl NodePool {
             active: (0..=shards).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            spills: AtomicU64::new(0),
             pool,
         }
     }
@@ -369,7 +401,7 @@ impl NodePool {
     }
 
     /// Free segments that are not for everybody.
-    fn reserve(&self, kind: Filler) -> u64 {
+    pub fn reserve(&self, kind: Filler) -> u64 {
         let max = u64::from(self.pool.max_segments());
         let reserve = (max / 64).clamp(3, 9).min(max / 4);
         match kind {
@@ -481,8 +513,10 @@ impl NodePool {
 
     /// Makes a half-filled segment the active one of its shard, if the shard has none and there is room behind `tail`.
     pub fn resume_segment(&self, index: u32, shard: u32, tail: u64) -> bool {
-        let stream = if shard == u32::from(COLD_SHARD) { self.active.len() - 1 } else { shard as usize };
-        let Some(active) = self.active.get(stream) else { return false };
+        let (cold, shards) = self.active.split_last().expect("every pool has a stream of moved entries");
+        // There may be fewer shards than last time.
+        let stream = if shard == u32::from(COLD_SHARD) { Some(cold) } else { shards.get(shard as usize) };
+        let Some(active) = stream else { return false };
         let mut active = active.lock();
         // Whole lines: no line is shared with what was there before the restart.
         let tail = tail.next_multiple_of(64);
@@ -615,6 +649,8 @@ impl NodePool {
             max_segments: self.pool.max_segments().into(),
             free: self.free_segments(),
             reused: self.segments_reused.load(Ordering::Relaxed),
+            spilling: self.full.load(Ordering::Relaxed),
+            spills: self.spills.load(Ordering::Relaxed),
             ..PoolUsage::default()
         };
         for segment in &self.segments[..self.pool.segment_count() as usize] {

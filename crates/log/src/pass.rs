@@ -94,7 +94,9 @@ impl Log {
         let (node, index) = (candidate.node as usize, candidate.index);
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
-        if segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed) {
+        if segment.tombstones.load(Ordering::Relaxed) > 0
+            && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed)
+        {
             return Ok(None);
         }
         if !segment.change_state(SegmentState::Sealed, SegmentState::Collecting) {

@@ -5,7 +5,7 @@
 //! passed) and no value guard pins it; it is zeroed here, ahead of that, so that no writer waits for it.
 
 use crate::error::Result;
-use crate::log::{Log, NodePool};
+use crate::log::{Filler, Log, NodePool};
 use crate::segment::{Chunk, SegmentState};
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
 use hither_sync::epoch;
@@ -102,6 +102,10 @@ impl Log {
         for (node, index) in ready {
             self.pools[node].free_run(index)?;
             self.waiting_for_readers.fetch_sub(1, Ordering::Relaxed);
+            let pool = &self.pools[node];
+            if pool.free_segments() > pool.reserve(Filler::Put) {
+                pool.full.store(false, Ordering::Relaxed);
+            }
         }
         Ok(count)
     }

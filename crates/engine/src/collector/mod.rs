@@ -196,13 +196,14 @@ impl Core {
     pub fn make_space(&self) -> Result<bool> {
         let done = &self.collections;
         done.stalls.fetch_add(1, Ordering::Relaxed);
+        let node = self.log.local_node();
         let before = done.reused.load(Ordering::Acquire);
         let _one_writer = done.emergency.lock();
         if done.reused.load(Ordering::Acquire) != before {
             return Ok(true);
         }
         for need in [Need::Some, Need::Any] {
-            if self.reclaim_for(need)? > 0 || done.reused.load(Ordering::Acquire) != before {
+            if self.reclaim_for(node, need)? > 0 || done.reused.load(Ordering::Acquire) != before {
                 return Ok(true);
             }
         }
@@ -211,13 +212,16 @@ impl Core {
             self.checkpoints.invalidate(&self.log)?;
             return Ok(true);
         }
+        if self.spill && self.log.spill_from(node) {
+            return Ok(true);
+        }
         // Somebody else may have the last victims.
         Ok(self.log.passes_in_progress() > 0 || self.log.has_retiring())
     }
 
-    fn reclaim_for(&self, need: Need) -> Result<usize> {
+    fn reclaim_for(&self, node: usize, need: Need) -> Result<usize> {
         self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;
-        self.collect(None, need)?;
+        self.collect(Some(node), need)?;
         self.reuse_freed(true)
     }
 
