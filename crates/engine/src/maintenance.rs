@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How often the maintenance thread looks for work.
 const TICK: Duration = Duration::from_millis(20);
+/// Between two segments of the verification: others want the memory's bandwidth, too.
+const VERIFICATION_PAUSE: Duration = Duration::from_millis(2);
 /// Expired keys removed per pass and keyspace.
 const SWEEP: usize = 10_000;
 
@@ -46,6 +48,9 @@ impl Maintenance {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
         starting.spawn("hither-commit", run_commits);
         starting.spawn("hither-maintain", run_maintenance);
+        if core.log.has_unverified() {
+            starting.spawn("hither-verify", run_verification);
+        }
         if core.checkpoints.enabled() {
             starting.spawn("hither-checkpoint", run_checkpoints);
         }
@@ -99,6 +104,20 @@ fn run_commits(core: &Core, stop: &Stop) {
         if version > committer.durable() && (interval.is_none() || core.log.clock.upper_bound() > committer.durable() + 1) {
             // An error poisons the store and reaches every waiter; this thread has nobody to tell.
             let _ = committer.commit(&core.log, version.saturating_sub(u64::from(interval.is_some())));
+        }
+    }
+}
+
+/// Verifies what recovery did not read, a segment at a time, and ends. Damage shows in the statistics, and to whoever reads it.
+fn run_verification(core: &Core, stop: &Stop) {
+    loop {
+        match core.log.verify_next() {
+            Ok(false) => return,
+            Ok(true) => {}
+            Err(damage) => core.damage.lock().push(damage.to_string()),
+        }
+        if stop.wait(VERIFICATION_PAUSE) {
+            return;
         }
     }
 }

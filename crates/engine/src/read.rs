@@ -126,6 +126,9 @@ impl Core {
         if self.committer.reads_check() {
             self.wait_until_durable(reference)?;
         }
+        if self.log.has_unverified() {
+            self.log.verify_entry(reference.0)?;
+        }
         if let Some(value) = self.log.plain_value(reference.0) {
             return Ok(Some(f(&value, 0)));
         }

@@ -257,6 +257,9 @@ impl Core {
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
+        if self.log.has_unverified() {
+            self.log.verify_entry(reference.0)?;
+        }
         let (key, value, expiry_ms) = self.log.pair(reference.0);
         if range.is_past_end(key) {
             return Ok(ControlFlow::Break(()));

@@ -84,6 +84,8 @@ pub struct Stats {
     pub commits: u64,
     /// What the collectors have done.
     pub collections: CollectionStats,
+    /// Damage that the verification after a restart has found so far.
+    pub damage: Vec<String>,
     /// Snapshots alive.
     pub snapshots: u64,
     /// Age of the oldest snapshot, in milliseconds.
@@ -145,6 +147,7 @@ impl Store {
             durable_version: if core.needs_sync { core.committer.durable() } else { 0 },
             commits: core.committer.commits.load(std::sync::atomic::Ordering::Relaxed),
             collections: core.collections.stats(),
+            damage: core.damage.lock().clone(),
             snapshots: snapshots as u64,
             oldest_snapshot_ms: oldest_snapshot.as_millis() as u64,
             pinned_values: pinned as u64,

@@ -47,6 +47,8 @@ pub(crate) struct Core {
     pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
     pub collector: Box<dyn Collector>,
+    /// What the verification in the background found.
+    pub damage: Mutex<Vec<String>>,
     pub collections: Collections,
     /// Share of garbage from which on a segment is collected in the background.
     pub gc_threshold: f64,
@@ -193,6 +195,7 @@ impl Store {
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
             collector: Box::new(ChainCollector),
+            damage: Mutex::default(),
             collections: Collections::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
             spill: options.spill,

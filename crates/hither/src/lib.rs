@@ -60,5 +60,7 @@ pub use hither_engine::{ignore_file_size_signal, install_sigbus_guard};
 pub use hither_topology::Topology;
 pub use iter::Iter;
 pub use keyspace::{Keyspace, KeyspaceOptions};
-pub use report::{CacheStats, CheckReport, CheckpointStats, KeyspaceStats, MeterReport, NodeAccess, PoolStats, RecoveryReport, Stats};
+pub use report::{
+    CacheStats, CheckReport, CheckpointStats, CollectionStats, KeyspaceStats, MeterReport, NodeAccess, PoolStats, RecoveryReport, Stats,
+};
 pub use snapshot::Snapshot;

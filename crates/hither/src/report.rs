@@ -140,6 +140,39 @@ impl From<&hither_engine::CacheReport> for CacheStats {
     }
 }
 
+/// What the collectors of garbage have done since the store was opened.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CollectionStats {
+    /// Segments emptied and freed.
+    pub segments: u64,
+    /// Entries moved.
+    pub moved_entries: u64,
+    /// Those among them that only a snapshot showed.
+    pub moved_for_snapshots: u64,
+    /// Bytes of entries moved.
+    pub moved_bytes: u64,
+    /// Superseded entries marked dead on media, so that none of them can come back.
+    pub buried: u64,
+    /// Times that a write found no space and had to collect by itself.
+    pub stalls: u64,
+    /// Time spent in passes, in milliseconds, all threads together.
+    pub elapsed_ms: u64,
+}
+
+impl From<&hither_engine::CollectionStats> for CollectionStats {
+    fn from(done: &hither_engine::CollectionStats) -> CollectionStats {
+        CollectionStats {
+            segments: done.segments,
+            moved_entries: done.moved_entries,
+            moved_for_snapshots: done.moved_for_snapshots,
+            moved_bytes: done.moved_bytes,
+            buried: done.buried,
+            stalls: done.stalls,
+            elapsed_ms: done.elapsed_ms,
+        }
+    }
+}
+
 /// Checkpoints of the indexes, and what a restart would take.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckpointStats {
@@ -215,6 +248,10 @@ pub struct Stats {
     pub oldest_guard_age_ms: u64,
     /// The cache of entries.
     pub cache: CacheStats,
+    /// Damage that the verification after a restart has found so far.
+    pub damage: Vec<String>,
+    /// What the collectors of garbage have done since the store was opened.
+    pub collections: CollectionStats,
     /// Checkpoints of the indexes, and what a restart would take.
     pub checkpoints: CheckpointStats,
     /// Accesses by node, if the meter is on.
@@ -243,6 +280,8 @@ impl From<&hither_engine::Stats> for Stats {
             pinned_values: stats.pinned_values,
             oldest_guard_age_ms: stats.oldest_guard_ms,
             cache: CacheStats::from(&stats.cache),
+            damage: stats.damage.clone(),
+            collections: CollectionStats::from(&stats.collections),
             checkpoints: CheckpointStats::from(&stats.checkpoints),
             meter: stats.meter.as_ref().map(MeterReport::from),
         }

@@ -322,11 +322,19 @@ fn damage_in_a_half_filled_segment_is_noticed() {
     let bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(17).position(|window| window == b"a value to damage").unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"A", at as u64).unwrap();
-    // A clean restart reads the checkpoint of the indexes only: `check` finds the damage; and so does an open that scans.
+    // A clean restart reads the checkpoint of the indexes only: the damage is found when it is read, by the verification in the background,
+    // by `check`, and by an open that scans.
     let db = Db::open(dir.path()).unwrap();
     assert_eq!(db.recovery().source, "clean");
+    let ks = db.keyspace("a").unwrap();
+    assert!(matches!(ks.get(b"a key to find"), Err(Error::Damaged(_))));
+    assert_eq!(ks.get(b"another key").unwrap().unwrap(), b"another value");
+    while db.stats().damage.is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(ks.get(b"a key to find"), Err(Error::Damaged(_))), "still not served");
     assert!(!db.check().unwrap().is_sound());
-    drop(db);
+    drop((db, ks));
     std::fs::remove_file(dir.path().join("checkpoint.hither")).unwrap();
     let error = Db::open(dir.path()).unwrap_err();
     assert!(matches!(error, Error::Damaged(_)), "{error}");

@@ -36,6 +36,7 @@ mod reclaim;
 mod relocate;
 pub mod replay;
 mod segment;
+mod verify;
 pub mod version;
 mod writer;
 

@@ -45,6 +45,8 @@ pub struct Log {
     pub(crate) reclaim: Mutex<()>,
     /// Segments in state Retiring.
     pub(crate) waiting_for_readers: AtomicU64,
+    /// Segments whose entries nobody has verified yet.
+    pub(crate) unverified: AtomicU64,
     /// Passes in progress.
     pub(crate) passes: AtomicU64,
     /// Held while ancestors are marked, until the marks are durable.
@@ -209,6 +211,7 @@ impl Log {
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
             waiting_for_readers: AtomicU64::new(0),
+            unverified: AtomicU64::new(0),
             passes: AtomicU64::new(0),
             burials: Mutex::default(),
             freezing: Mutex::new(()),

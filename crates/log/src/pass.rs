@@ -61,7 +61,9 @@ impl Log {
     pub fn candidates(&self) -> Vec<Candidate> {
         self.fold_slots(true);
         let mut found = Vec::new();
-        for (node, index) in self.select(|segment| segment.state() == SegmentState::Sealed && segment.run_len.load(Ordering::Relaxed) > 0) {
+        for (node, index) in
+            self.select(|segment| segment.state() == SegmentState::Sealed && segment.in_use() && !segment.damaged.load(Ordering::Relaxed))
+        {
             let pool = &self.pools[node];
             let segment = &pool.segments[index as usize];
             let run_len = segment.run_len.load(Ordering::Relaxed);
@@ -239,6 +241,8 @@ impl Pass<'_> {
         if !self.log.outlives_the_process() {
             return Ok(0);
         }
+        // What is damaged would be taken for garbage.
+        self.log.verify_segment(self.node, self.index)?;
         // One at a time: a walk must not take another's mark for the end of a chain before that mark is durable.
         let _alone = self.log.burials.lock();
         let marked = self.log.bury_ancestors(self.node, self.index, false);

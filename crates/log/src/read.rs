@@ -107,7 +107,7 @@ impl Log {
                 return word == u64::from_le_bytes(key);
             }
         }
-        self.entry(reference).key == key
+        self.readable_entry(reference).is_some_and(|entry| entry.key == key)
     }
 
     /// The entry's expiry, 0 if it has none: one load for entries without extension.
@@ -125,17 +125,22 @@ impl Log {
             // SAFETY: a plain entry has its 8-byte key at 16, inside the mapping, and it never changes.
             return unsafe { std::slice::from_raw_parts(self.address_of(reference).add(16), 8) };
         }
-        self.entry(reference).key
+        self.readable_entry(reference).map_or(&[], |entry| entry.key)
+    }
+
+    /// The entry behind `reference`; `None` if it is damaged so that it has no shape, which only an unverified one can be.
+    #[inline]
+    fn readable_entry(&self, reference: u64) -> Option<EntryView<'_>> {
+        let at = address::unpack(reference);
+        let entry = crate::replay::entry_at(&self.pools[at.node as usize].pool, at.offset)?;
+        self.pools[at.node as usize].pool.meter_read(at.offset, entry.size as usize);
+        Some(entry)
     }
 
     /// The entry behind `reference`, unverified.
     #[inline]
     pub fn entry(&self, reference: u64) -> EntryView<'_> {
-        let at = address::unpack(reference);
-        let pool = &self.pools[at.node as usize].pool;
-        let entry = crate::replay::entry_at(pool, at.offset).expect("a reference of the index leads to an entry (invariant L3)");
-        pool.meter_read(at.offset, entry.size as usize);
-        entry
+        self.readable_entry(reference).expect("a reference of the index leads to an entry (invariant L3)")
     }
 
     /// Generation of the segment behind `reference`: with the reference it names one entry for all time, for a segment gets a new one, drawn at

@@ -113,7 +113,7 @@ fn skip_zeros(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-fn name_of(pool: &Pool, node: u32) -> String {
+pub(crate) fn name_of(pool: &Pool, node: u32) -> String {
     pool.path().map_or_else(|| format!("of node {node}"), |path| path.display().to_string())
 }
 

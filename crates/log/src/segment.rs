@@ -48,6 +48,12 @@ pub(crate) struct Segment {
     pub torn: AtomicBool,
     /// The counts of garbage are not exact.
     pub hints: AtomicBool,
+    /// Its entries were taken over from a checkpoint, and nobody has verified their checksums since.
+    pub unverified: AtomicBool,
+    /// Where its entries ended then, as offset in the pool; 0: it was full.
+    pub tail_at_open: AtomicU64,
+    /// Its verification found damage.
+    pub damaged: AtomicBool,
     /// It was open when the store was opened: a crash may have torn holes into it.
     pub was_open: AtomicBool,
     /// Freed and zeroed since: may be opened as it is.
@@ -126,7 +132,9 @@ impl Segment {
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
-        self.hints.store(false, Ordering::Relaxed);
+        for flag in [&self.hints, &self.unverified, &self.damaged] {
+            flag.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Bytes of entries that are neither dead nor tombstones. Exact once all chunks are back and all slots are folded.

@@ -267,8 +267,9 @@ fn a_loader_that_ignores_generations_is_caught() {
         life.reclaim();
         life.reclaim();
     }
-    // Into segments that were freed.
+    // Into segments that were freed; they are sealed then.
     put(&mut life, 30..150);
+    life.reclaim();
     let (images, bytes, wanted) = (images(&life), life.checkpoints.latest().unwrap(), dump(&life));
     assert_eq!(restart(&images, &Some(bytes.clone())).unwrap(), (wanted.clone(), RestartSource::Checkpoint));
     let (header, mut index, _) = parts(&bytes);

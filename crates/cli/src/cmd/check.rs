@@ -38,6 +38,7 @@ fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure
         }
         return out.document(&report);
     }
-    out.bytes(tree::render(&report).as_bytes())?;
+    // The library speaks of its own setting.
+    out.bytes(tree::render(&report).replace("open with salvage", "use --salvage").as_bytes())?;
     out.text(if sound { "sound" } else { "NOT SOUND: the problems are listed above" })
 }
