@@ -16,8 +16,10 @@
 //! * **Crash.** Nothing here survives a crash; recovery rebuilds an index from the log.
 
 pub mod btree;
+mod common;
 pub mod conformance;
 pub mod hash;
+pub mod learned;
 
 /// A reference to a log entry (`v_addr`, N4): size tag 16 bits, node 4 bits, offset in the node's pool 44 bits in
 /// 8-byte units. Zero means "no entry"; an index must not interpret the bits beyond that.
