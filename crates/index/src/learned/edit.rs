@@ -137,18 +137,18 @@ impl Gapped<'_> {
     /// Whether an insert at `place` comes right behind or right before the last one.
     #[inline(always)]
     pub(super) fn beside(self, place: Place) -> Run {
-        let shape = self.shape();
-        let block = self.block(shape, place.block);
-        let (last, _) = self.last_insert();
-        if place.index > 0 {
-            if block.slice(place.index - 1) == last {
-                return Run::Ascending;
-            }
-        } else if place.block > shape.first() && self.block(shape, place.block - 1).slice(block.width() - 1) == last {
-            return Run::Ascending;
+        let block = self.block(self.shape(), place.block);
+        let (last, runs) = self.last_insert();
+        if place.index > 0 && block.slice(place.index - 1) == last {
+            Run::Ascending
+        } else if place.index < block.width() && block.slice(place.index) == last {
+            Run::Descending
+        } else if place.index > 0 && place.index < block.width() {
+            Run::None
+        } else {
+            // Not seen without a look at the neighbour, which may cost a cache miss: as before.
+            Self::run_of(runs)
         }
-        let next = self.slot_from(shape, place);
-        if next.is_some_and(|at| self.block(shape, at.block).slice(at.index) == last) { Run::Descending } else { Run::None }
     }
 
     /// Notes an insert for [`Gapped::run`].
@@ -162,7 +162,10 @@ impl Gapped<'_> {
 
     /// Whether inserts ascend or descend one by one.
     pub(super) fn run(self) -> Run {
-        let (_, runs) = self.last_insert();
+        Self::run_of(self.last_insert().1)
+    }
+
+    fn run_of(runs: u64) -> Run {
         if runs & 0xff >= RUN {
             Run::Ascending
         } else if runs >> 8 & 0xff >= RUN {

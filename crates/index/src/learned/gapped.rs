@@ -15,10 +15,11 @@
 //!   may follow one that a writer is changing, since pages stay mapped; what they read there is validated by the version.
 //! * G3. The shape names blocks that the class has, always.
 
-use super::block::{Block, PAGE_BLOCKS};
+use super::block::{Block, PAGE_BLOCKS, WHOLE};
 use super::model::Model;
 use crate::common::node::{Node, node_bytes};
 use crate::common::slice::rank_of;
+use std::hint::select_unpredictable;
 use std::sync::atomic::Ordering::Relaxed;
 
 const SHAPE: usize = 2;
@@ -177,18 +178,41 @@ impl<'a> Gapped<'a> {
     #[inline(always)]
     pub(super) fn find(self, shape: Shape, slice: u64, rank: u8) -> (Place, Option<u8>) {
         let predicted = self.predict(shape, slice);
-        let block = self.block(shape, predicted);
-        let index = block.below(slice);
-        if !shape.narrow() && rank == 8 && index < 8 {
-            // A slice comes once in wide blocks, so a used slot with it is the one.
-            if block.slice(index) == slice && block.value(index) != 0 {
-                return (Place { block: predicted, index }, Some(super::block::WHOLE));
+        if !shape.narrow() && rank == WHOLE {
+            let (place, hit) = self.probe(shape, predicted, slice);
+            if hit {
+                return (place, Some(WHOLE));
             }
-            if index > 0 {
-                return (Place { block: predicted, index }, None);
+            if place.index > 0 && place.index < 8 {
+                return (place, None);
             }
         }
         self.find_from(shape, predicted, slice, rank)
+    }
+
+    /// Looks for `slice` in wide blocks: in the predicted one and in the next, where slots that found no room in theirs mostly are. Both are
+    /// searched without asking which is the one, since a wrong guess costs as much as the search. Without a hit, the place is where the
+    /// slice would go if the index is neither 0 nor 8.
+    #[inline(always)]
+    pub(super) fn probe(self, shape: Shape, predicted: usize, slice: u64) -> (Place, bool) {
+        let next = predicted + usize::from(predicted + 1 < shape.end());
+        let (here, there) = (self.block(shape, predicted), self.block(shape, next));
+        here.prefetch_values();
+        there.prefetch_values();
+        let (below, further) = (here.below(slice), there.below(slice));
+        let on = below == 8;
+        let block = select_unpredictable(on, there, here);
+        let place = Place { block: select_unpredictable(on, next, predicted), index: select_unpredictable(on, further, below) };
+        // A slice comes once in wide blocks, so a slot in use with it is the one.
+        let hit = place.index < 8 && block.slice(place.index) == slice && block.value(place.index) != 0;
+        (place, hit)
+    }
+
+    /// Starts loading what [`Gapped::probe`] reads.
+    #[inline(always)]
+    pub(super) fn prefetch_probe(self, shape: Shape, predicted: usize) {
+        self.block(shape, predicted).prefetch();
+        self.block(shape, predicted + usize::from(predicted + 1 < shape.end())).prefetch();
     }
 
     /// As [`Gapped::find`], by exponential search from block `from`.

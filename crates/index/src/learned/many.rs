@@ -39,7 +39,7 @@ impl<P: Protocol> Learned<P> {
             walk.shape = walk.leaf.shape();
             if walk.shape.first() < walk.shape.end() {
                 walk.block = walk.leaf.predict(walk.shape, walk.slice);
-                walk.leaf.block(walk.shape, walk.block).prefetch();
+                walk.leaf.prefetch_probe(walk.shape, walk.block);
             }
         }
         let mut open = 0u32;
@@ -69,23 +69,20 @@ impl<P: Protocol> Learned<P> {
 }
 
 impl Walk<'_> {
-    /// The reference, if the predicted block holds it. Else starts loading the block where it may be instead.
+    /// The reference, if it is where it should be. Else starts loading the block where it may be instead.
     #[inline(always)]
     fn finish(self) -> Option<Ref> {
         let (shape, leaf) = (self.shape, self.leaf);
-        if shape.first() >= shape.end() {
+        if shape.narrow() || shape.first() >= shape.end() {
             return None;
         }
-        let block = leaf.block(shape, self.block);
-        let index = block.below(self.slice);
-        if index < block.width() && block.slice(index) == self.slice {
-            let (value, kind) = (block.value(index), block.kind(index));
-            if value != 0 && kind == WHOLE && leaf.0.version().same(self.version) {
-                return Some(Ref(value));
-            }
+        let (place, hit) = leaf.probe(shape, self.block, self.slice);
+        if hit {
+            let value = leaf.block(shape, place.block).value(place.index);
+            return leaf.0.version().same(self.version).then_some(Ref(value));
         }
-        let next = if index == 0 { self.block.saturating_sub(1) } else { self.block + 1 };
-        leaf.block(shape, next.clamp(shape.first(), shape.end() - 1)).prefetch();
+        let beside = if place.index == 0 { self.block.saturating_sub(1) } else { self.block + 2 };
+        leaf.block(shape, beside.min(shape.end() - 1).max(shape.first())).prefetch();
         None
     }
 }
