@@ -109,7 +109,9 @@ impl<P: Protocol> BTree<P> {
         leaf.fill(low);
         leaf.set_next(node.address());
         P::reached(point);
-        Self::lead_to(above, leaf.0, high[0].slice, node);
+        // At an edge, what comes between the two sides goes to the new leaf, which has room.
+        let separator = if point == Point::EdgeSplit { low[cut - 1].slice + 1 } else { high[0].slice };
+        Self::lead_to(above, leaf.0, separator, node);
         lock.done();
         Ok(())
     }

@@ -5,7 +5,8 @@
 //! are spread as ranks say. So an insert always finds a gap nearby at first, whatever the distribution.
 
 use super::block::{Entry, PAGE_BLOCKS, WHOLE};
-use super::gapped::{Gapped, Place, Shape, max_blocks};
+use super::edit::Run;
+use super::gapped::{Gapped, MAX_FENCES, Place, Shape, max_blocks};
 use super::model::Model;
 use crate::common::arena::Arena;
 
@@ -13,6 +14,10 @@ use crate::common::arena::Arena;
 const DENSITY: f64 = 0.75;
 /// The share beyond which an array is not rounded to whole pages.
 const DENSEST: f64 = 0.88;
+/// A model is bad if it is wrong by more blocks than this on average.
+pub(super) const MISFIT: f64 = 1.0;
+/// An array of fewer blocks needs no fences.
+const FEWEST_FENCES: usize = 4;
 /// An array of more blocks than this fills its pages.
 const SMALL: usize = 24;
 
@@ -24,6 +29,8 @@ pub(super) fn blocks_for(count: usize, narrow: bool, class: usize) -> usize {
         let least = (count as f64 / (width as f64 * DENSEST)).ceil() as usize;
         let rounded = (blocks + PAGE_BLOCKS / 2) / PAGE_BLOCKS * PAGE_BLOCKS;
         blocks = if rounded >= least { rounded } else { rounded + PAGE_BLOCKS };
+        // Two whole pages would be one block too many for fences.
+        blocks -= usize::from(blocks == MAX_FENCES + 1 && least <= MAX_FENCES);
     }
     blocks.clamp(1, max_blocks(class)).min(count.max(1))
 }
@@ -60,7 +67,22 @@ impl Gapped<'_> {
         let model = Model::fit(slices, blocks as f64 / entries.len().max(1) as f64);
         self.set_model(model, 0, blocks, narrow);
         self.set_count(entries.len());
-        self.place_all(entries)
+        let misfit = self.place_all(entries);
+        if misfit > MISFIT && (FEWEST_FENCES..=MAX_FENCES).contains(&blocks) {
+            self.place_evenly(entries);
+            self.set_fences();
+        }
+        misfit
+    }
+
+    /// Fills all blocks of the shape alike.
+    fn place_evenly(self, entries: &[Entry]) {
+        let (shape, mut at) = (self.shape(), 0);
+        for b in shape.first()..shape.end() {
+            let share = (entries.len() - at).div_ceil(shape.end() - b);
+            self.block(shape, b).fill(&entries[at..at + share]);
+            at += share;
+        }
     }
 
     /// Fills all blocks of the shape.
@@ -110,7 +132,7 @@ impl Gapped<'_> {
         self.set_model(Model::constant(b), b, b + 1, entry.kind != WHOLE);
         self.block(self.shape(), b).fill(&[entry]);
         self.set_count(1);
-        self.set_last_insert(entry.slice, 0);
+        self.begin_run(entry.slice, if grow_down { Run::Descending } else { Run::Ascending });
     }
 
     /// Adds a block with this entry behind the last one. False if there is no room.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 /// References whose keys are being loaded.
 const AHEAD: usize = 24;
-/// Slots of a leaf that is built: half of what it holds at most.
+/// Slots of a leaf that is built: half of what it holds at most. Where models fit badly, inserts will split it further.
 const LEAF: usize = max_blocks(LEAF_HEAD) * 8 / 2;
 
 impl<P: Protocol> Learned<P> {

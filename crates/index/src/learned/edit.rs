@@ -160,6 +160,16 @@ impl Gapped<'_> {
         self.set_last_insert(slice, runs & !0xffff | up | down << 8);
     }
 
+    /// Notes that `slice` was inserted in a run.
+    pub(super) fn begin_run(self, slice: u64, run: Run) {
+        let runs = match run {
+            Run::None => 0,
+            Run::Ascending => RUN,
+            Run::Descending => RUN << 8,
+        };
+        self.set_last_insert(slice, runs);
+    }
+
     /// Whether inserts ascend or descend one by one.
     pub(super) fn run(self) -> Run {
         Self::run_of(self.last_insert().1)

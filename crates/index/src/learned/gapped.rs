@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! word 0 version | 1 meta | 2 shape | 3 base of the model | 4 scale of the model | 5 slots in use and pages
-//! 6 last slice inserted | 7 runs | 8 next | 9 previous | 16.. addresses of pages (16 in a leaf, 112 in an inner node)
+//! 6 last slice inserted | 7 runs | 8 next | 9 previous | 16..63 addresses of pages | 64..127 fences
 //! ```
+//!
+//! An array whose model fits badly has *fences* instead, unless it is too large: the first slice of every block when it was built. It
+//! then behaves like a B+-tree's node of two levels.
 //!
 //! Blocks are numbered through all pages that the header has words for; those from `first` to `end` are in use. The header stays where it is
 //! for its node's life; what it leads to is rewritten in place under its lock.
@@ -17,7 +20,8 @@
 
 use super::block::{Block, PAGE_BLOCKS, WHOLE};
 use super::model::Model;
-use crate::common::node::{Node, node_bytes};
+use crate::common::node::{LEAF_HEAD, Node};
+use crate::common::search;
 use crate::common::slice::rank_of;
 use std::hint::select_unpredictable;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,11 +35,14 @@ const RUNS: usize = 7;
 const NEXT: usize = 8;
 const PREVIOUS: usize = 9;
 const PAGES: usize = 16;
+const FENCES: usize = 64;
+/// An array of more blocks than this has no fences.
+pub(super) const MAX_FENCES: usize = 63;
 
-/// Pages of a node of this class at most.
+/// Pages of a node of this class at most: leaves are capped at 64 KiB.
 #[inline(always)]
 pub(super) const fn max_pages(class: usize) -> usize {
-    node_bytes(class) / 8 - PAGES
+    if class == LEAF_HEAD { 16 } else { FENCES - PAGES }
 }
 
 /// Blocks of a node of this class at most.
@@ -43,7 +50,8 @@ pub(super) const fn max_blocks(class: usize) -> usize {
     max_pages(class) * PAGE_BLOCKS
 }
 
-/// Word 2: bits 0..15 first block, 16..31 end, 32..47 the model's offset, 48..53 its shift, 56 whether blocks are narrow.
+/// Word 2: bits 0..15 first block, 16..31 end, 32..47 the model's offset, 48..53 its shift, 56 whether blocks are narrow, 57 whether there
+/// are fences instead of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape(u64);
 
@@ -76,6 +84,16 @@ impl Shape {
     #[inline(always)]
     pub(super) fn narrow(self) -> bool {
         self.0 >> 56 & 1 == 1
+    }
+
+    #[inline(always)]
+    pub(super) fn fenced(self) -> bool {
+        self.0 >> 57 & 1 == 1
+    }
+
+    pub(super) fn with_fences(self) -> Shape {
+        debug_assert!(self.blocks() <= MAX_FENCES);
+        Shape(self.0 | 1 << 57)
     }
 
     pub(super) fn blocks(self) -> usize {
@@ -138,9 +156,16 @@ impl<'a> Gapped<'a> {
         unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS, shape.narrow()) }
     }
 
-    /// The block that the model predicts for `slice`.
+    /// The block that the model (or the fences) predict for `slice`.
     #[inline(always)]
     pub(super) fn predict(self, shape: Shape, slice: u64) -> usize {
+        if shape.fenced() {
+            let count = shape.blocks().min(MAX_FENCES);
+            // SAFETY: headers have 128 words and are aligned to their size.
+            let fences = search::Block { words: unsafe { self.0.word(FENCES) }, first: 0, count };
+            // SAFETY: the second half of the header is 64 words, and there are at most 63 fences.
+            return shape.first() + unsafe { fences.upper_bound(slice) }.max(1) - 1;
+        }
         let model = Model { base: self.load(BASE), shift: shape.shift(), scale: self.load(SCALE), offset: shape.offset() };
         model.predict(slice).min(shape.end().wrapping_sub(1)).max(shape.first())
     }
@@ -320,11 +345,16 @@ impl<'a> Gapped<'a> {
         self.block(shape, place.block).address(place.index)
     }
 
-    /// Starts loading what a search reads of the header at `address`.
+    /// Starts loading what a search reads of the child's header at `address`. Below fences there mostly are fences.
     #[inline(always)]
-    pub(super) fn prefetch(address: u64) {
-        for line in [0, 2, 3] {
-            hither_sync::prefetch_read((address as *const u8).wrapping_add(line * 64));
+    pub(super) fn prefetch_child(self, address: u64) {
+        let load = |line: usize| hither_sync::prefetch_read((address as *const u8).wrapping_add(line * 64));
+        load(0);
+        load(2);
+        if self.shape().fenced() {
+            (8..16).for_each(load);
+        } else {
+            load(3);
         }
     }
 
@@ -339,6 +369,15 @@ impl<'a> Gapped<'a> {
         self.store(BASE, model.base);
         self.store(SCALE, model.scale);
         self.set_shape(Shape::new(first, end, model, narrow));
+    }
+
+    /// Sets the fences to the first slices of all blocks.
+    pub(super) fn set_fences(self) {
+        let shape = self.shape();
+        for b in shape.first()..shape.end() {
+            self.store(FENCES + b - shape.first(), self.block(shape, b).slice(0));
+        }
+        self.set_shape(shape.with_fences());
     }
 
     #[inline(always)]
@@ -375,7 +414,7 @@ impl<'a> Gapped<'a> {
 
     /// Takes over what `other` leads to: pages, model and slots. `other` is to be retired by its header alone.
     pub(super) fn take_over(self, other: Gapped<'_>) {
-        for word in (SHAPE..=RUNS).chain(PAGES..PAGES + max_pages(self.0.meta().class())) {
+        for word in (SHAPE..=RUNS).chain(PAGES..FENCES + MAX_FENCES) {
             self.store(word, other.load(word));
         }
     }

@@ -10,7 +10,7 @@
 
 use super::Learned;
 use super::block::{Entry, WHOLE};
-use super::build::is_mixed;
+use super::build::{MISFIT, is_mixed};
 use super::edit::Run;
 use super::gapped::{Gapped, Place, max_blocks};
 use super::read::Slot;
@@ -20,10 +20,8 @@ use crate::common::node::{INNER_HEAD, LEAF_HEAD, Node};
 use crate::common::version::{Locked, Restart};
 use std::sync::atomic::Ordering;
 
-/// An array with fewer slots is expanded, however badly its model fits.
-const WORTH_SPLITTING: usize = 512;
-/// A model is bad if it is wrong by more blocks than this on average.
-const MISFIT: f64 = 3.0;
+/// An array with fewer slots is expanded, however badly its model fits: it has fences.
+const WORTH_SPLITTING: usize = 400;
 
 /// An inner node on the way to a leaf.
 #[derive(Clone, Copy)]
@@ -108,8 +106,31 @@ impl<P: Protocol> Learned<P> {
             Run::Ascending if fits && place == last => self.append(&spot, entry),
             Run::Descending if fits && place == first => self.prepend(&spot, entry),
             Run::Ascending if fits && place != first => self.cut(&spot, place, entry),
-            _ => self.expand_or_split(&spot, place, entry),
+            Run::Descending if place != first => self.cut_below(&spot, place, entry),
+            _ => {
+                let cut = self.expand_or_split(&spot, place, entry)?;
+                self.refine(entry.slice);
+                cut.into_iter().for_each(|separator| self.refine(separator));
+                Ok(())
+            }
         }
+    }
+
+    /// Splits the leaf for `slice`, and its parts, as long as their models fit badly. Best effort.
+    fn refine(&self, slice: u64) {
+        while let Ok(Some(separator)) = self.split_misfit(slice) {
+            self.refine(separator);
+        }
+    }
+
+    /// Splits the leaf for `slice` if its model fits badly and it is too large for fences; returns where.
+    fn split_misfit(&self, slice: u64) -> Result<Option<u64>, Restart> {
+        let spot = self.try_spot(slice, Prepare::ForSplit)?;
+        if !spot.leaf.is_misfit() || spot.leaf.count() < WORTH_SPLITTING {
+            return Ok(None);
+        }
+        let lock = spot.leaf.0.version().lock(spot.version)?;
+        self.split(&spot, lock, &spot.leaf.entries()).map(Some)
     }
 
     /// Puts `entry` behind all others: into a new block, or into a new leaf.
@@ -121,10 +142,16 @@ impl<P: Protocol> Learned<P> {
             lock.done();
             return Ok(());
         }
+        let block = leaf.block(leaf.shape(), leaf.shape().end() - 1);
+        let last = block.slice(block.width() - 1);
+        if last == entry.slice {
+            drop(lock);
+            let place = Place { block: leaf.shape().end() - 1, index: block.count() };
+            return self.expand_or_split(spot, place, entry).map(drop);
+        }
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
-        let right = Gapped(fresh.node());
-        right.begin_with(arena, entry, false);
-        self.link_right(leaf, fresh, above, entry.slice);
+        Gapped(fresh.node()).begin_with(arena, entry, false);
+        self.link_right(leaf, fresh, above, last + 1);
         lock.done();
         P::reached(Point::EdgeSplit);
         Ok(())
@@ -139,13 +166,14 @@ impl<P: Protocol> Learned<P> {
             lock.done();
             return Ok(());
         }
-        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
-        let (right, shape) = (Gapped(fresh.node()), leaf.shape());
+        let shape = leaf.shape();
         let separator = leaf.block(shape, shape.first()).slice(0);
-        if separator == entry.slice {
+        if separator == entry.slice || leaf.count() < WORTH_SPLITTING {
             drop(lock);
-            return Err(Restart);
+            return self.expand_or_split(spot, Place { block: shape.first(), index: 0 }, entry).map(drop);
         }
+        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
+        let right = Gapped(fresh.node());
         right.take_over(leaf);
         leaf.set_pages(0..0);
         leaf.begin_with(arena, entry, true);
@@ -161,7 +189,7 @@ impl<P: Protocol> Learned<P> {
         let shape = leaf.shape();
         let slice_at = |at: Option<Place>| at.map(|at| leaf.block(shape, at.block).slice(at.index));
         let next = slice_at(leaf.slot_from(shape, place));
-        let Some(separator) = next.filter(|next| *next > entry.slice) else { return self.expand_or_split(spot, place, entry) };
+        let Some(separator) = next.filter(|next| *next > entry.slice) else { return self.expand_or_split(spot, place, entry).map(drop) };
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         let lock = leaf.0.version().lock(spot.version)?;
         let behind = leaf.cut_at(arena, place);
@@ -178,9 +206,38 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// Builds the leaf anew with `entry`: as one array with room, or as two.
-    fn expand_or_split(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
+    /// Moves what is behind `place` to a new leaf, for `entry` and those that come before it in turn.
+    fn cut_below(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let lock = leaf.0.version().lock(spot.version)?;
+        let all = leaf.entries();
+        let (before, behind) = all.split_at(leaf.rank(place));
+        let last = before.last().map_or(u64::MAX, |last| last.slice);
+        if last >= entry.slice {
+            drop(lock);
+            return self.expand_or_split(spot, place, entry).map(drop);
+        }
+        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
+        let right = Gapped(fresh.node());
+        leaf.note(entry.slice, Run::Descending);
+        let (last_insert, runs) = leaf.last_insert();
+        right.set_last_insert(last_insert, runs);
+        if behind.is_empty() {
+            right.begin_with(arena, entry, true);
+        } else {
+            right.train(arena, &[&[entry], behind].concat());
+        }
+        leaf.cut_at(arena, place);
+        // All that is to come before `entry` belongs to the right.
+        self.link_right(leaf, fresh, above, last + 1);
+        lock.done();
+        P::reached(Point::LeafSplit);
+        Ok(())
+    }
+
+    /// Builds the leaf anew with `entry`: as one array with room, or as two; then the separator is returned.
+    fn expand_or_split(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<Option<u64>, Restart> {
+        let leaf = spot.leaf;
         let lock = leaf.0.version().lock(spot.version)?;
         let mut all = leaf.entries();
         all.insert(leaf.rank(place), entry);
@@ -188,12 +245,18 @@ impl<P: Protocol> Learned<P> {
         let badly = all.len() >= WORTH_SPLITTING && (soon || leaf.is_misfit());
         leaf.note(entry.slice, leaf.beside(place));
         if !is_over(leaf, all.len(), is_mixed(&all)) && !badly {
-            leaf.train(arena, &all);
+            leaf.train(&self.tree.arena, &all);
             lock.done();
             P::reached(Point::Grow);
-            return Ok(());
+            return Ok(None);
         }
-        let cut = cut_near(&all, all.len() / 2);
+        self.split(spot, lock, &all).map(Some)
+    }
+
+    /// Builds two leaves of `all`, which is to replace the locked leaf's slots; returns where it was cut.
+    fn split(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<u64, Restart> {
+        let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let cut = cut_near(all, all.len() / 2);
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         let (right, (last, runs)) = (Gapped(fresh.node()), leaf.last_insert());
         right.set_last_insert(last, runs);
@@ -202,7 +265,7 @@ impl<P: Protocol> Learned<P> {
         self.link_right(leaf, fresh, above, all[cut].slice);
         lock.done();
         P::reached(Point::LeafSplit);
-        Ok(())
+        Ok(all[cut].slice)
     }
 
     /// Adds a leaf of entries that are all behind the last one's, which is idle; an empty index takes them into its only leaf.

@@ -69,8 +69,9 @@ impl<P: Protocol> Learned<P> {
     pub(super) fn descend(&self, slice: u64) -> Result<(Gapped<'_>, u64), Restart> {
         let (mut node, mut version) = self.tree.top()?;
         while node.meta().level() > 0 {
-            let address = Gapped(node).child(slice);
-            Gapped::prefetch(address);
+            let inner = Gapped(node);
+            let address = inner.child(slice);
+            inner.prefetch_child(address);
             (node, version) = self.tree.follow(node, version, address)?;
         }
         Ok((Gapped(node), version))
