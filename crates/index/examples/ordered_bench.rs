@@ -219,9 +219,10 @@ fn compare(name: &str, log: &FlatLog, refs: &[Ref], threads: usize) {
     let probes = Probes::new(log, refs, 2_000_000);
     for (what, title) in MEASURES.iter().enumerate() {
         let mut rates = [[0f64; 3]; 2];
-        for turn in 0..3 {
-            rates[0][turn] = measure(&tree, log, refs, &probes, threads, what);
-            rates[1][turn] = measure(&learned, log, refs, &probes, threads, what);
+        let [trees, arrays] = &mut rates;
+        for (tree_rate, array_rate) in trees.iter_mut().zip(arrays) {
+            *tree_rate = measure(&tree, log, refs, &probes, threads, what);
+            *array_rate = measure(&learned, log, refs, &probes, threads, what);
         }
         row(title, middle(rates[0]), middle(rates[1]), "M/s");
     }
@@ -283,7 +284,7 @@ fn words(name: &str, n: usize, rng: &mut Rng) -> Vec<u64> {
         "sequential" => (0..count).collect(),
         "descending" => (0..count).rev().collect(),
         "ascending" => ascending((0..n).map(|_| rng.word()).collect()),
-        "streams" => (0..count).map(|i| (i % 20) << 40 | i / 20).collect(),
+        "streams" => (0..count).map(|i| ((i % 20) << 40) | (i / 20)).collect(),
         "clustered" => {
             let centres: Vec<u64> = (0..1000).map(|_| rng.word()).collect();
             let words = (0..n).map(|_| centres[rng.below(centres.len())].wrapping_add(rng.below(1 << 20) as u64)).collect();

@@ -45,7 +45,7 @@ fn large() {
             ((rng.below(40) as u64).pow(9) << 12 ^ (rng.below(60) as u64).pow(5) << 6 ^ rng.below(1 << 12) as u64 >> rng.below(12))
                 .to_be_bytes()
         })
-        .chain((0..150_000).map(|i: u64| ((1 << 63) | (i / 150) << (i / 150 % 40) | i % 150 << 3).to_be_bytes()))
+        .chain((0..150_000).map(|i: u64| ((1 << 63) | (i / 150) << (i / 150 % 40) | (i % 150) << 3).to_be_bytes()))
         .collect();
     keys.iter().for_each(|key| world.put(key));
     world.check_all();
