@@ -109,8 +109,9 @@ impl<P: Protocol> BTree<P> {
         leaf.fill(low);
         leaf.set_next(node.address());
         P::reached(point);
-        // At an edge, what comes between the two sides goes to the new leaf, which has room.
-        let separator = if point == Point::EdgeSplit { low[cut - 1].slice + 1 } else { high[0].slice };
+        // At an edge, what is to come between the two sides goes to the side that has room.
+        let at_end = point == Point::EdgeSplit && high.len() == 1;
+        let separator = if at_end { low[cut - 1].slice + 1 } else { high[0].slice };
         Self::lead_to(above, leaf.0, separator, node);
         lock.done();
         Ok(())

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The sizes of the B+-tree's nodes (four classes), of the headers of gapped leaves and gapped inner nodes, and of pages.
-const CLASS_BYTES: [usize; 7] = [128, 256, 512, 1024, 1024, 1024, 4096];
+const CLASS_BYTES: [usize; 7] = [128, 256, 512, 1024, 256, 1024, 4096];
 /// Number of size classes.
 pub(crate) const CLASSES: usize = CLASS_BYTES.len();
 /// The class of the B+-tree's inner nodes and of all leaves in layers of more than one leaf.

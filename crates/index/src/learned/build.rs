@@ -9,13 +9,17 @@ use super::edit::Run;
 use super::gapped::{Gapped, MAX_FENCES, Place, Shape, max_blocks};
 use super::model::Model;
 use crate::common::arena::Arena;
+use crate::common::node::LEAF_HEAD;
 
 /// The share of slots in use after a build.
 const DENSITY: f64 = 0.75;
 /// The share beyond which an array is not rounded to whole pages.
 const DENSEST: f64 = 0.88;
-/// A model is bad if it is wrong by more blocks than this on average.
-pub(super) const MISFIT: f64 = 1.0;
+/// A model is bad if it is wrong by more blocks than this on average: in an inner node, which then gets fences, and in a leaf.
+const MISFIT_INNER: f64 = 1.0;
+const MISFIT_LEAF: f64 = 3.0;
+/// The same for a leaf that was filled by a run, block behind block.
+const MISFIT_RUN: f64 = 0.75;
 /// An array of fewer blocks needs no fences.
 const FEWEST_FENCES: usize = 4;
 /// An array of more blocks than this fills its pages.
@@ -30,7 +34,7 @@ pub(super) fn blocks_for(count: usize, narrow: bool, class: usize) -> usize {
         let rounded = (blocks + PAGE_BLOCKS / 2) / PAGE_BLOCKS * PAGE_BLOCKS;
         blocks = if rounded >= least { rounded } else { rounded + PAGE_BLOCKS };
         // Two whole pages would be one block too many for fences.
-        blocks -= usize::from(blocks == MAX_FENCES + 1 && least <= MAX_FENCES);
+        blocks -= usize::from(class != LEAF_HEAD && blocks == MAX_FENCES + 1 && least <= MAX_FENCES);
     }
     blocks.clamp(1, max_blocks(class)).min(count.max(1))
 }
@@ -58,8 +62,8 @@ impl Gapped<'_> {
         (shape.first()..place.block).map(|b| self.block(shape, b).count()).sum::<usize>() + place.index
     }
 
-    /// Replaces everything. Returns how many blocks the predictions are off on average. For the holder of the lock or of a fresh node.
-    pub(super) fn build(self, arena: &Arena, entries: &[Entry]) -> f64 {
+    /// Replaces everything. Returns whether the model fits badly. For the holder of the lock or of a fresh node.
+    pub(super) fn build(self, arena: &Arena, entries: &[Entry]) -> bool {
         let narrow = is_mixed(entries);
         let blocks = blocks_for(entries.len(), narrow, self.0.meta().class());
         self.own_pages(arena, 0..blocks.div_ceil(PAGE_BLOCKS));
@@ -67,12 +71,22 @@ impl Gapped<'_> {
         let model = Model::fit(slices, blocks as f64 / entries.len().max(1) as f64);
         self.set_model(model, 0, blocks, narrow);
         self.set_count(entries.len());
-        let misfit = self.place_all(entries);
-        if misfit > MISFIT && (FEWEST_FENCES..=MAX_FENCES).contains(&blocks) {
+        let off = self.place_all(entries);
+        if self.0.meta().class() == LEAF_HEAD {
+            return off > MISFIT_LEAF;
+        }
+        if off > MISFIT_INNER && (FEWEST_FENCES..=MAX_FENCES).contains(&blocks) {
             self.place_evenly(entries);
             self.set_fences();
         }
-        misfit
+        off > MISFIT_INNER
+    }
+
+    /// Whether the line through the ends of a leaf that a run has filled fits badly.
+    pub(super) fn run_misfits(self) -> bool {
+        let shape = self.shape();
+        let off = |b: usize| self.predict(shape, self.block(shape, b).slice(0)).abs_diff(b);
+        (shape.first()..shape.end()).map(off).sum::<usize>() as f64 > MISFIT_RUN * shape.blocks() as f64
     }
 
     /// Fills all blocks of the shape alike.
@@ -166,12 +180,15 @@ impl Gapped<'_> {
         true
     }
 
-    /// Trains the model alone: a line through the first slices of the first and the last block.
+    /// Trains the model alone: a line through the first slices of two full blocks, the second one (the first may have been begun from its
+    /// end) and the last.
     pub(super) fn draw_line(self, shape: Shape) {
         let (first, last) = (shape.first(), shape.end() - 1);
-        let (low, high) = (self.block(shape, first).slice(0), self.block(shape, last).slice(0));
-        let slope = (last - first) as f64 / high.saturating_sub(low) as f64;
-        self.set_model(Model::line(low, first as f64, slope, high), first, last + 1, shape.narrow());
+        let from = first + usize::from(last > first + 1);
+        let (low, high) = (self.block(shape, from).slice(0), self.block(shape, last).slice(0));
+        let slope = (last - from) as f64 / high.saturating_sub(low) as f64;
+        // A little more than the first slot's place, lest rounding put it into the block before.
+        self.set_model(Model::line(low, from as f64 + 1.0 / 16.0, slope, high), first, last + 1, shape.narrow());
     }
 
     /// Drops everything behind the slot before `place`, and returns it.

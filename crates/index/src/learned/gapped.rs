@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! word 0 version | 1 meta | 2 shape | 3 base of the model | 4 scale of the model | 5 slots in use and pages
-//! 6 last slice inserted | 7 runs | 8 next | 9 previous | 16..63 addresses of pages | 64..127 fences
+//! 6 last slice inserted | 7 runs | 8 next | 9 previous | 16.. addresses of pages | in inner nodes: 64..127 fences
 //! ```
 //!
-//! An array whose model fits badly has *fences* instead, unless it is too large: the first slice of every block when it was built. It
+//! An inner node whose model fits badly has *fences* instead, unless it is too large: the first slice of every block when it was built. It
 //! then behaves like a B+-tree's node of two levels.
 //!
 //! Blocks are numbered through all pages that the header has words for; those from `first` to `end` are in use. The header stays where it is
@@ -161,7 +161,7 @@ impl<'a> Gapped<'a> {
     pub(super) fn predict(self, shape: Shape, slice: u64) -> usize {
         if shape.fenced() {
             let count = shape.blocks().min(MAX_FENCES);
-            // SAFETY: headers have 128 words and are aligned to their size.
+            // SAFETY: only inner nodes have fences; their headers have 128 words and are aligned to their size.
             let fences = search::Block { words: unsafe { self.0.word(FENCES) }, first: 0, count };
             // SAFETY: the second half of the header is 64 words, and there are at most 63 fences.
             return shape.first() + unsafe { fences.upper_bound(slice) }.max(1) - 1;
@@ -345,16 +345,15 @@ impl<'a> Gapped<'a> {
         self.block(shape, place.block).address(place.index)
     }
 
-    /// Starts loading what a search reads of the child's header at `address`. Below fences there mostly are fences.
+    /// Starts loading what a search reads of the child's header at `address`.
     #[inline(always)]
     pub(super) fn prefetch_child(self, address: u64) {
         let load = |line: usize| hither_sync::prefetch_read((address as *const u8).wrapping_add(line * 64));
         load(0);
         load(2);
-        if self.shape().fenced() {
+        load(3);
+        if self.0.meta().level() > 1 {
             (8..16).for_each(load);
-        } else {
-            load(3);
         }
     }
 
@@ -412,9 +411,10 @@ impl<'a> Gapped<'a> {
         self.store(RUNS, runs);
     }
 
-    /// Takes over what `other` leads to: pages, model and slots. `other` is to be retired by its header alone.
+    /// Takes over what the leaf `other` leads to: pages, model and slots. `other` is to be retired by its header alone.
     pub(super) fn take_over(self, other: Gapped<'_>) {
-        for word in (SHAPE..=RUNS).chain(PAGES..FENCES + MAX_FENCES) {
+        debug_assert!(self.0.meta().class() == LEAF_HEAD && other.0.meta().class() == LEAF_HEAD);
+        for word in (SHAPE..=RUNS).chain(PAGES..PAGES + max_pages(LEAF_HEAD)) {
             self.store(word, other.load(word));
         }
     }

@@ -10,7 +10,7 @@
 
 use super::Learned;
 use super::block::{Entry, WHOLE};
-use super::build::{MISFIT, is_mixed};
+use super::build::is_mixed;
 use super::edit::Run;
 use super::gapped::{Gapped, Place, max_blocks};
 use super::read::Slot;
@@ -20,7 +20,7 @@ use crate::common::node::{INNER_HEAD, LEAF_HEAD, Node};
 use crate::common::version::{Locked, Restart};
 use std::sync::atomic::Ordering;
 
-/// An array with fewer slots is expanded, however badly its model fits: it has fences.
+/// An array with fewer slots is expanded, however badly its model fits.
 const WORTH_SPLITTING: usize = 400;
 
 /// An inner node on the way to a leaf.
@@ -151,9 +151,16 @@ impl<P: Protocol> Learned<P> {
         }
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         Gapped(fresh.node()).begin_with(arena, entry, false);
+        let misfits = leaf.run_misfits();
+        if misfits {
+            leaf.mark_misfit();
+        }
         self.link_right(leaf, fresh, above, last + 1);
         lock.done();
         P::reached(Point::EdgeSplit);
+        if misfits {
+            self.refine(last);
+        }
         Ok(())
     }
 
@@ -175,11 +182,18 @@ impl<P: Protocol> Learned<P> {
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         let right = Gapped(fresh.node());
         right.take_over(leaf);
+        let misfits = right.run_misfits();
+        if misfits {
+            right.mark_misfit();
+        }
         leaf.set_pages(0..0);
         leaf.begin_with(arena, entry, true);
         self.link_right(leaf, fresh, above, separator);
         lock.done();
         P::reached(Point::EdgeSplit);
+        if misfits {
+            self.refine(separator);
+        }
         Ok(())
     }
 
@@ -365,9 +379,14 @@ impl<P: Protocol> Learned<P> {
 impl Gapped<'_> {
     /// Builds, and remembers how well the model fits and how many slots there were.
     pub(super) fn train(self, arena: &crate::common::arena::Arena, entries: &[Entry]) {
-        let misfit = self.build(arena, entries) > MISFIT;
+        let misfit = self.build(arena, entries);
         let (last, runs) = self.last_insert();
         self.set_last_insert(last, runs & 0xffff | u64::from(misfit) << 16 | (entries.len() as u64) << 32);
+    }
+
+    fn mark_misfit(self) {
+        let (last, runs) = self.last_insert();
+        self.set_last_insert(last, runs | 1 << 16);
     }
 
     fn is_misfit(self) -> bool {

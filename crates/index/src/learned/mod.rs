@@ -4,7 +4,7 @@
 //! # Structure
 //!
 //! Inner nodes and leaves are gapped arrays (`gapped`): sorted slots in blocks of two cache lines, a linear model that predicts the block of a
-//! slice, and exponential search from there. A leaf holds up to 4096 slots (64 KiB), an inner node up to 28,672 (448 KiB), so that five
+//! slice, and exponential search from there. A leaf holds up to 4096 slots (64 KiB), an inner node up to 12,288 (192 KiB), so that five
 //! million keys have one inner node, whose lines stay in the cache like the leaves' headers. A lookup of an eight-byte key then waits once for
 //! memory: for the two lines of the predicted block, slices and values, which it loads together.
 //!
