@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use hither_index::btree::BTreeIndex;
 use hither_index::hash::HashIndex;
-use hither_index::{Hasher, Index};
+use hither_index::learned::LearnedIndex;
+use hither_index::{Hasher, Index, OrderedIndex, Ref, Resolver, Start};
 use hither_sync::epoch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,15 +39,27 @@ pub struct KeyspaceInfo {
     pub kind: Kind,
 }
 
+/// The index of ordered keyspaces. Media do not depend on it: it may differ from open to open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OrderedKind {
+    /// A layered B+-tree (`docs/adr/0007`).
+    #[default]
+    BTree,
+    /// A learned index (N8, `docs/adr/0012`): faster lookups where keys of eight bytes are spread evenly, slower where they are clustered.
+    Learned,
+}
+
 /// The index of a keyspace.
 pub(crate) enum AnyIndex {
     Ordered(BTreeIndex),
+    Learned(LearnedIndex),
     Hash(HashIndex),
 }
 
 impl AnyIndex {
-    pub fn new(kind: Kind) -> AnyIndex {
+    pub fn new(kind: Kind, ordered: OrderedKind) -> AnyIndex {
         match kind {
+            Kind::Ordered if ordered == OrderedKind::Learned => AnyIndex::Learned(LearnedIndex::new()),
             Kind::Ordered => AnyIndex::Ordered(BTreeIndex::new()),
             Kind::Hash => AnyIndex::Hash(HashIndex::new()),
         }
@@ -59,6 +72,7 @@ macro_rules! with_index {
         match &$keyspace.index {
             $crate::keyspace::AnyIndex::Ordered($index) => $body,
             $crate::keyspace::AnyIndex::Hash($index) => $body,
+            $crate::keyspace::AnyIndex::Learned($index) => $body,
         }
     };
 }
@@ -76,8 +90,8 @@ pub(crate) struct Keyspace {
 
 impl Keyspace {
     /// A keyspace of a store that hashes with `hasher`.
-    pub fn new(info: KeyspaceInfo, hasher: Hasher) -> Keyspace {
-        let index = AnyIndex::new(info.kind);
+    pub fn new(info: KeyspaceInfo, hasher: Hasher, ordered: OrderedKind) -> Keyspace {
+        let index = AnyIndex::new(info.kind, ordered);
         Keyspace { index, info, hasher, dropped: AtomicBool::new(false), has_expiry: AtomicBool::new(false) }
     }
 
@@ -116,10 +130,17 @@ impl Keyspace {
         if self.dropped.load(Ordering::Relaxed) { Err(Error::KeyspaceDropped(self.info.name.clone())) } else { Ok(()) }
     }
 
-    pub fn ordered(&self) -> Result<&BTreeIndex> {
+    /// Whether it keeps its keys in order.
+    pub fn ensure_ordered(&self) -> Result<()> {
+        if self.info.kind == Kind::Ordered { Ok(()) } else { Err(Error::NotOrdered(self.info.name.clone())) }
+    }
+
+    /// See [`OrderedIndex::scan`].
+    pub fn scan<R: Resolver>(&self, start: Start<'_>, backward: bool, limit: usize, out: &mut Vec<Ref>, resolver: &R) {
         match &self.index {
-            AnyIndex::Ordered(index) => Ok(index),
-            AnyIndex::Hash(_) => Err(Error::NotOrdered(self.info.name.clone())),
+            AnyIndex::Ordered(index) => index.scan(start, backward, limit, out, resolver),
+            AnyIndex::Learned(index) => index.scan(start, backward, limit, out, resolver),
+            AnyIndex::Hash(_) => {}
         }
     }
 }

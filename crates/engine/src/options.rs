@@ -1,6 +1,7 @@
 //! How a store is opened and how a write is made.
 
 use crate::cache::CacheSetting;
+use crate::keyspace::OrderedKind;
 use hither_topology::Topology;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,6 +98,8 @@ pub struct Options {
     pub gc_threads: usize,
     /// When a node's pool is full, its threads write to another node's: slower, but no failure. `stat` tells.
     pub spill: bool,
+    /// The index of ordered keyspaces.
+    pub ordered_index: OrderedKind,
     /// Key latches.
     pub latches: usize,
     /// Reports recovery's progress.
@@ -133,6 +136,7 @@ impl Default for Options {
             gc_threshold: 0.5,
             gc_threads: 1,
             spill: true,
+            ordered_index: OrderedKind::default(),
             latches: 4096,
             on_progress: None,
             cache: CacheSetting::default(),

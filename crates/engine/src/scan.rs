@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
 use crate::snapshot::Snapshot;
 use crate::store::{Core, Store};
-use hither_index::{Index, OrderedIndex, Ref, Start};
+use hither_index::{Index, Ref, Start};
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ impl Store {
     pub fn for_each(&self, keyspace: &KeyspaceHandle, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward };
         match &keyspace.0.index {
-            AnyIndex::Ordered(_) => self.scan(keyspace, &everything, f),
+            AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &everything, f),
             AnyIndex::Hash(index) => {
                 let core = &*self.core;
                 let _pin = epoch::pin();
@@ -139,7 +139,7 @@ impl Core {
         range: &ScanRange<'_>,
         mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let index = keyspace.ordered()?;
+        keyspace.ensure_ordered()?;
         if range.is_empty() {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl Core {
                     Bound::Unbounded => Start::Edge,
                 },
             };
-            index.scan(start, range.direction == Direction::Backward, group, &mut refs, &self.resolver());
+            keyspace.scan(start, range.direction == Direction::Backward, group, &mut refs, &self.resolver());
             let at_end = refs.len() < group;
             let flow = match snapshot {
                 None => self.visit_group(&refs, range, &mut f)?,

@@ -6,7 +6,7 @@ use crate::checkpoint::{self, Checkpoints};
 use crate::collector::{ChainCollector, Collections, Collector};
 use crate::commit::Committer;
 use crate::error::{Error, Result};
-use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, with_index};
+use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
 use crate::maintenance::Maintenance;
 use crate::options::{CheckpointMode, Durability, Options, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub collections: Collections,
     /// Share of garbage from which on a segment is collected in the background.
     pub gc_threshold: f64,
+    /// The index of ordered keyspaces.
+    pub ordered_index: OrderedKind,
     /// A full node's threads write to other nodes.
     pub spill: bool,
     pub meter: Option<Arc<hither_topology::Meter>>,
@@ -126,7 +128,7 @@ impl Restart {
             Some((saved, _, keyspaces)) => (Hasher::new(saved.header.hash_seed), keyspaces.clone()),
             None => {
                 let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
-                (hasher, Self::keyspaces(catalogue, hasher))
+                (hasher, Self::keyspaces(catalogue, hasher, options.ordered_index))
             }
         };
         let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &in_use, loaded)?;
@@ -142,8 +144,8 @@ impl Restart {
         Ok(Restart { hasher, keyspaces, recovery, checkpoints })
     }
 
-    fn keyspaces(catalogue: &Catalogue, hasher: Hasher) -> Vec<Arc<Keyspace>> {
-        catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone(), hasher))).collect()
+    fn keyspaces(catalogue: &Catalogue, hasher: Hasher, ordered: OrderedKind) -> Vec<Arc<Keyspace>> {
+        catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone(), hasher, ordered))).collect()
     }
 
     /// The checkpoint and the keyspaces that hold it; `Ok(None)` if there is none.
@@ -161,7 +163,7 @@ impl Restart {
         if saved.header.store_uuid != log.pool(0).superblock().store_uuid {
             return Err("it belongs to another store".into());
         }
-        let keyspaces = Self::keyspaces(catalogue, Hasher::new(saved.header.hash_seed));
+        let keyspaces = Self::keyspaces(catalogue, Hasher::new(saved.header.hash_seed), options.ordered_index);
         let clean = (0..log.nodes()).all(|node| log.pool(node).was_clean());
         let threads = recovery::thread_count(options, usize::MAX);
         let loaded = load::load(&saved, log, &keyspaces, in_use, threads, clean)?;
@@ -199,6 +201,7 @@ impl Store {
             collections: Collections::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
             spill: options.spill,
+            ordered_index: options.ordered_index,
             cache: crate::cache::for_store(&options, &log),
             meter: opened.meter,
             pool_paths,
@@ -237,7 +240,7 @@ impl Store {
         let info = changed.add(name, kind)?;
         self.core.log.pool(0).set_catalogue(&changed.encode())?;
         *catalogue = changed;
-        let keyspace = Arc::new(Keyspace::new(info, self.core.hasher));
+        let keyspace = Arc::new(Keyspace::new(info, self.core.hasher, self.core.ordered_index));
         self.core.keyspaces.write().insert(name.to_owned(), keyspace.clone());
         Ok(KeyspaceHandle(keyspace))
     }
@@ -331,6 +334,7 @@ impl Core {
         };
         match &keyspace.index {
             AnyIndex::Ordered(index) => index.for_each(&resolver, &mut discard),
+            AnyIndex::Learned(index) => index.for_each(&resolver, &mut discard),
             AnyIndex::Hash(index) => index.for_each(&resolver, &mut discard),
         }
     }

@@ -1,7 +1,7 @@
 //! Opening a store with settings.
 
 use crate::db::Db;
-use hither_engine::{CachePolicy, CheckpointMode, Durability, MediumChoice, Options, Progress, Result, Store};
+use hither_engine::{CachePolicy, CheckpointMode, Durability, MediumChoice, Options, OrderedKind, Progress, Result, Store};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,6 +121,12 @@ impl Builder {
     /// nodes are full. [`crate::PoolStats`] says when that happens. If not, such a write fails with [`crate::Error::Full`].
     pub fn spill(mut self, spill: bool) -> Self {
         self.options.spill = spill;
+        self
+    }
+
+    /// The index of ordered keyspaces (default [`OrderedKind::BTree`]). The media do not depend on it.
+    pub fn ordered_index(mut self, kind: OrderedKind) -> Self {
+        self.options.ordered_index = kind;
         self
     }
 

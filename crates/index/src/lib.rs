@@ -16,8 +16,10 @@
 //! * **Crash.** Nothing here survives a crash; recovery rebuilds an index from the log.
 
 pub mod btree;
+mod common;
 pub mod conformance;
 pub mod hash;
+pub mod learned;
 pub mod sorted;
 
 pub use sorted::{PieceSource, SortedPiece};
@@ -266,7 +268,7 @@ pub enum Start<'a> {
 /// An index with keys in bytewise order.
 pub trait OrderedIndex: Index {
     /// Appends up to `limit` references of keys in order from `start` to `out`, forward or backward. Fewer than `limit`
-    /// means that the end was reached. Each leaf is read atomically; the whole is not a snapshot (see the engine's snapshots), but every
+    /// means that the end was reached. Each leaf (or a run of a large one) is read atomically; the whole is not a snapshot (see the engine's snapshots), but every
     /// key that is present throughout is returned exactly once, in strictly monotonic order.
     fn scan<R: Resolver>(&self, start: Start<'_>, backward: bool, limit: usize, out: &mut Vec<Ref>, resolver: &R);
 

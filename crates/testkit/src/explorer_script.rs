@@ -7,7 +7,7 @@ use crate::checkpoints::Checkpoints;
 use crate::coverage::{Coverage, Item};
 use crate::images::Recorder;
 use crate::oracle::{Deed, Done, Effect, History};
-use hither_engine::{Batch, Condition, Durability, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
+use hither_engine::{Batch, Condition, Durability, Error, KeyspaceHandle, Kind, Options, OrderedKind, Store, WriteOptions};
 use hither_pmem::shadow::ShadowRng;
 use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool};
 use hither_topology::Topology;
@@ -91,6 +91,7 @@ pub fn store_options(
         hugepages: false,
         latches: 64,
         shards,
+        ordered_index: if shards == 2 { OrderedKind::Learned } else { OrderedKind::BTree },
         threads,
         ..Options::default()
     }

@@ -59,6 +59,8 @@ enum Command {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Store {
     HitherHash,
+    /// hither, ordered keyspace with the learned index
+    HitherLearned,
     HitherOrdered,
     YardstickMap,
 }
@@ -170,6 +172,7 @@ fn run(args: &RunArgs) -> Result<()> {
     let store = |index| run_script(spec, Kind::Load, |directory| StoreTarget::create(spec, index, directory));
     let records = match args.store {
         Store::HitherHash => store(Index::Hash),
+        Store::HitherLearned => store(Index::Learned),
         Store::HitherOrdered => store(Index::Ordered),
         Store::YardstickMap => run_script(spec, Kind::Load, |_| Ok(MapTarget::new(spec.keys))),
     }?;

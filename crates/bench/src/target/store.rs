@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice};
+use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, OrderedKind};
 
 use super::{Error, Result, Session, Target};
 use crate::harness::spec::{self, Medium, RunSpec};
@@ -19,6 +19,8 @@ pub enum Index {
     Hash,
     /// With order.
     Ordered,
+    /// With order, by the learned index.
+    Learned,
 }
 
 impl Index {
@@ -27,6 +29,7 @@ impl Index {
         match self {
             Index::Hash => "hither-hash",
             Index::Ordered => "hither-ordered",
+            Index::Learned => "hither-learned",
         }
     }
 }
@@ -68,10 +71,11 @@ impl StoreTarget {
 
     /// Makes a store with these settings.
     pub fn create_with(builder: Builder, index: Index) -> Result<Self> {
-        let db = builder.open().map_err(failed)?;
+        let kind = if index == Index::Learned { OrderedKind::Learned } else { OrderedKind::BTree };
+        let db = builder.ordered_index(kind).open().map_err(failed)?;
         let options = match index {
             Index::Hash => KeyspaceOptions::hash(),
-            Index::Ordered => KeyspaceOptions::ordered(),
+            Index::Ordered | Index::Learned => KeyspaceOptions::ordered(),
         };
         let keyspace = db.create_keyspace(KEYSPACE, options).map_err(failed)?;
         Ok(Self { db, keyspace, index })

@@ -193,6 +193,10 @@ impl Commit<'_> {
                 let located = index.locate(key, &resolver);
                 (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Ordered(located.token));
             }
+            AnyIndex::Learned(index) => {
+                let located = index.locate(key, &resolver);
+                (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Learned(located.token));
+            }
             AnyIndex::Hash(index) => {
                 let (located, kept) = if lock { index.lock_place_now(key, &resolver) } else { (index.locate(key, &resolver), false) };
                 (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Hash(located.token));
@@ -335,6 +339,10 @@ impl Commit<'_> {
             let key = member.key(self.batch);
             match (&keyspace.index, member.token) {
                 (AnyIndex::Ordered(index), AnyToken::Ordered(token)) => {
+                    let place = PlaceGuard { index, token, locked: false };
+                    self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
+                }
+                (AnyIndex::Learned(index), AnyToken::Learned(token)) => {
                     let place = PlaceGuard { index, token, locked: false };
                     self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
                 }

@@ -19,10 +19,11 @@ pub(super) struct Member {
 
 const _: () = assert!(size_of::<Member>() <= 64);
 
-/// The token of either index.
+/// The token of any index.
 #[derive(Clone, Copy)]
 pub(super) enum AnyToken {
     Ordered(<hither_index::btree::BTreeIndex as Index>::Token),
+    Learned(<hither_index::learned::LearnedIndex as Index>::Token),
     Hash(<hither_index::hash::HashIndex as Index>::Token),
     None,
 }

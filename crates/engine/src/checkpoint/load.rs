@@ -252,6 +252,7 @@ impl Loader<'_> {
         keyspace.has_expiry.store(row.has_expiry, Ordering::Relaxed);
         match &keyspace.index {
             AnyIndex::Ordered(index) => self.ordered(index, blocks, keyspace.hasher())?,
+            AnyIndex::Learned(index) => self.ordered(index, blocks, keyspace.hasher())?,
             AnyIndex::Hash(index) => self.hash(index, blocks)?,
         }
         self.failure.lock().take().map_or(Ok(()), Err)

@@ -63,6 +63,7 @@ impl<'a> Writer<'a> {
         let before = self.tables.blocks.len();
         let (kind, keys) = match &keyspace.index {
             AnyIndex::Ordered(index) => (1, self.ordered(index, resolver)?),
+            AnyIndex::Learned(index) => (1, self.ordered(index, resolver)?),
             AnyIndex::Hash(index) => (2, self.hash(index)?),
         };
         let blocks = (self.tables.blocks.len() - before) as u32;

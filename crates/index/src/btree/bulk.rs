@@ -5,12 +5,12 @@
 //! leaves are filled to the brim by edge splits).
 
 use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf};
-use super::node::LARGE;
 use super::protocol::{Point, Protocol};
-use super::slice::slice_at;
-use super::spot::Prepare;
-use super::version::Restart;
+use super::spot::{Above, Prepare, Whole};
 use super::{BTree, Token};
+use crate::common::node::LARGE;
+use crate::common::slice::slice_at;
+use crate::common::version::Restart;
 use crate::{PieceSource, Ref, Resolver, SortedPiece};
 use std::collections::VecDeque;
 
@@ -81,7 +81,7 @@ impl<P: Protocol> BTree<P> {
         }
         let mut spins = 0;
         let spot = loop {
-            match self.try_spot(key, Prepare::ForSplit, |_| ()) {
+            match Whole(self).origin().and_then(|origin| self.try_spot(origin, key, Prepare::ForSplit, |_| ())) {
                 Ok(spot) => break spot,
                 Err(Restart) if spins < 8 => spins += 1,
                 Err(Restart) => return Err(Restart),
@@ -96,6 +96,6 @@ impl<P: Protocol> BTree<P> {
         self.split_leaf(&spot, &entries, count, Point::EdgeSplit)?;
         self.keys.one_more();
         // SAFETY: the leaf's next is the one that the split has just made; the caller is pinned and the only writer.
-        Ok(Leaf(unsafe { super::node::Node::from_address(leaf.next()) }))
+        Ok(Leaf(unsafe { crate::common::node::Node::from_address(leaf.next()) }))
     }
 }

@@ -3,9 +3,9 @@
 use super::BTree;
 use super::inner::Inner;
 use super::leaf::{Leaf, capacity};
-use super::node::{LARGE, Node};
 use super::protocol::Protocol;
-use super::slice::{LAYER, rank_of, slice_at};
+use crate::common::node::{LARGE, Node};
+use crate::common::slice::{LAYER, rank_of, slice_at};
 use crate::{Ref, Resolver};
 
 /// A layer yet to be checked: its root and the bytes that all its keys begin with, up to its base.
@@ -26,11 +26,7 @@ impl<P: Protocol> BTree<P> {
     /// See [`crate::Index::check`].
     pub(super) fn check_all<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
         let (root, _) = self.top().map_err(|_| "the root is obsolete".to_string())?;
-        let mut pending = vec![Pending { root, prefix: Vec::new() }];
-        let mut keys = 0;
-        while let Some(layer) = pending.pop() {
-            keys += self.check_layer(&layer, resolver, &mut pending)?;
-        }
+        let keys = self.check_layers(root, Vec::new(), &|key| self.lookup(key, resolver), resolver)?;
         let counted = self.len_counted();
         if keys != counted {
             return Err(format!("the tree holds {keys} keys, but {counted} were counted"));
@@ -38,12 +34,34 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
+    /// Checks the layer with this root, all of whose keys begin with `prefix`, and those below; returns the number of keys.
+    pub(crate) fn check_layers<'a, R: Resolver>(
+        &'a self,
+        root: Node<'a>,
+        prefix: Vec<u8>,
+        lookup: &dyn Fn(&[u8]) -> Ref,
+        resolver: &R,
+    ) -> Result<usize, String> {
+        let mut pending = vec![Pending { root, prefix }];
+        let mut keys = 0;
+        while let Some(layer) = pending.pop() {
+            keys += self.check_layer(&layer, lookup, resolver, &mut pending)?;
+        }
+        Ok(keys)
+    }
+
     fn len_counted(&self) -> usize {
         self.keys.sum()
     }
 
     /// Checks one layer, adds those below to `pending`; returns the keys in its own slots.
-    fn check_layer<'a, R: Resolver>(&'a self, layer: &Pending<'a>, resolver: &R, pending: &mut Vec<Pending<'a>>) -> Result<usize, String> {
+    fn check_layer<'a, R: Resolver>(
+        &'a self,
+        layer: &Pending<'a>,
+        lookup: &dyn Fn(&[u8]) -> Ref,
+        resolver: &R,
+        pending: &mut Vec<Pending<'a>>,
+    ) -> Result<usize, String> {
         let at = || format!("layer behind {} bytes {:?}", layer.prefix.len(), tail(&layer.prefix));
         let leaves = self.check_levels(layer.root, layer.prefix.is_empty()).map_err(|what| format!("{}: {what}", at()))?;
         self.check_links(&leaves).map_err(|what| format!("{}: {what}", at()))?;
@@ -67,24 +85,12 @@ impl<P: Protocol> BTree<P> {
                     pending.push(Pending { root: unsafe { Node::from_address(value) }, prefix: below });
                 } else {
                     keys += 1;
-                    self.check_key(Ref(value), &prefix, (slice, kind), resolver).map_err(|what| format!("{}, slot {i}: {what}", at()))?;
+                    check_key(Ref(value), &prefix, (slice, kind), lookup, resolver)
+                        .map_err(|what| format!("{}, slot {i}: {what}", at()))?;
                 }
             }
         }
         Ok(keys)
-    }
-
-    /// One key: it belongs where it is, and a lookup finds it.
-    fn check_key<R: Resolver>(&self, reference: Ref, prefix: &[u8], slot: (u64, u8), resolver: &R) -> Result<(), String> {
-        let key = resolver.key(reference);
-        if reference.is_none() || !key.starts_with(prefix) || slice_at(key, prefix.len()) != slot {
-            return Err(format!("{reference:?} of key {:?} does not belong into slot {slot:x?}", tail(key)));
-        }
-        let found = self.lookup(key, resolver);
-        if found != reference {
-            return Err(format!("key {:?} leads to {found:?} instead of {reference:?}", tail(key)));
-        }
-        Ok(())
     }
 
     /// The tree of one layer: levels, separators, order and fill. Returns its leaves from left to right.
@@ -125,6 +131,25 @@ impl<P: Protocol> BTree<P> {
         }
         Ok(())
     }
+}
+
+/// One key: it belongs where it is, and a lookup finds it.
+pub(crate) fn check_key<R: Resolver>(
+    reference: Ref,
+    prefix: &[u8],
+    slot: (u64, u8),
+    lookup: &dyn Fn(&[u8]) -> Ref,
+    resolver: &R,
+) -> Result<(), String> {
+    let key = resolver.key(reference);
+    if reference.is_none() || !key.starts_with(prefix) || slice_at(key, prefix.len()) != slot {
+        return Err(format!("{reference:?} of key {:?} does not belong into slot {slot:x?}", tail(key)));
+    }
+    let found = lookup(key);
+    if found != reference {
+        return Err(format!("key {:?} leads to {found:?} instead of {reference:?}", tail(key)));
+    }
+    Ok(())
 }
 
 fn push_children<'a>(inner: Inner<'a>, range: &Range<'a>, stack: &mut Vec<Range<'a>>) -> Result<(), String> {

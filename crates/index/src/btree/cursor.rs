@@ -9,10 +9,10 @@
 
 use super::BTree;
 use super::leaf::Leaf;
-use super::node::{Meta, Node};
 use super::protocol::{Point, Protocol};
-use super::slice::LAYER;
-use super::version::{Restart, back_off};
+use crate::common::node::{Meta, Node};
+use crate::common::slice::LAYER;
+use crate::common::version::{Restart, back_off};
 use crate::{Ref, Resolver, SortedPiece, Start};
 use std::ops::Range;
 
@@ -25,22 +25,22 @@ const SMALL_LINES: usize = 2;
 
 /// A place in one layer. Forward, `at` is the next slot; backward, it is one past the next slot.
 #[derive(Clone, Copy)]
-pub(super) struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     pub(super) leaf: Leaf<'a>,
     pub(super) version: u64,
     pub(super) at: usize,
 }
 
 /// A place in the tree.
-pub(super) struct Cursor<'a> {
-    pub(super) frame: Frame<'a>,
+pub(crate) struct Cursor<'a> {
+    pub(crate) frame: Frame<'a>,
     /// The frames of the layers above, where the scan goes on when this layer is finished.
-    pub(super) above: Vec<Frame<'a>>,
-    pub(super) backward: bool,
+    pub(crate) above: Vec<Frame<'a>>,
+    pub(crate) backward: bool,
 }
 
 /// What a cursor collects slots in. What a leaf gave is taken back if the leaf turns out to have changed.
-pub(super) trait Slots {
+pub(crate) trait Slots {
     fn len(&self) -> usize;
     fn truncate(&mut self, len: usize);
     /// Appends slots of a leaf, which is one of layer 0 if `top`.
@@ -174,7 +174,7 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// The first (backward: last) place of the layer with this root.
-    pub(super) fn edge<'a>(&'a self, root: Node<'a>, version: u64, backward: bool) -> Result<Frame<'a>, Restart> {
+    pub(crate) fn edge<'a>(&'a self, root: Node<'a>, version: u64, backward: bool) -> Result<Frame<'a>, Restart> {
         let (leaf, version) = self.descend(root, version, if backward { u64::MAX } else { 0 })?;
         let at = if backward { leaf.count(leaf.0.meta()) } else { 0 };
         Ok(Frame { leaf, version, at })
@@ -184,7 +184,7 @@ impl<P: Protocol> BTree<P> {
 impl<'a> Cursor<'a> {
     /// Appends up to `limit` references to `out` and moves behind them; fewer mean that the end was reached. If it fails,
     /// what it has appended is valid, and the cursor is not.
-    pub(super) fn run<P: Protocol, S: Slots>(&mut self, tree: &'a BTree<P>, limit: usize, out: &mut S) -> Result<(), Restart> {
+    pub(crate) fn run<P: Protocol, S: Slots>(&mut self, tree: &'a BTree<P>, limit: usize, out: &mut S) -> Result<(), Restart> {
         let end = out.len().saturating_add(limit);
         loop {
             let room = end - out.len();

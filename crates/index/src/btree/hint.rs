@@ -5,21 +5,21 @@
 //! these only mean that the reference is not found.
 
 use super::leaf::Leaf;
-use super::node::Node;
 use super::protocol::Protocol;
-use super::slice::LAYER;
-use super::version::Restart;
 use super::{BTree, Token};
+use crate::common::node::{LARGE, Node};
+use crate::common::slice::LAYER;
+use crate::common::version::Restart;
 use crate::{Conflict, Ref, Resolver};
 
 impl<P: Protocol> BTree<P> {
-    /// Bits 0..31 the leaf's number, 32..39 the slot.
-    pub(super) fn hint_of(token: Token) -> Option<u64> {
+    /// Bits 0..31 the leaf's number, 32..47 the slot.
+    pub(crate) fn hint_of(token: Token) -> Option<u64> {
         (token.leaf != u32::MAX).then_some(u64::from(token.leaf) | u64::from(token.position) << 32)
     }
 
     /// See [`crate::Index::update_at_hint`]. Looks in the hinted leaf and in the next one, where a split moves slots to.
-    pub(super) fn replace_at_hint<R: Resolver>(
+    pub(crate) fn replace_at_hint<R: Resolver>(
         &self,
         hint: u64,
         key: &[u8],
@@ -27,8 +27,8 @@ impl<P: Protocol> BTree<P> {
         new: Ref,
         resolver: &R,
     ) -> Option<Result<(), Conflict>> {
-        let node = self.arena.node(hint as u32)?;
-        let slot = (hint >> 32 & 0xff) as usize;
+        let node = self.arena.node(hint as u32).filter(|node| node.meta().class() <= LARGE)?;
+        let slot = (hint >> 32 & 0xffff) as usize;
         if old.is_none() || new.is_none() || !resolver.matches(old, key) {
             return None;
         }

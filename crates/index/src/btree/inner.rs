@@ -10,8 +10,8 @@
 //! * I2. A node with n separators has n+1 children, all of one level less. n is at least 1, and [`MIN_SEPARATORS`] after the
 //!   next delete has passed, except in the root.
 
-use super::node::{Meta, Node};
-use super::search;
+use crate::common::node::{Meta, Node};
+use crate::common::search;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const SEPARATORS: usize = 2;

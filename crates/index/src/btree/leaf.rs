@@ -13,9 +13,9 @@
 //! * L3. `next` changes under this leaf's lock. The `previous` of a leaf changes under the lock of the leaf whose `next` it is.
 //! * L4. Every leaf has a slot, except the root of layer 0 when it is a leaf.
 
-use super::node::{LARGE, Meta, Node, node_bytes};
-use super::search;
-use super::slice::{LAYER, rank_of};
+use crate::common::node::{LARGE, Meta, Node, node_bytes};
+use crate::common::search;
+use crate::common::slice::{LAYER, rank_of};
 use std::sync::atomic::Ordering::Relaxed;
 
 const NEXT: usize = 2;
@@ -41,7 +41,7 @@ pub(super) struct Entry {
 
 /// A node seen as a leaf.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) struct Leaf<'a>(pub(super) Node<'a>);
+pub(crate) struct Leaf<'a>(pub(super) Node<'a>);
 
 impl<'a> Leaf<'a> {
     /// The slots in use; never more than the class has, whatever the words hold.
@@ -349,8 +349,8 @@ impl Entries {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arena::Arena;
     use super::*;
+    use crate::common::arena::Arena;
 
     #[test]
     fn slots_match_a_vector() {

@@ -3,10 +3,10 @@
 use super::BTree;
 use super::inner::Inner;
 use super::leaf::Leaf;
-use super::node::{KEY_LINES, Node};
 use super::protocol::Protocol;
-use super::slice::{LAYER, LONGER, slice_at};
-use super::version::Restart;
+use crate::common::node::{KEY_LINES, Node};
+use crate::common::slice::{LAYER, LONGER, slice_at};
+use crate::common::version::Restart;
 use crate::{Key, Ref, Resolver};
 
 /// Lookups in flight. More than the line fill buffers of a core gain nothing.

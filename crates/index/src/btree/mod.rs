@@ -31,40 +31,34 @@
 //!
 //! [`Resolver`]: crate::Resolver
 
-mod arena;
 mod bulk;
-mod check;
-mod counter;
-mod cursor;
+pub(crate) mod check;
+pub(crate) mod cursor;
 mod hint;
 mod inner;
 mod leaf;
 mod many;
-mod node;
 pub mod protocol;
-mod read;
-mod search;
+pub(crate) mod read;
 mod seek;
 mod shrink;
-mod slice;
 mod split;
-mod spot;
-mod version;
+pub(crate) mod spot;
 mod words;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
+use crate::common::arena::Arena;
+use crate::common::counter::Counter;
+use crate::common::version::Version;
 use crate::{Conflict, Index, Key, Located, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
-use arena::Arena;
-use counter::Counter;
 use hither_sync::Padded;
 use protocol::{Protocol, Sound};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use version::Version;
 
 /// The ordered index. See the module's head.
 pub type BTreeIndex = BTree<Sound>;
@@ -72,44 +66,63 @@ pub type BTreeIndex = BTree<Sound>;
 /// The ordered index with the steps of its protocol exposed to tests.
 pub struct BTree<P: Protocol> {
     /// Where layer 0 begins.
-    root: Padded<RootCell>,
-    arena: Arc<Arena>,
-    keys: Counter,
+    pub(crate) root: Padded<RootCell>,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) keys: Counter,
     protocol: PhantomData<P>,
 }
 
 /// The cell of layer 0's root (T2).
-struct RootCell {
-    version: Version,
-    address: AtomicU64,
+pub(crate) struct RootCell {
+    pub(crate) version: Version,
+    pub(crate) address: AtomicU64,
 }
 
 /// Where a key is or would go. A copy of numbers: harmless at any age.
 #[derive(Clone, Copy, Debug)]
 pub struct Token {
-    leaf: u32,
-    /// The layer's number: if no layer on the way skips slices, its slices begin at eight times this.
-    layer: u16,
-    position: u8,
-    flags: u8,
-    version: u64,
+    pub(crate) leaf: u32,
+    /// The layer's number: if no layer on the way skips slices, its slices begin at eight times this. With the flags.
+    pub(crate) place: u16,
+    pub(crate) position: u16,
+    pub(crate) version: u64,
 }
 
 impl Token {
     /// The position holds the key's slot.
-    const FOUND: u8 = 1;
+    pub(crate) const FOUND: u16 = 1 << 14;
     /// No layer on the way skips slices, and the slot (if found) holds the whole key.
-    const EXACT: u8 = 2;
+    pub(crate) const EXACT: u16 = 1 << 15;
     /// Leads nowhere.
-    const NOWHERE: Token = Token { leaf: u32::MAX, layer: 0, position: 0, flags: 0, version: 0 };
+    pub(crate) const NOWHERE: Token = Token { leaf: u32::MAX, place: 0, position: 0, version: 0 };
+
+    #[inline(always)]
+    pub(crate) fn is_found(self) -> bool {
+        self.place & Self::FOUND != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_exact(self) -> bool {
+        self.place & Self::EXACT != 0
+    }
+
+    /// The byte at which the layer's slices begin.
+    #[inline(always)]
+    fn depth(self) -> usize {
+        usize::from(self.place & !(Self::FOUND | Self::EXACT)) * 8
+    }
 }
 
 impl<P: Protocol> BTree<P> {
     /// An empty index. Touches one page.
     pub fn new() -> Self {
+        Self::with_root(|arena| arena.allocate(0).publish().address())
+    }
+
+    /// An index over the root that `make` makes.
+    pub(crate) fn with_root(make: impl FnOnce(&Arena) -> u64) -> Self {
         let arena = Arena::new();
-        let root = arena.allocate(0).publish().address();
-        let root = Padded(RootCell { version: Version::new(), address: AtomicU64::new(root) });
+        let root = Padded(RootCell { version: Version::new(), address: AtomicU64::new(make(&arena)) });
         BTree { root, arena, keys: Counter::new(), protocol: PhantomData }
     }
 }

@@ -2,22 +2,23 @@
 
 use super::inner::Inner;
 use super::leaf::Leaf;
-use super::node::{ALL_LINES, Node};
 use super::protocol::{Point, Protocol};
-use super::slice::{LAYER, LONGER, slice_at};
-use super::version::{Restart, back_off};
+use super::spot::Origin;
 use super::{BTree, Token};
+use crate::common::node::{ALL_LINES, Node};
+use crate::common::slice::{LAYER, LONGER, slice_at};
+use crate::common::version::{Restart, back_off};
 use crate::{Located, Ref, Resolver};
 use std::sync::atomic::Ordering;
 
 /// The end of a search: a slot, or the place where it would go.
-pub(super) struct Found<'a> {
+pub(crate) struct Found<'a> {
     pub(super) leaf: Leaf<'a>,
     pub(super) version: u64,
     pub(super) position: usize,
     /// The kind of the slot if it is the key's; never [`LAYER`].
-    pub(super) kind: Option<u8>,
-    pub(super) value: u64,
+    pub(crate) kind: Option<u8>,
+    pub(crate) value: u64,
     /// No layer on the way skips slices.
     pub(super) exact: bool,
     /// The byte at which this layer's slice begins. Beyond the key if the key ends inside a skip.
@@ -25,15 +26,30 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
+    /// As a token and a candidate.
+    #[inline(always)]
+    pub(crate) fn located(&self) -> Located<Token> {
+        let mut flags = 0;
+        if self.kind.is_some() {
+            flags |= Token::FOUND;
+        }
+        if self.verified() {
+            flags |= Token::EXACT;
+        }
+        let (leaf, position) = (self.leaf.0.meta().id(), self.position as u16);
+        let token = Token { leaf, place: (self.depth / 8) as u16 | flags, position, version: self.version };
+        Located { token, candidate: Ref(self.value), verified: self.kind.is_none() || self.verified() }
+    }
+
     /// Whether the slot proves the key without a look at the log.
     #[inline(always)]
-    pub(super) fn verified(&self) -> bool {
+    pub(crate) fn verified(&self) -> bool {
         self.exact && self.kind != Some(LONGER)
     }
 
     /// The reference in the slot, if it is `key`'s.
     #[inline(always)]
-    pub(super) fn reference<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
+    pub(crate) fn reference<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         let candidate = Ref(self.value);
         if self.kind.is_none() {
             Ref::NONE
@@ -48,7 +64,7 @@ impl Found<'_> {
 impl<P: Protocol> BTree<P> {
     /// The root of layer 0 and its version.
     #[inline(always)]
-    pub(super) fn top(&self) -> Result<(Node<'_>, u64), Restart> {
+    pub(crate) fn top(&self) -> Result<(Node<'_>, u64), Restart> {
         let cell = self.root.version.read()?;
         // SAFETY: the cell always holds a node; if it is replaced meanwhile, the caller's pin keeps it from being recycled.
         let node = unsafe { Node::from_address(self.root.address.load(Ordering::Acquire)) };
@@ -76,7 +92,7 @@ impl<P: Protocol> BTree<P> {
 
     /// Couples the versions of `node` and its child (or the layer below) at `address`.
     #[inline(always)]
-    pub(super) fn follow<'a>(&'a self, node: Node<'a>, version: u64, address: u64) -> Result<(Node<'a>, u64), Restart> {
+    pub(crate) fn follow<'a>(&'a self, node: Node<'a>, version: u64, address: u64) -> Result<(Node<'a>, u64), Restart> {
         node.version().check(version)?;
         // SAFETY: the check says that the address was read from a live node's slot for addresses (N2); under the caller's pin the node
         // there is not recycled.
@@ -92,8 +108,21 @@ impl<P: Protocol> BTree<P> {
     /// One attempt to find the slot of `key`.
     #[inline(always)]
     pub(super) fn try_find(&self, key: &[u8]) -> Result<Found<'_>, Restart> {
-        let (mut node, mut version) = self.top()?;
-        let (mut depth, mut exact) = (0, true);
+        let (node, version) = self.top()?;
+        self.find_in(node, version, 0, key)
+    }
+
+    /// One attempt to find the slot of `key` from `origin` on.
+    pub(crate) fn find_below<'a>(&'a self, origin: Origin<'a>, key: &[u8]) -> Result<Found<'a>, Restart> {
+        let (root, version) = self.root_of(origin.cell)?;
+        self.find_in(root, version, origin.base, key)
+    }
+
+    /// One attempt to find the slot of `key` in the layer with this root, whose slices begin at `base`, and those below.
+    #[inline(always)]
+    pub(crate) fn find_in<'a>(&'a self, mut node: Node<'a>, mut version: u64, base: usize, key: &[u8]) -> Result<Found<'a>, Restart> {
+        let skip = node.meta().skip();
+        let (mut depth, mut exact) = (base + 8 * skip, skip == 0);
         loop {
             let (slice, rank) = slice_at(key, depth);
             let leaf;
@@ -141,28 +170,17 @@ impl<P: Protocol> BTree<P> {
     /// See [`crate::Index::locate`].
     #[inline(always)]
     pub(super) fn locate_slot(&self, key: &[u8]) -> Located<Token> {
-        let found = self.find(key);
-        let mut flags = 0;
-        if found.kind.is_some() {
-            flags |= Token::FOUND;
-        }
-        if found.verified() {
-            flags |= Token::EXACT;
-        }
-        let leaf = found.leaf.0.meta().id();
-        let token = Token { leaf, layer: (found.depth / 8) as u16, position: found.position as u8, flags, version: found.version };
-        let candidate = Ref(found.value);
-        Located { token, candidate, verified: found.kind.is_none() || found.verified() }
+        self.find(key).located()
     }
 
     /// Whether what was located is still so: the leaf is as it was, so it still is the one for the key, and no layer was cut on the way.
     #[inline(always)]
-    pub(super) fn still_holds(&self, token: Token) -> bool {
-        token.flags & Token::EXACT != 0 && self.arena.node(token.leaf).is_some_and(|leaf| leaf.version().same(token.version))
+    pub(crate) fn still_holds(&self, token: Token) -> bool {
+        token.is_exact() && self.arena.node(token.leaf).is_some_and(|leaf| leaf.version().same(token.version))
     }
 
     /// Some key's reference below `node`, which must not be layer 0's root: all of these share the bytes before their layer's slices.
-    pub(super) fn any_below<'a>(&'a self, node: Node<'a>, version: u64) -> Result<Ref, Restart> {
+    pub(crate) fn any_below<'a>(&'a self, node: Node<'a>, version: u64) -> Result<Ref, Restart> {
         let (mut node, mut version) = (node, version);
         loop {
             let leaf;

@@ -3,8 +3,9 @@
 use super::BTree;
 use super::cursor::{Cursor, Frame};
 use super::protocol::Protocol;
-use super::slice::{LAYER, LONGER, slice_at};
-use super::version::Restart;
+use crate::common::node::Node;
+use crate::common::slice::{LAYER, LONGER, slice_at};
+use crate::common::version::Restart;
 use crate::{Ref, Resolver, Start};
 use std::cmp::Ordering;
 
@@ -23,9 +24,20 @@ impl<P: Protocol> BTree<P> {
 
     /// Places the cursor before the first key that is greater than `key` or, if `inclusive`, equal to it (backward: mirrored).
     fn seek_key<'a, R: Resolver>(&'a self, key: &[u8], inclusive: bool, backward: bool, resolver: &R) -> Result<Cursor<'a>, Restart> {
+        let cursor = self.seek_in(self.top()?, 0, (key, inclusive), backward, resolver)?;
+        Ok(cursor.expect("layer 0 skips nothing, so no key lies wholly beside it"))
+    }
+
+    /// As above, in the layer with this root, whose slices begin at `base`, and those below. `None` if the place lies behind all of it.
+    pub(crate) fn seek_in<'a, R: Resolver>(
+        &'a self,
+        (mut root, mut version): (Node<'a>, u64),
+        mut base: usize,
+        (key, inclusive): (&[u8], bool),
+        backward: bool,
+        resolver: &R,
+    ) -> Result<Option<Cursor<'a>>, Restart> {
         let mut above: Vec<Frame<'a>> = Vec::new();
-        let (mut root, mut version) = self.top()?;
-        let mut base = 0;
         loop {
             let skip = root.meta().skip();
             let depth = base + 8 * skip;
@@ -58,26 +70,22 @@ impl<P: Protocol> BTree<P> {
             // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken.
             let behind = slot == Ordering::Less || (slot == Ordering::Equal && inclusive == backward);
             let frame = Frame { leaf, version: leaf_version, at: position + usize::from(behind) };
-            return Ok(Cursor { frame, above, backward });
+            return Ok(Some(Cursor { frame, above, backward }));
         }
     }
 
     /// The place of a key that lies wholly before (`Less`) or behind the layer with this root.
     fn beside<'a>(
         &'a self,
-        root: super::node::Node<'a>,
+        root: Node<'a>,
         version: u64,
         order: Ordering,
         mut above: Vec<Frame<'a>>,
         backward: bool,
-    ) -> Result<Cursor<'a>, Restart> {
+    ) -> Result<Option<Cursor<'a>>, Restart> {
         let all_of_it = (order == Ordering::Less) != backward;
-        let frame = if all_of_it {
-            self.edge(root, version, backward)?
-        } else {
-            // None of it: the frame above already stands behind the layer's slot.
-            above.pop().expect("layer 0 skips nothing, so a layer with a skip has one above")
-        };
-        Ok(Cursor { frame, above, backward })
+        // None of it: the frame above already stands behind the layer's slot.
+        let frame = if all_of_it { Some(self.edge(root, version, backward)?) } else { above.pop() };
+        Ok(frame.map(|frame| Cursor { frame, above, backward }))
     }
 }

@@ -7,11 +7,11 @@
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
 use super::leaf::{Entries, LEAF_SLOTS, Leaf};
-use super::node::Node;
 use super::protocol::{Point, Protocol};
-use super::spot::{Cell, Parent, Prepare, Spot};
-use super::version::{Locked, Restart};
+use super::spot::{Above, Cell, Parent, Prepare, Spot};
 use crate::Ref;
+use crate::common::node::Node;
+use crate::common::version::{Locked, Restart};
 use std::sync::atomic::Ordering;
 
 /// Two leaves merge if they fill at most this many slots.
@@ -35,20 +35,25 @@ struct Pair<'a> {
 
 impl<P: Protocol> BTree<P> {
     /// Removes the slot of `key`, which held `old` and was alone in its leaf.
-    pub(super) fn remove_last(&self, key: &[u8], old: Ref) -> Result<(), Restart> {
+    pub(super) fn remove_last<'a>(&'a self, above: &impl Above<'a>, key: &[u8], old: Ref) -> Result<(), Restart> {
         let mut spots = Vec::new();
-        let last = self.try_spot(key, Prepare::ForMerge, |spot| spots.push(spot))?;
+        let origin = above.origin()?;
+        let last = self.try_spot(origin, key, Prepare::ForMerge, |spot| spots.push(spot))?;
         if last.kind.is_none() || last.value != old.0 {
             return Err(Restart);
         }
         // Bottom up: roots that lose their only slot go with their layer.
         let mut gone = Vec::new();
-        let mut at = spots.len() - 1;
-        while at > 0 && spots[at].is_single_root() {
-            gone.push((spots[at].leaf.0, spots[at].leaf.0.version().lock(spots[at].version)?));
-            at -= 1;
+        let lasting = usize::from(origin.base == 0);
+        while spots.len() > lasting
+            && let Some(spot) = spots.pop_if(|spot| spot.is_single_root())
+        {
+            gone.push((spot.leaf.0, spot.leaf.0.version().lock(spot.version)?));
         }
-        self.remove_slot(&spots[at])?;
+        match spots.last() {
+            Some(spot) => self.remove_slot(spot)?,
+            None => above.remove(origin)?,
+        }
         let unlock = |(node, lock): (_, Locked<'_>)| {
             lock.obsolete();
             node
@@ -101,16 +106,16 @@ impl<P: Protocol> BTree<P> {
 
     /// After a delete left few slots in the leaf of `key`: merges it with a sibling if both fit into one. Best effort.
     #[cold]
-    pub(super) fn merge_around(&self, key: &[u8]) {
+    pub(super) fn merge_around<'a>(&'a self, above: &impl Above<'a>, key: &[u8]) {
         for _ in 0..4 {
-            if self.try_merge(key).is_ok() {
+            if self.try_merge(above, key).is_ok() {
                 break;
             }
         }
     }
 
-    fn try_merge(&self, key: &[u8]) -> Result<(), Restart> {
-        let spot = self.try_spot(key, Prepare::ForMerge, |_| ())?;
+    fn try_merge<'a>(&'a self, above: &impl Above<'a>, key: &[u8]) -> Result<(), Restart> {
+        let spot = self.try_spot(above.origin()?, key, Prepare::ForMerge, |_| ())?;
         let Some(parent) = spot.parent else { return Ok(()) };
         let count = spot.leaf.count(spot.leaf.0.meta());
         let separators = parent.inner.count(parent.inner.0.meta());

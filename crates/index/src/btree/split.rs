@@ -8,15 +8,15 @@
 //! only stores. A failure before that leaves no trace.
 
 use super::BTree;
-use super::arena::Fresh;
 use super::inner::{Inner, MAX_SEPARATORS};
 use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf, capacity};
-use super::node::{LARGE, Node};
 use super::protocol::{Point, Protocol};
 use super::read::Found;
-use super::slice::rank_of;
-use super::spot::{Cell, Parent, Prepare, Spot};
-use super::version::{Locked, Restart};
+use super::spot::{Cell, Origin, Parent, Prepare, Spot};
+use crate::common::arena::Fresh;
+use crate::common::node::{LARGE, Node};
+use crate::common::slice::rank_of;
+use crate::common::version::{Locked, Restart};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A sibling with at most this many slots takes some of a full leaf's instead of a split.
@@ -32,8 +32,8 @@ pub(super) enum Above<'a> {
 
 impl<P: Protocol> BTree<P> {
     /// Inserts `entry` of `key`, for which a search found a full leaf.
-    pub(super) fn insert_into_full(&self, key: &[u8], found: &Found<'_>, entry: Entry) -> Result<(), Restart> {
-        let spot = self.try_spot(key, Prepare::ForSplit, |_| ())?;
+    pub(super) fn insert_into_full<'a>(&'a self, origin: Origin<'a>, key: &[u8], found: &Found<'_>, entry: Entry) -> Result<(), Restart> {
+        let spot = self.try_spot(origin, key, Prepare::ForSplit, |_| ())?;
         let leaf = spot.leaf;
         // The same leaf in the same state: what the search has proved about the key's prefix still holds.
         if leaf != found.leaf || spot.version != found.version {
@@ -109,7 +109,10 @@ impl<P: Protocol> BTree<P> {
         leaf.fill(low);
         leaf.set_next(node.address());
         P::reached(point);
-        Self::lead_to(above, leaf.0, high[0].slice, node);
+        // At an edge, what is to come between the two sides goes to the side that has room.
+        let at_end = point == Point::EdgeSplit && high.len() == 1;
+        let separator = if at_end { low[cut - 1].slice + 1 } else { high[0].slice };
+        Self::lead_to(above, leaf.0, separator, node);
         lock.done();
         Ok(())
     }

@@ -3,18 +3,48 @@
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS, MIN_SEPARATORS};
 use super::leaf::Leaf;
-use super::node::Node;
 use super::protocol::Protocol;
-use super::slice::{LAYER, slice_at};
-use super::version::{Restart, Version};
+use crate::common::node::Node;
+use crate::common::slice::{LAYER, slice_at};
+use crate::common::version::{Restart, Version};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What holds the address of a layer's root: the tree's own cell or a slot of the leaf above (T2).
 #[derive(Clone, Copy)]
-pub(super) struct Cell<'a> {
-    pub(super) guard: &'a Version,
-    pub(super) version: u64,
-    pub(super) word: &'a AtomicU64,
+pub(crate) struct Cell<'a> {
+    pub(crate) guard: &'a Version,
+    pub(crate) version: u64,
+    pub(crate) word: &'a AtomicU64,
+}
+
+/// Where layers begin: the cell of the first one's root, and the byte at which its slices (skipped ones included) begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) cell: Cell<'a>,
+    pub(crate) base: usize,
+}
+
+/// What holds the first layer: the tree itself, or a slot of an index whose deeper layers the tree keeps.
+pub(crate) trait Above<'a> {
+    /// Where the layers begin for the key at hand.
+    fn origin(&self) -> Result<Origin<'a>, Restart>;
+
+    /// Takes the first layer's slot out of what holds it, which has not changed since it gave `origin`. The caller has locked the layer's
+    /// nodes. Never called if the layers begin at byte 0.
+    fn remove(&self, origin: Origin<'a>) -> Result<(), Restart>;
+}
+
+/// The tree as what holds its layer 0.
+pub(super) struct Whole<'a, P: Protocol>(pub(super) &'a BTree<P>);
+
+impl<'a, P: Protocol> Above<'a> for Whole<'a, P> {
+    fn origin(&self) -> Result<Origin<'a>, Restart> {
+        Ok(Origin { cell: self.0.top_cell()?, base: 0 })
+    }
+
+    fn remove(&self, _origin: Origin<'a>) -> Result<(), Restart> {
+        unreachable!("layer 0 stays when its last key leaves")
+    }
 }
 
 /// An inner node and the child that the search took.
@@ -68,9 +98,15 @@ impl<P: Protocol> BTree<P> {
         Ok((root, version))
     }
 
-    /// One attempt to find the spot of `key`, from the top. Each layer's spot is passed to `note`.
-    pub(super) fn try_spot<'a>(&'a self, key: &[u8], prepare: Prepare, mut note: impl FnMut(Spot<'a>)) -> Result<Spot<'a>, Restart> {
-        let (mut cell, mut base) = (self.top_cell()?, 0);
+    /// One attempt to find the spot of `key`, from `origin` on. Each layer's spot is passed to `note`.
+    pub(super) fn try_spot<'a>(
+        &'a self,
+        origin: Origin<'a>,
+        key: &[u8],
+        prepare: Prepare,
+        mut note: impl FnMut(Spot<'a>),
+    ) -> Result<Spot<'a>, Restart> {
+        let Origin { mut cell, mut base } = origin;
         loop {
             let spot = self.spot_in_layer(cell, base, key, prepare)?;
             note(spot);

@@ -6,8 +6,8 @@
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
 use super::leaf::{LEAF_SLOTS, Leaf};
-use super::node::{LARGE, Node};
 use super::protocol::Protocol;
+use crate::common::node::{LARGE, Node};
 use crate::{PieceSource, SortedPiece};
 use std::sync::atomic::Ordering;
 

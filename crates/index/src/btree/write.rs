@@ -1,13 +1,13 @@
 //! Installing references: compare and swap of a slot under its leaf's lock.
 
 use super::leaf::{Entry, Leaf};
-use super::node::{LARGE, Node};
 use super::protocol::{Point, Protocol};
 use super::read::Found;
-use super::slice::{LAYER, LONGER, common_prefix, slice_at};
-use super::spot::{Cell, Prepare};
-use super::version::{Restart, back_off};
+use super::spot::{Above, Cell, Origin, Prepare, Whole};
 use super::{BTree, Token};
+use crate::common::node::{LARGE, Node};
+use crate::common::slice::{LAYER, LONGER, common_prefix, slice_at};
+use crate::common::version::{Restart, back_off};
 use crate::{Conflict, Ref, Resolver};
 use std::sync::atomic::Ordering;
 
@@ -18,13 +18,13 @@ impl<P: Protocol> BTree<P> {
     /// See [`crate::Index::install`].
     #[inline]
     pub(super) fn replace<R: Resolver>(&self, token: Token, key: &[u8], old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict> {
-        if token.leaf != u32::MAX && self.replace_at_token(token, key, old, new).is_ok() {
+        if token.leaf != u32::MAX && self.replace_at_token(&Whole(self), token, key, old, new).is_ok() {
             P::reached(Point::TokenHit);
             return Ok(());
         }
         let mut spins = 0;
         loop {
-            match self.try_replace(key, old, new, resolver) {
+            match self.try_replace(&Whole(self), key, old, new, resolver) {
                 Ok(result) => return result,
                 Err(Restart) => back_off(&mut spins),
             }
@@ -33,10 +33,17 @@ impl<P: Protocol> BTree<P> {
 
     /// Goes straight to the token's slot if its leaf has not changed since and the search proved the place.
     #[inline]
-    fn replace_at_token(&self, token: Token, key: &[u8], old: Ref, new: Ref) -> Result<(), Restart> {
+    pub(crate) fn replace_at_token<'a>(
+        &'a self,
+        above: &impl Above<'a>,
+        token: Token,
+        key: &[u8],
+        old: Ref,
+        new: Ref,
+    ) -> Result<(), Restart> {
         let leaf = Leaf(self.arena.node(token.leaf).ok_or(Restart)?);
-        let found = token.flags & Token::FOUND != 0;
-        if token.flags & Token::EXACT == 0 || found != old.is_some() || old == new {
+        let found = token.is_found();
+        if !token.is_exact() || found != old.is_some() || old == new {
             return Err(Restart);
         }
         let at = usize::from(token.position);
@@ -53,31 +60,38 @@ impl<P: Protocol> BTree<P> {
             if at > count || leaf.is_full() || meta.level() > 0 {
                 return Err(Restart);
             }
-            let (slice, kind) = slice_at(key, usize::from(token.layer) * 8);
+            let (slice, kind) = slice_at(key, token.depth());
             leaf.insert(at, Entry { slice, kind, value: new.0 });
         }
         lock.done();
-        self.count_change(leaf, key, old, new);
+        self.count_change(above, leaf, key, old, new);
         Ok(())
     }
 
     /// Counts keys after a slot of `leaf` was filled or removed, and mends the tree if the leaf has become sparse.
     #[inline(always)]
-    fn count_change(&self, leaf: Leaf<'_>, key: &[u8], old: Ref, new: Ref) {
+    fn count_change<'a>(&'a self, above: &impl Above<'a>, leaf: Leaf<'_>, key: &[u8], old: Ref, new: Ref) {
         if old.is_none() {
             self.keys.one_more();
         } else if new.is_none() {
             self.keys.one_less();
             let meta = leaf.0.meta();
             if meta.class() == LARGE && MERGE_AT >> meta.count().min(63) & 1 == 1 {
-                self.merge_around(key);
+                self.merge_around(above, key);
             }
         }
     }
 
-    /// One attempt by a search from the root.
-    fn try_replace<R: Resolver>(&self, key: &[u8], old: Ref, new: Ref, resolver: &R) -> Result<Result<(), Conflict>, Restart> {
-        let found = self.try_find(key)?;
+    /// One attempt by a search from where the layers begin.
+    pub(crate) fn try_replace<'a, R: Resolver>(
+        &'a self,
+        above: &impl Above<'a>,
+        key: &[u8],
+        old: Ref,
+        new: Ref,
+        resolver: &R,
+    ) -> Result<Result<(), Conflict>, Restart> {
+        let found = self.find_below(above.origin()?, key)?;
         let current = found.reference(key, resolver);
         if current != old {
             return Ok(Err(Conflict { current }));
@@ -86,12 +100,12 @@ impl<P: Protocol> BTree<P> {
             return Ok(Ok(()));
         }
         if old.is_none() {
-            self.insert(key, &found, new, resolver)?;
+            self.insert(above, key, &found, new, resolver)?;
             self.keys.one_more();
             return Ok(Ok(()));
         }
         if new.is_none() && found.leaf.0.meta().count() == 1 {
-            self.remove_last(key, old)?;
+            self.remove_last(above, key, old)?;
             self.keys.one_less();
             return Ok(Ok(()));
         }
@@ -102,14 +116,21 @@ impl<P: Protocol> BTree<P> {
             found.leaf.remove(found.position);
         }
         lock.done();
-        self.count_change(found.leaf, key, old, new);
+        self.count_change(above, found.leaf, key, old, new);
         Ok(Ok(()))
     }
 
     /// Inserts `key`, which the search did not find.
-    fn insert<R: Resolver>(&self, key: &[u8], found: &Found<'_>, new: Ref, resolver: &R) -> Result<(), Restart> {
+    fn insert<'a, R: Resolver>(
+        &'a self,
+        above: &impl Above<'a>,
+        key: &[u8],
+        found: &Found<'_>,
+        new: Ref,
+        resolver: &R,
+    ) -> Result<(), Restart> {
         if !found.exact && !self.shares_prefix(key, found, resolver)? {
-            return self.split_prefix(key, new, resolver);
+            return self.split_prefix(above.origin()?, key, new, resolver);
         }
         if found.kind == Some(LONGER) {
             return self.add_layer(key, found, new, resolver);
@@ -118,7 +139,7 @@ impl<P: Protocol> BTree<P> {
         let (slice, kind) = slice_at(key, found.depth);
         let entry = Entry { slice, kind, value: new.0 };
         if found.leaf.is_full() {
-            return self.insert_into_full(key, found, entry);
+            return self.insert_into_full(above.origin()?, key, found, entry);
         }
         let lock = found.leaf.0.version().lock(found.version)?;
         found.leaf.insert(found.position, entry);
@@ -140,19 +161,7 @@ impl<P: Protocol> BTree<P> {
 
     /// `key` goes on behind a slice that so far one other key had: both move to a layer of their own.
     fn add_layer<R: Resolver>(&self, key: &[u8], found: &Found<'_>, new: Ref, resolver: &R) -> Result<(), Restart> {
-        let other = resolver.key(Ref(found.value));
-        let base = found.depth + 8;
-        debug_assert!(other.len() > base && key.len() > base);
-        // Both keys need a byte of their own in the new layer, lest one of them end above it.
-        let shared = common_prefix(&other[base..], &key[base..]).min(other.len().min(key.len()) - base - 1);
-        let skip = shared / 8;
-        let slot = |key: &[u8], value: u64| {
-            let (slice, kind) = slice_at(key, base + 8 * skip);
-            Entry { slice, kind, value }
-        };
-        let mut slots = [slot(other, found.value), slot(key, new.0)];
-        slots.sort_unstable_by_key(|entry| (entry.slice, entry.kind));
-        let fresh = self.small_root(&slots, skip);
+        let fresh = self.layer_of_two(key, new, Ref(found.value), found.depth + 8, resolver);
         let lock = found.leaf.0.version().lock(found.version)?;
         found.leaf.set_kind(found.position, LAYER);
         found.leaf.value_word(found.position).store(fresh.publish().address(), Ordering::Release);
@@ -161,8 +170,31 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
+    /// A layer of `key` and of the key of `other`, which both go on at byte `base`.
+    pub(crate) fn layer_of_two<R: Resolver>(
+        &self,
+        key: &[u8],
+        new: Ref,
+        other: Ref,
+        base: usize,
+        resolver: &R,
+    ) -> crate::common::arena::Fresh<'_> {
+        let (value, other) = (other.0, resolver.key(other));
+        debug_assert!(other.len() > base && key.len() > base);
+        // Both keys need a byte of their own in the new layer, lest one of them end above it.
+        let shared = common_prefix(&other[base..], &key[base..]).min(other.len().min(key.len()) - base - 1);
+        let skip = shared / 8;
+        let slot = |key: &[u8], value: u64| {
+            let (slice, kind) = slice_at(key, base + 8 * skip);
+            Entry { slice, kind, value }
+        };
+        let mut slots = [slot(other, value), slot(key, new.0)];
+        slots.sort_unstable_by_key(|entry| (entry.slice, entry.kind));
+        self.small_root(&slots, skip)
+    }
+
     /// A layer of one small leaf.
-    fn small_root(&self, slots: &[Entry], skip: usize) -> super::arena::Fresh<'_> {
+    fn small_root(&self, slots: &[Entry], skip: usize) -> crate::common::arena::Fresh<'_> {
         let fresh = self.arena.allocate(0);
         Leaf(fresh.node()).fill(slots);
         fresh.node().set_meta(fresh.node().meta().with_skip(skip));
@@ -170,8 +202,8 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// `key` differs from a layer's keys in the bytes that the layer skips: puts a layer above it that ends at the difference.
-    fn split_prefix<R: Resolver>(&self, key: &[u8], new: Ref, resolver: &R) -> Result<(), Restart> {
-        let (mut cell, mut base) = (self.top_cell()?, 0);
+    fn split_prefix<'a, R: Resolver>(&'a self, origin: Origin<'a>, key: &[u8], new: Ref, resolver: &R) -> Result<(), Restart> {
+        let Origin { mut cell, mut base } = origin;
         loop {
             let (root, version) = self.root_of(cell)?;
             let skip = root.meta().skip();

@@ -2,7 +2,8 @@
 
 use super::{Expect, Expiry, KEYS, Model, Op, Pairs, SPACES, Value, key_bytes};
 use hither::{
-    CheckpointMode, Db, Durability, Error, Keyspace, KeyspaceOptions, Kind, MediumChoice, Snapshot, Topology, ValueGuard, WriteOptions,
+    CheckpointMode, Db, Durability, Error, Keyspace, KeyspaceOptions, Kind, MediumChoice, OrderedKind, Snapshot, Topology, ValueGuard,
+    WriteOptions,
 };
 use std::fmt::Debug;
 use std::ops::Bound;
@@ -48,6 +49,8 @@ impl Config {
             .threads(2)
             // As often as can be: whenever a segment was opened.
             .checkpoints(CheckpointMode::Every(self.segment_bytes))
+            // Media do not depend on the index: a store may be opened with another one than it was filled with.
+            .ordered_index(if self.shards.is_multiple_of(2) { OrderedKind::Learned } else { OrderedKind::BTree })
             .durability(self.durability);
         match &self.medium {
             Medium::Memory => builder.in_memory().open(),

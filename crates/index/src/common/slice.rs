@@ -5,19 +5,19 @@
 //! pairs, layer by layer.
 
 /// The rank of a key that goes on behind the slice. In a slot: the single key of that kind, by reference.
-pub(super) const LONGER: u8 = 9;
+pub(crate) const LONGER: u8 = 9;
 /// A slot's kind: not one key but the layer of all keys that go on behind the slice. Its rank is [`LONGER`].
-pub(super) const LAYER: u8 = 10;
+pub(crate) const LAYER: u8 = 10;
 
 /// The rank of a slot's kind.
 #[inline(always)]
-pub(super) fn rank_of(kind: u8) -> u8 {
+pub(crate) fn rank_of(kind: u8) -> u8 {
     kind.min(LONGER)
 }
 
 /// The slice of `key` at `depth` and its rank. A key that ends before `depth` yields (0, 0), which is before every slot.
 #[inline(always)]
-pub(super) fn slice_at(key: &[u8], depth: usize) -> (u64, u8) {
+pub(crate) fn slice_at(key: &[u8], depth: usize) -> (u64, u8) {
     let rest = key.get(depth..).unwrap_or(&[]);
     if let Some(first) = rest.first_chunk::<8>() {
         return (u64::from_be_bytes(*first), if rest.len() > 8 { LONGER } else { 8 });
@@ -28,7 +28,7 @@ pub(super) fn slice_at(key: &[u8], depth: usize) -> (u64, u8) {
 }
 
 /// The length of the longest common prefix.
-pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let shorter = a.len().min(b.len());
     let (a, b) = (&a[..shorter], &b[..shorter]);
     let words = a.chunks_exact(8).zip(b.chunks_exact(8)).take_while(|(x, y)| x == y).count();

@@ -1,8 +1,10 @@
-//! A node: 16 to 128 atomic words, the first two of which are the same in leaves and inner nodes.
+//! A node: 16 to 128 atomic words, the first two of which are the same in all nodes.
 //!
-//! Word 0 is the [`Version`], word 1 the [`Meta`]. The rest is a [`Leaf`](super::leaf::Leaf)'s or an
-//! [`Inner`](super::inner::Inner)'s. All words are atomics that readers load relaxed and validate by the version; only the holder
+//! Word 0 is the [`Version`], word 1 the [`Meta`]. The rest is a leaf's or an inner node's of the B+-tree (`crate::btree`), or the header of
+//! a gapped array (`crate::learned`). All words are atomics that readers load relaxed and validate by the version; only the holder
 //! of the version's lock (or of a fresh node) stores.
+//!
+//! Pages are memory of gapped arrays, without version and metadata.
 //!
 //! # Invariants
 //!
@@ -14,64 +16,73 @@ use super::version::Version;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of size classes: 128, 256, 512 and 1024 bytes.
-pub(super) const CLASSES: usize = 4;
-/// The class of inner nodes and of all leaves in layers of more than one leaf.
-pub(super) const LARGE: usize = CLASSES - 1;
+/// The sizes of the B+-tree's nodes (four classes), of the headers of gapped leaves and gapped inner nodes, and of pages.
+const CLASS_BYTES: [usize; 7] = [128, 256, 512, 1024, 256, 1024, 4096];
+/// Number of size classes.
+pub(crate) const CLASSES: usize = CLASS_BYTES.len();
+/// The class of the B+-tree's inner nodes and of all leaves in layers of more than one leaf.
+pub(crate) const LARGE: usize = 3;
+/// The class of the headers of gapped leaves.
+pub(crate) const LEAF_HEAD: usize = 4;
+/// The class of the headers of gapped inner nodes.
+pub(crate) const INNER_HEAD: usize = 5;
+/// The class of pages, which are no nodes.
+pub(crate) const PAGE: usize = 6;
 
 /// The lines with header and keys: enough when many lookups are under way, whose misses overlap anyway.
-pub(super) const KEY_LINES: usize = 8;
+pub(crate) const KEY_LINES: usize = 8;
 /// A whole large node, for a single lookup: saves it a second miss for the value or child (+15 % measured).
-pub(super) const ALL_LINES: usize = 16;
+pub(crate) const ALL_LINES: usize = 16;
 
 /// Bytes of a node of this class.
-pub(super) const fn node_bytes(class: usize) -> usize {
-    128 << class
+#[inline(always)]
+pub(crate) const fn node_bytes(class: usize) -> usize {
+    CLASS_BYTES[class]
 }
 
 /// Word 1: bits 0..7 count, 8..11 level (0 = leaf), 12..15 class, 16..31 skipped slices (layer roots only), 32..63 number.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Meta(u64);
+pub(crate) struct Meta(u64);
 
 impl Meta {
     /// Slots of a leaf, separators of an inner node.
     #[inline(always)]
-    pub(super) fn count(self) -> usize {
+    pub(crate) fn count(self) -> usize {
         (self.0 & 0xff) as usize
     }
 
     #[inline(always)]
-    pub(super) fn level(self) -> usize {
+    pub(crate) fn level(self) -> usize {
         (self.0 >> 8 & 15) as usize
     }
 
     #[inline(always)]
-    pub(super) fn class(self) -> usize {
+    pub(crate) fn class(self) -> usize {
         (self.0 >> 12 & 15) as usize
     }
 
     /// How many slices of the key all entries of this layer share and the layer leaves out. Meaningful in a layer's root.
     #[inline(always)]
-    pub(super) fn skip(self) -> usize {
+    pub(crate) fn skip(self) -> usize {
         (self.0 >> 16 & 0xffff) as usize
     }
 
     #[inline(always)]
-    pub(super) fn id(self) -> u32 {
+    pub(crate) fn id(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
     #[inline(always)]
-    pub(super) fn with_count(self, count: usize) -> Meta {
+    pub(crate) fn with_count(self, count: usize) -> Meta {
         Meta(self.0 & !0xff | count as u64)
     }
 
-    pub(super) fn with_level(self, level: usize) -> Meta {
+    pub(crate) fn with_level(self, level: usize) -> Meta {
         debug_assert!(level < 16);
         Meta(self.0 & !(15 << 8) | (level as u64) << 8)
     }
 
-    pub(super) fn with_skip(self, skip: usize) -> Meta {
+    pub(crate) fn with_skip(self, skip: usize) -> Meta {
         debug_assert!(skip <= 0xffff);
         Meta(self.0 & !(0xffff << 16) | (skip as u64) << 16)
     }
@@ -79,7 +90,7 @@ impl Meta {
 
 /// A node of an arena. Copy: it is an address.
 #[derive(Clone, Copy)]
-pub(super) struct Node<'a> {
+pub(crate) struct Node<'a> {
     words: *const AtomicU64,
     arena: Borrowed<'a>,
 }
@@ -97,13 +108,13 @@ impl<'a> Node<'a> {
     /// A node of an arena that outlives `'a` must begin there. An address read from a node's word counts once that node's version
     /// has been validated (N2).
     #[inline(always)]
-    pub(super) unsafe fn from_address(address: u64) -> Self {
+    pub(crate) unsafe fn from_address(address: u64) -> Self {
         Node { words: std::ptr::with_exposed_provenance(address as usize), arena: PhantomData }
     }
 
     /// Where the node begins.
     #[inline(always)]
-    pub(super) fn address(self) -> u64 {
+    pub(crate) fn address(self) -> u64 {
         self.words as u64
     }
 
@@ -112,37 +123,37 @@ impl<'a> Node<'a> {
     /// # Safety
     /// `i` must be below the word count of the node's class.
     #[inline(always)]
-    pub(super) unsafe fn word(self, i: usize) -> &'a AtomicU64 {
+    pub(crate) unsafe fn word(self, i: usize) -> &'a AtomicU64 {
         // SAFETY: the node's memory is mapped while the arena lives (type-stable), and all of it is atomic words.
         unsafe { &*self.words.add(i) }
     }
 
     #[inline(always)]
-    pub(super) fn version(self) -> &'a Version {
+    pub(crate) fn version(self) -> &'a Version {
         // SAFETY: word 0 exists in every class, and `Version` is a transparent atomic word.
         unsafe { &*self.words.cast::<Version>() }
     }
 
     #[inline(always)]
-    pub(super) fn meta(self) -> Meta {
+    pub(crate) fn meta(self) -> Meta {
         // SAFETY: word 1 exists in every class.
         Meta(unsafe { self.word(1) }.load(Ordering::Relaxed))
     }
 
     /// Only for the holder of the lock or of a fresh node.
     #[inline(always)]
-    pub(super) fn set_meta(self, meta: Meta) {
+    pub(crate) fn set_meta(self, meta: Meta) {
         // SAFETY: as in `meta`.
         unsafe { self.word(1) }.store(meta.0, Ordering::Relaxed);
     }
 
     /// Prepares the metadata of memory that has never been a node.
-    pub(super) fn first_life(self, class: usize, id: u32) {
+    pub(crate) fn first_life(self, class: usize, id: u32) {
         self.set_meta(Meta((class as u64) << 12 | u64::from(id) << 32));
     }
 
     /// Empties the node for another life, keeping class and number (N1).
-    pub(super) fn reset(self) {
+    pub(crate) fn reset(self) {
         self.set_meta(self.meta().with_count(0).with_level(0).with_skip(0));
         for i in 2..8 {
             // SAFETY: every class has at least 16 words.
@@ -152,7 +163,7 @@ impl<'a> Node<'a> {
 
     /// Starts loading the first `lines` cache lines of the node at `address`: [`KEY_LINES`] or [`ALL_LINES`].
     #[inline(always)]
-    pub(super) fn prefetch(address: u64, lines: usize) {
+    pub(crate) fn prefetch(address: u64, lines: usize) {
         for line in 0..lines {
             hither_sync::prefetch_read((address as *const u8).wrapping_add(line * 64));
         }

@@ -12,12 +12,12 @@
 //!
 //! A node's number is its chunk's position in the table times 2^14 plus its offset in units of 128 bytes: 32 bits reach 512 GiB.
 
-use super::node::{CLASSES, Node, node_bytes};
+use super::node::{self, CLASSES, Node, node_bytes};
 use hither_sync::epoch;
 use parking_lot::Mutex;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// Numbers count in units of the smallest node.
@@ -35,7 +35,7 @@ const BATCH: usize = 32;
 type Table = [AtomicU64; FANOUT];
 
 /// The nodes of one index.
-pub(super) struct Arena {
+pub(crate) struct Arena {
     state: Mutex<State>,
     tables: [AtomicPtr<Table>; FANOUT],
     mapped: AtomicUsize,
@@ -67,7 +67,7 @@ impl ClassState {
 }
 
 impl Arena {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Arena {
             state: Mutex::new(State::default()),
             tables: [const { AtomicPtr::new(null_mut()) }; FANOUT],
@@ -76,14 +76,39 @@ impl Arena {
     }
 
     /// A node of this class with empty slots, not yet alive. O(1) but for new chunks.
-    pub(super) fn allocate(&self, class: usize) -> Fresh<'_> {
+    pub(crate) fn allocate(&self, class: usize) -> Fresh<'_> {
+        debug_assert_ne!(class, node::PAGE);
+        let (address, first_life) = self.take(class);
+        // SAFETY: the address lies in a chunk of this class, node-aligned, and nobody else was given it.
+        let node = unsafe { Node::from_address(address as u64) };
+        if let Some(id) = first_life {
+            node.version().begin_life();
+            node.first_life(class, id);
+        } else {
+            node.reset();
+        }
+        Fresh { arena: self, node }
+    }
+
+    /// The address of a page with any content.
+    pub(crate) fn allocate_page(&self) -> u64 {
+        let page = self.take(node::PAGE).0 as u64;
+        // What is stored into the page from now on is seen after the lock under which it was freed (see `free_page`).
+        fence(Ordering::Release);
+        page
+    }
+
+    /// Takes a page back at once: its node's version must have changed or be locked, so that a reader of the page notices, and nothing
+    /// that was read of a page may be followed before the version has confirmed it.
+    pub(crate) fn free_page(&self, address: u64) {
+        self.state.lock().per_class[node::PAGE].free.push(address as usize);
+    }
+
+    /// Memory of this class; with its number if it was never used before.
+    fn take(&self, class: usize) -> (usize, Option<u32>) {
         let mut state = self.state.lock();
         if let Some(address) = state.per_class[class].free.pop() {
-            drop(state);
-            // SAFETY: the free list holds addresses of nodes of this class, with their metadata set when they were first handed out.
-            let node = unsafe { Node::from_address(address as u64) };
-            node.reset();
-            return Fresh { arena: self, node };
+            return (address, None);
         }
         if state.per_class[class].bump == state.per_class[class].end {
             self.refill(&mut state, class);
@@ -91,13 +116,8 @@ impl Arena {
         let pool = &mut state.per_class[class];
         let (address, id) = (pool.bump, pool.next_id);
         pool.bump += node_bytes(class);
-        pool.next_id += 1 << class;
-        drop(state);
-        // SAFETY: the address lies in a chunk of this class, node-aligned, and nobody else was given it.
-        let node = unsafe { Node::from_address(address as u64) };
-        node.version().begin_life();
-        node.first_life(class, id);
-        Fresh { arena: self, node }
+        pool.next_id += (node_bytes(class) / UNIT) as u32;
+        (address, Some(id))
     }
 
     /// Maps the next chunk of a class and enters it into the table.
@@ -128,14 +148,15 @@ impl Arena {
 
     /// The node with this number, whatever its state, if the number is one that a node can have. Lock-free.
     #[inline]
-    pub(super) fn node(&self, id: u32) -> Option<Node<'_>> {
+    pub(crate) fn node(&self, id: u32) -> Option<Node<'_>> {
         let (index, unit) = (id as usize / UNITS_PER_CHUNK, id as usize % UNITS_PER_CHUNK);
         let table = self.tables.get(index / FANOUT)?.load(Ordering::Acquire);
         // SAFETY: a table is entered complete and lives as long as the arena.
         let word = unsafe { table.as_ref() }?[index % FANOUT].load(Ordering::Acquire);
         let (class, step) = (word as usize & 15, word as usize >> 4 & 15);
         let address = word & !(PAGE as u64 - 1);
-        if address == 0 || unit % (1 << class) != 0 || unit * UNIT >= CHUNK_BYTES[step] {
+        let units = node_bytes(class.min(CLASSES - 1)) / UNIT;
+        if address == 0 || class == node::PAGE || unit & (units - 1) != 0 || unit * UNIT >= CHUNK_BYTES[step] {
             return None;
         }
         // SAFETY: the offset is a multiple of the chunk's node size and lies inside the chunk, which stays mapped.
@@ -143,10 +164,15 @@ impl Arena {
     }
 
     /// Hands over a node that was unlinked and unlocked as obsolete. Call it without holding locks: it may run deferred work.
-    pub(super) fn retire(self: &Arc<Self>, node: Node<'_>) {
+    pub(crate) fn retire(self: &Arc<Self>, node: Node<'_>) {
+        self.retire_all(&[(node.address(), node.meta().class())]);
+    }
+
+    /// Hands over unlinked memory by address and class. As for [`Arena::retire`], call it without holding locks.
+    pub(crate) fn retire_all(self: &Arc<Self>, unlinked: &[(u64, usize)]) {
         let batch = {
             let mut state = self.state.lock();
-            state.retired.push((node.address() as usize, node.meta().class() as u8));
+            state.retired.extend(unlinked.iter().map(|(address, class)| (*address as usize, *class as u8)));
             if state.retired.len() < BATCH {
                 return;
             }
@@ -167,7 +193,7 @@ impl Arena {
     }
 
     /// Bytes of DRAM held: chunks up to the last page that was handed out (huge ones whole), tables and lists.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let state = self.state.lock();
         let lists: usize = state.per_class.iter().map(|pool| pool.free.capacity() * size_of::<usize>()).sum();
         let untouched: usize = state.per_class.iter().map(|pool| (pool.end - pool.bump) / pool.page() * pool.page()).sum();
@@ -194,19 +220,19 @@ impl Drop for Arena {
 }
 
 /// A node that nobody can find yet. Dropping it gives it back.
-pub(super) struct Fresh<'a> {
+pub(crate) struct Fresh<'a> {
     arena: &'a Arena,
     node: Node<'a>,
 }
 
 impl<'a> Fresh<'a> {
     /// The node, to be filled.
-    pub(super) fn node(&self) -> Node<'a> {
+    pub(crate) fn node(&self) -> Node<'a> {
         self.node
     }
 
     /// Brings the filled node to life; the caller links it.
-    pub(super) fn publish(self) -> Node<'a> {
+    pub(crate) fn publish(self) -> Node<'a> {
         let node = self.node;
         node.version().come_alive();
         std::mem::forget(self);
@@ -252,7 +278,7 @@ fn unmap(address: usize, bytes: usize) {
 }
 
 /// Says that nodes borrow from an arena.
-pub(super) type Borrowed<'a> = PhantomData<&'a Arena>;
+pub(crate) type Borrowed<'a> = PhantomData<&'a Arena>;
 
 #[cfg(test)]
 mod tests {
@@ -263,12 +289,14 @@ mod tests {
         let arena = Arena::new();
         let mut seen = std::collections::HashSet::new();
         for i in 0..20_000 {
-            let node = arena.allocate(i % CLASSES).publish();
+            let class = i % node::PAGE;
+            let node = arena.allocate(class).publish();
             assert!(seen.insert(node.address()));
-            assert_eq!(node.meta().class(), i % CLASSES);
+            assert_eq!(node.meta().class(), class);
             assert_eq!(arena.node(node.meta().id()).map(Node::address), Some(node.address()));
-            assert_eq!(node.address() as usize % node_bytes(i % CLASSES), 0);
-            if i % CLASSES == CLASSES - 1 {
+            assert_eq!(node.address() as usize % node_bytes(class), 0);
+            assert_eq!(arena.allocate_page() % 4096, 0);
+            if class == node::LARGE {
                 assert!(arena.node(node.meta().id() + 1).is_none(), "a number inside a node is none");
             }
         }

@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Threads with a word of their own. Few, so that an empty index stays small.
 const OWNED: usize = 31;
 
-pub(super) struct Counter {
+pub(crate) struct Counter {
     words: Box<[Padded<AtomicU64>]>,
 }
 
 impl Counter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Counter { words: (0..=OWNED).map(|_| Padded(AtomicU64::new(0))).collect() }
     }
 
     /// Adds `delta`, in two's complement.
     #[inline(always)]
-    pub(super) fn add(&self, delta: u64) {
+    pub(crate) fn add(&self, delta: u64) {
         let number = thread_number();
         if number < OWNED {
             let word = &self.words[number];
@@ -32,22 +32,22 @@ impl Counter {
     }
 
     #[inline(always)]
-    pub(super) fn one_more(&self) {
+    pub(crate) fn one_more(&self) {
         self.add(1);
     }
 
     #[inline(always)]
-    pub(super) fn one_less(&self) {
+    pub(crate) fn one_less(&self) {
         self.add(u64::MAX);
     }
 
     /// The sum: exact when nobody counts, never below zero.
-    pub(super) fn sum(&self) -> usize {
+    pub(crate) fn sum(&self) -> usize {
         let sum = self.words.iter().fold(0u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
         usize::try_from(sum as i64).unwrap_or(0)
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.words.len() * size_of::<Padded<AtomicU64>>()
     }
 }

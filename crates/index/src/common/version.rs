@@ -23,21 +23,21 @@ const FLAGS: u64 = LOCKED | OBSOLETE;
 
 /// What was read no longer holds: start again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Restart;
+pub(crate) struct Restart;
 
 /// The word. `repr(transparent)`: nodes are arrays of atomic words and the first one is this.
 #[repr(transparent)]
-pub(super) struct Version(AtomicU64);
+pub(crate) struct Version(AtomicU64);
 
 impl Version {
     /// The version of a cell that lives outside the arena.
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Version(AtomicU64::new(STEP))
     }
 
     /// The current version; waits out a writer's short section. Fails if the node is obsolete.
     #[inline(always)]
-    pub(super) fn read(&self) -> Result<u64, Restart> {
+    pub(crate) fn read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
         if version & FLAGS == 0 { Ok(version) } else { self.read_slow() }
     }
@@ -58,14 +58,14 @@ impl Version {
     }
 
     /// The current version if the node is neither locked nor obsolete. For whoever holds locks and must not wait.
-    pub(super) fn try_read(&self) -> Result<u64, Restart> {
+    pub(crate) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
         if version & FLAGS == 0 { Ok(version) } else { Err(Restart) }
     }
 
     /// Whether nothing has changed since the version was `seen`: all loads before this call saw that state.
     #[inline(always)]
-    pub(super) fn same(&self, seen: u64) -> bool {
+    pub(crate) fn same(&self, seen: u64) -> bool {
         // Orders the reader's relaxed loads before the load of the version.
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == seen
@@ -73,13 +73,13 @@ impl Version {
 
     /// [`Version::same`] as a result.
     #[inline(always)]
-    pub(super) fn check(&self, seen: u64) -> Result<(), Restart> {
+    pub(crate) fn check(&self, seen: u64) -> Result<(), Restart> {
         if self.same(seen) { Ok(()) } else { Err(Restart) }
     }
 
     /// Locks the node if its version is still `seen`.
     #[inline(always)]
-    pub(super) fn lock(&self, seen: u64) -> Result<Locked<'_>, Restart> {
+    pub(crate) fn lock(&self, seen: u64) -> Result<Locked<'_>, Restart> {
         debug_assert_eq!(seen & FLAGS, 0);
         if self.0.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(Restart);
@@ -90,14 +90,14 @@ impl Version {
     }
 
     /// Marks fresh memory as not yet alive. Only for whoever the arena has just given it.
-    pub(super) fn begin_life(&self) {
+    pub(crate) fn begin_life(&self) {
         let version = self.0.load(Ordering::Relaxed);
         self.0.store(version | OBSOLETE, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
     /// Ends the preparation of a fresh node: readers may now find it.
-    pub(super) fn come_alive(&self) {
+    pub(crate) fn come_alive(&self) {
         let version = self.0.load(Ordering::Relaxed);
         debug_assert_eq!(version & FLAGS, OBSOLETE);
         self.0.store((version & !FLAGS) + STEP, Ordering::Release);
@@ -106,7 +106,7 @@ impl Version {
 
 /// A locked version. Dropping it unlocks *without* a change: the holder has stored nothing.
 #[must_use = "the node is unlocked when this is dropped"]
-pub(super) struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     word: &'a Version,
     seen: u64,
 }
@@ -114,7 +114,7 @@ pub(super) struct Locked<'a> {
 impl Locked<'_> {
     /// Unlocks after a change; returns the new version.
     #[inline(always)]
-    pub(super) fn done(self) -> u64 {
+    pub(crate) fn done(self) -> u64 {
         let next = self.seen + STEP;
         self.word.0.store(next, Ordering::Release);
         std::mem::forget(self);
@@ -122,7 +122,7 @@ impl Locked<'_> {
     }
 
     /// Unlocks a node that was unlinked: whoever finds it starts again.
-    pub(super) fn obsolete(self) {
+    pub(crate) fn obsolete(self) {
         self.word.0.store((self.seen + STEP) | OBSOLETE, Ordering::Release);
         std::mem::forget(self);
     }
@@ -135,7 +135,7 @@ impl Drop for Locked<'_> {
 }
 
 /// Spins at first, then lets others run.
-pub(super) fn back_off(spins: &mut u32) {
+pub(crate) fn back_off(spins: &mut u32) {
     *spins += 1;
     if *spins < 64 {
         std::hint::spin_loop();

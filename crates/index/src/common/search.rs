@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of a large node, with a run of sorted ones among them.
 #[derive(Clone, Copy)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// 64 words, aligned to 64 bytes.
-    pub(super) words: *const AtomicU64,
+    pub(crate) words: *const AtomicU64,
     /// Where the sorted words begin.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// How many they are, less than 64; `first + count` is at most 64.
-    pub(super) count: usize,
+    pub(crate) count: usize,
 }
 
 impl Block {
@@ -24,7 +24,7 @@ impl Block {
     /// # Safety
     /// 64 words must be readable at `words`, aligned to 64 bytes, `count` less than 64 and `first + count` at most 64.
     #[inline(always)]
-    pub(super) unsafe fn lower_bound(self, bound: u64) -> usize {
+    pub(crate) unsafe fn lower_bound(self, bound: u64) -> usize {
         #[cfg(target_arch = "x86_64")]
         if x86_64::available() {
             // SAFETY: available, and the words are readable and aligned.
@@ -39,7 +39,7 @@ impl Block {
     /// # Safety
     /// As for [`Block::lower_bound`].
     #[inline(always)]
-    pub(super) unsafe fn upper_bound(self, bound: u64) -> usize {
+    pub(crate) unsafe fn upper_bound(self, bound: u64) -> usize {
         #[cfg(target_arch = "x86_64")]
         if x86_64::available() {
             // SAFETY: available, and the words are readable and aligned.
@@ -56,12 +56,68 @@ impl Block {
     }
 }
 
+/// Eight words in one cache line.
+#[derive(Clone, Copy)]
+pub(crate) struct Line(pub(crate) *const AtomicU64);
+
+impl Line {
+    /// Bit i is set if word i is below `bound`.
+    ///
+    /// # Safety
+    /// Eight words must be readable, aligned to 64 bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn below(self, bound: u64) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::available() {
+            // SAFETY: available; passed on.
+            return unsafe { x86_64::line_below(self.0, bound) };
+        }
+        // SAFETY: passed on.
+        unsafe { self.mask(|word| word < bound) }
+    }
+
+    /// Bit i is set if word i is not above `bound`.
+    ///
+    /// # Safety
+    /// As for [`Line::below`].
+    #[inline(always)]
+    pub(crate) unsafe fn not_above(self, bound: u64) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::available() {
+            // SAFETY: available; passed on.
+            return unsafe { x86_64::line_not_above(self.0, bound) };
+        }
+        // SAFETY: passed on.
+        unsafe { self.mask(|word| word <= bound) }
+    }
+
+    /// Bit i is set if word i is not zero.
+    ///
+    /// # Safety
+    /// As for [`Line::below`].
+    #[inline(always)]
+    pub(crate) unsafe fn filled(self) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::available() {
+            // SAFETY: available; passed on.
+            return unsafe { x86_64::line_other(self.0, 0) };
+        }
+        // SAFETY: passed on.
+        unsafe { self.mask(|word| word != 0) }
+    }
+
+    unsafe fn mask(self, test: impl Fn(u64) -> bool) -> u32 {
+        // SAFETY: the caller vouches for eight words.
+        (0..8).fold(0, |mask, i| mask | u32::from(test(unsafe { &*self.0.add(i) }.load(Ordering::Relaxed))) << i)
+    }
+}
+
 /// How many of the `count` sorted words at `words` are below `bound`.
 ///
 /// # Safety
 /// `count` words must be readable at `words`.
 #[inline(always)]
-pub(super) unsafe fn lower_bound(words: *const AtomicU64, count: usize, bound: u64) -> usize {
+pub(crate) unsafe fn lower_bound(words: *const AtomicU64, count: usize, bound: u64) -> usize {
     // SAFETY: passed on; `partition` asks for positions below `count`.
     unsafe { partition(words, count, |word| word < bound) }
 }
@@ -92,7 +148,7 @@ mod x86_64 {
 
     /// Whether the processor has what the functions below need. One load and test after the first call.
     #[inline(always)]
-    pub(super) fn available() -> bool {
+    pub(crate) fn available() -> bool {
         std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512f")
     }
 
@@ -103,7 +159,7 @@ mod x86_64 {
             /// # Safety
             /// [`available`]; 64 words readable at `words`, aligned to 64 bytes.
             #[inline(always)]
-            pub(super) unsafe fn $name(words: *const AtomicU64, bound: u64) -> u64 {
+            pub(crate) unsafe fn $name(words: *const AtomicU64, bound: u64) -> u64 {
                 let mask;
                 // SAFETY: reads the 512 bytes that the caller vouches for, and writes only the registers listed. Register 16 does not
                 // share its upper half with the compiler's SSE code, so no cleaning up is needed.
@@ -139,6 +195,37 @@ mod x86_64 {
         };
     }
 
+    macro_rules! compare_line {
+        ($name:ident, $predicate:literal, $what:literal) => {
+            #[doc = $what]
+            ///
+            /// # Safety
+            /// [`available`]; 8 words readable at `words`, aligned to 64 bytes.
+            #[inline(always)]
+            pub(super) unsafe fn $name(words: *const AtomicU64, bound: u64) -> u32 {
+                let mask: u32;
+                // SAFETY: reads the 64 bytes that the caller vouches for, and writes only the registers listed.
+                unsafe {
+                    asm!(
+                        "vpbroadcastq zmm16, {bound}",
+                        concat!("vpcmpuq k1, zmm16, [{words}], ", $predicate),
+                        "kmovd {mask:e}, k1",
+                        words = in(reg) words,
+                        bound = in(reg) bound,
+                        mask = lateout(reg) mask,
+                        out("zmm16") _,
+                        out("k1") _,
+                        options(nostack, readonly, preserves_flags),
+                    );
+                }
+                mask
+            }
+        };
+    }
+
+    compare_line!(line_below, "6", "Bit i is set if word i is below `bound`.");
+    compare_line!(line_not_above, "5", "Bit i is set if word i is not above `bound`.");
+    compare_line!(line_other, "4", "Bit i is set if word i is not `bound`.");
     compare!(below, "6", "Bit i is set if word i is below `bound`.");
     compare!(not_above, "5", "Bit i is set if word i is not above `bound`.");
 }
@@ -169,6 +256,24 @@ mod tests {
                         assert_eq!(lower_bound(search.words.add(first), count, bound), below);
                         assert_eq!(search.upper_bound(bound), plain.partition_point(|word| *word <= bound));
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_agree_with_plain_comparisons() {
+        for seed in 0..200u64 {
+            let block = Aligned(std::array::from_fn(|i| AtomicU64::new((i as u64).wrapping_mul(seed) % 11 * (u64::MAX / 10))));
+            let word = |i: usize| block.0[i].load(Ordering::Relaxed);
+            let mask = |test: &dyn Fn(u64) -> bool| (0..8).fold(0u32, |mask, i| mask | u32::from(test(word(i))) << i);
+            let line = Line(block.0.as_ptr());
+            for bound in [0, 1, u64::MAX / 10 * 5, u64::MAX / 10 * 5 + 1, u64::MAX] {
+                // SAFETY: the block has 64 aligned words.
+                unsafe {
+                    assert_eq!(line.below(bound), mask(&|word| word < bound));
+                    assert_eq!(line.not_above(bound), mask(&|word| word <= bound));
+                    assert_eq!(line.filled(), mask(&|word| word != 0));
                 }
             }
         }

@@ -1,0 +1,203 @@
+//! Changing single slots of a gapped array. All of this is for the holder of its lock.
+
+use super::block::Entry;
+use super::gapped::{Gapped, Place, Shape};
+use crate::Ref;
+use crate::common::slice::LAYER;
+
+/// How far a slot is moved out of a full block's way: to a gap in one of this many blocks on each side.
+const REACH: usize = 8;
+
+/// Inserts one beside the other count; so many in a row are a run.
+const RUN: u64 = 16;
+
+/// How inserts have come of late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Run {
+    None,
+    Ascending,
+    Descending,
+}
+
+impl Gapped<'_> {
+    /// Inserts at `place`, moving slots by at most [`REACH`] blocks. False if there is no gap so near: nothing has changed.
+    #[inline]
+    pub(super) fn insert(self, place: Place, entry: Entry) -> bool {
+        let shape = self.shape();
+        let block = self.block(shape, place.block);
+        let count = block.count();
+        if count < block.width() {
+            block.insert(place.index, count, entry);
+        } else if !self.insert_by_moving(shape, place, entry) {
+            return false;
+        }
+        self.set_count(self.count() + 1);
+        true
+    }
+
+    #[cold]
+    fn insert_by_moving(self, shape: Shape, place: Place, entry: Entry) -> bool {
+        let has_gap = |b: usize| {
+            let block = self.block(shape, b);
+            block.count() < block.width()
+        };
+        for distance in 1..=REACH {
+            if place.block + distance < shape.end() && has_gap(place.block + distance) {
+                self.move_up(shape, place, entry, place.block + distance);
+                return true;
+            }
+            if place.block >= shape.first() + distance && has_gap(place.block - distance) {
+                self.move_down(shape, place, entry, place.block - distance);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Inserts into a full block; one slot of each block up to `target` moves to the next.
+    fn move_up(self, shape: Shape, place: Place, entry: Entry, target: usize) {
+        let (mut carried, mut at) = (entry, place.index);
+        for b in place.block..target {
+            let block = self.block(shape, b);
+            let width = block.width();
+            if at < width {
+                let out = block.entry(width - 1);
+                block.remove(width - 1, width);
+                block.insert(at, width - 1, carried);
+                carried = out;
+            }
+            at = 0;
+        }
+        let block = self.block(shape, target);
+        block.insert(0, block.count(), carried);
+    }
+
+    /// Inserts into a full block; one slot of each block down to `target` moves to the previous one.
+    fn move_down(self, shape: Shape, place: Place, entry: Entry, target: usize) {
+        let (mut carried, mut at) = (entry, place.index);
+        for b in (target + 1..=place.block).rev() {
+            let block = self.block(shape, b);
+            let width = block.width();
+            if at > 0 {
+                let out = block.entry(0);
+                block.remove(0, width);
+                block.insert(at - 1, width - 1, carried);
+                carried = out;
+            }
+            at = width;
+        }
+        let block = self.block(shape, target);
+        let count = block.count();
+        block.insert(count, count, carried);
+    }
+
+    /// Removes the slot at `place`. False if that would leave a block empty between sparse ones: nothing has changed, and the array is to be
+    /// built anew without the slot.
+    #[inline]
+    pub(super) fn remove(self, place: Place) -> bool {
+        let shape = self.shape();
+        let block = self.block(shape, place.block);
+        let count = block.count();
+        if count > 1 {
+            block.remove(place.index, count);
+        } else if !self.empty_block(shape, place.block) {
+            return false;
+        }
+        self.set_count(self.count() - 1);
+        true
+    }
+
+    /// Removes the only slot of block `b`: the block leaves at an end, or gets a slot of a neighbour (B1).
+    #[cold]
+    fn empty_block(self, shape: Shape, b: usize) -> bool {
+        let (first, end) = (shape.first(), shape.end());
+        let block = self.block(shape, b);
+        if end - first == 1 {
+            block.fill(&[]);
+        } else if b == first {
+            self.set_shape(shape.with_range(first + 1, end));
+        } else if b == end - 1 {
+            self.set_shape(shape.with_range(first, end - 1));
+        } else {
+            let (left, right) = (self.block(shape, b - 1), self.block(shape, b + 1));
+            let (lefts, rights) = (left.count(), right.count());
+            if rights > 1 {
+                block.fill(&[right.entry(0)]);
+                right.remove(0, rights);
+            } else if lefts > 1 {
+                block.fill(&[left.entry(lefts - 1)]);
+                left.remove(lefts - 1, lefts);
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether an insert at `place` comes right behind or right before the last one.
+    #[inline(always)]
+    pub(super) fn beside(self, place: Place) -> Run {
+        let block = self.block(self.shape(), place.block);
+        let (last, runs) = self.last_insert();
+        if place.index > 0 && block.slice(place.index - 1) == last {
+            Run::Ascending
+        } else if place.index < block.width() && block.slice(place.index) == last {
+            Run::Descending
+        } else if place.index > 0 && place.index < block.width() {
+            Run::None
+        } else {
+            // Not seen without a look at the neighbour, which may cost a cache miss: as before.
+            Self::run_of(runs)
+        }
+    }
+
+    /// Notes an insert for [`Gapped::run`].
+    #[inline(always)]
+    pub(super) fn note(self, slice: u64, beside: Run) {
+        let (_, runs) = self.last_insert();
+        let step = |run: u64, grows: bool| if grows { (run + 1).min(2 * RUN) } else { run / 2 };
+        let (up, down) = (step(runs & 0xff, beside == Run::Ascending), step(runs >> 8 & 0xff, beside == Run::Descending));
+        self.set_last_insert(slice, runs & !0xffff | up | down << 8);
+    }
+
+    /// Notes that `slice` was inserted in a run.
+    pub(super) fn begin_run(self, slice: u64, run: Run) {
+        let runs = match run {
+            Run::None => 0,
+            Run::Ascending => RUN,
+            Run::Descending => RUN << 8,
+        };
+        self.set_last_insert(slice, runs);
+    }
+
+    /// Whether inserts ascend or descend one by one.
+    pub(super) fn run(self) -> Run {
+        Self::run_of(self.last_insert().1)
+    }
+
+    fn run_of(runs: u64) -> Run {
+        if runs & 0xff >= RUN {
+            Run::Ascending
+        } else if runs >> 8 & 0xff >= RUN {
+            Run::Descending
+        } else {
+            Run::None
+        }
+    }
+
+    /// The slot of `old` at `place` or, if it is not there, anywhere in the array.
+    pub(super) fn slot_of(self, shape: Shape, place: Place, old: Ref) -> Option<Place> {
+        let holds = |at: Place| {
+            let block = self.block(shape, at.block);
+            at.index < block.width() && block.value(at.index) == old.0 && block.kind(at.index) != LAYER
+        };
+        let named = (shape.first()..shape.end()).contains(&place.block);
+        let near = |distance: usize| [place.block.wrapping_sub(distance), place.block + distance];
+        let blocks = (0..NEARBY).flat_map(near).filter(|b| named && (shape.first()..shape.end()).contains(b));
+        let in_block = |b: usize| (0..8).map(move |index| Place { block: b, index });
+        Some(place).filter(|at| named && holds(*at)).or_else(|| blocks.flat_map(in_block).find(|at| holds(*at)))
+    }
+}
+
+/// Blocks on each side of a hint in which its reference is looked for.
+const NEARBY: usize = 4;

@@ -1,0 +1,421 @@
+//! A gapped array: a header of its own and blocks in pages. Leaves of the learned layer and its inner nodes are both of this kind.
+//!
+//! ```text
+//! word 0 version | 1 meta | 2 shape | 3 base of the model | 4 scale of the model | 5 slots in use and pages
+//! 6 last slice inserted | 7 runs | 8 next | 9 previous | 16.. addresses of pages | in inner nodes: 64..127 fences
+//! ```
+//!
+//! An inner node whose model fits badly has *fences* instead, unless it is too large: the first slice of every block when it was built. It
+//! then behaves like a B+-tree's node of two levels.
+//!
+//! Blocks are numbered through all pages that the header has words for; those from `first` to `end` are in use. The header stays where it is
+//! for its node's life; what it leads to is rewritten in place under its lock.
+//!
+//! # Invariants
+//!
+//! * G1. Slots ascend by (slice, rank) without equals, over all blocks (and B1, B2 hold in each). In inner nodes, slices ascend strictly.
+//! * G2. Every word for a page holds the address of some page of the arena from the node's first life on, be it its own or not: readers
+//!   may follow one that a writer is changing, since pages stay mapped; what they read there is validated by the version.
+//! * G3. The shape names blocks that the class has, always.
+
+use super::block::{Block, PAGE_BLOCKS, WHOLE};
+use super::model::Model;
+use crate::common::node::{LEAF_HEAD, Node};
+use crate::common::search;
+use crate::common::slice::rank_of;
+use std::hint::select_unpredictable;
+use std::sync::atomic::Ordering::Relaxed;
+
+const SHAPE: usize = 2;
+const BASE: usize = 3;
+const SCALE: usize = 4;
+const EXTENT: usize = 5;
+const LAST: usize = 6;
+const RUNS: usize = 7;
+const NEXT: usize = 8;
+const PREVIOUS: usize = 9;
+const PAGES: usize = 16;
+const FENCES: usize = 64;
+/// An array of more blocks than this has no fences.
+pub(super) const MAX_FENCES: usize = 63;
+
+/// Pages of a node of this class at most: leaves are capped at 64 KiB.
+#[inline(always)]
+pub(super) const fn max_pages(class: usize) -> usize {
+    if class == LEAF_HEAD { 16 } else { FENCES - PAGES }
+}
+
+/// Blocks of a node of this class at most.
+pub(super) const fn max_blocks(class: usize) -> usize {
+    max_pages(class) * PAGE_BLOCKS
+}
+
+/// Word 2: bits 0..15 first block, 16..31 end, 32..47 the model's offset, 48..53 its shift, 56 whether blocks are narrow, 57 whether there
+/// are fences instead of a model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape(u64);
+
+impl Shape {
+    pub(super) fn new(first: usize, end: usize, model: Model, narrow: bool) -> Shape {
+        debug_assert!(first < end && end <= 0xffff);
+        Shape(first as u64 | (end as u64) << 16 | (model.offset as u64) << 32 | u64::from(model.shift) << 48 | u64::from(narrow) << 56)
+    }
+
+    #[inline(always)]
+    pub(super) fn first(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn end(self) -> usize {
+        (self.0 >> 16 & 0xffff) as usize
+    }
+
+    #[inline(always)]
+    fn offset(self) -> usize {
+        (self.0 >> 32 & 0xffff) as usize
+    }
+
+    #[inline(always)]
+    fn shift(self) -> u32 {
+        (self.0 >> 48 & 63) as u32
+    }
+
+    #[inline(always)]
+    pub(super) fn narrow(self) -> bool {
+        self.0 >> 56 & 1 == 1
+    }
+
+    #[inline(always)]
+    pub(super) fn fenced(self) -> bool {
+        self.0 >> 57 & 1 == 1
+    }
+
+    pub(super) fn with_fences(self) -> Shape {
+        debug_assert!(self.blocks() <= MAX_FENCES);
+        Shape(self.0 | 1 << 57)
+    }
+
+    pub(super) fn blocks(self) -> usize {
+        self.end() - self.first()
+    }
+
+    pub(super) fn with_range(self, first: usize, end: usize) -> Shape {
+        debug_assert!(first < end && end <= 0xffff);
+        Shape(self.0 & !0xffff_ffff | first as u64 | (end as u64) << 16)
+    }
+}
+
+/// Where a slot is, or before which slot of the block it would go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) block: usize,
+    pub(super) index: usize,
+}
+
+impl Place {
+    /// As a number of 16 bits.
+    #[inline(always)]
+    pub(super) fn slot(self) -> u16 {
+        (self.block * 8 + self.index) as u16
+    }
+
+    /// Index eight (behind a block's last slot) becomes the next block's first, which is no place to insert: only for slots that exist.
+    #[inline(always)]
+    pub(super) fn of_slot(slot: u16) -> Place {
+        Place { block: usize::from(slot) / 8, index: usize::from(slot) % 8 }
+    }
+}
+
+/// A node seen as a gapped array.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Gapped<'a>(pub(super) Node<'a>);
+
+impl<'a> Gapped<'a> {
+    #[inline(always)]
+    pub(super) fn load(self, word: usize) -> u64 {
+        // SAFETY: callers stay below the class's words: fixed ones, and pages by blocks that the class has (G3).
+        unsafe { self.0.word(word) }.load(Relaxed)
+    }
+
+    fn store(self, word: usize, value: u64) {
+        // SAFETY: as in `load`.
+        unsafe { self.0.word(word) }.store(value, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn shape(self) -> Shape {
+        Shape(self.load(SHAPE))
+    }
+
+    /// Block `b`, which the shape must name.
+    #[inline(always)]
+    pub(super) fn block(self, shape: Shape, b: usize) -> Block<'a> {
+        debug_assert!(b / PAGE_BLOCKS < max_pages(self.0.meta().class()));
+        // SAFETY: the word holds a page's address (G2).
+        unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS, shape.narrow()) }
+    }
+
+    /// The block that the model (or the fences) predict for `slice`.
+    #[inline(always)]
+    pub(super) fn predict(self, shape: Shape, slice: u64) -> usize {
+        if shape.fenced() {
+            let count = shape.blocks().min(MAX_FENCES);
+            // SAFETY: only inner nodes have fences; their headers have 128 words and are aligned to their size.
+            let fences = search::Block { words: unsafe { self.0.word(FENCES) }, first: 0, count };
+            // SAFETY: the second half of the header is 64 words, and there are at most 63 fences.
+            return shape.first() + unsafe { fences.upper_bound(slice) }.max(1) - 1;
+        }
+        let model = Model { base: self.load(BASE), shift: shape.shift(), scale: self.load(SCALE), offset: shape.offset() };
+        model.predict(slice).min(shape.end().wrapping_sub(1)).max(shape.first())
+    }
+
+    /// Slots in use.
+    #[inline(always)]
+    pub(super) fn count(self) -> usize {
+        (self.load(EXTENT) & 0xffff_ffff) as usize
+    }
+
+    /// The first page of the node's own and the one behind the last.
+    pub(super) fn pages(self) -> std::ops::Range<usize> {
+        let extent = self.load(EXTENT);
+        (extent >> 32 & 0xffff) as usize..(extent >> 48) as usize
+    }
+
+    /// The address of page `p`.
+    pub(super) fn page(self, p: usize) -> u64 {
+        self.load(PAGES + p)
+    }
+
+    /// The address of the next leaf, or 0. To be followed once the version is validated (N2).
+    #[inline(always)]
+    pub(super) fn next(self) -> u64 {
+        self.load(NEXT)
+    }
+
+    /// The address of the previous leaf, or 0.
+    #[inline(always)]
+    pub(super) fn previous(self) -> u64 {
+        self.load(PREVIOUS)
+    }
+
+    /// Where (slice, rank) is, with its kind, or where it would go.
+    #[inline(always)]
+    pub(super) fn find(self, shape: Shape, slice: u64, rank: u8) -> (Place, Option<u8>) {
+        let predicted = self.predict(shape, slice);
+        if !shape.narrow() && rank == WHOLE {
+            let (place, hit) = self.probe(shape, predicted, slice);
+            if hit {
+                return (place, Some(WHOLE));
+            }
+            if place.index > 0 && place.index < 8 {
+                return (place, None);
+            }
+        }
+        self.find_from(shape, predicted, slice, rank)
+    }
+
+    /// Looks for `slice` in wide blocks: in the predicted one and in the next, where slots that found no room in theirs mostly are. Both are
+    /// searched without asking which is the one, since a wrong guess costs as much as the search. Without a hit, the place is where the
+    /// slice would go if the index is neither 0 nor 8.
+    #[inline(always)]
+    pub(super) fn probe(self, shape: Shape, predicted: usize, slice: u64) -> (Place, bool) {
+        let next = predicted + usize::from(predicted + 1 < shape.end());
+        let (here, there) = (self.block(shape, predicted), self.block(shape, next));
+        here.prefetch_values();
+        there.prefetch_values();
+        let (below, further) = (here.below(slice), there.below(slice));
+        let on = below == 8;
+        let block = select_unpredictable(on, there, here);
+        let place = Place { block: select_unpredictable(on, next, predicted), index: select_unpredictable(on, further, below) };
+        // A slice comes once in wide blocks, so a slot in use with it is the one.
+        let hit = place.index < 8 && block.slice(place.index) == slice && block.value(place.index) != 0;
+        (place, hit)
+    }
+
+    /// Starts loading what [`Gapped::probe`] reads.
+    #[inline(always)]
+    pub(super) fn prefetch_probe(self, shape: Shape, predicted: usize) {
+        self.block(shape, predicted).prefetch();
+        self.block(shape, predicted + usize::from(predicted + 1 < shape.end())).prefetch();
+    }
+
+    /// As [`Gapped::find`], by exponential search from block `from`.
+    fn find_from(self, shape: Shape, from: usize, slice: u64, rank: u8) -> (Place, Option<u8>) {
+        let block = self.last_block(shape, from, |first| first < slice);
+        let mut place = self.normal(shape, Place { block, index: self.block(shape, block).below(slice) });
+        if place.index == self.block(shape, place.block).count() && place.block < from {
+            // Equally right, and nearer to where searches begin.
+            place = Place { block: place.block + 1, index: 0 };
+        }
+        loop {
+            let Some(at) = self.slot_from(shape, place) else { return (place, None) };
+            let block = self.block(shape, at.block);
+            if block.slice(at.index) != slice {
+                return (place, None);
+            }
+            let kind = block.kind(at.index);
+            if rank_of(kind) >= rank {
+                return if rank_of(kind) == rank { (at, Some(kind)) } else { (place, None) };
+            }
+            place = Place { block: at.block, index: at.index + 1 };
+        }
+    }
+
+    /// With an index that is not beyond the slots in use.
+    fn normal(self, shape: Shape, place: Place) -> Place {
+        Place { index: place.index.min(self.block(shape, place.block).count()), ..place }
+    }
+
+    /// The first slot in use at or behind `place`.
+    #[inline(always)]
+    pub(super) fn slot_from(self, shape: Shape, place: Place) -> Option<Place> {
+        if place.index < self.block(shape, place.block).count() {
+            return Some(place);
+        }
+        let next = place.block + 1;
+        (next < shape.end() && self.block(shape, next).value(0) != 0).then_some(Place { block: next, index: 0 })
+    }
+
+    /// The last block whose first slice is `before`, or else the first block: exponential search from block `from`.
+    #[inline]
+    pub(super) fn last_block(self, shape: Shape, from: usize, before: impl Fn(u64) -> bool) -> usize {
+        let is_before = |b: usize| before(self.block(shape, b).slice(0));
+        let (first, end) = (shape.first(), shape.end());
+        let (mut low, mut high, mut step) = (from, from, 1);
+        if is_before(from) {
+            loop {
+                high = low + step;
+                if high >= end {
+                    high = end;
+                    break;
+                }
+                if !is_before(high) {
+                    break;
+                }
+                low = high;
+                step *= 2;
+            }
+        } else {
+            loop {
+                if high <= first {
+                    return first;
+                }
+                low = high.saturating_sub(step).max(first);
+                if is_before(low) {
+                    break;
+                }
+                high = low;
+                step *= 2;
+            }
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if is_before(middle) { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    /// In an inner node: the place of the child for `slice`.
+    #[inline(always)]
+    pub(super) fn child_place(self, shape: Shape, slice: u64) -> Place {
+        let predicted = self.predict(shape, slice);
+        let block = self.block(shape, predicted);
+        let upto = block.not_above(slice);
+        let next = predicted + 1;
+        let here = upto > 0 && (upto < 8 || next >= shape.end() || self.block(shape, next).slice(0) > slice);
+        let (at, block, upto) = if here { (predicted, block, upto) } else { self.child_block(shape, predicted, slice) };
+        // The last slot in use among the first `upto`; the first slot if all separators are greater.
+        let used = block.used() & ((1 << upto) - 1) | 1;
+        Place { block: at, index: 31 - used.leading_zeros() as usize }
+    }
+
+    #[cold]
+    fn child_block(self, shape: Shape, from: usize, slice: u64) -> (usize, Block<'a>, usize) {
+        let at = self.last_block(shape, from, |first| first <= slice);
+        let block = self.block(shape, at);
+        (at, block, block.not_above(slice))
+    }
+
+    /// In an inner node: the address of the child for `slice`, to be followed once the version is validated (N2).
+    #[inline(always)]
+    pub(super) fn child(self, slice: u64) -> u64 {
+        let shape = self.shape();
+        let place = self.child_place(shape, slice);
+        self.block(shape, place.block).address(place.index)
+    }
+
+    /// Starts loading what a search reads of the child's header at `address`.
+    #[inline(always)]
+    pub(super) fn prefetch_child(self, address: u64) {
+        let load = |line: usize| hither_sync::prefetch_read((address as *const u8).wrapping_add(line * 64));
+        load(0);
+        load(2);
+        load(3);
+        if self.0.meta().level() > 1 {
+            (8..16).for_each(load);
+        }
+    }
+
+    // ---- for the holder of the lock or of a fresh node ----
+
+    pub(super) fn set_shape(self, shape: Shape) {
+        self.store(SHAPE, shape.0);
+    }
+
+    /// Sets the model and the range of blocks.
+    pub(super) fn set_model(self, model: Model, first: usize, end: usize, narrow: bool) {
+        self.store(BASE, model.base);
+        self.store(SCALE, model.scale);
+        self.set_shape(Shape::new(first, end, model, narrow));
+    }
+
+    /// Sets the fences to the first slices of all blocks.
+    pub(super) fn set_fences(self) {
+        let shape = self.shape();
+        for b in shape.first()..shape.end() {
+            self.store(FENCES + b - shape.first(), self.block(shape, b).slice(0));
+        }
+        self.set_shape(shape.with_fences());
+    }
+
+    #[inline(always)]
+    pub(super) fn set_count(self, count: usize) {
+        self.store(EXTENT, self.load(EXTENT) & !0xffff_ffff | count as u64);
+    }
+
+    pub(super) fn set_pages(self, pages: std::ops::Range<usize>) {
+        self.store(EXTENT, self.load(EXTENT) & 0xffff_ffff | (pages.start as u64) << 32 | (pages.end as u64) << 48);
+    }
+
+    pub(super) fn set_page(self, p: usize, address: u64) {
+        debug_assert!(p < max_pages(self.0.meta().class()));
+        self.store(PAGES + p, address);
+    }
+
+    pub(super) fn set_next(self, address: u64) {
+        self.store(NEXT, address);
+    }
+
+    pub(super) fn set_previous(self, address: u64) {
+        self.store(PREVIOUS, address);
+    }
+
+    /// The slice inserted last, and the word of the runs.
+    pub(super) fn last_insert(self) -> (u64, u64) {
+        (self.load(LAST), self.load(RUNS))
+    }
+
+    pub(super) fn set_last_insert(self, slice: u64, runs: u64) {
+        self.store(LAST, slice);
+        self.store(RUNS, runs);
+    }
+
+    /// Takes over what the leaf `other` leads to: pages, model and slots. `other` is to be retired by its header alone.
+    pub(super) fn take_over(self, other: Gapped<'_>) {
+        debug_assert!(self.0.meta().class() == LEAF_HEAD && other.0.meta().class() == LEAF_HEAD);
+        for word in (SHAPE..=RUNS).chain(PAGES..PAGES + max_pages(LEAF_HEAD)) {
+            self.store(word, other.load(word));
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Growth: what happens when a leaf has no gap near the place of an insert.
+//!
+//! * Inserts that ascend (or descend) one by one get full blocks behind (before) the others, then full leaves, like a B+-tree's; where they
+//!   run into the middle of a leaf, it is cut there.
+//! * Else the leaf is *expanded*: built anew with more blocks and a new model, in place.
+//! * It is *split* in the middle if it is at its cap, if the model fits badly, or if it was built only a few inserts ago (ALEX, section 4.3, decides
+//!   by expected cost; these are the cases in which a split is the cheaper choice, and they bound what adversarial orders can cost).
+//!
+//! Inner nodes grow in the same way, and are split on the way down, so that the change below never has to go further up.
+
+use super::Learned;
+use super::block::{Entry, WHOLE};
+use super::build::is_mixed;
+use super::edit::Run;
+use super::gapped::{Gapped, Place, max_blocks};
+use super::read::Slot;
+use crate::btree::protocol::{Point, Protocol};
+use crate::common::arena::Fresh;
+use crate::common::node::{INNER_HEAD, LEAF_HEAD, Node};
+use crate::common::version::{Locked, Restart};
+use std::sync::atomic::Ordering;
+
+/// An array with fewer slots is expanded, however badly its model fits.
+const WORTH_SPLITTING: usize = 400;
+
+/// An inner node on the way to a leaf.
+#[derive(Clone, Copy)]
+pub(super) struct Parent<'a> {
+    pub(super) inner: Gapped<'a>,
+    pub(super) version: u64,
+}
+
+/// A leaf and what leads to it.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'a> {
+    /// The version of the tree's cell.
+    pub(super) cell: u64,
+    pub(super) parent: Option<Parent<'a>>,
+    pub(super) leaf: Gapped<'a>,
+    pub(super) version: u64,
+}
+
+/// What a search does to inner nodes on its way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prepare {
+    /// Splits full ones.
+    ForSplit,
+    /// Merges those with few children.
+    ForMerge,
+}
+
+/// What leads to a node, locked.
+pub(super) enum Above<'a> {
+    Cell { lock: Locked<'a>, root: Fresh<'a> },
+    Inner { lock: Locked<'a>, inner: Gapped<'a> },
+}
+
+/// Whether a node with so many slots (one of them to come) has outgrown its class.
+fn is_over(node: Gapped<'_>, slots: usize, narrow: bool) -> bool {
+    slots > max_blocks(node.0.meta().class()) * (8 - usize::from(narrow)) * 3 / 4
+}
+
+impl<P: Protocol> Learned<P> {
+    /// One attempt to find the leaf for `slice` with its parent.
+    pub(super) fn try_spot(&self, slice: u64, prepare: Prepare) -> Result<Spot<'_>, Restart> {
+        let cell = self.tree.root.version.read()?;
+        let (mut node, mut version) = self.tree.top()?;
+        let mut parent = None;
+        while node.meta().level() > 0 {
+            let inner = Gapped(node);
+            self.prepare(prepare, cell, parent, Parent { inner, version }, slice)?;
+            let address = inner.child(slice);
+            parent = Some(Parent { inner, version });
+            (node, version) = self.tree.follow(node, version, address)?;
+        }
+        self.tree.root.version.check(cell)?;
+        Ok(Spot { cell, parent, leaf: Gapped(node), version })
+    }
+
+    fn prepare<'a>(&'a self, prepare: Prepare, cell: u64, parent: Option<Parent<'a>>, at: Parent<'a>, slice: u64) -> Result<(), Restart> {
+        let count = at.inner.count();
+        let changed = match (prepare, parent) {
+            (Prepare::ForSplit, _) if is_over(at.inner, count + 1, false) || (count >= WORTH_SPLITTING && at.inner.is_misfit()) => {
+                self.split_inner(cell, parent, at)?;
+                true
+            }
+            (Prepare::ForMerge, Some(parent)) => self.merge_inner(cell, parent, at, slice)?,
+            _ => false,
+        };
+        if changed { Err(Restart) } else { Ok(()) }
+    }
+
+    /// Inserts `entry`, for which a search found `slot`, into a leaf that has no gap near it.
+    #[cold]
+    pub(super) fn make_room(&self, slot: &Slot<'_>, entry: Entry) -> Result<(), Restart> {
+        let spot = self.try_spot(entry.slice, Prepare::ForSplit)?;
+        let (leaf, place) = (spot.leaf, slot.place);
+        // The same leaf in the same state.
+        if leaf != slot.leaf || spot.version != slot.version {
+            return Err(Restart);
+        }
+        let fits = entry.kind == WHOLE || slot.shape.narrow();
+        let last = Place { block: slot.shape.end() - 1, index: leaf.block(slot.shape, slot.shape.end() - 1).count() };
+        let first = Place { block: slot.shape.first(), index: 0 };
+        match leaf.run() {
+            Run::Ascending if fits && place == last => self.append(&spot, entry),
+            Run::Descending if fits && place == first => self.prepend(&spot, entry),
+            Run::Ascending if fits && place != first => self.cut(&spot, place, entry),
+            Run::Descending if place != first => self.cut_below(&spot, place, entry),
+            _ => {
+                let cut = self.expand_or_split(&spot, place, entry)?;
+                self.refine(entry.slice);
+                cut.into_iter().for_each(|separator| self.refine(separator));
+                Ok(())
+            }
+        }
+    }
+
+    /// Splits the leaf for `slice`, and its parts, as long as their models fit badly. Best effort.
+    fn refine(&self, slice: u64) {
+        while let Ok(Some(separator)) = self.split_misfit(slice) {
+            self.refine(separator);
+        }
+    }
+
+    /// Splits the leaf for `slice` if its model fits badly and it is too large for fences; returns where.
+    fn split_misfit(&self, slice: u64) -> Result<Option<u64>, Restart> {
+        let spot = self.try_spot(slice, Prepare::ForSplit)?;
+        if !spot.leaf.is_misfit() || spot.leaf.count() < WORTH_SPLITTING {
+            return Ok(None);
+        }
+        let lock = spot.leaf.0.version().lock(spot.version)?;
+        self.split(&spot, lock, &spot.leaf.entries()).map(Some)
+    }
+
+    /// Puts `entry` behind all others: into a new block, or into a new leaf.
+    fn append(&self, spot: &Spot<'_>, entry: Entry) -> Result<(), Restart> {
+        let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let lock = leaf.0.version().lock(spot.version)?;
+        if leaf.grow_up(arena, entry) {
+            leaf.note(entry.slice, Run::Ascending);
+            lock.done();
+            return Ok(());
+        }
+        let block = leaf.block(leaf.shape(), leaf.shape().end() - 1);
+        let last = block.slice(block.width() - 1);
+        if last == entry.slice {
+            drop(lock);
+            let place = Place { block: leaf.shape().end() - 1, index: block.count() };
+            return self.expand_or_split(spot, place, entry).map(drop);
+        }
+        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
+        Gapped(fresh.node()).begin_with(arena, entry, false);
+        let misfits = leaf.run_misfits();
+        if misfits {
+            leaf.mark_misfit();
+        }
+        self.link_right(leaf, fresh, above, last + 1);
+        lock.done();
+        P::reached(Point::EdgeSplit);
+        if misfits {
+            self.refine(last);
+        }
+        Ok(())
+    }
+
+    /// Puts `entry` before all others: into a new block, or into the leaf alone, whose slots move on to a new one.
+    fn prepend(&self, spot: &Spot<'_>, entry: Entry) -> Result<(), Restart> {
+        let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let lock = leaf.0.version().lock(spot.version)?;
+        if leaf.grow_down(arena, entry) {
+            leaf.note(entry.slice, Run::Descending);
+            lock.done();
+            return Ok(());
+        }
+        let shape = leaf.shape();
+        let separator = leaf.block(shape, shape.first()).slice(0);
+        if separator == entry.slice || leaf.count() < WORTH_SPLITTING {
+            drop(lock);
+            return self.expand_or_split(spot, Place { block: shape.first(), index: 0 }, entry).map(drop);
+        }
+        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
+        let right = Gapped(fresh.node());
+        right.take_over(leaf);
+        let misfits = right.run_misfits();
+        if misfits {
+            right.mark_misfit();
+        }
+        leaf.set_pages(0..0);
+        leaf.begin_with(arena, entry, true);
+        self.link_right(leaf, fresh, above, separator);
+        lock.done();
+        P::reached(Point::EdgeSplit);
+        if misfits {
+            self.refine(separator);
+        }
+        Ok(())
+    }
+
+    /// Moves what is behind `place` to a new leaf, so that `entry` and those that follow it are appended.
+    fn cut(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
+        let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let shape = leaf.shape();
+        let slice_at = |at: Option<Place>| at.map(|at| leaf.block(shape, at.block).slice(at.index));
+        let next = slice_at(leaf.slot_from(shape, place));
+        let Some(separator) = next.filter(|next| *next > entry.slice) else { return self.expand_or_split(spot, place, entry).map(drop) };
+        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
+        let lock = leaf.0.version().lock(spot.version)?;
+        let behind = leaf.cut_at(arena, place);
+        Gapped(fresh.node()).train(arena, &behind);
+        if !leaf.grow_up(arena, entry) {
+            let mut all = leaf.entries();
+            all.push(entry);
+            leaf.train(arena, &all);
+        }
+        leaf.note(entry.slice, Run::Ascending);
+        self.link_right(leaf, fresh, above, separator);
+        lock.done();
+        P::reached(Point::LeafSplit);
+        Ok(())
+    }
+
+    /// Moves what is behind `place` to a new leaf, for `entry` and those that come before it in turn.
+    fn cut_below(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
+        let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let lock = leaf.0.version().lock(spot.version)?;
+        let all = leaf.entries();
+        let (before, behind) = all.split_at(leaf.rank(place));
+        let last = before.last().map_or(u64::MAX, |last| last.slice);
+        if last >= entry.slice {
+            drop(lock);
+            return self.expand_or_split(spot, place, entry).map(drop);
+        }
+        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
+        let right = Gapped(fresh.node());
+        leaf.note(entry.slice, Run::Descending);
+        let (last_insert, runs) = leaf.last_insert();
+        right.set_last_insert(last_insert, runs);
+        if behind.is_empty() {
+            right.begin_with(arena, entry, true);
+        } else {
+            right.train(arena, &[&[entry], behind].concat());
+        }
+        leaf.cut_at(arena, place);
+        // All that is to come before `entry` belongs to the right.
+        self.link_right(leaf, fresh, above, last + 1);
+        lock.done();
+        P::reached(Point::LeafSplit);
+        Ok(())
+    }
+
+    /// Builds the leaf anew with `entry`: as one array with room, or as two; then the separator is returned.
+    fn expand_or_split(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<Option<u64>, Restart> {
+        let leaf = spot.leaf;
+        let lock = leaf.0.version().lock(spot.version)?;
+        let mut all = leaf.entries();
+        all.insert(leaf.rank(place), entry);
+        let soon = all.len() - leaf.built_with().min(all.len()) < all.len() / 16;
+        let badly = all.len() >= WORTH_SPLITTING && (soon || leaf.is_misfit());
+        leaf.note(entry.slice, leaf.beside(place));
+        if !is_over(leaf, all.len(), is_mixed(&all)) && !badly {
+            leaf.train(&self.tree.arena, &all);
+            lock.done();
+            P::reached(Point::Grow);
+            return Ok(None);
+        }
+        self.split(spot, lock, &all).map(Some)
+    }
+
+    /// Builds two leaves of `all`, which is to replace the locked leaf's slots; returns where it was cut.
+    fn split(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<u64, Restart> {
+        let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let cut = cut_near(all, all.len() / 2);
+        let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
+        let (right, (last, runs)) = (Gapped(fresh.node()), leaf.last_insert());
+        right.set_last_insert(last, runs);
+        right.train(arena, &all[cut..]);
+        leaf.train(arena, &all[..cut]);
+        self.link_right(leaf, fresh, above, all[cut].slice);
+        lock.done();
+        P::reached(Point::LeafSplit);
+        Ok(all[cut].slice)
+    }
+
+    /// Adds a leaf of entries that are all behind the last one's, which is idle; an empty index takes them into its only leaf.
+    pub(super) fn append_whole(&self, entries: &[Entry]) -> Result<(), Restart> {
+        let spot = self.try_spot(u64::MAX, Prepare::ForSplit)?;
+        let (leaf, arena) = (spot.leaf, &self.tree.arena);
+        let last = leaf.entries().last().copied();
+        if last.is_some_and(|last| last.slice >= entries[0].slice) {
+            return Err(Restart);
+        }
+        let lock = leaf.0.version().lock(spot.version)?;
+        if last.is_none() {
+            leaf.train(arena, entries);
+        } else {
+            let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(&spot)?);
+            Gapped(fresh.node()).train(arena, entries);
+            self.link_right(leaf, fresh, above, entries[0].slice);
+        }
+        lock.done();
+        Ok(())
+    }
+
+    /// Brings a filled leaf to life to the right of `leaf`, which is locked.
+    fn link_right(&self, leaf: Gapped<'_>, fresh: Fresh<'_>, above: Above<'_>, separator: u64) {
+        let right = Gapped(fresh.node());
+        right.set_next(leaf.next());
+        right.set_previous(leaf.0.address());
+        let node = fresh.publish();
+        Self::set_previous_of(right.next(), node.address());
+        leaf.set_next(node.address());
+        self.lead_to(above, leaf.0, separator, node);
+    }
+
+    /// Sets the back link of the leaf at `address`, if there is one. The caller holds the lock of the leaf that leads to it.
+    pub(super) fn set_previous_of(address: u64, previous: u64) {
+        if address != 0 {
+            // SAFETY: the address is the `next` of a leaf that the caller has locked, hence a live leaf.
+            let next: Gapped<'_> = Gapped(unsafe { Node::from_address(address) });
+            next.set_previous(previous);
+        }
+    }
+
+    fn lock_above<'a>(&'a self, spot: &Spot<'a>) -> Result<Above<'a>, Restart> {
+        self.lock_over(spot.cell, spot.parent, spot.leaf.0)
+    }
+
+    /// Locks what leads to `child`: its parent, or the cell if `child` is the root. A new root is made ready beforehand.
+    fn lock_over<'a>(&'a self, cell: u64, parent: Option<Parent<'a>>, child: Node<'a>) -> Result<Above<'a>, Restart> {
+        if let Some(Parent { inner, version }) = parent {
+            return Ok(Above::Inner { lock: inner.0.version().lock(version)?, inner });
+        }
+        let root = self.tree.arena.allocate(INNER_HEAD);
+        root.node().set_meta(root.node().meta().with_level(child.meta().level() + 1));
+        Ok(Above::Cell { lock: self.tree.root.version.lock(cell)?, root })
+    }
+
+    /// Makes `right` reachable beside `left`, which is locked.
+    fn lead_to(&self, above: Above<'_>, left: Node<'_>, separator: u64, right: Node<'_>) {
+        let child = |slice, node: Node<'_>| Entry { slice, kind: WHOLE, value: node.address() };
+        match above {
+            Above::Inner { lock, inner } => {
+                let (place, _) = inner.find(inner.shape(), separator, WHOLE);
+                if !inner.insert(place, child(separator, right)) {
+                    let mut all = inner.entries();
+                    all.insert(inner.rank(place), child(separator, right));
+                    inner.train(&self.tree.arena, &all);
+                }
+                lock.done();
+            }
+            Above::Cell { lock, root } => {
+                Gapped(root.node()).train(&self.tree.arena, &[child(0, left), child(separator, right)]);
+                self.tree.root.address.store(root.publish().address(), Ordering::Release);
+                lock.done();
+                P::reached(Point::RootSplit);
+            }
+        }
+    }
+
+    /// Splits an inner node. Its parent, if it has one, has room.
+    fn split_inner<'a>(&'a self, cell: u64, parent: Option<Parent<'a>>, Parent { inner, version }: Parent<'a>) -> Result<(), Restart> {
+        let arena = &self.tree.arena;
+        let fresh = arena.allocate(INNER_HEAD);
+        let above = self.lock_over(cell, parent, inner.0)?;
+        let lock = inner.0.version().lock(version)?;
+        let all = inner.entries();
+        let (low, high) = all.split_at(all.len() / 2);
+        fresh.node().set_meta(fresh.node().meta().with_level(inner.0.meta().level()));
+        Gapped(fresh.node()).train(arena, high);
+        inner.train(arena, low);
+        self.lead_to(above, inner.0, high[0].slice, fresh.publish());
+        lock.done();
+        P::reached(Point::InnerSplit);
+        Ok(())
+    }
+}
+
+impl Gapped<'_> {
+    /// Builds, and remembers how well the model fits and how many slots there were.
+    pub(super) fn train(self, arena: &crate::common::arena::Arena, entries: &[Entry]) {
+        let misfit = self.build(arena, entries);
+        let (last, runs) = self.last_insert();
+        self.set_last_insert(last, runs & 0xffff | u64::from(misfit) << 16 | (entries.len() as u64) << 32);
+    }
+
+    fn mark_misfit(self) {
+        let (last, runs) = self.last_insert();
+        self.set_last_insert(last, runs | 1 << 16);
+    }
+
+    fn is_misfit(self) -> bool {
+        self.last_insert().1 >> 16 & 1 == 1
+    }
+
+    fn built_with(self) -> usize {
+        (self.last_insert().1 >> 32) as usize
+    }
+}
+
+/// The cut nearest to `wanted` that does not part slots of one slice.
+pub(super) fn cut_near(entries: &[Entry], wanted: usize) -> usize {
+    let may_cut = |at: &usize| *at > 0 && *at < entries.len() && entries[at - 1].slice != entries[*at].slice;
+    (0..entries.len())
+        .flat_map(|distance| [wanted.wrapping_sub(distance), wanted + distance])
+        .find(may_cut)
+        .expect("more slots than one slice can have, so a cut exists")
+}

@@ -1,0 +1,175 @@
+//! The learned ordered index: c-ALEX (NStore, section III-B, after ALEX, SIGMOD 2020) over the first eight bytes of the keys, with the
+//! B+-tree's layers (`crate::btree`) for those that go on behind a shared slice.
+//!
+//! # Structure
+//!
+//! Inner nodes and leaves are gapped arrays (`gapped`): sorted slots in blocks of two cache lines, a linear model that predicts the block of a
+//! slice, and exponential search from there. A leaf holds up to 4096 slots (64 KiB), an inner node up to 12,288 (192 KiB), so that five
+//! million keys have one inner node, whose lines stay in the cache like the leaves' headers. A lookup of an eight-byte key then waits once for
+//! memory: for the two lines of the predicted block, slices and values, which it loads together.
+//!
+//! Slots, kinds and slices are the B+-tree's; so is everything below a slot that holds a layer. Strings with one common prefix therefore
+//! live in a B+-tree behind a single slot.
+//!
+//! # Thread safety
+//!
+//! Optimistic lock coupling with a version per node, as in the B+-tree: lookups and scans store nothing and take no lock. An array is rebuilt in
+//! place under its lock; headers and pages are type-stable, so a reader that is on its way meanwhile reads harmless words, and starts again.
+//!
+//! # Invariants
+//!
+//! B1–B2 in `block`, G1–G3 in `gapped`, the B+-tree's for deeper layers, and:
+//!
+//! * X1. The first separator of an inner node is the lower end of its range; a child's range ends where the next one's begins.
+//! * X2. Slots of one slice lie in one leaf.
+//! * X3. A leaf's range of slices changes only under its lock, with a new version; and so do its links, except that the `previous` of a
+//!   leaf changes under the lock of the leaf whose `next` it is.
+//! * X4. A leaf is empty only if it is its parent's only child, or the root.
+//!
+//! # Crash
+//!
+//! Nothing survives; recovery or [`OrderedIndex::bulk_load`] builds the index anew.
+
+mod block;
+mod build;
+mod bulk;
+mod check;
+mod edit;
+mod gapped;
+mod grow;
+mod many;
+mod model;
+mod read;
+mod scan;
+mod shrink;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::btree::BTree;
+pub use crate::btree::Token;
+use crate::btree::protocol::{Protocol, Sound};
+use crate::common::node::LEAF_HEAD;
+use crate::{Conflict, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
+use gapped::Gapped;
+use std::sync::atomic::Ordering;
+
+/// The learned index. See the module's head.
+pub type LearnedIndex = Learned<Sound>;
+
+/// The learned index with the steps of its protocol exposed to tests.
+pub struct Learned<P: Protocol> {
+    /// Node memory, the count of keys, the cell of the root (of an array, here) and the layers below.
+    tree: BTree<P>,
+}
+
+impl<P: Protocol> Learned<P> {
+    /// An empty index. Touches three pages.
+    pub fn new() -> Self {
+        let tree = BTree::with_root(|arena| {
+            let leaf = arena.allocate(LEAF_HEAD);
+            Gapped(leaf.node()).train(arena, &[]);
+            leaf.publish().address()
+        });
+        Learned { tree }
+    }
+}
+
+impl<P: Protocol> Default for Learned<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Protocol> std::fmt::Debug for Learned<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Learned").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<P: Protocol> Index for Learned<P> {
+    type Token = Token;
+    type Prepared = Located<Token>;
+
+    /// Loads the root's header, which mostly is in the cache. The rest is a matter of the search itself.
+    #[inline(always)]
+    fn prefetch(&self, _key: Key<'_>) {
+        hither_sync::prefetch_read(self.tree.root.address.load(Ordering::Relaxed) as *const u8);
+    }
+
+    #[inline]
+    fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
+        self.lookup(key.bytes, resolver)
+    }
+
+    fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
+        assert_eq!(keys.len(), found.len(), "one result per key");
+        self.lookup_many(keys, found, resolver);
+    }
+
+    #[inline]
+    fn locate<R: Resolver>(&self, key: Key<'_>, _resolver: &R) -> Located<Token> {
+        self.find(key.bytes).located()
+    }
+
+    #[inline]
+    fn install<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Result<(), Conflict> {
+        self.replace(token, key.bytes, old, new, resolver)
+    }
+
+    #[inline]
+    fn prepare_write<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Token> {
+        let located = self.find(key.bytes).located();
+        if located.candidate.is_some() {
+            resolver.prefetch(located.candidate);
+        }
+        located
+    }
+
+    #[inline]
+    fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Located<Token>, _resolver: &R) -> (Located<Token>, bool) {
+        (if self.tree.still_holds(prepared.token) { prepared } else { self.find(key.bytes).located() }, false)
+    }
+
+    fn any_token(&self) -> Token {
+        Token::NOWHERE
+    }
+
+    fn hint(&self, token: Token) -> Option<u64> {
+        BTree::<P>::hint_of(token)
+    }
+
+    fn update_at_hint<R: Resolver>(&self, hint: u64, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Option<Result<(), Conflict>> {
+        self.replace_at_hint(hint, key.bytes, old, new, resolver)
+    }
+
+    /// Does nothing: leaves grow one by one.
+    fn reserve(&self, _keys: usize) {}
+
+    fn len(&self) -> usize {
+        self.tree.keys.sum()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.tree.memory_bytes()
+    }
+
+    fn for_each<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {
+        self.visit_all(resolver, visit);
+    }
+
+    fn check<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
+        self.check_all(resolver)
+    }
+}
+
+impl<P: Protocol> OrderedIndex for Learned<P> {
+    fn scan<R: Resolver>(&self, start: Start<'_>, backward: bool, limit: usize, out: &mut Vec<Ref>, resolver: &R) {
+        self.scan_into(start, backward, limit, out, resolver);
+    }
+
+    fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+        self.load_sorted(refs, resolver);
+    }
+}

@@ -1,0 +1,179 @@
+//! White-box tests: coverage of the structure changes, planted bugs, edges of leaves, footprint, hints.
+
+mod coverage;
+mod twins;
+
+use super::LearnedIndex;
+use crate::conformance::ordered::{self, World};
+use crate::conformance::{FakeLog, Rng, point};
+use crate::{Index, OrderedIndex, Ref, Start};
+use hither_sync::epoch;
+
+#[test]
+fn conformance_ordered() {
+    ordered::run_all(LearnedIndex::new);
+}
+
+#[test]
+fn conformance_point() {
+    point::run_all(LearnedIndex::new);
+}
+
+#[test]
+fn eight_byte_keys_need_no_log() {
+    let (index, log) = (LearnedIndex::new(), FakeLog::new(1));
+    let mut rng = Rng::new(1);
+    let keys: Vec<_> = (0..20_000).map(|_| rng.word().to_be_bytes()).collect();
+    for key in &keys {
+        ordered::put(&index, &log, key);
+    }
+    let _pin = epoch::pin();
+    let mut out = Vec::new();
+    for key in &keys {
+        assert!(index.get(log.key_of(key), &log).is_some());
+        assert!(index.locate(log.key_of(key), &log).verified);
+        out.clear();
+        index.scan(Start::After(key), false, 10, &mut out, &log);
+    }
+    let hashed: Vec<_> = keys.iter().map(|key| log.key_of(key)).collect();
+    index.get_many(&hashed, &mut vec![Ref::NONE; keys.len()], &log);
+    assert_eq!(log.reads(), 0);
+}
+
+/// Slices with all nine ranks, at the edges of the key space and between, so many that leaves split around them.
+#[test]
+fn slices_with_every_rank() {
+    let mut world = World::new(LearnedIndex::new());
+    let mut rng = Rng::new(3);
+    let mut keys = Vec::new();
+    for i in 0..600u64 {
+        let slice = [0, u64::MAX, i << 56, i.wrapping_mul(0x9e37_79b9_7f4a_7c15), i][rng.below(5)];
+        let bytes = slice.to_be_bytes();
+        keys.extend((1..=8).map(|rank| bytes[..rank].to_vec()));
+        keys.extend([&[0u8][..], b"\0\0", b"x"].map(|tail| [&bytes[..], tail].concat()));
+    }
+    for _ in 0..3 {
+        (1..keys.len()).for_each(|i| keys.swap(i, rng.below(i + 1)));
+        keys.iter().for_each(|key| world.put(key));
+        world.check_all();
+        keys.iter().step_by(3).filter(|key| rng.below(4) > 0 && !key.is_empty()).for_each(|key| {
+            if world.model.contains_key(key.as_slice()) {
+                world.delete(key);
+            }
+        });
+        world.check_all();
+        for key in keys.iter().step_by(50) {
+            world.check_scan(Start::At(key), false, 40);
+            world.check_scan(Start::After(key), true, 40);
+        }
+    }
+}
+
+/// A wide leaf takes its first key of another length; ends of the key space are keys like others.
+#[test]
+fn leaves_turn_narrow() {
+    let mut world = World::new(LearnedIndex::new());
+    (0..3000u64).for_each(|i| world.put(&(i << 50).to_be_bytes()));
+    world.put(&u64::MAX.to_be_bytes());
+    world.check_all();
+    (0..300u64).for_each(|i| world.put(&(i << 53).to_be_bytes()[..3]));
+    world.check_all();
+    (0..3000u64).for_each(|i| world.delete(&(i << 50).to_be_bytes()));
+    world.check_all();
+}
+
+#[test]
+fn random_words_stay_within_the_budget() {
+    let (index, log) = (LearnedIndex::new(), FakeLog::new(1));
+    let mut rng = Rng::new(2);
+    for n in 1..=400_000usize {
+        ordered::put(&index, &log, &rng.word().to_be_bytes());
+        if n >= 200_000 && n % 20_000 == 0 {
+            let per_key = index.memory_bytes() as f64 / n as f64;
+            // Of this, up to 2 MiB are the spare end of the last chunk.
+            let spare = (2 << 20) as f64 / n as f64;
+            assert!(per_key < 24.0 + spare, "{per_key} bytes per key at {n}");
+        }
+    }
+}
+
+/// Ascending, descending, several streams of each: leaves are filled to the brim, or nearly.
+#[test]
+fn runs_fill_leaves() {
+    let n = 200_000u64;
+    type Order = fn(u64) -> u64;
+    let orders: [(&str, Order, f64); 4] = [
+        ("ascending", |i| i, 18.0),
+        ("descending", |i| u64::MAX - i, 18.0),
+        ("ascending streams", |i| (i % 7) << 40 | i, 22.0),
+        ("descending streams", |i| (i % 2 + 1) << 40 | (u64::from(u32::MAX) - i), 40.0),
+    ];
+    for (name, order, bound) in orders {
+        let (index, log) = (LearnedIndex::new(), FakeLog::new(1));
+        (0..n).for_each(|i| {
+            ordered::put(&index, &log, &order(i).to_be_bytes());
+        });
+        let per_key = index.memory_bytes() as f64 / n as f64;
+        assert!(per_key < bound + (2 << 20) as f64 / n as f64, "{name}: {per_key} bytes per key");
+        let _pin = epoch::pin();
+        index.check(&log).expect("the invariants hold");
+    }
+}
+
+/// A hint outlives inserts next to it, splits, rebuilds, and deletes of everything around it, or leads nowhere.
+#[test]
+fn hints_of_any_age() {
+    let mut world = World::new(LearnedIndex::new());
+    let mut rng = Rng::new(4);
+    let mut hints = Vec::new();
+    let mut hits = 0;
+    for round in 0..6 {
+        for _ in 0..4000 {
+            let key = (rng.word() >> (4 * round)).to_be_bytes();
+            world.put(&key);
+            let _pin = epoch::pin();
+            let token = world.index.locate(world.log.key_of(&key), &world.log).token;
+            hints.push((key, world.index.hint(token).expect("ordered indexes have hints")));
+        }
+        for i in 0..hints.len() {
+            let (key, hint) = hints[rng.below(i + 1)];
+            let Some(old) = world.model.get(&key[..]).copied() else { continue };
+            let new = world.log.append(&key);
+            let _pin = epoch::pin();
+            match world.index.update_at_hint(hint, world.log.key_of(&key), old, new, &world.log) {
+                Some(done) => {
+                    assert_eq!(done, Ok(()));
+                    hits += 1;
+                    world.model.insert(key.to_vec(), new);
+                }
+                None => assert_eq!(world.index.get(world.log.key_of(&key), &world.log), old),
+            }
+        }
+        for (key, _) in hints.iter().step_by(3) {
+            if world.model.contains_key(&key[..]) {
+                world.delete(key);
+            }
+        }
+        world.check_all();
+    }
+    assert!(hits > 5000, "only {hits} hints led anywhere");
+}
+
+#[test]
+fn bulk_loads_with_doubles() {
+    let mut world = World::new(LearnedIndex::new());
+    for i in 0..9000u64 {
+        for tail in [&b""[..], b"a", b"b"].iter().take(1 + (i % 5 == 0) as usize * 2) {
+            let key = [&(i * 3).to_be_bytes()[..], tail].concat();
+            let reference = world.log.append(&key);
+            world.model.insert(key, reference);
+        }
+    }
+    {
+        let _pin = epoch::pin();
+        world.index.bulk_load(&mut world.model.values().copied(), &world.log);
+    }
+    world.check_all();
+    (0..9000u64).for_each(|i| world.put(&(i * 3 + 1).to_be_bytes()));
+    world.check_all();
+}
