@@ -174,6 +174,11 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Whether the store decides when they are taken, and so must not take them all the time.
+    pub fn is_paced(&self) -> bool {
+        self.mode == CheckpointMode::Auto
+    }
+
     /// Whether enough was written since the last one.
     pub fn due(&self, log: &Log) -> bool {
         let state = self.state.lock();
