@@ -11,7 +11,7 @@
 //!
 //! * [`media`]: segments, entries and checkpoints as they are on media; [`state`]: that, what is only in memory, and what the outside was promised.
 //! * [`writer`], [`collector`], [`checkpointer`], [`crash`]: who may take which steps; [`recovery`]: what an opening makes of the media.
-//! * [`check`]: the properties; [`explore`]: the walk; [`scenarios`]: bounds that together reach every kind of step.
+//! * [`check`]: the properties; [`mod@explore`]: the walk; [`scenarios`]: bounds that together reach every kind of step.
 //! * [`flaw`]: rules that can be taken out, one at a time. A model that does not miss a rule does not need it, or cannot see.
 //!
 //! # What is simplified
