@@ -40,5 +40,9 @@ fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure
     }
     // The library speaks of its own setting.
     out.bytes(tree::render(&report).replace("open with salvage", "use --salvage").as_bytes())?;
-    out.text(if sound { "sound" } else { "NOT SOUND: the problems are listed above" })
+    out.text(if sound {
+        "sound"
+    } else {
+        "NOT SOUND: the problems are listed above; restore the pools from a backup, or use --salvage with dump to save what is readable"
+    })
 }
