@@ -13,6 +13,7 @@ use hither_index::{Index, Key, Located, Ref, Resolver};
 use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
 use hither_log::{Append, Flush, Op};
 use hither_sync::epoch;
+use std::time::{Duration, Instant};
 
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug)]
@@ -210,14 +211,14 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn make_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end.
-        const ATTEMPTS: usize = 16;
-        let mut left = ATTEMPTS;
+        // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
+        // collector needs most of what it frees, so many rounds may pass before something is left.
+        const PATIENCE: Duration = Duration::from_secs(3);
+        let end = Instant::now() + PATIENCE;
         loop {
             let made = self.make_space()?;
-            left -= 1;
             match attempt() {
-                Err(error) if matches!(*error, Error::Full { .. }) && made && left > 0 => {}
+                Err(error) if matches!(*error, Error::Full { .. }) && made && Instant::now() < end => {}
                 outcome => return outcome,
             }
         }

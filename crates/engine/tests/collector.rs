@@ -72,8 +72,9 @@ fn endless_overwrites_stay_within_the_size() {
                     assert!(value.len() == 40 && value.iter().all(|byte| *byte == value[0]), "a value is whole: {value:?}");
                 }
             });
-            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
             stop.store(true, Ordering::Relaxed);
+            outcomes.into_iter().for_each(|outcome| outcome.unwrap());
         });
         assert_eq!(keyspace.len() as u64, keys);
         let stats = store.stats();

@@ -32,6 +32,8 @@ pub(crate) use chain::ChainCollector;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
 const LEAST_GAIN: f64 = 0.05;
+/// How long a write waits for passes of other threads, and for readers, before it fails for lack of space.
+const PATIENCE_MS: usize = 1000;
 /// Passes that share one settling.
 const PASSES_PER_ROUND: usize = 4;
 
@@ -202,27 +204,34 @@ impl Core {
         if done.reused.load(Ordering::Acquire) != before {
             return Ok(true);
         }
-        for need in [Need::Some, Need::Any] {
-            if self.reclaim_for(node, need)? > 0 || done.reused.load(Ordering::Acquire) != before {
+        for _ in 0..PATIENCE_MS {
+            for need in [Need::Some, Need::Any] {
+                if self.reclaim_for(node, need)? > 0 || done.reused.load(Ordering::Acquire) != before {
+                    return Ok(true);
+                }
+            }
+            if self.checkpoints.hold_tombstones() {
+                // Segments with tombstones wait for the next checkpoint; there is no time for that.
+                self.checkpoints.invalidate(&self.log)?;
                 return Ok(true);
             }
+            if self.spill && self.log.spill_from(node) {
+                return Ok(true);
+            }
+            // Somebody else may have the last victims, or a reader may be looking at what was freed.
+            if self.log.passes_in_progress() == 0 && !self.log.has_retiring() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        if self.checkpoints.hold_tombstones() {
-            // Segments with tombstones wait for the next checkpoint; there is no time for that.
-            self.checkpoints.invalidate(&self.log)?;
-            return Ok(true);
-        }
-        if self.spill && self.log.spill_from(node) {
-            return Ok(true);
-        }
-        // Somebody else may have the last victims.
-        Ok(self.log.passes_in_progress() > 0 || self.log.has_retiring())
+        Ok(done.reused.load(Ordering::Acquire) != before)
     }
 
     fn reclaim_for(&self, node: usize, need: Need) -> Result<usize> {
         self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;
-        self.collect(Some(node), need)?;
-        self.reuse_freed(true)
+        // Freed is freed, also if another thread hands it on.
+        let collected = self.collect(Some(node), need)?;
+        Ok(collected + self.reuse_freed(true)?)
     }
 
     fn reuse_freed(&self, wait: bool) -> Result<usize> {
