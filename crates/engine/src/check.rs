@@ -7,8 +7,7 @@ use hither_index::{Index, Ref};
 use hither_log::Op;
 use hither_log::address::LINK_MASK;
 use hither_sync::epoch;
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::HashSet;
 
 /// Problems listed at most; more are counted.
 const MAX_LISTED: usize = 100;
@@ -75,8 +74,7 @@ impl Store {
 impl Core {
     /// Every entry that is neither dead nor current must be reached from a newer one, or it could come back some day (`docs/adr/0011`).
     fn check_chains(&self, report: &mut CheckReport) {
-        let keyspaces: HashMap<u32, Arc<Keyspace>> =
-            self.keyspaces.read().values().map(|keyspace| (keyspace.info.id, keyspace.clone())).collect();
+        let keyspaces = self.keyspaces_by_id();
         let (mut superseded, mut reached) = (Vec::new(), HashSet::new());
         let _pin = epoch::pin();
         self.log.visit_all(|reference, version, keyspace, entry| {

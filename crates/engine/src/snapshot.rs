@@ -64,8 +64,7 @@ impl Retained {
 impl Drop for Retained {
     fn drop(&mut self) {
         let reference = self.reference.load(Ordering::Acquire);
-        let size = hither_log::address::tagged_size(reference).unwrap_or_else(|| self.log.entry(reference).size);
-        self.log.count_dead(reference, size, false);
+        self.log.count_dead(reference, self.log.size_of(reference), false);
     }
 }
 

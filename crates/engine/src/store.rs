@@ -6,7 +6,7 @@ use crate::checkpoint::{self, Checkpoints};
 use crate::collector::{ChainCollector, Collections, Collector};
 use crate::commit::Committer;
 use crate::error::{Error, Result};
-use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
+use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
 use crate::maintenance::Maintenance;
 use crate::options::{CheckpointMode, Durability, Options, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
@@ -65,6 +65,11 @@ impl Core {
     #[inline(always)]
     pub fn resolver(&self) -> LogResolver<'_> {
         LogResolver { log: &self.log, hasher: self.hasher }
+    }
+
+    /// The keyspaces that exist now, by number.
+    pub fn keyspaces_by_id(&self) -> HashMap<u32, Arc<Keyspace>> {
+        self.keyspaces.read().values().map(|keyspace| (keyspace.info.id, keyspace.clone())).collect()
     }
 
     /// The time for expiry, in milliseconds since 1970.
@@ -328,15 +333,10 @@ impl Core {
         let _pin = epoch::pin();
         let resolver = self.resolver();
         let mut discard = |reference: hither_index::Ref| {
-            let size = self.log.entry(reference.0).size;
-            self.log.count_dead(reference.0, size, false);
+            self.log.count_dead(reference.0, self.log.size_of(reference.0), false);
             true
         };
-        match &keyspace.index {
-            AnyIndex::Ordered(index) => index.for_each(&resolver, &mut discard),
-            AnyIndex::Learned(index) => index.for_each(&resolver, &mut discard),
-            AnyIndex::Hash(index) => index.for_each(&resolver, &mut discard),
-        }
+        with_index!(keyspace, index => index.for_each(&resolver, &mut discard));
     }
 
     /// Total DRAM of the indexes.

@@ -191,6 +191,7 @@ impl Log {
     }
 
     /// Bytes of an entry, read from media if its reference does not say.
+    #[inline(always)]
     pub fn size_of(&self, reference: u64) -> u64 {
         let at = address::unpack(reference);
         address::tagged_size(reference).unwrap_or_else(|| self.pools[at.node as usize].entry_size(at.offset))

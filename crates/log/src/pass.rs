@@ -80,14 +80,14 @@ impl Log {
         found
     }
 
-    /// Makes everything written so far durable and settled: the first step of passes. Returns the settled version.
-    pub fn settle(&self, make_durable: MakeDurable<'_>) -> Result<u64> {
+    /// Makes everything written so far durable and settled: the first step of passes.
+    pub fn settle(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let stable = self.clock.stable();
         make_durable(stable)?;
         for pool in &self.pools {
             pool.pool.set_settled(stable)?;
         }
-        Ok(stable)
+        Ok(())
     }
 
     /// Begins a pass over a segment that was sealed before the last [`Log::settle`]. `None` if it is no longer there to be had, or if it
@@ -220,8 +220,7 @@ impl Pass<'_> {
 
     /// Whether it is certain that the victim holds nothing that is live, or that a snapshot shows.
     pub fn is_wholly_dead(&self) -> bool {
-        let segment = &self.log.pools[self.node].segments[self.index as usize];
-        !segment.hints.load(Ordering::Relaxed) && segment.live_bytes() == 0
+        self.log.pools[self.node].segments[self.index as usize].live_bytes() == 0
     }
 
     /// The victim's number in its pool.

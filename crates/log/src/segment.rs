@@ -46,8 +46,6 @@ pub(crate) struct Segment {
     state: AtomicU8,
     /// A crash left torn bytes in it: it is sealed as recovered, not as whole.
     pub torn: AtomicBool,
-    /// The counts of garbage are not exact.
-    pub hints: AtomicBool,
     /// Its entries were taken over from a checkpoint, and nobody has verified their checksums since.
     pub unverified: AtomicBool,
     /// Where its entries ended then, as offset in the pool; 0: it was full.
@@ -132,7 +130,7 @@ impl Segment {
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
-        for flag in [&self.hints, &self.unverified, &self.damaged] {
+        for flag in [&self.unverified, &self.damaged] {
             flag.store(false, Ordering::Relaxed);
         }
     }

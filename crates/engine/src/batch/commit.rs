@@ -261,8 +261,7 @@ impl Commit<'_> {
     /// Where an entry lies and how long it is.
     #[inline(always)]
     fn extent(&self, reference: u64) -> (u64, u64) {
-        let bytes = address::tagged_size(reference).unwrap_or_else(|| self.core.log.entry(reference).size);
-        (address::unpack(reference).offset, bytes)
+        (address::unpack(reference).offset, self.core.log.size_of(reference))
     }
 
     /// Marks the members of a batch that could not be appended whole dead on media: once a later version is settled, recovery would

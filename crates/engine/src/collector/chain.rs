@@ -9,8 +9,6 @@ use crate::store::Core;
 use hither_index::{Index, Key, Ref};
 use hither_log::{EntryView, Op, Pass, Relocator};
 use hither_sync::epoch;
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Entries moved under one set of latches.
@@ -37,8 +35,7 @@ impl Collector for ChainCollector {
             return Ok(());
         }
         // After the victim was sealed: whatever has entries in it is here, or was dropped.
-        let keyspaces: HashMap<u32, Arc<Keyspace>> =
-            core.keyspaces.read().values().map(|keyspace| (keyspace.info.id, keyspace.clone())).collect();
+        let keyspaces = core.keyspaces_by_id();
         let mut mover = Mover { core, relocator: core.log.relocator(pass.node()), group: Vec::with_capacity(GROUP), bytes: 0 };
         let mut outcome = Ok(());
         core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
@@ -83,7 +80,7 @@ impl<'b> Mover<'_, 'b> {
         {
             let _pin = epoch::pin();
             let snapshots = core.snapshots.any();
-            group.retain(|item| item.is_current(core) || snapshots);
+            group.retain(|item| snapshots || item.is_current(core));
         }
         if !group.is_empty() {
             self.move_latched(&group, emptied)?;

@@ -39,7 +39,7 @@ const PASSES_PER_ROUND: usize = 4;
 
 /// How one segment is emptied.
 pub(crate) trait Collector: Send + Sync {
-    /// Moves everything in the victim of `pass` that is still needed, and sees to it that nothing older can come back. Returns what it did.
+    /// Moves everything in the victim of `pass` that is still needed, and sees to it that nothing older can come back. `emptied` learns what it did.
     ///
     /// # Errors
     /// If there is no space to move to, or the store has become read-only.
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// Seals full segments, collects victims and gives freed segments to the writers; returns how many of those there were.
-    /// With `wait`, waits for readers, and takes victims whatever they bring.
+    /// Collects, and waits for readers, only with `wait`.
     pub fn reclaim(&self, wait: bool) -> Result<usize> {
         self.committer.ensure_writable()?;
         self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;

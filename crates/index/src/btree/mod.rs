@@ -68,7 +68,7 @@ pub struct BTree<P: Protocol> {
     /// Where layer 0 begins.
     pub(crate) root: Padded<RootCell>,
     pub(crate) arena: Arc<Arena>,
-    pub(crate) keys: Counter,
+    pub(crate) keys: Counter<31>,
     protocol: PhantomData<P>,
 }
 

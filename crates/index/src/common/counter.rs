@@ -7,14 +7,12 @@ use hither_sync::Padded;
 use hither_sync::epoch::thread_number;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Threads with a word of their own. Few, so that an empty index stays small.
-const OWNED: usize = 31;
-
-pub(crate) struct Counter {
+/// The number of threads with a word of their own is `OWNED`: few, where an empty index is to stay small.
+pub(crate) struct Counter<const OWNED: usize> {
     words: Box<[Padded<AtomicU64>]>,
 }
 
-impl Counter {
+impl<const OWNED: usize> Counter<OWNED> {
     pub(crate) fn new() -> Self {
         Counter { words: (0..=OWNED).map(|_| Padded(AtomicU64::new(0))).collect() }
     }
@@ -49,5 +47,32 @@ impl Counter {
 
     pub(crate) fn memory_bytes(&self) -> usize {
         self.words.len() * size_of::<Padded<AtomicU64>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNED: usize = 64;
+
+    #[test]
+    fn sums_over_more_threads_than_words() {
+        let counter = Counter::<OWNED>::new();
+        let barrier = std::sync::Barrier::new(OWNED + 20);
+        std::thread::scope(|scope| {
+            for _ in 0..OWNED + 20 {
+                scope.spawn(|| {
+                    // All at once, so that some thread numbers lie beyond the owned words.
+                    let _pin = hither_sync::epoch::pin();
+                    barrier.wait();
+                    for _ in 0..100 {
+                        counter.add(2);
+                        counter.add(1u64.wrapping_neg());
+                    }
+                });
+            }
+        });
+        assert_eq!(counter.sum(), (OWNED + 20) * 100);
     }
 }

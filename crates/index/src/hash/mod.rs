@@ -44,7 +44,6 @@
 
 mod arena;
 mod check;
-mod counter;
 mod directory;
 pub mod image;
 mod line;
@@ -58,9 +57,9 @@ mod tests;
 mod twins;
 mod write;
 
+use crate::common::counter::Counter;
 use crate::{Conflict, Index, Key, Located, Ref, Resolver};
 use arena::Arena;
-use counter::Counter;
 use directory::{Directory, DirectoryWord, Segment, empty_segment, position_of};
 use hither_sync::{Padded, prefetch_read, prefetch_write};
 use parking_lot::Mutex;
@@ -76,7 +75,7 @@ pub type HashIndex = HashTable<Sound>;
 pub struct HashTable<P: Protocol> {
     /// The newest directory's [`DirectoryWord`]: all that lookups read here.
     word: Padded<AtomicU64>,
-    counter: Counter,
+    counter: Counter<64>,
     /// Owns the newest directory; its lock is needed to store entries.
     directory: Mutex<Directory>,
     arena: Arc<Arena>,
