@@ -28,6 +28,7 @@ mod keyspace;
 mod maintenance;
 mod mending;
 mod options;
+mod pair;
 mod pools;
 mod read;
 mod recent_deletes;

@@ -132,6 +132,9 @@ impl Store {
     #[inline]
     pub fn write_wait(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
         let core = &self.core;
+        if let Some(written) = core.write_pair(&keyspace.0, key, value) {
+            return Ok(written.existed());
+        }
         let written = core.write_plain(&keyspace.0, key, value).map_err(|error| *error)?;
         if core.needs_sync && core.durability == Durability::Sync && written.version() != 0 {
             core.committer.commit(&core.log, written.version())?;
@@ -266,7 +269,7 @@ impl Core {
         let deleted = self.committer.recent_deletes.get(name);
         let parent = deleted.unwrap_or(located.candidate).0;
         let parts = Parts {
-            op: op_of(change.value, located.candidate),
+            op: op_of(change.value.is_some(), located.candidate),
             key: key.bytes,
             value: change.value.unwrap_or(&[]),
             version,
@@ -305,7 +308,7 @@ impl Core {
 
     /// The entry that `located` is about, if it is the key's, and whether it has expired.
     #[inline(always)]
-    fn verify<T>(&self, located: Located<T>, key: &[u8]) -> (Ref, bool) {
+    pub fn verify<T>(&self, located: Located<T>, key: &[u8]) -> (Ref, bool) {
         let candidate = located.candidate;
         if candidate.is_none() {
             return (Ref::NONE, false);
@@ -393,10 +396,10 @@ impl<I: Index> Drop for PlaceGuard<'_, I> {
 }
 
 #[inline(always)]
-pub(crate) fn op_of(value: Option<&[u8]>, candidate: Ref) -> Op {
-    match value {
-        None => Op::Delete,
-        Some(_) if candidate.is_some() => Op::Update,
-        Some(_) => Op::Insert,
+pub(crate) fn op_of(puts: bool, candidate: Ref) -> Op {
+    match (puts, candidate.is_some()) {
+        (false, _) => Op::Delete,
+        (true, true) => Op::Update,
+        (true, false) => Op::Insert,
     }
 }

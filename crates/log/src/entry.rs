@@ -280,12 +280,8 @@ impl Parts<'_> {
 
     #[inline(always)]
     fn header(&self, flags: u8, place: &Place) -> (u64, u64) {
-        let link = self.parent & crate::address::LINK_MASK;
         let delta = if version_fits(place.base_version, self.version) { self.version - place.base_version } else { 0 };
-        let first = u64::from(flags) << word0::FLAGS_SHIFT
-            | u64::from(self.parent_generation) << word0::PARENT_GENERATION_SHIFT
-            | link << word0::LINK_LOW_SHIFT;
-        (first, link >> 16 | delta << 32)
+        header_words(flags, self.parent, self.parent_generation, delta)
     }
 
     fn push_ext(&self, mask: u8, head: &mut Head) {
@@ -301,6 +297,16 @@ impl Parts<'_> {
             head.push(self.version);
         }
     }
+}
+
+/// The header without checksum.
+#[inline(always)]
+fn header_words(flags: u8, parent: u64, parent_generation: u8, version_delta: u64) -> (u64, u64) {
+    let link = parent & crate::address::LINK_MASK;
+    let first = u64::from(flags) << word0::FLAGS_SHIFT
+        | u64::from(parent_generation) << word0::PARENT_GENERATION_SHIFT
+        | link << word0::LINK_LOW_SHIFT;
+    (first, link >> 16 | version_delta << 32)
 }
 
 #[inline(always)]
@@ -474,5 +480,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8).map(|slice| u64::from_le_bytes(slice.try_into().expect("a slice of 8 bytes")))
 }
 
+mod pair;
 #[cfg(test)]
 mod tests;
+
+pub use pair::PlainPair;

@@ -42,7 +42,7 @@ mod writer;
 
 pub use address::Address;
 pub use checkpoint::{Covered, Placement, SegmentRow};
-pub use entry::{EntryView, Op};
+pub use entry::{EntryView, Op, PlainPair};
 pub use error::{Error, Result};
 pub use log::{COLD_SHARD, Log, LogOptions, PoolUsage, Room, SegmentPin};
 pub use pass::{Candidate, Pass};

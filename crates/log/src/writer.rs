@@ -11,7 +11,7 @@
 //! over one operation, fence included, never over a sync.
 
 use crate::address;
-use crate::entry::{self, Parts, Place};
+use crate::entry::{self, Parts, Place, PlainPair};
 use crate::error::Result;
 use crate::log::{Log, NodePool};
 use crate::segment::{Chunk, Tally};
@@ -169,12 +169,13 @@ impl Log {
     pub fn writer_on(&self, node: usize) -> Writer<'_> {
         let shared = self.slots_per_node - 1;
         let number = epoch::thread_number();
-        let slots = &self.slots[node * self.slots_per_node..(node + 1) * self.slots_per_node];
+        let first = node * self.slots_per_node;
+        let own = &self.slots[first + number.min(shared)];
         // While its own slot is frozen the shared one serves: waiting here would keep the freezer waiting for this section.
-        let slot = if number < shared && !slots[number].frozen.load(Ordering::Acquire) {
-            SlotGuard { slot: &slots[number], locked: false }
+        let slot = if number < shared && !own.frozen.load(Ordering::Acquire) {
+            SlotGuard { slot: own, locked: false }
         } else {
-            slots[shared].lock()
+            self.slots[first + shared].lock()
         };
         Writer { log: self, pool: &self.pools[node], slot }
     }
@@ -259,6 +260,22 @@ impl Writer<'_> {
         // A copy, so that the parts themselves need not be in memory.
         let copy = *parts;
         self.append_any(&copy, shard, how)
+    }
+
+    /// As [`Writer::append`] with [`Flush::Now`], for a pair of eight bytes each (`value` `None`: a tombstone) without expiry or batch, in few
+    /// instructions. `None`, with nothing written, where the shard's chunk has no room, or such an entry needs an extension there.
+    #[inline(always)]
+    pub fn append_pair(&mut self, hash: u64, pair: &PlainPair) -> Option<u64> {
+        let chunk = self.slot.chunks.get_mut(self.log.shard_of(hash))?;
+        let place =
+            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
+        if chunk.end - chunk.cursor < entry::MIN_BYTES {
+            return None;
+        }
+        let words = pair.encode(&place)?;
+        chunk.cursor += entry::MIN_BYTES;
+        chunk.tally.count(pair.op, pair.version, entry::MIN_BYTES);
+        Some(self.write_plain(place.offset, &words, Flush::Now))
     }
 
     /// Writes an encoded entry into space that a chunk gave away.

@@ -222,7 +222,7 @@ impl Commit<'_> {
             let deleted = self.core.committer.recent_deletes.get(name);
             let parent = deleted.unwrap_or(member.candidate).0;
             let parts = Parts {
-                op: op_of(value, member.candidate),
+                op: op_of(value.is_some(), member.candidate),
                 key: self.batch.key(operation),
                 value: value.unwrap_or(&[]),
                 version: first + index as u64,

@@ -45,6 +45,7 @@
 mod arena;
 mod check;
 mod directory;
+mod home;
 pub mod image;
 mod line;
 mod lookup;
@@ -67,6 +68,8 @@ use protocol::{Protocol, Sound};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use home::Home;
 
 /// The hash index.
 pub type HashIndex = HashTable<Sound>;

@@ -96,7 +96,7 @@ impl<P: Protocol> HashTable<P> {
 
     /// Whether a slot on the path beyond the home pair carries the tag.
     #[inline(always)]
-    fn tag_beyond_home(&self, segment: Segment, hash: u64) -> bool {
+    pub(super) fn tag_beyond_home(&self, segment: Segment, hash: u64) -> bool {
         for step in 1..segment.path_len() {
             // SAFETY: the segment was read from this index's directory during this call.
             let pair = unsafe { segment.pair(segment.pair_number(hash, step)) };

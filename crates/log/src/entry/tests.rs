@@ -30,6 +30,21 @@ fn a_plain_pair_takes_32_bytes_and_both_encoders_agree() {
     assert_eq!(member, image(&batch, &PLACE));
 }
 
+proptest! {
+    #[test]
+    fn a_pair_from_registers_is_the_pair_from_parts(
+        key: [u8; 8], value: [u8; 8], op in 0..3u8, parent: u64, parent_generation: u8, version in 990u64..0x2_0000_0000, keyspace in 2u32..5,
+    ) {
+        let op = [Op::Insert, Op::Update, Op::Delete][op as usize];
+        let pair = PlainPair {
+            op, key: u64::from_ne_bytes(key), value: u64::from_ne_bytes(value), version, parent, parent_generation, keyspace,
+        };
+        let value: &[u8] = if op == Op::Delete { &[] } else { &value };
+        let parts = Parts { op, key: &key, value, version, parent, parent_generation, keyspace, ..Parts::EMPTY };
+        prop_assert_eq!(pair.encode(&PLACE), parts.encode_plain(&PLACE));
+    }
+}
+
 #[test]
 fn zeros_are_empty_and_short_input_is_malformed() {
     assert_eq!(EntryView::parse(&[0; 64]).unwrap_err(), Invalid::Empty);
