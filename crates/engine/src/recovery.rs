@@ -101,6 +101,8 @@ pub struct RecoveryReport {
 
 /// Stands for the position of a keyspace that was dropped: its entries are garbage, but still count as members of their batches.
 const DROPPED: usize = usize::MAX;
+/// Likewise for a member that is marked dead: it counts, and nothing else.
+const DEAD: usize = usize::MAX - 1;
 
 /// Of this many segments one is looked at beforehand.
 const SAMPLE: usize = 20;
@@ -233,12 +235,13 @@ pub(crate) fn run(
     log.harden(&scanned)?;
     report.last_version = recovery.last_version.load(Ordering::Relaxed);
     report.batches_dropped = recovery.settle_batches()?;
-    if !report.clean {
-        // From here on members of whole batches may be marked dead: a recovery after the next crash must not count them.
-        (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
-    }
     report.chains_mended = recovery.mend_chains(in_use);
     report.passes_completed = recovery.complete_passes(in_use)?;
+    if !report.clean {
+        // Not before the marks of the chains are durable: should this recovery be cut short, the next one finds their children by the members of
+        // dropped batches, and those it knows only above the settled version.
+        (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
+    }
     report.tombstones = recovery.remove_tombstones();
     match loaded {
         Some(loaded) if loaded.clean => log.resume_clean(&loaded.open)?,
@@ -314,6 +317,7 @@ impl<'a> Recovery<'a> {
         let totals = self.log.scan_segment(segment, |reference, version, entry| {
             last_version = last_version.max(version);
             let Some(found) = self.admit(segment, Ref(reference), version, entry) else {
+                batched.extend(self.dead_member(Ref(reference), version, entry));
                 self.log.count_dead(reference, entry.size, entry.op() == Op::Delete);
                 return;
             };
@@ -346,8 +350,22 @@ impl<'a> Recovery<'a> {
         totals
     }
 
+    /// A member of a batch above the settled version that is marked dead. It counts: a whole batch may have lost a superseded member to a mark, and a
+    /// recovery that was cut short may have marked some members of one that is not whole, or all.
+    #[inline(always)]
+    fn dead_member(&self, reference: Ref, version: u64, entry: &EntryView<'a>) -> Option<Found<'a>> {
+        let batch = self.unsettled(version, entry).filter(|_| entry.is_dead())?;
+        Some(Found { keyspace: DEAD, key: self.hasher.key(entry.key), reference, version, op: entry.op(), batch: Some(batch) })
+    }
+
+    /// The tag of a member of a batch that is not known to be whole: those up to the settled version are.
+    #[inline(always)]
+    fn unsettled(&self, version: u64, entry: &EntryView<'_>) -> Option<BatchTag> {
+        entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled)
+    }
+
     /// Whether an entry takes part: not marked dead, and of a keyspace that exists or of a batch that is to be counted, and not one that the checkpoint
-    /// knows to be superseded. Batches up to the settled version are known to be whole.
+    /// knows to be superseded.
     #[inline(always)]
     fn admit(&self, segment: &SegmentToScan, reference: Ref, version: u64, entry: &EntryView<'a>) -> Option<Found<'a>> {
         if entry.is_dead() {
@@ -361,7 +379,7 @@ impl<'a> Recovery<'a> {
                 DROPPED
             }),
         };
-        let batch = entry.batch().filter(|tag| version.saturating_sub(u64::from(tag.index)) > self.settled);
+        let batch = self.unsettled(version, entry);
         // A tombstone counts in any case: it may have deleted what the collector moved after the capture.
         if entry.op() != Op::Delete
             && let Some(loaded) = self.loaded
@@ -435,7 +453,7 @@ impl<'a> Recovery<'a> {
         let _pin = epoch::pin();
         for members in batched.chunk_by(|a, b| identity(a) == identity(b)) {
             if members.len() as u64 == u64::from(identity(&members[0]).1) {
-                for member in members {
+                for member in members.iter().filter(|member| member.keyspace != DEAD) {
                     if member.keyspace == DROPPED {
                         let size = self.log.entry(member.reference.0).size;
                         self.log.count_dead(member.reference.0, size, member.op == Op::Delete);
@@ -450,10 +468,12 @@ impl<'a> Recovery<'a> {
             }
             dropped += 1;
             for member in members {
-                let size = self.log.entry(member.reference.0).size;
                 self.dropped.lock().insert(member.reference.0 & LINK_MASK);
+                // Also where it is marked: that may not be durable yet.
                 self.log.mark_dead_on_media(member.reference.0);
-                self.log.count_dead(member.reference.0, size, member.op == Op::Delete);
+                if member.keyspace != DEAD {
+                    self.log.count_dead(member.reference.0, self.log.entry(member.reference.0).size, member.op == Op::Delete);
+                }
             }
         }
         if dropped > 0 {
