@@ -46,8 +46,10 @@ impl CheckReport {
 }
 
 impl Store {
-    /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. Collectors wait meanwhile. O(store).
+    /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. Collectors and the sweeper of expired keys
+    /// wait meanwhile. O(store).
     pub fn check(&self) -> Result<CheckReport> {
+        let _no_sweep = self.core.sweeping.lock();
         self.core.without_passes(|| self.check_all())
     }
 

@@ -198,6 +198,7 @@ impl Core {
         }
         for keyspace in keyspaces {
             for (key, version) in self.expired_keys(&keyspace, SWEEP) {
+                let _no_check = self.sweeping.lock();
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
                 if self.write(&keyspace, &change, self.durability).is_err() {
                     return;

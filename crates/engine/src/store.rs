@@ -50,6 +50,8 @@ pub(crate) struct Core {
     /// What the verification in the background found.
     pub damage: Mutex<Vec<String>>,
     pub collections: Collections,
+    /// Held over each write of the sweeper, and over a check, which has to see one state. Taken before what keeps passes off.
+    pub sweeping: Mutex<()>,
     /// Share of garbage from which on a segment is collected in the background.
     pub gc_threshold: f64,
     /// The index of ordered keyspaces.
@@ -204,6 +206,7 @@ impl Store {
             collector: Box::new(ChainCollector),
             damage: Mutex::default(),
             collections: Collections::default(),
+            sweeping: Mutex::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
             spill: options.spill,
             ordered_index: options.ordered_index,
