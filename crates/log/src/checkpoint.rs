@@ -48,8 +48,6 @@ pub struct SegmentRow {
     pub tombstone_bytes: u64,
     /// The newest tombstone's version.
     pub newest_tombstone: u64,
-    /// The oldest entry's version.
-    pub oldest_version: u64,
     /// Where writing goes on, as offset in the pool; 0 if it does not.
     pub tail: u64,
 }
@@ -170,7 +168,6 @@ impl Log {
         segment.written_bytes.store(row.written_bytes, Relaxed);
         segment.tombstone_bytes.store(row.tombstone_bytes, Relaxed);
         segment.newest_tombstone.store(row.newest_tombstone, Relaxed);
-        segment.oldest_version.store(row.oldest_version, Relaxed);
         segment.torn.store(row.torn, Relaxed);
         segment.tail_at_open.store(row.tail, Relaxed);
         segment.unverified.store(true, Relaxed);
@@ -220,7 +217,6 @@ fn counted(row: SegmentRow, segment: &Segment) -> SegmentRow {
         written_bytes: segment.written_bytes.load(Relaxed),
         tombstone_bytes: segment.tombstone_bytes.load(Relaxed),
         newest_tombstone: segment.newest_tombstone.load(Relaxed),
-        oldest_version: segment.oldest_version.load(Relaxed),
         ..row
     }
 }

@@ -67,8 +67,6 @@ pub(crate) struct Segment {
     pub tombstones: AtomicU32,
     pub tombstone_bytes: AtomicU64,
     pub newest_tombstone: AtomicU64,
-    /// Oldest version of any entry in it.
-    pub oldest_version: AtomicU64,
     /// Value guards that point into it.
     pub pins: AtomicU32,
     /// Epoch stamp after which nobody can hold a reference into it (state Retiring).
@@ -103,9 +101,6 @@ impl Segment {
     pub fn absorb(&self, tally: &Tally) {
         self.entries.fetch_add(tally.entries, Ordering::Relaxed);
         self.written_bytes.fetch_add(tally.bytes, Ordering::Relaxed);
-        if tally.entries > 0 {
-            self.oldest_version.fetch_min(tally.oldest_version, Ordering::Relaxed);
-        }
         if tally.tombstones > 0 {
             self.tombstones.fetch_add(tally.tombstones, Ordering::Relaxed);
             self.tombstone_bytes.fetch_add(tally.tombstone_bytes, Ordering::Relaxed);
@@ -126,7 +121,6 @@ impl Segment {
         for counter in [&self.written_bytes, &self.dead_bytes, &self.tombstone_bytes, &self.newest_tombstone] {
             counter.store(0, Ordering::Relaxed);
         }
-        self.oldest_version.store(u64::MAX, Ordering::Relaxed);
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
@@ -147,21 +141,18 @@ impl Segment {
 pub(crate) struct Tally {
     pub entries: u32,
     pub bytes: u64,
-    pub oldest_version: u64,
     pub tombstones: u32,
     pub tombstone_bytes: u64,
     pub newest_tombstone: u64,
 }
 
 impl Tally {
-    pub const EMPTY: Tally =
-        Tally { entries: 0, bytes: 0, oldest_version: u64::MAX, tombstones: 0, tombstone_bytes: 0, newest_tombstone: 0 };
+    pub const EMPTY: Tally = Tally { entries: 0, bytes: 0, tombstones: 0, tombstone_bytes: 0, newest_tombstone: 0 };
 
     #[inline(always)]
     pub fn count(&mut self, op: Op, version: u64, size: u64) {
         self.entries += 1;
         self.bytes += size;
-        self.oldest_version = self.oldest_version.min(version);
         if op == Op::Delete {
             self.tombstones += 1;
             self.tombstone_bytes += size;

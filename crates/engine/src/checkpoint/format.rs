@@ -11,13 +11,13 @@ pub const MAGIC: [u8; 8] = *b"hitherC1";
 /// Last bytes of a checkpoint.
 pub const END_MAGIC: [u8; 8] = *b"hitherCE";
 /// The format's number.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of the trailer.
 pub const TRAILER_BYTES: usize = 48;
 /// Bytes of a segment's row.
-pub const SEGMENT_BYTES: usize = 72;
+pub const SEGMENT_BYTES: usize = 64;
 /// Bytes of a keyspace's row.
 pub const KEYSPACE_BYTES: usize = 24;
 /// Bytes of a block's row.
@@ -47,7 +47,7 @@ pub const HEADER: [Field; 9] = [
 ];
 
 /// A row of the table of segments.
-pub const SEGMENT: [Field; 12] = [
+pub const SEGMENT: [Field; 11] = [
     ("node", 0, 4),
     ("index", 4, 4),
     ("generation", 8, 8),
@@ -58,8 +58,7 @@ pub const SEGMENT: [Field; 12] = [
     ("written_bytes", 32, 8),
     ("tombstone_bytes", 40, 8),
     ("newest_tombstone", 48, 8),
-    ("oldest_version", 56, 8),
-    ("tail", 64, 8),
+    ("tail", 56, 8),
 ];
 
 /// A row of the table of keyspaces.
@@ -316,7 +315,7 @@ fn put_segment(out: &mut Out, row: &SegmentRow) {
     out.u32(row.entries);
     out.u32(row.tombstones);
     out.u32(0);
-    [row.written_bytes, row.tombstone_bytes, row.newest_tombstone, row.oldest_version, row.tail].into_iter().for_each(|word| out.u64(word));
+    [row.written_bytes, row.tombstone_bytes, row.newest_tombstone, row.tail].into_iter().for_each(|word| out.u64(word));
 }
 
 fn take_segment(bytes: &[u8]) -> SegmentRow {
@@ -332,7 +331,6 @@ fn take_segment(bytes: &[u8]) -> SegmentRow {
         written_bytes: field("written_bytes"),
         tombstone_bytes: field("tombstone_bytes"),
         newest_tombstone: field("newest_tombstone"),
-        oldest_version: field("oldest_version"),
         tail: field("tail"),
     }
 }
