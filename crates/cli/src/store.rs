@@ -84,6 +84,7 @@ pub fn open_keyspace(args: &StoreArgs) -> Result<(Db, Keyspace), Failure> {
 
 /// Opens or creates the store and the keyspace of a command that writes. A kind that contradicts an existing keyspace is refused.
 pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
+    Keyspace::check_name(&args.keyspace)?;
     let db = open(args, Missing::Create)?;
     let keyspace = match db.open_keyspace(&args.keyspace)? {
         Some(keyspace) => keyspace,
@@ -97,6 +98,26 @@ pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keys
         ))),
         _ => Ok((db, keyspace)),
     }
+}
+
+/// Closes the store after a command that wrote.
+pub fn close(db: Db, args: &StoreArgs) -> Result<(), Failure> {
+    warn_of_spills(&db, args);
+    Ok(db.close()?)
+}
+
+/// Warns once of nodes that were full while this program wrote, so that others took what is theirs.
+pub fn warn_of_spills(db: &Db, args: &StoreArgs) {
+    let pools = db.stats().pools;
+    let full: Vec<_> = pools.iter().filter(|pool| pool.spills > 0).collect();
+    let Some(first) = full.first() else { return };
+    let names = full.iter().map(|pool| pool.node.to_string()).collect::<Vec<_>>().join(", ");
+    let what = format!(
+        "the pool of node {names} is full ({}): its threads wrote to other nodes, whose memory is slower to reach; delete or expire data, or load \
+         a dump into a new store with a larger --max-capacity",
+        show_bytes(first.max_bytes)
+    );
+    output::warning(&what, args.json);
 }
 
 /// The name of a kind.

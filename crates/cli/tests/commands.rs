@@ -478,3 +478,54 @@ fn dump_salvage_saves_what_is_readable() {
     assert_eq!(String::from_utf8_lossy(&saved.stdout), "b-key\tb-value\n");
     assert!(String::from_utf8_lossy(&saved.stderr).contains("damaged segment"));
 }
+
+/// Found by hand: the store was made before the key was looked at.
+#[test]
+fn a_bad_call_leaves_no_store_behind() {
+    let store = Store::any();
+    let long = "k".repeat(65_537);
+    for call in [&["put", "", "v"][..], &["put", &long, "v"], &["put", "k", "v", "--keyspace", ""], &["load", "--keyspace", "a\nb"]] {
+        assert!(!store.feed(call, b"k\tv\n").expect(2).err().is_empty());
+        assert!(!store.data().exists(), "{:?} makes a store", &call[..1]);
+    }
+}
+
+#[test]
+fn a_full_node_is_a_warning_and_shows_in_stat() {
+    for json in [false, true] {
+        let store = Store::on_file();
+        let program = |arguments: &[&str]| {
+            let mut command = program();
+            command.args(arguments).args(["--medium", "file", "--capacity", "2M", "--max-capacity", "2M"]);
+            for node in 0..2 {
+                command.arg("--data").arg(format!("node{node}={}", store.path(&format!("node{node}")).display()));
+            }
+            if json {
+                command.arg("--json");
+            }
+            common::Ran(command.output().unwrap())
+        };
+        let input = store.path("input");
+        let rows = |range: std::ops::Range<u32>| range.map(|key| format!("key {key}\t{}\n", "v".repeat(200))).collect::<String>();
+        write(&input, rows(0..1_000));
+        let load = ["load", "--threads", "1", input.to_str().unwrap()];
+        let loaded = program(&load).done();
+        assert!(!loaded.err().contains("warning"), "a quarter of a megabyte fits a node of one: {}", loaded.err());
+        write(&input, rows(1_000..5_500));
+        let errors = program(&load).done().err();
+        let warnings: Vec<_> = errors.lines().filter(|line| line.contains("warning")).collect();
+        assert_eq!(warnings.len(), 1, "{errors}");
+        assert!(warnings[0].starts_with(if json { "{\"warning\":" } else { "hither: warning: the pool of node " }), "{errors}");
+        let stat = program(&["stat"]).done();
+        if json {
+            let pools = stat.document()["pools"].clone();
+            assert_eq!([&pools[0]["full"], &pools[1]["full"]].iter().filter(|full| ***full == json!(true)).count(), 1, "{pools}");
+            assert_eq!((&pools[0]["spilling"], &pools[0]["spills"]), (&json!(false), &json!(0)), "this program wrote nothing");
+        } else {
+            let out = stat.out();
+            assert!(out.contains("full                yes") && out.contains("spills              0"), "{out}");
+        }
+        let errors = program(&["put", "one", "more"]).done().err();
+        assert!(errors.contains("warning") && errors.contains("full"), "{errors}");
+    }
+}

@@ -12,6 +12,15 @@ const MAX_NAME_BYTES: usize = 64;
 /// What fits the pool's catalogue area whatever the names are.
 const MAX_KEYSPACES: usize = (hither_pmem::CATALOGUE_MAX_BYTES - 8) / (6 + MAX_NAME_BYTES);
 
+/// Whether a keyspace may have this name: 1 to 64 bytes of UTF-8 without control characters.
+///
+/// # Errors
+/// [`Error::KeyspaceName`].
+pub fn check_name(name: &str) -> Result<()> {
+    let bad = name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control);
+    if bad { Err(Error::KeyspaceName(name.to_owned())) } else { Ok(()) }
+}
+
 /// The decoded catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Catalogue {
@@ -26,9 +35,7 @@ impl Catalogue {
 
     /// Adds a keyspace under a fresh id.
     pub fn add(&mut self, name: &str, kind: Kind) -> Result<KeyspaceInfo> {
-        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
-            return Err(Error::KeyspaceName(name.to_owned()));
-        }
+        check_name(name)?;
         if self.keyspaces.iter().any(|known| known.name == name) {
             return Err(Error::KeyspaceExists(name.to_owned()));
         }

@@ -42,6 +42,7 @@ mod write;
 
 pub use batch::Batch;
 pub use cache::{CacheReport, CacheSetting};
+pub use catalogue::check_name;
 pub use check::CheckReport;
 pub use checkpoint::CheckpointStats;
 pub use checkpoint::store::{CheckpointDraft, CheckpointImage, CheckpointStore};
@@ -57,4 +58,4 @@ pub use scan::{Direction, ScanRange};
 pub use snapshot::Snapshot;
 pub use stats::{CollectionStats, KeyspaceStats, MeterReport, PoolStats, Stats};
 pub use store::Store;
-pub use write::Condition;
+pub use write::{Condition, check_key, check_value};

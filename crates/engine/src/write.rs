@@ -91,8 +91,12 @@ pub(crate) struct Change<'a> {
     pub condition: Condition<'a>,
 }
 
+/// Whether a store can hold this key: 1 to 65,536 bytes.
+///
+/// # Errors
+/// [`Error::KeyEmpty`], [`Error::KeyTooLong`].
 #[inline(always)]
-pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+pub fn check_key(key: &[u8]) -> Result<()> {
     match key.len() {
         1..=MAX_KEY_BYTES => Ok(()),
         0 => Err(Error::KeyEmpty),
@@ -100,8 +104,12 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     }
 }
 
+/// Whether a store can hold this value: up to 512 MiB.
+///
+/// # Errors
+/// [`Error::ValueTooLong`].
 #[inline(always)]
-pub(crate) fn check_value(value: &[u8]) -> Result<()> {
+pub fn check_value(value: &[u8]) -> Result<()> {
     if value.len() <= MAX_VALUE_BYTES { Ok(()) } else { Err(Error::ValueTooLong { bytes: value.len() }) }
 }
 

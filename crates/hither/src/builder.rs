@@ -118,7 +118,7 @@ impl Builder {
     }
 
     /// Whether threads of a node whose pool is full write to another node's (default yes): remote writes are slower, but nothing fails before all
-    /// nodes are full. [`crate::PoolStats`] says when that happens. If not, such a write fails with [`crate::Error::Full`].
+    /// nodes are full. [`crate::PoolStats::spilling`] and [`crate::PoolStats::spills`] say when that happens. If not, such a write fails with [`crate::Error::Full`].
     pub fn spill(mut self, spill: bool) -> Self {
         self.options.spill = spill;
         self

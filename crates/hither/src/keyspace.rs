@@ -25,6 +25,22 @@ impl Keyspace {
         Keyspace { store, handle }
     }
 
+    /// Whether a store can hold this pair: for programs that want to know before they make one. O(1).
+    ///
+    /// # Errors
+    /// [`Error::KeyEmpty`], [`Error::KeyTooLong`], [`Error::ValueTooLong`].
+    pub fn check_pair(key: &[u8], value: &[u8]) -> Result<()> {
+        hither_engine::check_key(key).and_then(|()| hither_engine::check_value(value))
+    }
+
+    /// Whether a keyspace may have this name. O(length).
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceName`].
+    pub fn check_name(name: &str) -> Result<()> {
+        hither_engine::check_name(name)
+    }
+
     /// Name, id and kind.
     pub fn info(&self) -> &KeyspaceInfo {
         self.handle.info()

@@ -45,6 +45,12 @@ pub struct PoolStats {
     pub segments_retiring: u64,
     /// Segments opened again after they had been freed.
     pub segments_reused: u64,
+    /// No segment is left that a put may open, unless garbage is collected: threads of this node are about to write to another one's pool, or to fail.
+    pub full: bool,
+    /// Threads of this node write to another one's pool, for this one is full ([`crate::Builder::spill`]). Ends when segments are freed.
+    pub spilling: bool,
+    /// How often that has begun since the store was opened.
+    pub spills: u64,
     /// Bytes of segments that exist.
     pub capacity_bytes: u64,
     /// Bytes of segments that may exist.
@@ -311,6 +317,9 @@ impl From<&hither_engine::PoolStats> for PoolStats {
             segments_sealed: usage.closed,
             segments_retiring: usage.retiring,
             segments_reused: usage.reused,
+            full: usage.full,
+            spilling: usage.spilling,
+            spills: usage.spills,
             capacity_bytes: usage.segments * pool.segment_bytes,
             max_bytes: usage.max_segments * pool.segment_bytes,
             live_bytes: usage.live_bytes,

@@ -383,3 +383,23 @@ fn keyspaces_come_and_go() {
     assert!(matches!(Db::open(dir.path()), Err(Error::Locked(_))));
     assert!(matches!(Db::builder().path(dir.path().join("none")).create(false).open(), Err(Error::NotFound(_))));
 }
+
+/// A full node's threads write to the next one, and the statistics say so.
+#[test]
+fn a_spilling_node_shows_in_the_statistics() {
+    let topology = std::sync::Arc::new(hither::Topology::emulated(2));
+    topology.bind_current_thread(0).unwrap();
+    let db = Db::builder().in_memory().topology(topology.clone()).capacity(4 << 20).max_capacity(4 << 20).open().unwrap();
+    let ks = db.keyspace("k").unwrap();
+    let mut key = 0u64;
+    let state = |db: &Db| db.stats().pools.iter().map(|pool| (pool.full, pool.spilling, pool.spills > 0)).collect::<Vec<_>>();
+    assert_eq!(state(&db), [(false, false, false); 2]);
+    while !db.stats().pools[0].spilling {
+        (0..100).for_each(|_| {
+            ks.put(&key.to_be_bytes(), &[1; 400]).unwrap();
+            key += 1;
+        });
+        assert!(key < 10_000, "two megabytes are full by now: {:?}", db.stats().pools);
+    }
+    assert_eq!(state(&db), [(true, true, true), (false, false, false)]);
+}

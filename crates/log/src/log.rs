@@ -178,6 +178,8 @@ pub struct PoolUsage {
     pub reused: u64,
     /// Value guards that pin segments.
     pub pins: u64,
+    /// No segment is left that a put may open, unless some are freed.
+    pub full: bool,
     /// The pool is full, and threads of its node append to another one's.
     pub spilling: bool,
     /// How often that has begun since the store was opened.
@@ -646,11 +648,13 @@ impl NodePool {
     }
 
     fn usage(&self) -> PoolUsage {
+        let free = self.free_segments();
         let mut usage = PoolUsage {
             node: self.node,
             segments: self.pool.segment_count().into(),
             max_segments: self.pool.max_segments().into(),
-            free: self.free_segments(),
+            free,
+            full: free + self.can_grow_by() <= self.reserve(Filler::Put),
             reused: self.segments_reused.load(Ordering::Relaxed),
             spilling: self.full.load(Ordering::Relaxed),
             spills: self.spills.load(Ordering::Relaxed),

@@ -18,7 +18,7 @@ pub fn run(args: &StoreArgs, del: KeyArgs, out: &mut Output) -> Result<Outcome, 
     let key = units::bytes(del.key, del.escape)?;
     let (db, keyspace) = store::open_keyspace(args)?;
     let deleted = keyspace.delete(&key)?;
-    db.close()?;
+    store::close(db, args)?;
     if out.is_json() {
         out.document(&Report { deleted, key: Bytes(&key) })?;
     } else if !deleted {

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use hither::WriteOptions;
+use hither::{Keyspace, WriteOptions};
 use serde::Serialize;
 
 use crate::args::{PutArgs, StoreArgs};
@@ -21,13 +21,15 @@ struct Report<'a> {
 pub fn run(args: &StoreArgs, put: PutArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let key = units::bytes(put.key.key, put.key.escape)?;
     let value = if put.value == "-" { read_stdin()? } else { units::bytes(put.value, put.key.escape)? };
+    // Before there is a store: a bad call leaves none behind.
+    Keyspace::check_pair(&key, &value)?;
     let (db, keyspace) = store::create_keyspace(args, None)?;
     let mut options = WriteOptions::default();
     if let Some(ttl) = put.ttl {
         options = options.ttl(ttl);
     }
     keyspace.put_with(&key, &value, &options)?.wait()?;
-    db.close()?;
+    store::close(db, args)?;
     if out.is_json() {
         out.document(&Report { stored: true, key: Bytes(&key), value_bytes: value.len() })?;
     }

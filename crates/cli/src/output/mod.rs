@@ -115,7 +115,16 @@ pub fn error(failure: &Failure, json: bool) {
 
 /// Tells standard error something that is no failure.
 pub fn note(what: &str, json: bool) {
-    let text = if json { serde_json::json!({ "note": what }).to_string() } else { format!("hither: note: {what}") };
+    tell("note", what, json);
+}
+
+/// Warns on standard error: the command goes on, but something is not as it should be.
+pub fn warning(what: &str, json: bool) {
+    tell("warning", what, json);
+}
+
+fn tell(kind: &str, what: &str, json: bool) {
+    let text = if json { serde_json::json!({ kind: what }).to_string() } else { format!("hither: {kind}: {what}") };
     // Nobody is left to be told if this fails.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

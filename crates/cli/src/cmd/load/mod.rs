@@ -53,6 +53,8 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     let plan = Plan { threads: threads(&args), group: args.group as usize, resume: args.resume };
     let loaded = pipeline::run(&keyspace, &plan, |feeder| reader.feed(feeder), |durable| reporter.durable(durable));
     let reported = reporter.finish(loaded.durable);
+    // Before anything fails: a store that is full has spilled first.
+    store::warn_of_spills(&db, store);
     loaded.result?;
     db.sync()?;
     drop(keyspace);
