@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 
 /// How often the maintenance thread looks for work.
 const TICK: Duration = Duration::from_millis(20);
-/// Between two segments of the verification: others want the memory's bandwidth, too.
-const VERIFICATION_PAUSE: Duration = Duration::from_millis(2);
+/// Parts of rest for one part of verification: a fifth of a processor, for others want it, and the memory's bandwidth, too. What is read meanwhile is
+/// verified then and there.
+const VERIFICATION_REST: u32 = 4;
+/// Parts of rest for one part of sweeping: a tenth of the time.
+const SWEEP_REST: u32 = 9;
 /// Expired keys removed per pass and keyspace.
 const SWEEP: usize = 10_000;
 
@@ -110,13 +113,22 @@ fn run_commits(core: &Core, stop: &Stop) {
 
 /// Verifies what recovery did not read, a segment at a time, and ends. Damage shows in the statistics, and to whoever reads it.
 fn run_verification(core: &Core, stop: &Stop) {
-    loop {
-        match core.log.verify_next() {
-            Ok(false) => return,
-            Ok(true) => {}
-            Err(damage) => core.damage.lock().push(damage.to_string()),
+    let verify = || {
+        let outcome = core.log.verify_next();
+        let more = *outcome.as_ref().unwrap_or(&true);
+        if let Err(damage) = outcome {
+            core.damage.lock().push(damage.to_string());
         }
-        if stop.wait(VERIFICATION_PAUSE) {
+        more
+    };
+    run_paced(VERIFICATION_REST, verify, |pause| stop.wait(pause));
+}
+
+/// Works piece by piece, as long as `work` says that there is more and `pause` that it is not time to end, and rests `rest` times as long as each piece took.
+fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Duration) -> bool) {
+    loop {
+        let started = Instant::now();
+        if !work() || pause(started.elapsed() * rest) {
             return;
         }
     }
@@ -155,8 +167,7 @@ fn run_maintenance(core: &Core, stop: &Stop) {
         if Instant::now() >= next_sweep {
             let started = Instant::now();
             core.sweep_expired();
-            // A pass never takes more than a tenth of the time.
-            next_sweep = Instant::now() + (started.elapsed() * 9).max(Duration::from_secs(1));
+            next_sweep = Instant::now() + (started.elapsed() * SWEEP_REST).max(Duration::from_secs(1));
         }
     }
 }
@@ -205,5 +216,42 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by looking: two milliseconds between segments of eight megabytes, each a few milliseconds of work, kept most of a processor busy.
+    #[test]
+    fn the_verification_takes_a_fifth_of_a_processor() {
+        let piece = Duration::from_millis(5);
+        let (mut pieces, mut rest, started) = (0, Duration::ZERO, Instant::now());
+        let work = || {
+            std::thread::sleep(piece);
+            pieces += 1;
+            pieces < 4
+        };
+        run_paced(VERIFICATION_REST, work, |pause| {
+            assert!(pause >= piece * 4, "{pause:?} after {piece:?} of work");
+            rest += pause;
+            false
+        });
+        assert!(
+            pieces == 4 && rest >= piece * 12 && rest <= started.elapsed() * 4,
+            "it rests for each piece but the last, by what that took"
+        );
+    }
+
+    #[test]
+    fn paced_work_ends_when_it_is_time() {
+        let mut pieces = 0;
+        let work = || {
+            pieces += 1;
+            true
+        };
+        run_paced(1, work, |_| true);
+        assert_eq!(pieces, 1);
     }
 }
