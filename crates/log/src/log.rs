@@ -640,10 +640,21 @@ impl NodePool {
             if by == 0 || available < u64::from(run_len) + reserve {
                 return Err(log.full_error());
             }
-            let now = self.pool.grow(by)? as u32;
+            let now = self.grow(by, u64::from(run_len).min(by))? as u32;
             let before = alloc.count;
             alloc.free.extend(before..now);
             alloc.count = now;
+        }
+    }
+
+    /// Adds `most` segments, or, on a disk that has no room for them, half as many, and so on down to `least`; returns how many there are then.
+    fn grow(&self, most: u64, least: u64) -> Result<u64> {
+        let mut by = most;
+        loop {
+            match self.pool.grow(by) {
+                Err(hither_pmem::Error::DiskFull { .. }) if by > least => by = (by / 2).max(least),
+                grown => return Ok(grown?),
+            }
         }
     }
 

@@ -13,7 +13,7 @@
 //! batch waits for no lock at all. It may meet a split that waits for its places, so it gives them all back before it installs elsewhere.
 
 use super::Batch;
-use super::member::{AnyToken, Member, Scratch, drop_overwritten};
+use super::member::{AnyToken, Member, Scratch, drop_overwritten, with_token};
 use crate::error::Result;
 use crate::keyspace::{AnyIndex, with_index};
 use crate::options::Durability;
@@ -143,6 +143,23 @@ impl Core {
     }
 }
 
+/// Members being appended. Dropped before all are, because there is no space or in a panic, it leaves none that count.
+struct Appending<'c, 'a, 'w> {
+    commit: &'c mut Commit<'a>,
+    writer: &'c mut Writer<'w>,
+    appended: usize,
+    whole: bool,
+}
+
+impl Drop for Appending<'_, '_, '_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.whole {
+            self.commit.abandon(self.appended, self.writer);
+        }
+    }
+}
+
 /// A commit under its latches. Gives back on drop the places that are still locked.
 struct Commit<'a> {
     core: &'a Core,
@@ -187,23 +204,16 @@ impl Commit<'_> {
     fn locate_member(core: &Core, batch: &Batch, member: &mut Member, lock: bool) -> bool {
         let resolver = core.resolver();
         let key = member.key(batch);
-        let mut locked = false;
         match &batch.keyspace(member.operation(batch)).index {
-            AnyIndex::Ordered(index) => {
-                let located = index.locate(key, &resolver);
-                (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Ordered(located.token));
-            }
-            AnyIndex::Learned(index) => {
-                let located = index.locate(key, &resolver);
-                (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Learned(located.token));
-            }
+            AnyIndex::Ordered(index) => member.note(index.locate(key, &resolver), AnyToken::Ordered),
+            AnyIndex::Learned(index) => member.note(index.locate(key, &resolver), AnyToken::Learned),
             AnyIndex::Hash(index) => {
-                let (located, kept) = if lock { index.lock_place_now(key, &resolver) } else { (index.locate(key, &resolver), false) };
-                (member.candidate, member.verified, member.token) = (located.candidate, located.verified, AnyToken::Hash(located.token));
-                locked = kept;
+                let (located, locked) = if lock { index.lock_place_now(key, &resolver) } else { (index.locate(key, &resolver), false) };
+                member.note(located, AnyToken::Hash);
+                return locked;
             }
         }
-        locked
+        false
     }
 
     /// Appends all entries side by side and starts the write-back of each line once.
@@ -213,48 +223,46 @@ impl Commit<'_> {
         // One shard for all: the shard only says which segment an entry lies in, and one chunk means one stretch of lines to flush.
         let hash = self.members[0].hash;
         let flush = if level == Durability::Sync { Flush::ByCaller } else { Flush::Later };
+        let (core, batch) = (self.core, self.batch);
+        let mut appending = Appending { commit: self, writer, appended: 0, whole: false };
         let (mut start, mut end) = (0, 0);
-        for index in 0..self.members.len() {
-            let member = &self.members[index];
-            let operation = member.operation(self.batch);
-            let value = self.batch.value(operation);
-            let name = (self.batch.keyspace(operation).info.id, operation.hash);
-            let deleted = self.core.committer.recent_deletes.get(name);
+        for index in 0..size as usize {
+            let member = &appending.commit.members[index];
+            let operation = member.operation(batch);
+            let value = batch.value(operation);
+            let name = (batch.keyspace(operation).info.id, operation.hash);
+            let deleted = core.committer.recent_deletes.get(name);
             let parent = deleted.unwrap_or(member.candidate).0;
             let parts = Parts {
                 op: op_of(value.is_some(), member.candidate),
-                key: self.batch.key(operation),
+                key: batch.key(operation),
                 value: value.unwrap_or(&[]),
                 version: first + index as u64,
                 parent,
-                parent_generation: writer.generation_tag(parent),
+                parent_generation: appending.writer.generation_tag(parent),
                 keyspace: name.0,
                 expiry_ms: if operation.delete || operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
                 batch: (size > 1).then_some(BatchTag { size, index: index as u32 }),
             };
-            let reference = match writer.append(&parts, Append { hash, flush }) {
-                Ok(reference) => reference,
-                Err(error) => {
-                    self.abandon(index, writer);
-                    return Err(error.into());
-                }
-            };
-            self.members[index].reference = Ref(reference);
-            if operation.delete && (flush == Flush::Later || self.core.needs_sync) {
-                self.core.committer.recent_deletes.note(name, Ref(reference), first + index as u64);
+            let reference = appending.writer.append(&parts, Append { hash, flush })?;
+            appending.commit.members[index].reference = Ref(reference);
+            appending.appended = index + 1;
+            if operation.delete && (flush == Flush::Later || core.needs_sync) {
+                core.committer.recent_deletes.note(name, Ref(reference), first + index as u64);
             } else if deleted.is_some() {
-                self.core.committer.recent_deletes.remove(name);
+                core.committer.recent_deletes.remove(name);
             }
-            let (at, bytes) = self.extent(reference);
+            let (at, bytes) = appending.commit.extent(reference);
             if at != end && level == Durability::Sync {
-                writer.flush_range(start, end - start);
+                appending.writer.flush_range(start, end - start);
                 start = at;
             }
             end = at + bytes;
         }
         if level == Durability::Sync {
-            writer.flush_range(start, end - start);
+            appending.writer.flush_range(start, end - start);
         }
+        appending.whole = true;
         Ok(())
     }
 
@@ -336,21 +344,10 @@ impl Commit<'_> {
             let (new, version) = (self.new_reference(member), first + number as u64);
             let keyspace = self.batch.keyspace(member.operation(self.batch));
             let key = member.key(self.batch);
-            match (&keyspace.index, member.token) {
-                (AnyIndex::Ordered(index), AnyToken::Ordered(token)) => {
-                    let place = PlaceGuard { index, token, locked: false };
-                    self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
-                }
-                (AnyIndex::Learned(index), AnyToken::Learned(token)) => {
-                    let place = PlaceGuard { index, token, locked: false };
-                    self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
-                }
-                (AnyIndex::Hash(index), AnyToken::Hash(token)) => {
-                    let place = PlaceGuard { index, token, locked: false };
-                    self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
-                }
-                _ => unreachable!("a member's token comes from its keyspace's index"),
-            }
+            with_token!(keyspace, member.token, index, token => {
+                let place = PlaceGuard { index, token, locked: false };
+                self.core.replace(keyspace, place, key, member.candidate, new, version, writer);
+            });
         }
     }
 

@@ -1,7 +1,7 @@
 //! The members of a batch on their way: flat words, in memory that a thread keeps from one commit to the next.
 
 use super::{Batch, Operation};
-use hither_index::{Index, Key, Ref};
+use hither_index::{Index, Key, Located, Ref};
 use std::cell::Cell;
 
 /// A member on its way.
@@ -28,7 +28,26 @@ pub(super) enum AnyToken {
     None,
 }
 
+/// Runs `$body` with `$index` bound to the keyspace's index and `$place` to the token that it gave.
+macro_rules! with_token {
+    ($keyspace:expr, $token:expr, $index:ident, $place:ident => $body:expr) => {
+        match (&$keyspace.index, $token) {
+            (AnyIndex::Ordered($index), AnyToken::Ordered($place)) => $body,
+            (AnyIndex::Learned($index), AnyToken::Learned($place)) => $body,
+            (AnyIndex::Hash($index), AnyToken::Hash($place)) => $body,
+            _ => unreachable!("a member's token comes from its keyspace's index"),
+        }
+    };
+}
+pub(super) use with_token;
+
 impl Member {
+    /// Takes over what its index found.
+    #[inline(always)]
+    pub fn note<T>(&mut self, located: Located<T>, token: impl FnOnce(T) -> AnyToken) {
+        (self.candidate, self.verified, self.token) = (located.candidate, located.verified, token(located.token));
+    }
+
     pub fn operation<'a>(&self, batch: &'a Batch) -> &'a Operation {
         &batch.parts().operations[self.operation as usize]
     }

@@ -1,0 +1,187 @@
+//! Where room or luck ends: a disk with less room than is asked for, a panic in the middle of a batch, several collectors at once.
+
+use hither_engine::{Batch, CheckpointMode, Durability, Kind, MediumChoice, Options, Store};
+use hither_pmem::{CreateOptions, FailAt, Failpoints, Pool, StoreKind, SyncPhase, Tracer};
+use hither_topology::Topology;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const SEGMENT: u64 = 64 << 10;
+
+/// A disk that has no room for a quarter more, but for a segment or two: the store takes what there is.
+#[test]
+fn growth_takes_what_the_disk_has() {
+    let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let store = Store::open(Options {
+        paths: vec![(None, dir.path().to_owned())],
+        medium: MediumChoice::File,
+        durability: Durability::Process,
+        capacity: 16 * SEGMENT,
+        max_capacity: 64 * SEGMENT,
+        segment_bytes: SEGMENT,
+        background: false,
+        failpoints: Some(failpoints.clone()),
+        ..Options::default()
+    })
+    .unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    // A quarter of sixteen is four: neither four nor two segments fit.
+    failpoints.arm("fallocate", FailAt { skip: 0, count: 2, errno: 28 });
+    let mut key = 0u64;
+    let mut put = || {
+        key += 1;
+        store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 1000]))
+    };
+    while store.stats().pools[0].usage.segments == 16 {
+        put().unwrap();
+    }
+    assert_eq!((store.stats().pools[0].usage.segments, failpoints.reached("fallocate")), (17, 3));
+    // Now there is no room at all.
+    failpoints.arm("fallocate", FailAt { skip: 0, count: u64::MAX, errno: 28 });
+    let refused = loop {
+        if let Err(error) = put() {
+            break error;
+        }
+    };
+    assert_eq!(refused.kind(), hither_engine::ErrorKind::DiskFull, "{refused}");
+    failpoints.disarm("fallocate");
+    put().unwrap();
+    assert!(store.stats().pools[0].usage.segments > 17 && store.check().unwrap().is_sound());
+}
+
+/// Panics, once, when something is stored before the segments: that happens when a segment is opened.
+#[derive(Default)]
+struct Trap {
+    /// Where the segments begin.
+    segments: AtomicU64,
+    armed: AtomicBool,
+}
+
+impl Tracer for Trap {
+    fn store(&self, off: u64, _: &[u8], _: StoreKind) {
+        if off < self.segments.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::Relaxed) {
+            panic!("planted");
+        }
+    }
+    fn flush(&self, _: u64, _: usize) {}
+    fn fence(&self) {}
+    fn sync(&self, _: SyncPhase) {}
+}
+
+fn pools(path: &Path, trap: &Arc<Trap>) -> hither_pmem::Result<Vec<Pool>> {
+    let options = CreateOptions {
+        medium: MediumChoice::File,
+        segment_bytes: SEGMENT,
+        tracer: Some(trap.clone() as Arc<dyn Tracer>),
+        ..CreateOptions::new(64 * SEGMENT)
+    };
+    let pool = Pool::create(path, &options)?;
+    pool.finish_creation()?;
+    trap.segments.store(pool.segment_offset(0), Ordering::Relaxed);
+    Ok(vec![pool])
+}
+
+/// A batch whose append panics (here while it opens a segment) leaves nothing that a recovery could take for a batch, however much is settled since.
+#[test]
+fn a_panic_in_the_middle_of_a_batch_leaves_none_of_it() {
+    let (dir, trap) = (tempfile::tempdir().unwrap(), Arc::new(Trap::default()));
+    let (path, armed) = (dir.path().join("node0.hither"), trap.clone());
+    let store = Store::open(Options {
+        pools: Some(Arc::new(move || pools(&path, &armed))),
+        durability: Durability::Process,
+        background: false,
+        topology: Some(Arc::new(Topology::single())),
+        ..Options::default()
+    })
+    .unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    store.write_wait(&keyspace, b"before it", Some(b"opens the first segment")).unwrap();
+    let mut batch = Batch::default();
+    (0..12u64).for_each(|member| batch.put(&keyspace, &member.to_be_bytes(), &[member as u8; 9_000], 0));
+    trap.armed.store(true, Ordering::Relaxed);
+    let entries = |store: &Store| store.stats().pools[0].usage.entries;
+    assert!(catch_unwind(AssertUnwindSafe(|| store.commit_wait(&batch))).is_err(), "opening a segment panics");
+    assert!((3..12).contains(&entries(&store)), "some members were appended: {}", entries(&store));
+    // What comes later is settled by a collector.
+    for round in 0..20_000u64 {
+        store.write_wait(&keyspace, &(100 + round % 10).to_be_bytes(), Some(&[1; 100])).unwrap();
+    }
+    store.reclaim().unwrap();
+    assert!(store.stats().collections.segments > 0);
+    store.close().unwrap();
+    drop(store);
+    let options = Options {
+        paths: vec![(None, dir.path().to_owned())],
+        medium: MediumChoice::File,
+        checkpoints: CheckpointMode::Off,
+        ..Options::default()
+    };
+    let store = Store::open(options).unwrap();
+    let keyspace = store.open_keyspace("k").unwrap();
+    for member in 0..12u64 {
+        assert!(store.get_with(&keyspace, &member.to_be_bytes(), |_| ()).unwrap().is_none(), "member {member} of the batch that panicked");
+    }
+    assert!(store.get_with(&keyspace, b"before it", |_| ()).unwrap().is_some() && store.check().unwrap().is_sound());
+}
+
+/// Three collectors on each of two nodes, beside writers on both, a snapshot and expiring keys: nothing is lost, nothing comes back.
+#[test]
+fn several_collectors_on_each_node() {
+    let topology = Arc::new(Topology::emulated(2));
+    let dir = tempfile::tempdir().unwrap();
+    let options = |in_memory: bool| Options {
+        paths: if in_memory { Vec::new() } else { vec![(None, dir.path().to_owned())] },
+        in_memory,
+        capacity: 8 << 20,
+        max_capacity: 8 << 20,
+        segment_bytes: SEGMENT,
+        shards: 2,
+        topology: Some(topology.clone()),
+        durability: Durability::Process,
+        gc_threads: 3,
+        ..Options::default()
+    };
+    for in_memory in [true, false] {
+        let store = Store::open(options(in_memory)).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+        let keys = 40_000u64;
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (store, keyspace, topology) = (&store, &keyspace, &topology);
+                scope.spawn(move || {
+                    topology.bind_current_thread(thread as u32 % 2).unwrap();
+                    let own = |number: u64| (number * 4 + thread).to_be_bytes();
+                    for round in 0..16u64 {
+                        for number in 0..keys / 4 {
+                            if (number + round).is_multiple_of(9) {
+                                store.write_wait(keyspace, &own(number), None).unwrap();
+                            } else {
+                                store.write_wait(keyspace, &own(number), Some(&(round << 32 | number).to_le_bytes().repeat(5))).unwrap();
+                            }
+                        }
+                        for number in (0..keys / 4).step_by(97) {
+                            let found =
+                                store.get_with(keyspace, &own(number), |value| u64::from_le_bytes(value[..8].try_into().unwrap())).unwrap();
+                            let expected = (!(number + round).is_multiple_of(9)).then_some(round << 32 | number);
+                            assert_eq!(found, expected, "thread {thread}, key {number}, round {round}");
+                        }
+                    }
+                });
+            }
+        });
+        let stats = store.stats();
+        assert!(stats.collections.segments > 100 && stats.pools.iter().all(|pool| pool.usage.reused > 20), "{:?}", stats.collections);
+        let report = store.check().unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+        let left = keyspace.len();
+        if !in_memory {
+            store.close().unwrap();
+            drop(store);
+            let store = Store::open(Options { checkpoints: CheckpointMode::Off, ..options(false) }).unwrap();
+            assert_eq!((store.open_keyspace("k").unwrap().len(), store.recovery().source), (left, hither_engine::RestartSource::Scan));
+            assert!(store.check().unwrap().is_sound());
+        }
+    }
+}
