@@ -160,3 +160,26 @@ pub fn checkpoints(config: &Config, operations: usize) -> Subject {
     }
     life.finish(0)
 }
+
+/// Pairs of eight bytes each that are put, overwritten and deleted by calls that wait, over several segments, collected and put again; then beside writes
+/// that nobody waits for, which send them the general way.
+pub fn pairs(config: &Config) -> Subject {
+    let mut life = Life::begin(config);
+    let (hash, ordered) = (life.create("hash", Kind::Hash), life.create("ordered", Kind::Ordered));
+    for round in 0..5u64 {
+        for i in 0..48u64 {
+            let keyspace = if i % 8 == 7 { ordered } else { hash };
+            let value = if (i + round) % 6 == 5 { None } else { Some(round << 32 | i) };
+            assert!(life.pair(keyspace, i * i % 53, value), "there is room");
+        }
+        life.reclaim();
+    }
+    for len in [8, 100, 100, 100] {
+        let value = life.value(len);
+        life.write(hash, &7u64.to_be_bytes(), Some(value), Level::Process, false);
+    }
+    for i in 0..24u64 {
+        assert!(life.pair(hash, i % 12, (i % 3 != 0).then_some(i)), "there is room");
+    }
+    life.finish(0)
+}

@@ -221,6 +221,26 @@ impl Life {
         })
     }
 
+    /// Puts or deletes a pair as an application mostly does, by the call that waits: in a hash keyspace that is the lean path. False if the
+    /// store was full.
+    pub fn pair(&mut self, keyspace: usize, key: u64, value: Option<u64>) -> bool {
+        let (handle, key) = (self.handle(keyspace), key.to_be_bytes());
+        let value = value.map(u64::to_be_bytes);
+        self.note(|life| match life.store.write_wait(&handle, &key, value.as_ref().map(|value| &value[..])) {
+            Ok(existed) => {
+                assert_eq!(existed, life.now.contains_key(&(keyspace, key.to_vec())), "whether the key was there");
+                if value.is_none() && !existed {
+                    return (true, Deed::Answer(keyspace, key.to_vec()));
+                }
+                let effect = Effect { keyspace, key: key.to_vec(), value: value.map(Vec::from), expired: false };
+                life.apply(&effect);
+                (true, Deed::Write(vec![effect], true))
+            }
+            Err(Error::Full { .. }) => (false, Deed::Other),
+            Err(error) => panic!("a write fails only for lack of space: {error}"),
+        })
+    }
+
     fn apply(&mut self, effect: &Effect) {
         let slot = (effect.keyspace, effect.key.clone());
         match &effect.value {

@@ -5,7 +5,7 @@
 use hither_pmem::Emulate;
 use hither_testkit::coverage::{Coverage, Item};
 use hither_testkit::explorer::{MEDIA, budget, explore, seed};
-use hither_testkit::explorer_histories::{batches, checkpoints, collections, full, large, mixed};
+use hither_testkit::explorer_histories::{batches, checkpoints, collections, full, large, mixed, pairs};
 use hither_testkit::explorer_script::Config;
 use std::time::Instant;
 
@@ -17,8 +17,15 @@ fn run(rules: Emulate, nodes: usize) {
         let number = first + histories;
         let config = Config { rules, nodes, shards: 1 + (number % 2) as u32, max_segments: 40, seed: number };
         let share = (budget / 8).max(60);
-        let long =
-            [mixed(&config, 60), large(&config, 12), full(&config), batches(&config), collections(&config), checkpoints(&config, 60)];
+        let long = [
+            mixed(&config, 60),
+            large(&config, 12),
+            full(&config),
+            batches(&config),
+            collections(&config),
+            checkpoints(&config, 60),
+            pairs(&config),
+        ];
         for subject in long {
             let outcome = explore(&subject, share).unwrap_or_else(|failure| panic!("{failure}"));
             images += outcome.images;
