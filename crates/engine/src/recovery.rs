@@ -243,10 +243,8 @@ pub(crate) fn run(
         (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;
     }
     report.tombstones = recovery.remove_tombstones();
-    match loaded {
-        Some(loaded) if loaded.clean => log.resume_clean(&loaded.open)?,
-        _ => log.resume(&scanned)?,
-    }
+    let unscanned = loaded.map_or(Vec::new(), |loaded| log.unscanned(&loaded.open));
+    log.resume(&[scanned, unscanned].concat())?;
     log.clock.raise(report.last_version);
     report.keys = keyspaces.iter().map(|keyspace| keyspace.len() as u64).sum();
     report.elapsed_ms = started.elapsed().as_millis() as u64;

@@ -126,7 +126,6 @@ impl Store {
         let (pinned, oldest_guard) = ValueGuard::alive();
         let mut keyspaces: Vec<_> = core.keyspaces.read().values().cloned().collect();
         keyspaces.sort_by_key(|keyspace| keyspace.info.id);
-        let keys_of = |kind| keyspaces.iter().filter(|keyspace| keyspace.info.kind == kind).map(|keyspace| keyspace.len() as u64).sum();
         // Folds the writers' slots, which the checkpoint's figures need.
         let pools = self.pool_stats();
         Stats {
@@ -153,7 +152,7 @@ impl Store {
             pinned_values: pinned as u64,
             oldest_guard_ms: oldest_guard.as_millis() as u64,
             cache: core.cache.stats(),
-            checkpoints: core.checkpoints.stats(&core.log, [keys_of(Kind::Ordered), keys_of(Kind::Hash)]),
+            checkpoints: core.checkpoints.stats(&core.log, core.keys_by_kind()),
             meter: core.meter.as_ref().map(|meter| meter.snapshot()),
         }
     }

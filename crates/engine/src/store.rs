@@ -314,9 +314,7 @@ impl Store {
         self.sync()?;
         self.core.persist_clock()?;
         self.core.log.record_totals()?;
-        if !self.core.checkpoints.take_final(&self.core) {
-            return Ok(());
-        }
+        self.core.checkpoints.take_final(&self.core);
         for node in 0..self.core.log.nodes() {
             self.core.log.pool(node).set_clean(true)?;
         }
@@ -340,6 +338,13 @@ impl Core {
             true
         };
         with_index!(keyspace, index => index.for_each(&resolver, &mut discard));
+    }
+
+    /// Keys of all ordered and of all hash keyspaces.
+    pub fn keys_by_kind(&self) -> [u64; 2] {
+        let keyspaces = self.keyspaces.read();
+        let of = |kind| keyspaces.values().filter(|keyspace| keyspace.info.kind == kind).map(|keyspace| keyspace.len() as u64).sum();
+        [of(Kind::Ordered), of(Kind::Hash)]
     }
 
     /// Total DRAM of the indexes.

@@ -152,12 +152,8 @@ impl Log {
         self.close_cold();
         self.fold_slots(true);
         let used = self.select(Segment::in_use);
-        let row = |(node, index): (usize, u32)| {
-            let segment = &self.pools[node].segments[index as usize];
-            let row = SegmentRow { node: node as u32, index, generation: segment.generation.load(Relaxed), ..SegmentRow::default() };
-            SegmentRow { tail: self.pools[node].active_tail(index).unwrap_or(0), ..counted(row, segment) }
-        };
-        used.into_iter().map(row).collect()
+        let tail = |node: usize, index| self.pools[node].active_tail(index).unwrap_or(0);
+        used.into_iter().map(|(node, index)| SegmentRow { tail: tail(node, index), ..self.row(node, index) }).collect()
     }
 
     /// Takes over the counters of a segment that is not scanned, of whose entries `live_bytes` are referred to.
@@ -176,15 +172,15 @@ impl Log {
         segment.dead_bytes.store(dead, Relaxed);
     }
 
-    /// As [`Log::resume`] after a clean close: goes on at the tails that the checkpoint names. Everything is durable.
-    pub fn resume_clean(&self, open: &[(SegmentToScan, SegmentRow)]) -> Result<()> {
+    /// What a scan would have found of open segments that a checkpoint covers: for [`Log::resume`], which goes on at the tails that the checkpoint names.
+    pub fn unscanned(&self, open: &[(SegmentToScan, SegmentRow)]) -> Vec<(SegmentToScan, ScanTotals)> {
         let found = |(segment, row): &(SegmentToScan, SegmentRow)| {
             let end = self.pools[segment.node as usize].pool.segment_offset(segment.index + segment.descriptor.run_len.max(1) - 1)
                 + self.pools[segment.node as usize].segment_bytes();
             let tail = if row.tail == 0 { end } else { row.tail };
             (*segment, ScanTotals { tail, torn: u64::from(row.torn), ..ScanTotals::default() })
         };
-        self.resume(&open.iter().map(found).collect::<Vec<_>>())
+        open.iter().map(found).collect()
     }
 
     /// Bytes of an entry, read from media if its reference does not say.
@@ -194,17 +190,18 @@ impl Log {
         address::tagged_size(reference).unwrap_or_else(|| self.pools[at.node as usize].entry_size(at.offset))
     }
 
-    /// Entries and bytes of entries in segments in use that `covered` does not name: what a scan would read. Folds nothing: what writers have not
-    /// reported yet is missing.
-    pub fn uncovered(&self, covered: &Covered) -> (u64, u64) {
+    /// Entries and bytes of entries in segments in use, without those that `covered` takes: what a scan would read. Folds nothing: what writers
+    /// have not reported yet is missing.
+    pub fn uncovered(&self, covered: impl Fn(&SegmentRow) -> bool) -> (u64, u64) {
         let used = self.select(Segment::in_use);
-        used.into_iter().fold((0, 0), |(entries, bytes), (node, index)| {
-            let segment = &self.pools[node].segments[index as usize];
-            if covered.get(&(node as u32, index)) == Some(&segment.generation.load(Relaxed)) {
-                return (entries, bytes);
-            }
-            (entries + u64::from(segment.entries.load(Relaxed)), bytes + segment.written_bytes.load(Relaxed))
-        })
+        let rows = used.into_iter().map(|(node, index)| self.row(node, index)).filter(|row| !covered(row));
+        rows.fold((0, 0), |(entries, bytes), row| (entries + u64::from(row.entries), bytes + row.written_bytes))
+    }
+
+    fn row(&self, node: usize, index: u32) -> SegmentRow {
+        let segment = &self.pools[node].segments[index as usize];
+        let row = SegmentRow { node: node as u32, index, generation: segment.generation.load(Relaxed), ..SegmentRow::default() };
+        counted(row, segment)
     }
 }
 

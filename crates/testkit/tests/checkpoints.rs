@@ -385,7 +385,9 @@ fn files_restart_fast_and_leftovers_go() {
     assert!(stats.enabled && stats.taken > 0 && stats.present, "the background takes checkpoints: {stats:?}");
     std::fs::write(dir.path().join("checkpoint.hither.tmp"), b"left over").unwrap();
     let store = on_files(dir.path(), CheckpointMode::Auto, None);
-    assert_eq!((store.recovery().source, store.recovery().keys), (RestartSource::Clean, 4000));
+    // The last one of the background may have been enough for the close.
+    assert_ne!(store.recovery().source, RestartSource::Scan);
+    assert_eq!((store.recovery().keys, store.recovery().clean), (4000, true));
     assert!(!dir.path().join("checkpoint.hither.tmp").exists());
     drop(store);
     let store = on_files(dir.path(), CheckpointMode::Off, None);

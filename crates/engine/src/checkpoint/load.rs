@@ -15,7 +15,7 @@ use crate::keyspace::{AnyIndex, Keyspace, Kind};
 use crate::resolver::LogResolver;
 use hither_index::hash::image::Images;
 use hither_index::{Hasher, OrderedIndex, PieceSource, Ref, SortedPiece};
-use hither_log::replay::SegmentToScan;
+use hither_log::replay::{SegmentToScan, TOTALS_RECORDED};
 use hither_log::{COLD_SHARD, Covered, Log, Placement, SegmentRow};
 use hither_pmem::SegmentState;
 use hither_sync::epoch;
@@ -60,7 +60,9 @@ pub(crate) struct Loaded {
     pub clean: bool,
     /// Segments that need no scan.
     pub covered: Covered,
-    /// Those that were open at a clean close.
+    /// The same, as the checkpoint lists them.
+    pub rows: Vec<SegmentRow>,
+    /// Those among them that were open at a clean close.
     pub open: Vec<(SegmentToScan, SegmentRow)>,
     pub newest_version: u64,
     pub newest_keyspace: u32,
@@ -195,12 +197,14 @@ pub(crate) fn load(
             }
         }
     }
-    let clean = clean && saved.header.is_final && covered.len() == segments.len() && rows.len() == segments.len();
-    if !clean {
-        // What was open may have been written to since.
-        let is_open = |row: &SegmentRow| open.iter().any(|(segment, _)| (segment.node, segment.index) == (row.node, row.index));
-        covered.retain(|row| !is_open(row));
-        open.clear();
+    // What was open may have been written to since. After an orderly close its totals would tell.
+    let told = |segment: &SegmentToScan| clean && segment.descriptor.flags & TOTALS_RECORDED != 0;
+    let complete = clean && saved.header.is_final && covered.len() == segments.len() && rows.len() == segments.len();
+    if !complete {
+        let doubtful =
+            |row: &SegmentRow| open.iter().any(|(segment, open)| !told(segment) && (open.node, open.index) == (row.node, row.index));
+        covered.retain(|row| !doubtful(row));
+        open.retain(|(segment, _)| told(segment));
     }
     covered.iter().for_each(|row| fates[placement.number(row.node, row.index)] = Fate::Loaded);
     let segment_bytes = (0..log.nodes()).map(|node| log.pool(node).segment_bytes()).max().unwrap_or(0);
@@ -214,8 +218,9 @@ pub(crate) fn load(
     }
     Ok(Loaded {
         version: saved.header.version,
-        clean,
+        clean: complete,
         covered: covered.iter().map(|row| ((row.node, row.index), row.generation)).collect(),
+        rows: covered,
         open,
         newest_version: saved.tables.newest_version,
         newest_keyspace: saved.tables.keyspaces.iter().map(|row| row.id).max().unwrap_or(0),

@@ -1,0 +1,150 @@
+//! What a clean close costs is in proportion to what was changed: it relies on the last checkpoint while that holds nearly everything.
+
+use hither_engine::{Kind, MediumChoice, Options, RestartSource, Store};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Keys before the changes, in each keyspace.
+const KEYS: u64 = 20_000;
+
+type Model = BTreeMap<u64, u64>;
+
+/// Small segments, so that what one change adds to a restart's scan is little beside the keys.
+fn open(dir: &Path) -> Store {
+    let options = Options {
+        paths: vec![(None, dir.to_owned())],
+        medium: MediumChoice::File,
+        durability: hither_engine::Durability::Process,
+        capacity: 16 << 20,
+        max_capacity: 64 << 20,
+        segment_bytes: 16 << 10,
+        shards: 4,
+        background: false,
+        ..Options::default()
+    };
+    Store::open(options).unwrap()
+}
+
+fn close(store: Store) {
+    store.close().unwrap();
+}
+
+fn put(store: &Store, model: &mut Model, key: u64, value: u64) {
+    for name in ["ordered", "hash"] {
+        store.write_wait(&store.open_keyspace(name).unwrap(), &key.to_be_bytes(), Some(&value.to_le_bytes())).unwrap();
+    }
+    model.insert(key, value);
+}
+
+fn delete(store: &Store, model: &mut Model, key: u64) {
+    for name in ["ordered", "hash"] {
+        store.write_wait(&store.open_keyspace(name).unwrap(), &key.to_be_bytes(), None).unwrap();
+    }
+    model.remove(&key);
+}
+
+/// A store that was closed with `KEYS` keys in each of two keyspaces.
+fn filled(dir: &Path) -> Model {
+    let store = open(dir);
+    store.create_keyspace("ordered", Kind::Ordered).unwrap();
+    store.create_keyspace("hash", Kind::Hash).unwrap();
+    let mut model = Model::new();
+    (0..KEYS).for_each(|key| put(&store, &mut model, key, key * 3));
+    close(store);
+    model
+}
+
+fn assert_holds(store: &Store, model: &Model) {
+    for name in ["ordered", "hash"] {
+        let keyspace = store.open_keyspace(name).unwrap();
+        for key in (0..KEYS + 2_000).filter(|key| key % 50 == 0 || *key >= KEYS - 200 || *key < 200) {
+            let found = store.get_with(&keyspace, &key.to_be_bytes(), |value| u64::from_le_bytes(value.try_into().unwrap())).unwrap();
+            assert_eq!(found, model.get(&key).copied(), "key {key} of {name}");
+        }
+        assert_eq!(keyspace.len(), model.len());
+    }
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+}
+
+fn checkpoint(dir: &Path) -> Vec<u8> {
+    std::fs::read(dir.join("checkpoint.hither")).unwrap()
+}
+
+/// A copy of what lies in the directory while the store is open: what a crash of the process would leave.
+fn crashed(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["node0.hither", "checkpoint.hither"] {
+        std::fs::copy(dir.join(name), copy.path().join(name)).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn a_close_after_one_change_writes_no_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    let before = checkpoint(dir.path());
+    let store = open(dir.path());
+    assert_eq!(store.recovery().source, RestartSource::Clean);
+    let forecast = store.stats().checkpoints.clean_restart_ms;
+    put(&store, &mut model, 7, 1);
+    close(store);
+    assert!(checkpoint(dir.path()) == before, "the index was written anew for one put");
+    let store = open(dir.path());
+    let report = store.recovery();
+    assert_eq!((report.source, report.clean), (RestartSource::Checkpoint, true));
+    assert!((1..=2).contains(&report.segments) && report.segments_skipped > 50, "only what was changed is scanned: {report:?}");
+    assert!(store.stats().checkpoints.clean_restart_ms <= forecast + 1 + forecast / 4);
+    assert_holds(&store, &model);
+    close(store);
+    assert!(checkpoint(dir.path()) == before, "nothing was changed since");
+}
+
+/// What single changes add up to is written some day; deletes, batches of lives and crashes in between are held.
+#[test]
+fn many_small_changes_are_held_and_written_in_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    let (mut last, mut written, mut relied) = (checkpoint(dir.path()), 0, 0);
+    for life in 0..30u64 {
+        let store = open(dir.path());
+        assert_holds(&store, &model);
+        for i in 0..20 {
+            put(&store, &mut model, life * 700 + i, life);
+            delete(&store, &mut model, life * 700 + i + 20);
+            put(&store, &mut model, KEYS + life * 20 + i, life);
+        }
+        if life % 4 == 1 {
+            delete(&store, &mut model, 7);
+            // Tombstones and what they deleted may be in different segments by now.
+            store.reclaim().unwrap();
+        }
+        if life % 3 == 0 {
+            let copy = crashed(dir.path());
+            let recovered = open(copy.path());
+            assert!(!recovered.recovery().clean && recovered.recovery().source == RestartSource::Checkpoint);
+            assert_holds(&recovered, &model);
+        }
+        close(store);
+        let now = checkpoint(dir.path());
+        *if now == last { &mut relied } else { &mut written } += 1;
+        last = now;
+    }
+    assert!(written >= 1 && relied > written, "{written} closes wrote the index, {relied} relied on the last one");
+    assert_holds(&open(dir.path()), &model);
+}
+
+#[test]
+fn a_close_after_many_changes_writes_the_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    let before = checkpoint(dir.path());
+    let store = open(dir.path());
+    (0..KEYS / 2).for_each(|key| put(&store, &mut model, key, 1));
+    close(store);
+    assert!(checkpoint(dir.path()) != before);
+    let store = open(dir.path());
+    assert_eq!((store.recovery().source, store.recovery().segments), (RestartSource::Clean, 0));
+    assert_holds(&store, &model);
+}
