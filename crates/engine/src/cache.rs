@@ -49,16 +49,21 @@ pub struct CacheSetting {
     pub forced: bool,
 }
 
-/// The cache of a store.
-pub(crate) fn for_store(options: &Options, log: &Log) -> Cache {
+/// Whether reads of another node take longer than reads of the own one: not on a single node, over links of equal latency, or where the costs are not those of
+/// the media.
+pub(crate) fn remote_reads_cost_more(log: &Log) -> bool {
     let (topology, nodes) = (log.topology(), log.nodes() as u32);
-    let weights = Weights::of(topology);
     // The costs of a real topology are those of persistent memory; media in DRAM do not have them.
     let is_dram = |node: u32| matches!(log.pool(node as usize).medium().kind, MediumKind::File | MediumKind::Volatile);
     let costs_are_true = topology.is_emulated() || !(0..nodes).all(is_dram);
-    let worthwhile = nodes > 1 && weights.differ(nodes) && costs_are_true;
+    nodes > 1 && Weights::of(topology).differ(nodes) && costs_are_true
+}
+
+/// The cache of a store.
+pub(crate) fn for_store(options: &Options, log: &Log) -> Cache {
+    let weights = Weights::of(log.topology());
     let bytes = options.cache.bytes.unwrap_or(DEFAULT_BYTES);
-    if !worthwhile || bytes == 0 {
+    if !remote_reads_cost_more(log) || bytes == 0 {
         return Cache::absent();
     }
     let CacheSetting { policy, forced, .. } = options.cache;

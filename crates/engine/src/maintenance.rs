@@ -1,4 +1,5 @@
-//! Background work: commits that nobody waits for, sealing, collection and reuse of segments, sweeping of expired keys, checkpoints of the indexes.
+//! Background work: commits that nobody waits for, sealing, collection and reuse of segments, sweeping of expired keys, checkpoints of the indexes,
+//! reads for scans of other nodes.
 
 use crate::collector::Need;
 use crate::options::Durability;
@@ -46,8 +47,8 @@ impl Stop {
 }
 
 impl Maintenance {
-    /// Starts the threads, `collectors` for each node among them.
-    pub fn start(core: &Arc<Core>, collectors: usize) -> Maintenance {
+    /// Starts the threads, `collectors` for each node among them, and `readers` for each node if scans delegate.
+    pub fn start(core: &Arc<Core>, collectors: usize, readers: usize) -> Maintenance {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
         starting.spawn("hither-commit", run_commits);
         starting.spawn("hither-maintain", run_maintenance);
@@ -62,10 +63,16 @@ impl Maintenance {
                 starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node));
             }
         }
+        for node in 0..core.delegation.nodes() {
+            for _ in 0..readers {
+                starting.spawn("hither-read", move |core, _| core.delegation.serve(&core.log, node));
+            }
+        }
         starting
     }
 
-    /// Without a thread (limits) the store still works: writers collect when the store is full, waiters lead commits.
+    /// Without a thread (limits) the store still works: writers collect when the store is full, waiters lead commits,
+    /// scans read by themselves.
     fn spawn(&mut self, name: &str, run: impl FnOnce(&Core, &Stop) + Send + 'static) {
         let (core, stop) = (self.core.clone(), self.stop.clone());
         self.threads.extend(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop)));
@@ -76,6 +83,7 @@ impl Maintenance {
         self.stop.changed.notify_all();
         *self.core.committer.wake_lock.lock() = true;
         self.core.committer.wake.notify_all();
+        self.core.delegation.close();
         for thread in self.threads {
             // A panic there was printed; the store itself is consistent.
             let _ = thread.join();

@@ -1,6 +1,7 @@
 //! How a store is opened and how a write is made.
 
 use crate::cache::CacheSetting;
+use crate::delegation::DelegationSetting;
 use crate::keyspace::OrderedKind;
 use hither_topology::Topology;
 use std::path::PathBuf;
@@ -106,6 +107,8 @@ pub struct Options {
     pub on_progress: Option<OnProgress>,
     /// Cache of entries in DRAM, for stores over several nodes.
     pub cache: CacheSetting,
+    /// Which scans hand remote entries to threads of their node.
+    pub delegation: DelegationSetting,
     /// When checkpoints of the indexes are taken.
     pub checkpoints: CheckpointMode,
     /// Where tests keep the checkpoint; else it lies beside the pool of node 0.
@@ -140,6 +143,7 @@ impl Default for Options {
             latches: 4096,
             on_progress: None,
             cache: CacheSetting::default(),
+            delegation: DelegationSetting::default(),
             checkpoints: CheckpointMode::Auto,
             checkpoint_store: None,
             failpoints: None,

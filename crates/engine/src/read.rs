@@ -174,8 +174,13 @@ impl Core {
         if self.durability != crate::Durability::Sync {
             return Ok(());
         }
-        let version = self.log.version_of(reference.0, &self.log.entry(reference.0));
-        if version <= self.committer.durable() {
+        self.wait_until_version_is_durable(self.log.version_of(reference.0, &self.log.entry(reference.0)))
+    }
+
+    /// As [`Core::wait_until_durable`], for an entry of this version.
+    #[inline(never)]
+    pub fn wait_until_version_is_durable(&self, version: u64) -> Result<()> {
+        if self.durability != crate::Durability::Sync || version <= self.committer.durable() {
             return Ok(());
         }
         self.committer.commit(&self.log, version)

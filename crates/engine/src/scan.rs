@@ -1,16 +1,19 @@
 //! Ordered scans, live or from a snapshot.
 //!
 //! References are taken from the index in groups; the log is prefetched for the whole group before the first entry is read, so that misses
-//! overlap. The epoch is pinned for one group at a time: a long scan holds back no reclamation.
+//! overlap. The epoch is pinned for one group at a time: a long scan holds back no reclamation. In a store over several nodes, read threads of the other
+//! nodes copy what lies there, if entries are large enough (`delegation`).
 //!
 //! A live scan returns every key that is present throughout exactly once, in order; of keys that change meanwhile it returns some state.
 //! A scan from a snapshot returns exactly the snapshot.
 
+use crate::delegation::{Asked, Copied, Plan, Spare};
 use crate::error::Result;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
 use crate::snapshot::Snapshot;
 use crate::store::{Core, Store};
 use hither_index::{Index, Ref, Start};
+use hither_log::Log;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -72,6 +75,41 @@ impl ScanRange<'_> {
 enum Position {
     Start,
     After(Vec<u8>),
+}
+
+/// A group of references to be merged with what a snapshot saved.
+struct Merge<'a> {
+    snapshot: &'a Snapshot,
+    refs: &'a [Ref],
+    /// What threads of other nodes copied.
+    asked: Option<&'a Asked<'a>>,
+    /// The index has nothing beyond.
+    at_end: bool,
+    position: &'a Position,
+}
+
+/// What a snapshot shows for a key.
+enum Shown<'a> {
+    Entry(Ref),
+    Copy(Copied<'a>),
+}
+
+impl<'a> Merge<'a> {
+    fn copy(&self, i: usize) -> Option<Copied<'a>> {
+        self.asked?.waited_copy(i)
+    }
+
+    fn key(&self, log: &'a Log, i: usize) -> &'a [u8] {
+        self.copy(i).map_or_else(|| log.key(self.refs[i].0), |copied| copied.key)
+    }
+
+    fn shown(&self, keyspace: &Keyspace, log: &'a Log, i: usize) -> Option<Shown<'a>> {
+        match self.copy(i) {
+            None => self.snapshot.shown(keyspace, log.key(self.refs[i].0), self.refs[i]).map(Shown::Entry),
+            Some(copied) if copied.version <= self.snapshot.version() => Some(Shown::Copy(copied)),
+            Some(copied) => self.snapshot.saved(keyspace, copied.key).map(Shown::Entry),
+        }
+    }
 }
 
 impl Store {
@@ -149,8 +187,9 @@ impl Core {
         let mut position = Position::Start;
         let mut group = FIRST_GROUP;
         let mut refs = Vec::with_capacity(group);
+        let mut spare = Spare::default();
         loop {
-            let _pin = epoch::pin();
+            let pin = epoch::pin();
             keyspace.ensure_usable()?;
             refs.clear();
             let start = match &position {
@@ -162,19 +201,74 @@ impl Core {
                 },
             };
             keyspace.scan(start, range.direction == Direction::Backward, group, &mut refs, &self.resolver());
-            let at_end = refs.len() < group;
-            let flow = match snapshot {
-                None => self.visit_group(&refs, range, &mut f)?,
-                Some(snapshot) => self.visit_snapshot_group(keyspace, snapshot, &refs, at_end, &position, range, &mut f)?,
+            let mut at_end = refs.len() < group;
+            let plan = self.delegation_of(&refs, &position);
+            if let Some(taken) = plan.taken {
+                at_end &= taken == refs.len();
+                refs.truncate(taken);
+            }
+            // After the references were read: whoever makes reads check does so before it installs.
+            let versions = snapshot.is_some() || self.committer.reads_check();
+            let mut asked = plan.from.map(|here| self.delegation.ask(&pin, &refs, here, versions, &mut spare));
+            let flow = match (snapshot, &mut asked) {
+                (None, None) => self.visit_group(&refs, range, &mut f)?,
+                (None, Some(asked)) => self.visit_delegated_group(&refs, asked, range, &mut f)?,
+                (Some(snapshot), asked) => {
+                    let asked = asked.as_mut().map(Asked::waited);
+                    let merge = Merge { snapshot, refs: &refs, asked, at_end, position: &position };
+                    self.visit_snapshot_group(keyspace, &merge, range, &mut f)?
+                }
             };
             if at_end || flow.is_break() {
                 // Whatever the scan found absent was deleted before now.
                 return if snapshot.is_none() { self.settle_deletes() } else { Ok(()) };
             }
-            let last = refs.last().map_or(&[][..], |last| self.log.key(last.0));
+            let copied = asked.as_mut().and_then(|asked| asked.copy(refs.len() - 1));
+            let last = copied.map_or_else(|| refs.last().map_or(&[][..], |last| self.log.key(last.0)), |copied| copied.key);
             position = Position::After(last.to_vec());
+            asked.into_iter().for_each(|asked| asked.recycle(&mut spare));
             group = (group * 2).min(LARGEST_GROUP);
         }
+    }
+
+    /// Whether to have the references of other nodes read there. The first entries of a scan are read directly in any case.
+    #[inline(always)]
+    fn delegation_of(&self, refs: &[Ref], position: &Position) -> Plan {
+        if !self.delegation.is_on() {
+            return Plan::default();
+        }
+        let here = self.log.topology().current_node() as usize;
+        self.delegation.plan(refs, here, matches!(position, Position::Start))
+    }
+
+    /// As [`Core::visit_group`], with what lies on other nodes from the threads that were asked.
+    fn visit_delegated_group(
+        &self,
+        refs: &[Ref],
+        asked: &mut Asked<'_>,
+        range: &ScanRange<'_>,
+        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        for (i, reference) in refs.iter().enumerate().take(AHEAD) {
+            if asked.is_direct(i) {
+                self.log.prefetch(reference.0);
+            }
+        }
+        for (i, &reference) in refs.iter().enumerate() {
+            if let Some(ahead) = refs.get(i + AHEAD)
+                && asked.is_direct(i + AHEAD)
+            {
+                self.log.prefetch(ahead.0);
+            }
+            let flow = match asked.copy(i) {
+                Some(copied) => self.emit_copy(&copied, range, f)?,
+                None => self.emit_within(reference, range, f)?,
+            };
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     fn visit_group(
@@ -199,47 +293,67 @@ impl Core {
 
     /// Merges what the index holds in the group's stretch of keys with what the snapshot saved there. The side table is read after the
     /// index: a key that left the index before was saved before.
-    #[allow(clippy::too_many_arguments)]
     fn visit_snapshot_group(
         &self,
         keyspace: &Keyspace,
-        snapshot: &Snapshot,
-        refs: &[Ref],
-        at_end: bool,
-        position: &Position,
+        group: &Merge<'_>,
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        let near = match position {
+        let near = match group.position {
             Position::After(key) => Bound::Excluded(key.as_slice()),
             Position::Start => range.start(),
         };
-        let far = match refs.last() {
-            Some(last) if !at_end => Bound::Included(self.log.key(last.0)),
+        let far = match group.refs.len().checked_sub(1) {
+            Some(last) if !group.at_end => Bound::Included(group.key(&self.log, last)),
             _ if range.direction == Direction::Forward => range.to,
             _ => range.from,
         };
         let backward = range.direction == Direction::Backward;
         let (from, to) = if backward { (far, near) } else { (near, far) };
         let stretch = ScanRange { from, to, direction: range.direction };
-        let saved = if stretch.is_empty() { Vec::new() } else { snapshot.saved_between(keyspace, (from, to)) };
+        let saved = if stretch.is_empty() { Vec::new() } else { group.snapshot.saved_between(keyspace, (from, to)) };
         // Keys in order; a saved entry hides the index's one of the same key, which is newer.
-        let mut merged: Vec<(&[u8], Option<Ref>)> =
-            refs.iter().map(|&r| (self.log.key(r.0), snapshot.shown(keyspace, self.log.key(r.0), r))).collect();
-        merged.extend(saved.iter().map(|(key, reference)| (&**key, Some(*reference))));
+        let mut merged: Vec<(&[u8], Option<Shown<'_>>)> =
+            (0..group.refs.len()).map(|i| (group.key(&self.log, i), group.shown(keyspace, &self.log, i))).collect();
+        merged.extend(saved.iter().map(|(key, reference)| (&**key, Some(Shown::Entry(*reference)))));
         merged.sort_by(|(a, _), (b, _)| if backward { b.cmp(a) } else { a.cmp(b) });
         merged.dedup_by(|(b, _), (a, _)| a == b);
         for (key, shown) in merged {
             if range.is_past_end(key) {
                 return Ok(ControlFlow::Break(()));
             }
-            if let Some(reference) = shown
-                && self.emit(reference, f)?.is_break()
-            {
-                return Ok(ControlFlow::Break(()));
+            let flow = match shown {
+                None => ControlFlow::Continue(()),
+                Some(Shown::Entry(reference)) => self.emit(reference, f)?,
+                Some(Shown::Copy(copied)) => self.emit_copy(&copied, range, f)?,
+            };
+            if flow.is_break() {
+                return Ok(flow);
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// As [`Core::emit_within`], of an entry that was copied by a thread of its node.
+    #[inline(always)]
+    fn emit_copy(
+        &self,
+        copied: &Copied<'_>,
+        range: &ScanRange<'_>,
+        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        if range.is_past_end(copied.key) {
+            return Ok(ControlFlow::Break(()));
+        }
+        // A version of 0 was not asked for, because reads did not have to check when the reference was taken.
+        if copied.version != 0 && self.committer.reads_check() {
+            self.wait_until_version_is_durable(copied.version)?;
+        }
+        if self.is_expired(copied.expiry_ms) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        Ok(f(copied.key, copied.value))
     }
 
     /// Passes one entry to `f`, unless it has expired.

@@ -184,6 +184,11 @@ impl Snapshot {
         if current.is_some() && self.core.log.version_of(current.0, &self.core.log.entry(current.0)) <= self.version {
             return Some(current);
         }
+        self.saved(keyspace, key)
+    }
+
+    /// What the side table has for `key`.
+    pub(crate) fn saved(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Ref> {
         self.state.lookup(keyspace.info.id, key)
     }
 

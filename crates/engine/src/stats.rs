@@ -96,6 +96,8 @@ pub struct Stats {
     pub oldest_guard_ms: u64,
     /// The cache.
     pub cache: CacheReport,
+    /// Reads for scans of other nodes.
+    pub delegation: crate::delegation::DelegationStats,
     /// Checkpoints of the indexes, and what a restart would take.
     pub checkpoints: crate::checkpoint::CheckpointStats,
     /// Accesses by node, if the meter is on.
@@ -153,6 +155,7 @@ impl Store {
             oldest_guard_ms: oldest_guard.as_millis() as u64,
             cache: core.cache.stats(),
             checkpoints: core.checkpoints.stats(&core.log, core.keys_by_kind()),
+            delegation: core.delegation.stats(),
             meter: core.meter.as_ref().map(|meter| meter.snapshot()),
         }
     }

@@ -5,6 +5,7 @@ use crate::checkpoint::load::{self, Loaded, Saved};
 use crate::checkpoint::{self, Checkpoints};
 use crate::collector::{ChainCollector, Collections, Collector};
 use crate::commit::Committer;
+use crate::delegation::Delegation;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
 use crate::maintenance::Maintenance;
@@ -60,6 +61,7 @@ pub(crate) struct Core {
     pub spill: bool,
     pub meter: Option<Arc<hither_topology::Meter>>,
     pub cache: Cache,
+    pub delegation: Delegation,
     pub pool_paths: Vec<String>,
 }
 
@@ -211,6 +213,7 @@ impl Store {
             spill: options.spill,
             ordered_index: options.ordered_index,
             cache: crate::cache::for_store(&options, &log),
+            delegation: Delegation::new(options.delegation, &log),
             meter: opened.meter,
             pool_paths,
             hasher,
@@ -219,7 +222,7 @@ impl Store {
         for node in 0..core.log.nodes() {
             core.log.pool(node).set_clean(false)?;
         }
-        let maintenance = options.background.then(|| Maintenance::start(&core, options.gc_threads));
+        let maintenance = options.background.then(|| Maintenance::start(&core, options.gc_threads, options.delegation.threads));
         Ok(Store { core, maintenance: Mutex::new(maintenance), recovery })
     }
 

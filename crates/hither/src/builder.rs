@@ -93,6 +93,20 @@ impl Builder {
         self
     }
 
+    /// Threads of each node that read for scans of other nodes what lies on theirs (default 2; 0: none). A store that cannot gain from them has none in
+    /// any case: one node, links of equal latency, or media that are DRAM.
+    pub fn read_threads(mut self, threads: usize) -> Self {
+        self.options.delegation.threads = threads;
+        self
+    }
+
+    /// Mean bytes of the entries on other nodes from which on a scan has them read there (default 256; 0: never). An entry is its key, its value
+    /// and 16 to 40 bytes more.
+    pub fn delegate_from_bytes(mut self, bytes: u64) -> Self {
+        self.options.delegation.from_bytes = bytes;
+        self
+    }
+
     /// When checkpoints of the indexes are taken, so that a restart scans little (default: at a clean close, and in the background as needed).
     pub fn checkpoints(mut self, mode: CheckpointMode) -> Self {
         self.options.checkpoints = mode;

@@ -61,6 +61,7 @@ pub use hither_topology::Topology;
 pub use iter::Iter;
 pub use keyspace::{Keyspace, KeyspaceOptions};
 pub use report::{
-    CacheStats, CheckReport, CheckpointStats, CollectionStats, KeyspaceStats, MeterReport, NodeAccess, PoolStats, RecoveryReport, Stats,
+    CacheStats, CheckReport, CheckpointStats, CollectionStats, DelegationStats, KeyspaceStats, MeterReport, NodeAccess, PoolStats,
+    RecoveryReport, Stats,
 };
 pub use snapshot::Snapshot;

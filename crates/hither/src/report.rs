@@ -146,6 +146,25 @@ impl From<&hither_engine::CacheReport> for CacheStats {
     }
 }
 
+/// Reads by threads of the entries' nodes for scans of other nodes, since the store was opened.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DelegationStats {
+    /// Threads that read for scans, all nodes together.
+    pub threads: u64,
+    /// Batches they read.
+    pub batches: u64,
+    /// Entries in them.
+    pub entries: u64,
+    /// Bytes of keys and values in them.
+    pub bytes: u64,
+}
+
+impl From<&hither_engine::DelegationStats> for DelegationStats {
+    fn from(done: &hither_engine::DelegationStats) -> DelegationStats {
+        DelegationStats { threads: done.threads, batches: done.batches, entries: done.entries, bytes: done.bytes }
+    }
+}
+
 /// What the collectors of garbage have done since the store was opened.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CollectionStats {
@@ -254,6 +273,8 @@ pub struct Stats {
     pub oldest_guard_age_ms: u64,
     /// The cache of entries.
     pub cache: CacheStats,
+    /// Reads for scans of other nodes.
+    pub delegation: DelegationStats,
     /// Damage that the verification after a restart has found so far.
     pub damage: Vec<String>,
     /// What the collectors of garbage have done since the store was opened.
@@ -286,6 +307,7 @@ impl From<&hither_engine::Stats> for Stats {
             pinned_values: stats.pinned_values,
             oldest_guard_age_ms: stats.oldest_guard_ms,
             cache: CacheStats::from(&stats.cache),
+            delegation: DelegationStats::from(&stats.delegation),
             damage: stats.damage.clone(),
             collections: CollectionStats::from(&stats.collections),
             checkpoints: CheckpointStats::from(&stats.checkpoints),

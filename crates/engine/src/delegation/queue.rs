@@ -1,0 +1,297 @@
+//! The queue of a node's read threads, and the way of a batch there and back.
+//!
+//! A batch is *asked*, then *running* in one read thread, then *answered*; it is *refused* if nobody will read it. Whoever asked may take it back
+//! while it is asked. Invariants:
+//!
+//! * Q1. Something waits in a queue only while the queue has a server and is open: the last server to leave, and `close`, refuse what waits.
+//! * Q2. A batch that is running becomes answered or refused, also if reading it panics.
+
+use super::batch::Batch;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Requests to the read threads of a node.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Arc<Request>>,
+    servers: usize,
+    closed: bool,
+}
+
+struct Request {
+    stage: Mutex<Stage>,
+    done: Condvar,
+}
+
+enum Stage {
+    Asked(Batch),
+    Running,
+    Answered(Batch),
+    Refused,
+    /// Whoever asked has the batch, or wants it no more.
+    Taken,
+}
+
+impl Request {
+    /// Takes the batch to read it; `None` if nobody wants it any more.
+    fn begin(&self) -> Option<Batch> {
+        let mut stage = self.stage.lock();
+        match std::mem::replace(&mut *stage, Stage::Running) {
+            Stage::Asked(batch) => Some(batch),
+            other => {
+                *stage = other;
+                None
+            }
+        }
+    }
+
+    fn finish(&self, outcome: Stage) {
+        *self.stage.lock() = outcome;
+        self.done.notify_all();
+    }
+
+    /// Says that nobody will read it, unless somebody has begun.
+    fn refuse(&self) {
+        if self.begin().is_some() {
+            self.finish(Stage::Refused);
+        }
+    }
+}
+
+impl Queue {
+    /// Reads batches with `read` until the queue is closed.
+    pub fn serve(&self, read: impl Fn(&mut Batch)) {
+        let Some(_serving) = self.enter() else { return };
+        while let Some(request) = self.next() {
+            let Some(mut batch) = request.begin() else { continue };
+            // The batch is not used after a panic.
+            let outcome = catch_unwind(AssertUnwindSafe(|| read(&mut batch)));
+            request.finish(if outcome.is_ok() { Stage::Answered(batch) } else { Stage::Refused });
+        }
+    }
+
+    fn enter(&self) -> Option<Serving<'_>> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
+        state.servers += 1;
+        Some(Serving(self))
+    }
+
+    fn next(&self) -> Option<Arc<Request>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(request) = state.waiting.pop_front() {
+                return Some(request);
+            }
+            self.filled.wait(&mut state);
+        }
+    }
+
+    /// Hands batches to the read threads, in order; appends one entry to `pending` for each, also if nobody takes it.
+    pub fn submit(&self, batches: Vec<Batch>, pending: &mut Vec<Pending>) {
+        let mut state = self.state.lock();
+        let open = !state.closed && state.servers > 0;
+        for batch in batches {
+            let stage = if open { Stage::Asked(batch) } else { Stage::Refused };
+            let request = Arc::new(Request { stage: Mutex::new(stage), done: Condvar::new() });
+            if open {
+                state.waiting.push_back(request.clone());
+                self.filled.notify_one();
+            }
+            pending.push(Pending { request, answer: None });
+        }
+    }
+
+    /// Ends the read threads and refuses what waits.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.waiting.drain(..).for_each(|request| request.refuse());
+        self.filled.notify_all();
+    }
+
+    /// Read threads that serve it.
+    pub fn servers(&self) -> usize {
+        self.state.lock().servers
+    }
+}
+
+/// A read thread at work.
+struct Serving<'a>(&'a Queue);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.servers -= 1;
+        if state.servers == 0 {
+            state.waiting.drain(..).for_each(|request| request.refuse());
+        }
+    }
+}
+
+/// A batch on its way. Dropping it takes it back, or waits until the read thread has finished with it.
+pub(super) struct Pending {
+    request: Arc<Request>,
+    /// What came back: the outer is `None` until it was waited for, the inner if it was refused.
+    answer: Option<Option<Batch>>,
+}
+
+impl Pending {
+    /// Waits for the answer; `None` if it was refused.
+    #[inline(always)]
+    pub fn wait(&mut self) -> Option<&Batch> {
+        if self.answer.is_none() {
+            self.answer = Some(self.receive());
+        }
+        self.waited()
+    }
+
+    /// The answer, if it was waited for and not refused.
+    #[inline(always)]
+    pub fn waited(&self) -> Option<&Batch> {
+        self.answer.as_ref()?.as_ref()
+    }
+
+    /// The batch with its buffers, unless it is on its way still.
+    pub fn into_batch(mut self) -> Option<Batch> {
+        self.answer.take().flatten()
+    }
+
+    #[cold]
+    fn receive(&self) -> Option<Batch> {
+        let mut stage = self.request.stage.lock();
+        while matches!(*stage, Stage::Asked(_) | Stage::Running) {
+            self.request.done.wait(&mut stage);
+        }
+        match std::mem::replace(&mut *stage, Stage::Taken) {
+            Stage::Answered(batch) => Some(batch),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let mut stage = self.request.stage.lock();
+        while matches!(*stage, Stage::Running) {
+            self.request.done.wait(&mut stage);
+        }
+        *stage = Stage::Taken;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_index::Ref;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    fn batch(entries: usize) -> Batch {
+        let mut batch = Batch::default().start(false);
+        (0..entries).for_each(|_| batch.push(Ref(1), 1));
+        batch
+    }
+
+    fn submit(queue: &Queue, entries: usize) -> Pending {
+        let mut pending = Vec::new();
+        queue.submit(vec![batch(entries)], &mut pending);
+        pending.pop().unwrap()
+    }
+
+    fn wait_for_servers(queue: &Queue, count: usize) {
+        while queue.servers() != count {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn without_a_server_everything_is_refused() {
+        let queue = Queue::default();
+        assert!(submit(&queue, 1).wait().is_none());
+        queue.close();
+        assert!(submit(&queue, 1).wait().is_none());
+        queue.serve(|_| panic!("a closed queue has nothing to read"));
+        assert_eq!(queue.servers(), 0);
+    }
+
+    #[test]
+    fn close_refuses_what_nobody_began_and_ends_the_servers() {
+        let queue = Queue::default();
+        let begun = AtomicBool::new(false);
+        let go = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                queue.serve(|_| {
+                    begun.store(true, Ordering::Release);
+                    while !go.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                })
+            });
+            wait_for_servers(&queue, 1);
+            let mut first = submit(&queue, 1);
+            while !begun.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let mut second = submit(&queue, 1);
+            queue.close();
+            assert!(second.wait().is_none());
+            go.store(true, Ordering::Release);
+            assert_eq!(first.wait().map(Batch::len), Some(1), "what was begun is answered");
+        });
+        assert_eq!(queue.servers(), 0);
+    }
+
+    /// D1: dropping a batch that is being read must not return before the read thread is through with it.
+    #[test]
+    fn a_dropped_batch_is_waited_for_if_it_was_begun_and_taken_back_if_not() {
+        let queue = Queue::default();
+        let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                queue.serve(|batch| {
+                    assert_eq!(batch.len(), 1, "the second was taken back");
+                    begun.store(true, Ordering::Release);
+                    std::thread::sleep(Duration::from_millis(30));
+                    ended.store(true, Ordering::Release);
+                })
+            });
+            wait_for_servers(&queue, 1);
+            let first = submit(&queue, 1);
+            while !begun.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            drop(submit(&queue, 2));
+            assert!(!ended.load(Ordering::Acquire), "taking back does not wait");
+            drop(first);
+            assert!(ended.load(Ordering::Acquire));
+            queue.close();
+        });
+    }
+
+    #[test]
+    fn a_panic_while_reading_refuses_that_batch_only() {
+        let queue = Queue::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| queue.serve(|batch| assert_ne!(batch.len(), 3, "on purpose")));
+            wait_for_servers(&queue, 1);
+            assert!(submit(&queue, 3).wait().is_none());
+            assert_eq!(submit(&queue, 2).wait().map(Batch::len), Some(2));
+            queue.close();
+        });
+    }
+}
