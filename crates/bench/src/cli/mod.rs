@@ -156,7 +156,7 @@ pub fn exit_code(error: &Error) -> ExitCode {
 fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
     match command {
         Command::Run(args) => run(&args).map(|()| true),
-        Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args),
+        Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args, prefix),
         Command::Figures(args) => engine::run(&args, prefix),
         Command::Nstore(args) => nstore::run(&args).map(|()| true),
         Command::Restart(args) => restart::run(&args, prefix, say).map(|()| true),

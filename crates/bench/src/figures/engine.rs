@@ -54,6 +54,15 @@ pub struct FiguresArgs {
     /// Also measures one thread, larger values and 50 M keys, for the report
     #[arg(long)]
     pub full: bool,
+    /// Measures the ordered rows of `nstore` with the learned index instead of the B+-tree
+    #[arg(long)]
+    pub learned: bool,
+    /// Keys of the restart in `nstore` [default: 50,000,000, with --quick 500,000]
+    #[arg(long)]
+    pub restart_keys: Option<u64>,
+    /// Minutes of endless updates in `nstore` [default: 10; with --quick 3 of two seconds each]
+    #[arg(long)]
+    pub minutes: Option<u32>,
     /// A directory on a disk, for the rows on files [default: the temporary directory]
     #[arg(long)]
     pub disk: Option<PathBuf>,
@@ -157,7 +166,8 @@ struct Engine {
 }
 
 const THREADS: usize = 2;
-const SCALE_KEYS: u64 = 5_000_000;
+/// Keys that the demands are for.
+pub(super) const SCALE_KEYS: u64 = 5_000_000;
 /// Threads that commit at once in the row on group commit.
 const COMMITTERS: usize = 32;
 
@@ -370,16 +380,20 @@ impl Engine {
     }
 
     fn table(&self, rows: Vec<Row>) -> Table {
-        let all = |f: fn(&Yardsticks) -> Option<f64>| median(&self.yardsticks.iter().filter_map(f).collect::<Vec<_>>());
-        let on_huge = self.yardsticks.iter().filter_map(|y| y.append_on_huge_pages).reduce(|a, b| a && b);
-        let yardsticks = Yardsticks {
-            append_on_huge_pages: on_huge,
-            append: all(|y| y.append),
-            map_uniform: all(|y| y.map_uniform),
-            map_zipf: all(|y| y.map_zipf),
-        };
+        let yardsticks = medians(&self.yardsticks);
         let disturbance = disturbances(&yardsticks, self.keys, self.quick);
         Table { machine: Machine::here(), counts: disturbance.is_empty(), disturbance, yardsticks, rows }
+    }
+}
+
+/// Medians of all yardsticks of a run.
+pub(super) fn medians(yardsticks: &[Yardsticks]) -> Yardsticks {
+    let all = |f: fn(&Yardsticks) -> Option<f64>| median(&yardsticks.iter().filter_map(f).collect::<Vec<_>>());
+    Yardsticks {
+        append_on_huge_pages: yardsticks.iter().filter_map(|y| y.append_on_huge_pages).reduce(|a, b| a && b),
+        append: all(|y| y.append),
+        map_uniform: all(|y| y.map_uniform),
+        map_zipf: all(|y| y.map_zipf),
     }
 }
 
@@ -407,7 +421,8 @@ fn plausible_speedup(many: f64, one: f64, threads: usize) -> Result<()> {
     )))
 }
 
-fn disturbances(y: &Yardsticks, keys: u64, quick: bool) -> Vec<String> {
+/// What speaks against the run.
+pub(super) fn disturbances(y: &Yardsticks, keys: u64, quick: bool) -> Vec<String> {
     if quick || keys != SCALE_KEYS {
         return vec!["it has smaller or other counts than the demands are for".into()];
     }

@@ -34,6 +34,9 @@ pub struct KillSpec {
     /// Hash instead of ordered
     #[arg(long)]
     pub hash: bool,
+    /// Ordered, with the learned index
+    #[arg(long, conflicts_with = "hash")]
+    pub learned: bool,
     /// Takes a checkpoint of the index after the load; without this there is none
     #[arg(long)]
     pub checkpoint: bool,
@@ -64,7 +67,11 @@ impl Recovered {
 
 impl KillSpec {
     fn index(&self) -> Index {
-        if self.hash { Index::Hash } else { Index::Ordered }
+        match (self.hash, self.learned) {
+            (true, _) => Index::Hash,
+            (_, true) => Index::Learned,
+            _ => Index::Ordered,
+        }
     }
 
     /// Only the checkpoint that is asked for: none in the background.
@@ -147,9 +154,11 @@ pub fn kill_and_recover(runner: &Runner, index: Index, keys: u64, threads: usize
     let command = |name: &str| {
         let mut command = runner.command(name);
         command.arg("--store-dir").arg(directory.path()).args(["--keys", &keys.to_string(), "--threads", &threads.to_string()]);
-        if index == Index::Hash {
-            command.arg("--hash");
-        }
+        match index {
+            Index::Hash => command.arg("--hash"),
+            Index::Learned => command.arg("--learned"),
+            Index::Ordered => &mut command,
+        };
         if checkpoint {
             command.arg("--checkpoint");
         }

@@ -35,12 +35,16 @@ pub enum Unit {
     Gets,
     /// Share of time added; less is better.
     Overhead,
+    /// Times the restart by a full scan; less is better.
+    FullScan,
+    /// Times the second minute's updates.
+    SecondMinute,
 }
 
 impl Unit {
     /// True if less is better.
     pub fn less_is_better(self) -> bool {
-        matches!(self, Unit::BytesPerKey | Unit::Optimum | Unit::Lfu | Unit::Gets | Unit::Overhead)
+        matches!(self, Unit::BytesPerKey | Unit::Optimum | Unit::Lfu | Unit::Gets | Unit::Overhead | Unit::FullScan)
     }
 
     /// The value with its unit.
@@ -58,6 +62,8 @@ impl Unit {
             Unit::Lfu => format!("{value:.3} × LFU"),
             Unit::Gets => format!("{} gets", count(value)),
             Unit::Overhead => format!("{:.1} %", value * 100.0),
+            Unit::FullScan => format!("{value:.3} × full scan"),
+            Unit::SecondMinute => format!("{value:.2} × 2nd minute"),
         }
     }
 }

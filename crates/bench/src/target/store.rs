@@ -32,6 +32,11 @@ impl Index {
             Index::Learned => "hither-learned",
         }
     }
+
+    /// The index of ordered keyspaces.
+    fn kind(self) -> OrderedKind {
+        if self == Index::Learned { OrderedKind::Learned } else { OrderedKind::BTree }
+    }
 }
 
 const KEYSPACE: &str = "bench";
@@ -71,8 +76,7 @@ impl StoreTarget {
 
     /// Makes a store with these settings.
     pub fn create_with(builder: Builder, index: Index) -> Result<Self> {
-        let kind = if index == Index::Learned { OrderedKind::Learned } else { OrderedKind::BTree };
-        let db = builder.ordered_index(kind).open().map_err(failed)?;
+        let db = builder.ordered_index(index.kind()).open().map_err(failed)?;
         let options = match index {
             Index::Hash => KeyspaceOptions::hash(),
             Index::Ordered | Index::Learned => KeyspaceOptions::ordered(),
@@ -83,7 +87,7 @@ impl StoreTarget {
 
     /// Opens a store that [`StoreTarget::create`] left behind.
     pub fn reopen(builder: Builder, index: Index) -> Result<Self> {
-        let db = builder.create(false).open().map_err(failed)?;
+        let db = builder.ordered_index(index.kind()).create(false).open().map_err(failed)?;
         let keyspace = db.open_keyspace(KEYSPACE).map_err(failed)?;
         let keyspace = keyspace.ok_or_else(|| Error::WrongData("the keyspace is gone after the kill".into()))?;
         Ok(Self { db, keyspace, index })
@@ -102,6 +106,11 @@ impl StoreTarget {
     /// Takes a checkpoint of the index.
     pub fn checkpoint(&self) -> Result<bool> {
         self.db.checkpoint().map_err(failed)
+    }
+
+    /// The store in numbers.
+    pub fn stats(&self) -> hither::Stats {
+        self.db.stats()
     }
 
     /// Writes everything down.

@@ -3,24 +3,86 @@
 //! Each part is a file with its rows (`DEMANDS`) and a function that measures those asked for; [`PARTS`] lists them. A part measures in this
 //! process, unless it starts others itself.
 
+pub mod endurance;
+pub mod ordered;
 pub mod raf;
 
+use std::ffi::OsString;
 use std::io::Write;
 
 use serde::Serialize;
 
-use super::engine::FiguresArgs;
+use super::engine::{FiguresArgs, SCALE_KEYS, disturbances, medians};
+use super::process::{Runner, build_peers, find_peers};
 use super::row::{Demand, Row, table};
 use crate::harness::machine::Machine;
+use crate::harness::record::write_lines;
+use crate::target::store::Index;
 use crate::target::{Error, Result};
+use crate::yardstick::measure::Yardsticks;
 
-/// What a part is asked for.
-#[derive(Clone, Debug)]
+/// Threads of every row but those on the cache.
+pub const THREADS: usize = 2;
+/// Keys of the restart, and minutes of endless updates, that the demands are for.
+const RESTART_KEYS: u64 = 50_000_000;
+const MINUTES: u32 = 10;
+
+/// What a part is asked for, and what it leaves for the others.
 pub struct Request {
     /// Smaller counts.
     pub quick: bool,
     /// Rounds of what varies from run to run.
     pub rounds: u32,
+    /// Keys of the ordered rows.
+    pub keys: u64,
+    /// Keys of the restart.
+    pub restart_keys: u64,
+    /// Minutes of endless updates.
+    pub minutes: u32,
+    /// The ordered index.
+    pub index: Index,
+    /// Starts processes.
+    pub runner: Runner,
+    /// Yardsticks measured so far.
+    pub yardsticks: Vec<Yardsticks>,
+}
+
+impl Request {
+    fn new(args: &FiguresArgs, runner: Runner) -> Request {
+        let or = |usual, quick| if args.quick { quick } else { usual };
+        Request {
+            quick: args.quick,
+            rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1),
+            keys: args.keys.unwrap_or(or(SCALE_KEYS, 200_000)),
+            restart_keys: args.restart_keys.unwrap_or(or(RESTART_KEYS, 500_000)),
+            minutes: args.minutes.unwrap_or(if args.quick { 3 } else { MINUTES }),
+            index: if args.learned { Index::Learned } else { Index::Ordered },
+            runner,
+            yardsticks: Vec::new(),
+        }
+    }
+
+    /// Small counts, for tests.
+    #[cfg(test)]
+    pub fn small(runner: Runner, keys: u64, index: Index) -> Request {
+        Request { quick: true, rounds: 1, keys, restart_keys: keys, minutes: 2, index, runner, yardsticks: Vec::new() }
+    }
+
+    /// What speaks against the run, given the rows that were measured.
+    fn disturbance(&self, rows: &[Row]) -> Vec<String> {
+        let has = |prefix: &str| rows.iter().any(|row| row.demand.id.starts_with(prefix));
+        let mut reasons = Vec::new();
+        if self.quick || has("ordered") {
+            reasons.extend(disturbances(&medians(&self.yardsticks), self.keys, self.quick));
+        }
+        if has("restart") && self.restart_keys < RESTART_KEYS {
+            reasons.push(format!("the restart is of {} keys instead of {RESTART_KEYS}", self.restart_keys));
+        }
+        if has("endless") && (self.minutes < MINUTES || self.keys < SCALE_KEYS) {
+            reasons.push(format!("endless updates took {} minutes over {} keys", self.minutes, self.keys));
+        }
+        reasons
+    }
 }
 
 /// A part of the table.
@@ -28,19 +90,28 @@ pub struct Part {
     /// Its rows.
     pub demands: &'static [Demand],
     /// Measures the rows given, all of this part's.
-    pub measure: fn(&Request, &[Demand]) -> Result<Vec<Row>>,
+    pub measure: fn(&mut Request, &[Demand]) -> Result<Vec<Row>>,
 }
 
 /// All parts, in the order of the table.
-pub const PARTS: [Part; 1] = [Part { demands: &raf::DEMANDS, measure: raf::measure }];
+pub const PARTS: [Part; 3] = [
+    Part { demands: &ordered::DEMANDS, measure: ordered::measure },
+    Part { demands: &raf::DEMANDS, measure: raf::measure },
+    Part { demands: &endurance::DEMANDS, measure: endurance::measure },
+];
 
 /// The whole table as JSON.
 #[derive(Debug, Serialize)]
 struct Table {
     #[serde(flatten)]
     machine: Machine,
-    /// False if counts were smaller than the demands are for.
+    /// False if counts were smaller than the demands are for, or the machine was disturbed.
     counts: bool,
+    /// Why.
+    disturbance: Vec<String>,
+    /// The ordered index that was measured.
+    index: &'static str,
+    yardsticks: Yardsticks,
     rows: Vec<Row>,
 }
 
@@ -50,28 +121,47 @@ impl Table {
     }
 
     fn text(&self) -> String {
-        let counts = if self.counts { "" } else { "\nTHIS RUN DOES NOT COUNT: it has smaller counts than the demands are for" };
+        let reasons: String = self.disturbance.iter().map(|reason| format!("\nTHIS RUN DOES NOT COUNT: {reason}")).collect();
         let m = &self.machine;
-        format!("{}\n{counts}\ncommit {}, {}, {}, kernel {}", table(&self.rows), m.commit, m.date, m.cpu, m.kernel)
+        let circumstances = format!("commit {}, {}, {}, kernel {}, {}", m.commit, m.date, m.cpu, m.kernel, self.index);
+        format!("{}\n{reasons}\n{circumstances}", table(&self.rows))
     }
 }
 
 /// Measures and prints; true if every row is as demanded.
-pub fn run(args: &FiguresArgs) -> Result<bool> {
+pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     let wanted = |demand: &&Demand| args.only.is_empty() || args.only.iter().any(|word| demand.id.contains(word.as_str()));
     let selected = |part: &Part| -> Vec<Demand> { part.demands.iter().filter(wanted).copied().collect() };
     if PARTS.iter().all(|part| selected(part).is_empty()) {
         return Err(Error::Config(format!("no row is called {}", args.only.join(" or "))));
     }
-    let request = Request { quick: args.quick, rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1) };
+    let here = std::env::current_dir().map_err(|e| Error::io("finding the current directory", e))?;
+    if args.peers {
+        build_peers(&here)?;
+    }
+    let peers = args.peers_program.clone().or_else(|| find_peers(&here));
+    let mut request = Request::new(args, Runner::new(prefix, peers)?);
     let mut rows = Vec::new();
     for part in &PARTS {
         let demands = selected(part);
         if !demands.is_empty() {
-            rows.extend((part.measure)(&request, &demands)?);
+            rows.extend((part.measure)(&mut request, &demands)?);
         }
     }
-    let table = Table { machine: Machine::here(), counts: !args.quick, rows };
+    if let Some(path) = &args.records {
+        let file = std::fs::File::create(path).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
+        write_lines(&request.runner.records, std::io::BufWriter::new(file))?;
+    }
+    let disturbance = request.disturbance(&rows);
+    let yardsticks = medians(&request.yardsticks);
+    let table = Table {
+        machine: Machine::here(),
+        counts: disturbance.is_empty(),
+        disturbance,
+        index: request.index.store_name(),
+        yardsticks,
+        rows,
+    };
     let text = if args.json {
         serde_json::to_string_pretty(&table).map_err(|e| Error::Config(format!("a table that cannot be written: {e}")))?
     } else {
@@ -93,5 +183,22 @@ mod tests {
             let better = if demand.unit.less_is_better() { demand.aim <= demand.at_least } else { demand.aim >= demand.at_least };
             assert!(better, "{}", demand.id);
         }
+    }
+
+    #[test]
+    fn a_run_with_smaller_counts_does_not_count() {
+        let runner = || Runner::new(&[], None).unwrap();
+        let row = |id| Row::new(Demand { id, ..endurance::DEMANDS[0] }, &[], false, String::new());
+        let full = || Request {
+            quick: false,
+            restart_keys: RESTART_KEYS,
+            minutes: MINUTES,
+            ..Request::small(runner(), SCALE_KEYS, Index::Ordered)
+        };
+        assert!(full().disturbance(&[row("restart"), row("endless"), row("ordered-dram")]).is_empty());
+        assert_eq!(Request { restart_keys: 1_000_000, ..full() }.disturbance(&[row("restart")]).len(), 1);
+        assert_eq!(Request { minutes: 2, ..full() }.disturbance(&[row("endless")]).len(), 1);
+        assert_eq!(Request { keys: 1_000, ..full() }.disturbance(&[row("ordered-load"), row("endless")]).len(), 2);
+        assert_eq!(Request { quick: true, ..full() }.disturbance(&[]).len(), 1);
     }
 }

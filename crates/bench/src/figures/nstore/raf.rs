@@ -117,7 +117,7 @@ impl Subject {
 }
 
 /// Measures the rows asked for.
-pub fn measure(request: &Request, demands: &[Demand]) -> Result<Vec<Row>> {
+pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
     let mut values: Vec<(String, f64)> = Vec::new();
     for (nodes, affinity) in [(2, false), (2, true), (4, false), (4, true)] {
         let suffix = format!("{nodes}{}", if affinity { "-affinity" } else { "" });
@@ -238,7 +238,8 @@ mod tests {
     /// The whole path at a small size; what holds at the full size roughly holds here.
     #[test]
     fn the_default_policy_is_near_the_optimum_and_recovers_from_a_shift() {
-        let request = Request { quick: true, rounds: 1 };
+        let runner = crate::figures::process::Runner::new(&[], None).unwrap();
+        let request = Request::small(runner, 1_000, crate::target::store::Index::Ordered);
         let outcome = Subject::new(&request, 2, true, Policy::Adaptive).outcome();
         assert!(outcome.cost > 1.0 && outcome.cost < 1.15, "{}", outcome.cost);
         assert!(outcome.shifted < 1.25, "{}", outcome.shifted);
