@@ -78,6 +78,8 @@ pub struct NodeAccess {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
+    /// Cache lines that reads touched.
+    pub read_lines: u64,
     /// Writes.
     pub writes: u64,
     /// Bytes written.
@@ -86,6 +88,8 @@ pub struct NodeAccess {
     pub flushes: u64,
     /// Fences.
     pub fences: u64,
+    /// 256-byte media lines written.
+    pub media_lines: u64,
 }
 
 /// What the access meter counted.
@@ -364,10 +368,12 @@ impl From<&hither_engine::MeterReport> for MeterReport {
                 to,
                 reads: count.reads,
                 read_bytes: count.read_bytes,
+                read_lines: count.read_lines,
                 writes: count.writes,
                 write_bytes: count.write_bytes,
                 flushes: count.flushes,
                 fences: count.fences,
+                media_lines: count.media_lines,
             }
         });
         MeterReport { accesses: accesses.collect() }

@@ -158,7 +158,7 @@ fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
         Command::Run(args) => run(&args).map(|()| true),
         Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args, prefix),
         Command::Figures(args) => engine::run(&args, prefix),
-        Command::Nstore(args) => nstore::run(&args).map(|()| true),
+        Command::Nstore(args) => nstore::run(&args, prefix).map(|()| true),
         Command::Restart(args) => restart::run(&args, prefix, say).map(|()| true),
         Command::Report(args) => report(&args).map(|()| true),
         Command::Yardstick(args) => yardstick(&args).map(|()| true),
@@ -258,6 +258,7 @@ mod tests {
         assert_eq!(code(&["figures", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "nstore", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["nstore", "accesses", "--nodes", "17"]), expected(2));
+        assert_eq!(code(&["nstore", "shards", "--threads", "0"]), expected(2));
         assert_eq!(code(&["yardstick", "--threads", "0"]), expected(2));
         assert_eq!(code(&["report", "/nowhere/at/all"]), expected(3));
         assert_eq!(code(&["--help"]), expected(0));

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::kill::kill_and_recover;
+use super::kill::{Crash, kill_and_recover};
 use super::plan::{Group, selected};
 use super::process::{Runner, build_peers, find_peers};
 use super::row::{Point, Row, table};
@@ -341,7 +341,7 @@ impl Engine {
 
     fn recovery(&mut self, out: &mut Points) -> Result<()> {
         for (index, id) in [(Index::Hash, "recovery-hash"), (Index::Ordered, "recovery-ordered")] {
-            match kill_and_recover(&self.runner, index, self.keys, THREADS, false) {
+            match kill_and_recover(&self.runner, &Crash::new(index, self.keys, THREADS)) {
                 Ok(recovered) => out.push((id, recovered.per_thread(), Basis::Itself)),
                 Err(error) => self.note(id, &error),
             }

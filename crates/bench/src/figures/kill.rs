@@ -146,20 +146,44 @@ impl Drop for Victim {
     }
 }
 
-/// One kill and one recovery, on tmpfs treated as persistent memory; with a checkpoint of the index behind the load, or with none.
-pub fn kill_and_recover(runner: &Runner, index: Index, keys: u64, threads: usize, checkpoint: bool) -> Result<Recovered> {
+/// A store to be killed.
+#[derive(Clone, Copy, Debug)]
+pub struct Crash {
+    /// Its index.
+    pub index: Index,
+    /// Keys of 8 bytes.
+    pub keys: u64,
+    /// Length of values.
+    pub value_bytes: usize,
+    /// Threads that load and recover.
+    pub threads: usize,
+    /// With a checkpoint of the index behind the load, or with none.
+    pub checkpoint: bool,
+}
+
+impl Crash {
+    /// Values of 8 bytes, no checkpoint.
+    pub fn new(index: Index, keys: u64, threads: usize) -> Crash {
+        Crash { index, keys, value_bytes: 8, threads, checkpoint: false }
+    }
+}
+
+/// One kill and one recovery, on tmpfs treated as persistent memory.
+pub fn kill_and_recover(runner: &Runner, crash: &Crash) -> Result<Recovered> {
     let parent = Path::new("/dev/shm");
     let directory =
         tempfile::Builder::new().prefix("hither-kill-").tempdir_in(parent).map_err(|e| Error::io("making a directory in /dev/shm", e))?;
     let command = |name: &str| {
         let mut command = runner.command(name);
-        command.arg("--store-dir").arg(directory.path()).args(["--keys", &keys.to_string(), "--threads", &threads.to_string()]);
-        match index {
+        command.arg("--store-dir").arg(directory.path());
+        command.args(["--keys", &crash.keys.to_string(), "--threads", &crash.threads.to_string()]);
+        command.args(["--value-bytes", &crash.value_bytes.to_string()]);
+        match crash.index {
             Index::Hash => command.arg("--hash"),
             Index::Learned => command.arg("--learned"),
             Index::Ordered => &mut command,
         };
-        if checkpoint {
+        if crash.checkpoint {
             command.arg("--checkpoint");
         }
         command

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use clap::Args;
 use serde::Serialize;
 
-use super::kill::{Recovered, kill_and_recover};
+use super::kill::{Crash, Recovered, kill_and_recover};
 use super::process::Runner;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
@@ -45,8 +45,9 @@ impl Restart {
 
 /// Kills and restarts a store with `keys` keys, without and with a checkpoint.
 pub fn restart(runner: &Runner, index: Index, keys: u64, threads: usize) -> Result<Restart> {
-    let scan = kill_and_recover(runner, index, keys, threads, false)?;
-    let checkpoint = kill_and_recover(runner, index, keys, threads, true)?;
+    let crash = Crash::new(index, keys, threads);
+    let scan = kill_and_recover(runner, &crash)?;
+    let checkpoint = kill_and_recover(runner, &Crash { checkpoint: true, ..crash })?;
     let source = &checkpoint.report["source"];
     if source != "checkpoint" {
         return Err(Error::WrongData(format!("the restart came from {source} instead of the checkpoint")));

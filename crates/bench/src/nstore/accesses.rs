@@ -21,8 +21,9 @@ use hither::{Builder, CachePolicy, Db, Durability, Keyspace, KeyspaceOptions, St
 use hither_cache::{Cache, UNIT, Weights};
 use serde_json::Value;
 
+use super::drive::failed;
 use super::skew::Skew;
-use super::{NstoreArgs, Report};
+use super::{Chart, NstoreArgs, Report};
 use crate::target::{Error, Result};
 use crate::workload::permutation::mix64;
 use crate::workload::random::Random;
@@ -82,10 +83,6 @@ struct Loaded {
     weights: Weights,
     db: Db,
     keyspace: Keyspace,
-}
-
-fn failed(error: hither::Error) -> Error {
-    Error::store("hither", error)
 }
 
 fn key(item: u64) -> [u8; 8] {
@@ -213,7 +210,8 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
         "Accesses to the log for each operation: {keys} keys of 8 B / 8 B, {ops} gets or {keys} updates, slots for {} keys",
         keys / KEYS_PER_SLOT
     );
-    let mut report = Report { title, columns, notes: notes(), ..Report::default() };
+    let chart = Chart { value: "read_cost", label: &["system"], group: &["nodes", "readers", "operation", "zipf"] };
+    let mut report = Report { title, columns, notes: notes(), chart: Some(chart), ..Report::default() };
     let nodes = if args.nodes.is_empty() { vec![2, 4] } else { args.nodes.clone() };
     let thetas = if args.zipf.is_empty() { vec![0.0, 0.5, 0.7, 0.9, 0.99] } else { args.zipf.clone() };
     for nodes in nodes {

@@ -17,11 +17,7 @@ td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}\
 
 /// The report as one HTML page.
 pub fn html(records: &[Record], heading: &str) -> String {
-    let heading = escape(heading);
-    let mut out = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>{heading}</title><style>{STYLE}</style></head><body><h1>{heading}</h1>"
-    );
+    let mut out = head(heading);
     if let Some(r) = records.first() {
         let m = &r.machine;
         let line = format!("Commit {}, {}, {} ({} processors), kernel {}", m.commit, m.date, m.cpu, m.processors, m.kernel);
@@ -38,6 +34,33 @@ pub fn html(records: &[Record], heading: &str) -> String {
     }
     table(&mut out, records);
     out.push_str("</body></html>\n");
+    out
+}
+
+/// The start of a page, with its heading.
+fn head(heading: &str) -> String {
+    let heading = escape(heading);
+    format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{heading}</title><style>{STYLE}</style></head><body><h1>{heading}</h1>"
+    )
+}
+
+/// A page of charts, each a title and labelled bars that show `what`, and `text` as it is.
+pub fn chart_page(heading: &str, what: &str, charts: &[(String, Vec<(String, f64)>)], text: &str) -> String {
+    let mut out = head(heading);
+    for (title, values) in charts {
+        let _ = write!(out, "<h2>{}</h2><p class=\"sub\">{}</p>", escape(title), escape(what));
+        let bar = |(class, (label, value)): (usize, &(String, f64))| Bar {
+            label: label.clone(),
+            value: *value,
+            text: format!("{value:.3}"),
+            class,
+        };
+        out.push_str(&bars(what, &values.iter().enumerate().map(bar).collect::<Vec<_>>(), false));
+    }
+    let _ = write!(out, "<div class=\"scroll\"><pre>{}</pre></div></body></html>", escape(text));
+    out.push('\n');
     out
 }
 

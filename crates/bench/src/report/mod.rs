@@ -6,7 +6,7 @@ mod html;
 mod markdown;
 mod svg;
 
-pub use html::html;
+pub use html::{chart_page, html};
 pub use markdown::markdown;
 
 use crate::harness::record::Record;

@@ -15,6 +15,7 @@ use hither_cache::{Policy, Weights};
 
 use super::Request;
 use crate::figures::row::{Demand, Point, Row, Unit};
+use crate::nstore::drive::{failed, processor_ns};
 use crate::nstore::skew::Skew;
 use crate::target::{Error, Result};
 use crate::workload::permutation::mix64;
@@ -148,10 +149,6 @@ pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
     demands.iter().map(row).collect()
 }
 
-fn failed(error: hither::Error) -> Error {
-    Error::store("hither", error)
-}
-
 /// A loaded store over two emulated nodes.
 struct Loaded {
     topology: Topology,
@@ -191,12 +188,6 @@ impl Loaded {
         }
         Ok((processor_ns() - used) / gets as f64)
     }
-}
-
-/// Time that this thread has had a processor.
-fn processor_ns() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 /// Rounds of two new stores each, in changing order; their gets alternate in short runs.

@@ -1,0 +1,153 @@
+//! What the experiments share: threads that start together and are timed by the clock and by the processor, and a loaded store.
+//!
+//! Rates by the clock say what the machine did; nanoseconds of the processor do not count what others took of it meanwhile, so they are steadier on a
+//! machine that is shared. Neither counts what is drawn before.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use hither::{Builder, Db, Keyspace, KeyspaceOptions, OrderedKind};
+use tempfile::TempDir;
+
+use crate::harness::pin;
+use crate::target::store::Index;
+use crate::target::{Error, Result};
+use crate::workload::permutation::Permutation;
+
+/// What threads did together.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    /// Million operations per second, from the first start to the last end.
+    pub mops: f64,
+    /// Nanoseconds of the processor for each operation.
+    pub cpu_ns: f64,
+}
+
+/// Runs `body(thread)` on threads that start together; each does `ops` operations.
+pub fn race(threads: usize, ops: u64, body: impl Fn(usize) -> Result<()> + Sync) -> Result<Timed> {
+    pin::prepare();
+    let barrier = Barrier::new(threads);
+    let one = |thread: usize| {
+        pin::pin_thread(thread, threads);
+        barrier.wait();
+        let (start, used) = (Instant::now(), processor_ns());
+        body(thread)?;
+        Ok((start, Instant::now(), processor_ns() - used))
+    };
+    let each = std::thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
+        let join =
+            |thread: std::thread::ScopedJoinHandle<'_, Result<_>>| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    let all = (ops * threads as u64).max(1) as f64;
+    let (first, last) = each.iter().fold((each[0].0, each[0].1), |(first, last), (start, end, _)| (first.min(*start), last.max(*end)));
+    let cpu_ns = each.iter().map(|(.., used)| used).sum::<f64>() / all;
+    Ok(Timed { mops: all / (last - first).as_secs_f64().max(1e-9) / 1e6, cpu_ns })
+}
+
+/// Time that this thread has had a processor.
+pub fn processor_ns() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// As an error of this program.
+pub fn failed(error: hither::Error) -> Error {
+    Error::store("hither", error)
+}
+
+/// A directory on tmpfs, removed with the value.
+pub fn directory() -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("hither-nstore-").tempdir_in("/dev/shm");
+    made.map_err(|error| Error::io("making a directory in /dev/shm", error))
+}
+
+/// An open store with a keyspace.
+pub struct Opened {
+    /// The store.
+    pub db: Db,
+    /// Its keyspace.
+    pub keyspace: Keyspace,
+}
+
+impl Opened {
+    /// Makes a store.
+    pub fn new(builder: Builder, index: Index) -> Result<Opened> {
+        let kind = if index == Index::Learned { OrderedKind::Learned } else { OrderedKind::BTree };
+        let db = builder.ordered_index(kind).open().map_err(failed)?;
+        let options = if index == Index::Hash { KeyspaceOptions::hash() } else { KeyspaceOptions::ordered() };
+        let keyspace = db.create_keyspace("bench", options).map_err(failed)?;
+        Ok(Opened { db, keyspace })
+    }
+
+    /// Writes every item once, from several threads: item `i` has the key `key(i)` and a value of `value_bytes` that begins with `i`.
+    pub fn put_all<K: AsRef<[u8]>>(&self, items: u64, value_bytes: usize, threads: usize, key: impl Fn(u64) -> K + Sync) -> Result<Timed> {
+        let each = items / threads as u64;
+        race(threads, each, |thread| {
+            let mut value = vec![0; value_bytes];
+            let end = if thread + 1 == threads { items } else { (thread as u64 + 1) * each };
+            for item in thread as u64 * each..end {
+                fill(&mut value, item);
+                self.keyspace.put(key(item).as_ref(), &value).map_err(failed)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads items in a permuted order, `ops` for each thread, and checks them.
+    pub fn get_permuted<K: AsRef<[u8]>>(&self, items: u64, ops: u64, threads: usize, key: impl Fn(u64) -> K + Sync) -> Result<Timed> {
+        let order = Permutation::new(items, 7);
+        race(threads, ops, |thread| {
+            for i in 0..ops {
+                let item = order.at((i + thread as u64 * items / 2) % items);
+                let right = self.keyspace.get_with(key(item).as_ref(), |value| is_of(value, item)).map_err(failed)?;
+                if right != Some(true) {
+                    return Err(Error::WrongData(format!("item {item} is not what was written")));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Makes `value` that of `item`.
+pub fn fill(value: &mut [u8], item: u64) {
+    let bytes = item.to_le_bytes();
+    let len = value.len().min(8);
+    value[..len].copy_from_slice(&bytes[..len]);
+}
+
+/// Whether `value` is that of `item`.
+pub fn is_of(value: &[u8], item: u64) -> bool {
+    let len = value.len().min(8);
+    value[..len] == item.to_le_bytes()[..len]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_race_counts_all_threads_and_reports_errors() {
+        let done = AtomicU64::new(0);
+        let timed = race(3, 1_000, |_| {
+            done.fetch_add(1_000, Ordering::Relaxed);
+            Ok(())
+        });
+        assert!(timed.unwrap().mops > 0.0);
+        assert_eq!(done.load(Ordering::Relaxed), 3_000);
+        assert!(race(2, 1, |thread| if thread == 1 { Err(Error::WrongData("x".into())) } else { Ok(()) }).is_err());
+    }
+
+    #[test]
+    fn a_wrong_value_is_an_error() {
+        let opened = Opened::new(Db::builder().in_memory(), Index::Ordered).unwrap();
+        opened.put_all(1_000, 8, 2, u64::to_be_bytes).unwrap();
+        assert_eq!(opened.keyspace.len(), 1_000);
+        opened.get_permuted(1_000, 1_000, 2, u64::to_be_bytes).unwrap();
+        assert!(opened.get_permuted(1_000, 1_000, 2, |item| (item ^ 1).to_be_bytes()).is_err());
+    }
+}
