@@ -227,7 +227,10 @@ impl Core {
             let last = copied.map_or_else(|| refs.last().map_or(&[][..], |last| self.log.key(last.0)), |copied| copied.key);
             position = Position::After(last.to_vec());
             asked.into_iter().for_each(|asked| asked.recycle(&mut spare));
-            group = (group * 2).min(LARGEST_GROUP);
+            // The few entries before a delegation say little of how long the scan will be.
+            if plan.taken.is_none() || plan.from.is_some() {
+                group = (group * 2).min(LARGEST_GROUP);
+            }
         }
     }
 

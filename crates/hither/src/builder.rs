@@ -100,7 +100,7 @@ impl Builder {
         self
     }
 
-    /// Mean bytes of the entries on other nodes from which on a scan has them read there (default 256; 0: never). An entry is its key, its value
+    /// Mean bytes of the entries on other nodes from which on a scan has them read there (default 512; 0: never). An entry is its key, its value
     /// and 16 to 40 bytes more.
     pub fn delegate_from_bytes(mut self, bytes: u64) -> Self {
         self.options.delegation.from_bytes = bytes;

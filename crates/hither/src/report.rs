@@ -88,8 +88,6 @@ pub struct NodeAccess {
     pub flushes: u64,
     /// Fences.
     pub fences: u64,
-    /// 256-byte media lines written.
-    pub media_lines: u64,
 }
 
 /// What the access meter counted.
@@ -373,7 +371,6 @@ impl From<&hither_engine::MeterReport> for MeterReport {
                 write_bytes: count.write_bytes,
                 flushes: count.flushes,
                 fences: count.fences,
-                media_lines: count.media_lines,
             }
         });
         MeterReport { accesses: accesses.collect() }

@@ -6,13 +6,12 @@
 
 use std::sync::Arc;
 
-use hither::{Builder, Db, Durability, MediumChoice, NodeAccess, Topology};
-use hither_topology::{LINE_BYTES, MEDIA_LINE_BYTES};
+use hither::{Builder, Db, Durability, MediumChoice, Topology};
 
 use super::drive::{Opened, directory, failed, processor_ns};
 use super::{Chart, NstoreArgs, Report};
 use crate::projection::table::{THREADS, beside_the_paper};
-use crate::projection::{Access, Machine, OpCounts, Placement, paper, project};
+use crate::projection::{Machine, OpCounts, Placement, paper, project};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::workload::permutation::{Permutation, mix64};
@@ -105,14 +104,15 @@ fn measured(keys: u64, index: Index, single_log: bool) -> Result<Vec<(&'static s
         let after = accesses(&counting);
         let used = processor_ns();
         perform(&timing, &topology, operation, keys)?;
-        profiles.push((name, counts(&before, &after, keys, (processor_ns() - used) / keys as f64)));
+        profiles.push((name, OpCounts::from_accesses(&before, &after, keys, (processor_ns() - used) / keys as f64)));
     }
     Ok(profiles)
 }
 
-/// Each key once, from both nodes in turn. An update comes from where the key was put, or from the other node, alike.
+/// Each key once, from both nodes in turn.
 fn perform(opened: &Opened, topology: &Topology, operation: Operation, keys: u64) -> Result<()> {
-    let order = Permutation::new(keys, 3);
+    // An order of its own for each operation, so that who reads is not who wrote last.
+    let order = Permutation::new(keys, operation as u64);
     for i in 0..keys {
         topology.bind_current_thread((i % u64::from(NODES)) as u32).map_err(|error| Error::store("hither", error))?;
         let item = if operation == Operation::Put { i } else { order.at(i) };
@@ -126,26 +126,6 @@ fn perform(opened: &Opened, topology: &Topology, operation: Operation, keys: u64
         }
     }
     Ok(())
-}
-
-/// As [`OpCounts::from_meter`], from what a store's statistics say.
-fn counts(before: &[NodeAccess], after: &[NodeAccess], ops: u64, cpu_ns: f64) -> OpCounts {
-    let mut counts = OpCounts { cpu_ns, ..OpCounts::default() };
-    let per_op = |amount: u64| amount as f64 / ops.max(1) as f64;
-    let add = |access: &mut Access, count: u64, bytes: u64| {
-        access.count += per_op(count);
-        access.bytes += per_op(bytes);
-    };
-    for (then, now) in before.iter().zip(after) {
-        let (reads, writes) = if now.from == now.to {
-            (&mut counts.local_reads, &mut counts.local_writes)
-        } else {
-            (&mut counts.remote_reads, &mut counts.remote_writes)
-        };
-        add(reads, now.reads - then.reads, (now.read_lines - then.read_lines) * LINE_BYTES);
-        add(writes, now.fences - then.fences, (now.media_lines - then.media_lines) * MEDIA_LINE_BYTES);
-    }
-    counts
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@
 //! The bandwidth of remote writes falls with the number of threads that are in one: a thread that waits for the link is. So the rates are a fixed
 //! point, found by iteration: a lower rate means more threads in remote writes, and that a lower bandwidth.
 
-use hither_topology::{Counters, LINE_BYTES, LinkCost, MEDIA_LINE_BYTES, MeterSnapshot};
+use hither::NodeAccess;
+use hither_topology::{LINE_BYTES, LinkCost};
 
 /// Accesses of one kind for one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,20 +37,25 @@ pub struct OpCounts {
 }
 
 impl OpCounts {
-    /// From what the access meter counted during `ops` operations: a read pays the read latency, a fence the write latency; links carry whole cache lines
-    /// of reads and whole media lines of writes.
-    pub fn from_meter(counted: &MeterSnapshot, ops: u64, cpu_ns: f64) -> OpCounts {
+    /// From what a store's meter counted between two moments, in which there were `ops` operations: a read pays the read latency, a fence the write latency;
+    /// links carry whole cache lines of reads, and of writes the bytes that were stored: the paper's bandwidths are those of accesses of 32 bytes, so they
+    /// contain what the media write beyond that.
+    pub fn from_accesses(before: &[NodeAccess], after: &[NodeAccess], ops: u64, cpu_ns: f64) -> OpCounts {
+        let mut counts = OpCounts { cpu_ns, ..OpCounts::default() };
         let per_op = |amount: u64| amount as f64 / ops.max(1) as f64;
-        let reads = |c: Counters| Access { count: per_op(c.reads), bytes: per_op(c.read_lines * LINE_BYTES) };
-        let writes = |c: Counters| Access { count: per_op(c.fences), bytes: per_op(c.media_lines * MEDIA_LINE_BYTES) };
-        let (local, remote) = (counted.local(), counted.remote());
-        OpCounts {
-            local_reads: reads(local),
-            remote_reads: reads(remote),
-            local_writes: writes(local),
-            remote_writes: writes(remote),
-            cpu_ns,
+        let add = |access: &mut Access, count: u64, bytes: u64| {
+            access.count += per_op(count);
+            access.bytes += per_op(bytes);
+        };
+        for (then, now) in before.iter().zip(after) {
+            let (reads, writes) = match now.from == now.to {
+                true => (&mut counts.local_reads, &mut counts.local_writes),
+                false => (&mut counts.remote_reads, &mut counts.remote_writes),
+            };
+            add(reads, now.reads - then.reads, (now.read_lines - then.read_lines) * LINE_BYTES);
+            add(writes, now.fences - then.fences, now.write_bytes - then.write_bytes);
         }
+        counts
     }
 
     /// A mix: `share` of `self`, the rest of `other`.
@@ -242,7 +248,6 @@ fn write_bandwidth(link: &LinkCost, writers: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hither_topology::{Meter, Topology};
 
     const ALL: [u32; 8] = [1, 2, 4, 8, 12, 16, 24, 32];
 
@@ -341,21 +346,23 @@ mod tests {
     }
 
     #[test]
-    fn counts_come_from_the_meter() {
-        let topology = Topology::emulated(2);
-        let meter = Meter::new(&topology);
-        topology.bind_current_thread(0).expect("the node exists");
-        for op in 0..10u64 {
-            meter.record_write(0, op * 32, 32);
-            meter.record_fence(0);
-            meter.record_read(1, op * 64, 32);
-        }
-        let counts = OpCounts::from_meter(&meter.snapshot(), 10, 70.0);
-        assert_eq!(counts.remote_reads, Access { count: 1.0, bytes: 64.0 });
-        // 320 bytes in a row are two media lines.
-        assert_eq!(counts.local_writes, Access { count: 1.0, bytes: 51.2 });
-        assert_eq!((counts.remote_writes, counts.cpu_ns), (Access::default(), 70.0));
+    fn counts_are_differences_by_operation() {
+        let access = |from, to, scale| NodeAccess {
+            from,
+            to,
+            reads: scale * 10,
+            read_bytes: scale * 80,
+            read_lines: scale * 10,
+            writes: scale * 20,
+            write_bytes: scale * 320,
+            flushes: scale * 10,
+            fences: scale * 10,
+        };
+        let counts = OpCounts::from_accesses(&[access(0, 0, 1), access(0, 1, 5)], &[access(0, 0, 2), access(0, 1, 5)], 10, 70.0);
+        assert_eq!(counts.local_reads, Access { count: 1.0, bytes: 64.0 });
+        assert_eq!(counts.local_writes, Access { count: 1.0, bytes: 32.0 });
+        assert_eq!((counts.remote_reads, counts.remote_writes, counts.cpu_ns), (Access::default(), Access::default(), 70.0));
         let mixed = counts.mixed(0.5, &OpCounts::default());
-        assert_eq!(mixed.remote_reads.count, 0.5);
+        assert_eq!(mixed.local_reads.count, 0.5);
     }
 }
