@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn counts_are_differences_by_operation() {
-        let access = |from, to, scale| NodeAccess {
+        let access = |from, to, scale: u64| NodeAccess {
             from,
             to,
             reads: scale * 10,
