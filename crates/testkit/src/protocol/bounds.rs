@@ -22,6 +22,15 @@ pub enum Medium {
     Sync,
 }
 
+/// How a victim is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collector {
+    /// One entry at a time under its key's latch, after its ancestors were buried (ADR 0011).
+    Chain,
+    /// In batches, without latches; tombstones stay until a sweep has marked what they keep out (ADR 0014).
+    Batched,
+}
+
 /// What a writer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -63,8 +72,12 @@ pub struct Bounds {
     pub writers: usize,
     /// Operations, each with how often it may be done; in any order, by any writer.
     pub ops: Vec<(Op, u8)>,
+    /// Who empties victims.
+    pub collector: Collector,
     /// Victims.
     pub collections: u8,
+    /// Sweeps of what tombstones keep out ([`Collector::Batched`]).
+    pub sweeps: u8,
     /// Checkpoints.
     pub checkpoints: u8,
     /// Checkpoints thrown away.
@@ -95,7 +108,9 @@ impl Bounds {
             shards: 1,
             writers: 1,
             ops: ops.to_vec(),
+            collector: Collector::Chain,
             collections: 0,
+            sweeps: 0,
             checkpoints: 0,
             drops: 0,
             failures: 0,

@@ -3,7 +3,7 @@
 use super::bounds::{Bounds, KEYS, SEGMENTS, SLOTS};
 use super::flaw::Flaw;
 use super::media::{COLD, Checkpoint, Media};
-use super::state::{CheckpointerAt, CollectorAt, IDLE_CHECKPOINTER, Phase, State};
+use super::state::{CheckpointerAt, CollectorAt, IDLE_CHECKPOINTER, Phase, State, SweeperAt};
 use super::step::Step;
 use super::writer::Next;
 
@@ -115,7 +115,7 @@ fn throw_away(state: &State, next: &mut Next) {
 
 /// A clean close: everything is durable, a checkpoint covers every segment up to its tail, then the flag is set.
 pub fn close(state: &State, next: &mut Next) {
-    let idle = state.collector.at == CollectorAt::Idle && state.checkpointer.at == CheckpointerAt::Idle && state.writers_idle();
+    let idle = state.collector.at == CollectorAt::Idle && state.sweeper.at == SweeperAt::Idle && state.checkpointer.at == CheckpointerAt::Idle && state.writers_idle();
     if state.budget.closes == 0 || !idle || state.snapshot.is_some() || state.reader.is_some() {
         return;
     }

@@ -1,9 +1,10 @@
 //! The collector: settle, bury, move, secure, free.
 
-use super::bounds::{Bounds, Medium};
+use super::batched;
+use super::bounds::{Bounds, Collector, Medium};
 use super::flaw::Flaw;
 use super::media::{COLD, Entry, Kind, Mark, Media, Place, Segment};
-use super::state::{CollectorAt, State};
+use super::state::{CollectorAt, IDLE_COLLECTOR, State};
 use super::step::Step;
 use super::writer::{Next, has_expired};
 
@@ -20,6 +21,10 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
             after.collector.at = if state.collector.marks.is_empty() { CollectorAt::Moving(0) } else { CollectorAt::Settled };
             next.push((Step::Barrier, after));
         }
+        CollectorAt::Moving(_) if bounds.collector == Collector::Batched => batched::collect(bounds, state, next),
+        CollectorAt::Collected => batched::append(bounds, state, next),
+        CollectorAt::Appended => batched::fence(bounds, state, next),
+        CollectorAt::Swinging(slot) => batched::swing(bounds, state, slot, next),
         CollectorAt::Moving(slot) => relocate(bounds, state, slot, next),
         CollectorAt::Copied(slot, copy) => install_copy(bounds, state, slot, copy, next),
         CollectorAt::Moved => secure(bounds, state, next),
@@ -28,7 +33,7 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
 }
 
 /// Whether no checkpoint that could be loaded is older than a version.
-fn is_in_checkpoints(bounds: &Bounds, state: &State, version: u8, ignoring: Flaw) -> bool {
+pub fn is_in_checkpoints(bounds: &Bounds, state: &State, version: u8, ignoring: Flaw) -> bool {
     let published = [state.media.checkpoint.as_ref(), state.media.visible_checkpoint()];
     let published = published.into_iter().flatten().all(|checkpoint| checkpoint.version >= version) || bounds.lacks(ignoring);
     let under_way = state.checkpointer.version == 0 || state.checkpointer.version >= version;
@@ -46,12 +51,21 @@ fn choose(bounds: &Bounds, state: &State, next: &mut Next) {
         }
         let entries = segment.slots.iter().flatten();
         let free_to_go = |entry: &Entry| is_in_checkpoints(bounds, state, entry.version, Flaw::TombstoneBeforeCheckpoint);
-        if entries.filter(|entry| entry.kind == Kind::Delete && entry.alive()).all(free_to_go) {
+        let moves_tombstones = bounds.collector == Collector::Batched;
+        if moves_tombstones || entries.filter(|entry| entry.kind == Kind::Delete && entry.alive()).all(free_to_go) {
             let mut after = state.clone();
             after.budget.collections -= 1;
             (after.collector.at, after.collector.victim) = (CollectorAt::Chosen, victim as u8);
             next.push((Step::Choose { victim: victim as u8 }, after));
         }
+    }
+}
+
+/// Makes everything durable. On persistent memory a commit flushes nothing: who writes, copies or marks also fences. (Of the chain collector's fences
+/// only the barrier is a step.)
+fn commit(bounds: &Bounds, state: &mut State) {
+    if bounds.medium == Medium::Sync || bounds.collector == Collector::Chain {
+        state.commit();
     }
 }
 
@@ -61,15 +75,19 @@ fn settle(bounds: &Bounds, state: &State, next: &mut Next) {
     }
     let mut after = state.clone();
     let stable = after.draw_stable();
-    after.commit();
+    commit(bounds, &mut after);
     if !bounds.lacks(Flaw::SettledNotPersisted) && !bounds.lacks(Flaw::CopiesKeepTag) {
         after.media.settled = stable;
     }
     let full = |used: u8| used as usize >= bounds.slots;
     after.media.segments.iter_mut().filter(|s| s.in_use && full(s.used)).for_each(|segment| segment.sealed = true);
-    after.media.segments[state.collector.victim as usize].collecting = !bounds.lacks(Flaw::NewestFirst);
-    after.collector.marks = ancestors_to_bury(bounds, &after.media, state.collector.victim, false);
-    after.collector.at = CollectorAt::Settled;
+    if bounds.collector == Collector::Batched {
+        after.collector.at = CollectorAt::Moving(0);
+    } else {
+        after.media.segments[state.collector.victim as usize].collecting = !bounds.lacks(Flaw::NewestFirst);
+        after.collector.marks = ancestors_to_bury(bounds, &after.media, state.collector.victim, false);
+        after.collector.at = CollectorAt::Settled;
+    }
     next.push((Step::Settle, after));
 }
 
@@ -205,14 +223,15 @@ fn copy_for_snapshot(bounds: &Bounds, state: &State, slot: u8, from: Place, entr
     next.push((Step::MoveForSnapshot { from, to }, after));
 }
 
-fn secure(bounds: &Bounds, state: &State, next: &mut Next) {
+/// Makes the copies durable.
+pub fn secure(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
-    if bounds.lacks(Flaw::FreedEarly) {
+    if bounds.lacks(Flaw::FreedEarly) || bounds.lacks(Flaw::CoveringNotDurable) {
         return free(bounds, &after, next);
     }
     if state.writers_idle() {
         after.draw_stable();
-        after.commit();
+        commit(bounds, &mut after);
         after.collector.at = CollectorAt::Secured;
         next.push((Step::SecureCopies, after));
     }
@@ -227,15 +246,14 @@ fn free(bounds: &Bounds, state: &State, next: &mut Next) {
     }
     let segment = &mut after.media.segments[victim as usize];
     (segment.in_use, segment.sealed, segment.collecting, segment.retiring) = (false, false, false, true);
-    after.collector.at = CollectorAt::Idle;
-    after.collector.victim = 0;
+    after.collector = IDLE_COLLECTOR;
     next.push((Step::Free { victim }, after));
 }
 
 /// Readers and writers that might hold a reference have left.
 pub fn grace(bounds: &Bounds, state: &State, next: &mut Next) {
     let retiring = |segment: &Segment| segment.retiring;
-    let quiet = state.reader.is_none() && state.writers_idle();
+    let quiet = state.reader.is_none() && state.quiet();
     if state.media.segments.iter().any(retiring) && (quiet || bounds.lacks(Flaw::NoGracePeriod)) {
         let mut after = state.clone();
         after.media.segments.iter_mut().for_each(|segment| segment.retiring = false);

@@ -2,12 +2,12 @@
 //!
 //! Visited states are kept as 128-bit hashes: two states fall together with a chance of about 10^-24 for the numbers of states at hand.
 
-use super::bounds::Bounds;
+use super::bounds::{Bounds, Collector};
 use super::check;
 use super::state::{Phase, State};
 use super::step::{KINDS, Step};
 use super::writer::Next;
-use super::{checkpointer, collector, crash, recovery, writer};
+use super::{batched, checkpointer, collector, crash, recovery, writer};
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -109,6 +109,7 @@ pub fn successors(bounds: &Bounds, state: &State, next: &mut Next) {
     writer::time(bounds, state, next);
     collector::steps(bounds, state, next);
     collector::grace(bounds, state, next);
+    batched::sweeps(bounds, state, next);
     checkpointer::steps(bounds, state, next);
     checkpointer::close(state, next);
 }
@@ -173,7 +174,7 @@ impl Explorer<'_> {
     fn judge(&mut self, state: &State, number: u32) -> Result<(), Box<Violation>> {
         check::running(self.bounds, state).map_err(|what| self.violation(state, number, None, what))?;
         // The chains of a store with a rule taken out break long before somebody is hurt: there, only what hurts counts.
-        if self.bounds.flaw.is_none() && state.phase == Phase::Running {
+        if self.bounds.flaw.is_none() && self.bounds.collector == Collector::Chain && state.phase == Phase::Running {
             check::chains(state).map_err(|what| self.violation(state, number, None, what))?;
         }
         let matters = (&state.media, &state.promises, state.wall, state.time_came, state.expiry_seen);

@@ -77,11 +77,33 @@ pub enum Flaw {
     SnapshotForgotten,
     /// What only a snapshot shows is moved like any other entry, not born dead.
     SnapshotCopyAlive,
+    /// Batched: a tombstone goes though no sweep has marked what it keeps out.
+    TombstoneNotSwept,
+    /// Batched: a sweep begins while a batch is under way, whose copies it may miss, and copies that came too late are left as they are.
+    SweepDoesNotWait,
+    /// Batched: a sweep marks what something superseded that is not durable.
+    SweptEarly,
+    /// Batched: tombstones go before the marks of the sweep are durable.
+    RetiredBeforeBarrier,
+    /// Batched: references are swung whatever they are by then.
+    SwungBlindly,
+    /// Batched: nothing makes the copies durable before their sources are freed.
+    BatchNotFenced,
+    /// Batched: a writer saves for a snapshot the place that it saw, though the entry was moved meanwhile.
+    RetainedAtSource,
+    /// Batched: a copy that came too late is not handed to the snapshot that shows its source.
+    FailedCopyNotRetained,
+    /// Batched: a tombstone that a sweep has made free goes though a checkpoint is older.
+    SweptBeforeCheckpoint,
+    /// Batched: a sweep marks the copy of an entry that is still current.
+    CopyInFlightSwept,
+    /// Batched: a tombstone under a newer entry goes before that entry is durable.
+    CoveringNotDurable,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 37] = [
+    pub const ALL: [Flaw; 48] = [
         Flaw::NoLatch,
         Flaw::CopyGetsNewVersion,
         Flaw::TombstoneNotBuried,
@@ -119,5 +141,16 @@ impl Flaw {
         Flaw::NoGracePeriod,
         Flaw::SnapshotForgotten,
         Flaw::SnapshotCopyAlive,
+        Flaw::TombstoneNotSwept,
+        Flaw::SweepDoesNotWait,
+        Flaw::SweptEarly,
+        Flaw::RetiredBeforeBarrier,
+        Flaw::SwungBlindly,
+        Flaw::BatchNotFenced,
+        Flaw::RetainedAtSource,
+        Flaw::FailedCopyNotRetained,
+        Flaw::SweptBeforeCheckpoint,
+        Flaw::CopyInFlightSwept,
+        Flaw::CoveringNotDurable,
     ];
 }

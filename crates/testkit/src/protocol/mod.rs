@@ -10,7 +10,7 @@
 //! # Structure
 //!
 //! * [`media`]: segments, entries and checkpoints as they are on media; [`state`]: that, what is only in memory, and what the outside was promised.
-//! * [`writer`], [`collector`], [`checkpointer`], [`crash`]: who may take which steps; [`recovery`]: what an opening makes of the media.
+//! * [`writer`], [`collector`] (with [`batched`]: the second way to empty a victim, and the sweep), [`checkpointer`], [`crash`]: who may take which steps; [`recovery`]: what an opening makes of the media.
 //! * [`check`]: the properties; [`mod@explore`]: the walk; [`scenarios`]: bounds that together reach every kind of step.
 //! * [`flaw`]: rules that can be taken out, one at a time. A model that does not miss a rule does not need it, or cannot see.
 //!
@@ -20,6 +20,7 @@
 //! there is one collector, drawing a stable version is a step that is possible once no writer is in its section. A sync makes durable all there is at that moment; that one
 //! under way may persist any part is what the failure before it shows.
 
+pub mod batched;
 pub mod bounds;
 pub mod check;
 pub mod checkpointer;
@@ -34,6 +35,6 @@ pub mod state;
 pub mod step;
 pub mod writer;
 
-pub use bounds::{Bounds, Medium, Op};
+pub use bounds::{Bounds, Collector, Medium, Op};
 pub use explore::{Outcome, Violation, explore};
 pub use flaw::Flaw;

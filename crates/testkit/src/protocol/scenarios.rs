@@ -1,7 +1,7 @@
 //! Bounds that together reach every kind of step, and for each rule bounds in which its absence hurts.
 
 use super::Flaw;
-use super::bounds::{Bounds, Medium, Op};
+use super::bounds::{Bounds, Collector, Medium, Op};
 use Medium::{Fence, Sync};
 
 const A: Op = Op::Put(0);
@@ -71,6 +71,44 @@ fn kill(collections: u8) -> Bounds {
     Bounds { kills: 1, failures: 1, collections, ..base("a kill", Sync, &[(A, 1), (B, 1), (DEL, 1)]) }
 }
 
+/// The same with the batched collector, and sweeps.
+fn batched(bounds: Bounds) -> Bounds {
+    Bounds { collector: Collector::Batched, sweeps: 1, ..bounds }
+}
+
+/// A tombstone that is moved, swept and dropped.
+fn swept(medium: Medium) -> Bounds {
+    batched(Bounds { name: "collect, sweep, collect", collections: 2, failures: 1, ..collect(medium) })
+}
+
+/// A snapshot beside writers and a batch.
+fn batched_readers() -> Bounds {
+    Bounds { sweeps: 0, reads: 0, ..batched(Bounds { name: "a snapshot beside batches", ..readers() }) }
+}
+
+fn batched_checkpoint(medium: Medium) -> Bounds {
+    let ops = vec![(A, 1), (DEL, 1)];
+    batched(Bounds { name: "a checkpoint beside batches", ops, failures: 0, ..checkpoint(medium) })
+}
+
+fn put_again() -> Bounds {
+    batched(Bounds { name: "put again beside batches", ops: vec![(A, 2), (DEL, 1)], failures: 0, ..reborn() })
+}
+
+fn all_batched() -> Vec<Bounds> {
+    vec![
+        Bounds { failures: 0, ..swept(Fence) },
+        Bounds { failures: 0, ..swept(Sync) },
+        batched(Bounds { name: "two writers beside batches", segments: 5, ..two_writers() }),
+        put_again(),
+        batched(Bounds { name: "batches of both kinds", failures: 0, ..batches() }),
+        batched_checkpoint(Fence),
+        batched_checkpoint(Sync),
+        batched_readers(),
+        batched(Bounds { name: "two slots beside batches", failures: 0, ..two_slots() }),
+    ]
+}
+
 /// What every test run has time for.
 pub fn reduced() -> Vec<Bounds> {
     vec![
@@ -88,6 +126,9 @@ pub fn reduced() -> Vec<Bounds> {
         close(),
         kill(0),
     ]
+    .into_iter()
+    .chain(all_batched())
+    .collect()
 }
 
 /// What a machine does in a minute: the reduced ones with more of everything.
@@ -95,6 +136,12 @@ pub fn full() -> Vec<Bounds> {
     let mut all = reduced();
     let writers = base("two writers and a batch", Sync, &[(A, 1), (Op::Batch, 1), (DEL, 1)]);
     all.extend([
+        swept(Fence),
+        swept(Sync),
+        batched(reborn()),
+        batched(Bounds { failures: 1, ..batches() }),
+        batched(readers()),
+        batched(Bounds { name: "overwritten, and a checkpoint beside batches", failures: 0, ..checkpoint(Fence) }),
         batches(),
         dropped_checkpoint(),
         checkpoint(Fence),
@@ -133,6 +180,12 @@ pub fn that_misses(flaw: Flaw) -> Bounds {
         Flaw::ExpiredNotBuried | Flaw::ExpiredBeforeCheckpoint | Flaw::ClockRunsBack | Flaw::FreeSegmentsTrusted => expiry(),
         Flaw::CleanFlagKept => close(),
         Flaw::NotHardened => kill(0),
+        Flaw::TombstoneNotSwept | Flaw::RetiredBeforeBarrier | Flaw::SwungBlindly | Flaw::BatchNotFenced => swept(Fence),
+        Flaw::SweepDoesNotWait | Flaw::CopyInFlightSwept => swept(Fence),
+        Flaw::SweptEarly => swept(Sync),
+        Flaw::CoveringNotDurable => put_again(),
+        Flaw::SweptBeforeCheckpoint => batched_checkpoint(Fence),
+        Flaw::RetainedAtSource | Flaw::FailedCopyNotRetained => batched_readers(),
         Flaw::NoGracePeriod | Flaw::SnapshotForgotten | Flaw::SnapshotCopyAlive => readers(),
     };
     bounds.with(flaw)

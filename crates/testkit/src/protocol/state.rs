@@ -1,6 +1,6 @@
 //! A state: media, memory, promises, and what may still happen.
 
-use super::bounds::{Bounds, KEYS, OPS, Op, SEGMENTS, WRITERS};
+use super::bounds::{Bounds, KEYS, OPS, Op, SEGMENTS, SLOTS, WRITERS};
 use super::media::{Kind, Media, Place};
 
 /// Where a writer is.
@@ -48,6 +48,12 @@ pub enum CollectorAt {
     Moving(u8),
     /// It has appended a copy of the entry in this slot.
     Copied(u8, Place),
+    /// It knows what of the victim is live (batched).
+    Collected,
+    /// The copies are written, not fenced.
+    Appended,
+    /// It swings references from this slot on.
+    Swinging(u8),
     /// All are moved.
     Moved,
     /// The copies are durable.
@@ -63,7 +69,37 @@ pub struct Collector {
     pub victim: u8,
     /// What it has still to mark.
     pub marks: Vec<Place>,
+    /// By slot: to be copied, and whether born dead (batched).
+    pub live: [Option<bool>; SLOTS],
+    /// By slot: the copy (batched).
+    pub copies: [Option<Place>; SLOTS],
 }
+
+/// Between victims.
+pub const IDLE_COLLECTOR: Collector =
+    Collector { at: CollectorAt::Idle, victim: 0, marks: Vec::new(), live: [None; SLOTS], copies: [None; SLOTS] };
+
+/// Where the sweeper is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SweeperAt {
+    /// Between sweeps.
+    Idle,
+    /// It has its version, and goes through the segments from this one on.
+    Sweeping(u8),
+}
+
+/// Who marks what tombstones keep out, so that they may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sweeper {
+    /// Where it is.
+    pub at: SweeperAt,
+    /// The version of this sweep.
+    pub version: u8,
+    /// The version of the last one that ended: of tombstones up to it nothing older is on media.
+    pub retired: u8,
+}
+
+const IDLE_SWEEPER: Sweeper = Sweeper { at: SweeperAt::Idle, version: 0, retired: 0 };
 
 /// Where the checkpointer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,6 +185,8 @@ pub struct Budget {
     /// The rest as in [`Bounds`].
     pub collections: u8,
     /// See [`Bounds`].
+    pub sweeps: u8,
+    /// See [`Bounds`].
     pub checkpoints: u8,
     /// See [`Bounds`].
     pub drops: u8,
@@ -185,6 +223,8 @@ pub struct State {
     pub writers: [Writer; WRITERS],
     /// The collector.
     pub collector: Collector,
+    /// The sweeper.
+    pub sweeper: Sweeper,
     /// The checkpointer.
     pub checkpointer: Checkpointer,
     /// The snapshot.
@@ -222,7 +262,8 @@ impl State {
             next_version: 1,
             next_value: 1,
             writers: [IDLE_WRITER; WRITERS],
-            collector: Collector { at: CollectorAt::Idle, victim: 0, marks: Vec::new() },
+            collector: IDLE_COLLECTOR,
+            sweeper: IDLE_SWEEPER,
             checkpointer: IDLE_CHECKPOINTER,
             snapshot: None,
             reader: None,
@@ -233,6 +274,7 @@ impl State {
             budget: Budget {
                 ops,
                 collections: bounds.collections,
+                sweeps: bounds.sweeps,
                 checkpoints: bounds.checkpoints,
                 drops: bounds.drops,
                 failures: bounds.failures,
@@ -249,9 +291,15 @@ impl State {
         self.writers.iter().all(|writer| writer.at == WriterAt::Idle)
     }
 
-    /// Whether the collector holds a latch.
+    /// Whether the collector holds a latch, or is in a section for its batch.
     pub fn collector_moves(&self) -> bool {
-        matches!(self.collector.at, CollectorAt::Copied(..))
+        use CollectorAt::{Appended, Collected, Copied, Swinging};
+        matches!(self.collector.at, Copied(..) | Collected | Appended | Swinging(_))
+    }
+
+    /// Whether nobody is in a section: then a stable version can be drawn.
+    pub fn quiet(&self) -> bool {
+        self.writers_idle() && !self.collector_moves()
     }
 
     /// Draws a stable version. Only when nobody is in a section.
@@ -274,7 +322,8 @@ impl State {
         self.latched = [false; KEYS];
         self.tombstones = [None; KEYS];
         self.writers = [IDLE_WRITER; WRITERS];
-        self.collector = Collector { at: CollectorAt::Idle, victim: 0, marks: Vec::new() };
+        self.collector = IDLE_COLLECTOR;
+        self.sweeper = IDLE_SWEEPER;
         self.checkpointer = IDLE_CHECKPOINTER;
         self.snapshot = None;
         self.reader = None;

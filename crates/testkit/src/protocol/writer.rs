@@ -26,7 +26,7 @@ pub fn steps(bounds: &Bounds, state: &State, next: &mut Next) {
         }
     }
     let uncommitted = state.promises.iter().any(|promise| !promise.later.is_empty());
-    if bounds.medium == Medium::Sync && uncommitted && state.writers_idle() {
+    if bounds.medium == Medium::Sync && uncommitted && state.quiet() {
         let mut after = state.clone();
         after.commit();
         next.push((Step::Commit, after));
@@ -111,7 +111,10 @@ fn install(bounds: &Bounds, state: &State, number: u8, done: u8, next: &mut Next
     };
     let new = writer.new[key as usize].expect("it was appended");
     let entry = *state.media.at(new).expect("its segment is open");
-    retain(&mut after, key, writer.old[key as usize], entry.version);
+    // What is there now, not what the writer saw: a collector without latches may have moved it meanwhile.
+    let stale = bounds.lacks(Flaw::RetainedAtSource) || bounds.lacks(Flaw::NoLatch) || bounds.lacks(Flaw::CopyGetsNewVersion);
+    let old = if stale { writer.old[key as usize] } else { state.index[key as usize] };
+    retain(&mut after, key, old, entry.version);
     after.index[key as usize] = (entry.kind != Kind::Delete).then_some(new);
     after.tombstones[key as usize] = (entry.kind == Kind::Delete && !entry.durable).then_some(new);
     after.writers[number as usize].at = WriterAt::Installed(done + 1);
@@ -147,7 +150,7 @@ fn retain(state: &mut State, key: u8, old: Option<Place>, version: u8) {
 pub fn readers(bounds: &Bounds, state: &State, next: &mut Next) {
     if state.snapshot.is_some() {
         next.push((Step::ReleaseSnapshot, State { snapshot: None, ..state.clone() }));
-    } else if state.budget.snapshots > 0 && state.writers_idle() {
+    } else if state.budget.snapshots > 0 && state.quiet() {
         let mut after = state.clone();
         after.budget.snapshots -= 1;
         let version = after.draw_stable();
