@@ -7,7 +7,7 @@ use hither_index::{Index, Ref};
 use hither_log::Op;
 use hither_log::address::LINK_MASK;
 use hither_sync::epoch;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Problems listed at most; more are counted.
 const MAX_LISTED: usize = 100;
@@ -62,7 +62,11 @@ impl Store {
             live_bytes += self.core.check_keyspace(keyspace, &mut report);
         }
         if self.core.log.outlives_the_process() {
-            self.core.check_chains(&mut report);
+            if self.core.collector.has_chains() {
+                self.core.check_chains(&mut report);
+            } else {
+                self.core.check_cover(&mut report);
+            }
         }
         let accounted: u64 = self.core.log.usage().iter().map(|usage| usage.live_bytes).sum();
         let (snapshots, _) = self.core.snapshots.alive();
@@ -93,6 +97,32 @@ impl Core {
             let at = hither_log::address::unpack(link);
             report.problem(format!("the superseded entry at {} of node {} is on no chain: it could come back", at.offset, at.node));
         }
+    }
+
+    /// Every entry that is neither dead nor current must be older than what the index has, or than a tombstone of its key (`docs/adr/0014`).
+    fn check_cover(&self, report: &mut CheckReport) {
+        let keyspaces = self.keyspaces_by_id();
+        let mut tombstones: HashMap<(u32, u64), u64> = HashMap::new();
+        self.log.visit_all(|_, version, keyspace, entry| {
+            if entry.op() == Op::Delete && !entry.is_dead() {
+                let newest = tombstones.entry((keyspace, self.hasher.key(entry.key).hash)).or_default();
+                *newest = version.max(*newest);
+            }
+        });
+        let _pin = epoch::pin();
+        self.log.visit_all(|reference, version, keyspace, entry| {
+            let Some(index) = keyspaces.get(&keyspace).filter(|_| !entry.is_dead() && entry.op() != Op::Delete) else { return };
+            let key = self.hasher.key(entry.key);
+            let current = with_index!(index, index => index.get(key, &self.resolver()));
+            let newest = match current {
+                Ref::NONE => tombstones.get(&(keyspace, key.hash)).copied().unwrap_or(0),
+                current => self.log.version_of(current.0, &self.log.entry(current.0)),
+            };
+            if version > newest || (version == newest && current.is_none()) {
+                let at = hither_log::address::unpack(reference);
+                report.problem(format!("the entry at {} of node {} is not current, and nothing newer keeps it out", at.offset, at.node));
+            }
+        });
     }
 
     fn check_segments(&self, report: &mut CheckReport) -> Result<()> {

@@ -43,6 +43,16 @@ pub struct Progress {
     pub entries: u64,
 }
 
+/// How segments full of garbage are emptied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CollectorKind {
+    /// In batches without latches; tombstones stay until a sweep (Pacman; `docs/adr/0014`).
+    #[default]
+    Batched,
+    /// Under latches, after burying ancestors by their links (NStore; `docs/adr/0011`).
+    Chain,
+}
+
 /// When checkpoints of the indexes are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckpointMode {
@@ -93,6 +103,8 @@ pub struct Options {
     pub hugepages: bool,
     /// Runs background threads. Off only in crash tests, which need determinism.
     pub background: bool,
+    /// How segments full of garbage are emptied.
+    pub collector: CollectorKind,
     /// Share of garbage (0 to 1) from which on a segment is collected in the background.
     pub gc_threshold: f64,
     /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
@@ -136,6 +148,7 @@ impl Default for Options {
             salvage: false,
             hugepages: true,
             background: true,
+            collector: CollectorKind::default(),
             gc_threshold: 0.5,
             gc_threads: 1,
             spill: true,

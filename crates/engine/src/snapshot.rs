@@ -99,6 +99,14 @@ impl Snapshots {
         })
     }
 
+    /// A collector moved an entry that was saved, but that is not replaced yet, from one place to another.
+    #[cold]
+    pub fn follow(&self, keyspace: &Keyspace, key: &[u8], from: Ref, to: Ref) {
+        if let Some(retained) = self.retained(keyspace, key, from) {
+            retained.reference.store(to.0, Ordering::Release);
+        }
+    }
+
     /// Number of snapshots and the age of the oldest.
     pub fn alive(&self) -> (usize, Duration) {
         let list = self.list.read();

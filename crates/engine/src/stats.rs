@@ -54,6 +54,16 @@ pub struct CollectionStats {
     pub moved_bytes: u64,
     /// Superseded entries marked dead on media, so that none of them can come back.
     pub buried: u64,
+    /// Tombstones moved: they stay until a sweep has marked what they keep out.
+    pub moved_tombstones: u64,
+    /// Copies that came too late, because their keys were written meanwhile.
+    pub too_late: u64,
+    /// Sweeps that made tombstones free to go.
+    pub sweeps: u64,
+    /// Entries that they marked dead on media.
+    pub swept: u64,
+    /// Time that they took, in milliseconds.
+    pub sweep_ms: u64,
     /// Times that a write found no space and had to collect by itself.
     pub stalls: u64,
     /// Time spent in passes, in milliseconds, all threads together.

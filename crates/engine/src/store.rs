@@ -3,7 +3,7 @@
 use crate::catalogue::Catalogue;
 use crate::checkpoint::load::{self, Loaded, Saved};
 use crate::checkpoint::{self, Checkpoints};
-use crate::collector::{ChainCollector, Collections, Collector};
+use crate::collector::{Collections, Collector};
 use crate::commit::Committer;
 use crate::delegation::Delegation;
 use crate::error::{Error, Result};
@@ -205,7 +205,7 @@ impl Store {
             last_delete: AtomicU64::new(0),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
-            collector: Box::new(ChainCollector),
+            collector: crate::collector::make(options.collector, recovery.last_version == 0),
             damage: Mutex::default(),
             collections: Collections::default(),
             sweeping: Mutex::default(),

@@ -351,7 +351,7 @@ impl Core {
             place.locked = false;
             place.index.install_locked(place.token, key, old, new, &self.resolver());
         } else {
-            old = self.install(&place, key, old, new);
+            old = self.install(keyspace, &place, key, old, new, retained);
         }
         if old.is_some() && !retained {
             writer.mark_dead(old.0);
@@ -360,12 +360,26 @@ impl Core {
 
     /// Installs at a place that is not locked; returns what was replaced.
     #[inline(always)]
-    fn install<I: Index>(&self, place: &PlaceGuard<'_, I>, key: Key<'_>, mut old: Ref, new: Ref) -> Ref {
+    fn install<I: Index>(
+        &self,
+        keyspace: &Keyspace,
+        place: &PlaceGuard<'_, I>,
+        key: Key<'_>,
+        mut old: Ref,
+        new: Ref,
+        retained: bool,
+    ) -> Ref {
         while old != new {
             match place.index.install(place.token, key, old, new, &self.resolver()) {
                 Ok(()) => break,
                 // Only a cleaner that moved the entry, or an earlier member of the same batch, can be in the way: the latch is held.
-                Err(conflict) => old = conflict.current,
+                Err(conflict) => {
+                    // Before it is replaced: from then on a collector moves only what snapshots have, and must find it.
+                    if retained {
+                        self.snapshots.follow(keyspace, key.bytes, old, conflict.current);
+                    }
+                    old = conflict.current;
+                }
             }
         }
         old

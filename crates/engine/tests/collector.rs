@@ -1,6 +1,6 @@
 //! The collector: endless overwrites stay within the size, nothing is lost, nothing comes back, snapshots keep what they show.
 
-use hither_engine::{Condition, Durability, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
+use hither_engine::{CollectorKind, Condition, Durability, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
 use hither_topology::Topology;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const SEGMENT: u64 = 64 << 10;
 
-fn options(dir: Option<&Path>, capacity: u64) -> Options {
+fn options(collector: CollectorKind, dir: Option<&Path>, capacity: u64) -> Options {
     Options {
         paths: dir.map(|dir| (None, dir.to_owned())).into_iter().collect(),
         in_memory: dir.is_none(),
@@ -19,6 +19,7 @@ fn options(dir: Option<&Path>, capacity: u64) -> Options {
         shards: 2,
         topology: Some(Arc::new(Topology::single())),
         durability: Durability::Process,
+        collector,
         ..Options::default()
     }
 }
@@ -41,11 +42,10 @@ fn value_of(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> Option<Vec<u8
 }
 
 /// A store at 70 % takes fifty times its size in overwrites, from several threads, beside readers who must always find every key.
-#[test]
-fn endless_overwrites_stay_within_the_size() {
-    for kind in [Kind::Hash, Kind::Ordered] {
-        let store = Store::open(options(None, 4 << 20)).unwrap();
-        let keyspace = store.create_keyspace("k", kind).unwrap();
+fn endless_overwrites_stay_within_the_size(kind: CollectorKind) {
+    for index in [Kind::Hash, Kind::Ordered] {
+        let store = Store::open(options(kind, None, 4 << 20)).unwrap();
+        let keyspace = store.create_keyspace("k", index).unwrap();
         let keys = (4 << 20) * 7 / 10 / 72;
         (0..keys).for_each(|key| put(&store, &keyspace, key, &[1; 40]));
         let stop = AtomicBool::new(false);
@@ -86,13 +86,22 @@ fn endless_overwrites_stay_within_the_size() {
 
 /// Keys that are deleted stay deleted, whatever is collected and however often the store is killed (dropped without a clean close is not possible here, so
 /// the files are copied while it runs).
+fn what_was_deleted_stays_deleted_across_collections_and_reopening(kind: CollectorKind) {
+    deleted_stays_deleted(|_| kind);
+}
+
+/// The same if every life has another collector than the one before: the media do not depend on it.
 #[test]
-fn what_was_deleted_stays_deleted_across_collections_and_reopening() {
+fn what_was_deleted_stays_deleted_when_the_collector_changes() {
+    deleted_stays_deleted(|life| if life % 2 == 0 { CollectorKind::Batched } else { CollectorKind::Chain });
+}
+
+fn deleted_stays_deleted(kind_of: impl Fn(u64) -> CollectorKind) {
     let dir = tempfile::tempdir().unwrap();
     let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut random = 7u64;
     for life in 0..6u64 {
-        let store = Store::open(options(Some(dir.path()), 2 << 20)).unwrap();
+        let store = Store::open(options(kind_of(life), Some(dir.path()), 2 << 20)).unwrap();
         let keyspace = store.open_keyspace("k").unwrap_or_else(|| store.create_keyspace("k", Kind::Ordered).unwrap());
         for key in 0..2_000 {
             assert_eq!(value_of(&store, &keyspace, key), model.get(&key).cloned(), "key {key} in life {life}");
@@ -115,9 +124,8 @@ fn what_was_deleted_stays_deleted_across_collections_and_reopening() {
 }
 
 /// A snapshot shows what it showed while everything around it is overwritten and collected many times.
-#[test]
-fn a_snapshot_survives_collections() {
-    let store = Store::open(options(None, 4 << 20)).unwrap();
+fn a_snapshot_survives_collections(kind: CollectorKind) {
+    let store = Store::open(options(kind, None, 4 << 20)).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
     (0..4_000).for_each(|key| put(&store, &keyspace, key, &key.to_be_bytes()));
     let snapshot = store.snapshot();
@@ -136,9 +144,8 @@ fn a_snapshot_survives_collections() {
 }
 
 /// A store that is truly full says so, serves, and takes writes again once something was deleted.
-#[test]
-fn a_full_store_recovers_when_space_returns() {
-    let store = Store::open(options(None, 2 << 20)).unwrap();
+fn a_full_store_recovers_when_space_returns(kind: CollectorKind) {
+    let store = Store::open(options(kind, None, 2 << 20)).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     let mut keys = 0u64;
     loop {
@@ -167,9 +174,8 @@ fn a_full_store_recovers_when_space_returns() {
 }
 
 /// An expiry travels with the entry that is moved; so does the version.
-#[test]
-fn moved_entries_keep_version_and_expiry() {
-    let store = Store::open(Options { background: false, ..options(None, 4 << 20) }).unwrap();
+fn moved_entries_keep_version_and_expiry(kind: CollectorKind) {
+    let store = Store::open(Options { background: false, ..options(kind, None, 4 << 20) }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     let far = WriteOptions::new().expires_at_ms(u64::MAX / 2);
     let (past, never) = (WriteOptions::new().expires_at_ms(1), WriteOptions::new());
@@ -190,12 +196,11 @@ fn moved_entries_keep_version_and_expiry() {
 }
 
 /// A full node's threads write to the other node, if they may; both are filled then.
-#[test]
-fn a_full_node_spills() {
+fn a_full_node_spills(kind: CollectorKind) {
     for spill in [true, false] {
         let topology = Arc::new(Topology::emulated(2));
         topology.bind_current_thread(0).unwrap();
-        let store = Store::open(Options { topology: Some(topology), spill, ..options(None, 4 << 20) }).unwrap();
+        let store = Store::open(Options { topology: Some(topology), spill, ..options(kind, None, 4 << 20) }).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         let mut keys = 0;
         while try_put(&store, &keyspace, keys, &[7; 200]).is_ok() {
@@ -211,4 +216,25 @@ fn a_full_node_spills() {
         (0..1_000).for_each(|key| put(&store, &keyspace, key, &[8; 200]));
         assert!(!store.stats().pools[0].usage.spilling && store.check().unwrap().is_sound());
     }
+}
+
+/// One suite, whichever the collector.
+macro_rules! suite {
+    ($($name:ident),* $(,)?) => {
+        mod batched {
+            $(#[test] fn $name() { super::$name(super::CollectorKind::Batched); })*
+        }
+        mod chain {
+            $(#[test] fn $name() { super::$name(super::CollectorKind::Chain); })*
+        }
+    };
+}
+
+suite! {
+    endless_overwrites_stay_within_the_size,
+    what_was_deleted_stays_deleted_across_collections_and_reopening,
+    a_snapshot_survives_collections,
+    a_full_store_recovers_when_space_returns,
+    moved_entries_keep_version_and_expiry,
+    a_full_node_spills,
 }

@@ -1,7 +1,7 @@
 //! Opening a store with settings.
 
 use crate::db::Db;
-use hither_engine::{CachePolicy, CheckpointMode, Durability, MediumChoice, Options, OrderedKind, Progress, Result, Store};
+use hither_engine::{CachePolicy, CheckpointMode, CollectorKind, Durability, MediumChoice, Options, OrderedKind, Progress, Result, Store};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
@@ -141,6 +141,12 @@ impl Builder {
     /// The index of ordered keyspaces (default [`OrderedKind::BTree`]). The media do not depend on it.
     pub fn ordered_index(mut self, kind: OrderedKind) -> Self {
         self.options.ordered_index = kind;
+        self
+    }
+
+    /// How segments full of garbage are emptied (default [`CollectorKind::Batched`]). The media do not depend on it.
+    pub fn collector(mut self, kind: CollectorKind) -> Self {
+        self.options.collector = kind;
         self
     }
 

@@ -53,8 +53,8 @@ pub use batch::Batch;
 pub use builder::Builder;
 pub use db::Db;
 pub use hither_engine::{
-    CachePolicy, CheckpointMode, Durability, Error, ErrorKind, KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase, Progress, Result,
-    Ticket, ValueGuard, WriteOptions,
+    CachePolicy, CheckpointMode, CollectorKind, Durability, Error, ErrorKind, KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase,
+    Progress, Result, Ticket, ValueGuard, WriteOptions,
 };
 pub use hither_engine::{ignore_file_size_signal, install_sigbus_guard};
 pub use hither_topology::Topology;

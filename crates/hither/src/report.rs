@@ -180,6 +180,16 @@ pub struct CollectionStats {
     pub moved_bytes: u64,
     /// Superseded entries marked dead on media, so that none of them can come back.
     pub buried: u64,
+    /// Tombstones moved: they stay until a sweep has marked what they keep out.
+    pub moved_tombstones: u64,
+    /// Copies that came too late, because their keys were written meanwhile.
+    pub too_late: u64,
+    /// Sweeps that made tombstones free to go.
+    pub sweeps: u64,
+    /// Entries that they marked dead on media.
+    pub swept: u64,
+    /// Time that they took, in milliseconds.
+    pub sweep_ms: u64,
     /// Times that a write found no space and had to collect by itself.
     pub stalls: u64,
     /// Time spent in passes, in milliseconds, all threads together.
@@ -194,6 +204,11 @@ impl From<&hither_engine::CollectionStats> for CollectionStats {
             moved_for_snapshots: done.moved_for_snapshots,
             moved_bytes: done.moved_bytes,
             buried: done.buried,
+            moved_tombstones: done.moved_tombstones,
+            too_late: done.too_late,
+            sweeps: done.sweeps,
+            swept: done.swept,
+            sweep_ms: done.sweep_ms,
             stalls: done.stalls,
             elapsed_ms: done.elapsed_ms,
         }

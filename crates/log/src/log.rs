@@ -616,6 +616,7 @@ impl NodePool {
             self.segments[part as usize].reset(descriptor.generation, base_version, keyspace, shard, 0);
             self.segments[part as usize].set_state(SegmentState::Sealed);
         }
+        segment.opened_at.store(log.opened_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         segment.set_state(SegmentState::Open);
         log.pressure.store(true, Ordering::Relaxed);
         log.opened_bytes.fetch_add(u64::from(run_len) * self.segment_bytes(), Ordering::Relaxed);

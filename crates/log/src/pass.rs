@@ -5,8 +5,9 @@
 //!
 //! # Invariants
 //!
-//! * P1. While a pass is in progress its victim's descriptor carries [`COLLECTING`], durably, since before the first mark and the first copy.
-//! * P2. A tombstone is dropped only if it is not newer than the newest checkpoint, nor than one being made ([`Log::keep_tombstones_after`]).
+//! * P1. While a pass that buries is in progress its victim's descriptor carries [`COLLECTING`], durably, since before the first mark and the first copy.
+//! * P2. A tombstone is dropped only if it is not newer than the newest checkpoint, nor than one being made ([`Log::keep_tombstones_after`]), or if the index has
+//!   something newer for its key.
 //! * P3. When the descriptor becomes free, everything that was moved is durable, and so is every mark.
 
 use crate::address;
@@ -40,6 +41,8 @@ pub struct Candidate {
     pub gain: u64,
     /// Bytes that it would have to move.
     pub live: u64,
+    /// Bytes of segments opened since it was.
+    pub age: u64,
 }
 
 impl Candidate {
@@ -47,6 +50,20 @@ impl Candidate {
     pub fn garbage(&self) -> f64 {
         self.gain as f64 / (self.gain + self.live).max(1) as f64
     }
+
+    /// What is freed, times the age, by what is copied (P7): (1 − u) · age / u.
+    pub fn benefit(&self) -> f64 {
+        self.gain as f64 * self.age as f64 / self.live.max(1) as f64
+    }
+}
+
+/// What keeps deleted keys from coming back, and so what a pass does with tombstones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tombstones {
+    /// Whatever leaves a segment buries its ancestors first, so tombstones go with their segment (`docs/adr/0011`).
+    Buried,
+    /// Tombstones are moved like live entries until a sweep has marked what they keep out (`docs/adr/0014`).
+    Swept,
 }
 
 /// A pass in progress. Dropping it without [`Pass::free`] gives the segment back as it is: what was moved is reached by the links of the copies.
@@ -57,9 +74,13 @@ pub struct Pass<'a> {
 }
 
 impl Log {
-    /// Full segments by what a pass over them would gain, best first. Folds the writers' counts first.
-    pub fn candidates(&self) -> Vec<Candidate> {
+    /// Full segments, best first. Folds the writers' counts first.
+    ///
+    /// Best is what frees most for its copies: with [`Tombstones::Swept`], what is old counts for more, for it will not lose much more by waiting (P7).
+    pub fn candidates(&self, tombstones: Tombstones) -> Vec<Candidate> {
         self.fold_slots(true);
+        let floor = self.tombstone_floor.load(Ordering::Relaxed);
+        let now = self.opened_bytes.load(Ordering::Relaxed);
         let mut found = Vec::new();
         for (node, index) in
             self.select(|segment| segment.state() == SegmentState::Sealed && segment.in_use() && !segment.damaged.load(Ordering::Relaxed))
@@ -68,15 +89,25 @@ impl Log {
             let segment = &pool.segments[index as usize];
             let run_len = segment.run_len.load(Ordering::Relaxed);
             let bytes = u64::from(run_len) * pool.segment_bytes();
-            let live = segment.live_bytes().min(bytes);
+            let kept = match tombstones {
+                Tombstones::Swept if !segment.may_drop(segment.newest_tombstone.load(Ordering::Relaxed), floor) => {
+                    segment.tombstone_bytes.load(Ordering::Relaxed)
+                }
+                _ => 0,
+            };
+            let live = (segment.live_bytes() + kept).min(bytes);
             // The gaps between writers' chunks are gained too. Moved entries lie as close as they can: moving them again for their gaps would never end.
             let gain = if segment.is_cold() { segment.written_bytes.load(Ordering::Relaxed).min(bytes) - live } else { bytes - live };
             // A run is never moved: it is one entry.
             if run_len == 1 || live == 0 {
-                found.push(Candidate { node: node as u32, index, gain: if live == 0 { bytes } else { gain }, live });
+                let age = now.saturating_sub(segment.opened_at.load(Ordering::Relaxed)) + bytes;
+                found.push(Candidate { node: node as u32, index, gain: if live == 0 { bytes } else { gain }, live, age });
             }
         }
-        found.sort_by(|a, b| b.garbage().total_cmp(&a.garbage()));
+        match tombstones {
+            Tombstones::Buried => found.sort_by(|a, b| b.garbage().total_cmp(&a.garbage())),
+            Tombstones::Swept => found.sort_by(|a, b| b.benefit().total_cmp(&a.benefit())),
+        }
         found
     }
 
@@ -92,11 +123,12 @@ impl Log {
 
     /// Begins a pass over a segment that was sealed before the last [`Log::settle`]. `None` if it is no longer there to be had, or if it
     /// holds a tombstone that must stay (P2).
-    pub fn begin_pass(&self, candidate: &Candidate) -> Result<Option<Pass<'_>>> {
+    pub fn begin_pass(&self, candidate: &Candidate, tombstones: Tombstones) -> Result<Option<Pass<'_>>> {
         let (node, index) = (candidate.node as usize, candidate.index);
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
-        if segment.tombstones.load(Ordering::Relaxed) > 0
+        if tombstones == Tombstones::Buried
+            && segment.tombstones.load(Ordering::Relaxed) > 0
             && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed)
         {
             return Ok(None);
@@ -106,7 +138,9 @@ impl Log {
         }
         self.passes.fetch_add(1, Ordering::AcqRel);
         let pass = Pass { log: self, node, index };
-        pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
+        if tombstones == Tombstones::Buried {
+            pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
+        }
         Ok(Some(pass))
     }
 
@@ -221,6 +255,24 @@ impl Pass<'_> {
     /// Whether it is certain that the victim holds nothing that is live, or that a snapshot shows.
     pub fn is_wholly_dead(&self) -> bool {
         self.log.pools[self.node].segments[self.index as usize].live_bytes() == 0
+    }
+
+    /// Whether the victim holds tombstones.
+    pub fn has_tombstones(&self) -> bool {
+        self.log.pools[self.node].segments[self.index as usize].tombstones.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a tombstone of the victim may go although nothing newer of its key is there.
+    pub fn may_drop_tombstone(&self, version: u64) -> bool {
+        self.log.pools[self.node].segments[self.index as usize].may_drop(version, self.log.tombstone_floor.load(Ordering::Relaxed))
+    }
+
+    /// Reads the victim before it is trusted, if nobody has since the store was opened.
+    ///
+    /// # Errors
+    /// [`crate::Error::Damaged`]: what is damaged would be taken for garbage.
+    pub fn verify(&self) -> Result<()> {
+        self.log.verify_segment(self.node, self.index)
     }
 
     /// The victim's number in its pool.

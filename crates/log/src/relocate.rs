@@ -2,6 +2,9 @@
 //!
 //! A copy keeps its source's version (decision 6) and expiry, has no batch tag (decision 10), and links to its source: so both are on the key's chain for as
 //! long as the source's segment is in use. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
+//!
+//! Copies are gathered in DRAM and written around the caches when a batch is complete (Pacman, section 3.3): nobody may read a copy before
+//! [`Relocator::persist`], and then one fence covers them all.
 
 use crate::address;
 use crate::entry::{EntryView, Op, Parts, Place};
@@ -14,27 +17,28 @@ pub struct Relocator<'a> {
     log: &'a Log,
     pool: &'a NodePool,
     chunk: Chunk,
-    /// What was written since the last [`Relocator::persist`], as (offset, bytes).
-    unflushed: Vec<(u64, u64)>,
+    /// Copies that are not written yet; they lie one behind the other, from `start` in the pool on.
+    buffer: Vec<u8>,
+    start: u64,
 }
 
 impl Log {
     /// A relocator for `node`.
     pub fn relocator(&self, node: usize) -> Relocator<'_> {
-        Relocator { log: self, pool: &self.pools[node], chunk: Chunk::NONE, unflushed: Vec::new() }
+        Relocator { log: self, pool: &self.pools[node], chunk: Chunk::NONE, buffer: Vec::new(), start: 0 }
     }
 }
 
 impl Relocator<'_> {
     /// Appends a copy of `entry`, which is at `source` and has this version and keyspace; returns its reference. `born_dead`: only readers who hold
-    /// the reference will ever see it, and it has no link. Durable after [`Relocator::persist`] (and, on files, a sync).
+    /// the reference will ever see it, and it has no link. Written and durable after [`Relocator::persist`] (and, on files, a sync).
     ///
     /// # Errors
-    /// If no segment can be had; nothing was written then.
+    /// If no segment can be had; the copies before it stand.
     pub fn append(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32, born_dead: bool) -> Result<u64> {
         let parent = if born_dead { 0 } else { source };
         let parts = Parts {
-            op: Op::Insert,
+            op: if entry.op() == Op::Delete { Op::Delete } else { Op::Insert },
             key: entry.key,
             value: entry.value,
             version,
@@ -46,6 +50,7 @@ impl Relocator<'_> {
         };
         let mut size = parts.size(self.chunk.keyspace, self.chunk.base_version);
         if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
+            self.write_out();
             self.pool.give_back(&std::mem::replace(&mut self.chunk, Chunk::NONE));
             self.chunk = self.pool.take_cold_chunk(self.log, &parts)?;
             size = parts.size(self.chunk.keyspace, self.chunk.base_version);
@@ -54,39 +59,48 @@ impl Relocator<'_> {
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
         chunk.take(&parts, size);
-        self.write(&parts, &place, born_dead);
-        match self.unflushed.last_mut() {
-            Some((start, bytes)) if *start + *bytes == place.offset => *bytes += size,
-            _ => self.unflushed.push((place.offset, size)),
+        if self.buffer.is_empty() {
+            self.start = place.offset;
         }
+        self.gather(&parts, &place, born_dead);
+        debug_assert_eq!(self.start + self.buffer.len() as u64, place.offset + size, "copies lie one behind the other");
         Ok(address::pack(self.pool.node, place.offset, size))
     }
 
-    fn write(&self, parts: &Parts<'_>, place: &Place, born_dead: bool) {
-        let pool = &self.pool.pool;
+    fn gather(&mut self, parts: &Parts<'_>, place: &Place, born_dead: bool) {
         if !born_dead && let Some(words) = parts.encode_plain(place) {
-            // SAFETY: the chunk is this relocator's alone, inside an active segment, and these bytes were never written before.
-            unsafe { pool.write_words(place.offset, &words) };
+            words.iter().for_each(|word| self.buffer.extend_from_slice(&word.to_le_bytes()));
             return;
         }
         let mut head = parts.encode_head(place);
         if born_dead {
             head.mark_dead();
         }
-        let key_at = place.offset + 8 * head.words().len() as u64;
-        // SAFETY: as above, for the entry's size.
-        unsafe {
-            pool.write_words(place.offset, head.words());
-            pool.write(key_at, parts.key);
-            pool.write(key_at + parts.key.len() as u64, parts.value);
+        let end = self.buffer.len() + parts.size(place.keyspace, place.base_version) as usize;
+        head.words().iter().for_each(|word| self.buffer.extend_from_slice(&word.to_le_bytes()));
+        self.buffer.extend_from_slice(parts.key);
+        self.buffer.extend_from_slice(parts.value);
+        // Padding up to the next entry.
+        self.buffer.resize(end, 0);
+    }
+
+    /// Writes the copies gathered so far around the caches.
+    fn write_out(&mut self) {
+        if !self.buffer.is_empty() {
+            // SAFETY: the chunk is this relocator's alone, inside an active segment; these bytes of it were given to the gathered copies, and never written.
+            unsafe { self.pool.pool.write_streaming(self.start, &self.buffer) };
+            self.buffer.clear();
         }
     }
 
-    /// Flushes and fences what was appended.
+    /// Makes durable what was marked on this node.
+    pub fn fence(&self) {
+        self.pool.pool.fence();
+    }
+
+    /// Writes and fences what was appended.
     pub fn persist(&mut self) {
-        for (offset, bytes) in self.unflushed.drain(..) {
-            self.pool.pool.flush(offset, bytes as usize);
-        }
+        self.write_out();
         self.pool.pool.fence();
     }
 }

@@ -67,6 +67,10 @@ pub(crate) struct Segment {
     pub tombstones: AtomicU32,
     pub tombstone_bytes: AtomicU64,
     pub newest_tombstone: AtomicU64,
+    /// Of its tombstones up to this version nothing older is left on media that is not dead ([`Log::end_sweep`](crate::Log::end_sweep)).
+    pub swept_to: AtomicU64,
+    /// Bytes of segments opened before it: its age, to a clock that ticks with what is written.
+    pub opened_at: AtomicU64,
     /// Value guards that point into it.
     pub pins: AtomicU32,
     /// Epoch stamp after which nobody can hold a reference into it (state Retiring).
@@ -118,7 +122,7 @@ impl Segment {
         for counter in [&self.open_chunks, &self.entries, &self.tombstones, &self.pins] {
             counter.store(0, Ordering::Relaxed);
         }
-        for counter in [&self.written_bytes, &self.dead_bytes, &self.tombstone_bytes, &self.newest_tombstone] {
+        for counter in [&self.written_bytes, &self.dead_bytes, &self.tombstone_bytes, &self.newest_tombstone, &self.swept_to] {
             counter.store(0, Ordering::Relaxed);
         }
         self.torn.store(false, Ordering::Relaxed);
@@ -127,6 +131,11 @@ impl Segment {
         for flag in [&self.unverified, &self.damaged] {
             flag.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Whether its tombstones up to `version` may go: a sweep has been there, and no checkpoint, of which the newest ends at `floor`, predates them.
+    pub fn may_drop(&self, version: u64, floor: u64) -> bool {
+        version <= self.swept_to.load(Ordering::Relaxed).min(floor)
     }
 
     /// Bytes of entries that are neither dead nor tombstones. Exact once all chunks are back and all slots are folded.

@@ -7,7 +7,7 @@ use crate::checkpoints::Checkpoints;
 use crate::coverage::{Coverage, Item};
 use crate::images::Recorder;
 use crate::oracle::{Deed, Done, Effect, History};
-use hither_engine::{Batch, Condition, Durability, Error, KeyspaceHandle, Kind, Options, OrderedKind, Store, WriteOptions};
+use hither_engine::{Batch, CollectorKind, Condition, Durability, Error, KeyspaceHandle, Kind, Options, OrderedKind, Store, WriteOptions};
 use hither_pmem::shadow::ShadowRng;
 use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool};
 use hither_topology::Topology;
@@ -92,6 +92,12 @@ pub fn store_options(
         latches: 64,
         shards,
         ordered_index: if shards == 2 { OrderedKind::Learned } else { OrderedKind::BTree },
+        // Each medium meets both collectors with both indexes.
+        collector: if (shards as usize + topology.node_count() as usize).is_multiple_of(2) {
+            CollectorKind::Chain
+        } else {
+            CollectorKind::Batched
+        },
         threads,
         ..Options::default()
     }

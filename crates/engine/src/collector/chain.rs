@@ -2,14 +2,15 @@
 //!
 //! Entries are moved in groups: one set of latches, one stretch of copies, one fence.
 
+use super::sweep::Scope;
 use super::{Collector, Emptied};
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::Core;
 use hither_index::{Index, Key, Ref};
-use hither_log::{EntryView, Op, Pass, Relocator};
+use hither_log::{EntryView, Op, Pass, Relocator, Tombstones};
 use hither_sync::epoch;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Entries moved under one set of latches.
 const GROUP: usize = 32;
@@ -17,7 +18,10 @@ const GROUP: usize = 32;
 const GROUP_BYTES: u64 = 64 << 10;
 
 /// See the module's head.
-pub(crate) struct ChainCollector;
+pub(crate) struct ChainCollector {
+    /// Whether every superseded entry is on a chain, or dead. Another collector leaves entries that no link leads to.
+    pub chained: AtomicBool,
+}
 
 /// An entry of the victim that may still be needed.
 struct Item<'a> {
@@ -29,6 +33,24 @@ struct Item<'a> {
 }
 
 impl Collector for ChainCollector {
+    fn tombstones(&self) -> Tombstones {
+        Tombstones::Buried
+    }
+
+    fn prepare(&self, core: &Core) -> Result<()> {
+        if !self.chained.load(Ordering::Acquire) {
+            if core.log.outlives_the_process() {
+                core.sweep(Scope::Everything)?;
+            }
+            self.chained.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn has_chains(&self) -> bool {
+        self.chained.load(Ordering::Acquire)
+    }
+
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
         emptied.buried = pass.bury().map_err(|error| core.explain(error))?;
         if pass.is_wholly_dead() {

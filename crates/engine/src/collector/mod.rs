@@ -18,32 +18,60 @@
 //!
 //! At any step: recovery completes or undoes the pass (`recovery`).
 
+mod batched;
 mod chain;
+mod sweep;
 
 use crate::error::{Error, Result};
+use crate::options::CollectorKind;
 use crate::stats::CollectionStats;
 use crate::store::Core;
-use hither_log::{Candidate, Pass};
+use hither_log::{Candidate, Pass, Tombstones};
 use hither_sync::epoch;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub(crate) use chain::ChainCollector;
+use batched::BatchedCollector;
+use chain::ChainCollector;
+use sweep::Scope;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
 const LEAST_GAIN: f64 = 0.05;
 /// How long a write waits for passes of other threads, and for readers, before it fails for lack of space.
 const PATIENCE_MS: usize = 1000;
+/// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it (fewer if space is short).
+const SWEEP_SHARE: u64 = 16;
 /// Passes that share one settling.
 const PASSES_PER_ROUND: usize = 4;
 
 /// How one segment is emptied.
 pub(crate) trait Collector: Send + Sync {
+    /// What it does with tombstones.
+    fn tombstones(&self) -> Tombstones;
+
+    /// Called before each round of passes, with none in progress that began before the first of these calls.
+    fn prepare(&self, _core: &Core) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether every superseded entry that is not dead is linked to (`docs/adr/0011`, *reach*).
+    fn has_chains(&self) -> bool {
+        false
+    }
+
     /// Moves everything in the victim of `pass` that is still needed, and sees to it that nothing older can come back. `emptied` learns what it did.
     ///
     /// # Errors
     /// If there is no space to move to, or the store has become read-only.
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()>;
+}
+
+/// The collector of a kind. `fresh`: the store is empty.
+pub(crate) fn make(kind: CollectorKind, fresh: bool) -> Box<dyn Collector> {
+    match kind {
+        CollectorKind::Batched => Box::new(BatchedCollector),
+        CollectorKind::Chain => Box::new(ChainCollector { chained: AtomicBool::new(fresh) }),
+    }
 }
 
 /// What a pass did.
@@ -53,6 +81,10 @@ pub(crate) struct Emptied {
     pub moved: u64,
     /// Entries moved that only a snapshot showed.
     pub for_snapshots: u64,
+    /// Tombstones that were moved.
+    pub tombstones: u64,
+    /// Copies that came too late: their keys were written meanwhile.
+    pub too_late: u64,
     /// Bytes of the copies.
     pub bytes: u64,
     /// Ancestors that were marked dead.
@@ -67,6 +99,13 @@ pub(crate) struct Collections {
     pub moved_for_snapshots: AtomicU64,
     pub moved_bytes: AtomicU64,
     pub buried: AtomicU64,
+    pub moved_tombstones: AtomicU64,
+    pub too_late: AtomicU64,
+    pub sweeps: AtomicU64,
+    pub swept: AtomicU64,
+    pub sweep_nanos: AtomicU64,
+    /// Held by whoever sweeps.
+    sweeping: Mutex<()>,
     /// Times that a write found no space and collected by itself.
     pub stalls: AtomicU64,
     /// Time of the passes, in nanoseconds.
@@ -88,6 +127,11 @@ impl Collections {
             moved_for_snapshots: read(&self.moved_for_snapshots),
             moved_bytes: read(&self.moved_bytes),
             buried: read(&self.buried),
+            moved_tombstones: read(&self.moved_tombstones),
+            too_late: read(&self.too_late),
+            sweeps: read(&self.sweeps),
+            swept: read(&self.swept),
+            sweep_ms: read(&self.sweep_nanos) / 1_000_000,
             stalls: read(&self.stalls),
             elapsed_ms: read(&self.nanos) / 1_000_000,
         }
@@ -125,17 +169,20 @@ impl Core {
         let worth = |candidate: &Candidate| {
             node.is_none_or(|node| candidate.node as usize == node) && candidate.gain > 0 && candidate.garbage() >= least
         };
+        self.sweep_if_due(node, need)?;
+        let tombstones = self.collector.tombstones();
         let make_durable = self.make_durable();
         let passes: Vec<Pass<'_>> = {
             let _one_at_a_time = self.collections.round.lock();
-            let victims: Vec<_> = self.log.candidates().into_iter().filter(worth).collect();
+            self.collector.prepare(self)?;
+            let victims: Vec<_> = self.log.candidates(tombstones).into_iter().filter(worth).collect();
             if victims.is_empty() {
                 return Ok(0);
             }
             self.log.settle(&make_durable).map_err(|error| self.explain(error))?;
             let mut passes = Vec::new();
             for victim in &victims {
-                passes.extend(self.log.begin_pass(victim).map_err(|error| self.explain(error))?);
+                passes.extend(self.log.begin_pass(victim, tombstones).map_err(|error| self.explain(error))?);
                 if passes.len() == if need == Need::Any { 1 } else { PASSES_PER_ROUND } {
                     break;
                 }
@@ -156,6 +203,34 @@ impl Core {
         Ok(freed)
     }
 
+    /// Makes tombstones free to go once they take much of the space.
+    fn sweep_if_due(&self, node: Option<usize>, need: Need) -> Result<()> {
+        if self.collector.tombstones() == Tombstones::Buried {
+            return Ok(());
+        }
+        let is_due = || {
+            (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(|node| {
+                let pool = self.log.pool(node);
+                let share = if need == Need::Any { 64 } else { SWEEP_SHARE };
+                let bytes = u64::from(pool.segment_count()) * pool.segment_bytes();
+                self.log.unswept_tombstone_bytes(node) > bytes / share
+            })
+        };
+        if !is_due() {
+            return Ok(());
+        }
+        let done = &self.collections;
+        let _one_at_a_time = done.sweeping.lock();
+        // Somebody else may have been at it.
+        if is_due() {
+            let started = std::time::Instant::now();
+            done.swept.fetch_add(self.sweep(Scope::Deleted)?, Ordering::Relaxed);
+            done.sweeps.fetch_add(1, Ordering::Relaxed);
+            done.sweep_nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn run_pass(&self, pass: Pass<'_>) -> Result<()> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
         let started = std::time::Instant::now();
@@ -166,6 +241,8 @@ impl Core {
         done.moved_for_snapshots.fetch_add(emptied.for_snapshots, Ordering::Relaxed);
         done.moved_bytes.fetch_add(emptied.bytes, Ordering::Relaxed);
         done.buried.fetch_add(emptied.buried, Ordering::Relaxed);
+        done.moved_tombstones.fetch_add(emptied.tombstones, Ordering::Relaxed);
+        done.too_late.fetch_add(emptied.too_late, Ordering::Relaxed);
         let ended = outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)));
         done.nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         ended?;

@@ -115,7 +115,10 @@ fn throw_away(state: &State, next: &mut Next) {
 
 /// A clean close: everything is durable, a checkpoint covers every segment up to its tail, then the flag is set.
 pub fn close(state: &State, next: &mut Next) {
-    let idle = state.collector.at == CollectorAt::Idle && state.sweeper.at == SweeperAt::Idle && state.checkpointer.at == CheckpointerAt::Idle && state.writers_idle();
+    let idle = state.collector.at == CollectorAt::Idle
+        && state.sweeper.at == SweeperAt::Idle
+        && state.checkpointer.at == CheckpointerAt::Idle
+        && state.writers_idle();
     if state.budget.closes == 0 || !idle || state.snapshot.is_some() || state.reader.is_some() {
         return;
     }

@@ -1,0 +1,194 @@
+//! The batched collector (Pacman, section 3.3; `docs/adr/0014`): copy what is live in batches, one fence each, and swing references by comparison, without latches.
+//!
+//! Ancestors are not buried: an overwritten version needs no mark, for the newer one wins at recovery. A tombstone is moved like a live entry, unless the
+//! index has something newer for its key, or a sweep (the `sweep` module) has seen to it that nothing older is left.
+//!
+//! A batch is one writer section, which sweeps, checkpoints and snapshots wait for when they draw a stable version. What is live is decided inside it.
+
+use super::{Collector, Emptied};
+use crate::error::Result;
+use crate::keyspace::{Keyspace, with_index};
+use crate::snapshot::Retained;
+use crate::store::Core;
+use hither_index::{Index, Key, Ref};
+use hither_log::{EntryView, Op, Pass, Relocator, Tombstones};
+use hither_sync::epoch;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries of a batch, live or not: so many index lines are on their way at the same time.
+const BATCH: usize = 256;
+/// How far ahead of its turn an entry's index line is asked for; more would push each other out.
+const AHEAD: usize = 16;
+/// Bytes after which a batch ends early: a section holds up others.
+const BATCH_BYTES: u64 = 256 << 10;
+
+/// See the module's head.
+pub(crate) struct BatchedCollector;
+
+/// An entry of the victim that may still be needed.
+struct Item<'a> {
+    reference: Ref,
+    version: u64,
+    entry: EntryView<'a>,
+    key: Key<'a>,
+    keyspace: &'a Keyspace,
+}
+
+/// Why an entry is copied.
+enum Need {
+    /// The index names it.
+    Current,
+    /// A tombstone that keeps something out.
+    Tombstone,
+    /// Only a snapshot shows it.
+    Shown(Arc<Retained>),
+}
+
+impl Collector for BatchedCollector {
+    fn tombstones(&self) -> Tombstones {
+        Tombstones::Swept
+    }
+
+    fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
+        if pass.is_wholly_dead() && !pass.has_tombstones() {
+            return Ok(());
+        }
+        pass.verify().map_err(|error| core.explain(error))?;
+        // After the victim was sealed: whatever has entries in it is here, or was dropped.
+        let keyspaces = core.keyspaces_by_id();
+        let mut batch = Batch { core, pass, relocator: core.log.relocator(pass.node()), items: Vec::with_capacity(BATCH), bytes: 0 };
+        let mut outcome = Ok(());
+        core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
+            // A dead entry may still be shown by a snapshot.
+            if outcome.is_err() || (entry.is_dead() && (entry.op() == Op::Delete || !core.snapshots.any())) {
+                return;
+            }
+            let Some(keyspace) = keyspaces.get(&keyspace) else { return };
+            let item = Item { reference: Ref(reference), version, entry: *entry, key: core.hasher.key(entry.key), keyspace };
+            batch.bytes += entry.size;
+            batch.items.push(item);
+            if batch.items.len() == BATCH || batch.bytes >= BATCH_BYTES {
+                outcome = batch.run(emptied);
+            }
+        });
+        outcome?;
+        batch.run(emptied)
+    }
+}
+
+struct Batch<'a, 'b> {
+    core: &'a Core,
+    pass: &'a Pass<'a>,
+    relocator: Relocator<'a>,
+    items: Vec<Item<'b>>,
+    bytes: u64,
+}
+
+impl Batch<'_, '_> {
+    /// Moves what is needed of the gathered entries.
+    fn run(&mut self, emptied: &mut Emptied) -> Result<()> {
+        let items = std::mem::take(&mut self.items);
+        let outcome = self.run_in_section(&items, emptied);
+        self.items = items;
+        self.items.clear();
+        self.bytes = 0;
+        outcome
+    }
+
+    fn run_in_section(&mut self, items: &[Item<'_>], emptied: &mut Emptied) -> Result<()> {
+        let core = self.core;
+        let _section = epoch::pin_writer();
+        core.committer.ensure_writable()?;
+        let mut copies: Vec<(&Item<'_>, Need, Ref)> = Vec::with_capacity(items.len());
+        let mut outcome = Ok(());
+        items.iter().take(AHEAD).for_each(Item::prefetch);
+        for (number, item) in items.iter().enumerate() {
+            if let Some(ahead) = items.get(number + AHEAD) {
+                ahead.prefetch();
+            }
+            let Some(need) = self.need_of(item) else { continue };
+            let born_dead = matches!(need, Need::Shown(_));
+            match self.relocator.append(item.reference.0, &item.entry, item.version, item.keyspace.info.id, born_dead) {
+                Ok(copy) => {
+                    emptied.bytes += item.entry.size;
+                    copies.push((item, need, Ref(copy)));
+                }
+                Err(error) => {
+                    outcome = Err(core.explain(error));
+                    break;
+                }
+            }
+        }
+        self.relocator.persist();
+        self.swing(&copies, emptied);
+        outcome
+    }
+
+    /// Whether an entry is needed, and what for. In the section that copies it.
+    fn need_of(&self, item: &Item<'_>) -> Option<Need> {
+        let core = self.core;
+        // Not `locate`: only `get` is exact beside writers.
+        let current = with_index!(item.keyspace, index => index.get(item.key, &core.resolver()));
+        if item.entry.op() == Op::Delete {
+            // Under something newer it is not needed: that, or what comes above it, stays.
+            let stays = current.is_none() && !self.pass.may_drop_tombstone(item.version);
+            return stays.then_some(Need::Tombstone);
+        }
+        if current == item.reference {
+            return Some(Need::Current);
+        }
+        if !core.snapshots.any() {
+            return None;
+        }
+        core.snapshots.retained(item.keyspace, item.key.bytes, item.reference).map(Need::Shown)
+    }
+
+    /// Puts the copies in the place of their sources, where these are current still.
+    fn swing(&self, copies: &[(&Item<'_>, Need, Ref)], emptied: &mut Emptied) {
+        let core = self.core;
+        let mut writer = core.log.writer();
+        let mut too_late = false;
+        for (item, need, copy) in copies {
+            match need {
+                Need::Tombstone => emptied.tombstones += 1,
+                Need::Shown(retained) => {
+                    // A snapshot does not outlive the process: nothing to wait for.
+                    retained.reference.store(copy.0, Ordering::Release);
+                    emptied.for_snapshots += 1;
+                }
+                Need::Current if item.swing(core, *copy) => {
+                    writer.mark_dead(item.reference.0);
+                    emptied.moved += 1;
+                }
+                Need::Current => {
+                    core.log.mark_dead_on_media(copy.0);
+                    too_late = true;
+                    emptied.too_late += 1;
+                    // Whoever replaced the entry has saved it for the snapshots that show it, before it was replaced.
+                    let retained = core.snapshots.any().then(|| core.snapshots.retained(item.keyspace, item.key.bytes, item.reference));
+                    match retained.flatten() {
+                        Some(retained) => retained.reference.store(copy.0, Ordering::Release),
+                        None => writer.mark_dead(copy.0),
+                    }
+                }
+            }
+        }
+        if too_late {
+            self.relocator.fence();
+        }
+    }
+}
+
+impl Item<'_> {
+    fn prefetch(&self) {
+        self.keyspace.prefetch_for_write(self.key.bytes);
+    }
+
+    /// Replaces the entry in the index if it is there still. (Its place cannot have been used again: the victim is not free.)
+    fn swing(&self, core: &Core, copy: Ref) -> bool {
+        with_index!(self.keyspace, index => {
+            index.install(index.any_token(), self.key, self.reference, copy, &core.resolver()).is_ok()
+        })
+    }
+}

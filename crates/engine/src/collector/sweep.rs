@@ -1,0 +1,110 @@
+//! Sweeps: marking what tombstones keep out, so that the tombstones may go (`docs/adr/0014`).
+//!
+//! With a version S up to which everything is installed: of each key that has a tombstone up to S, every entry up to S that is older than what the index
+//! has for the key, if it has anything, is marked dead. When the marks are durable, nothing is left that those tombstones keep out.
+//!
+//! The keys are in a filter that may take others for such keys. Their entries are marked too, which does no harm: whatever is marked was superseded by something that
+//! is made durable before. (An entry of the same version as the index's is its copy in a batch under way, or its source: not marked.)
+//!
+//! A collector's batch that began before S has ended by then; one that began later copies nothing that such a tombstone keeps out.
+//!
+//! Cost: one reading of the log, sequential, and a write per mark. It is due when tombstones take a certain share of the log, so per delete it is bounded.
+
+use crate::error::Result;
+use crate::keyspace::{Keyspace, with_index};
+use crate::store::Core;
+use hither_index::{Index, Ref};
+use hither_log::{EntryView, Op, SegmentLife, TombstoneFilter};
+use hither_sync::epoch;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Whose superseded entries are marked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Keys with tombstones.
+    Deleted,
+    /// All.
+    Everything,
+}
+
+/// One sweep.
+struct Sweep<'a> {
+    core: &'a Core,
+    keyspaces: HashMap<u32, Arc<Keyspace>>,
+    version: u64,
+}
+
+impl Core {
+    /// Sweeps; returns the number of entries marked. Call outside epoch pins and writer sections. Any number at a time.
+    pub(super) fn sweep(&self, scope: Scope) -> Result<u64> {
+        let version = self.log.clock.stable();
+        self.committer.commit(&self.log, version)?;
+        let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version };
+        let (swept, filter) = sweep.tombstones(scope);
+        if swept.is_empty() && scope == Scope::Deleted {
+            return Ok(0);
+        }
+        let mut marked = 0;
+        for life in self.log.lives() {
+            marked += sweep.mark(&life, &filter)?;
+        }
+        self.log.barrier().map_err(|error| self.explain(error))?;
+        self.log.end_sweep(&swept, version);
+        Ok(marked)
+    }
+}
+
+impl Sweep<'_> {
+    /// The segments whose tombstones are to be made free to go, and the keys of these.
+    fn tombstones(&self, scope: Scope) -> (Vec<SegmentLife>, TombstoneFilter) {
+        let log = &self.core.log;
+        let (mut lives, count) = log.lives_with_tombstones();
+        if scope == Scope::Everything {
+            return (lives, TombstoneFilter::of_everything());
+        }
+        let mut filter = TombstoneFilter::for_tombstones(count);
+        lives.retain(|life| {
+            let add = |_: u64, version: u64, _: u32, entry: &EntryView<'_>| {
+                if entry.op() == Op::Delete && version <= self.version {
+                    filter.add(self.core.hasher.key(entry.key).hash);
+                }
+            };
+            log.visit_life(life, add, || ()).is_some()
+        });
+        (lives, filter)
+    }
+
+    /// Marks what is superseded in one segment; returns how many.
+    fn mark(&self, life: &SegmentLife, filter: &TombstoneFilter) -> Result<u64> {
+        let core = self.core;
+        let found = std::cell::RefCell::new(Vec::new());
+        let collect = |reference: u64, version: u64, keyspace: u32, entry: &EntryView<'_>| {
+            if entry.op() == Op::Delete || entry.is_dead() || version > self.version {
+                return;
+            }
+            let Some(keyspace) = self.keyspaces.get(&keyspace) else { return };
+            let key = core.hasher.key(entry.key);
+            if filter.may_hold(key.hash) && self.is_superseded(keyspace, key, Ref(reference), version) {
+                found.borrow_mut().push(reference);
+            }
+        };
+        let finish = || {
+            let found = found.borrow();
+            if !found.is_empty() {
+                // What superseded them is installed, but need not be durable.
+                core.committer.commit(&core.log, core.log.clock.stable())?;
+            }
+            found.iter().for_each(|reference| core.log.mark_dead_on_media(*reference));
+            Ok(found.len() as u64)
+        };
+        core.log.visit_life(life, collect, finish).unwrap_or(Ok(0))
+    }
+
+    fn is_superseded(&self, keyspace: &Keyspace, key: hither_index::Key<'_>, reference: Ref, version: u64) -> bool {
+        let core = self.core;
+        let _pin = epoch::pin();
+        let current = with_index!(keyspace, index => index.get(key, &core.resolver()));
+        current.is_none() || (current != reference && core.log.version_of(current.0, &core.log.entry(current.0)) > version)
+    }
+}
