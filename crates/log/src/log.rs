@@ -143,6 +143,8 @@ pub struct Room {
     pub growth: u64,
     /// The most that may exist.
     pub limit: u64,
+    /// Free ones that puts do not get.
+    pub reserve: u64,
 }
 
 /// How a pool is filled.
@@ -319,7 +321,7 @@ impl Log {
         let limit = u64::from(pool.pool.max_segments());
         let waiting = self.waiting_for_readers.load(Ordering::Relaxed);
         let retiring = if waiting == 0 { 0 } else { pool.count_in_state(SegmentState::Retiring) };
-        Room { free: pool.free_segments() + retiring, existing, growth: limit - existing, limit }
+        Room { free: pool.free_segments() + retiring, existing, growth: limit - existing, limit, reserve: pool.reserve(Filler::Put) }
     }
 
     /// How full each pool is. Folds the writer slots first, so that the figures are exact when no writer is active.

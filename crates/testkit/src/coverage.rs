@@ -38,6 +38,10 @@ pub enum Item {
     Moved,
     /// A collector moved an entry that only a snapshot showed.
     MovedForSnapshot,
+    /// A collector moved a tombstone that still kept something out.
+    MovedTombstone,
+    /// A sweep marked what tombstones kept out.
+    Swept,
     /// Recovery completed a collector's pass.
     PassCompleted,
     /// Recovery mended a broken chain.
@@ -57,7 +61,7 @@ pub enum Item {
 }
 
 /// All items.
-pub const ALL: [Item; 23] = [
+pub const ALL: [Item; 25] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -73,6 +77,8 @@ pub const ALL: [Item; 23] = [
     Item::CatalogueChange,
     Item::Moved,
     Item::MovedForSnapshot,
+    Item::MovedTombstone,
+    Item::Swept,
     Item::PassCompleted,
     Item::ChainMended,
     Item::BatchDropped,

@@ -347,14 +347,18 @@ impl Life {
 
     /// Collects garbage.
     pub fn reclaim(&mut self) {
-        let before = self.store.stats().collections.moved_entries;
+        let before = self.store.stats().collections;
         self.note(|life| {
             life.store.reclaim().expect("reclaiming does not fail");
             ((), Deed::Other)
         });
-        if self.store.stats().collections.moved_entries > before {
-            self.coverage.hit(Item::Moved);
-        }
+        let after = self.store.stats().collections;
+        let grown = [
+            (Item::Moved, before.moved_entries, after.moved_entries),
+            (Item::MovedTombstone, before.moved_tombstones, after.moved_tombstones),
+            (Item::Swept, before.swept, after.swept),
+        ];
+        grown.into_iter().filter(|(_, before, after)| after > before).for_each(|(item, ..)| self.coverage.hit(item));
     }
 
     /// Takes a checkpoint.

@@ -120,6 +120,18 @@ pub struct RunSpec {
     /// Bytes that the store is made with [default: estimated from the workloads]
     #[arg(long)]
     pub capacity: Option<u64>,
+    /// How hither collects garbage
+    #[arg(long, value_enum, default_value_t = Collector::Batched)]
+    pub collector: Collector,
+}
+
+/// How hither collects garbage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Collector {
+    /// Pacman's way: in batches, without latches
+    Batched,
+    /// NStore's way: by chains
+    Chain,
 }
 
 impl RunSpec {

@@ -16,10 +16,8 @@ use hither_sync::epoch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Entries of a batch, live or not: so many index lines are on their way at the same time.
+/// Entries of a batch, live or not. When references are swung, the lines of the index that the lookups have brought are in the cache still.
 const BATCH: usize = 256;
-/// How far ahead of its turn an entry's index line is asked for; more would push each other out.
-const AHEAD: usize = 16;
 /// Bytes after which a batch ends early: a section holds up others.
 const BATCH_BYTES: u64 = 256 << 10;
 
@@ -102,12 +100,8 @@ impl Batch<'_, '_> {
         core.committer.ensure_writable()?;
         let mut copies: Vec<(&Item<'_>, Need, Ref)> = Vec::with_capacity(items.len());
         let mut outcome = Ok(());
-        items.iter().take(AHEAD).for_each(Item::prefetch);
-        for (number, item) in items.iter().enumerate() {
-            if let Some(ahead) = items.get(number + AHEAD) {
-                ahead.prefetch();
-            }
-            let Some(need) = self.need_of(item) else { continue };
+        for (item, current) in items.iter().zip(self.look_up(items)) {
+            let Some(need) = self.need_of(item, current) else { continue };
             let born_dead = matches!(need, Need::Shown(_));
             match self.relocator.append(item.reference.0, &item.entry, item.version, item.keyspace.info.id, born_dead) {
                 Ok(copy) => {
@@ -125,11 +119,22 @@ impl Batch<'_, '_> {
         outcome
     }
 
-    /// Whether an entry is needed, and what for. In the section that copies it.
-    fn need_of(&self, item: &Item<'_>) -> Option<Need> {
+    /// What the indexes have for the entries' keys, with overlapping misses. In the section that copies what is found.
+    fn look_up(&self, items: &[Item<'_>]) -> Vec<Ref> {
+        let mut current = vec![Ref::NONE; items.len()];
+        let keys: Vec<Key<'_>> = items.iter().map(|item| item.key).collect();
+        let mut at = 0;
+        for same in items.chunk_by(|a, b| std::ptr::eq(a.keyspace, b.keyspace)) {
+            let part = at..at + same.len();
+            at = part.end;
+            with_index!(same[0].keyspace, index => index.get_many(&keys[part.clone()], &mut current[part], &self.core.resolver()));
+        }
+        current
+    }
+
+    /// Whether an entry is needed, and what for, if this is what the index has for its key.
+    fn need_of(&self, item: &Item<'_>, current: Ref) -> Option<Need> {
         let core = self.core;
-        // Not `locate`: only `get` is exact beside writers.
-        let current = with_index!(item.keyspace, index => index.get(item.key, &core.resolver()));
         if item.entry.op() == Op::Delete {
             // Under something newer it is not needed: that, or what comes above it, stays.
             let stays = current.is_none() && !self.pass.may_drop_tombstone(item.version);
@@ -181,10 +186,6 @@ impl Batch<'_, '_> {
 }
 
 impl Item<'_> {
-    fn prefetch(&self) {
-        self.keyspace.prefetch_for_write(self.key.bytes);
-    }
-
     /// Replaces the entry in the index if it is there still. (Its place cannot have been used again: the victim is not free.)
     fn swing(&self, core: &Core, copy: Ref) -> bool {
         with_index!(self.keyspace, index => {

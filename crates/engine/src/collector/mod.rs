@@ -5,9 +5,9 @@
 //!
 //! # When
 //!
-//! In the background once less than a quarter of the existing segments is free: then segments with at least `gc_threshold` garbage are collected, best first, on
-//! each node by that node's threads. If the store cannot grow and little is free, any segment that brings more than it costs. A write that finds no space collects
-//! by itself.
+//! In the background once few of the existing segments are free: then segments with at least `gc_threshold` garbage are collected, best first, on
+//! each node by that node's threads. If the store cannot grow and still less is free, any segment that brings more than it costs. A write that finds no space
+//! collects by itself.
 //!
 //! # Thread safety
 //!
@@ -153,9 +153,15 @@ impl Core {
     /// How urgently `node` needs space.
     pub fn need_of_space(&self, node: usize) -> Need {
         let room = self.log.room(node);
-        if room.free + room.growth <= (room.limit / 16).max(3) {
+        // Free space is space that garbage cannot gather in: the less of it is kept, the emptier victims are. So a collector begins late, with no more than
+        // it needs to be ahead of the writers.
+        let (urgent, early) = match self.collector.tombstones() {
+            Tombstones::Swept => ((room.limit / 64).max(4) + room.reserve, room.existing / 16 + room.reserve),
+            Tombstones::Buried => ((room.limit / 16).max(3), room.existing / 4),
+        };
+        if room.free + room.growth <= urgent {
             Need::Any
-        } else if room.free * 4 < room.existing {
+        } else if room.free < early {
             Need::Some
         } else {
             Need::None
@@ -183,7 +189,8 @@ impl Core {
             let mut passes = Vec::new();
             for victim in &victims {
                 passes.extend(self.log.begin_pass(victim, tombstones).map_err(|error| self.explain(error))?);
-                if passes.len() == if need == Need::Any { 1 } else { PASSES_PER_ROUND } {
+                // Without burials a pass is short, and the round costs as much as it does.
+                if passes.len() == if need == Need::Any && tombstones == Tombstones::Buried { 1 } else { PASSES_PER_ROUND } {
                     break;
                 }
             }
