@@ -161,7 +161,7 @@ pub fn checkpoints(config: &Config, operations: usize) -> Subject {
     life.finish(0)
 }
 
-/// Pairs of eight bytes each that are put, overwritten and deleted by calls that wait, over several segments, collected and put again; then beside writes
+/// Pairs of eight bytes each that are put, overwritten and deleted by calls that wait, over several segments, collected and put again; whole segments of deletes; then beside writes
 /// that nobody waits for, which send them the general way.
 pub fn pairs(config: &Config) -> Subject {
     let mut life = Life::begin(config);
@@ -174,6 +174,14 @@ pub fn pairs(config: &Config) -> Subject {
         }
         life.reclaim();
     }
+    // Tombstones by the segment: a sweep is due.
+    for value in [Some(1), None] {
+        for i in 100..400u64 {
+            assert!(life.pair(hash, i, value), "there is room");
+        }
+    }
+    life.reclaim();
+    life.reclaim();
     for len in [8, 100, 100, 100] {
         let value = life.value(len);
         life.write(hash, &7u64.to_be_bytes(), Some(value), Level::Process, false);

@@ -13,10 +13,11 @@ fn run(rules: Emulate, nodes: usize) {
     let (budget, first, started) = (budget(2000), seed(1), Instant::now());
     let mut coverage = Coverage::default();
     let (mut images, mut points, mut deep, mut histories) = (0, 0, 0, 0);
-    while images < budget {
+    // Two seeds at least: the collector changes with the shards.
+    while images < budget || histories < 2 {
         let number = first + histories;
         let config = Config { rules, nodes, shards: 1 + (number % 2) as u32, max_segments: 40, seed: number };
-        let share = (budget / 8).max(60);
+        let share = (budget / 16).max(60);
         let long = [
             mixed(&config, 60),
             large(&config, 12),
