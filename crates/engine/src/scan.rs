@@ -45,13 +45,13 @@ pub struct ScanRange<'a> {
 }
 
 impl ScanRange<'_> {
-    fn start(&self) -> Bound<&[u8]> {
+    pub(crate) fn start(&self) -> Bound<&[u8]> {
         if self.direction == Direction::Forward { self.from } else { self.to }
     }
 
     /// Whether `key` lies beyond the end in the direction of the scan.
     #[inline(always)]
-    fn is_past_end(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_past_end(&self, key: &[u8]) -> bool {
         match (self.direction, self.from, self.to) {
             (Direction::Forward, _, Bound::Included(end)) => key > end,
             (Direction::Forward, _, Bound::Excluded(end)) => key >= end,
@@ -61,7 +61,7 @@ impl ScanRange<'_> {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         match (self.from, self.to) {
             (Bound::Included(from), Bound::Included(to)) => from > to,
             (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to)) => from >= to,

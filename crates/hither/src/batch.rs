@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// Readers may see some keys of a batch before others; a [`crate::Snapshot`] sees all of it or nothing.
 #[must_use = "a batch does nothing before `commit`"]
 pub struct Batch {
-    store: Arc<Store>,
-    inner: hither_engine::Batch,
+    pub(crate) store: Arc<Store>,
+    pub(crate) inner: hither_engine::Batch,
     foreign: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl Batch {
     }
 
     #[inline]
-    fn ensure_own(&self) -> Result<()> {
+    pub(crate) fn ensure_own(&self) -> Result<()> {
         self.foreign.as_ref().map_or(Ok(()), |name| Err(Error::ForeignKeyspace(name.clone())))
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// An open store. Clones share it; the last one closes it.
 #[derive(Clone)]
 pub struct Db {
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     recovery: Arc<RecoveryReport>,
 }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle};
 use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
-use crate::write::{check_key, check_value};
+use crate::write::{Written, check_key, check_value};
 use hither_log::entry::{MAX_BATCH, MAX_KEY_BYTES};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -195,7 +195,7 @@ impl Batch {
     }
 
     #[inline(always)]
-    fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if self.parts().error.is_some() || self.parts().operations.len() > MAX_BATCH {
             return Err(self.complaint());
         }
@@ -260,6 +260,16 @@ impl Core {
             batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.note_expiry());
         }
         Ok(written.version())
+    }
+
+    /// Applies `batch` without waiting for what its outcome rests on.
+    pub(crate) fn commit_unsettled(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<Written> {
+        let mut unmet = 0;
+        let written = self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
+        if default_expiry_ms != 0 || batch.parts().expires {
+            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.note_expiry());
+        }
+        Ok(written)
     }
 
     #[cold]

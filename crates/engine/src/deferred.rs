@@ -1,0 +1,195 @@
+//! Operations that never wait for durability: for servers, where a thread that sleeps in a sync would hold up all its connections.
+//!
+//! Each says what it *rests on*: the version that must be durable before its outcome may be told to anyone who expects what is told to survive
+//! (decision 11). 0 means that it may be told at once. [`Store::ticket_at`] turns the largest such version of many operations into one ticket.
+//!
+//! What an operation rests on covers all that it saw: for a write its own version (the watermark moves in version order, so what it overwrote is
+//! durable with it), for a read the entry's version, for what was absent the last delete under the key's latch.
+
+use crate::batch::Batch;
+use crate::commit::Ticket;
+use crate::error::Result;
+use crate::keyspace::{KeyspaceHandle, with_index};
+use crate::options::{Durability, WriteOptions};
+use crate::scan::{Direction, ScanRange};
+use crate::store::{Core, Store};
+use crate::write::{Change, Condition, Written, check_key};
+use hither_index::{Index, Ref, Start};
+use hither_sync::epoch;
+use std::ops::{Bound, ControlFlow};
+
+/// References that a scan takes at once.
+const GROUP: usize = 64;
+
+/// What is known of an entry besides its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its version, for conditions.
+    pub version: u64,
+    /// When it expires, in milliseconds since 1970; 0: never.
+    pub expires_at_ms: u64,
+}
+
+/// What came of a write that waits for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deferred {
+    /// Whether its conditions held, so that it was made.
+    pub applied: bool,
+    /// Whether the key was there before; of a batch always false.
+    pub existed: bool,
+    /// See the module's head.
+    pub rests_on: u64,
+}
+
+impl Store {
+    /// Calls `f` with the value of `key` in place, and gives what the answer rests on. `f` runs under an epoch pin.
+    pub fn peek_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], Found) -> R) -> Result<(Option<R>, u64)> {
+        check_key(key)?;
+        let core = &*self.core;
+        let key = core.hasher.key(key);
+        let _pin = epoch::pin();
+        keyspace.0.ensure_usable()?;
+        let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
+        if found.is_none() {
+            let rests_on = if core.committer.reads_check() { core.latches.last_delete(core.latches.stripe_of(key.hash)) } else { 0 };
+            return Ok((None, core.unless_durable(rests_on)));
+        }
+        if core.log.has_unverified() {
+            core.log.verify_entry(found.0)?;
+        }
+        let entry = core.log.entry(found.0);
+        let what = Found { version: core.log.version_of(found.0, &entry), expires_at_ms: entry.expiry_ms() };
+        let value = if core.is_expired(what.expires_at_ms) { None } else { Some(f(entry.value, what)) };
+        Ok((value, core.observed(what.version)))
+    }
+
+    /// Calls `f(key, value, found)` for the keys in `range` in order until it breaks, and gives what that rests on. `f` runs under an epoch pin.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotOrdered`] for a hash keyspace.
+    pub fn scan_deferred(
+        &self,
+        keyspace: &KeyspaceHandle,
+        range: &ScanRange<'_>,
+        mut f: impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
+    ) -> Result<u64> {
+        let core = &*self.core;
+        keyspace.0.ensure_ordered()?;
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let backward = range.direction == Direction::Backward;
+        let (mut newest, mut after, mut refs) = (0, None::<Vec<u8>>, Vec::with_capacity(GROUP));
+        loop {
+            let _pin = epoch::pin();
+            keyspace.0.ensure_usable()?;
+            refs.clear();
+            let start = match (&after, range.start()) {
+                (Some(key), _) => Start::After(key),
+                (None, Bound::Included(key)) => Start::At(key),
+                (None, Bound::Excluded(key)) => Start::After(key),
+                (None, Bound::Unbounded) => Start::Edge,
+            };
+            keyspace.0.scan(start, backward, GROUP, &mut refs, &core.resolver());
+            let flow = core.visit_deferred(&refs, range, &mut newest, &mut f)?;
+            if refs.len() < GROUP || flow.is_break() {
+                break;
+            }
+            after = refs.last().map(|last| core.log.key(last.0).to_vec());
+        }
+        // Whatever was found absent was deleted before now.
+        let delete = core.last_delete.load(std::sync::atomic::Ordering::Acquire);
+        Ok(core.observed(newest.max(delete)))
+    }
+
+    /// Writes as [`Store::write`] does, and waits for nothing.
+    pub fn write_deferred(
+        &self,
+        keyspace: &KeyspaceHandle,
+        key: &[u8],
+        value: Option<&[u8]>,
+        condition: Condition<'_>,
+        options: &WriteOptions,
+    ) -> Result<Deferred> {
+        let core = &*self.core;
+        let level = options.durability.unwrap_or(core.durability);
+        let expiry_ms = if value.is_some() { options.expires_at_ms.unwrap_or(0) } else { 0 };
+        let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
+        if expiry_ms != 0 {
+            keyspace.0.note_expiry();
+        }
+        Ok(core.deferred(written, level))
+    }
+
+    /// Applies `batch` if all its preconditions hold, and waits for nothing. A batch without writes only says whether they hold.
+    pub fn commit_deferred(&self, batch: &Batch, options: &WriteOptions) -> Result<Deferred> {
+        batch.validate()?;
+        let level = options.durability.unwrap_or(self.core.durability);
+        let written = self.core.commit_unsettled(batch, level, options.expires_at_ms.unwrap_or(0))?;
+        Ok(self.core.deferred(written, level))
+    }
+
+    /// Everything at or below this version is durable. Without a wait, and exact only where something can rest on a version.
+    pub fn durable_version(&self) -> u64 {
+        self.core.committer.durable()
+    }
+
+    /// A ticket for everything that rests on `version`; a commit is under way or asked for when this returns.
+    pub fn ticket_at(&self, version: u64) -> Ticket {
+        if version <= self.core.committer.durable() { Ticket::durable(version) } else { Ticket::pending(&self.core, version) }
+    }
+}
+
+impl Core {
+    /// What an operation that saw this version rests on.
+    fn observed(&self, version: u64) -> u64 {
+        if self.committer.reads_check() { self.unless_durable(version) } else { 0 }
+    }
+
+    fn unless_durable(&self, version: u64) -> u64 {
+        if self.durability == Durability::Sync && version > self.committer.durable() { version } else { 0 }
+    }
+
+    fn deferred(&self, written: Written, level: Durability) -> Deferred {
+        let made = written.version();
+        let rests_on = match level {
+            Durability::Sync if made != 0 && self.needs_sync => made,
+            // Nobody may ever wait for it.
+            Durability::Interval(_) if made != 0 && (self.needs_sync || self.log.needs_flush()) => {
+                if !matches!(self.durability, Durability::Interval(_)) {
+                    self.committer.request(made);
+                }
+                0
+            }
+            _ => self.observed(written.observed()),
+        };
+        Deferred { applied: written.applied(), existed: written.existed(), rests_on }
+    }
+
+    fn visit_deferred(
+        &self,
+        refs: &[Ref],
+        range: &ScanRange<'_>,
+        newest: &mut u64,
+        f: &mut impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        for reference in refs {
+            self.log.prefetch(reference.0);
+        }
+        for reference in refs {
+            if self.log.has_unverified() {
+                self.log.verify_entry(reference.0)?;
+            }
+            let entry = self.log.entry(reference.0);
+            if range.is_past_end(entry.key) {
+                return Ok(ControlFlow::Break(()));
+            }
+            let found = Found { version: self.log.version_of(reference.0, &entry), expires_at_ms: entry.expiry_ms() };
+            *newest = found.version.max(*newest);
+            if !self.is_expired(found.expires_at_ms) && f(entry.key, entry.value, found).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

@@ -1,0 +1,91 @@
+//! Operations that wait for nothing say what they rest on, and that becomes durable.
+
+use hither::{Db, MediumChoice, WriteOptions};
+use std::ops::{Bound, ControlFlow};
+
+fn on_file(dir: &std::path::Path) -> Db {
+    Db::builder().path(dir).medium(MediumChoice::File).capacity(1 << 20).open().unwrap()
+}
+
+#[test]
+fn writes_and_what_read_them_rest_on_their_version_until_it_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path());
+    let keys = db.keyspace("k").unwrap();
+    let written = keys.write_deferred(b"a", Some(b"1"), &WriteOptions::new()).unwrap();
+    assert!(written.applied && !written.existed && written.rests_on != 0);
+    let (value, rests_on) = keys.peek_with(b"a", |value, found| (value.to_vec(), found)).unwrap();
+    let (value, found) = value.unwrap();
+    assert_eq!((value, found.version, found.expires_at_ms), (b"1".to_vec(), written.rests_on, 0));
+    assert!(rests_on == written.rests_on || db.durable_version() >= written.rests_on);
+
+    let ticket = db.ticket_at(written.rests_on);
+    ticket.wait().unwrap();
+    assert!(db.durable_version() >= written.rests_on);
+    assert_eq!(keys.peek_with(b"a", |_, _| ()).unwrap(), (Some(()), 0));
+    assert!(db.ticket_at(written.rests_on).is_durable());
+}
+
+#[test]
+fn absence_rests_on_the_delete() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path());
+    let keys = db.keyspace("k").unwrap();
+    keys.put(b"a", b"1").unwrap();
+    let deleted = keys.write_deferred(b"a", None, &WriteOptions::new()).unwrap();
+    assert!(deleted.existed);
+    let (value, rests_on) = keys.peek_with(b"a", |_, _| ()).unwrap();
+    assert!(value.is_none() && (rests_on >= deleted.rests_on || db.durable_version() >= deleted.rests_on));
+    let rests_on = keys.scan_deferred(Bound::Unbounded, Bound::Unbounded, false, |_, _, _| ControlFlow::Continue(())).unwrap();
+    assert!(rests_on >= deleted.rests_on || db.durable_version() >= deleted.rests_on);
+}
+
+#[test]
+fn conditions_are_outcomes_not_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path());
+    let keys = db.keyspace("k").unwrap();
+    let options = WriteOptions::new();
+    assert!(keys.write_if_deferred(b"a", Some(b"1"), None, &options).unwrap().applied);
+    assert!(!keys.write_if_deferred(b"a", Some(b"2"), None, &options).unwrap().applied);
+    let version = keys.peek_with(b"a", |_, found| found.version).unwrap().0.unwrap();
+    let conditional = |version, value: Option<&[u8]>| {
+        let mut batch = db.batch();
+        batch.require_version(&keys, b"a", Some(version));
+        if let Some(value) = value {
+            batch.put_with_expiry(&keys, b"a", value, 4_102_444_800_000).put(&keys, b"b", value);
+        }
+        batch.commit_deferred(&options).unwrap()
+    };
+    assert!(conditional(version, None).applied, "a batch without writes checks its conditions");
+    assert!(conditional(version, Some(b"3")).applied);
+    assert!(!conditional(version, None).applied);
+    assert!(!conditional(version, Some(b"4")).applied);
+    assert_eq!(
+        keys.peek_with(b"a", |value, found| (value.to_vec(), found.expires_at_ms)).unwrap().0,
+        Some((b"3".to_vec(), 4_102_444_800_000))
+    );
+}
+
+#[test]
+fn scans_go_both_ways_over_many_groups() {
+    let db = Db::builder().in_memory().open().unwrap();
+    let keys = db.keyspace("k").unwrap();
+    for number in 0..1000u32 {
+        keys.put(&number.to_be_bytes(), b"").unwrap();
+    }
+    let walk = |from: Bound<u32>, to: Bound<u32>, reverse, limit: usize| {
+        let (from, to) = (from.map(u32::to_be_bytes), to.map(u32::to_be_bytes));
+        let mut seen = Vec::new();
+        keys.scan_deferred(from.as_ref().map(|k| &k[..]), to.as_ref().map(|k| &k[..]), reverse, |key, _, _| {
+            seen.push(u32::from_be_bytes(key.try_into().unwrap()));
+            if seen.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        seen
+    };
+    assert_eq!(walk(Bound::Unbounded, Bound::Unbounded, false, 5000), (0..1000).collect::<Vec<_>>());
+    assert_eq!(walk(Bound::Excluded(9), Bound::Included(300), false, 5000), (10..=300).collect::<Vec<_>>());
+    assert_eq!(walk(Bound::Included(9), Bound::Excluded(300), true, 200), (100..300).rev().collect::<Vec<_>>());
+    assert!(walk(Bound::Included(5), Bound::Excluded(5), false, 9).is_empty());
+}

@@ -1,0 +1,132 @@
+//! Inline commands: a line of words, for people with telnet and for health checks.
+//!
+//! Words are separated by white space. Double quotes take `\n \r \t \b \a \\ \" \xHH`, single quotes only `\'`; a closing quote must be followed by
+//! white space or the end.
+
+use crate::error::ProtocolError;
+use std::ops::Range;
+
+/// Splits `line` into words, which are appended to `text`; their places to `words`.
+pub(crate) fn split(line: &[u8], text: &mut Vec<u8>, words: &mut Vec<Range<usize>>) -> Result<(), ProtocolError> {
+    let mut rest = line;
+    loop {
+        while let Some((byte, after)) = rest.split_first()
+            && is_space(*byte)
+        {
+            rest = after;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let start = text.len();
+        rest = word(rest, text)?;
+        words.push(start..text.len());
+    }
+}
+
+fn is_space(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == 0x0b || byte == 0
+}
+
+/// Reads one word and returns what follows.
+fn word<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        match rest {
+            [] => return Ok(rest),
+            [b'"', inside @ ..] => return closed(double_quoted(inside, text)?),
+            [b'\'', inside @ ..] => return closed(single_quoted(inside, text)?),
+            [byte, after @ ..] => {
+                if is_space(*byte) {
+                    return Ok(rest);
+                }
+                text.push(*byte);
+                rest = after;
+            }
+        }
+    }
+}
+
+/// What follows a closing quote must not stick to it.
+fn closed(rest: &[u8]) -> Result<&[u8], ProtocolError> {
+    if rest.first().is_none_or(|byte| is_space(*byte)) { Ok(rest) } else { Err(ProtocolError::Quotes) }
+}
+
+fn double_quoted<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        rest = match rest {
+            [] => return Err(ProtocolError::Quotes),
+            [b'"', after @ ..] => return Ok(after),
+            [b'\\', b'x', high, low, after @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                text.push(hex(*high) << 4 | hex(*low));
+                after
+            }
+            [b'\\', escaped, after @ ..] => {
+                text.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => *other,
+                });
+                after
+            }
+            [byte, after @ ..] => {
+                text.push(*byte);
+                after
+            }
+        }
+    }
+}
+
+fn single_quoted<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        rest = match rest {
+            [] => return Err(ProtocolError::Quotes),
+            [b'\'', after @ ..] => return Ok(after),
+            [b'\\', b'\'', after @ ..] => {
+                text.push(b'\'');
+                after
+            }
+            [byte, after @ ..] => {
+                text.push(*byte);
+                after
+            }
+        }
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit - b'A' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
+        let (mut text, mut words) = (Vec::new(), Vec::new());
+        split(line, &mut text, &mut words)?;
+        Ok(words.into_iter().map(|word| text[word].to_vec()).collect())
+    }
+
+    #[test]
+    fn words_and_quotes() {
+        assert_eq!(words(b"  set  a\tb ").unwrap(), [&b"set"[..], b"a", b"b"]);
+        assert_eq!(words(br#"set "a b" 'c \' "d'"#).unwrap(), [&b"set"[..], b"a b", b"c ' \"d"]);
+        assert_eq!(words(br#""\x00\xfF\n\q\"""#).unwrap(), [&b"\x00\xff\nq\""[..]]);
+        assert_eq!(words(br#""" ''"#).unwrap(), [&b""[..], b""]);
+        assert!(words(b"   ").unwrap().is_empty());
+    }
+
+    #[test]
+    fn quotes_must_match_and_end_a_word() {
+        for line in [&br#"a "b"#[..], b"a 'b", br#"a "b"c"#, br#"a 'b'c"#, br#""\"#] {
+            assert_eq!(words(line), Err(ProtocolError::Quotes), "{}", String::from_utf8_lossy(line));
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What a peer may ask for.
+
+/// Bounds of requests and values. Beyond them the peer gets a [`crate::ProtocolError`] and the connection has to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Arguments of one request, the command's name included.
+    pub max_args: usize,
+    /// Bytes of one argument.
+    pub max_bulk_bytes: usize,
+    /// Bytes of one request, its framing included.
+    pub max_request_bytes: usize,
+    /// Bytes of an inline command, and of the line that announces a length.
+    pub max_line_bytes: usize,
+    /// Levels of nesting of a [`crate::Value`]. (Requests have one level by their grammar.)
+    pub max_depth: usize,
+}
+
+impl Default for Limits {
+    /// Redis' own limits: 1,048,576 arguments, 512 MiB each, 1 GiB in all, lines of 64 KiB; 32 levels.
+    fn default() -> Limits {
+        Limits { max_args: 1 << 20, max_bulk_bytes: 512 << 20, max_request_bytes: 1 << 30, max_line_bytes: 64 << 10, max_depth: 32 }
+    }
+}
+
+impl Limits {
+    /// What a peer may send before it has said who it is: 10 arguments of 16 KiB.
+    pub fn unauthenticated() -> Limits {
+        Limits { max_args: 10, max_bulk_bytes: 16 << 10, max_request_bytes: 256 << 10, ..Limits::default() }
+    }
+}

@@ -1,0 +1,305 @@
+//! Requests: arrays of bulk strings, and inline commands.
+//!
+//! ```text
+//! request = "*" count CRLF count * ( "$" length CRLF length * byte CRLF )      array; nothing happens if count <= 0
+//!         | line LF                                                            inline; nothing happens if it is blank
+//! ```
+//!
+//! The caller owns the bytes. It calls [`Parser::parse`] with all bytes from the beginning of the current request; if that is not complete, it
+//! calls again with the same bytes and more behind them. The parser remembers how far it came, so the work is linear in the bytes however
+//! they are cut.
+
+use crate::error::ProtocolError;
+use crate::inline;
+use crate::limits::Limits;
+use crate::number::parse_integer;
+use std::ops::Range;
+
+/// Finds requests in a growing buffer. See the module's head.
+#[derive(Debug)]
+pub struct Parser {
+    limits: Limits,
+    state: State,
+    /// Up to here the current request is understood.
+    at: usize,
+    /// Up to here no end of line was found.
+    searched: usize,
+    ranges: Vec<Range<usize>>,
+    /// Words of an inline command, which may differ from the bytes sent.
+    inline: Vec<u8>,
+    is_inline: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// At the beginning of a request.
+    Start,
+    /// This many arguments are to come.
+    Args(usize),
+    /// The rest of an argument of this length.
+    Bulk { length: usize, left: usize },
+}
+
+/// The arguments of a request, in place.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    bytes: &'a [u8],
+    ranges: &'a [Range<usize>],
+}
+
+impl<'a> Args<'a> {
+    /// Arguments elsewhere than in a parser: `ranges` of `bytes`.
+    pub fn new(bytes: &'a [u8], ranges: &'a [Range<usize>]) -> Args<'a> {
+        Args { bytes, ranges }
+    }
+
+    /// Number of arguments, the command's name included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether there is none: a blank request.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The argument `index`.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+        self.ranges.get(index).map(|range| &self.bytes[range.clone()])
+    }
+
+    /// All arguments in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + use<'a> {
+        let bytes = self.bytes;
+        self.ranges.iter().map(move |range| &bytes[range.clone()])
+    }
+}
+
+impl std::ops::Index<usize> for Args<'_> {
+    type Output = [u8];
+
+    #[inline]
+    fn index(&self, index: usize) -> &[u8] {
+        &self.bytes[self.ranges[index].clone()]
+    }
+}
+
+impl std::fmt::Debug for Args<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(String::from_utf8_lossy)).finish()
+    }
+}
+
+impl Default for Parser {
+    fn default() -> Parser {
+        Parser::new(Limits::default())
+    }
+}
+
+impl Parser {
+    /// A parser at the beginning of a request.
+    pub fn new(limits: Limits) -> Parser {
+        Parser { limits, state: State::Start, at: 0, searched: 0, ranges: Vec::new(), inline: Vec::new(), is_inline: false }
+    }
+
+    /// Changes the limits, from the next request on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Looks for one request at the beginning of `input`. `Some(n)`: it has `n` bytes, and [`Parser::args`] gives its arguments until the next
+    /// call; the next request begins `n` bytes further. `None`: more bytes are needed.
+    ///
+    /// # Errors
+    /// See [`ProtocolError`]; the connection has to be closed. The parser stays at the error.
+    pub fn parse(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        if let State::Start = self.state {
+            match input.first() {
+                None => return Ok(None),
+                Some(b'*') => {}
+                Some(_) => return self.parse_inline(input),
+            }
+        }
+        let end = self.parse_array(input)?;
+        if end.is_none() && input.len() > self.limits.max_request_bytes {
+            return Err(ProtocolError::RequestLength(self.limits.max_request_bytes));
+        }
+        Ok(end)
+    }
+
+    /// The arguments of the request that was found, given the same bytes.
+    #[inline]
+    pub fn args<'a>(&'a self, input: &'a [u8]) -> Args<'a> {
+        Args { bytes: if self.is_inline { &self.inline } else { input }, ranges: &self.ranges }
+    }
+
+    /// Bytes that are surely still missing of an argument that has begun: how much room to make.
+    pub fn missing(&self, input: &[u8]) -> usize {
+        match self.state {
+            State::Bulk { length, .. } => (self.at + length + 2).saturating_sub(input.len()),
+            _ => 0,
+        }
+    }
+
+    fn parse_array(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        loop {
+            match self.state {
+                State::Start => {
+                    let Some(count) = self.number(input, ProtocolError::ArrayLine, ProtocolError::ArrayLength)? else { return Ok(None) };
+                    self.ranges.clear();
+                    self.is_inline = false;
+                    if count <= 0 {
+                        return Ok(Some(self.finish()));
+                    }
+                    let count = usize::try_from(count).ok().filter(|count| *count <= self.limits.max_args);
+                    self.state = State::Args(count.ok_or(ProtocolError::ArrayLength)?);
+                }
+                State::Args(0) => return Ok(Some(self.finish())),
+                State::Args(left) => {
+                    match input.get(self.at) {
+                        None => return Ok(None),
+                        Some(b'$') => {}
+                        Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
+                    }
+                    let Some(length) = self.number(input, ProtocolError::BulkLine, ProtocolError::BulkLength)? else { return Ok(None) };
+                    let length = usize::try_from(length).ok().filter(|length| *length <= self.limits.max_bulk_bytes);
+                    let length = length.ok_or(ProtocolError::BulkLength)?;
+                    if self.at.saturating_add(length) > self.limits.max_request_bytes {
+                        return Err(ProtocolError::RequestLength(self.limits.max_request_bytes));
+                    }
+                    self.state = State::Bulk { length, left };
+                }
+                State::Bulk { length, left } => {
+                    let end = self.at + length;
+                    match input.get(end..end + 2) {
+                        None => return Ok(None),
+                        Some(b"\r\n") => {}
+                        Some(_) => return Err(ProtocolError::BulkEnd),
+                    }
+                    self.ranges.push(self.at..end);
+                    self.advance(end + 2);
+                    self.state = State::Args(left - 1);
+                }
+            }
+        }
+    }
+
+    /// The number on the line at the current place, behind its first byte.
+    fn number(&mut self, input: &[u8], too_long: ProtocolError, wrong: ProtocolError) -> Result<Option<i64>, ProtocolError> {
+        let Some(end) = self.line_end(input, too_long)? else { return Ok(None) };
+        // A line feed alone does not end a line here.
+        let line = input[self.at + 1..end].strip_suffix(b"\r").ok_or(wrong)?;
+        let number = parse_integer(line).ok_or(wrong)?;
+        self.advance(end + 1);
+        Ok(Some(number))
+    }
+
+    /// Where the line feed of the line at the current place is.
+    fn line_end(&mut self, input: &[u8], too_long: ProtocolError) -> Result<Option<usize>, ProtocolError> {
+        let from = self.searched.max(self.at);
+        let most = (self.at + self.limits.max_line_bytes).min(input.len());
+        if let Some(found) = input.get(from..most).and_then(|rest| rest.iter().position(|byte| *byte == b'\n')) {
+            return Ok(Some(from + found));
+        }
+        self.searched = from.max(most);
+        if input.len() - self.at > self.limits.max_line_bytes { Err(too_long) } else { Ok(None) }
+    }
+
+    fn parse_inline(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+        let Some(end) = self.line_end(input, ProtocolError::InlineLine)? else { return Ok(None) };
+        self.ranges.clear();
+        self.inline.clear();
+        self.is_inline = true;
+        let line = &input[self.at..end];
+        inline::split(line.strip_suffix(b"\r").unwrap_or(line), &mut self.inline, &mut self.ranges)?;
+        self.advance(end + 1);
+        Ok(Some(self.finish()))
+    }
+
+    fn advance(&mut self, at: usize) {
+        (self.at, self.searched) = (at, at);
+    }
+
+    /// Ends the request; its length.
+    fn finish(&mut self) -> usize {
+        let end = self.at;
+        self.state = State::Start;
+        self.advance(0);
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Found = (usize, Vec<Vec<u8>>);
+
+    fn one(input: &[u8]) -> Result<Option<Found>, ProtocolError> {
+        let mut parser = Parser::default();
+        Ok(parser.parse(input)?.map(|end| (end, parser.args(input).iter().map(<[u8]>::to_vec).collect())))
+    }
+
+    #[test]
+    fn arrays_inline_commands_and_blanks() {
+        assert_eq!(one(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*1").unwrap(), Some((20, vec![b"GET".to_vec(), b"k".to_vec()])));
+        assert_eq!(one(b"*1\r\n$0\r\n\r\n").unwrap(), Some((10, vec![vec![]])));
+        assert_eq!(one(b"PING x\r\n").unwrap(), Some((8, vec![b"PING".to_vec(), b"x".to_vec()])));
+        assert_eq!(one(b"PING\n").unwrap(), Some((5, vec![b"PING".to_vec()])));
+        for blank in [&b"*0\r\n"[..], b"*-1\r\n", b"\r\n"] {
+            assert_eq!(one(blank).unwrap(), Some((blank.len(), vec![])));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_as_redis_says_it() {
+        let cases: [(&[u8], &str); 8] = [
+            (b"*x\r\n", "Protocol error: invalid multibulk length"),
+            (b"*1048577\r\n", "Protocol error: invalid multibulk length"),
+            (b"*1\r\n:1\r\n", "Protocol error: expected '$', got ':'"),
+            (b"*1\r\n$-1\r\n", "Protocol error: invalid bulk length"),
+            (b"*1\r\n$536870913\r\n", "Protocol error: invalid bulk length"),
+            (b"*1\r\n$1\r\nxyz", "Protocol error: expected CRLF after an argument"),
+            (b"get \"x\r\n", "Protocol error: unbalanced quotes in request"),
+            (b"*1\n", "Protocol error: invalid multibulk length"),
+        ];
+        for (input, message) in cases {
+            assert_eq!(one(input).unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn endless_lines_are_cut_off() {
+        for (start, message) in
+            [(&b"*1"[..], ProtocolError::ArrayLine), (b"a", ProtocolError::InlineLine), (b"*1\r\n$1", ProtocolError::BulkLine)]
+        {
+            let mut input = start.to_vec();
+            input.resize(70_000, b'1');
+            assert_eq!(one(&input), Err(message));
+            // Also if the end comes too late.
+            input.extend_from_slice(b"\r\n");
+            assert_eq!(one(&input), Err(message));
+        }
+    }
+
+    #[test]
+    fn the_total_is_bounded_before_it_has_arrived() {
+        let limits = Limits { max_request_bytes: 100, ..Limits::default() };
+        let mut parser = Parser::new(limits);
+        assert_eq!(parser.parse(b"*2\r\n$60\r\n"), Ok(None));
+        let mut parser = Parser::new(limits);
+        assert_eq!(parser.parse(b"*2\r\n$101\r\n"), Err(ProtocolError::RequestLength(100)));
+        let many = [&b"*50\r\n"[..], &b"$1\r\na\r\n".repeat(20)].concat();
+        assert_eq!(Parser::new(limits).parse(&many), Err(ProtocolError::RequestLength(100)));
+    }
+
+    #[test]
+    fn says_how_much_is_missing() {
+        let mut parser = Parser::default();
+        let input = b"*2\r\n$3\r\nSET\r\n$1000\r\nabc";
+        assert_eq!(parser.parse(input), Ok(None));
+        assert_eq!(parser.missing(input), 999);
+    }
+}

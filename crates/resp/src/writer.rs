@@ -1,0 +1,201 @@
+//! Replies.
+//!
+//! One call per value. Aggregates are announced with the number of their members, which follow. Types that RESP2 lacks are written as Redis
+//! writes them there: a map as a flat array, a set as an array, a double and a verbatim string as a bulk string, a boolean as 1 or 0.
+
+use crate::number::{format_double, push_integer};
+
+/// The version of the protocol that a client asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// Version 2, which every connection begins with.
+    #[default]
+    Resp2,
+    /// Version 3.
+    Resp3,
+}
+
+/// Appends replies to a buffer.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    protocol: Protocol,
+}
+
+impl<'a> Writer<'a> {
+    /// Appends to `out`.
+    pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Writer<'a> {
+        Writer { out, protocol }
+    }
+
+    /// The version in use.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Changes the version for what follows.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    /// Bytes in the buffer: a mark for [`Writer::truncate`].
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether nothing is in the buffer.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Takes back everything since a mark.
+    pub fn truncate(&mut self, mark: usize) {
+        self.out.truncate(mark);
+    }
+
+    /// Replies that are ready.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// `+OK`
+    pub fn ok(&mut self) {
+        self.raw(b"+OK\r\n");
+    }
+
+    /// A short text without line ends.
+    pub fn simple(&mut self, text: &str) {
+        debug_assert!(!text.contains(['\r', '\n']));
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// An error: its code, a space, a message. Line ends in it become spaces.
+    pub fn error(&mut self, text: &str) {
+        self.out.push(b'-');
+        self.out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
+        self.raw(b"\r\n");
+    }
+
+    /// An integer.
+    #[inline]
+    pub fn integer(&mut self, value: i64) {
+        self.header(b':', value);
+    }
+
+    /// A length or count.
+    #[inline]
+    pub fn count(&mut self, value: usize) {
+        self.integer(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.out.reserve(bytes.len() + 32);
+        self.header(b'$', bytes.len() as i64);
+        self.raw(bytes);
+        self.raw(b"\r\n");
+    }
+
+    /// No value.
+    #[inline]
+    pub fn null(&mut self) {
+        self.raw(if self.protocol == Protocol::Resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    /// No array: differs from [`Writer::null`] in RESP2.
+    pub fn null_array(&mut self) {
+        self.raw(if self.protocol == Protocol::Resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
+    /// An array of `len` values, which follow.
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len as i64);
+    }
+
+    /// A map of `len` pairs, which follow.
+    pub fn map(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Resp3 => self.header(b'%', len as i64),
+            Protocol::Resp2 => self.array(len * 2),
+        }
+    }
+
+    /// A set of `len` values, which follow.
+    pub fn set(&mut self, len: usize) {
+        self.header(if self.protocol == Protocol::Resp3 { b'~' } else { b'*' }, len as i64);
+    }
+
+    /// A floating-point number.
+    pub fn double(&mut self, value: f64) {
+        let text = format_double(value);
+        match self.protocol {
+            Protocol::Resp3 => self.line(b',', text.as_bytes()),
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+        }
+    }
+
+    /// True or false.
+    pub fn boolean(&mut self, value: bool) {
+        match self.protocol {
+            Protocol::Resp3 => self.raw(if value { b"#t\r\n" } else { b"#f\r\n" }),
+            Protocol::Resp2 => self.integer(i64::from(value)),
+        }
+    }
+
+    /// Text for people.
+    pub fn verbatim(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Resp3 => {
+                self.header(b'=', text.len() as i64 + 4);
+                self.raw(b"txt:");
+                self.raw(text.as_bytes());
+                self.raw(b"\r\n");
+            }
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+        }
+    }
+
+    #[inline]
+    fn header(&mut self, kind: u8, value: i64) {
+        self.out.push(kind);
+        push_integer(self.out, value);
+        self.raw(b"\r\n");
+    }
+
+    fn line(&mut self, kind: u8, bytes: &[u8]) {
+        self.out.push(kind);
+        self.raw(bytes);
+        self.raw(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both(write: impl Fn(&mut Writer<'_>)) -> (String, String) {
+        let [two, three] = [Protocol::Resp2, Protocol::Resp3].map(|protocol| {
+            let mut out = Vec::new();
+            write(&mut Writer::new(&mut out, protocol));
+            String::from_utf8(out).unwrap()
+        });
+        (two, three)
+    }
+
+    #[test]
+    fn types_in_both_versions() {
+        let same = |text: &str| (text.to_owned(), text.to_owned());
+        assert_eq!(both(|w| w.ok()), same("+OK\r\n"));
+        assert_eq!(both(|w| w.integer(-12)), same(":-12\r\n"));
+        assert_eq!(both(|w| w.bulk(b"ab")), same("$2\r\nab\r\n"));
+        assert_eq!(both(|w| w.error("ERR a\r\nb")), same("-ERR a  b\r\n"));
+        assert_eq!(both(|w| w.null()), ("$-1\r\n".into(), "_\r\n".into()));
+        assert_eq!(both(|w| w.null_array()), ("*-1\r\n".into(), "_\r\n".into()));
+        assert_eq!(both(|w| w.map(2)), ("*4\r\n".into(), "%2\r\n".into()));
+        assert_eq!(both(|w| w.set(2)), ("*2\r\n".into(), "~2\r\n".into()));
+        assert_eq!(both(|w| w.double(0.5)), ("$3\r\n0.5\r\n".into(), ",0.5\r\n".into()));
+        assert_eq!(both(|w| w.boolean(true)), (":1\r\n".into(), "#t\r\n".into()));
+        assert_eq!(both(|w| w.verbatim("hi")), ("$2\r\nhi\r\n".into(), "=6\r\ntxt:hi\r\n".into()));
+    }
+}
