@@ -1,0 +1,77 @@
+//! Errors as clients see them: a code, a space, a message, in Redis' words where Redis has the same error.
+
+use super::table::Command;
+use hither::{Error, ErrorKind};
+use std::borrow::Cow;
+
+/// Why a command gave no reply of its own.
+#[derive(Debug)]
+pub enum Failure {
+    /// This reply.
+    Text(Cow<'static, str>),
+    /// The store refused.
+    Store(Error),
+    /// A watched key has changed: EXEC answers nothing.
+    Watched,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+impl Failure {
+    /// A fixed text.
+    pub const fn text(text: &'static str) -> Failure {
+        Failure::Text(Cow::Borrowed(text))
+    }
+
+    /// A text that is made up.
+    pub fn made(text: String) -> Failure {
+        Failure::Text(Cow::Owned(text))
+    }
+
+    /// The wrong number of arguments.
+    #[cold]
+    pub fn arity(command: &Command) -> Failure {
+        Failure::made(format!("ERR wrong number of arguments for '{}' command", command.full_name()))
+    }
+
+    /// Arguments that do not make sense.
+    pub const SYNTAX: Failure = Failure::text("ERR syntax error");
+    /// The key holds something else.
+    pub const WRONG_TYPE: Failure = Failure::text("WRONGTYPE Operation against a key holding the wrong kind of value");
+    /// Not a number.
+    pub const NOT_INTEGER: Failure = Failure::text("ERR value is not an integer or out of range");
+    /// Not a floating-point number.
+    pub const NOT_FLOAT: Failure = Failure::text("ERR value is not a valid float");
+    /// There is no such key, where one is needed.
+    pub const NO_KEY: Failure = Failure::text("ERR no such key");
+    /// A sum that does not fit.
+    pub const OVERFLOW: Failure = Failure::text("ERR increment or decrement would overflow");
+
+    /// What the client gets.
+    pub fn message(&self) -> Cow<'static, str> {
+        match self {
+            Failure::Text(text) => text.clone(),
+            Failure::Store(error) => of_store(error).into(),
+            Failure::Watched => "EXECABORT a watched key has changed".into(),
+        }
+    }
+}
+
+/// The store's error as a reply.
+pub fn of_store(error: &Error) -> String {
+    let code = match error.kind() {
+        ErrorKind::Full | ErrorKind::DiskFull => "OOM command not allowed:",
+        ErrorKind::ReadOnly | ErrorKind::Io => "MISCONF",
+        _ => "ERR",
+    };
+    format!("{code} {error}")
+}
+
+/// Text of a client in an error, shortened and made harmless.
+pub fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

@@ -1,0 +1,500 @@
+//! Keys of any type.
+
+use super::arguments::{Options, expiry, integer, is};
+use super::failure::Failure;
+use super::table::flag::{DANGEROUS, DENYOOM, FAST, NO_MULTI, READONLY, WRITE};
+use super::table::{Command, Group};
+use super::{Context, Outcome};
+use crate::cursors::Scope;
+use crate::data::databases::member_rows;
+use crate::data::encoding::{self, Head, Type, after_prefix};
+use crate::data::{Item, Txn};
+use crate::glob;
+use hither_resp::parse_integer;
+use std::ops::{Bound, ControlFlow};
+
+const fn command(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Command {
+    Command::new(name, arity, Group::Generic, since, summary, run).keys(1, 1, 1)
+}
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[
+    command("del", -2, "1.0.0", "Deletes keys.", del).flags(WRITE).keys(1, -1, 1),
+    command("unlink", -2, "4.0.0", "Deletes keys; as DEL, which does not wait for large values either.", del)
+        .flags(WRITE | FAST)
+        .keys(1, -1, 1),
+    command("exists", -2, "1.0.0", "Counts how many of the keys exist.", exists).flags(READONLY | FAST).keys(1, -1, 1),
+    command("touch", -2, "3.2.1", "Counts how many of the keys exist.", exists).flags(READONLY | FAST).keys(1, -1, 1),
+    command("type", 2, "1.0.0", "Returns the type of the value at a key.", type_of).flags(READONLY | FAST),
+    command("expire", -3, "1.0.0", "Sets the expiry of a key, in seconds from now.", expire).flags(WRITE | FAST),
+    command("pexpire", -3, "2.6.0", "Sets the expiry of a key, in milliseconds from now.", pexpire).flags(WRITE | FAST),
+    command("expireat", -3, "1.2.0", "Sets the expiry of a key, in seconds since 1970.", expireat).flags(WRITE | FAST),
+    command("pexpireat", -3, "2.6.0", "Sets the expiry of a key, in milliseconds since 1970.", pexpireat).flags(WRITE | FAST),
+    command("ttl", 2, "1.0.0", "Returns the seconds that a key has left.", ttl).flags(READONLY | FAST),
+    command("pttl", 2, "2.6.0", "Returns the milliseconds that a key has left.", pttl).flags(READONLY | FAST),
+    command("expiretime", 2, "7.0.0", "Returns the expiry of a key, in seconds since 1970.", expiretime).flags(READONLY | FAST),
+    command("pexpiretime", 2, "7.0.0", "Returns the expiry of a key, in milliseconds since 1970.", pexpiretime).flags(READONLY | FAST),
+    command("persist", 2, "2.2.0", "Removes the expiry of a key.", persist).flags(WRITE | FAST),
+    command("rename", 3, "1.0.0", "Renames a key; what has the new name is overwritten.", rename).flags(WRITE).keys(1, 2, 1),
+    command("renamenx", 3, "1.0.0", "Renames a key if the new name is free.", renamenx).flags(WRITE | FAST).keys(1, 2, 1),
+    command("copy", -3, "6.2.0", "Copies the value of a key to another.", copy).flags(WRITE | DENYOOM).keys(1, 2, 1),
+    command("move", 3, "1.0.0", "Moves a key to another database.", move_key).flags(WRITE | FAST),
+    command("keys", 2, "1.0.0", "Returns the keys that match a pattern, in order.", keys).flags(READONLY | DANGEROUS).keys(0, 0, 0),
+    command("scan", -2, "2.8.0", "Iterates over the keys, in order.", scan).flags(READONLY).keys(0, 0, 0),
+    command("randomkey", 1, "1.0.0", "Returns some key.", randomkey).flags(READONLY).keys(0, 0, 0),
+    command("dbsize", 1, "1.0.0", "Returns the number of keys.", dbsize).flags(READONLY | FAST).keys(0, 0, 0),
+    command("flushdb", -1, "1.0.0", "Removes all keys of the database.", flushdb).flags(WRITE | DANGEROUS | NO_MULTI).keys(0, 0, 0),
+    command("flushall", -1, "1.0.0", "Removes all keys of all databases.", flushall).flags(WRITE | DANGEROUS | NO_MULTI).keys(0, 0, 0),
+];
+
+fn del(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let mut deleted = 0;
+    for key in args.iter().skip(1) {
+        deleted += i64::from(txn.delete(key)?);
+    }
+    reply.integer(deleted);
+    Ok(())
+}
+
+fn exists(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let mut found = 0;
+    let alone = args.len() == 2;
+    for key in args.iter().skip(1) {
+        found += i64::from(if alone { txn.view(key, |found| found.is_some())? } else { txn.load(key)?.is_some() });
+    }
+    reply.integer(found);
+    Ok(())
+}
+
+fn type_of(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let kind = txn.view(&args[1], |found| found.and_then(|(entry, _)| Type::of(entry)))?;
+    reply.simple(kind.map_or("none", Type::name));
+    Ok(())
+}
+
+fn expire(context: &mut Context<'_>) -> Outcome {
+    let now = context.now_ms;
+    set_expiry(context, 1000, Some(now), "expire")
+}
+
+fn pexpire(context: &mut Context<'_>) -> Outcome {
+    let now = context.now_ms;
+    set_expiry(context, 1, Some(now), "pexpire")
+}
+
+fn expireat(context: &mut Context<'_>) -> Outcome {
+    set_expiry(context, 1000, None, "expireat")
+}
+
+fn pexpireat(context: &mut Context<'_>) -> Outcome {
+    set_expiry(context, 1, None, "pexpireat")
+}
+
+/// NX, XX, GT, LT.
+#[derive(Default)]
+struct ExpiryConditions {
+    if_none: bool,
+    if_some: bool,
+    if_later: bool,
+    if_sooner: bool,
+}
+
+impl ExpiryConditions {
+    fn parse(context: &Context<'_>) -> Result<ExpiryConditions, Failure> {
+        let mut all = ExpiryConditions::default();
+        for word in Options::new(context.args, 3) {
+            match word.to_ascii_lowercase().as_slice() {
+                b"nx" => all.if_none = true,
+                b"xx" => all.if_some = true,
+                b"gt" => all.if_later = true,
+                b"lt" => all.if_sooner = true,
+                _ => return Err(Failure::made(format!("ERR Unsupported option {}", super::failure::shown(word)))),
+            }
+        }
+        if all.if_none && (all.if_some || all.if_later || all.if_sooner) {
+            return Err(Failure::text("ERR NX and XX, GT or LT options at the same time are not compatible"));
+        }
+        if all.if_later && all.if_sooner {
+            return Err(Failure::text("ERR GT and LT options at the same time are not compatible"));
+        }
+        Ok(all)
+    }
+
+    /// Whether `new` may replace `old` (0: none, which is later than all).
+    fn allow(&self, old: u64, new: i64) -> bool {
+        let later = old != 0 && new > old as i64;
+        let sooner = old == 0 || new < old as i64;
+        !(self.if_none && old != 0 || self.if_some && old == 0 || self.if_later && !later || self.if_sooner && !sooner)
+    }
+}
+
+fn set_expiry(context: &mut Context<'_>, unit_ms: i64, from: Option<u64>, name: &str) -> Outcome {
+    let amount = integer(&context.args[2])?;
+    let conditions = ExpiryConditions::parse(context)?;
+    let at = expiry(amount, unit_ms, from, false, name)?;
+    let Context { txn, reply, args, now_ms, shared, .. } = context;
+    let Some(item) = txn.load(&args[1])? else {
+        reply.integer(0);
+        return Ok(());
+    };
+    if !conditions.allow(item.expires_at_ms, at) {
+        reply.integer(0);
+        return Ok(());
+    }
+    if at <= *now_ms as i64 {
+        txn.delete(&args[1])?;
+    } else {
+        if Head::decode(&item.entry).is_some() {
+            shared.databases.reaper.note_expiring();
+        }
+        txn.put(&args[1], item.entry, at as u64);
+    }
+    reply.integer(1);
+    Ok(())
+}
+
+/// The expiry of a key: −2 no key, −1 none.
+fn expiry_of(context: &mut Context<'_>) -> Result<i64, Failure> {
+    let found = context.txn.view(&context.args[1], |found| found.map(|(_, at)| at))?;
+    Ok(match found {
+        None => -2,
+        Some(0) => -1,
+        Some(at) => at as i64,
+    })
+}
+
+fn ttl(context: &mut Context<'_>) -> Outcome {
+    let at = expiry_of(context)?;
+    let left = if at < 0 { at } else { (at - context.now_ms as i64).max(0).saturating_add(500) / 1000 };
+    context.reply.integer(left);
+    Ok(())
+}
+
+fn pttl(context: &mut Context<'_>) -> Outcome {
+    let at = expiry_of(context)?;
+    let left = if at < 0 { at } else { (at - context.now_ms as i64).max(0) };
+    context.reply.integer(left);
+    Ok(())
+}
+
+fn expiretime(context: &mut Context<'_>) -> Outcome {
+    let at = expiry_of(context)?;
+    context.reply.integer(if at < 0 { at } else { at.saturating_add(500) / 1000 });
+    Ok(())
+}
+
+fn pexpiretime(context: &mut Context<'_>) -> Outcome {
+    let at = expiry_of(context)?;
+    context.reply.integer(at);
+    Ok(())
+}
+
+fn persist(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let item = txn.load(&args[1])?.filter(|item| item.expires_at_ms != 0);
+    reply.integer(i64::from(item.is_some()));
+    if let Some(item) = item {
+        txn.put(&args[1], item.entry, 0);
+    }
+    Ok(())
+}
+
+fn rename(context: &mut Context<'_>) -> Outcome {
+    rename_to(context, false).map(|_| context.reply.ok())
+}
+
+fn renamenx(context: &mut Context<'_>) -> Outcome {
+    let done = rename_to(context, true)?;
+    context.reply.integer(i64::from(done));
+    Ok(())
+}
+
+/// O(1) whatever the value: a collection keeps its number.
+fn rename_to(context: &mut Context<'_>, if_absent: bool) -> Result<bool, Failure> {
+    let Context { txn, args, .. } = context;
+    let (from, to) = (&args[1], &args[2]);
+    let item = txn.load(from)?.ok_or(Failure::NO_KEY)?;
+    if if_absent && txn.load(to)?.is_some() {
+        return Ok(false);
+    }
+    if from == to {
+        return Ok(!if_absent);
+    }
+    txn.delete(to)?;
+    txn.delete(from)?;
+    if let Some(head) = Head::decode(&item.entry) {
+        txn.register(head.number, to);
+    }
+    txn.put(to, item.entry, item.expires_at_ms);
+    Ok(true)
+}
+
+fn copy(context: &mut Context<'_>) -> Outcome {
+    let (mut replace, mut index) = (false, context.session.index);
+    let mut rest = Options::new(context.args, 3);
+    while let Some(word) = rest.next() {
+        if is(word, "replace") {
+            replace = true;
+        } else if is(word, "db") {
+            index = database_number(context, rest.value()?)?;
+        } else {
+            return Err(Failure::SYNTAX);
+        }
+    }
+    if index == context.session.index && context.args[1] == context.args[2] {
+        return Err(Failure::text("ERR source and destination objects are the same"));
+    }
+    let done = copy_to(context, index, replace, false)?;
+    context.reply.integer(i64::from(done));
+    Ok(())
+}
+
+fn move_key(context: &mut Context<'_>) -> Outcome {
+    let index = database_number(context, &context.args[2])?;
+    if index == context.session.index {
+        return Err(Failure::text("ERR source and destination objects are the same"));
+    }
+    let done = copy_to(context, index, false, true)?;
+    context.reply.integer(i64::from(done));
+    Ok(())
+}
+
+/// The number of a database in an argument.
+pub fn database_number(context: &Context<'_>, argument: &[u8]) -> Result<u16, Failure> {
+    let number = integer(argument)?;
+    let count = context.shared.databases.count();
+    u16::try_from(number).ok().filter(|number| *number < count).ok_or(Failure::text("ERR DB index is out of range"))
+}
+
+/// Copies the first key to a database, under the second name, or moves it under its own. Whether it did. O(members).
+fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -> Result<bool, Failure> {
+    let Context { txn, args, shared, .. } = context;
+    let (from, to) = (&args[1], if remove { &args[1] } else { &args[2] });
+    let source = txn.database().clone();
+    let target = if index == source.index { source.clone() } else { shared.databases.get(index)? };
+    let Some(item) = txn.load(from)? else { return Ok(false) };
+    let rows = rows_of(txn, &item)?;
+    if remove {
+        txn.delete(from)?;
+    }
+    txn.select(target);
+    let done = if txn.load(to)?.is_some() && !replace { None } else { Some(paste(context, &item, rows)) };
+    context.txn.select(source);
+    done.transpose().map(|done| done.is_some())
+}
+
+type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The rows of a collection.
+fn rows_of(txn: &mut Txn, item: &Item) -> Result<Rows, Failure> {
+    let mut rows = Vec::new();
+    if let Some(head) = Head::decode(&item.entry) {
+        let (start, end) = member_rows(head.number);
+        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        txn.rows(Bound::Included(&start), end, false, |row, value| {
+            rows.push((row.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(rows)
+}
+
+/// Writes a copy of `item` under the name that COPY or MOVE gives, in the database that the transaction is in.
+fn paste(context: &mut Context<'_>, item: &Item, rows: Rows) -> Outcome {
+    let Context { txn, args, shared, .. } = context;
+    let to = if args.len() == 3 && is(&args[0], "move") { &args[1] } else { &args[2] };
+    txn.delete(to)?;
+    let Some(head) = Head::decode(&item.entry) else {
+        txn.put(to, item.entry.clone(), item.expires_at_ms);
+        return Ok(());
+    };
+    let number = shared.databases.next_number()?;
+    txn.register(number, to);
+    let prefix = encoding::members_prefix(number);
+    for (mut row, value) in rows {
+        row[..prefix.len()].copy_from_slice(&prefix);
+        txn.put_row(&row, value);
+    }
+    txn.put(to, Head { number, ..head }.encode(), item.expires_at_ms);
+    Ok(())
+}
+
+/// The keys that may match a pattern: from its literal beginning to the end of that.
+pub fn range_of(pattern: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
+    let prefix = glob::literal_prefix(pattern);
+    let end = after_prefix(&prefix);
+    (prefix, end)
+}
+
+fn keys(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let pattern = &args[1];
+    let (from, to) = range_of(pattern);
+    let mut found = Vec::new();
+    txn.keys(Bound::Included(&from), to.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |key, _| {
+        if glob::matches(pattern, key) {
+            found.push(key.to_vec());
+        }
+        ControlFlow::Continue(())
+    })?;
+    reply.array(found.len());
+    found.iter().for_each(|key| reply.bulk(key));
+    Ok(())
+}
+
+/// What the SCAN family was asked for.
+pub struct ScanOptions {
+    /// MATCH
+    pub pattern: Vec<u8>,
+    /// COUNT
+    pub count: usize,
+    /// TYPE
+    pub kind: Option<Vec<u8>>,
+}
+
+impl ScanOptions {
+    /// Reads them from argument `at` on; `with_type` allows TYPE.
+    pub fn parse(context: &Context<'_>, at: usize, with_type: bool) -> Result<ScanOptions, Failure> {
+        let mut options = ScanOptions { pattern: b"*".to_vec(), count: 10, kind: None };
+        let mut rest = Options::new(context.args, at);
+        while let Some(word) = rest.next() {
+            if is(word, "match") {
+                options.pattern = rest.value()?.to_vec();
+            } else if is(word, "count") {
+                options.count = usize::try_from(rest.integer()?).ok().filter(|count| *count > 0).ok_or(Failure::SYNTAX)?;
+            } else if with_type && is(word, "type") {
+                options.kind = Some(rest.value()?.to_ascii_lowercase());
+            } else {
+                return Err(Failure::SYNTAX);
+            }
+        }
+        Ok(options)
+    }
+}
+
+const BAD_CURSOR: Failure = Failure::text("ERR invalid cursor");
+const FORGOTTEN_CURSOR: Failure = Failure::text(
+    "ERR invalid cursor: it is too old, or of another database or run of the server; start again with 0, or use HITHER.RANGE",
+);
+
+/// Where an iteration goes on: behind this; `None`: at the beginning.
+pub fn position(context: &Context<'_>, scope: Scope, cursor: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    let cursor = parse_integer(cursor).and_then(|cursor| u64::try_from(cursor).ok()).ok_or(BAD_CURSOR)?;
+    if cursor == 0 {
+        return Ok(None);
+    }
+    context.shared.cursors.position(scope, cursor).map(Some).ok_or(FORGOTTEN_CURSOR)
+}
+
+/// The cursor for what follows `last`; 0 if that is nothing.
+pub fn reply_cursor(context: &mut Context<'_>, scope: Scope, last: Option<Vec<u8>>) {
+    let cursor = last.map_or(0, |last| context.shared.cursors.insert(scope, last));
+    context.reply.bulk(cursor.to_string().as_bytes());
+}
+
+fn scan(context: &mut Context<'_>) -> Outcome {
+    let scope = (context.session.index, 0);
+    let after = position(context, scope, &context.args[1])?;
+    let options = ScanOptions::parse(context, 2, true)?;
+    let (start, end) = range_of(&options.pattern);
+    let from = match &after {
+        Some(after) => Bound::Excluded(after.as_slice()),
+        None => Bound::Included(start.as_slice()),
+    };
+    let (mut found, mut seen, mut last) = (Vec::new(), 0, None);
+    context.txn.keys(from, end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |key, entry| {
+        seen += 1;
+        let kind = Type::of(entry).map_or("none", Type::name);
+        if options.kind.as_ref().is_none_or(|asked| asked == kind.as_bytes()) && glob::matches(&options.pattern, key) {
+            found.push(key.to_vec());
+        }
+        if seen == options.count {
+            last = Some(key.to_vec());
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    context.reply.array(2);
+    reply_cursor(context, scope, last);
+    context.reply.array(found.len());
+    found.iter().for_each(|key| context.reply.bulk(key));
+    Ok(())
+}
+
+/// Some key: the first behind a random point between the first key and the last. Not uniform; O(log n).
+fn randomkey(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, .. } = context;
+    let mut edge = |from: Bound<&[u8]>, reverse| {
+        let mut found = None;
+        txn.keys(from, Bound::Unbounded, reverse, |key, _| {
+            found = Some(key.to_vec());
+            ControlFlow::Break(())
+        })
+        .map(|()| found)
+    };
+    let (Some(first), Some(last)) = (edge(Bound::Unbounded, false)?, edge(Bound::Unbounded, true)?) else {
+        reply.null();
+        return Ok(());
+    };
+    let random = random_between(&first, &last);
+    let key = edge(Bound::Included(&random), false)?.unwrap_or(first);
+    reply.bulk(&key);
+    Ok(())
+}
+
+/// Bytes between two keys, of random weight behind what they have in common.
+fn random_between(first: &[u8], last: &[u8]) -> Vec<u8> {
+    let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+    let word = |key: &[u8]| {
+        let mut bytes = [0; 8];
+        for (to, from) in bytes.iter_mut().zip(&key[common..]) {
+            *to = *from;
+        }
+        u64::from_be_bytes(bytes)
+    };
+    let (low, high) = (word(first), word(last));
+    // Where there is no randomness, any key will do.
+    let random = getrandom::u64().unwrap_or(0);
+    let point = low + ((u128::from(random) * (u128::from(high.saturating_sub(low)) + 1)) >> 64) as u64;
+    [&first[..common], &point.to_be_bytes()].concat()
+}
+
+fn dbsize(context: &mut Context<'_>) -> Outcome {
+    let count = context.txn.database().keys.len();
+    context.reply.count(count);
+    Ok(())
+}
+
+/// SYNC and ASYNC are the same here: the keys are gone at once, their space is freed in the background.
+fn check_flush_mode(context: &Context<'_>) -> Outcome {
+    match context.args.get(1) {
+        None => Ok(()),
+        Some(mode) if context.args.len() == 2 && (is(mode, "async") || is(mode, "sync")) => Ok(()),
+        Some(_) => Err(Failure::SYNTAX),
+    }
+}
+
+fn flushdb(context: &mut Context<'_>) -> Outcome {
+    check_flush_mode(context)?;
+    context.shared.databases.flush(context.session.index)?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn flushall(context: &mut Context<'_>) -> Outcome {
+    check_flush_mode(context)?;
+    for database in context.shared.databases.existing() {
+        context.shared.databases.flush(database.index)?;
+    }
+    context.reply.ok();
+    Ok(())
+}

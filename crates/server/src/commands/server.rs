@@ -1,0 +1,343 @@
+//! The server: INFO, CONFIG, COMMAND, SLOWLOG, MEMORY and the like.
+
+use super::arguments::{Options, integer, is, parse_float};
+use super::failure::Failure;
+use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI, READONLY, SHOWN};
+use super::table::{Command, Group, TABLE};
+use super::{Context, Outcome};
+use crate::data::databases::member_rows;
+use crate::data::encoding::{Head, Type};
+use crate::glob;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The version of Redis whose commands these are; clients choose by it what they use.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+const fn command(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Command {
+    Command::new(name, arity, Group::Server, since, summary, run)
+}
+
+static CONFIG: &[Command] = &[
+    command("get", -3, "2.0.0", "Returns settings whose names match patterns.", config_get).flags(ADMIN).of("config"),
+    command("set", -4, "2.0.0", "Changes settings, all or none.", config_set).flags(ADMIN).of("config"),
+    command("resetstat", 2, "2.0.0", "Resets the counters of commands.", config_resetstat).flags(ADMIN).of("config"),
+];
+
+static COMMAND: &[Command] = &[
+    command("count", 2, "2.8.13", "Returns the number of commands.", command_count).of("command"),
+    command("list", -2, "7.0.0", "Returns the names of commands.", command_list).of("command"),
+    command("info", -2, "2.8.13", "Describes commands for programs.", command_info).of("command"),
+    command("docs", -2, "7.0.0", "Describes commands for people.", command_docs).of("command"),
+    command("getkeys", -3, "2.8.13", "Returns the keys of a command.", command_getkeys).of("command"),
+];
+
+static SLOWLOG: &[Command] = &[
+    command("get", -2, "2.2.12", "Returns the commands that took long.", slowlog_get).flags(ADMIN).of("slowlog"),
+    command("len", 2, "2.2.12", "Returns how many commands took long.", slowlog_len).flags(ADMIN).of("slowlog"),
+    command("reset", 2, "2.2.12", "Forgets the commands that took long.", slowlog_reset).flags(ADMIN).of("slowlog"),
+];
+
+static MEMORY: &[Command] =
+    &[command("usage", -3, "4.0.0", "Returns the bytes that a key takes, in the log and in the index.", memory_usage)
+        .flags(READONLY)
+        .keys(2, 2, 1)
+        .of("memory")];
+
+static OBJECT: &[Command] = &[command("encoding", 3, "2.2.3", "Returns how Redis would keep a value of this kind.", object_encoding)
+    .flags(READONLY)
+    .keys(2, 2, 1)
+    .of("object")];
+
+static DEBUG: &[Command] =
+    &[command("sleep", 3, "1.0.0", "Holds up this thread for some seconds.", debug_sleep).flags(ADMIN | DANGEROUS | NO_MULTI).of("debug")];
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[
+    command("info", -1, "1.0.0", "Describes the server in numbers.", info),
+    command("time", 1, "2.6.0", "Returns the time.", time).flags(FAST),
+    command("lolwut", -1, "5.0.0", "Says what this is.", lolwut).flags(FAST),
+    command("shutdown", -1, "1.0.0", "Ends the server, once everything is durable.", shutdown).flags(ADMIN | DANGEROUS | NO_MULTI),
+    Command::container("config", Group::Server, "2.0.0", "Commands about settings.", CONFIG),
+    Command::container("slowlog", Group::Server, "2.2.12", "Commands about the log of slow commands.", SLOWLOG),
+    Command::container("memory", Group::Server, "4.0.0", "Commands about memory.", MEMORY),
+    Command::container("object", Group::Generic, "2.2.3", "Commands about values.", OBJECT),
+    Command::container("debug", Group::Server, "1.0.0", "Commands for tests.", DEBUG),
+    command("command", -1, "2.8.13", "Describes all commands; see also its subcommands.", command_all).subcommands(COMMAND),
+];
+
+fn time(context: &mut Context<'_>) -> Outcome {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    context.reply.array(2);
+    context.reply.bulk(now.as_secs().to_string().as_bytes());
+    context.reply.bulk(now.subsec_micros().to_string().as_bytes());
+    Ok(())
+}
+
+fn lolwut(context: &mut Context<'_>) -> Outcome {
+    context.reply.verbatim(concat!("hither ", env!("CARGO_PKG_VERSION"), "\n"));
+    Ok(())
+}
+
+/// NOSAVE, SAVE, NOW, FORCE make no difference: everything acknowledged is durable anyway.
+fn shutdown(context: &mut Context<'_>) -> Outcome {
+    for word in Options::new(context.args, 1) {
+        if !["nosave", "save", "now", "force"].iter().any(|known| is(word, known)) {
+            return Err(Failure::SYNTAX);
+        }
+    }
+    context.shared.stopping.store(true, Ordering::SeqCst);
+    context.session.closing = true;
+    Ok(())
+}
+
+fn config_get(context: &mut Context<'_>) -> Outcome {
+    let patterns: Vec<Vec<u8>> = context.args.iter().skip(2).map(<[u8]>::to_ascii_lowercase).collect();
+    let found = context.shared.settings.get(&patterns);
+    context.reply.map(found.len());
+    for (name, value) in found {
+        context.reply.bulk(name.as_bytes());
+        context.reply.bulk(value.as_bytes());
+    }
+    Ok(())
+}
+
+fn config_set(context: &mut Context<'_>) -> Outcome {
+    if !context.args.len().is_multiple_of(2) {
+        return Err(Failure::text("ERR wrong number of arguments for 'config|set' command"));
+    }
+    let text = |argument: &[u8]| String::from_utf8_lossy(argument).into_owned();
+    let names = context.args.iter().skip(2).step_by(2).map(text);
+    let pairs: Vec<(String, String)> = names.zip(context.args.iter().skip(3).step_by(2).map(text)).collect();
+    context.shared.settings.set(&pairs).map_err(|refused| Failure::made(refused.0))?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn config_resetstat(context: &mut Context<'_>) -> Outcome {
+    for core in &context.shared.cores {
+        for counter in core.calls.iter().chain([&core.errors, &core.rejected, &core.deferred, &core.retries, &core.hits, &core.misses]) {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn command_all(context: &mut Context<'_>) -> Outcome {
+    context.reply.array(TABLE.top().count());
+    TABLE.top().for_each(|command| describe(context, command));
+    Ok(())
+}
+
+fn command_count(context: &mut Context<'_>) -> Outcome {
+    context.reply.count(TABLE.top().count());
+    Ok(())
+}
+
+fn command_list(context: &mut Context<'_>) -> Outcome {
+    let mut rest = Options::new(context.args, 2);
+    let mut pattern = b"*".to_vec();
+    let mut category = None;
+    if let Some(word) = rest.next() {
+        let kind = rest.value()?;
+        if !is(word, "filterby") {
+            return Err(Failure::SYNTAX);
+        }
+        match kind.to_ascii_lowercase().as_slice() {
+            b"pattern" => pattern = rest.value()?.to_ascii_lowercase(),
+            b"aclcat" => category = Some([b"@", rest.value()?].concat().to_ascii_lowercase()),
+            _ => return Err(Failure::SYNTAX),
+        }
+    }
+    let in_category =
+        |command: &Command| category.as_ref().is_none_or(|asked| command.categories().iter().any(|name| name.as_bytes() == asked));
+    let names: Vec<String> = TABLE.all().filter(|command| in_category(command)).map(Command::full_name).collect();
+    let names: Vec<_> = names.into_iter().filter(|name| glob::matches(&pattern, name.as_bytes())).collect();
+    context.reply.array(names.len());
+    names.iter().for_each(|name| context.reply.bulk(name.as_bytes()));
+    Ok(())
+}
+
+fn command_info(context: &mut Context<'_>) -> Outcome {
+    if context.args.len() == 2 {
+        return command_all(context);
+    }
+    let args = context.args;
+    context.reply.array(args.len() - 2);
+    for name in args.iter().skip(2) {
+        match TABLE.named(name) {
+            Some(command) => describe(context, command),
+            None => context.reply.null_array(),
+        }
+    }
+    Ok(())
+}
+
+/// The ten fields of COMMAND INFO.
+fn describe(context: &mut Context<'_>, command: &Command) {
+    let reply = &mut context.reply;
+    reply.array(10);
+    reply.bulk(command.full_name().as_bytes());
+    reply.integer(i64::from(command.arity));
+    let flags: Vec<&str> = SHOWN.iter().filter(|(flag, _)| command.has(*flag)).map(|(_, name)| *name).collect();
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+    let (first, last, step) = command.keys;
+    [first, last, step].into_iter().for_each(|place| reply.integer(i64::from(place)));
+    let categories = command.categories();
+    reply.set(categories.len());
+    categories.iter().for_each(|category| reply.simple(category));
+    // Tips and key specifications: none.
+    reply.array(0);
+    reply.array(0);
+    reply.array(command.subcommands.len());
+    command.subcommands.iter().for_each(|sub| describe(context, sub));
+}
+
+fn command_docs(context: &mut Context<'_>) -> Outcome {
+    let args = context.args;
+    let commands: Vec<&Command> =
+        if args.len() == 2 { TABLE.top().collect() } else { args.iter().skip(2).filter_map(|name| TABLE.named(name)).collect() };
+    context.reply.map(commands.len());
+    commands.into_iter().for_each(|command| document(context, command));
+    Ok(())
+}
+
+fn document(context: &mut Context<'_>, command: &Command) {
+    let reply = &mut context.reply;
+    reply.bulk(command.full_name().as_bytes());
+    reply.map(if command.subcommands.is_empty() { 3 } else { 4 });
+    for (key, value) in [("summary", command.summary), ("since", command.since), ("group", command.group.name())] {
+        reply.bulk(key.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    if !command.subcommands.is_empty() {
+        reply.bulk(b"subcommands");
+        reply.map(command.subcommands.len());
+        command.subcommands.iter().for_each(|sub| document(context, sub));
+    }
+}
+
+fn command_getkeys(context: &mut Context<'_>) -> Outcome {
+    let args = context.args;
+    let command = TABLE.named(&args[2]).ok_or(Failure::text("ERR Invalid command specified"))?;
+    let count = args.len() - 2;
+    if !command.takes(count) {
+        return Err(Failure::text("ERR Invalid number of arguments specified for command"));
+    }
+    let places = command.key_places(count);
+    if places.is_empty() {
+        return Err(Failure::text("ERR The command has no key arguments"));
+    }
+    context.reply.array(places.len());
+    places.iter().filter_map(|place| args.get(place + 2)).for_each(|key| context.reply.bulk(key));
+    Ok(())
+}
+
+fn slowlog_get(context: &mut Context<'_>) -> Outcome {
+    let count = match context.args.get(2) {
+        None => 10,
+        Some(count) => match integer(count)? {
+            -1 => usize::MAX,
+            count => usize::try_from(count).map_err(|_| Failure::text("ERR count should be greater than or equal to -1"))?,
+        },
+    };
+    let found = context.shared.slowlog.newest(count);
+    let reply = &mut context.reply;
+    reply.array(found.len());
+    for slow in found {
+        reply.array(6);
+        reply.integer(slow.id as i64);
+        reply.integer(slow.at_s as i64);
+        reply.integer(slow.took_us as i64);
+        reply.array(slow.arguments.len());
+        slow.arguments.iter().for_each(|argument| reply.bulk(argument));
+        reply.bulk(slow.address.as_bytes());
+        reply.bulk(slow.name.as_bytes());
+    }
+    Ok(())
+}
+
+fn slowlog_len(context: &mut Context<'_>) -> Outcome {
+    context.reply.count(context.shared.slowlog.len());
+    Ok(())
+}
+
+fn slowlog_reset(context: &mut Context<'_>) -> Outcome {
+    context.shared.slowlog.clear();
+    context.reply.ok();
+    Ok(())
+}
+
+/// Bytes of an entry of the log besides key and value, and of the index for it: roughly.
+const PER_ENTRY: usize = 48;
+
+fn memory_usage(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    match args.len() {
+        3 => {}
+        5 if is(&args[3], "samples") => drop(integer(&args[4])?),
+        _ => return Err(Failure::SYNTAX),
+    }
+    let Some(item) = txn.load(&args[2])? else {
+        reply.null();
+        return Ok(());
+    };
+    let mut bytes = args[2].len() + item.entry.len() + PER_ENTRY;
+    if let Some(head) = Head::decode(&item.entry) {
+        let (start, end) = member_rows(head.number);
+        txn.rows(Bound::Included(&start), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |row, value| {
+            bytes += row.len() + value.len() + PER_ENTRY;
+            ControlFlow::Continue(())
+        })?;
+    }
+    reply.count(bytes);
+    Ok(())
+}
+
+fn object_encoding(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let encoding = txn.view(&args[2], |found| {
+        found.map(|(entry, _)| match Type::of(entry) {
+            Some(Type::String) if entry.len() <= 21 && hither_resp::parse_integer(&entry[1..]).is_some() => "int",
+            Some(Type::String) if entry.len() <= 45 => "embstr",
+            Some(Type::Hash) => "hashtable",
+            Some(Type::SortedSet) => "skiplist",
+            _ => "raw",
+        })
+    })?;
+    match encoding {
+        Some(encoding) => reply.bulk(encoding.as_bytes()),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+/// A minute at most: it holds up all clients of this thread.
+fn debug_sleep(context: &mut Context<'_>) -> Outcome {
+    let seconds = parse_float(&context.args[2]).filter(|seconds| (0.0..=60.0).contains(seconds)).ok_or(Failure::NOT_FLOAT)?;
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    context.reply.ok();
+    Ok(())
+}
+
+fn info(context: &mut Context<'_>) -> Outcome {
+    let asked: Vec<Vec<u8>> = context.args.iter().skip(1).map(<[u8]>::to_ascii_lowercase).collect();
+    let known: Vec<&str> = crate::info::SECTIONS.iter().map(|section| section.0).collect();
+    let everything = asked.is_empty() || asked.iter().any(|name| matches!(name.as_slice(), b"all" | b"default" | b"everything"));
+    let wanted = |name: &str| everything || asked.iter().any(|asked| asked == name.as_bytes());
+    let mut text = String::new();
+    for name in known.into_iter().filter(|name| wanted(name)) {
+        crate::info::section(context.shared, name, &mut text);
+    }
+    context.reply.verbatim(&text);
+    Ok(())
+}

@@ -1,0 +1,370 @@
+//! The table of all commands: what COMMAND tells of them, and what runs.
+
+use super::failure::{Failure, shown};
+use super::{Context, Outcome, connection, keys, ordered, server, strings, transactions};
+use hither_resp::Args;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// Properties of commands.
+pub mod flag {
+    /// Changes data.
+    pub const WRITE: u32 = 1;
+    /// Only reads data.
+    pub const READONLY: u32 = 1 << 1;
+    /// May need space.
+    pub const DENYOOM: u32 = 1 << 2;
+    /// For operators.
+    pub const ADMIN: u32 = 1 << 3;
+    /// Takes constant or logarithmic time.
+    pub const FAST: u32 = 1 << 4;
+    /// May be used before AUTH.
+    pub const NO_AUTH: u32 = 1 << 5;
+    /// May not be used between MULTI and EXEC.
+    pub const NO_MULTI: u32 = 1 << 6;
+    /// Runs at once between MULTI and EXEC.
+    pub const IMMEDIATE: u32 = 1 << 7;
+    /// EXEC itself.
+    pub const EXEC: u32 = 1 << 8;
+    /// Arguments are secret.
+    pub const SECRET: u32 = 1 << 9;
+    /// May harm others: long, or removing much.
+    pub const DANGEROUS: u32 = 1 << 10;
+    /// Keys are not all where the table says; the command finds them.
+    pub const MOVABLE_KEYS: u32 = 1 << 11;
+
+    /// Names that COMMAND shows.
+    pub const SHOWN: &[(u32, &str)] = &[
+        (WRITE, "write"),
+        (READONLY, "readonly"),
+        (DENYOOM, "denyoom"),
+        (ADMIN, "admin"),
+        (FAST, "fast"),
+        (NO_AUTH, "no_auth"),
+        (NO_MULTI, "no_multi"),
+        (MOVABLE_KEYS, "movablekeys"),
+    ];
+}
+
+/// Families, which are also ACL categories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Strings.
+    String,
+    /// Hashes.
+    Hash,
+    /// Sorted sets.
+    SortedSet,
+    /// Keys of any type.
+    Generic,
+    /// The connection.
+    Connection,
+    /// The server.
+    Server,
+    /// MULTI and its like.
+    Transactions,
+}
+
+impl Group {
+    /// The name in COMMAND DOCS.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Group::String => "string",
+            Group::Hash => "hash",
+            Group::SortedSet => "sorted-set",
+            Group::Generic => "generic",
+            Group::Connection => "connection",
+            Group::Server => "server",
+            Group::Transactions => "transactions",
+        }
+    }
+
+    /// The ACL category; none for the server's commands.
+    pub const fn category(self) -> Option<&'static str> {
+        match self {
+            Group::String => Some("@string"),
+            Group::Hash => Some("@hash"),
+            Group::SortedSet => Some("@sortedset"),
+            Group::Generic => Some("@keyspace"),
+            Group::Connection => Some("@connection"),
+            Group::Server => None,
+            Group::Transactions => Some("@transaction"),
+        }
+    }
+}
+
+/// A command or subcommand.
+pub struct Command {
+    /// Lower case; a subcommand's without its container's.
+    pub name: &'static str,
+    /// Arguments with the name (a subcommand: both names); negative: at least so many.
+    pub arity: i32,
+    /// See [`flag`].
+    pub flags: u32,
+    /// Family.
+    pub group: Group,
+    /// First key, last key (negative: from the end), step; zeros: none.
+    pub keys: (i32, i32, i32),
+    /// One sentence.
+    pub summary: &'static str,
+    /// The version of Redis that has it, or "hither".
+    pub since: &'static str,
+    /// What runs.
+    pub run: fn(&mut Context<'_>) -> Outcome,
+    /// Subcommands: one of them must be named.
+    pub subcommands: &'static [Command],
+    container: &'static str,
+}
+
+impl Command {
+    /// A command without keys and flags.
+    pub const fn new(
+        name: &'static str,
+        arity: i32,
+        group: Group,
+        since: &'static str,
+        summary: &'static str,
+        run: fn(&mut Context<'_>) -> Outcome,
+    ) -> Command {
+        Command { name, arity, flags: 0, group, keys: (0, 0, 0), summary, since, run, subcommands: &[], container: "" }
+    }
+
+    /// With these flags.
+    pub const fn flags(mut self, flags: u32) -> Command {
+        self.flags = flags;
+        self
+    }
+
+    /// With keys at these places.
+    pub const fn keys(mut self, first: i32, last: i32, step: i32) -> Command {
+        self.keys = (first, last, step);
+        self
+    }
+
+    /// As a subcommand of this.
+    pub const fn of(mut self, container: &'static str) -> Command {
+        self.container = container;
+        self
+    }
+
+    /// A command that only has subcommands.
+    pub const fn container(
+        name: &'static str,
+        group: Group,
+        since: &'static str,
+        summary: &'static str,
+        subcommands: &'static [Command],
+    ) -> Command {
+        let mut command = Command::new(name, -2, group, since, summary, unreachable_container);
+        command.subcommands = subcommands;
+        command
+    }
+
+    /// With subcommands; it is used without one, too.
+    pub const fn subcommands(mut self, subcommands: &'static [Command]) -> Command {
+        self.subcommands = subcommands;
+        self
+    }
+
+    /// Whether it has all of these flags.
+    #[inline]
+    pub const fn has(&self, flags: u32) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Whether so many arguments are right.
+    #[inline]
+    pub fn takes(&self, count: usize) -> bool {
+        let count = i32::try_from(count).unwrap_or(i32::MAX);
+        if self.arity >= 0 { count == self.arity } else { count >= -self.arity }
+    }
+
+    /// `name`, or `container|name`.
+    pub fn full_name(&self) -> String {
+        if self.container.is_empty() { self.name.to_owned() } else { format!("{}|{}", self.container, self.name) }
+    }
+
+    /// ACL categories.
+    pub fn categories(&self) -> Vec<&'static str> {
+        let mut all = Vec::new();
+        for (flags, name) in [(flag::WRITE, "@write"), (flag::READONLY, "@read"), (flag::ADMIN, "@admin")] {
+            if self.has(flags) {
+                all.push(name);
+            }
+        }
+        all.extend(self.group.category());
+        all.push(if self.has(flag::FAST) { "@fast" } else { "@slow" });
+        if self.flags & (flag::DANGEROUS | flag::ADMIN) != 0 {
+            all.push("@dangerous");
+        }
+        all
+    }
+
+    /// The places of its keys among `count` arguments.
+    pub fn key_places(&self, count: usize) -> Vec<usize> {
+        let (first, last, step) = self.keys;
+        if first <= 0 || step <= 0 {
+            return Vec::new();
+        }
+        let last = if last < 0 { count as i64 + i64::from(last) } else { i64::from(last).min(count as i64 - 1) };
+        (i64::from(first)..=last).step_by(step as usize).map(|place| place as usize).collect()
+    }
+}
+
+fn unreachable_container(_: &mut Context<'_>) -> Outcome {
+    Err(Failure::SYNTAX)
+}
+
+/// A command with its number in the table.
+#[derive(Clone, Copy)]
+pub struct Numbered {
+    /// The command.
+    pub command: &'static Command,
+    /// Its number.
+    pub number: usize,
+}
+
+/// All commands, found by name.
+pub struct Table {
+    /// Each command before its subcommands.
+    all: Vec<&'static Command>,
+    by_name: HashMap<&'static [u8], Numbered>,
+}
+
+/// The longest name.
+const MAX_NAME: usize = 32;
+
+/// The one table.
+pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let families = [strings::COMMANDS, keys::COMMANDS, ordered::COMMANDS, connection::COMMANDS, server::COMMANDS, transactions::COMMANDS];
+    let mut table = Table { all: Vec::new(), by_name: HashMap::new() };
+    for command in families.into_iter().flatten() {
+        table.by_name.insert(command.name.as_bytes(), Numbered { command, number: table.all.len() });
+        table.all.extend(std::iter::once(command).chain(command.subcommands));
+    }
+    table
+});
+
+impl Table {
+    /// Number of commands, subcommands included.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The command with this number.
+    pub fn by_number(&self, number: usize) -> Option<&'static Command> {
+        self.all.get(number).copied()
+    }
+
+    /// The commands, without subcommands.
+    pub fn top(&self) -> impl Iterator<Item = &'static Command> {
+        self.all.iter().copied().filter(|command| command.container.is_empty())
+    }
+
+    /// All commands, with subcommands.
+    pub fn all(&self) -> impl Iterator<Item = &'static Command> {
+        self.all.iter().copied()
+    }
+
+    /// The command of this name; `container|name` for subcommands.
+    pub fn named(&self, name: &[u8]) -> Option<&'static Command> {
+        let mut parts = name.splitn(2, |byte| *byte == b'|');
+        let found = self.top_named(parts.next()?)?;
+        match parts.next() {
+            None => Some(found.command),
+            Some(sub) => found.subcommand(sub).map(|found| found.command),
+        }
+    }
+
+    #[inline]
+    fn top_named(&self, name: &[u8]) -> Option<Numbered> {
+        let mut lower = [0; MAX_NAME];
+        let lower = lower.get_mut(..name.len())?;
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        self.by_name.get(&*lower).copied()
+    }
+
+    /// The command, or subcommand, that arguments name.
+    #[inline]
+    pub fn find(&self, args: Args<'_>) -> Result<Numbered, Failure> {
+        let Some(found) = args.get(0).and_then(|name| self.top_named(name)) else { return Err(unknown(args)) };
+        let command = found.command;
+        if command.subcommands.is_empty() {
+            return Ok(found);
+        }
+        let Some(name) = args.get(1) else { return if command.takes(1) { Ok(found) } else { Err(Failure::arity(command)) } };
+        found.subcommand(name).ok_or_else(|| {
+            Failure::made(format!("ERR unknown subcommand '{}'. Try {} HELP.", shown(name), command.name.to_ascii_uppercase()))
+        })
+    }
+}
+
+impl Numbered {
+    fn subcommand(self, name: &[u8]) -> Option<Numbered> {
+        let index = self.command.subcommands.iter().position(|command| command.name.as_bytes().eq_ignore_ascii_case(name))?;
+        Some(Numbered { command: &self.command.subcommands[index], number: self.number + 1 + index })
+    }
+}
+
+#[cold]
+fn unknown(args: Args<'_>) -> Failure {
+    let name = shown(args.get(0).unwrap_or_default());
+    let mut begin = String::new();
+    for argument in args.iter().skip(1) {
+        if begin.len() >= 128 {
+            break;
+        }
+        begin.push_str(&format!("'{}' ", shown(argument)));
+    }
+    Failure::made(format!("ERR unknown command '{name}', with args beginning with: {begin}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_consistent() {
+        let mut seen = std::collections::HashSet::new();
+        for command in TABLE.all() {
+            assert!(seen.insert(command.full_name()), "{} is there twice", command.full_name());
+            assert!(command.name.len() <= MAX_NAME && command.name == command.name.to_ascii_lowercase());
+            assert!(!command.summary.is_empty() && command.summary.ends_with('.'), "{}", command.name);
+            assert!(!(command.has(flag::WRITE) && command.has(flag::READONLY)), "{}", command.name);
+            for sub in command.subcommands {
+                assert_eq!(sub.container, command.name);
+            }
+            assert!(std::ptr::eq(TABLE.named(command.full_name().as_bytes()).unwrap(), command));
+        }
+    }
+
+    #[test]
+    fn numbers_lead_back() {
+        for words in [&b"GET k"[..], b"client ID", b"Config Set a b", b"command", b"COMMAND docs"] {
+            let words: Vec<&[u8]> = words.split(|byte| *byte == b' ').collect();
+            let mut ranges = Vec::new();
+            let bytes = words.concat();
+            words.iter().fold(0, |at, word| {
+                ranges.push(at..at + word.len());
+                at + word.len()
+            });
+            let Ok(found) = TABLE.find(Args::new(&bytes, &ranges)) else { panic!("{words:?} is not found") };
+            assert!(std::ptr::eq(TABLE.by_number(found.number).unwrap(), found.command));
+        }
+    }
+
+    #[test]
+    fn keys_are_where_the_table_says() {
+        let places = |name: &str, count| TABLE.named(name.as_bytes()).unwrap().key_places(count);
+        assert_eq!(places("get", 2), [1]);
+        assert_eq!(places("mset", 5), [1, 3]);
+        assert_eq!(places("del", 4), [1, 2, 3]);
+        assert!(places("ping", 2).is_empty());
+    }
+}

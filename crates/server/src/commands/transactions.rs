@@ -1,0 +1,113 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! All commands of a transaction run in one [`crate::data::Txn`]: each sees what those before it wrote, nobody else sees anything before EXEC has
+//! committed, and the commit is one batch, all or nothing after a crash. It depends on everything that was read being as it was, so the commands see
+//! one state, and on the watched keys.
+
+use super::failure::Failure;
+use super::table::flag::{EXEC, FAST, IMMEDIATE};
+use super::table::{Command, Group};
+use super::{Context, Outcome};
+use crate::session::{Multi, Session, Watch, run_command};
+use crate::shared::{CoreStats, Shared};
+use hither_resp::Writer;
+use std::sync::Arc;
+
+const fn command(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Command {
+    Command::new(name, arity, Group::Transactions, since, summary, run)
+}
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[
+    command("multi", 1, "1.2.0", "Starts a transaction.", multi).flags(FAST | IMMEDIATE),
+    command("exec", 1, "1.2.0", "Runs all commands of a transaction, atomically.", exec_outside).flags(IMMEDIATE | EXEC),
+    command("discard", 1, "2.0.0", "Drops a transaction.", discard).flags(FAST | IMMEDIATE),
+    command("watch", -2, "2.2.0", "Makes the next transaction depend on keys staying as they are.", watch)
+        .flags(FAST | IMMEDIATE)
+        .keys(1, -1, 1),
+    command("unwatch", 1, "2.2.0", "Forgets all watched keys.", unwatch).flags(FAST),
+];
+
+fn multi(context: &mut Context<'_>) -> Outcome {
+    if context.session.multi.is_some() {
+        return Err(Failure::text("ERR MULTI calls can not be nested"));
+    }
+    context.session.multi = Some(Multi::default());
+    context.reply.ok();
+    Ok(())
+}
+
+fn discard(context: &mut Context<'_>) -> Outcome {
+    if context.session.multi.take().is_none() {
+        return Err(Failure::text("ERR DISCARD without MULTI"));
+    }
+    context.session.watches.clear();
+    context.reply.ok();
+    Ok(())
+}
+
+fn watch(context: &mut Context<'_>) -> Outcome {
+    if context.session.multi.is_some() {
+        return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let database = context.txn.database().clone();
+    for key in context.args.iter().skip(1) {
+        let known = |watch: &Watch| watch.database.index == database.index && watch.key == key;
+        if !context.session.watches.iter().any(known) {
+            let version = context.txn.version_of(&database, key)?;
+            context.session.watches.push(Watch { database: database.clone(), key: key.to_vec(), version });
+        }
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn unwatch(context: &mut Context<'_>) -> Outcome {
+    context.session.watches.clear();
+    context.reply.ok();
+    Ok(())
+}
+
+/// EXEC is run by [`exec`]; this is its place in the table.
+fn exec_outside(_: &mut Context<'_>) -> Outcome {
+    Err(Failure::text("ERR EXEC without MULTI"))
+}
+
+/// Runs the commands that wait in `session`.
+pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rests_on: &mut u64) -> Outcome {
+    let Some(multi) = session.multi.take() else { return Err(Failure::text("ERR EXEC without MULTI")) };
+    let watches = std::mem::take(&mut session.watches);
+    if multi.refused {
+        return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
+    }
+    let outcome = session.run(shared, out, rests_on, Some(&watches), |session, txn, out| {
+        Writer::new(out, session.protocol).array(multi.queue.len());
+        for queued in &multi.queue {
+            let mark = out.len();
+            match run_command(shared, session, txn, queued.command, queued.args(), out) {
+                Ok(()) => {}
+                // The flushed database, above all: everything again.
+                Err(failure @ Failure::Store(_)) => return Err(failure),
+                Err(failure) => {
+                    CoreStats::add(&session.stats().errors, 1);
+                    out.truncate(mark);
+                    Writer::new(out, session.protocol).error(&failure.message());
+                }
+            }
+        }
+        Ok(())
+    });
+    match outcome {
+        Err(Failure::Watched) => {
+            Writer::new(out, session.protocol).null_array();
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}

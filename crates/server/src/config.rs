@@ -1,0 +1,235 @@
+//! Settings: what is fixed at the start, and what `CONFIG SET` may change.
+
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+/// How to run a server. The store is opened by the caller.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses to listen at.
+    pub listen: Vec<std::net::IpAddr>,
+    /// TCP port; 0: any free one.
+    pub port: u16,
+    /// Threads that serve connections; 0: one per processor.
+    pub threads: usize,
+    /// Databases.
+    pub databases: u16,
+    /// The password of the default user.
+    pub requirepass: Option<String>,
+    /// Refuses clients from other machines while there is no password.
+    pub protected_mode: bool,
+    /// Clients at a time.
+    pub max_clients: usize,
+    /// Seconds after which an idle client is closed; 0: never.
+    pub timeout_s: u64,
+    /// Bytes of replies that may wait for one client; beyond that it is closed.
+    pub max_output_bytes: usize,
+    /// Bytes of one request.
+    pub max_request_bytes: usize,
+    /// Commands that take longer, in microseconds, are put into the slow log; negative: none.
+    pub slowlog_slower_than_us: i64,
+    /// Entries of the slow log.
+    pub slowlog_max_len: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: vec![std::net::Ipv4Addr::LOCALHOST.into()],
+            port: 6379,
+            threads: 0,
+            databases: 16,
+            requirepass: None,
+            protected_mode: true,
+            max_clients: 10_000,
+            timeout_s: 0,
+            max_output_bytes: 256 << 20,
+            max_request_bytes: 1 << 30,
+            slowlog_slower_than_us: 10_000,
+            slowlog_max_len: 128,
+        }
+    }
+}
+
+/// The settings in force.
+pub struct Settings {
+    /// As started.
+    pub started: Config,
+    /// See [`Config`].
+    pub requirepass: RwLock<Option<String>>,
+    /// See [`Config`].
+    pub protected_mode: AtomicBool,
+    /// See [`Config`].
+    pub max_clients: AtomicUsize,
+    /// See [`Config`].
+    pub timeout_s: AtomicU64,
+    /// See [`Config`].
+    pub max_output_bytes: AtomicUsize,
+    /// See [`Config`].
+    pub slowlog_slower_than_us: AtomicI64,
+    /// See [`Config`].
+    pub slowlog_max_len: AtomicUsize,
+}
+
+/// A setting that cannot be changed so, and why.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+/// A setting as `CONFIG` knows it.
+struct Entry {
+    name: &'static str,
+    get: fn(&Settings) -> String,
+    /// Absent: fixed at the start.
+    set: Option<fn(&Settings, &str) -> Option<()>>,
+}
+
+const fn fixed(name: &'static str, get: fn(&Settings) -> String) -> Entry {
+    Entry { name, get, set: None }
+}
+
+const fn free(name: &'static str, get: fn(&Settings) -> String, set: fn(&Settings, &str) -> Option<()>) -> Entry {
+    Entry { name, get, set: Some(set) }
+}
+
+fn yes_no(value: bool) -> String {
+    if value { "yes" } else { "no" }.to_owned()
+}
+
+fn parse_yes_no(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    }
+}
+
+const ENTRIES: &[Entry] = &[
+    // Redis' own persistence: benchmarks and tools ask for it.
+    fixed("appendonly", |_| "no".to_owned()),
+    fixed("save", |_| String::new()),
+    fixed("bind", |s| s.started.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+    fixed("databases", |s| s.started.databases.to_string()),
+    fixed("port", |s| s.started.port.to_string()),
+    fixed("io-threads", |s| s.started.threads.to_string()),
+    fixed("maxmemory", |_| "0".to_owned()),
+    fixed("maxmemory-policy", |_| "noeviction".to_owned()),
+    fixed("proto-max-bulk-len", |_| (512usize << 20).to_string()),
+    fixed("client-query-buffer-limit", |s| s.started.max_request_bytes.to_string()),
+    free(
+        "client-output-buffer-limit",
+        |s| format!("normal {} 0 0", s.max_output_bytes.load(Ordering::Relaxed)),
+        |s, text| {
+            let bytes = text.strip_prefix("normal ").unwrap_or(text).split(' ').next()?.parse().ok()?;
+            s.max_output_bytes.store(bytes, Ordering::Relaxed);
+            Some(())
+        },
+    ),
+    free(
+        "maxclients",
+        |s| s.max_clients.load(Ordering::Relaxed).to_string(),
+        |s, text| text.parse().ok().filter(|count| *count > 0).map(|count| s.max_clients.store(count, Ordering::Relaxed)),
+    ),
+    free(
+        "protected-mode",
+        |s| yes_no(s.protected_mode.load(Ordering::Relaxed)),
+        |s, text| parse_yes_no(text).map(|on| s.protected_mode.store(on, Ordering::Relaxed)),
+    ),
+    free(
+        "requirepass",
+        |s| s.requirepass.read().clone().unwrap_or_default(),
+        |s, text| {
+            *s.requirepass.write() = Some(text.to_owned()).filter(|text| !text.is_empty());
+            Some(())
+        },
+    ),
+    free(
+        "slowlog-log-slower-than",
+        |s| s.slowlog_slower_than_us.load(Ordering::Relaxed).to_string(),
+        |s, text| text.parse().ok().map(|us| s.slowlog_slower_than_us.store(us, Ordering::Relaxed)),
+    ),
+    free(
+        "slowlog-max-len",
+        |s| s.slowlog_max_len.load(Ordering::Relaxed).to_string(),
+        |s, text| text.parse().ok().map(|len| s.slowlog_max_len.store(len, Ordering::Relaxed)),
+    ),
+    free(
+        "timeout",
+        |s| s.timeout_s.load(Ordering::Relaxed).to_string(),
+        |s, text| text.parse().ok().map(|seconds| s.timeout_s.store(seconds, Ordering::Relaxed)),
+    ),
+];
+
+impl Settings {
+    /// The settings of a start.
+    pub fn new(config: Config) -> Settings {
+        Settings {
+            requirepass: RwLock::new(config.requirepass.clone().filter(|password| !password.is_empty())),
+            protected_mode: AtomicBool::new(config.protected_mode),
+            max_clients: AtomicUsize::new(config.max_clients),
+            timeout_s: AtomicU64::new(config.timeout_s),
+            max_output_bytes: AtomicUsize::new(config.max_output_bytes),
+            slowlog_slower_than_us: AtomicI64::new(config.slowlog_slower_than_us),
+            slowlog_max_len: AtomicUsize::new(config.slowlog_max_len),
+            started: config,
+        }
+    }
+
+    /// The settings whose names match one of the patterns, each once.
+    pub fn get(&self, patterns: &[Vec<u8>]) -> Vec<(&'static str, String)> {
+        let asked = |entry: &&Entry| patterns.iter().any(|pattern| crate::glob::matches(pattern, entry.name.as_bytes()));
+        ENTRIES.iter().filter(asked).map(|entry| (entry.name, (entry.get)(self))).collect()
+    }
+
+    /// Changes settings: all or none of them.
+    pub fn set(&self, pairs: &[(String, String)]) -> Result<(), Refused> {
+        let mut changes = Vec::new();
+        for (name, value) in pairs {
+            let entry = ENTRIES.iter().find(|entry| entry.name.eq_ignore_ascii_case(name));
+            let entry = entry.ok_or_else(|| Refused(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")))?;
+            let why = |why: &str| Refused(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"));
+            let set = entry.set.ok_or_else(|| why("can't set immutable config"))?;
+            changes.push((set, (entry.get)(self), value, why("argument couldn't be parsed")));
+        }
+        let mut done: Vec<(fn(&Settings, &str) -> Option<()>, String)> = Vec::new();
+        for (set, before, value, refusal) in changes {
+            if set(self, value).is_none() {
+                for (set, before) in done {
+                    // It was in force: it can be set.
+                    let _ = set(self, &before);
+                }
+                return Err(refusal);
+            }
+            done.push((set, before));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_change_together_or_not_at_all() {
+        let settings = Settings::new(Config::default());
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        settings.set(&[pair("timeout", "7"), pair("MaxClients", "9")]).unwrap();
+        assert_eq!(settings.get(&[b"timeout".to_vec(), b"maxcl*".to_vec()]), [("maxclients", "9".into()), ("timeout", "7".into())]);
+        assert!(settings.set(&[pair("timeout", "8"), pair("maxclients", "x")]).is_err());
+        assert!(settings.set(&[pair("timeout", "8"), pair("port", "1")]).is_err());
+        assert!(settings.set(&[pair("nothing", "8")]).is_err());
+        assert_eq!(settings.get(&[b"timeout".to_vec()]), [("timeout", "7".into())]);
+    }
+
+    #[test]
+    fn every_setting_takes_its_own_value() {
+        let settings = Settings::new(Config::default());
+        for entry in ENTRIES {
+            let value = (entry.get)(&settings);
+            if let Some(set) = entry.set {
+                assert_eq!(set(&settings, &value), Some(()), "{}", entry.name);
+                assert_eq!((entry.get)(&settings), value, "{}", entry.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The bytes of entries and rows; see the head of [`super`].
+
+/// The type of a key's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Type {
+    /// Bytes.
+    String,
+    /// Fields with values.
+    Hash,
+    /// Members with scores.
+    SortedSet,
+}
+
+impl Type {
+    /// The byte on media.
+    pub const fn tag(self) -> u8 {
+        match self {
+            Type::String => 0,
+            Type::Hash => 1,
+            Type::SortedSet => 2,
+        }
+    }
+
+    /// The type of an entry.
+    #[inline]
+    pub fn of(entry: &[u8]) -> Option<Type> {
+        match entry.first()? {
+            0 => Some(Type::String),
+            1 => Some(Type::Hash),
+            2 => Some(Type::SortedSet),
+            _ => None,
+        }
+    }
+
+    /// What `TYPE` answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Type::String => "string",
+            Type::Hash => "hash",
+            Type::SortedSet => "zset",
+        }
+    }
+}
+
+/// Bytes of an entry that holds a head.
+pub const HEAD_BYTES: usize = 17;
+
+/// What an entry says of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its type, not a string.
+    pub kind: Type,
+    /// Its number.
+    pub number: u64,
+    /// Members.
+    pub count: u64,
+}
+
+impl Head {
+    /// Reads an entry; `None` for a string.
+    pub fn decode(entry: &[u8]) -> Option<Head> {
+        let kind = Type::of(entry).filter(|kind| *kind != Type::String)?;
+        let number = entry.get(1..9)?.try_into().ok()?;
+        let count = entry.get(9..HEAD_BYTES)?.try_into().ok()?;
+        Some(Head { kind, number: u64::from_be_bytes(number), count: u64::from_be_bytes(count) })
+    }
+
+    /// The entry.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut entry = Vec::with_capacity(HEAD_BYTES);
+        entry.push(self.kind.tag());
+        entry.extend_from_slice(&self.number.to_be_bytes());
+        entry.extend_from_slice(&self.count.to_be_bytes());
+        entry
+    }
+}
+
+/// The entry of a string.
+pub fn string_entry(bytes: &[u8]) -> Vec<u8> {
+    let mut entry = Vec::with_capacity(bytes.len() + 1);
+    entry.push(Type::String.tag());
+    entry.extend_from_slice(bytes);
+    entry
+}
+
+/// First bytes of the rows that say which key a collection has.
+pub const REGISTRY: u8 = 0;
+/// First bytes of the rows with members.
+pub const MEMBERS: u8 = 1;
+
+/// The row that says which key collection `number` has.
+pub fn registry_row(number: u64) -> [u8; 9] {
+    with_number(REGISTRY, number)
+}
+
+/// How all member rows of collection `number` begin.
+pub fn members_prefix(number: u64) -> [u8; 9] {
+    with_number(MEMBERS, number)
+}
+
+fn with_number(first: u8, number: u64) -> [u8; 9] {
+    let mut row = [first; 9];
+    row[1..].copy_from_slice(&number.to_be_bytes());
+    row
+}
+
+/// The number in a registry row.
+pub fn number_of(row: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(row.get(1..9)?.try_into().ok()?))
+}
+
+/// Kinds of member rows.
+pub mod part {
+    /// Field of a hash.
+    pub const FIELD: u8 = b'f';
+    /// Member of a sorted set, by name.
+    pub const MEMBER: u8 = b'm';
+    /// Member of a sorted set, by score.
+    pub const SCORE: u8 = b's';
+}
+
+/// Bytes before a field or member in its row.
+pub const ROW_PREFIX_BYTES: usize = 10;
+
+/// The row of a field or member; with an empty `name` what all rows of this part begin with.
+pub fn row(number: u64, part: u8, name: &[u8]) -> Vec<u8> {
+    let mut row = Vec::with_capacity(ROW_PREFIX_BYTES + name.len());
+    row.extend_from_slice(&members_prefix(number));
+    row.push(part);
+    row.extend_from_slice(name);
+    row
+}
+
+/// The row of a member in the order of scores.
+pub fn score_row(number: u64, score: f64, member: &[u8]) -> Vec<u8> {
+    let mut row = row(number, part::SCORE, &score_bytes(score));
+    row.extend_from_slice(member);
+    row
+}
+
+/// Score and member of a row in the order of scores.
+pub fn split_score_row(row: &[u8]) -> Option<(f64, &[u8])> {
+    let (score, member) = row.get(ROW_PREFIX_BYTES..)?.split_first_chunk::<8>()?;
+    Some((score_of(*score), member))
+}
+
+/// A score as bytes that sort like it.
+pub fn score_bytes(score: f64) -> [u8; 8] {
+    let bits = (score + 0.0).to_bits();
+    let flip = if bits >> 63 == 0 { 1 << 63 } else { u64::MAX };
+    (bits ^ flip).to_be_bytes()
+}
+
+/// The score of its bytes.
+pub fn score_of(bytes: [u8; 8]) -> f64 {
+    let bits = u64::from_be_bytes(bytes);
+    let flip = if bits >> 63 == 1 { 1 << 63 } else { u64::MAX };
+    f64::from_bits(bits ^ flip)
+}
+
+/// The least row that does not begin with `prefix`.
+pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut end = prefix[..=kept].to_vec();
+    end[kept] += 1;
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn heads_and_types() {
+        let head = Head { kind: Type::SortedSet, number: 7, count: u64::MAX };
+        assert_eq!(head.encode().len(), HEAD_BYTES);
+        assert_eq!(Head::decode(&head.encode()), Some(head));
+        assert_eq!(Head::decode(&string_entry(b"0123456789abcdefghi")), None);
+        assert_eq!(Type::of(&string_entry(b"")), Some(Type::String));
+        assert_eq!(number_of(&registry_row(99)), Some(99));
+        assert_eq!(after_prefix(b"a\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+    }
+
+    #[test]
+    fn rows_are_what_the_head_of_the_module_says() {
+        assert_eq!(row(1, part::FIELD, b"x"), b"\x01\0\0\0\0\0\0\0\x01fx");
+        assert_eq!(score_row(1, 1.0, b"x"), b"\x01\0\0\0\0\0\0\0\x01s\xbf\xf0\0\0\0\0\0\0x");
+        assert_eq!(score_bytes(-0.0), score_bytes(0.0));
+    }
+
+    proptest! {
+        #[test]
+        fn scores_sort_like_their_bytes(a: f64, b: f64) {
+            prop_assume!(!a.is_nan() && !b.is_nan());
+            prop_assert_eq!(score_of(score_bytes(a)), a);
+            prop_assert_eq!(a.partial_cmp(&b).unwrap(), if a == b { std::cmp::Ordering::Equal } else { score_bytes(a).cmp(&score_bytes(b)) });
+            let row = score_row(3, a, b"member");
+            prop_assert_eq!(split_score_row(&row), Some((a, &b"member"[..])));
+        }
+    }
+}

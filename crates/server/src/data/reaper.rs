@@ -1,0 +1,182 @@
+//! Removes the rows of collections that have no head any more.
+//!
+//! Commands that delete or overwrite a collection announce its number; that is prompt but not needed: a sweep over the registry rows finds all such
+//! collections, also those that expired and those that a crash left, at the start and now and then as long as collections expire.
+//!
+//! # Why it removes nothing that is in use
+//!
+//! A registry row names the key that a collection has. If that key's entry does not carry the collection's number, the collection is gone — unless a
+//! batch that creates or renames it is half visible. So each removal is a batch on the condition that both the registry row and the key's
+//! entry still have the versions that were read; a batch under way either is complete by then, and has changed one of them, or waits.
+//! Once gone, a number never comes back (rule 1), so the removal may go on in portions. The registry row goes last.
+
+use super::databases::{Database, Databases, member_rows};
+use super::encoding::{self, Head, REGISTRY};
+use hither::{Result, WriteOptions};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Rows removed by one batch.
+const PORTION: usize = 256;
+/// Between sweeps while collections may expire.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// Announcements kept; beyond that the next sweep finds them.
+const MOST_ANNOUNCED: usize = 1 << 16;
+
+/// The work that is left, and how to stop it.
+#[derive(Default)]
+pub struct Reaper {
+    state: Mutex<State>,
+    changed: Condvar,
+    expiring: AtomicBool,
+    /// Collections whose rows were removed.
+    pub reaped: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    announced: VecDeque<(u16, u64)>,
+    sweep: bool,
+    stopping: bool,
+}
+
+impl Reaper {
+    /// The collection's head is gone.
+    pub fn announce(&self, database: u16, number: u64) {
+        let mut state = self.state.lock();
+        if state.announced.len() < MOST_ANNOUNCED {
+            state.announced.push_back((database, number));
+        } else {
+            state.sweep = true;
+        }
+        self.changed.notify_one();
+    }
+
+    /// A collection was given an expiry: nobody will announce its end.
+    pub fn note_expiring(&self) {
+        self.expiring.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks [`run`] to return.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.changed.notify_all();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.state.lock().stopping
+    }
+}
+
+enum Work {
+    One(u16, u64),
+    Sweep,
+    Stop,
+}
+
+/// Runs until it is stopped. An error ends a piece of work, not the thread: the next sweep finds what was left.
+pub fn run(databases: &Databases) {
+    // What a crash, or expiry while nothing ran, has left.
+    let _ = sweep(databases);
+    let mut swept = Instant::now();
+    loop {
+        match next(&databases.reaper, swept) {
+            Work::Stop => return,
+            Work::One(index, number) => {
+                let _ = databases.get(index).and_then(|database| reap(databases, &database, number));
+            }
+            Work::Sweep => {
+                let _ = sweep(databases);
+                swept = Instant::now();
+            }
+        }
+    }
+}
+
+fn next(reaper: &Reaper, swept: Instant) -> Work {
+    let mut state = reaper.state.lock();
+    loop {
+        if state.stopping {
+            return Work::Stop;
+        }
+        if let Some((index, number)) = state.announced.pop_front() {
+            return Work::One(index, number);
+        }
+        let due = reaper.expiring.load(Ordering::Relaxed) && swept.elapsed() >= SWEEP_EVERY;
+        if std::mem::take(&mut state.sweep) || due {
+            return Work::Sweep;
+        }
+        reaper.changed.wait_for(&mut state, SWEEP_EVERY);
+    }
+}
+
+/// Removes what no head leads to, in all databases. Returns how many collections that were.
+pub fn sweep(databases: &Databases) -> Result<u64> {
+    let mut removed = 0;
+    for database in databases.existing() {
+        let mut after = vec![REGISTRY];
+        loop {
+            let mut numbers = Vec::new();
+            database.rows.scan_deferred(Bound::Excluded(&after), Bound::Excluded(&[REGISTRY + 1]), false, |row, _, _| {
+                numbers.extend(encoding::number_of(row));
+                if numbers.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            let Some(last) = numbers.last() else { break };
+            after = encoding::registry_row(*last).to_vec();
+            for number in numbers {
+                if databases.reaper.is_stopping() {
+                    return Ok(removed);
+                }
+                removed += u64::from(reap(databases, &database, number)?);
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// Removes the rows of collection `number` if it has no head; whether it did.
+pub fn reap(databases: &Databases, database: &Database, number: u64) -> Result<bool> {
+    let registry = encoding::registry_row(number);
+    let (found, _) = database.rows.peek_with(&registry, |key, found| (key.to_vec(), found.version))?;
+    let Some((key, row_version)) = found else { return Ok(false) };
+    let (head, _) = database.keys.peek_with(&key, |entry, found| (Head::decode(entry), found.version))?;
+    if head.is_some_and(|(head, _)| head.is_some_and(|head| head.number == number)) {
+        return Ok(false);
+    }
+    let mut key_version = head.map(|(_, version)| version);
+    let (start, end) = member_rows(number);
+    loop {
+        let mut rows: Vec<Vec<u8>> = Vec::with_capacity(PORTION);
+        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        database.rows.scan_deferred(Bound::Included(&start), end, false, |row, _, _| {
+            rows.push(row.to_vec());
+            if rows.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let last = rows.len() < PORTION;
+        let mut batch = databases.db.batch();
+        batch.require_version(&database.rows, &registry, Some(row_version)).require_version(&database.keys, &key, key_version);
+        for row in &rows {
+            batch.delete(&database.rows, row);
+        }
+        if last {
+            batch.delete(&database.rows, &registry);
+        }
+        if batch.commit_deferred(&WriteOptions::new())?.applied {
+            if last {
+                databases.reaper.reaped.fetch_add(1, Ordering::Relaxed);
+                return Ok(true);
+            }
+            continue;
+        }
+        // The key was written meanwhile. If the collection is still not its own, that changes nothing.
+        let (head, _) = database.keys.peek_with(&key, |entry, found| (Head::decode(entry), found.version))?;
+        let (registered, _) = database.rows.peek_with(&registry, |_, found| found.version)?;
+        if registered != Some(row_version) || head.is_some_and(|(head, _)| head.is_some_and(|head| head.number == number)) {
+            return Ok(false);
+        }
+        key_version = head.map(|(_, version)| version);
+    }
+}

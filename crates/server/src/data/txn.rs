@@ -1,0 +1,400 @@
+//! One command, or all commands between MULTI and EXEC: reads, a private view of its own writes, one atomic commit.
+//!
+//! Optimistic: what it read is remembered with its version and becomes a precondition of the commit. If another writer was faster, the commit is
+//! not applied and the caller runs everything again; somebody has made progress then. A transaction that only read is checked in the same way
+//! before its outcome counts, so it never tells of a state that did not exist.
+//!
+//! Thread safety: belongs to one thread.
+
+use super::databases::Database;
+use super::encoding::{self, Head};
+use hither::{Db, Result, WriteOptions};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// A value with its expiry (0: none), of the transaction's own view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The entry as on media.
+    pub entry: Vec<u8>,
+    /// When it expires, in milliseconds since 1970; 0: never.
+    pub expires_at_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Space {
+    Keys,
+    Rows,
+}
+
+/// Database, space, key.
+type Place = (u16, Space, Vec<u8>);
+
+/// See the module's head.
+pub struct Txn {
+    database: Arc<Database>,
+    /// All databases that it touched.
+    touched: Vec<Arc<Database>>,
+    /// Every read counts: several commands must see one state.
+    isolated: bool,
+    /// Versions of the keys that were read; `None`: absent.
+    reads: HashMap<(u16, Vec<u8>), Option<u64>>,
+    /// `None` deletes.
+    writes: BTreeMap<Place, Option<Item>>,
+    /// Collections whose heads it removes.
+    orphans: Vec<(u16, u64)>,
+    rests_on: u64,
+    options: WriteOptions,
+}
+
+/// What came of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// False: somebody else was faster, run it again.
+    pub applied: bool,
+    /// The version that must be durable before the reply may leave; 0: none.
+    pub rests_on: u64,
+    /// Collections to be announced to the reaper.
+    pub orphans: Vec<(u16, u64)>,
+}
+
+impl Txn {
+    /// A transaction on `database`. `isolated`: of several commands.
+    pub fn new(database: Arc<Database>, isolated: bool, options: WriteOptions) -> Txn {
+        Txn {
+            database,
+            touched: Vec::new(),
+            isolated,
+            reads: HashMap::new(),
+            writes: BTreeMap::new(),
+            orphans: Vec::new(),
+            rests_on: 0,
+            options,
+        }
+    }
+
+    /// Goes on in another database.
+    pub fn select(&mut self, database: Arc<Database>) {
+        self.database = database;
+    }
+
+    /// The database it is in.
+    pub fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
+    /// Whether several commands share it.
+    pub fn is_isolated(&self) -> bool {
+        self.isolated
+    }
+
+    /// The version that what it has told so far rests on.
+    pub fn rests_on(&self) -> u64 {
+        self.rests_on
+    }
+
+    /// Makes the commit depend on a key being as a client saw it.
+    pub fn require(&mut self, database: &Arc<Database>, key: &[u8], version: Option<u64>) {
+        self.touch(database.clone());
+        self.reads.insert((database.index, key.to_vec()), version);
+    }
+
+    /// The key's version, as for [`Txn::require`].
+    pub fn version_of(&mut self, database: &Arc<Database>, key: &[u8]) -> Result<Option<u64>> {
+        let (version, rests_on) = database.keys.peek_with(key, |_, found| found.version)?;
+        self.note(rests_on);
+        Ok(version)
+    }
+
+    /// Calls `f` with the key's entry and expiry, in place if possible. A lone command may tell what it saw so without more ado, if that was all
+    /// it looked at; one that goes on from here uses [`Txn::load`].
+    #[inline]
+    pub fn view<R>(&mut self, key: &[u8], f: impl FnOnce(Option<(&[u8], u64)>) -> R) -> Result<R> {
+        if self.isolated {
+            let item = self.load(key)?;
+            return Ok(f(item.as_ref().map(|item| (item.entry.as_slice(), item.expires_at_ms))));
+        }
+        let mut f = Some(f);
+        let (told, rests_on) = self.database.keys.peek_with(key, |entry, found| f.take().map(|f| f(Some((entry, found.expires_at_ms)))))?;
+        self.note(rests_on);
+        match (told.flatten(), f) {
+            (Some(told), _) => Ok(told),
+            (None, Some(f)) => Ok(f(None)),
+            (None, None) => unreachable!("f was called, so it told something"),
+        }
+    }
+
+    /// The key's value, which the commit depends on from here on.
+    pub fn load(&mut self, key: &[u8]) -> Result<Option<Item>> {
+        let place = (self.database.index, Space::Keys, key.to_vec());
+        if let Some(written) = self.writes.get(&place) {
+            return Ok(written.clone());
+        }
+        let (found, rests_on) = self
+            .database
+            .keys
+            .peek_with(key, |entry, found| (Item { entry: entry.to_vec(), expires_at_ms: found.expires_at_ms }, found.version))?;
+        self.note(rests_on);
+        self.touch(self.database.clone());
+        let version = found.as_ref().map(|(_, version)| *version);
+        // The first version counts: if it changed since, the commit must fail.
+        self.reads.entry((place.0, place.2)).or_insert(version);
+        Ok(found.map(|(item, _)| item))
+    }
+
+    /// Writes a key's entry whatever is there, at once if this is a lone command: for values that do not depend on anything.
+    pub fn overwrite(&mut self, key: &[u8], entry: &[u8], expires_at_ms: u64) -> Result<()> {
+        if self.isolated || self.database.has_collections() || !self.writes.is_empty() || !self.reads.is_empty() {
+            self.forget_collection(key)?;
+            self.put(key, entry.to_vec(), expires_at_ms);
+            return Ok(());
+        }
+        let options = if expires_at_ms == 0 { self.options } else { self.options.expires_at_ms(expires_at_ms) };
+        let done = self.database.keys.write_deferred(key, Some(entry), &options)?;
+        self.note(done.rests_on);
+        Ok(())
+    }
+
+    /// Writes a key's entry. If a collection may be there, say so by [`Txn::forget_collection`] first.
+    pub fn put(&mut self, key: &[u8], entry: Vec<u8>, expires_at_ms: u64) {
+        self.write(Space::Keys, key, Some(Item { entry, expires_at_ms }));
+    }
+
+    /// Removes a key; whether it was there. A collection's rows follow in the background.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        let Some(item) = self.load(key)? else { return Ok(false) };
+        self.orphan(&item);
+        self.write(Space::Keys, key, None);
+        Ok(true)
+    }
+
+    /// If a collection is there, its rows are going to be unreachable.
+    pub fn forget_collection(&mut self, key: &[u8]) -> Result<()> {
+        if self.database.has_collections()
+            && let Some(item) = self.load(key)?
+        {
+            self.orphan(&item);
+        }
+        Ok(())
+    }
+
+    fn orphan(&mut self, item: &Item) {
+        if let Some(head) = Head::decode(&item.entry) {
+            self.orphans.push((self.database.index, head.number));
+        }
+    }
+
+    /// Says under which key a collection is.
+    pub fn register(&mut self, number: u64, key: &[u8]) {
+        self.database.note_collection();
+        // Of several collections that a transaction makes and removes, the last word counts.
+        self.orphans.retain(|orphan| *orphan != (self.database.index, number));
+        self.put_row(&encoding::registry_row(number), key.to_vec());
+    }
+
+    /// Calls `f` with a row's value.
+    pub fn row<R>(&mut self, row: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        if !self.writes.is_empty()
+            && let Some(written) = self.writes.get(&(self.database.index, Space::Rows, row.to_vec()))
+        {
+            return Ok(written.as_ref().map(|item| f(&item.entry)));
+        }
+        let (told, rests_on) = self.database.rows.peek_with(row, |value, _| f(value))?;
+        self.note(rests_on);
+        Ok(told)
+    }
+
+    /// Writes a row.
+    pub fn put_row(&mut self, row: &[u8], value: Vec<u8>) {
+        self.write(Space::Rows, row, Some(Item { entry: value, expires_at_ms: 0 }));
+    }
+
+    /// Removes a row.
+    pub fn delete_row(&mut self, row: &[u8]) {
+        self.write(Space::Rows, row, None);
+    }
+
+    /// Calls `f(row, value)` for the member rows between two bounds in order, its own writes included, until it breaks.
+    pub fn rows(
+        &mut self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan(Space::Rows, from, to, reverse, f)
+    }
+
+    /// Calls `f(key, entry)` for the keys between two bounds in order, its own writes included, until it breaks. Keys that others add meanwhile may
+    /// be seen or not, in MULTI too.
+    pub fn keys(
+        &mut self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan(Space::Keys, from, to, reverse, f)
+    }
+
+    fn scan(
+        &mut self,
+        space: Space,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let keyspace = if space == Space::Keys { &self.database.keys } else { &self.database.rows };
+        let own = self.own_writes(space, from, to, reverse);
+        let mut own = own.into_iter().peekable();
+        let before = |own: &[u8], key: &[u8]| if reverse { own > key } else { own < key };
+        let mut broken = false;
+        let rests_on = keyspace.scan_deferred(from, to, reverse, |key, value, _| {
+            while let Some((place, item)) = own.next_if(|(place, _)| before(place, key)) {
+                if let Some(item) = item
+                    && f(place, &item.entry).is_break()
+                {
+                    broken = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            let flow = match own.next_if(|(place, _)| *place == key) {
+                Some((_, Some(item))) => f(key, &item.entry),
+                Some((_, None)) => ControlFlow::Continue(()),
+                None => f(key, value),
+            };
+            broken |= flow.is_break();
+            flow
+        })?;
+        if !broken {
+            let _ = own.filter_map(|(place, item)| item.map(|item| (place, item))).try_for_each(|(place, item)| f(place, &item.entry));
+        }
+        self.note(rests_on);
+        Ok(())
+    }
+
+    /// Its writes between two bounds, in the order of a scan.
+    fn own_writes(&self, space: Space, from: Bound<&[u8]>, to: Bound<&[u8]>, reverse: bool) -> Vec<(&[u8], Option<&Item>)> {
+        if self.writes.is_empty() {
+            return Vec::new();
+        }
+        let within = |key: &[u8]| {
+            (match from {
+                Bound::Included(from) => key >= from,
+                Bound::Excluded(from) => key > from,
+                Bound::Unbounded => true,
+            }) && (match to {
+                Bound::Included(to) => key <= to,
+                Bound::Excluded(to) => key < to,
+                Bound::Unbounded => true,
+            })
+        };
+        let index = self.database.index;
+        let first = match from {
+            Bound::Included(from) | Bound::Excluded(from) => from.to_vec(),
+            Bound::Unbounded => Vec::new(),
+        };
+        let past_end = |key: &[u8]| match to {
+            Bound::Included(to) | Bound::Excluded(to) => key > to,
+            Bound::Unbounded => false,
+        };
+        let mut own: Vec<_> = self
+            .writes
+            .range((index, space, first)..)
+            .take_while(|((database, of, key), _)| (*database, *of) == (index, space) && !past_end(key))
+            .filter(|((_, _, key), _)| within(key))
+            .map(|((_, _, key), item)| (key.as_slice(), item.as_ref()))
+            .collect();
+        if reverse {
+            own.reverse();
+        }
+        own
+    }
+
+    fn write(&mut self, space: Space, key: &[u8], item: Option<Item>) {
+        self.touch(self.database.clone());
+        self.writes.insert((self.database.index, space, key.to_vec()), item);
+    }
+
+    fn touch(&mut self, database: Arc<Database>) {
+        if !self.touched.iter().any(|known| Arc::ptr_eq(known, &database)) {
+            self.touched.push(database);
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, rests_on: u64) {
+        self.rests_on = self.rests_on.max(rests_on);
+    }
+
+    /// Applies everything, or nothing if something that was read has changed.
+    pub fn commit(self, db: &Db) -> Result<Committed> {
+        if self.writes.is_empty() && self.reads.is_empty() {
+            return Ok(Committed { applied: true, rests_on: self.rests_on, orphans: Vec::new() });
+        }
+        let done = if self.writes.len() == 1 && self.reads.len() <= 1 { self.commit_one(db)? } else { self.commit_batch(db)? };
+        Ok(Committed { applied: done.applied, rests_on: self.rests_on.max(done.rests_on), orphans: self.orphans })
+    }
+
+    /// Most commands: one key, read and written.
+    fn commit_one(&self, db: &Db) -> Result<hither::Deferred> {
+        let Some((place, item)) = self.writes.first_key_value() else { return self.commit_batch(db) };
+        let version = match self.reads.iter().next() {
+            Some(((index, key), version)) if (*index, Space::Keys, key) == (place.0, place.1, &place.2) => Some(*version),
+            Some(_) => return self.commit_batch(db),
+            None => None,
+        };
+        let keyspace = self.keyspace(place);
+        let expires = item.as_ref().map_or(0, |item| item.expires_at_ms);
+        let options = if expires == 0 { self.options } else { self.options.expires_at_ms(expires) };
+        let value = item.as_ref().map(|item| item.entry.as_slice());
+        match version {
+            Some(version) => keyspace.write_if_deferred(&place.2, value, version, &options),
+            None => keyspace.write_deferred(&place.2, value, &options),
+        }
+    }
+
+    fn commit_batch(&self, db: &Db) -> Result<hither::Deferred> {
+        let mut batch = db.batch();
+        for ((index, key), version) in &self.reads {
+            batch.require_version(&self.touched_database(*index).keys, key, *version);
+        }
+        for (place, item) in &self.writes {
+            let keyspace = self.keyspace(place);
+            match item {
+                Some(item) => batch.put_with_expiry(keyspace, &place.2, &item.entry, item.expires_at_ms),
+                None => batch.delete(keyspace, &place.2),
+            };
+        }
+        batch.commit_deferred(&self.options)
+    }
+
+    fn keyspace(&self, place: &Place) -> &hither::Keyspace {
+        let database = self.touched_database(place.0);
+        if place.1 == Space::Keys { &database.keys } else { &database.rows }
+    }
+
+    fn touched_database(&self, index: u16) -> &Database {
+        self.touched.iter().find(|database| database.index == index).unwrap_or(&self.database)
+    }
+}
+
+impl Txn {
+    /// Makes the commit depend on what a client watches; false if that has changed already.
+    pub fn require_unchanged(&mut self, watches: &[crate::session::Watch]) -> Result<bool> {
+        for watch in watches {
+            let version = match self.version_of(&watch.database, &watch.key) {
+                // The database was flushed.
+                Err(hither::Error::KeyspaceDropped(_)) => return Ok(false),
+                version => version?,
+            };
+            if version != watch.version {
+                return Ok(false);
+            }
+            self.require(&watch.database, &watch.key, version);
+        }
+        Ok(true)
+    }
+}

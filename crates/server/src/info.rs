@@ -1,0 +1,137 @@
+//! What INFO tells, section by section.
+
+use crate::commands::table::TABLE;
+use crate::shared::Shared;
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+type Fill = fn(&Shared, &mut String) -> std::fmt::Result;
+
+/// Name, title, contents.
+pub const SECTIONS: &[(&str, &str, Fill)] = &[
+    ("server", "Server", server),
+    ("clients", "Clients", clients),
+    ("memory", "Memory", memory),
+    ("persistence", "Persistence", persistence),
+    ("durability", "Durability", durability),
+    ("space", "Space", space),
+    ("placement", "Placement", placement),
+    ("stats", "Stats", stats),
+    ("replication", "Replication", replication),
+    ("commandstats", "Commandstats", command_stats),
+    ("keyspace", "Keyspace", keyspace),
+];
+
+/// Appends a section.
+pub fn section(shared: &Shared, name: &str, text: &mut String) {
+    if let Some((_, title, fill)) = SECTIONS.iter().find(|section| section.0 == name) {
+        let separator = if text.is_empty() { "" } else { "\r\n" };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}# {title}\r\n");
+        let _ = fill(shared, text);
+    }
+}
+
+fn server(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    write!(text, "redis_version:{}\r\n", crate::commands::server::REDIS_VERSION)?;
+    write!(text, "hither_version:{}\r\n", env!("CARGO_PKG_VERSION"))?;
+    write!(text, "redis_mode:standalone\r\nos:{}\r\narch_bits:{}\r\n", std::env::consts::OS, usize::BITS)?;
+    write!(text, "process_id:{}\r\nrun_id:{}\r\n", std::process::id(), shared.run_id)?;
+    write!(text, "tcp_port:{}\r\n", shared.port.load(Ordering::Relaxed))?;
+    let uptime = shared.started.elapsed().as_secs();
+    write!(text, "uptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\nio_threads:{}\r\n", uptime / 86_400, shared.cores.len())
+}
+
+fn clients(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    let most = shared.settings.max_clients.load(Ordering::Relaxed);
+    write!(text, "connected_clients:{}\r\nmaxclients:{most}\r\nblocked_clients:0\r\n", shared.clients.len())
+}
+
+fn memory(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    let stats = shared.databases.db.stats();
+    let index: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.index_bytes).sum();
+    let resident = resident_bytes();
+    write!(
+        text,
+        "used_memory:{resident}\r\nused_memory_rss:{resident}\r\nindex_bytes:{index}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
+    )
+}
+
+/// Pages of the process that are in memory: mapped pools among them.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+fn persistence(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    let recovery = shared.databases.db.recovery();
+    write!(text, "loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\nrecovery_ms:{}\r\n", recovery.elapsed_ms)
+}
+
+fn durability(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    let stats = shared.databases.db.stats();
+    let durable = stats.pools.iter().all(|pool| pool.durable);
+    write!(text, "survives_power_loss:{}\r\n", if durable { "yes" } else { "no" })?;
+    for pool in &stats.pools {
+        write!(text, "node{}:medium={},domain={},flush={}\r\n", pool.node, pool.medium, pool.persistence_domain, pool.flush)?;
+    }
+    write!(text, "durable_version:{}\r\n", shared.databases.db.durable_version())?;
+    write!(text, "replies_that_waited:{}\r\n", shared.total(|core| &core.deferred))
+}
+
+fn space(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    for pool in &shared.databases.db.stats().pools {
+        write!(
+            text,
+            "node{}:max={},capacity={},live={},dead={},segments={},segments_free={}\r\n",
+            pool.node, pool.max_bytes, pool.capacity_bytes, pool.live_bytes, pool.dead_bytes, pool.segments, pool.segments_free
+        )?;
+    }
+    write!(text, "collections_reaped:{}\r\n", shared.databases.reaper.reaped.load(Ordering::Relaxed))
+}
+
+fn placement(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    write!(text, "nodes:{}\r\nthreads:{}\r\n", shared.databases.db.stats().pools.len(), shared.cores.len())?;
+    for core in 0..shared.cores.len() {
+        let count = shared.clients.list().iter().filter(|client| client.core == core).count();
+        write!(text, "thread{core}:clients={count}\r\n")?;
+    }
+    Ok(())
+}
+
+fn stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    write!(text, "total_connections_received:{}\r\n", shared.total(|core| &core.connections))?;
+    write!(text, "rejected_connections:{}\r\n", shared.total(|core| &core.rejected))?;
+    write!(text, "total_commands_processed:{}\r\n", shared.total_calls())?;
+    write!(text, "total_net_input_bytes:{}\r\n", shared.total(|core| &core.input_bytes))?;
+    write!(text, "total_net_output_bytes:{}\r\n", shared.total(|core| &core.output_bytes))?;
+    write!(text, "total_error_replies:{}\r\n", shared.total(|core| &core.errors))?;
+    write!(text, "transaction_retries:{}\r\n", shared.total(|core| &core.retries))?;
+    write!(text, "keyspace_hits:{}\r\n", shared.total(|core| &core.hits))?;
+    write!(text, "keyspace_misses:{}\r\nevicted_keys:0\r\n", shared.total(|core| &core.misses))
+}
+
+fn replication(_: &Shared, text: &mut String) -> std::fmt::Result {
+    text.write_str("role:master\r\nconnected_slaves:0\r\n")
+}
+
+fn command_stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    for (number, command) in TABLE.all().enumerate() {
+        let calls: u64 = shared.cores.iter().map(|core| core.calls[number].load(Ordering::Relaxed)).sum();
+        if calls > 0 {
+            write!(text, "cmdstat_{}:calls={calls}\r\n", command.full_name())?;
+        }
+    }
+    Ok(())
+}
+
+fn keyspace(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    for database in shared.databases.existing() {
+        let keys = database.keys.len();
+        if keys > 0 {
+            write!(text, "db{}:keys={keys}\r\n", database.index)?;
+        }
+    }
+    Ok(())
+}

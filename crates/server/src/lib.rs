@@ -1,0 +1,33 @@
+//! The server: the Redis protocol over a store.
+//!
+//! Reading order: [`data`] (how databases and collections lie in the store, and how commands change them), [`commands`] (the table, one file per
+//! family), [`session`] (what belongs to one client, without any networking), [`net`] (threads, connections, replies that wait for durability).
+//!
+//! # Guarantees
+//!
+//! * A reply that tells of a write, or of what a write has made so, leaves after that write is durable at the store's level. A client may ask for a
+//!   weaker level for its own writes.
+//! * Every command is atomic; so is everything between MULTI and EXEC, also across a crash.
+//! * No client can make the server hold more than the limits of [`config::Config`] for it.
+//!
+//! # Thread safety
+//!
+//! [`shared::Shared`] belongs to all threads; a [`session::Session`] and its connection to one.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod commands;
+pub mod config;
+pub mod cursors;
+pub mod data;
+pub mod glob;
+pub mod info;
+pub mod net;
+pub mod session;
+pub mod shared;
+
+pub use config::Config;
+pub use net::Server;
+pub use session::Session;
+pub use shared::Shared;

@@ -1,0 +1,192 @@
+//! One connection: bytes in, commands, replies out.
+
+use super::outbox::{Outbox, PAUSE_BYTES};
+use crate::session::Session;
+use crate::shared::{CoreStats, Shared};
+use hither_resp::{Limits, Parser, Protocol, Writer};
+use mio::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes read at once.
+pub const READ_BYTES: usize = 64 << 10;
+/// Reads of one turn; then others have theirs.
+const READS: usize = 8;
+
+/// See the module's head.
+pub struct Connection {
+    /// The socket.
+    pub stream: TcpStream,
+    /// The client's state.
+    pub session: Session,
+    /// Replies.
+    pub outbox: Outbox,
+    parser: Parser,
+    /// Bytes of a request that is not complete, or that has to wait.
+    input: Vec<u8>,
+    /// There may be more to read.
+    readable: bool,
+    /// The other side sends no more.
+    ended: bool,
+    /// Nothing can be sent any more.
+    broken: bool,
+    authenticated: bool,
+    /// Commands wait until replies have left.
+    stalled: bool,
+}
+
+impl Connection {
+    /// A new connection.
+    pub fn new(stream: TcpStream, session: Session) -> Connection {
+        let authenticated = session.authenticated;
+        let limits = limits_for(&session);
+        Connection {
+            stream,
+            session,
+            outbox: Outbox::default(),
+            parser: Parser::new(limits),
+            input: Vec::new(),
+            readable: false,
+            ended: false,
+            broken: false,
+            authenticated,
+            stalled: false,
+        }
+    }
+
+    /// The socket has something to read.
+    pub fn note_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// Whether it is done with: everything was sent that can be.
+    pub fn is_over(&self) -> bool {
+        self.broken || ((self.ended || self.session.closing) && self.outbox.waiting() == 0)
+    }
+
+    /// Whether commands have to wait until replies have left.
+    fn is_paused(&self) -> bool {
+        self.outbox.waiting() > PAUSE_BYTES
+    }
+
+    /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again.
+    pub fn serve(&mut self, shared: &Arc<Shared>, scratch: &mut [u8]) -> bool {
+        self.stalled = false;
+        if !self.input.is_empty() {
+            self.run_input(shared);
+        }
+        for _ in 0..READS {
+            self.stalled |= self.is_paused();
+            if !self.readable || self.ended || self.session.closing || self.stalled {
+                return false;
+            }
+            match self.stream.read(scratch) {
+                Ok(0) => self.ended = true,
+                Ok(count) => {
+                    CoreStats::add(&self.session.stats().input_bytes, count as u64);
+                    self.take_in(shared, &scratch[..count]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.broken = true,
+            }
+            if self.broken {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Runs the requests in new bytes: in place if no request has begun before.
+    fn take_in(&mut self, shared: &Arc<Shared>, bytes: &[u8]) {
+        if self.input.is_empty() {
+            let done = self.run(shared, bytes);
+            if !self.session.closing {
+                self.input.reserve(self.parser.missing(&bytes[done..]).min(1 << 20) + bytes.len() - done);
+                self.input.extend_from_slice(&bytes[done..]);
+            }
+        } else {
+            self.input.extend_from_slice(bytes);
+            self.run_input(shared);
+        }
+    }
+
+    fn run_input(&mut self, shared: &Arc<Shared>) {
+        let mut input = std::mem::take(&mut self.input);
+        let done = self.run(shared, &input);
+        if done == input.len() {
+            return;
+        }
+        input.drain(..done);
+        self.input = input;
+    }
+
+    /// Runs the requests in `bytes`; how many bytes they had.
+    fn run(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while !self.session.closing && !self.is_paused() {
+            let rest = &bytes[at..];
+            match self.parser.parse(rest) {
+                Ok(Some(length)) => {
+                    let args = self.parser.args(rest);
+                    if !args.is_empty() {
+                        let start = self.outbox.bytes.len();
+                        let rests_on = self.session.execute(shared, args, &mut self.outbox.bytes);
+                        self.outbox.appended(start, rests_on);
+                        if self.session.authenticated != self.authenticated {
+                            self.authenticated = self.session.authenticated;
+                            self.parser.set_limits(limits_for(&self.session));
+                        }
+                    }
+                    at += length;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.say(&format!("ERR {error}"));
+                    self.session.closing = true;
+                }
+            }
+        }
+        at
+    }
+
+    /// Sends an error that answers no command.
+    pub fn say(&mut self, text: &str) {
+        let start = self.outbox.bytes.len();
+        Writer::new(&mut self.outbox.bytes, Protocol::Resp2).error(text);
+        self.outbox.appended(start, 0);
+    }
+
+    /// Sends what may be sent.
+    pub fn flush(&mut self, shared: &Shared) {
+        if self.outbox.waiting() > shared.settings.max_output_bytes.load(Ordering::Relaxed) {
+            // The client asks for more than it reads.
+            self.broken = true;
+        }
+        while !self.broken && !self.outbox.ready().is_empty() {
+            match self.stream.write(self.outbox.ready()) {
+                Ok(0) => self.broken = true,
+                Ok(count) => {
+                    CoreStats::add(&self.session.stats().output_bytes, count as u64);
+                    self.outbox.sent(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.broken = true,
+            }
+        }
+    }
+
+    /// Whether commands that had to wait for replies to leave can run now.
+    pub fn can_go_on(&self) -> bool {
+        self.stalled && !self.is_paused() && !self.session.closing
+    }
+}
+
+fn limits_for(session: &Session) -> Limits {
+    if !session.authenticated {
+        return Limits::unauthenticated();
+    }
+    Limits { max_request_bytes: session.shared().settings.started.max_request_bytes, ..Limits::default() }
+}

@@ -1,0 +1,347 @@
+//! The event loop of one thread.
+//!
+//! A round: wait for events; read and run the commands of all connections that have some; ask once for the durability of all that they rest on; send.
+//! Sockets are registered once, edge-triggered.
+
+use super::connection::{Connection, READ_BYTES};
+use crate::session::Session;
+use crate::shared::{CoreStats, Shared};
+use hither::Error;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use parking_lot::Mutex;
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long replies that wait are waited for at the end.
+pub const LINGER: Duration = Duration::from_secs(3);
+/// How often kills, time-outs and a stop are looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// Until accepting is tried again when there are no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const WAKE: Token = Token(0);
+/// Connections have the tokens from here on, listeners those below.
+const FIRST_CONNECTION: usize = 1024;
+
+/// What others leave for a thread.
+struct Mailbox {
+    waker: Waker,
+    arrivals: Mutex<Vec<(TcpStream, SocketAddr)>>,
+    connections: AtomicUsize,
+    /// A commit that was asked for is done.
+    committed: AtomicBool,
+    /// Why it failed.
+    failure: Mutex<Option<String>>,
+}
+
+/// One thread's loop.
+pub struct Core {
+    index: usize,
+    shared: Arc<Shared>,
+    poll: Poll,
+    mailboxes: Vec<Arc<Mailbox>>,
+    listeners: Vec<TcpListener>,
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    /// Connections to be served, and to be sent to, in this round.
+    to_serve: Vec<usize>,
+    to_flush: Vec<usize>,
+    /// Connections with replies that wait for durability.
+    holding: Vec<usize>,
+    /// A commit was asked for up to here.
+    asked: u64,
+    scratch: Vec<u8>,
+    last_tick: Instant,
+    accept_at: Option<Instant>,
+}
+
+/// The loops of a server; the first one gets the listeners.
+pub fn make(shared: &Arc<Shared>, mut listeners: Vec<TcpListener>, count: usize) -> std::io::Result<Vec<Core>> {
+    let mut polls = Vec::new();
+    let mut mailboxes = Vec::new();
+    for _ in 0..count {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        mailboxes.push(Arc::new(Mailbox {
+            waker,
+            arrivals: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            committed: AtomicBool::new(false),
+            failure: Mutex::default(),
+        }));
+        polls.push(poll);
+    }
+    let mut cores = Vec::new();
+    for (index, poll) in polls.into_iter().enumerate() {
+        let mut own = std::mem::take(&mut listeners);
+        for (number, listener) in own.iter_mut().enumerate() {
+            poll.registry().register(listener, Token(1 + number), Interest::READABLE)?;
+        }
+        cores.push(Core {
+            index,
+            shared: shared.clone(),
+            poll,
+            mailboxes: mailboxes.clone(),
+            listeners: own,
+            connections: Vec::new(),
+            free: Vec::new(),
+            to_serve: Vec::new(),
+            to_flush: Vec::new(),
+            holding: Vec::new(),
+            asked: 0,
+            scratch: vec![0; READ_BYTES],
+            last_tick: Instant::now(),
+            accept_at: None,
+        });
+    }
+    Ok(cores)
+}
+
+impl Core {
+    /// Serves until the end.
+    pub fn run(&mut self) {
+        let mut events = Events::with_capacity(1024);
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            self.round(&mut events);
+        }
+        self.listeners.clear();
+        let end = Instant::now() + LINGER;
+        for slot in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[slot] {
+                connection.session.closing = true;
+                self.to_flush.push(slot);
+            }
+        }
+        self.settle();
+        while self.connections.iter().any(Option::is_some) && Instant::now() < end {
+            self.round(&mut events);
+        }
+    }
+
+    fn round(&mut self, events: &mut Events) {
+        let wait = if self.to_serve.is_empty() { TICK } else { Duration::ZERO };
+        if let Err(error) = self.poll.poll(events, Some(wait))
+            && error.kind() != ErrorKind::Interrupted
+        {
+            // Nothing can be known of any connection any more.
+            eprintln!("hither: waiting for events failed: {error}");
+            self.shared.stopping.store(true, Ordering::SeqCst);
+            return;
+        }
+        for event in events.iter() {
+            match event.token() {
+                WAKE => {}
+                Token(token) if token >= FIRST_CONNECTION => {
+                    self.note(token - FIRST_CONNECTION, event.is_readable() || event.is_read_closed())
+                }
+                Token(_) => self.accept_at = Some(Instant::now()),
+            }
+        }
+        self.take_mail();
+        if self.accept_at.is_some_and(|at| at <= Instant::now()) {
+            self.accept();
+        }
+        self.serve();
+        self.settle();
+        if self.last_tick.elapsed() >= TICK {
+            self.tick();
+        }
+    }
+
+    fn note(&mut self, slot: usize, readable: bool) {
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
+        if readable {
+            connection.note_readable();
+            self.to_serve.push(slot);
+        }
+        self.to_flush.push(slot);
+    }
+
+    fn serve(&mut self) {
+        let slots = std::mem::take(&mut self.to_serve);
+        for slot in slots {
+            let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
+            if connection.serve(&self.shared, &mut self.scratch) {
+                self.to_serve.push(slot);
+            }
+            if connection.outbox.is_holding() {
+                self.holding.push(slot);
+            }
+            self.to_flush.push(slot);
+        }
+    }
+
+    /// Asks for durability, and sends.
+    fn settle(&mut self) {
+        self.request_commit();
+        let mut slots = std::mem::take(&mut self.to_flush);
+        slots.sort_unstable();
+        slots.dedup();
+        for slot in slots.drain(..) {
+            let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
+            connection.flush(&self.shared);
+            if connection.is_over() {
+                self.close(slot);
+            } else if connection.can_go_on() {
+                self.to_serve.push(slot);
+            }
+        }
+        // Keeps the buffer.
+        if self.to_flush.is_empty() {
+            self.to_flush = slots;
+        }
+    }
+
+    /// One request for all that waits, if it is not asked for already.
+    fn request_commit(&mut self) {
+        self.holding.sort_unstable();
+        self.holding.dedup();
+        let held =
+            self.holding.iter().filter_map(|slot| self.connections[*slot].as_ref()).map(|connection| connection.outbox.newest_held());
+        let newest = held.max().unwrap_or(0);
+        if newest <= self.asked {
+            return;
+        }
+        self.asked = newest;
+        let stats = &self.shared.cores[self.index];
+        CoreStats::add(&stats.deferred, 1);
+        let mailbox = self.mailboxes[self.index].clone();
+        self.shared.databases.db.ticket_at(newest).on_durable(move |outcome| {
+            if let Err(error) = outcome {
+                *mailbox.failure.lock() = Some(error.to_string());
+            }
+            mailbox.committed.store(true, Ordering::Release);
+            // If that fails, the next tick looks.
+            let _ = mailbox.waker.wake();
+        });
+    }
+
+    fn take_mail(&mut self) {
+        let mailbox = self.mailboxes[self.index].clone();
+        if mailbox.committed.swap(false, Ordering::AcqRel) {
+            let durable = self.shared.databases.db.durable_version();
+            let failure = mailbox.failure.lock().take();
+            let holding = std::mem::take(&mut self.holding);
+            for slot in holding {
+                let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
+                match &failure {
+                    None => connection.outbox.release(durable),
+                    Some(why) => connection.outbox.fail(durable, &Error::ReadOnly(why.clone())),
+                }
+                if connection.outbox.is_holding() {
+                    self.holding.push(slot);
+                }
+                self.to_flush.push(slot);
+            }
+        }
+        let arrivals = std::mem::take(&mut *mailbox.arrivals.lock());
+        for (stream, peer) in arrivals {
+            self.admit(stream, peer);
+        }
+    }
+
+    fn accept(&mut self) {
+        self.accept_at = None;
+        for number in 0..self.listeners.len() {
+            loop {
+                match self.listeners[number].accept() {
+                    Ok((stream, peer)) => self.hand_out(stream, peer),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    Err(_) => {
+                        // Out of descriptors, most likely: others will close.
+                        self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a connection to the thread with the fewest.
+    fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr) {
+        if let Some(refusal) = self.refusal(peer) {
+            CoreStats::add(&self.shared.cores[self.index].rejected, 1);
+            // It is closed either way.
+            let _ = stream.write(refusal.as_bytes());
+            return;
+        }
+        let load = |mailbox: &Arc<Mailbox>| mailbox.connections.load(Ordering::Relaxed);
+        let Some((index, mailbox)) = self.mailboxes.iter().enumerate().min_by_key(|(_, mailbox)| load(mailbox)) else { return };
+        mailbox.connections.fetch_add(1, Ordering::Relaxed);
+        if index == self.index {
+            self.admit(stream, peer);
+        } else {
+            mailbox.arrivals.lock().push((stream, peer));
+            // If that fails, the thread's next tick looks.
+            let _ = mailbox.waker.wake();
+        }
+    }
+
+    fn refusal(&self, peer: SocketAddr) -> Option<&'static str> {
+        let settings = &self.shared.settings;
+        let total: usize = self.mailboxes.iter().map(|mailbox| mailbox.connections.load(Ordering::Relaxed)).sum();
+        if total >= settings.max_clients.load(Ordering::Relaxed) {
+            return Some("-ERR max number of clients reached\r\n");
+        }
+        let guarded = settings.protected_mode.load(Ordering::Relaxed) && settings.requirepass.read().is_none();
+        if guarded && !peer.ip().to_canonical().is_loopback() {
+            return Some(
+                "-DENIED hither is in protected mode: it has no password and serves this machine only. Set requirepass, or switch protected-mode off if everybody who can reach it may use it.\r\n",
+            );
+        }
+        None
+    }
+
+    /// Takes a connection into the loop.
+    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) {
+        // Replies are sent whole: nothing is gained by waiting for more. If it is refused, they are only later.
+        let _ = stream.set_nodelay(true);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + slot), interests).is_err() {
+            self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+            self.free.push(slot);
+            return;
+        }
+        CoreStats::add(&self.shared.cores[self.index].connections, 1);
+        let local = stream.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
+        let client = self.shared.clients.add(peer.to_string(), local, self.index);
+        let session = Session::new(self.shared.clone(), client);
+        self.connections[slot] = Some(Box::new(Connection::new(stream, session)));
+    }
+
+    fn close(&mut self, slot: usize) {
+        let Some(mut connection) = self.connections[slot].take() else { return };
+        // It is closed by being dropped, whatever this says.
+        let _ = self.poll.registry().deregister(&mut connection.stream);
+        self.shared.clients.remove(connection.session.client.id);
+        self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        self.free.push(slot);
+    }
+
+    /// Closes clients that were killed or are idle for too long, and sees to wakes that failed.
+    fn tick(&mut self) {
+        self.last_tick = Instant::now();
+        if !self.holding.is_empty() {
+            self.mailboxes[self.index].committed.store(true, Ordering::Release);
+        }
+        let timeout_s = self.shared.settings.timeout_s.load(Ordering::Relaxed);
+        for slot in 0..self.connections.len() {
+            let Some(connection) = &self.connections[slot] else { continue };
+            let client = &connection.session.client;
+            let idle = || client.connected.elapsed().saturating_sub(Duration::from_millis(client.active_ms.load(Ordering::Relaxed)));
+            let idle_for_too_long = timeout_s != 0 && connection.outbox.waiting() == 0 && idle() >= Duration::from_secs(timeout_s);
+            if client.killed.load(Ordering::Acquire) || idle_for_too_long {
+                self.close(slot);
+            }
+        }
+    }
+}

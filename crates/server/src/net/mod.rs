@@ -1,0 +1,148 @@
+//! Threads and connections.
+//!
+//! One thread for each processor, pinned there, with an event loop of its own ([`core`]). The first one accepts and hands each connection, once and for
+//! all, to the thread with the fewest. A thread runs the commands of its connections in place: no command ever passes from thread to thread.
+//!
+//! # Replies that wait
+//!
+//! No thread sleeps in a sync. A command tells the version that its reply rests on; [`outbox::Outbox`] holds the reply, and those behind it, until that is durable. All
+//! that the commands of one round of the loop rest on, over all connections of the thread, becomes one request to the store's committer, whose callback
+//! wakes the loop. So whatever arrives during one sync shares the next.
+//!
+//! If a sync fails, every reply that waits becomes an error, and the store refuses writes from then on.
+//!
+//! # Bounds
+//!
+//! A connection holds at most one incomplete request (bounded by [`hither_resp::Limits`]), and its replies: while more than [`outbox::PAUSE_BYTES`] wait, no further command
+//! of it runs; beyond the output limit (one huge reply) it is closed. Buffers of idle connections are given back.
+//!
+//! # The end
+//!
+//! On a stop the threads take no more commands, wait up to [`core::LINGER`] for replies that wait or are being sent, and end. Then the store is closed.
+
+pub mod connection;
+pub mod core;
+pub mod outbox;
+
+use crate::config::Config;
+use crate::data::reaper;
+use crate::shared::Shared;
+use hither::Db;
+use mio::net::TcpListener;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] hither::Error),
+    /// An address cannot be listened at.
+    #[error("cannot listen at {address}: {source}; is another server there?")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Threads or event queues are refused.
+    #[error("cannot start the threads of the server: {0}")]
+    Threads(std::io::Error),
+}
+
+/// A running server.
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    threads: Vec<JoinHandle<()>>,
+    reaper: JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts serving `db`.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing runs then.
+    pub fn start(db: Db, config: Config) -> Result<Server, StartError> {
+        let count = match config.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let mut listeners = Vec::new();
+        let mut port = config.port;
+        for ip in &config.listen {
+            let address = SocketAddr::new(*ip, port);
+            let listen = |address| TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+            let (bound, listener) = listen(address).map_err(|source| StartError::Listen { address, source })?;
+            // With any free port, all addresses get the same.
+            port = bound.port();
+            listeners.push((bound, listener));
+        }
+        let address = listeners.first().map(|(bound, _)| *bound).ok_or_else(|| {
+            StartError::Threads(std::io::Error::new(std::io::ErrorKind::InvalidInput, "there is no address to listen at"))
+        })?;
+        let shared = Shared::new(db, config, count)?;
+        shared.port.store(usize::from(port), Ordering::Relaxed);
+        let cores =
+            core::make(&shared, listeners.into_iter().map(|(_, listener)| listener).collect(), count).map_err(StartError::Threads)?;
+        let databases = shared.databases.clone();
+        let spawn = |name: String| std::thread::Builder::new().name(name);
+        let reaper = spawn("hither-reap".into()).spawn(move || reaper::run(&databases)).map_err(StartError::Threads)?;
+        let mut threads = Vec::new();
+        for (index, mut core) in cores.into_iter().enumerate() {
+            let serve = move || {
+                pin(index);
+                core.run();
+            };
+            match spawn(format!("hither-serve-{index}")).spawn(serve) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    Server { shared, address, threads, reaper }.stop();
+                    return Err(StartError::Threads(error));
+                }
+            }
+        }
+        Ok(Server { shared, address, threads, reaper })
+    }
+
+    /// Where it listens: the first address, with the port that was really taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What its threads share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Asks it to end, and waits for that.
+    pub fn stop(self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.wait();
+    }
+
+    /// Waits until it ends: by [`Shared::stopping`], or the command SHUTDOWN.
+    pub fn wait(self) {
+        for thread in self.threads {
+            // A panic there was printed; the others end in order.
+            let _ = thread.join();
+        }
+        self.shared.databases.reaper.stop();
+        let _ = self.reaper.join();
+    }
+}
+
+/// Pins this thread to one of the processors that the process may use. Where that is refused, the scheduler decides: slower, not wrong.
+fn pin(index: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect();
+    if let Some(processor) = processors.get(index % processors.len().max(1)) {
+        let mut set = CpuSet::new();
+        set.set(*processor);
+        let _ = sched_setaffinity(None, &set);
+    }
+}

@@ -1,0 +1,177 @@
+//! Replies of one connection: in order, some of them waiting for durability.
+
+use crate::commands::failure::of_store;
+use hither::Error;
+use hither_resp::{Protocol, Writer};
+use std::collections::VecDeque;
+
+/// While more bytes than this wait to be sent, no further command of the connection runs.
+pub const PAUSE_BYTES: usize = 1 << 20;
+
+/// An empty buffer that is larger is given back.
+const KEEP_BYTES: usize = 4 << 10;
+
+/// See the module's head.
+///
+/// `bytes[..sent]` have left, `bytes[sent..released]` may leave, the rest waits. `held` has the ends of replies that wait, and what for, in order; a reply
+/// without an entry of its own waits for those before it.
+#[derive(Default)]
+pub struct Outbox {
+    /// Where replies are appended; then call [`Outbox::appended`].
+    pub bytes: Vec<u8>,
+    sent: usize,
+    released: usize,
+    held: VecDeque<Held>,
+}
+
+/// A reply that waits.
+struct Held {
+    start: usize,
+    end: usize,
+    version: u64,
+}
+
+impl Outbox {
+    /// A reply was appended from `start` on, and rests on `version` (0: nothing).
+    #[inline]
+    pub fn appended(&mut self, start: usize, version: u64) {
+        if version != 0 {
+            self.held.push_back(Held { start, end: self.bytes.len(), version });
+        } else if self.held.is_empty() {
+            self.released = self.bytes.len();
+        }
+    }
+
+    /// Everything up to this version is durable.
+    pub fn release(&mut self, durable: u64) {
+        while self.held.front().is_some_and(|held| held.version <= durable) {
+            self.held.pop_front();
+        }
+        self.released = self.held.front().map_or(self.bytes.len(), |held| held.start);
+    }
+
+    /// A sync failed: what waits for more than `durable` becomes an error.
+    pub fn fail(&mut self, durable: u64, error: &Error) {
+        self.release(durable);
+        let mut replies = Vec::new();
+        let mut at = self.released;
+        for held in self.held.drain(..) {
+            replies.extend_from_slice(&self.bytes[at..held.start]);
+            if held.version <= durable {
+                replies.extend_from_slice(&self.bytes[held.start..held.end]);
+            } else {
+                Writer::new(&mut replies, Protocol::Resp2).error(&of_store(error));
+            }
+            at = held.end;
+        }
+        replies.extend_from_slice(&self.bytes[at..]);
+        self.bytes.truncate(self.released);
+        self.bytes.extend_from_slice(&replies);
+        self.released = self.bytes.len();
+    }
+
+    /// What may be sent now.
+    pub fn ready(&self) -> &[u8] {
+        &self.bytes[self.sent..self.released]
+    }
+
+    /// So many bytes of that were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.sent += count;
+        if self.sent == self.bytes.len() {
+            self.bytes.clear();
+            if self.bytes.capacity() > KEEP_BYTES {
+                self.bytes = Vec::new();
+            }
+            (self.sent, self.released) = (0, 0);
+        } else if self.sent > PAUSE_BYTES {
+            self.bytes.drain(..self.sent);
+            self.released -= self.sent;
+            for held in &mut self.held {
+                held.start -= self.sent;
+                held.end -= self.sent;
+            }
+            self.sent = 0;
+        }
+    }
+
+    /// Bytes that have not left.
+    pub fn waiting(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// The newest version that something waits for; 0: none.
+    pub fn newest_held(&self) -> u64 {
+        self.held.iter().map(|held| held.version).max().unwrap_or(0)
+    }
+
+    /// Whether something waits for durability.
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(outbox: &mut Outbox, text: &str, version: u64) {
+        let start = outbox.bytes.len();
+        outbox.bytes.extend_from_slice(text.as_bytes());
+        outbox.appended(start, version);
+    }
+
+    fn take(outbox: &mut Outbox) -> String {
+        let ready = String::from_utf8(outbox.ready().to_vec()).unwrap();
+        outbox.sent(ready.len());
+        ready
+    }
+
+    #[test]
+    fn replies_leave_in_order_once_durable() {
+        let mut outbox = Outbox::default();
+        reply(&mut outbox, "a", 0);
+        reply(&mut outbox, "b", 5);
+        reply(&mut outbox, "c", 0);
+        reply(&mut outbox, "d", 7);
+        reply(&mut outbox, "e", 6);
+        assert_eq!(outbox.newest_held(), 7);
+        assert_eq!(take(&mut outbox), "a");
+        outbox.release(4);
+        assert_eq!(take(&mut outbox), "");
+        outbox.release(5);
+        assert_eq!(take(&mut outbox), "bc");
+        outbox.release(6);
+        assert_eq!(take(&mut outbox), "", "e waits behind d");
+        outbox.release(7);
+        assert_eq!(take(&mut outbox), "de");
+        assert_eq!(outbox.waiting(), 0);
+    }
+
+    #[test]
+    fn what_waits_becomes_an_error_when_a_sync_fails() {
+        let mut outbox = Outbox::default();
+        reply(&mut outbox, "+a\r\n", 3);
+        reply(&mut outbox, "+b\r\n", 9);
+        reply(&mut outbox, "+c\r\n", 0);
+        reply(&mut outbox, "+d\r\n", 3);
+        reply(&mut outbox, "+e\r\n", 8);
+        outbox.fail(3, &Error::ReadOnly("no medium".into()));
+        let text = take(&mut outbox);
+        let lines: Vec<&str> = text.split("\r\n").collect();
+        assert_eq!((lines[0], lines[2], lines[3], lines.len()), ("+a", "+c", "+d", 6));
+        assert!(lines[1].starts_with("-MISCONF") && lines[4].starts_with("-MISCONF"), "{text}");
+    }
+
+    #[test]
+    fn long_queues_are_cut_from_the_front() {
+        let mut outbox = Outbox::default();
+        reply(&mut outbox, &"x".repeat(2 * PAUSE_BYTES), 0);
+        reply(&mut outbox, "y", 4);
+        outbox.sent(PAUSE_BYTES + 1);
+        assert_eq!(outbox.bytes.len(), PAUSE_BYTES);
+        assert_eq!(take(&mut outbox).len(), PAUSE_BYTES - 1);
+        outbox.release(4);
+        assert_eq!(take(&mut outbox), "y");
+    }
+}

@@ -1,0 +1,302 @@
+//! What all threads of a server share.
+
+use crate::commands::table::{TABLE, Table};
+use crate::config::{Config, Settings};
+use crate::cursors::Cursors;
+use crate::data::Databases;
+use hither::{Db, Result};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// See the module's head.
+pub struct Shared {
+    /// The store's databases.
+    pub databases: Arc<Databases>,
+    /// Settings in force.
+    pub settings: Settings,
+    /// Cursors of iterations.
+    pub cursors: Cursors,
+    /// Clients that are connected.
+    pub clients: Clients,
+    /// Commands that took long.
+    pub slowlog: SlowLog,
+    /// Counters, one set per thread.
+    pub cores: Vec<CoreStats>,
+    /// Since when it runs.
+    pub started: Instant,
+    /// Somebody asked for the end.
+    pub stopping: AtomicBool,
+    /// Names this run.
+    pub run_id: String,
+    /// The port that is really used.
+    pub port: AtomicUsize,
+}
+
+/// Counters of one thread; others only read them.
+#[repr(align(128))]
+pub struct CoreStats {
+    /// Calls by the command's number.
+    pub calls: Vec<AtomicU64>,
+    /// Error replies.
+    pub errors: AtomicU64,
+    /// Connections that were accepted.
+    pub connections: AtomicU64,
+    /// Connections that were refused.
+    pub rejected: AtomicU64,
+    /// Bytes received.
+    pub input_bytes: AtomicU64,
+    /// Bytes sent.
+    pub output_bytes: AtomicU64,
+    /// Replies that waited for durability.
+    pub deferred: AtomicU64,
+    /// Commands that ran again after a conflict.
+    pub retries: AtomicU64,
+    /// Keys that were found.
+    pub hits: AtomicU64,
+    /// Keys that were not found.
+    pub misses: AtomicU64,
+}
+
+impl CoreStats {
+    fn new(commands: usize) -> CoreStats {
+        CoreStats {
+            calls: (0..commands).map(|_| AtomicU64::new(0)).collect(),
+            errors: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            input_bytes: AtomicU64::new(0),
+            output_bytes: AtomicU64::new(0),
+            deferred: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts; only the thread that owns the counters may.
+    #[inline]
+    pub fn add(counter: &AtomicU64, count: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// Opens the databases of `db` for `cores` threads.
+    pub fn new(db: Db, config: Config, cores: usize) -> Result<Arc<Shared>> {
+        let table: &Table = &TABLE;
+        let databases = Databases::open(db, config.databases)?;
+        let mut id = [0; 20];
+        // Names the run for people; nothing rests on it.
+        let _ = getrandom::fill(&mut id);
+        Ok(Arc::new(Shared {
+            databases,
+            settings: Settings::new(config),
+            cursors: Cursors::default(),
+            clients: Clients::default(),
+            slowlog: SlowLog::default(),
+            cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+            run_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            port: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The sum of a counter over all threads.
+    pub fn total(&self, counter: impl Fn(&CoreStats) -> &AtomicU64) -> u64 {
+        self.cores.iter().map(|core| counter(core).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Commands run so far.
+    pub fn total_calls(&self) -> u64 {
+        self.cores.iter().flat_map(|core| &core.calls).map(|calls| calls.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// The clients that are connected, by id.
+#[derive(Default)]
+pub struct Clients {
+    next_id: AtomicU64,
+    all: Mutex<BTreeMap<u64, Arc<Client>>>,
+}
+
+/// What others may know of a client, and ask of it.
+#[derive(Debug)]
+pub struct Client {
+    /// Number, from 1 on, never given twice.
+    pub id: u64,
+    /// Its address.
+    pub address: String,
+    /// Where it connected to.
+    pub local_address: String,
+    /// When it came.
+    pub connected: Instant,
+    /// The thread that serves it.
+    pub core: usize,
+    /// What it calls itself.
+    pub name: Mutex<String>,
+    /// Its library's name and version.
+    pub library: Mutex<(String, String)>,
+    /// Database.
+    pub database: AtomicUsize,
+    /// Version of the protocol.
+    pub protocol: AtomicUsize,
+    /// Number of the last command.
+    pub last_command: AtomicUsize,
+    /// Milliseconds from its coming to its last command.
+    pub active_ms: AtomicU64,
+    /// It is to be closed.
+    pub killed: AtomicBool,
+}
+
+impl Client {
+    /// One line of `CLIENT LIST`.
+    pub fn describe(&self) -> String {
+        let age = self.connected.elapsed();
+        let idle = age.saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)));
+        let (library, version) = self.library.lock().clone();
+        format!(
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 multi=-1 cmd={} user=default lib-name={library} lib-ver={version} resp={}",
+            self.id,
+            self.address,
+            self.local_address,
+            self.name.lock(),
+            age.as_secs(),
+            idle.as_secs(),
+            self.database.load(Ordering::Relaxed),
+            TABLE.by_number(self.last_command.load(Ordering::Relaxed)).map_or("NULL", |command| command.name),
+            self.protocol.load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl Clients {
+    /// Adds a client.
+    pub fn add(&self, address: String, local_address: String, core: usize) -> Arc<Client> {
+        let client = Arc::new(Client {
+            id: self.next_id.fetch_add(1, Ordering::Relaxed) + 1,
+            address,
+            local_address,
+            connected: Instant::now(),
+            core,
+            name: Mutex::default(),
+            library: Mutex::default(),
+            database: AtomicUsize::new(0),
+            protocol: AtomicUsize::new(2),
+            last_command: AtomicUsize::new(usize::MAX),
+            active_ms: AtomicU64::new(0),
+            killed: AtomicBool::new(false),
+        });
+        self.all.lock().insert(client.id, client.clone());
+        client
+    }
+
+    /// It has gone.
+    pub fn remove(&self, id: u64) {
+        self.all.lock().remove(&id);
+    }
+
+    /// Number of clients.
+    pub fn len(&self) -> usize {
+        self.all.lock().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All clients, by id.
+    pub fn list(&self) -> Vec<Arc<Client>> {
+        self.all.lock().values().cloned().collect()
+    }
+}
+
+/// Commands that took long.
+#[derive(Default)]
+pub struct SlowLog {
+    state: Mutex<(u64, VecDeque<SlowCommand>)>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct SlowCommand {
+    /// Number.
+    pub id: u64,
+    /// Seconds since 1970.
+    pub at_s: u64,
+    /// How long it took.
+    pub took_us: u64,
+    /// Its arguments, shortened.
+    pub arguments: Vec<Vec<u8>>,
+    /// The client.
+    pub address: String,
+    /// The client's name.
+    pub name: String,
+}
+
+/// Arguments, and bytes of each, that the slow log keeps.
+const SLOW_ARGUMENTS: usize = 32;
+const SLOW_BYTES: usize = 128;
+
+impl SlowLog {
+    /// Adds a command, and forgets the oldest beyond `keep`.
+    #[cold]
+    pub fn add(&self, arguments: hither_resp::Args<'_>, secret: bool, took: Duration, client: &Client, keep: usize) {
+        let shown = if secret { 1 } else { arguments.len().min(SLOW_ARGUMENTS) };
+        let mut kept: Vec<Vec<u8>> = arguments.iter().take(shown).map(shorten).collect();
+        if secret {
+            kept.push(b"(redacted)".to_vec());
+        } else if arguments.len() > SLOW_ARGUMENTS {
+            kept.pop();
+            kept.push(format!("... ({} more arguments)", arguments.len() - SLOW_ARGUMENTS + 1).into_bytes());
+        }
+        let mut state = self.state.lock();
+        let id = state.0;
+        state.0 += 1;
+        state.1.push_front(SlowCommand {
+            id,
+            at_s: now_ms() / 1000,
+            took_us: took.as_micros() as u64,
+            arguments: kept,
+            address: client.address.clone(),
+            name: client.name.lock().clone(),
+        });
+        state.1.truncate(keep);
+    }
+
+    /// The newest `count`.
+    pub fn newest(&self, count: usize) -> Vec<SlowCommand> {
+        self.state.lock().1.iter().take(count).cloned().collect()
+    }
+
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.state.lock().1.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets all.
+    pub fn clear(&self) {
+        self.state.lock().1.clear();
+    }
+}
+
+fn shorten(argument: &[u8]) -> Vec<u8> {
+    if argument.len() <= SLOW_BYTES {
+        return argument.to_vec();
+    }
+    [&argument[..SLOW_BYTES], format!("... ({} more bytes)", argument.len() - SLOW_BYTES).as_bytes()].concat()
+}

@@ -1,0 +1,349 @@
+//! Commands, family by family, through sessions without a socket: replies and errors as Redis gives them.
+
+mod common;
+
+use common::{Client, shared, show};
+use hither_resp::Value;
+
+fn script(text: &str) {
+    Client::new(&shared()).script(text);
+}
+
+#[test]
+fn strings() {
+    script(
+        "GET a => nil
+        SET a 1 => OK
+        GET a => 1
+        SET a 2 NX => nil
+        SET a 2 XX => OK
+        SET b 2 XX => nil
+        SET a 3 GET => 2
+        SET a 4 NX GET => 3
+        GET a => 3
+        SET a 1 NX XX => !ERR syntax error
+        SET a 1 EX 0 => !ERR invalid expire time in 'set' command
+        SET a 1 EX x => !ERR value is not an integer or out of range
+        SET a 1 EX 10 PX 10 => !ERR syntax error
+        SET a 1 EX 10 KEEPTTL => !ERR syntax error
+        SETNX a 9 => 0
+        SETNX new 9 => 1
+        SETEX e 100 v => OK
+        TTL e => 100
+        SET e w KEEPTTL => OK
+        TTL e => 100
+        SET e w => OK
+        TTL e => -1
+        SET gone x PXAT 1 => OK
+        EXISTS gone => 0
+        PSETEX e 0 v => !ERR invalid expire time in 'psetex' command
+        GETSET a 5 => 3
+        GETDEL a => 5
+        GETDEL a => nil
+        GETEX e EX 50 => w
+        TTL e => 50
+        GETEX e PERSIST => w
+        TTL e => -1
+        GETEX e PERSIST EX 5 => !ERR syntax error
+        MSET x 1 y 2 => OK
+        MGET x nothing y => [1 nil 2]
+        MSET x 1 y => !ERR wrong number of arguments for 'mset' command
+        MSETNX z 1 x 9 => 0
+        EXISTS z => 0
+        MSETNX z 1 w 2 => 1
+        INCR n => 1
+        INCRBY n 41 => 42
+        DECR n => 41
+        DECRBY n 2 => 39
+        INCRBYFLOAT n 0.1 => 39.1
+        INCR n => !ERR value is not an integer or out of range
+        SET n 9223372036854775807 => OK
+        INCR n => !ERR increment or decrement would overflow
+        DECRBY n -9223372036854775808 => !ERR decrement would overflow
+        APPEND t abc => 3
+        APPEND t def => 6
+        STRLEN t => 6
+        STRLEN nothing => 0
+        GETRANGE t 1 -2 => bcde
+        GETRANGE t 5 2 => ''
+        SETRANGE t 8 X => 9
+        STRLEN t => 9
+        SETRANGE t -1 X => !ERR offset is out of range
+        SETRANGE nothing 3 '' => 0
+        GET => !ERR wrong number of arguments for 'get' command
+        NOTHING a b => !ERR unknown command 'NOTHING', with args beginning with: 'a' 'b' ",
+    );
+}
+
+#[test]
+fn keys() {
+    script(
+        "MSET a 1 b 2 c 3 => OK
+        DBSIZE => 3
+        EXISTS a b b x => 3
+        DEL a x => 1
+        UNLINK b => 1
+        TYPE c => string
+        TYPE x => none
+        EXPIRE c 100 => 1
+        EXPIRE x 100 => 0
+        TTL c => 100
+        TTL x => -2
+        EXPIRE c 50 GT => 0
+        EXPIRE c 50 LT => 1
+        EXPIRE c 60 NX => 0
+        PERSIST c => 1
+        PERSIST c => 0
+        EXPIRE c 60 XX => 0
+        EXPIRE c 60 GT => 0
+        EXPIRE c 60 NX GT => !ERR NX and XX, GT or LT options at the same time are not compatible
+        EXPIRE c 60 YY => !ERR Unsupported option YY
+        EXPIREAT c 4102444800 => 1
+        EXPIRETIME c => 4102444800
+        PEXPIRETIME c => 4102444800000
+        EXPIRE c -1 => 1
+        EXISTS c => 0
+        SET r 1 EX 100 => OK
+        RENAME r s => OK
+        TTL s => 100
+        RENAME r s => !ERR no such key
+        SET t 2 => OK
+        RENAMENX s t => 0
+        RENAMENX s u => 1
+        COPY u v => 1
+        COPY u v => 0
+        COPY t v REPLACE => 1
+        GET v => 2
+        COPY t t => !ERR source and destination objects are the same
+        COPY t t DB 1 => 1
+        MOVE u 1 => 1
+        MOVE u 1 => 0
+        SELECT 1 => OK
+        KEYS * => [t u]
+        SELECT 16 => !ERR DB index is out of range
+        SELECT x => !ERR value is not an integer or out of range
+        FLUSHDB => OK
+        DBSIZE => 0
+        RANDOMKEY => nil
+        SELECT 0 => OK
+        KEYS * => [t v]
+        KEYS [uv] => [v]
+        FLUSHALL ASYNC => OK
+        DBSIZE => 0",
+    );
+}
+
+#[test]
+fn scans_return_every_key_once_while_others_come_and_go() {
+    let mut client = Client::new(&shared());
+    for number in 0..250 {
+        client.run(&format!("SET stay:{number:03} x"));
+    }
+    let (mut cursor, mut seen, mut round) = ("0".to_owned(), Vec::new(), 0);
+    loop {
+        let Value::Array(reply) = client.call(&[b"SCAN", cursor.as_bytes(), b"MATCH", b"s*", b"COUNT", b"17"]) else { panic!() };
+        let [next, Value::Array(keys)] = &reply[..] else { panic!() };
+        seen.extend(keys.iter().map(show).filter(|key| key.starts_with("stay")));
+        cursor = show(next);
+        if cursor == "0" {
+            break;
+        }
+        round += 1;
+        client.run(&format!("SET stir:{round} x"));
+        client.run(&format!("SET a:{round} x"));
+        client.run(&format!("DEL stir:{}", round - 1));
+    }
+    assert_eq!(seen, (0..250).map(|number| format!("stay:{number:03}")).collect::<Vec<_>>());
+    assert!(client.run("SCAN 999999").starts_with("!ERR invalid cursor"));
+    assert_eq!(client.run("SCAN x"), "!ERR invalid cursor");
+    assert_eq!(client.run("SCAN 0 COUNT 0"), "!ERR syntax error");
+    assert_eq!(client.run("SCAN 0 TYPE hash COUNT 1000"), "[0 []]");
+}
+
+#[test]
+fn ordered_access() {
+    script(
+        "MSET a 1 b 2 c 3 ca 4 cb 5 d 6 => OK
+        HITHER.RANGE - + => [a b c ca cb d]
+        HITHER.RANGE [b (d => [b c ca cb]
+        HITHER.RANGE (d [b REV LIMIT 2 => [cb ca]
+        HITHER.RANGE - + LIMIT 2 VALUES => [a 1 b 2]
+        HITHER.RANGE (b + LIMIT 2 => [c ca]
+        HITHER.RANGE - + MATCH *a* => [a ca]
+        HITHER.RANGE + - => []
+        HITHER.RANGE a b => !ERR a bound is -, +, [key or (key
+        HITHER.PREFIX c => [c ca cb]
+        HITHER.PREFIX c REV => [cb ca c]
+        HITHER.PREFIX c AFTER c LIMIT 1 => [ca]
+        HITHER.PREFIX c AFTER ca REV => [c]
+        HITHER.PREFIX c AFTER d => !ERR AFTER needs a key with the prefix
+        HITHER.PREFIX c LIMIT x => !ERR value is not an integer or out of range",
+    );
+}
+
+#[test]
+fn transactions() {
+    script(
+        "EXEC => !ERR EXEC without MULTI
+        DISCARD => !ERR DISCARD without MULTI
+        MULTI => OK
+        MULTI => !ERR MULTI calls can not be nested
+        DISCARD => OK
+        MULTI => OK
+        SET a 1 => QUEUED
+        INCR a => QUEUED
+        GET a => QUEUED
+        LPUSHX => !ERR unknown command 'LPUSHX', with args beginning with: 
+        EXEC => !EXECABORT Transaction discarded because of previous errors.
+        GET a => nil
+        MULTI => OK
+        SET a x => QUEUED
+        INCR a => QUEUED
+        APPEND a y => QUEUED
+        KEYS * => QUEUED
+        DEL a => QUEUED
+        EXISTS a => QUEUED
+        SELECT 1 => QUEUED
+        SET b 2 => QUEUED
+        EXEC => [OK !ERR value is not an integer or out of range 2 [a] 1 0 OK OK]
+        GET b => 2
+        SELECT 0 => OK
+        DBSIZE => 0
+        MULTI => OK
+        EXEC => []
+        MULTI => OK
+        FLUSHALL => !ERR Command not allowed inside a transaction
+        EXEC => !EXECABORT Transaction discarded because of previous errors.
+        MULTI => OK
+        WATCH a => !ERR WATCH inside MULTI is not allowed
+        DISCARD => OK",
+    );
+}
+
+#[test]
+fn watched_keys_abort() {
+    let shared = shared();
+    let (mut one, mut other) = (Client::new(&shared), Client::new(&shared));
+    for (meanwhile, expected) in
+        [("GET k", "[OK]"), ("SET k 1", "nil"), ("SET k 1", "nil"), ("DEL k", "nil"), ("DEL k", "[OK]"), ("FLUSHALL", "nil")]
+    {
+        assert_eq!(one.run("WATCH k other"), "OK");
+        other.run(meanwhile);
+        one.run("MULTI");
+        one.run("SET done 1");
+        assert_eq!(one.run("EXEC"), expected, "{meanwhile}");
+    }
+    one.run("WATCH k");
+    other.run("SET k 1");
+    one.run("UNWATCH");
+    one.run("MULTI");
+    assert_eq!(one.run("EXEC"), "[]");
+    one.run("WATCH k");
+    one.run("SET k own");
+    one.run("MULTI");
+    assert_eq!(one.run("EXEC"), "nil", "own changes count, too");
+}
+
+#[test]
+fn the_connection() {
+    script(
+        "PING => PONG
+        PING hi => hi
+        PING a b => !ERR wrong number of arguments for 'ping' command
+        ECHO x => x
+        CLIENT GETNAME => nil
+        CLIENT SETNAME me => OK
+        CLIENT GETNAME => me
+        CLIENT SETINFO lib-name test => OK
+        CLIENT SETINFO what test => !ERR Unrecognized option 'what'
+        CLIENT WHAT => !ERR unknown subcommand 'WHAT'. Try CLIENT HELP.
+        CLIENT => !ERR wrong number of arguments for 'client' command
+        CLIENT KILL ID 99 => 0
+        CLIENT KILL nobody => !ERR No such client
+        HELLO 4 => !NOPROTO unsupported protocol version
+        HELLO x => !ERR Protocol version is not an integer or out of range
+        HELLO 3 SETNAME => !ERR Syntax error in HELLO option 'SETNAME'
+        AUTH x y => !WRONGPASS invalid username-password pair or user is disabled.
+        AUTH default anything => OK
+        HITHER.DURABILITY => default
+        HITHER.DURABILITY interval 20 => OK
+        HITHER.DURABILITY => interval 20
+        HITHER.DURABILITY never => !ERR syntax error
+        RESET => RESET
+        HITHER.DURABILITY => default
+        CLIENT GETNAME => nil
+        CONFIG GET timeout => [timeout 0]
+        CONFIG SET timeout 5 => OK
+        CONFIG GET timeou? => [timeout 5]
+        CONFIG SET port 5 => !ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config
+        CONFIG SET nothing 5 => !ERR Unknown option or number of arguments for CONFIG SET - 'nothing'
+        SLOWLOG RESET => OK
+        SLOWLOG LEN => 0
+        SLOWLOG GET => []
+        COMMAND GETKEYS MSET a 1 b 2 => [a b]
+        COMMAND GETKEYS PING => !ERR The command has no key arguments
+        COMMAND INFO nothing => [nil]
+        DEBUG SLEEP 0 => OK
+        MEMORY USAGE nothing => nil
+        QUIT => OK",
+    );
+}
+
+#[test]
+fn version_3_of_the_protocol() {
+    let mut client = Client::new(&shared());
+    assert!(client.run("HELLO 3").starts_with("{server:redis version:7"));
+    assert_eq!(client.run("CONFIG GET timeout"), "{timeout:0}");
+    assert_eq!(client.raw(&[b"GET", b"x"]), b"_\r\n");
+    assert!(client.run("INFO server").starts_with("# Server\r\nredis_version:"));
+    let docs = client.run("COMMAND DOCS get");
+    assert_eq!(docs, "{get:{summary:Returns the string value of a key. since:1.0.0 group:string}}");
+    assert!(client.run("COMMAND INFO get").starts_with("[[get 2 (readonly fast) 1 1 1 (@read @string @fast)"));
+    client.run("HELLO 2");
+    assert_eq!(client.raw(&[b"GET", b"x"]), b"$-1\r\n");
+}
+
+#[test]
+fn passwords() {
+    let shared = shared();
+    let mut admin = Client::new(&shared);
+    assert_eq!(
+        admin.run("AUTH x"),
+        "!ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
+    );
+    admin.run("CONFIG SET requirepass secret");
+    let mut client = Client::new(&shared);
+    client.script(
+        "PING => !NOAUTH Authentication required.
+        GET a => !NOAUTH Authentication required.
+        AUTH wrong => !WRONGPASS invalid username-password pair or user is disabled.
+        AUTH secret => OK
+        PING => PONG
+        RESET => RESET
+        PING => !NOAUTH Authentication required.",
+    );
+    assert!(client.run("HELLO 3").starts_with("!NOAUTH HELLO must be called"));
+    assert!(client.run("HELLO 3 AUTH default secret").starts_with("{server:"));
+    assert_eq!(client.run("PING"), "PONG");
+}
+
+#[test]
+fn replies_can_be_switched_off() {
+    let mut client = Client::new(&shared());
+    assert_eq!(client.raw(&[b"CLIENT", b"REPLY", b"OFF"]), b"");
+    assert_eq!(client.raw(&[b"SET", b"a", b"1"]), b"");
+    assert_eq!(client.raw(&[b"CLIENT", b"REPLY", b"ON"]), b"+OK\r\n");
+    assert_eq!(client.raw(&[b"CLIENT", b"REPLY", b"SKIP"]), b"");
+    assert_eq!(client.raw(&[b"GET", b"a"]), b"");
+    assert_eq!(client.raw(&[b"GET", b"a"]), b"$1\r\n1\r\n");
+}
+
+#[test]
+fn slow_commands_are_kept_without_secrets() {
+    let mut client = Client::new(&shared());
+    client.run("CONFIG SET slowlog-log-slower-than 0");
+    client.run("GET a");
+    client.run("AUTH default secret");
+    let log = client.run("SLOWLOG GET");
+    assert!(log.contains("[GET a]") && log.contains("[AUTH (redacted)]") && !log.contains("secret"), "{log}");
+}
