@@ -114,6 +114,8 @@ pub enum Command {
     Keyspaces,
     /// Show what this machine and directory offer: nodes, medium, flush instruction, persistence domain, huge pages
     Doctor,
+    /// Serve the store to Redis clients
+    Serve(crate::serve_config::ServeArgs),
     /// Measure; see `hither bench --help`
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

@@ -25,6 +25,7 @@ pub mod escape;
 pub mod failure;
 pub mod input;
 pub mod output;
+pub mod serve_config;
 pub mod store;
 pub mod units;
 

@@ -260,7 +260,7 @@ impl Session {
                     return Ok(());
                 }
                 // Somebody was faster.
-                Ok(_) => {}
+                Ok(_) | Err(Failure::Again) => {}
                 // The database was flushed under it: once more with the new one.
                 Err(Failure::Store(Error::KeyspaceDropped(_))) => self.database = None,
                 Err(failure) => return Err(failure),

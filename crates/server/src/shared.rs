@@ -28,7 +28,7 @@ pub struct Shared {
     /// Since when it runs.
     pub started: Instant,
     /// Somebody asked for the end.
-    pub stopping: AtomicBool,
+    pub stopping: Arc<AtomicBool>,
     /// Names this run.
     pub run_id: String,
     /// The port that is really used.
@@ -99,7 +99,7 @@ impl Shared {
             slowlog: SlowLog::default(),
             cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
             started: Instant::now(),
-            stopping: AtomicBool::new(false),
+            stopping: Arc::default(),
             run_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
             port: AtomicUsize::new(0),
         }))

@@ -347,3 +347,137 @@ fn slow_commands_are_kept_without_secrets() {
     let log = client.run("SLOWLOG GET");
     assert!(log.contains("[GET a]") && log.contains("[AUTH (redacted)]") && !log.contains("secret"), "{log}");
 }
+
+#[test]
+fn hashes() {
+    script(
+        "HSET h a 1 b 2 => 2
+        HSET h a 3 c 4 => 1
+        HSET h a => !ERR wrong number of arguments for 'hset' command
+        HMSET h d 5 => OK
+        HGET h a => 3
+        HGET h x => nil
+        HGET x x => nil
+        HMGET h a x b => [3 nil 2]
+        HMGET x a => [nil]
+        HGETALL h => [a 3 b 2 c 4 d 5]
+        HKEYS h => [a b c d]
+        HVALS h => [3 2 4 5]
+        HLEN h => 4
+        HEXISTS h a => 1
+        HSTRLEN h a => 1
+        HSETNX h a 9 => 0
+        HSETNX h e 9 => 1
+        HINCRBY h a 2 => 5
+        HINCRBY h new -2 => -2
+        HINCRBYFLOAT h a 0.5 => 5.5
+        HINCRBY h a 1 => !ERR hash value is not an integer
+        HSCAN h 0 => [0 [a 5.5 b 2 c 4 d 5 e 9 new -2]]
+        HSCAN x 0 => [0 []]
+        HDEL h a x => 1
+        TYPE h => hash
+        GET h => !WRONGTYPE Operation against a key holding the wrong kind of value
+        APPEND h x => !WRONGTYPE Operation against a key holding the wrong kind of value
+        SET s 1 => OK
+        HSET s a 1 => !WRONGTYPE Operation against a key holding the wrong kind of value
+        HGET s a => !WRONGTYPE Operation against a key holding the wrong kind of value
+        EXPIRE h 100 => 1
+        HSET h z 1 => 1
+        TTL h => 100
+        COPY h i => 1
+        TTL i => 100
+        RENAME h j => OK
+        HLEN h => 0
+        HGETALL j => [b 2 c 4 d 5 e 9 new -2 z 1]
+        HGETALL i => [b 2 c 4 d 5 e 9 new -2 z 1]
+        HDEL j b c d e new z => 6
+        EXISTS j => 0
+        SET i 1 => OK
+        GET i => 1
+        HSET m f 1 => 1
+        DEL m => 1
+        HGET m f => nil
+        HSET m g 1 => 1
+        HGETALL m => [g 1]
+        HRANDFIELD m 5 WITHVALUES => [g 1]
+        HRANDFIELD m -2 => [g g]
+        HRANDFIELD x => nil",
+    );
+}
+
+#[test]
+fn sorted_sets() {
+    script(
+        "ZADD z 1 a 2 b 3 c => 3
+        ZADD z XX CH 5 a 9 x => 1
+        ZADD z NX 7 a 4 d => 1
+        ZADD z GT 1 a => 0
+        ZADD z INCR 2 b => 4
+        ZADD z NX INCR 2 b => nil
+        ZADD z NX XX 1 a => !ERR XX and NX options at the same time are not compatible
+        ZADD z GT LT 1 a => !ERR GT, LT, and/or NX options at the same time are not compatible
+        ZADD z 1 => !ERR wrong number of arguments for 'zadd' command
+        ZADD z x a => !ERR value is not a valid float
+        ZRANGE z 0 -1 WITHSCORES => [c 3 b 4 d 4 a 5]
+        ZRANGE z 1 2 => [b d]
+        ZRANGE z -2 -1 => [d a]
+        ZRANGE z 0 1 REV => [a d]
+        ZREVRANGE z 0 0 WITHSCORES => [a 5]
+        ZRANGE z (3 4 BYSCORE => [b d]
+        ZRANGE z (3 4 BYSCORE LIMIT 1 1 => [d]
+        ZRANGE z 4 -inf BYSCORE REV => [d b c]
+        ZRANGE z 0 1 LIMIT 0 1 => !ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX
+        ZRANGEBYSCORE z -inf +inf WITHSCORES LIMIT 0 2 => [c 3 b 4]
+        ZREVRANGEBYSCORE z 4 (3 => [d b]
+        ZRANGEBYSCORE z x 1 => !ERR min or max is not a float
+        ZCOUNT z 4 5 => 3
+        ZCARD z => 4
+        ZSCORE z a => 5
+        ZSCORE z x => nil
+        ZMSCORE z a x c => [5 nil 3]
+        ZRANK z a => 3
+        ZREVRANK z a => 0
+        ZRANK z x => nil
+        ZINCRBY z -1.5 a => 3.5
+        ZINCRBY z inf i => inf
+        ZADD z INCR -inf i => !ERR resulting score is not a number (NaN)
+        ZREM z i x => 1
+        ZPOPMIN z => [c 3]
+        ZPOPMAX z 2 => [d 4 b 4]
+        ZPOPMIN x => []
+        ZADD l 0 a 0 b 0 c 0 d => 4
+        ZRANGEBYLEX l [b + => [b c d]
+        ZRANGEBYLEX l - (c => [a b]
+        ZREVRANGEBYLEX l + [b LIMIT 0 2 => [d c]
+        ZLEXCOUNT l - + => 4
+        ZRANGEBYLEX l b c => !ERR min or max not valid string range item
+        ZREMRANGEBYLEX l [a [b => 2
+        ZREMRANGEBYRANK l 0 0 => 1
+        ZREMRANGEBYSCORE l 0 0 => 1
+        EXISTS l => 0
+        ZADD u 1 a 2 b => 2
+        ZADD v 10 b 20 c => 2
+        ZUNION 2 u v WITHSCORES => [a 1 b 12 c 20]
+        ZINTER 2 u v WITHSCORES AGGREGATE MAX => [b 10]
+        ZDIFF 2 u v => [a]
+        ZUNIONSTORE w 2 u v WEIGHTS 2 1 => 3
+        ZRANGE w 0 -1 WITHSCORES => [a 2 b 14 c 20]
+        ZINTERSTORE w 2 u none => 0
+        EXISTS w => 0
+        ZUNION 0 a => !ERR at least 1 input key is needed for 'zunion' command
+        ZRANGESTORE w u 0 0 => 1
+        ZRANGE w 0 -1 => [a]
+        ZSCAN u 0 => [0 [a 1 b 2]]
+        TYPE u => zset
+        HGET u a => !WRONGTYPE Operation against a key holding the wrong kind of value
+        ZRANDMEMBER w -2 => [a a]
+        MULTI => OK
+        ZADD t 1 a 2 b => QUEUED
+        ZRANGE t 0 -1 => QUEUED
+        ZREM t a => QUEUED
+        ZRANGE t 0 -1 REV WITHSCORES => QUEUED
+        ZCARD t => QUEUED
+        EXEC => [2 [a b] 1 [b 2] 1]
+        ZRANGE t 0 -1 => [b]",
+    );
+}

@@ -10,6 +10,7 @@ mod keyspaces;
 mod load;
 mod put;
 mod scan;
+mod serve;
 mod stat;
 
 use crate::args::{Cli, Command};
@@ -30,6 +31,7 @@ pub fn run(cli: Cli, out: &mut Output) -> Result<Outcome, Failure> {
         Command::Stat => stat::run(store, out),
         Command::Keyspaces => keyspaces::run(store, out),
         Command::Doctor => doctor::run(store, out),
+        Command::Serve(args) => serve::run(store, args),
         Command::Bench(args) => Ok(bench::run(args)),
     }
 }

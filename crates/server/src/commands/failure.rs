@@ -11,6 +11,8 @@ pub enum Failure {
     Text(Cow<'static, str>),
     /// The store refused.
     Store(Error),
+    /// What was read did not belong together: run it again.
+    Again,
     /// A watched key has changed: EXEC answers nothing.
     Watched,
 }
@@ -56,6 +58,7 @@ impl Failure {
         match self {
             Failure::Text(text) => text.clone(),
             Failure::Store(error) => of_store(error).into(),
+            Failure::Again => "TRYAGAIN somebody else changes the same keys".into(),
             Failure::Watched => "EXECABORT a watched key has changed".into(),
         }
     }

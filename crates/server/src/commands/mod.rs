@@ -4,14 +4,17 @@
 //! reply and, where it is its business, the session. It checks all arguments and types before it writes: an error leaves nothing behind.
 
 pub mod arguments;
+pub mod collection;
 pub mod connection;
 pub mod failure;
+pub mod hashes;
 pub mod keys;
 pub mod ordered;
 pub mod server;
 pub mod strings;
 pub mod table;
 pub mod transactions;
+pub mod zsets;
 
 use crate::data::Txn;
 use crate::session::Session;

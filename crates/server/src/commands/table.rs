@@ -1,7 +1,7 @@
 //! The table of all commands: what COMMAND tells of them, and what runs.
 
 use super::failure::{Failure, shown};
-use super::{Context, Outcome, connection, keys, ordered, server, strings, transactions};
+use super::{Context, Outcome, connection, hashes, keys, ordered, server, strings, transactions, zsets};
 use hither_resp::Args;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -236,7 +236,18 @@ const MAX_NAME: usize = 32;
 
 /// The one table.
 pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let families = [strings::COMMANDS, keys::COMMANDS, ordered::COMMANDS, connection::COMMANDS, server::COMMANDS, transactions::COMMANDS];
+    let families = [
+        strings::COMMANDS,
+        hashes::COMMANDS,
+        zsets::COMMANDS,
+        zsets::ranges::COMMANDS,
+        zsets::combine::COMMANDS,
+        keys::COMMANDS,
+        ordered::COMMANDS,
+        connection::COMMANDS,
+        server::COMMANDS,
+        transactions::COMMANDS,
+    ];
     let mut table = Table { all: Vec::new(), by_name: HashMap::new() };
     for command in families.into_iter().flatten() {
         table.by_name.insert(command.name.as_bytes(), Numbered { command, number: table.all.len() });

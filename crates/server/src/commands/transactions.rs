@@ -92,8 +92,8 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
             let mark = out.len();
             match run_command(shared, session, txn, queued.command, queued.args(), out) {
                 Ok(()) => {}
-                // The flushed database, above all: everything again.
-                Err(failure @ Failure::Store(_)) => return Err(failure),
+                // The store refuses, or everything has to run again.
+                Err(failure @ (Failure::Store(_) | Failure::Again)) => return Err(failure),
                 Err(failure) => {
                     CoreStats::add(&session.stats().errors, 1);
                     out.truncate(mark);

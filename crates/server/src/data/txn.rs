@@ -185,6 +185,11 @@ impl Txn {
         }
     }
 
+    /// Whether a key still has the collection `number`.
+    pub fn still_is(&mut self, key: &[u8], number: u64) -> Result<bool> {
+        self.view(key, |found| found.and_then(|(entry, _)| Head::decode(entry)).is_some_and(|head| head.number == number))
+    }
+
     /// Says under which key a collection is.
     pub fn register(&mut self, number: u64, key: &[u8]) {
         self.database.note_collection();

@@ -119,6 +119,18 @@ impl Server {
         &self.shared
     }
 
+    /// Ends it when the process gets SIGTERM or SIGINT; a second one kills the process as usual.
+    ///
+    /// # Errors
+    /// The system's, if it takes no handlers.
+    pub fn stop_at_signals(&self) -> std::io::Result<()> {
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            signal_hook::flag::register_conditional_default(signal, self.shared.stopping.clone())?;
+            signal_hook::flag::register(signal, self.shared.stopping.clone())?;
+        }
+        Ok(())
+    }
+
     /// Asks it to end, and waits for that.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);

@@ -1,0 +1,140 @@
+//! What hashes and sorted sets have in common: the head, and walks over rows.
+
+use super::failure::Failure;
+use crate::data::encoding::{self, Head, ROW_PREFIX_BYTES, Type, after_prefix, part};
+use crate::data::{Databases, Txn};
+use std::ops::{Bound, ControlFlow};
+
+/// A collection that a command works on. The commit depends on it being as it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Collection {
+    /// Its head; change the count as members come and go, then [`Collection::save`].
+    pub head: Head,
+    expires_at_ms: u64,
+    /// It is not there yet.
+    fresh: bool,
+}
+
+/// The head at a key, for an answer that needs one row only: the commit does not depend on it.
+pub fn glance(txn: &mut Txn, key: &[u8], kind: Type) -> Result<Option<Head>, Failure> {
+    txn.view(key, |found| found.map(|(entry, _)| of_kind(entry, kind)).transpose())?
+}
+
+fn of_kind(entry: &[u8], kind: Type) -> Result<Head, Failure> {
+    Head::decode(entry).filter(|head| head.kind == kind).ok_or(Failure::WRONG_TYPE)
+}
+
+/// The collection at a key.
+pub fn open(txn: &mut Txn, key: &[u8], kind: Type) -> Result<Option<Collection>, Failure> {
+    let Some(item) = txn.load(key)? else { return Ok(None) };
+    Ok(Some(Collection { head: of_kind(&item.entry, kind)?, expires_at_ms: item.expires_at_ms, fresh: false }))
+}
+
+/// The collection at a key, or a new one.
+pub fn open_or_new(txn: &mut Txn, databases: &Databases, key: &[u8], kind: Type) -> Result<Collection, Failure> {
+    match open(txn, key, kind)? {
+        Some(collection) => Ok(collection),
+        None => Ok(Collection::fresh(Head { kind, number: databases.next_number()?, count: 0 })),
+    }
+}
+
+impl Collection {
+    /// A collection that is not there yet, with a number of its own.
+    pub fn fresh(head: Head) -> Collection {
+        Collection { head, expires_at_ms: 0, fresh: true }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.head.number
+    }
+
+    /// Its members.
+    pub fn len(&self) -> usize {
+        self.head.count as usize
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.head.count == 0
+    }
+
+    /// Writes the head, also if the count is as before: its version stands for all rows. Without members the key goes.
+    pub fn save(&self, txn: &mut Txn, key: &[u8]) -> Result<(), Failure> {
+        match (self.head.count, self.fresh) {
+            (0, true) => {}
+            (0, false) => drop(txn.delete(key)?),
+            (_, fresh) => {
+                if fresh {
+                    txn.register(self.number(), key);
+                }
+                txn.put(key, self.head.encode(), self.expires_at_ms);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls `f(name, value)` for the rows of one part in order until it breaks; the name is what follows the part.
+pub fn walk(
+    txn: &mut Txn,
+    number: u64,
+    which: u8,
+    reverse: bool,
+    mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<(), Failure> {
+    let start = encoding::row(number, which, b"");
+    let end = after_prefix(&start);
+    let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    Ok(txn.rows(Bound::Included(&start), to, reverse, |row, value| f(&row[ROW_PREFIX_BYTES..], value))?)
+}
+
+/// As [`walk`] from behind `after` on, forward.
+pub fn walk_after(
+    txn: &mut Txn,
+    number: u64,
+    which: u8,
+    after: Option<&[u8]>,
+    mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<(), Failure> {
+    let start = encoding::row(number, which, after.unwrap_or_default());
+    let end = after_prefix(&encoding::row(number, which, b""));
+    let from = if after.is_some() { Bound::Excluded(start.as_slice()) } else { Bound::Included(start.as_slice()) };
+    let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    Ok(txn.rows(from, to, false, |row, value| f(&row[ROW_PREFIX_BYTES..], value))?)
+}
+
+/// Places for HRANDFIELD and ZRANDMEMBER: `count` different ones of `len`, or, if negative, `-count` of which some may be the same.
+pub fn random_places(len: usize, count: i64) -> Vec<usize> {
+    // Where there is no randomness, any member will do.
+    let mut state = getrandom::u64().unwrap_or(1) | 1;
+    let mut random = move |bound: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % bound as u64) as usize
+    };
+    if len == 0 {
+        return Vec::new();
+    }
+    if count < 0 {
+        return (0..count.unsigned_abs()).map(|_| random(len)).collect();
+    }
+    let wanted = (count as usize).min(len);
+    // The first `wanted` places of a shuffle.
+    let mut places: Vec<usize> = (0..len).collect();
+    for at in 0..wanted {
+        let other = at + random(len - at);
+        places.swap(at, other);
+    }
+    places.truncate(wanted);
+    places
+}
+
+/// The row's part that a kind iterates over.
+pub const fn part_of(kind: Type) -> u8 {
+    match kind {
+        Type::SortedSet => part::MEMBER,
+        _ => part::FIELD,
+    }
+}

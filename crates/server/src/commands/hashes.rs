@@ -1,0 +1,310 @@
+//! Hashes: a row for each field, see [`crate::data`]. Fields are returned in bytewise order.
+
+use super::arguments::{integer, is};
+use super::collection::{self, Collection, glance, open, open_or_new, random_places, walk, walk_after};
+use super::failure::Failure;
+use super::keys::{ScanOptions, position, reply_cursor};
+use super::strings::add_floats;
+use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::table::{Command, Group};
+use super::{Context, Outcome};
+use crate::data::Txn;
+use crate::data::encoding::{Type, part, row};
+use crate::glob;
+use hither_resp::{Protocol, parse_integer};
+use std::ops::ControlFlow;
+
+const fn command(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Command {
+    Command::new(name, arity, Group::Hash, since, summary, run).keys(1, 1, 1)
+}
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[
+    command("hset", -4, "2.0.0", "Sets fields of a hash; returns how many are new.", hset).flags(WRITE | DENYOOM | FAST),
+    command("hmset", -4, "2.0.0", "Sets fields of a hash.", hmset).flags(WRITE | DENYOOM | FAST),
+    command("hsetnx", 4, "2.0.0", "Sets a field of a hash if it does not exist.", hsetnx).flags(WRITE | DENYOOM | FAST),
+    command("hget", 3, "2.0.0", "Returns the value of a field of a hash.", hget).flags(READONLY | FAST),
+    command("hmget", -3, "2.0.0", "Returns the values of fields of a hash.", hmget).flags(READONLY | FAST),
+    command("hgetall", 2, "2.0.0", "Returns all fields of a hash with their values.", hgetall).flags(READONLY),
+    command("hkeys", 2, "2.0.0", "Returns all fields of a hash.", hkeys).flags(READONLY),
+    command("hvals", 2, "2.0.0", "Returns all values of a hash.", hvals).flags(READONLY),
+    command("hlen", 2, "2.0.0", "Returns the number of fields of a hash.", hlen).flags(READONLY | FAST),
+    command("hexists", 3, "2.0.0", "Says whether a hash has a field.", hexists).flags(READONLY | FAST),
+    command("hstrlen", 3, "3.2.0", "Returns the length of the value of a field of a hash.", hstrlen).flags(READONLY | FAST),
+    command("hdel", -3, "2.0.0", "Deletes fields of a hash; the last one takes the key along.", hdel).flags(WRITE | FAST),
+    command("hincrby", 4, "2.0.0", "Adds a number to the integer value of a field of a hash.", hincrby).flags(WRITE | DENYOOM | FAST),
+    command("hincrbyfloat", 4, "2.6.0", "Adds a number to the floating-point value of a field of a hash.", hincrbyfloat)
+        .flags(WRITE | DENYOOM | FAST),
+    command("hscan", -3, "2.8.0", "Iterates over the fields of a hash, in order.", hscan).flags(READONLY),
+    command("hrandfield", -2, "6.2.0", "Returns random fields of a hash.", hrandfield).flags(READONLY),
+];
+
+/// Sets fields from the third argument on; how many are new.
+fn set_fields(context: &mut Context<'_>, name: &str) -> Result<usize, Failure> {
+    let Context { txn, args, shared, .. } = context;
+    if !args.len().is_multiple_of(2) {
+        return Err(Failure::made(format!("ERR wrong number of arguments for '{name}' command")));
+    }
+    let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
+    let before = hash.len();
+    for (field, value) in args.iter().skip(2).step_by(2).zip(args.iter().skip(3).step_by(2)) {
+        set_field(txn, &mut hash, field, value)?;
+    }
+    hash.save(txn, &args[1])?;
+    Ok(hash.len() - before)
+}
+
+fn set_field(txn: &mut Txn, hash: &mut Collection, field: &[u8], value: &[u8]) -> Outcome {
+    let row = row(hash.number(), part::FIELD, field);
+    if txn.row(&row, |_| ())?.is_none() {
+        hash.head.count += 1;
+    }
+    txn.put_row(&row, value.to_vec());
+    Ok(())
+}
+
+fn hset(context: &mut Context<'_>) -> Outcome {
+    let new = set_fields(context, "hset")?;
+    context.reply.count(new);
+    Ok(())
+}
+
+fn hmset(context: &mut Context<'_>) -> Outcome {
+    set_fields(context, "hmset")?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn hsetnx(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, shared, .. } = context;
+    let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
+    let absent = txn.row(&row(hash.number(), part::FIELD, &args[2]), |_| ())?.is_none();
+    if absent {
+        set_field(txn, &mut hash, &args[2], &args[3])?;
+        hash.save(txn, &args[1])?;
+    }
+    reply.integer(i64::from(absent));
+    Ok(())
+}
+
+/// Calls `f` with the value of one field, in place.
+///
+/// The head is only glanced at. If the field is there, it was there at some moment of this command. If it is not, the collection may have been replaced
+/// between the two reads: if so, all is read again.
+fn field<R>(context: &mut Context<'_>, f: impl FnOnce(&[u8], &mut hither_resp::Writer<'_>) -> R) -> Result<Option<R>, Failure> {
+    let Context { txn, reply, args, .. } = context;
+    let Some(head) = glance(txn, &args[1], Type::Hash)? else { return Ok(None) };
+    let found = txn.row(&row(head.number, part::FIELD, &args[2]), |value| f(value, reply))?;
+    if found.is_none() && !txn.still_is(&args[1], head.number)? {
+        return Err(Failure::Again);
+    }
+    Ok(found)
+}
+
+fn hget(context: &mut Context<'_>) -> Outcome {
+    if field(context, |value, reply| reply.bulk(value))?.is_none() {
+        context.reply.null();
+    }
+    Ok(())
+}
+
+fn hexists(context: &mut Context<'_>) -> Outcome {
+    let found = field(context, |_, _| ())?.is_some();
+    context.reply.integer(i64::from(found));
+    Ok(())
+}
+
+fn hstrlen(context: &mut Context<'_>) -> Outcome {
+    let length = field(context, |value, _| value.len())?.unwrap_or(0);
+    context.reply.count(length);
+    Ok(())
+}
+
+fn hmget(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let hash = open(txn, &args[1], Type::Hash)?;
+    reply.array(args.len() - 2);
+    for field in args.iter().skip(2) {
+        let found = match &hash {
+            Some(hash) => txn.row(&row(hash.number(), part::FIELD, field), |value| reply.bulk(value))?,
+            None => None,
+        };
+        if found.is_none() {
+            reply.null();
+        }
+    }
+    Ok(())
+}
+
+/// All fields with their values.
+fn all(context: &mut Context<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+    let Some(hash) = open(context.txn, &context.args[1], Type::Hash)? else { return Ok(Vec::new()) };
+    let mut found = Vec::with_capacity(hash.len());
+    walk(context.txn, hash.number(), part::FIELD, false, |field, value| {
+        found.push((field.to_vec(), value.to_vec()));
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+fn hgetall(context: &mut Context<'_>) -> Outcome {
+    let all = all(context)?;
+    context.reply.map(all.len());
+    for (field, value) in all {
+        context.reply.bulk(&field);
+        context.reply.bulk(&value);
+    }
+    Ok(())
+}
+
+fn hkeys(context: &mut Context<'_>) -> Outcome {
+    let all = all(context)?;
+    context.reply.array(all.len());
+    all.iter().for_each(|(field, _)| context.reply.bulk(field));
+    Ok(())
+}
+
+fn hvals(context: &mut Context<'_>) -> Outcome {
+    let all = all(context)?;
+    context.reply.array(all.len());
+    all.iter().for_each(|(_, value)| context.reply.bulk(value));
+    Ok(())
+}
+
+fn hlen(context: &mut Context<'_>) -> Outcome {
+    let head = glance(context.txn, &context.args[1], Type::Hash)?;
+    context.reply.count(head.map_or(0, |head| head.count as usize));
+    Ok(())
+}
+
+fn hdel(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let Some(mut hash) = open(txn, &args[1], Type::Hash)? else {
+        reply.integer(0);
+        return Ok(());
+    };
+    let before = hash.len();
+    for field in args.iter().skip(2) {
+        let row = row(hash.number(), part::FIELD, field);
+        if txn.row(&row, |_| ())?.is_some() {
+            txn.delete_row(&row);
+            hash.head.count -= 1;
+        }
+    }
+    reply.count(before - hash.len());
+    if hash.len() < before {
+        hash.save(txn, &args[1])?;
+    }
+    Ok(())
+}
+
+fn hincrby(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, shared, .. } = context;
+    let amount = integer(&args[3])?;
+    let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
+    let old = txn.row(&row(hash.number(), part::FIELD, &args[2]), parse_integer)?;
+    let value = old.unwrap_or(Some(0)).ok_or(Failure::text("ERR hash value is not an integer"))?;
+    let sum = value.checked_add(amount).ok_or(Failure::OVERFLOW)?;
+    set_field(txn, &mut hash, &args[2], sum.to_string().as_bytes())?;
+    hash.save(txn, &args[1])?;
+    reply.integer(sum);
+    Ok(())
+}
+
+fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, shared, .. } = context;
+    super::arguments::float(&args[3])?;
+    let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
+    let old = txn.row(&row(hash.number(), part::FIELD, &args[2]), <[u8]>::to_vec)?;
+    let sum = add_floats(old.as_deref(), &args[3], Failure::text("ERR hash value is not a float"))?;
+    set_field(txn, &mut hash, &args[2], sum.as_bytes())?;
+    hash.save(txn, &args[1])?;
+    reply.bulk(sum.as_bytes());
+    Ok(())
+}
+
+fn hscan(context: &mut Context<'_>) -> Outcome {
+    scan_collection(context, Type::Hash, |value| value.to_vec())
+}
+
+/// HSCAN and ZSCAN: cursor, and names with what `show` makes of their rows' values.
+pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8]) -> Vec<u8>) -> Outcome {
+    let hash = open(context.txn, &context.args[1], kind)?;
+    let index = context.session.index;
+    let scope = (index, hash.map_or(0, |hash| hash.number()));
+    // The cursor is looked at in any case: a bad one is an error.
+    let after = match hash {
+        Some(_) => position(context, scope, &context.args[2])?,
+        None => parse_integer(&context.args[2]).filter(|cursor| *cursor >= 0).map(|_| None).ok_or(Failure::text("ERR invalid cursor"))?,
+    };
+    let options = ScanOptions::parse(context, 3, false)?;
+    let (mut found, mut seen, mut last) = (Vec::new(), 0, None);
+    if let Some(hash) = hash {
+        walk_after(context.txn, hash.number(), collection::part_of(kind), after.as_deref(), |name, value| {
+            seen += 1;
+            if glob::matches(&options.pattern, name) {
+                found.push(name.to_vec());
+                found.push(show(value));
+            }
+            if seen == options.count {
+                last = Some(name.to_vec());
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+    }
+    context.reply.array(2);
+    reply_cursor(context, scope, last);
+    context.reply.array(found.len());
+    found.iter().for_each(|part| context.reply.bulk(part));
+    Ok(())
+}
+
+/// The most places of HRANDFIELD and ZRANDMEMBER with a negative count.
+const MOST_RANDOM: i64 = 1 << 20;
+
+/// Count and whether values are wanted too, of HRANDFIELD and ZRANDMEMBER.
+pub fn random_arguments(context: &Context<'_>, with: &str) -> Result<(Option<i64>, bool), Failure> {
+    let Some(count) = context.args.get(2) else { return Ok((None, false)) };
+    let count = integer(count)?;
+    if count < -MOST_RANDOM {
+        return Err(Failure::text("ERR value is out of range"));
+    }
+    match context.args.get(3) {
+        None => Ok((Some(count), false)),
+        Some(word) if is(word, with) && context.args.len() == 4 => Ok((Some(count), true)),
+        Some(_) => Err(Failure::SYNTAX),
+    }
+}
+
+fn hrandfield(context: &mut Context<'_>) -> Outcome {
+    let (count, with_values) = random_arguments(context, "withvalues")?;
+    let all = all(context)?;
+    let Some(count) = count else {
+        match random_places(all.len(), 1).first() {
+            Some(place) => context.reply.bulk(&all[*place].0),
+            None => context.reply.null(),
+        }
+        return Ok(());
+    };
+    let places = random_places(all.len(), count);
+    let pairs = with_values && context.reply.protocol() == Protocol::Resp3;
+    context.reply.array(if with_values && !pairs { places.len() * 2 } else { places.len() });
+    for place in places {
+        let (field, value) = &all[place];
+        if pairs {
+            context.reply.array(2);
+        }
+        context.reply.bulk(field);
+        if with_values {
+            context.reply.bulk(value);
+        }
+    }
+    Ok(())
+}
