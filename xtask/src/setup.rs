@@ -15,7 +15,13 @@ pub struct Tool {
 }
 
 /// What building and the tests need.
-pub const FOR_TESTS: &[Tool] = &[Tool { program: "cc", package: "gcc" }, Tool { program: "timeout", package: "coreutils" }];
+pub const FOR_TESTS: &[Tool] = &[
+    Tool { program: "cc", package: "gcc" },
+    Tool { program: "timeout", package: "coreutils" },
+    // What the server is compared with, and its clients.
+    Tool { program: "redis-server", package: "redis-server" },
+    Tool { program: "redis-cli", package: "redis-tools" },
+];
 
 /// What the fuzzer needs: libFuzzer is compiled from C++.
 pub const FOR_FUZZING: &[Tool] = &[Tool { program: "g++", package: "g++" }];

@@ -107,6 +107,7 @@ fn fuzz_replay(context: &Context) -> Result<Done, Failure> {
     setup::install(setup::FOR_FUZZING)?;
     setup::cargo_fuzz()?;
     let mut tally = fuzz::run("entry", context.elastic_s / 20)?;
+    tally.add(&fuzz::run("resp", context.elastic_s / 20)?);
     tally.add(&fuzz::run("replay", context.elastic_s / 5)?);
     Ok(Done::Passed(tally))
 }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub mod wire;
+
 /// A store in a temporary directory, and the options that every command on it gets.
 pub struct Store {
     dir: TempDir,

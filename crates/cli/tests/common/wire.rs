@@ -1,0 +1,174 @@
+//! Servers as processes, and a small client.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use super::Store;
+use hither_resp::{Limits, Protocol, Value, Writer, decode};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A server that is killed when the test ends.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+impl Server {
+    /// `hither serve` on this store, at any free port, once it is ready.
+    pub fn start(store: &Store, arguments: &[&str]) -> Server {
+        let mut command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut log = String::new();
+        loop {
+            let from = log.len();
+            assert_ne!(lines.read_line(&mut log).unwrap(), 0, "the server has not started:\n{log}");
+            if let Some((_, address)) = log[from..].split_once("event=ready address=") {
+                let port = address.trim().rsplit(':').next().unwrap().parse().unwrap();
+                // Nobody reads what else it says, but it must not wait for that.
+                std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+                return Server { child, port };
+            }
+        }
+    }
+
+    /// Debian's Redis, in this directory.
+    pub fn redis(dir: &std::path::Path) -> Server {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"]).arg(dir);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.expect("redis-server is needed to compare with: `cargo xtask setup` installs it");
+        let server = Server { child, port };
+        server.client();
+        server
+    }
+
+    /// A new connection; waits until the server takes it.
+    pub fn client(&self) -> Client {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            match TcpStream::connect(("127.0.0.1", self.port)) {
+                Ok(stream) => {
+                    stream.set_nodelay(true).unwrap();
+                    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                    return Client { stream, buffer: Vec::new() };
+                }
+                Err(error) => assert!(Instant::now() < end, "no connection: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM; the exit status.
+    pub fn terminate(mut self) -> i32 {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+
+    /// Waits for its end; the exit status.
+    pub fn wait(mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has ended, or the test has failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection.
+pub struct Client {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    /// Sends a command.
+    pub fn send<W: AsRef<[u8]>>(&mut self, words: &[W]) -> std::io::Result<()> {
+        let mut out = Vec::new();
+        push(&mut out, words);
+        self.stream.write_all(&out)
+    }
+
+    /// Reads a reply; `None` if the connection ended.
+    pub fn receive(&mut self) -> Option<Value> {
+        loop {
+            if let Some((value, length)) = decode(&self.buffer, &Limits::default()).unwrap() {
+                self.buffer.drain(..length);
+                return Some(value);
+            }
+            let mut chunk = [0; 16 << 10];
+            match self.stream.read(&mut chunk) {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
+            }
+        }
+    }
+
+    /// Runs a command.
+    #[track_caller]
+    pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Value {
+        self.send(words).unwrap();
+        self.receive().expect("the connection ended")
+    }
+
+    /// Runs a command given as words.
+    #[track_caller]
+    pub fn run(&mut self, line: &str) -> Value {
+        self.call(&line.split(' ').collect::<Vec<_>>())
+    }
+
+    /// A reply that is a number or a text with one.
+    #[track_caller]
+    pub fn number(&mut self, line: &str) -> i64 {
+        match self.run(line) {
+            Value::Integer(number) => number,
+            Value::Bulk(text) => String::from_utf8(text).unwrap().parse().unwrap(),
+            Value::Null => 0,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+/// Appends a command as the protocol has it.
+pub fn push<W: AsRef<[u8]>>(out: &mut Vec<u8>, words: &[W]) {
+    let mut writer = Writer::new(out, Protocol::Resp2);
+    writer.array(words.len());
+    words.iter().for_each(|word| writer.bulk(word.as_ref()));
+}
+
+/// Marsaglia's xorshift.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+
+    pub fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len())]
+    }
+}
+
+/// `HITHER_SEED`, or the time.
+pub fn seed() -> u64 {
+    let given = std::env::var("HITHER_SEED").ok().map(|text| text.parse().unwrap());
+    let seed = given.unwrap_or_else(|| std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
+    println!("HITHER_SEED={seed}");
+    seed | 1
+}

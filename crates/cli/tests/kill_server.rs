@@ -1,0 +1,147 @@
+//! SIGKILL of the real server under load, again and again: nothing that was acknowledged over the wire is missing after the restart, and what
+//! EXEC did is there whole or not at all.
+//!
+//! Several connections write at once, in pipelines, each to keys of its own: strings in sequence, a counter, a hash, a sorted set, and pairs of keys
+//! in MULTI/EXEC. Each remembers how many replies it got. After the kill the server is started again on the same store and asked.
+//! The number of kills is `HITHER_KILLS` (6), the moments follow from `HITHER_SEED` (printed).
+
+mod common;
+
+use common::Store;
+use common::wire::{Client, Random, Server, push, seed};
+use hither_resp::Value;
+use std::io::Write;
+use std::time::Duration;
+
+const WRITERS: usize = 4;
+/// Rounds in one pipeline.
+const PIPELINE: u64 = 8;
+/// Replies of one round.
+const REPLIES: u64 = 8;
+
+#[test]
+fn on_file() {
+    kills_under_load(&Store::on_file());
+}
+
+#[test]
+fn on_dax() {
+    if let Some(store) = Store::on_dax() {
+        kills_under_load(&store);
+    }
+}
+
+/// What a writer knows: rounds acknowledged whole, and rounds sent.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    acknowledged: u64,
+    sent: u64,
+}
+
+fn kills_under_load(store: &Store) {
+    let kills: usize = std::env::var("HITHER_KILLS").map_or(6, |text| text.parse().unwrap());
+    let mut random = Random(seed());
+    let mut known = [Known::default(); WRITERS];
+    let mut progress = 0;
+    for kill in 0..kills {
+        let server = Server::start(store, &[]);
+        verify(&mut server.client(), &mut known, &format!("before kill {kill}"));
+        let before: u64 = known.iter().map(|known| known.acknowledged).sum();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = known
+                .iter()
+                .enumerate()
+                .map(|(writer, known)| {
+                    let mut client = server.client();
+                    let mut known = *known;
+                    scope.spawn(move || {
+                        write(&mut client, writer, &mut known);
+                        known
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(50 + random.below(400) as u64));
+            server.kill();
+            for (known, writer) in known.iter_mut().zip(writers) {
+                *known = writer.join().unwrap();
+            }
+        });
+        progress += known.iter().map(|known| known.acknowledged).sum::<u64>() - before;
+    }
+    assert!(progress > 20 * kills as u64, "only {progress} rounds were acknowledged: the kills met no load");
+    let server = Server::start(store, &[]);
+    verify(&mut server.client(), &mut known, "at the end");
+    assert_eq!(server.terminate(), 0);
+    store.run(&["check"]).done();
+}
+
+/// Writes rounds until the connection ends.
+fn write(client: &mut Client, writer: usize, known: &mut Known) {
+    loop {
+        let mut out = Vec::new();
+        for round in known.sent..known.sent + PIPELINE {
+            let number = round.to_string();
+            push(&mut out, &["SET", &format!("s{writer}:{round}"), &number]);
+            push(&mut out, &["INCR", &format!("c{writer}")]);
+            push(&mut out, &["HSET", &format!("h{writer}"), &format!("f{round}"), &number]);
+            push(&mut out, &["ZADD", &format!("z{writer}"), &number, &format!("m{round}")]);
+            push(&mut out, &["MULTI"]);
+            push(&mut out, &["SET", &format!("a{writer}"), &number]);
+            push(&mut out, &["SET", &format!("b{writer}"), &number]);
+            push(&mut out, &["EXEC"]);
+        }
+        known.sent += PIPELINE;
+        if client.stream.write_all(&out).is_err() {
+            return;
+        }
+        for _ in 0..PIPELINE {
+            for _ in 0..REPLIES {
+                match client.receive() {
+                    None => return,
+                    Some(Value::Error(text)) => panic!("{}", String::from_utf8_lossy(&text)),
+                    Some(_) => {}
+                }
+            }
+            known.acknowledged += 1;
+        }
+    }
+}
+
+/// Asks for everything, and goes on from what is there.
+fn verify(client: &mut Client, known: &mut [Known], when: &str) {
+    for (writer, known) in known.iter_mut().enumerate() {
+        let at = format!("{when}, writer {writer}, {} acknowledged of {}", known.acknowledged, known.sent);
+        for round in 0..known.acknowledged {
+            let value = client.run(&format!("GET s{writer}:{round}"));
+            assert_eq!(value, Value::Bulk(round.to_string().into_bytes()), "{at}: s{writer}:{round} is lost");
+        }
+        let range = known.acknowledged as i64..=known.sent as i64;
+        let counter = client.number(&format!("GET c{writer}"));
+        assert!(range.contains(&counter), "{at}: the counter is {counter}");
+        for (length, all) in [("HLEN h", "HKEYS h"), ("ZCARD z", "ZRANGE z")] {
+            let count = client.number(&format!("{length}{writer}"));
+            assert!(range.contains(&count), "{at}: {length} is {count}");
+            let line = if all.starts_with('Z') { format!("{all}{writer} 0 -1") } else { format!("{all}{writer}") };
+            let Value::Array(members) = client.run(&line) else { panic!("{at}: {line}") };
+            assert_eq!(members.len() as i64, count, "{at}: {all} does not agree with its head");
+            for round in 0..known.acknowledged {
+                let name = format!("{}{round}", if all.starts_with('Z') { 'm' } else { 'f' }).into_bytes();
+                assert!(members.contains(&Value::Bulk(name)), "{at}: {all} has lost round {round}");
+            }
+        }
+        let pair = ["a", "b"].map(|name| client.run(&format!("GET {name}{writer}")));
+        assert_eq!(pair[0], pair[1], "{at}: EXEC is there by halves");
+        if let Value::Bulk(text) = &pair[0] {
+            let round: u64 = String::from_utf8_lossy(text).parse().unwrap();
+            assert!(round + 1 >= known.acknowledged && round < known.sent, "{at}: EXEC of round {round}");
+        }
+        // What was sent and not acknowledged may be there or not: begin anew, so that counts are exact again.
+        for key in ["c", "h", "z", "a", "b"] {
+            client.run(&format!("DEL {key}{writer}"));
+        }
+        for round in 0..known.sent {
+            client.run(&format!("DEL s{writer}:{round}"));
+        }
+        *known = Known::default();
+    }
+}

@@ -1,0 +1,332 @@
+//! The same generated commands for `hither serve` and Debian's Redis 7: the same replies, errors included, and the same data in the end.
+//!
+//! Arguments are drawn from small sets that hold good, bad and borderline ones; keys are shared by all types, so wrong types are common; now and then
+//! an argument is missing or too many. Compared are whole replies, but for what differs by design: the order of fields of a hash and of KEYS (Redis'
+//! is unspecified), the digits of scores (compared as numbers), seconds that pass between the two. `HITHER_SEED` (printed) repeats a run,
+//! `HITHER_COMMANDS` (20,000) sets its length.
+
+mod common;
+
+use common::Store;
+use common::wire::{Client, Random, Server, seed};
+use hither_resp::Value;
+
+/// Words in braces are drawn, see [`draw`].
+const COMMANDS: &[&str] = &[
+    "SET {k} {v}",
+    "SET {k} {v} {setopt}",
+    "SET {k} {v} {setopt} {setopt}",
+    "SET {k} {v} EX {ttl}",
+    "SET {k} {v} PX {ttl} {setopt}",
+    "SET {k} {v} EXAT {ttl}",
+    "GET {k}",
+    "GETSET {k} {v}",
+    "GETDEL {k}",
+    "GETEX {k}",
+    "GETEX {k} PERSIST",
+    "GETEX {k} EX {ttl}",
+    "GETEX {k} {setopt}",
+    "SETNX {k} {v}",
+    "SETEX {k} {ttl} {v}",
+    "PSETEX {k} {ttl} {v}",
+    "MGET {k} {k} {k}",
+    "MSET {k} {v} {k} {v}",
+    "MSETNX {k} {v} {k} {v}",
+    "MSET {k} {v} {k}",
+    "INCR {k}",
+    "DECR {k}",
+    "INCRBY {k} {i}",
+    "DECRBY {k} {i}",
+    "INCRBYFLOAT {k} {f}",
+    "APPEND {k} {v}",
+    "STRLEN {k}",
+    "GETRANGE {k} {n} {n}",
+    "SUBSTR {k} {n} {n}",
+    "SETRANGE {k} {n} {v}",
+    "SETRANGE {k} 5 ''",
+    "DEL {k}",
+    "DEL {k} {k}",
+    "UNLINK {k} {k}",
+    "EXISTS {k} {k}",
+    "TOUCH {k} {k}",
+    "TYPE {k}",
+    "EXPIRE {k} {ttl}",
+    "PEXPIRE {k} {ttl}",
+    "EXPIRE {k} {ttl} {expopt}",
+    "EXPIRE {k} {ttl} {expopt} {expopt}",
+    "EXPIREAT {k} {ttl}",
+    "PEXPIREAT {k} {ttl}",
+    "TTL {k}",
+    "PTTL {k}",
+    "EXPIRETIME {k}",
+    "PEXPIRETIME {k}",
+    "PERSIST {k}",
+    "RENAME {k} {k}",
+    "RENAMENX {k} {k}",
+    "COPY {k} {k}",
+    "COPY {k} {k} REPLACE",
+    "COPY {k} {k} DB 1 REPLACE",
+    "MOVE {k} {n}",
+    "KEYS {p}",
+    "SCAN 0 COUNT 1000 MATCH {p}",
+    "SCAN 0 COUNT 1000 TYPE hash",
+    "DBSIZE",
+    "SELECT {db}",
+    "HSET {k} {s} {v}",
+    "HSET {k} {s} {v} {s} {v}",
+    "HMSET {k} {s} {v} {s} {v}",
+    "HSETNX {k} {s} {v}",
+    "HGET {k} {s}",
+    "HMGET {k} {s} {s}",
+    "HGETALL {k}",
+    "HKEYS {k}",
+    "HVALS {k}",
+    "HLEN {k}",
+    "HEXISTS {k} {s}",
+    "HSTRLEN {k} {s}",
+    "HDEL {k} {s} {s}",
+    "HINCRBY {k} {s} {i}",
+    "HINCRBYFLOAT {k} {s} {f}",
+    "HSCAN {k} 0 COUNT 1000",
+    "HSCAN {k} x",
+    "HRANDFIELD {k} 0",
+    "ZADD {k} {f} {s}",
+    "ZADD {k} {f} {s} {f} {s}",
+    "ZADD {k} {zopt} {f} {s}",
+    "ZADD {k} {zopt} {zopt} {f} {s}",
+    "ZADD {k} {zopt} INCR {f} {s}",
+    "ZINCRBY {k} {f} {s}",
+    "ZREM {k} {s} {s}",
+    "ZCARD {k}",
+    "ZSCORE {k} {s}",
+    "ZMSCORE {k} {s} {s}",
+    "ZRANK {k} {s}",
+    "ZREVRANK {k} {s}",
+    "ZRANGE {k} {n} {n}",
+    "ZRANGE {k} {n} {n} WITHSCORES",
+    "ZRANGE {k} {n} {n} REV",
+    "ZRANGE {k} {b} {b} BYSCORE",
+    "ZRANGE {k} {b} {b} BYSCORE REV",
+    "ZRANGE {k} {b} {b} BYSCORE LIMIT {n} {n} WITHSCORES",
+    "ZRANGE {k} {n} {n} LIMIT 0 1",
+    "ZREVRANGE {k} {n} {n}",
+    "ZREVRANGE {k} {n} {n} WITHSCORES",
+    "ZRANGEBYSCORE {k} {b} {b}",
+    "ZRANGEBYSCORE {k} {b} {b} WITHSCORES LIMIT {n} {n}",
+    "ZREVRANGEBYSCORE {k} {b} {b}",
+    "ZCOUNT {k} {b} {b}",
+    "ZREMRANGEBYSCORE {k} {b} {b}",
+    "ZREMRANGEBYRANK {k} {n} {n}",
+    "ZPOPMIN {k}",
+    "ZPOPMAX {k} {n}",
+    "ZSCAN {k} 0 COUNT 1000",
+    "ZUNION 2 {k} {k} WITHSCORES",
+    "ZINTER 2 {k} {k} WITHSCORES",
+    "ZDIFF 2 {k} {k} WITHSCORES",
+    "ZUNIONSTORE {k} 2 {k} {k}",
+    "ZINTERSTORE {k} 2 {k} {k} AGGREGATE {agg}",
+    "ZDIFFSTORE {k} 2 {k} {k}",
+    "ZUNION {n} {k} {k}",
+    "ZUNIONSTORE {k} 2 {k} {k} WEIGHTS {f} {f} AGGREGATE {agg}",
+    "ZRANGESTORE {k} {k} {n} {n}",
+    "ZRANDMEMBER {k} 0",
+    "ZADD {lex} 0 {s}",
+    "ZADD {lex} 0 {s} 0 {s}",
+    "ZREM {lex} {s}",
+    "ZRANGEBYLEX {lex} {l} {l}",
+    "ZRANGEBYLEX {lex} {l} {l} LIMIT {n} {n}",
+    "ZREVRANGEBYLEX {lex} {l} {l}",
+    "ZRANGE {lex} {l} {l} BYLEX",
+    "ZRANGE {lex} {l} {l} BYLEX REV",
+    "ZLEXCOUNT {lex} {l} {l}",
+    "ZREMRANGEBYLEX {lex} {l} {l}",
+    "ZRANGE {lex} {l} {l} BYLEX WITHSCORES",
+    "MULTI",
+    "EXEC",
+    "EXEC",
+    "DISCARD",
+    "WATCH {k}",
+    "UNWATCH",
+    "PING",
+    "PING {v}",
+    "ECHO {v}",
+    "NOTHING {k}",
+    "FLUSHDB {p}",
+];
+
+/// One word in braces.
+fn draw(word: &str, random: &mut Random) -> String {
+    let all: &[&str] = match word {
+        "k" => &["k1", "k2", "k3", "k4", "k5", "k6"],
+        "lex" => &["l1", "l2"],
+        "v" => &["a", "10", "-3", "1.5", "hello world", "''", "9223372036854775807", "0x1", "  1"],
+        "s" => &["a", "b", "c", "dd", "e", "f f"],
+        "i" => &["1", "-1", "5", "9223372036854775807", "-9223372036854775808", "x", "1.5", "''", "01"],
+        "f" => &["1", "-1", "0.5", "2.25", "3", "100", "inf", "-inf", "x", "nan", "''"],
+        "n" => &["0", "1", "2", "-1", "-2", "3", "5", "100", "-100", "x"],
+        "b" => &["0", "1", "(1", "2.25", "(0.5", "-inf", "+inf", "inf", "(x", "''", "3"],
+        "l" => &["-", "+", "[a", "(a", "[c", "(dd", "[", "x", "[zz"],
+        "p" => &["*", "k*", "k[1-3]", "k?", "x", "l1"],
+        "db" => &["0", "0", "0", "1", "16", "-1", "x"],
+        "ttl" => &["1000", "2000", "5000", "-1", "0", "x", "9223372036854775807", "4102444800"],
+        "setopt" => &["NX", "XX", "GET", "KEEPTTL", "nx", "BAD"],
+        "expopt" => &["NX", "XX", "GT", "LT", "BAD"],
+        "zopt" => &["NX", "XX", "GT", "LT", "CH"],
+        "agg" => &["SUM", "MIN", "MAX", "BAD"],
+        other => panic!("{other}"),
+    };
+    random.of(all).to_owned()
+}
+
+fn generate(random: &mut Random) -> Vec<String> {
+    let template = random.of(COMMANDS);
+    let mut words: Vec<String> = template
+        .split(' ')
+        .map(|word| match word.strip_prefix('{').and_then(|word| word.strip_suffix('}')) {
+            Some(name) => draw(name, random),
+            None => word.to_owned(),
+        })
+        .map(|word| if word == "''" { String::new() } else { word })
+        .collect();
+    match random.below(40) {
+        0 if words.len() > 1 => drop(words.pop()),
+        1 => words.push("extra".into()),
+        _ => {}
+    }
+    words
+}
+
+/// A reply with what may differ taken out.
+fn normal(name: &str, value: Value) -> Value {
+    let sort = |mut items: Vec<Value>| {
+        items.sort_by_key(|item| format!("{item:?}"));
+        items
+    };
+    match (name, value) {
+        ("KEYS" | "HKEYS" | "HVALS", Value::Array(items)) => Value::Array(sort(items)),
+        ("HGETALL", Value::Array(items)) => Value::Array(sort(pairs(items))),
+        ("HGETALL", Value::Map(pairs)) => Value::Array(sort(pairs.into_iter().map(|(k, v)| Value::Array(vec![k, v])).collect())),
+        ("HSCAN" | "ZSCAN", Value::Array(mut parts)) => {
+            if let Some(Value::Array(items)) = parts.get_mut(1) {
+                *items = sort(pairs(std::mem::take(items)).into_iter().map(numbers).collect());
+            }
+            Value::Array(parts)
+        }
+        ("SCAN", Value::Array(mut parts)) => {
+            if let Some(Value::Array(items)) = parts.get_mut(1) {
+                *items = sort(std::mem::take(items));
+            }
+            Value::Array(parts)
+        }
+        ("TTL" | "EXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number / 100),
+        ("PTTL" | "PEXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number / 100_000),
+        (name, value) if name.starts_with('Z') => numbers(value),
+        (_, value) => value,
+    }
+}
+
+/// Two by two.
+fn pairs(items: Vec<Value>) -> Vec<Value> {
+    items.chunks(2).map(|pair| Value::Array(pair.to_vec())).collect()
+}
+
+/// Texts that are numbers as numbers.
+fn numbers(value: Value) -> Value {
+    match value {
+        Value::Bulk(text) => match String::from_utf8_lossy(&text).parse::<f64>() {
+            Ok(number) => Value::Double(number + 0.0),
+            Err(_) => Value::Bulk(text),
+        },
+        Value::Double(number) => Value::Double(number + 0.0),
+        Value::Array(items) => Value::Array(items.into_iter().map(numbers).collect()),
+        other => other,
+    }
+}
+
+/// What EXEC answers is many replies; their commands are known.
+struct Pair {
+    clients: [Client; 2],
+    queued: Option<Vec<String>>,
+    log: Vec<String>,
+}
+
+impl Pair {
+    fn run(&mut self, words: &[String]) -> Value {
+        let name = words[0].clone();
+        self.log.push(words.join(" "));
+        let [ours, theirs] = &mut self.clients;
+        ours.send(words).unwrap();
+        theirs.send(words).unwrap();
+        let replies = [ours.receive(), theirs.receive()].map(|reply| reply.expect("the connection ended"));
+        let queued = matches!(&replies[1], Value::Simple(text) if text == b"QUEUED");
+        let [ours, theirs] = replies.map(|reply| match (&self.queued, name.as_str(), reply) {
+            (Some(names), "EXEC", Value::Array(items)) => {
+                Value::Array(names.iter().zip(items).map(|(name, item)| normal(name, item)).collect())
+            }
+            (_, name, reply) => normal(name, reply),
+        });
+        let recent = self.log[self.log.len().saturating_sub(30)..].join("\n");
+        assert_eq!(ours, theirs, "left hither, right Redis, after\n{recent}");
+        match (name.as_str(), &theirs) {
+            ("MULTI", Value::Simple(_)) => self.queued = Some(Vec::new()),
+            ("EXEC" | "DISCARD", _) => self.queued = None,
+            _ if queued => self.queued.get_or_insert_default().push(name),
+            _ => {}
+        }
+        theirs
+    }
+
+    fn line(&mut self, line: &str) -> Value {
+        self.run(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    /// Everything that is stored.
+    fn compare_data(&mut self) {
+        self.line("DISCARD");
+        for database in 0..2 {
+            self.line(&format!("SELECT {database}"));
+            let Value::Array(keys) = self.line("KEYS *") else { panic!() };
+            for key in keys {
+                let Value::Bulk(key) = key else { panic!() };
+                let key = String::from_utf8(key).unwrap();
+                let Value::Simple(kind) = self.line(&format!("TYPE {key}")) else { panic!() };
+                match kind.as_slice() {
+                    b"hash" => self.line(&format!("HGETALL {key}")),
+                    b"zset" => self.line(&format!("ZRANGE {key} 0 -1 WITHSCORES")),
+                    _ => self.line(&format!("GET {key}")),
+                };
+                self.line(&format!("TTL {key}"));
+            }
+        }
+        self.line("SELECT 0");
+    }
+}
+
+#[test]
+fn replies_are_those_of_redis() {
+    let count: usize = std::env::var("HITHER_COMMANDS").map_or(20_000, |text| text.parse().unwrap());
+    let mut random = Random(seed());
+    let store = Store::any();
+    let redis_dir = tempfile::tempdir().unwrap();
+    let servers = [Server::start(&store, &[]), Server::redis(redis_dir.path())];
+    for version in ["2", "3"] {
+        let clients = [servers[0].client(), servers[1].client()];
+        let mut pair = Pair { clients, queued: None, log: Vec::new() };
+        for client in &mut pair.clients {
+            client.run(&format!("HELLO {version}"));
+            client.run("FLUSHALL");
+        }
+        for number in 0..count / 2 {
+            let words = generate(&mut random);
+            // Inside MULTI some things are refused by design.
+            if pair.queued.is_some() && matches!(words[0].as_str(), "FLUSHDB" | "SCAN" | "DBSIZE") {
+                continue;
+            }
+            pair.run(&words);
+            if number % 500 == 499 {
+                pair.compare_data();
+            }
+        }
+        pair.compare_data();
+    }
+}
