@@ -107,7 +107,7 @@ fn share<T>(all: &[T], threads: usize, thread: usize) -> &[T] {
 }
 
 /// What is measured of an index once it is loaded.
-const MEASURES: [&str; 6] = ["get", "get_many", "get absent", "update", "scan 100", "scan back"];
+const MEASURES: [&str; 7] = ["get", "get_many", "get absent", "update", "scan 100", "scan back", "get, read"];
 
 /// Keys to be looked up, copied out of the log.
 struct Probes {
@@ -170,6 +170,14 @@ fn measure<I: OrderedIndex>(index: &I, log: &FlatLog, refs: &[Ref], probes: &Pro
                 let key = key(log.key(*r));
                 let located = index.locate(key, log);
                 index.install(located.token, key, located.candidate, Ref(located.candidate.0 ^ 1 << 50), log).expect("no conflict");
+            }
+        }),
+        // As in a store: each lookup is followed by a read of the log that depends on it.
+        6 => timed(threads, spans.len(), |t| {
+            for span in share(spans, threads, t) {
+                let _pin = epoch::pin();
+                let key = probes.key(*span);
+                assert!(log.matches(index.get(key, log), key.bytes));
             }
         }),
         _ => timed(threads, scans.len(), |t| {

@@ -13,11 +13,9 @@ use super::protocol::{Point, Protocol};
 use crate::common::node::{Meta, Node};
 use crate::common::slice::LAYER;
 use crate::common::version::{Restart, back_off};
+use crate::common::visit::{CHUNK, visit_runs};
 use crate::{Ref, Resolver, SortedPiece, Start};
 use std::ops::Range;
-
-/// References read at a time by a visit of all keys.
-const CHUNK: usize = 512;
 
 /// How many layers are loaded ahead, and how many lines of their roots: most layers are a leaf of 128 bytes.
 const LAYERS_AHEAD: usize = 4;
@@ -150,27 +148,7 @@ impl<P: Protocol> BTree<P> {
 
     /// See [`crate::Index::for_each`].
     pub(super) fn visit_all<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {
-        let (mut place, mut spins) = (Start::Edge, 0);
-        let mut chunk = Vec::with_capacity(CHUNK);
-        loop {
-            let Ok(mut cursor) = self.seek(place, false, resolver) else {
-                back_off(&mut spins);
-                continue;
-            };
-            loop {
-                chunk.clear();
-                let done = cursor.run(self, CHUNK, &mut chunk);
-                if !chunk.iter().all(|reference| visit(*reference)) || (done.is_ok() && chunk.len() < CHUNK) {
-                    return;
-                }
-                if let Some(last) = chunk.last() {
-                    place = Start::After(resolver.key(*last));
-                }
-                if done.is_err() {
-                    break;
-                }
-            }
-        }
+        visit_runs(resolver, visit, |place| self.seek(place, false, resolver), |cursor, chunk| cursor.run(self, CHUNK, chunk));
     }
 
     /// The first (backward: last) place of the layer with this root.

@@ -130,8 +130,7 @@ impl<'a> Leaf<'a> {
     pub(super) fn find(self, meta: Meta, slice: u64, rank: u8) -> (usize, Option<u8>) {
         let count = self.count(meta);
         let mut at = if meta.class() == LARGE {
-            // SAFETY: a large node has 128 words, and the slices begin at its second line.
-            unsafe { search::Block { words: self.0.word(SLICES), first: 0, count }.lower_bound(slice) }
+            self.find_word(meta, slice)
         } else {
             // SAFETY: `count` words lie behind the header in every class.
             unsafe { search::lower_bound(self.0.word(SLICES), count, slice) }
@@ -144,6 +143,14 @@ impl<'a> Leaf<'a> {
             at += 1;
         }
         (at, None)
+    }
+
+    /// In a large leaf: the first position not before `slice`.
+    #[inline(always)]
+    pub(super) fn find_word(self, meta: Meta, slice: u64) -> usize {
+        debug_assert_eq!(meta.class(), LARGE);
+        // SAFETY: a large node has 128 words, and the slices begin at its second line.
+        unsafe { search::Block { words: self.0.word(SLICES), first: 0, count: self.count(meta) }.lower_bound(slice) }
     }
 
     /// The first slot from `from` below `to` that holds a layer, or `to`.

@@ -149,7 +149,7 @@ impl<P: Protocol> Index for BTree<P> {
         hither_sync::prefetch_read(self.root.address.load(Ordering::Relaxed) as *const u8);
     }
 
-    #[inline]
+    #[inline(always)]
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         self.lookup(key.bytes, resolver)
     }

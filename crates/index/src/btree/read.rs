@@ -7,7 +7,7 @@ use super::spot::Origin;
 use super::{BTree, Token};
 use crate::common::node::{ALL_LINES, Node};
 use crate::common::slice::{LAYER, LONGER, slice_at};
-use crate::common::version::{Restart, back_off};
+use crate::common::version::{Restart, retry};
 use crate::{Located, Ref, Resolver};
 use std::sync::atomic::Ordering;
 
@@ -65,11 +65,11 @@ impl<P: Protocol> BTree<P> {
     /// The root of layer 0 and its version.
     #[inline(always)]
     pub(crate) fn top(&self) -> Result<(Node<'_>, u64), Restart> {
-        let cell = self.root.version.read()?;
+        let cell = self.root.version.try_read()?;
         // SAFETY: the cell always holds a node; if it is replaced meanwhile, the caller's pin keeps it from being recycled.
         let node = unsafe { Node::from_address(self.root.address.load(Ordering::Acquire)) };
         P::reached(Point::Descend);
-        let version = node.version().read()?;
+        let version = node.version().try_read()?;
         if P::COUPLED {
             self.root.version.check(cell)?;
         }
@@ -83,7 +83,10 @@ impl<P: Protocol> BTree<P> {
         while meta.level() > 0 {
             let inner = Inner(node);
             let address = inner.child(inner.find(meta, slice));
-            Node::prefetch(address, ALL_LINES);
+            // Higher levels stay in the cache.
+            if meta.level() <= 2 {
+                Node::prefetch(address, ALL_LINES);
+            }
             (node, version) = self.follow(node, version, address)?;
             meta = node.meta();
         }
@@ -98,7 +101,7 @@ impl<P: Protocol> BTree<P> {
         // there is not recycled.
         let child = unsafe { Node::from_address(address) };
         P::reached(Point::Descend);
-        let below = child.version().read()?;
+        let below = child.version().try_read()?;
         if P::COUPLED {
             node.version().check(version)?;
         }
@@ -144,26 +147,43 @@ impl<P: Protocol> BTree<P> {
     /// Where `key` is or would go.
     #[inline(always)]
     pub(super) fn find(&self, key: &[u8]) -> Found<'_> {
-        match self.try_find(key) {
-            Ok(found) => found,
-            Err(Restart) => self.find_again(key),
-        }
-    }
-
-    #[cold]
-    fn find_again(&self, key: &[u8]) -> Found<'_> {
-        let mut spins = 0;
-        loop {
-            back_off(&mut spins);
-            if let Ok(found) = self.try_find(key) {
-                return found;
-            }
-        }
+        self.try_find(key).unwrap_or_else(|Restart| retry(|| self.try_find(key)))
     }
 
     /// The verified reference of `key`.
     #[inline(always)]
     pub(super) fn lookup<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
+        if let Ok(word) = <[u8; 8]>::try_from(key)
+            && let Ok(found) = self.try_word(u64::from_be_bytes(word))
+        {
+            return found;
+        }
+        self.lookup_any(key, resolver)
+    }
+
+    /// One attempt to look up a key of eight bytes, whose slice is in layer 0 once at most. How many lookups overlap is a matter of how many
+    /// instructions fit into the processor's window, so this does nothing else; whatever is not so simple starts again.
+    #[inline(always)]
+    fn try_word(&self, slice: u64) -> Result<Ref, Restart> {
+        let (root, version) = self.top()?;
+        if root.meta().level() == 0 {
+            return Err(Restart);
+        }
+        let (leaf, version) = self.descend(root, version, slice)?;
+        let meta = leaf.0.meta();
+        // A leaf below an inner node is a large one.
+        let at = leaf.find_word(meta, slice);
+        let known = at < leaf.count(meta) && leaf.slice(at) == slice;
+        if known && leaf.kind(at) != 8 {
+            return Err(Restart);
+        }
+        let value = if known { leaf.value(meta, at) } else { 0 };
+        leaf.0.version().check(version)?;
+        Ok(Ref(value))
+    }
+
+    #[inline(never)]
+    fn lookup_any<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         self.find(key).reference(key, resolver)
     }
 

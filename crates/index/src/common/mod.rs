@@ -1,8 +1,11 @@
-//! What the ordered indexes share: node memory, versions, slices of keys, counting, search in sorted words.
+//! What the ordered indexes share: node memory, versions, slices of keys, counting, search in sorted words, visits; and planted bugs for tests.
 
 pub(crate) mod arena;
 pub(crate) mod counter;
 pub(crate) mod node;
 pub(crate) mod search;
 pub(crate) mod slice;
+#[cfg(test)]
+pub(crate) mod twins;
 pub(crate) mod version;
+pub(crate) mod visit;

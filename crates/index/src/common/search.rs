@@ -145,11 +145,25 @@ unsafe fn partition(words: *const AtomicU64, count: usize, before: impl Fn(u64) 
 mod x86_64 {
     use super::AtomicU64;
     use std::arch::asm;
+    use std::sync::atomic::{AtomicU8, Ordering};
 
-    /// Whether the processor has what the functions below need. One load and test after the first call.
+    /// 0: not asked yet; 1: no; 2: yes.
+    static WIDE: AtomicU8 = AtomicU8::new(0);
+
+    /// Whether the processor has what the functions below need. One comparison after the first call: a search asks several times.
     #[inline(always)]
     pub(crate) fn available() -> bool {
-        std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512f")
+        WIDE.load(Ordering::Relaxed) == 2 || detect()
+    }
+
+    #[cold]
+    fn detect() -> bool {
+        if WIDE.load(Ordering::Relaxed) == 1 {
+            return false;
+        }
+        let wide = std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512f");
+        WIDE.store(1 + u8::from(wide), Ordering::Relaxed);
+        wide
     }
 
     macro_rules! compare {

@@ -57,7 +57,9 @@ impl Version {
         }
     }
 
-    /// The current version if the node is neither locked nor obsolete. For whoever holds locks and must not wait.
+    /// The current version if the node is neither locked nor obsolete. For whoever holds locks and must not wait, and for searches, which
+    /// wait at their beginning: the way to a wait in their midst costs registers all along.
+    #[inline(always)]
     pub(crate) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
         if version & FLAGS == 0 { Ok(version) } else { Err(Restart) }
@@ -131,6 +133,19 @@ impl Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.word.0.store(self.seen, Ordering::Release);
+    }
+}
+
+/// Makes `attempt` until it succeeds, waiting a little before each: for what has failed once already.
+#[cold]
+#[inline(never)]
+pub(crate) fn retry<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> T {
+    let mut spins = 0;
+    loop {
+        back_off(&mut spins);
+        if let Ok(done) = attempt() {
+            return done;
+        }
     }
 }
 

@@ -16,7 +16,7 @@ const DENSITY: f64 = 0.75;
 /// The share beyond which an array is not rounded to whole pages.
 const DENSEST: f64 = 0.88;
 /// A model is bad if it is wrong by more blocks than this on average: in an inner node, which then gets fences, and in a leaf.
-const MISFIT_INNER: f64 = 1.0;
+const MISFIT_INNER: f64 = 2.0;
 const MISFIT_LEAF: f64 = 3.0;
 /// The same for a leaf that was filled by a run, block behind block.
 const MISFIT_RUN: f64 = 0.75;

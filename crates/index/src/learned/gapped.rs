@@ -1,8 +1,8 @@
 //! A gapped array: a header of its own and blocks in pages. Leaves of the learned layer and its inner nodes are both of this kind.
 //!
 //! ```text
-//! word 0 version | 1 meta | 2 shape | 3 base of the model | 4 scale of the model | 5 slots in use and pages
-//! 6 last slice inserted | 7 runs | 8 next | 9 previous | 16.. addresses of pages | in inner nodes: 64..127 fences
+//! word 0 version | 1 meta | 2 shape | 3 to 5 the model: middle, slope, start | 6 slots in use and pages
+//! 7 runs | 8 next | 9 previous | 10 last slice inserted | 16.. addresses of pages | in inner nodes: 64..127 fences
 //! ```
 //!
 //! An inner node whose model fits badly has *fences* instead, unless it is too large: the first slice of every block when it was built. It
@@ -27,15 +27,18 @@ use std::hint::select_unpredictable;
 use std::sync::atomic::Ordering::Relaxed;
 
 const SHAPE: usize = 2;
-const BASE: usize = 3;
-const SCALE: usize = 4;
-const EXTENT: usize = 5;
-const LAST: usize = 6;
+const MIDDLE: usize = 3;
+const SLOPE: usize = 4;
+const START: usize = 5;
+const EXTENT: usize = 6;
 const RUNS: usize = 7;
 const NEXT: usize = 8;
 const PREVIOUS: usize = 9;
+const LAST: usize = 10;
 const PAGES: usize = 16;
 const FENCES: usize = 64;
+/// Blocks beside the predicted ones that are searched one by one.
+const NEAR: usize = 3;
 /// An array of more blocks than this has no fences.
 pub(super) const MAX_FENCES: usize = 63;
 
@@ -50,15 +53,14 @@ pub(super) const fn max_blocks(class: usize) -> usize {
     max_pages(class) * PAGE_BLOCKS
 }
 
-/// Word 2: bits 0..15 first block, 16..31 end, 32..47 the model's offset, 48..53 its shift, 56 whether blocks are narrow, 57 whether there
-/// are fences instead of a model.
+/// Word 2: bits 0..15 first block, 16..31 end, 56 whether blocks are narrow, 57 whether there are fences instead of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape(u64);
 
 impl Shape {
-    pub(super) fn new(first: usize, end: usize, model: Model, narrow: bool) -> Shape {
+    pub(super) fn new(first: usize, end: usize, narrow: bool) -> Shape {
         debug_assert!(first < end && end <= 0xffff);
-        Shape(first as u64 | (end as u64) << 16 | (model.offset as u64) << 32 | u64::from(model.shift) << 48 | u64::from(narrow) << 56)
+        Shape(first as u64 | (end as u64) << 16 | u64::from(narrow) << 56)
     }
 
     #[inline(always)]
@@ -69,16 +71,6 @@ impl Shape {
     #[inline(always)]
     pub(super) fn end(self) -> usize {
         (self.0 >> 16 & 0xffff) as usize
-    }
-
-    #[inline(always)]
-    fn offset(self) -> usize {
-        (self.0 >> 32 & 0xffff) as usize
-    }
-
-    #[inline(always)]
-    fn shift(self) -> u32 {
-        (self.0 >> 48 & 63) as u32
     }
 
     #[inline(always)]
@@ -127,6 +119,16 @@ impl Place {
     }
 }
 
+/// What a search in an array finds.
+#[derive(Clone, Copy)]
+pub(super) struct Hit {
+    /// Where the slot is or would go.
+    pub(super) place: Place,
+    /// The slot's kind, if it is there; else the value is zero.
+    pub(super) kind: Option<u8>,
+    pub(super) value: u64,
+}
+
 /// A node seen as a gapped array.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Gapped<'a>(pub(super) Node<'a>);
@@ -156,6 +158,13 @@ impl<'a> Gapped<'a> {
         unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS, shape.narrow()) }
     }
 
+    /// Block `b` of an array known to be wide: inner nodes are.
+    #[inline(always)]
+    fn wide_block(self, b: usize) -> Block<'a> {
+        // SAFETY: as in `block`.
+        unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS, false) }
+    }
+
     /// The block that the model (or the fences) predict for `slice`.
     #[inline(always)]
     pub(super) fn predict(self, shape: Shape, slice: u64) -> usize {
@@ -166,8 +175,9 @@ impl<'a> Gapped<'a> {
             // SAFETY: the second half of the header is 64 words, and there are at most 63 fences.
             return shape.first() + unsafe { fences.upper_bound(slice) }.max(1) - 1;
         }
-        let model = Model { base: self.load(BASE), shift: shape.shift(), scale: self.load(SCALE), offset: shape.offset() };
-        model.predict(slice).min(shape.end().wrapping_sub(1)).max(shape.first())
+        let [slope, start] = [SLOPE, START].map(|word| f64::from_bits(self.load(word)));
+        let predicted = Model { middle: self.load(MIDDLE), slope, start }.predict(slice);
+        predicted.min(shape.end() as i64 - 1).max(shape.first() as i64) as usize
     }
 
     /// Slots in use.
@@ -201,27 +211,28 @@ impl<'a> Gapped<'a> {
 
     /// Where (slice, rank) is, with its kind, or where it would go.
     #[inline(always)]
-    pub(super) fn find(self, shape: Shape, slice: u64, rank: u8) -> (Place, Option<u8>) {
+    pub(super) fn find(self, shape: Shape, slice: u64, rank: u8) -> Hit {
         let predicted = self.predict(shape, slice);
         if !shape.narrow() && rank == WHOLE {
-            let (place, hit) = self.probe(shape, predicted, slice);
-            if hit {
-                return (place, Some(WHOLE));
+            let (place, value) = self.probe(shape, predicted, slice);
+            if value != 0 {
+                return Hit { place, kind: Some(WHOLE), value };
             }
             if place.index > 0 && place.index < 8 {
-                return (place, None);
+                return Hit { place, kind: None, value: 0 };
             }
+            return self.find_beside(shape, place, slice);
         }
         self.find_from(shape, predicted, slice, rank)
     }
 
     /// Looks for `slice` in wide blocks: in the predicted one and in the next, where slots that found no room in theirs mostly are. Both are
-    /// searched without asking which is the one, since a wrong guess costs as much as the search. Without a hit, the place is where the
-    /// slice would go if the index is neither 0 nor 8.
+    /// searched without asking which is the one, since a wrong guess costs as much as the search. Returns the value, zero without a hit: then the
+    /// place is where the slice would go if the index is neither 0 nor 8.
     #[inline(always)]
-    pub(super) fn probe(self, shape: Shape, predicted: usize, slice: u64) -> (Place, bool) {
+    pub(super) fn probe(self, shape: Shape, predicted: usize, slice: u64) -> (Place, u64) {
         let next = predicted + usize::from(predicted + 1 < shape.end());
-        let (here, there) = (self.block(shape, predicted), self.block(shape, next));
+        let (here, there) = (self.wide_block(predicted), self.wide_block(next));
         here.prefetch_values();
         there.prefetch_values();
         let (below, further) = (here.below(slice), there.below(slice));
@@ -229,8 +240,8 @@ impl<'a> Gapped<'a> {
         let block = select_unpredictable(on, there, here);
         let place = Place { block: select_unpredictable(on, next, predicted), index: select_unpredictable(on, further, below) };
         // A slice comes once in wide blocks, so a slot in use with it is the one.
-        let hit = place.index < 8 && block.slice(place.index) == slice && block.value(place.index) != 0;
-        (place, hit)
+        let hit = place.index < 8 && block.slice(place.index) == slice;
+        (place, if hit { block.value(place.index) } else { 0 })
     }
 
     /// Starts loading what [`Gapped::probe`] reads.
@@ -240,8 +251,50 @@ impl<'a> Gapped<'a> {
         self.block(shape, predicted + usize::from(predicted + 1 < shape.end())).prefetch();
     }
 
+    /// As [`Gapped::find`] for a wide array, after [`Gapped::probe`] has ended at `place`, before or behind all slots of its block: block by block
+    /// at first, since most of these slots are in the very next one.
+    #[inline(never)]
+    pub(super) fn find_beside(self, shape: Shape, place: Place, slice: u64) -> Hit {
+        let absent = |place| Hit { place, kind: None, value: 0 };
+        let mut b = place.block;
+        for _ in 0..NEAR {
+            let neighbour = if place.index == 0 {
+                if b <= shape.first() {
+                    return absent(Place { block: b, index: 0 });
+                }
+                b - 1
+            } else {
+                if b + 1 >= shape.end() {
+                    return absent(self.normal(shape, Place { block: b, index: 8 }));
+                }
+                b + 1
+            };
+            let block = self.block(shape, neighbour);
+            block.prefetch_values();
+            let below = block.below(slice);
+            if below < 8 && block.slice(below) == slice {
+                return Hit { place: Place { block: neighbour, index: below }, kind: Some(WHOLE), value: block.value(below) };
+            }
+            match (place.index == 0, below) {
+                (true, 0) | (false, 8) => b = neighbour,
+                (true, 8) => return absent(self.between(shape, neighbour)),
+                (false, 0) => return absent(self.between(shape, b)),
+                _ => return absent(Place { block: neighbour, index: below }),
+            }
+        }
+        self.find_from(shape, b, slice, WHOLE)
+    }
+
+    /// The place behind block `b`'s slots and before the next one's: in the one that has room, if one has.
+    fn between(self, shape: Shape, b: usize) -> Place {
+        let block = self.block(shape, b);
+        let count = block.count();
+        if count < block.width() { Place { block: b, index: count } } else { Place { block: b + 1, index: 0 } }
+    }
+
     /// As [`Gapped::find`], by exponential search from block `from`.
-    fn find_from(self, shape: Shape, from: usize, slice: u64, rank: u8) -> (Place, Option<u8>) {
+    #[inline(never)]
+    fn find_from(self, shape: Shape, from: usize, slice: u64, rank: u8) -> Hit {
         let block = self.last_block(shape, from, |first| first < slice);
         let mut place = self.normal(shape, Place { block, index: self.block(shape, block).below(slice) });
         if place.index == self.block(shape, place.block).count() && place.block < from {
@@ -249,14 +302,16 @@ impl<'a> Gapped<'a> {
             place = Place { block: place.block + 1, index: 0 };
         }
         loop {
-            let Some(at) = self.slot_from(shape, place) else { return (place, None) };
+            let absent = Hit { place, kind: None, value: 0 };
+            let Some(at) = self.slot_from(shape, place) else { return absent };
             let block = self.block(shape, at.block);
             if block.slice(at.index) != slice {
-                return (place, None);
+                return absent;
             }
             let kind = block.kind(at.index);
             if rank_of(kind) >= rank {
-                return if rank_of(kind) == rank { (at, Some(kind)) } else { (place, None) };
+                let hit = Hit { place: at, kind: Some(kind), value: block.value(at.index) };
+                return if rank_of(kind) == rank { hit } else { absent };
             }
             place = Place { block: at.block, index: at.index + 1 };
         }
@@ -316,24 +371,26 @@ impl<'a> Gapped<'a> {
         low
     }
 
-    /// In an inner node: the place of the child for `slice`.
+    /// In an inner node: the place of the child for `slice`. One branch decides whether the prediction was right, since several would be several
+    /// wrong guesses of the processor.
     #[inline(always)]
     pub(super) fn child_place(self, shape: Shape, slice: u64) -> Place {
         let predicted = self.predict(shape, slice);
-        let block = self.block(shape, predicted);
+        let block = self.wide_block(predicted);
         let upto = block.not_above(slice);
-        let next = predicted + 1;
-        let here = upto > 0 && (upto < 8 || next >= shape.end() || self.block(shape, next).slice(0) > slice);
+        let last = predicted + 1 >= shape.end();
+        let next = self.wide_block(predicted + usize::from(!last));
+        let here = (upto > 0) & (last | (next.slice(0) > slice));
         let (at, block, upto) = if here { (predicted, block, upto) } else { self.child_block(shape, predicted, slice) };
         // The last slot in use among the first `upto`; the first slot if all separators are greater.
         let used = block.used() & ((1 << upto) - 1) | 1;
         Place { block: at, index: 31 - used.leading_zeros() as usize }
     }
 
-    #[cold]
+    #[inline(never)]
     fn child_block(self, shape: Shape, from: usize, slice: u64) -> (usize, Block<'a>, usize) {
         let at = self.last_block(shape, from, |first| first <= slice);
-        let block = self.block(shape, at);
+        let block = self.wide_block(at);
         (at, block, block.not_above(slice))
     }
 
@@ -342,7 +399,7 @@ impl<'a> Gapped<'a> {
     pub(super) fn child(self, slice: u64) -> u64 {
         let shape = self.shape();
         let place = self.child_place(shape, slice);
-        self.block(shape, place.block).address(place.index)
+        self.wide_block(place.block).address(place.index)
     }
 
     /// Starts loading what a search reads of the child's header at `address`.
@@ -365,9 +422,10 @@ impl<'a> Gapped<'a> {
 
     /// Sets the model and the range of blocks.
     pub(super) fn set_model(self, model: Model, first: usize, end: usize, narrow: bool) {
-        self.store(BASE, model.base);
-        self.store(SCALE, model.scale);
-        self.set_shape(Shape::new(first, end, model, narrow));
+        self.store(MIDDLE, model.middle);
+        self.store(SLOPE, model.slope.to_bits());
+        self.store(START, model.start.to_bits());
+        self.set_shape(Shape::new(first, end, narrow));
     }
 
     /// Sets the fences to the first slices of all blocks.
@@ -414,7 +472,7 @@ impl<'a> Gapped<'a> {
     /// Takes over what the leaf `other` leads to: pages, model and slots. `other` is to be retired by its header alone.
     pub(super) fn take_over(self, other: Gapped<'_>) {
         debug_assert!(self.0.meta().class() == LEAF_HEAD && other.0.meta().class() == LEAF_HEAD);
-        for word in (SHAPE..=RUNS).chain(PAGES..PAGES + max_pages(LEAF_HEAD)) {
+        for word in (SHAPE..=RUNS).chain([LAST]).chain(PAGES..PAGES + max_pages(LEAF_HEAD)) {
             self.store(word, other.load(word));
         }
     }

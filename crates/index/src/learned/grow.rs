@@ -341,7 +341,7 @@ impl<P: Protocol> Learned<P> {
         let child = |slice, node: Node<'_>| Entry { slice, kind: WHOLE, value: node.address() };
         match above {
             Above::Inner { lock, inner } => {
-                let (place, _) = inner.find(inner.shape(), separator, WHOLE);
+                let place = inner.find(inner.shape(), separator, WHOLE).place;
                 if !inner.insert(place, child(separator, right)) {
                     let mut all = inner.entries();
                     all.insert(inner.rank(place), child(separator, right));

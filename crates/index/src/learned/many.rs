@@ -76,9 +76,8 @@ impl Walk<'_> {
         if shape.narrow() || shape.first() >= shape.end() {
             return None;
         }
-        let (place, hit) = leaf.probe(shape, self.block, self.slice);
-        if hit {
-            let value = leaf.block(shape, place.block).value(place.index);
+        let (place, value) = leaf.probe(shape, self.block, self.slice);
+        if value != 0 {
             return leaf.0.version().same(self.version).then_some(Ref(value));
         }
         let beside = if place.index == 0 { self.block.saturating_sub(1) } else { self.block + 2 };

@@ -98,7 +98,7 @@ impl<P: Protocol> Index for Learned<P> {
         hither_sync::prefetch_read(self.tree.root.address.load(Ordering::Relaxed) as *const u8);
     }
 
-    #[inline]
+    #[inline(always)]
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         self.lookup(key.bytes, resolver)
     }

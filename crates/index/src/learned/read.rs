@@ -1,12 +1,12 @@
 //! Point lookups: from the root through inner nodes to a leaf of layer 0, and on into deeper layers.
 
 use super::Learned;
-use super::gapped::{Gapped, Place, Shape};
+use super::gapped::{Gapped, Hit, Place, Shape};
 use crate::btree::Token;
 use crate::btree::protocol::Protocol;
 use crate::btree::read::Found as LayerFound;
 use crate::common::slice::{LAYER, LONGER, slice_at};
-use crate::common::version::{Restart, back_off};
+use crate::common::version::{Restart, retry};
 use crate::{Located, Ref, Resolver};
 
 /// A slot of layer 0, or the place where it would go.
@@ -82,8 +82,7 @@ impl<P: Protocol> Learned<P> {
     pub(super) fn try_slot(&self, slice: u64, rank: u8) -> Result<Slot<'_>, Restart> {
         let (leaf, version) = self.descend(slice)?;
         let shape = leaf.shape();
-        let (place, kind) = leaf.find(shape, slice, rank);
-        let value = if kind.is_some() { leaf.block(shape, place.block).value(place.index) } else { 0 };
+        let Hit { place, kind, value } = leaf.find(shape, slice, rank);
         leaf.0.version().check(version)?;
         Ok(Slot { leaf, version, shape, place, kind, value })
     }
@@ -103,26 +102,39 @@ impl<P: Protocol> Learned<P> {
     /// Where `key` is or would go.
     #[inline(always)]
     pub(super) fn find(&self, key: &[u8]) -> Found<'_> {
-        match self.try_find(key) {
-            Ok(found) => found,
-            Err(Restart) => self.find_again(key),
-        }
-    }
-
-    #[cold]
-    fn find_again(&self, key: &[u8]) -> Found<'_> {
-        let mut spins = 0;
-        loop {
-            back_off(&mut spins);
-            if let Ok(found) = self.try_find(key) {
-                return found;
-            }
-        }
+        self.try_find(key).unwrap_or_else(|Restart| retry(|| self.try_find(key)))
     }
 
     /// The verified reference of `key`.
     #[inline(always)]
     pub(super) fn lookup<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
+        if let Ok(word) = <[u8; 8]>::try_from(key)
+            && let Ok(found) = self.try_word(u64::from_be_bytes(word))
+        {
+            return found;
+        }
+        self.lookup_any(key, resolver)
+    }
+
+    /// One attempt to look up a key of eight bytes that lies among wide blocks. How many lookups overlap is a matter of how many instructions
+    /// fit into the processor's window, so this does nothing else; whatever is not so simple starts again.
+    #[inline(always)]
+    fn try_word(&self, slice: u64) -> Result<Ref, Restart> {
+        let (leaf, version) = self.descend(slice)?;
+        let shape = leaf.shape();
+        if shape.narrow() {
+            return Err(Restart);
+        }
+        let (place, mut value) = leaf.probe(shape, leaf.predict(shape, slice), slice);
+        if value == 0 && !(1..8).contains(&place.index) {
+            value = leaf.find_beside(shape, place, slice).value;
+        }
+        leaf.0.version().check(version)?;
+        Ok(Ref(value))
+    }
+
+    #[inline(never)]
+    fn lookup_any<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         self.find(key).reference(key, resolver)
     }
 }

@@ -5,18 +5,17 @@
 //! key that it returned.
 
 use super::Learned;
-use super::gapped::{Gapped, Place, Shape};
+use super::gapped::{Gapped, Hit, Place, Shape};
 use crate::btree::cursor::Cursor as LayerCursor;
 use crate::btree::protocol::{Point, Protocol};
 use crate::common::slice::{LAYER, LONGER, slice_at};
 use crate::common::version::{Restart, back_off};
+use crate::common::visit::{CHUNK, visit_runs};
 use crate::{Ref, Resolver, Start};
 use std::cmp::Ordering;
 
 /// Slots read between two validations.
 const RUN: usize = 256;
-/// References read at a time by a visit of all keys.
-const CHUNK: usize = 512;
 
 /// A place in layer 0, and in the layers of the slot before it (backward: behind it).
 struct Cursor<'a> {
@@ -59,27 +58,7 @@ impl<P: Protocol> Learned<P> {
 
     /// See [`crate::Index::for_each`].
     pub(super) fn visit_all<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {
-        let (mut place, mut spins) = (Start::Edge, 0);
-        let mut chunk = Vec::with_capacity(CHUNK);
-        loop {
-            let Ok(mut cursor) = self.seek(place, false, CHUNK, resolver) else {
-                back_off(&mut spins);
-                continue;
-            };
-            loop {
-                chunk.clear();
-                let done = cursor.run(self, CHUNK, &mut chunk);
-                if !chunk.iter().all(|reference| visit(*reference)) || (done.is_ok() && chunk.len() < CHUNK) {
-                    return;
-                }
-                if let Some(last) = chunk.last() {
-                    place = Start::After(resolver.key(*last));
-                }
-                if done.is_err() {
-                    break;
-                }
-            }
-        }
+        visit_runs(resolver, visit, |place| self.seek(place, false, CHUNK, resolver), |cursor, chunk| cursor.run(self, CHUNK, chunk));
     }
 
     /// One attempt to place a cursor that is going to read `room` slots.
@@ -96,8 +75,7 @@ impl<P: Protocol> Learned<P> {
         let (leaf, version) = self.descend(slice)?;
         let shape = leaf.shape();
         leaf.prefetch_run(shape, leaf.predict(shape, slice), backward, room);
-        let (place, kind) = leaf.find(shape, slice, rank);
-        let value = if kind.is_some() { leaf.block(shape, place.block).value(place.index) } else { 0 };
+        let Hit { place, kind, value } = leaf.find(shape, slice, rank);
         leaf.0.version().check(version)?;
         let behind = Place { block: place.block, index: place.index + 1 };
         if kind == Some(LAYER) {

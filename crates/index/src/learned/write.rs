@@ -174,8 +174,8 @@ impl<P: Protocol> Learned<P> {
         let hinted = Place::of_slot((hint >> 32) as u16);
         // The leaf may have been built anew since: then the model leads on.
         let at = leaf.slot_of(shape, hinted, old).or_else(|| {
-            let (place, kind) = leaf.find(shape, slice, slice_at(key, 0).1);
-            kind.and_then(|_| leaf.slot_of(shape, place, old))
+            let hit = leaf.find(shape, slice, slice_at(key, 0).1);
+            hit.kind.and_then(|_| leaf.slot_of(shape, hit.place, old))
         })?;
         let lock = node.version().lock(version).ok()?;
         leaf.block(shape, at.block).set_value(at.index, new.0);

@@ -2,8 +2,8 @@
 
 use crate::btree::BTree;
 use crate::btree::protocol::{Point, Protocol};
+use crate::common::twins::Counts;
 use crate::conformance::ordered;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const POINTS: [Point; 16] = [
     Point::ScanRead,
@@ -24,26 +24,18 @@ const POINTS: [Point; 16] = [
     Point::TokenHit,
 ];
 
-static REACHED: [AtomicUsize; 32] = [const { AtomicUsize::new(0) }; 32];
+static REACHED: Counts = Counts::new();
 
 struct Counting;
 
 impl Protocol for Counting {
     fn reached(point: Point) {
-        REACHED[point as usize].fetch_add(1, Ordering::Relaxed);
-        // Gives others a chance to come in between, now and then.
-        if point != Point::Descend && REACHED[point as usize].load(Ordering::Relaxed).is_multiple_of(64) {
-            std::thread::yield_now();
-        }
+        REACHED.reached(point);
     }
 }
 
 #[test]
 fn the_suite_reaches_every_structure_change() {
     ordered::run_all(BTree::<Counting>::new);
-    for point in POINTS {
-        let times = REACHED[point as usize].load(Ordering::Relaxed);
-        assert!(times >= 3, "{point:?} was reached {times} times");
-    }
-    assert_eq!(REACHED[Point::HalfDone as usize].load(Ordering::Relaxed), 0);
+    REACHED.assert_all(&POINTS, 3);
 }

@@ -89,6 +89,25 @@ fn sequential_loads_fill_leaves() {
     }
 }
 
+/// A key before a full leaf gets a leaf of its own; those that come between the two go there and not to the full one, which each of them would
+/// part from one more leaf.
+#[test]
+fn keys_before_a_full_leaf_share_one() {
+    let (index, log) = (BTreeIndex::new(), FakeLog::new(1));
+    let put = |keys: std::ops::Range<u64>| {
+        keys.for_each(|i| {
+            ordered::put(&index, &log, &i.to_be_bytes());
+        })
+    };
+    put(1000..1060);
+    let full = index.memory_bytes();
+    put(0..50);
+    let grown = index.memory_bytes() - full;
+    assert!(grown <= 4096, "{grown} bytes for a leaf and a root");
+    let _pin = epoch::pin();
+    index.check(&log).expect("the invariants hold");
+}
+
 #[test]
 fn bulk_loads_leave_room() {
     let (index, log) = (BTreeIndex::new(), FakeLog::new(1));

@@ -1,0 +1,38 @@
+//! Visiting all keys of an ordered index, run by run.
+
+use super::version::{Restart, back_off};
+use crate::{Ref, Resolver, Start};
+
+/// Slots that are copied out at a time before anybody looks at them.
+pub(crate) const CHUNK: usize = 512;
+
+/// Calls `visit` for every reference in order until it returns false. `seek` places a cursor; `run` moves it on by up to [`CHUNK`] slots, which it
+/// appends, fewer at the end. If either fails, the visit goes on behind the last key that it has seen.
+pub(crate) fn visit_runs<C, R: Resolver>(
+    resolver: &R,
+    visit: &mut dyn FnMut(Ref) -> bool,
+    mut seek: impl FnMut(Start<'_>) -> Result<C, Restart>,
+    mut run: impl FnMut(&mut C, &mut Vec<Ref>) -> Result<(), Restart>,
+) {
+    let (mut place, mut spins) = (Start::Edge, 0);
+    let mut chunk = Vec::with_capacity(CHUNK);
+    loop {
+        let Ok(mut cursor) = seek(place) else {
+            back_off(&mut spins);
+            continue;
+        };
+        loop {
+            chunk.clear();
+            let done = run(&mut cursor, &mut chunk);
+            if !chunk.iter().all(|reference| visit(*reference)) || (done.is_ok() && chunk.len() < CHUNK) {
+                return;
+            }
+            if let Some(last) = chunk.last() {
+                place = Start::After(resolver.key(*last));
+            }
+            if done.is_err() {
+                break;
+            }
+        }
+    }
+}
