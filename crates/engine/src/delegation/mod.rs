@@ -51,7 +51,7 @@ pub struct DelegationSetting {
     /// latency, or nodes of the machine whose media are DRAM themselves.
     pub threads: usize,
     /// Mean bytes of a group's remote entries (key, value and 16 to 40 more) from which on they are delegated; 0: never. The default is where the hand-over,
-    /// some 170 ns for each remote entry in scans of 100, is about what the paper's remote link takes for the entry (`docs/experiments.md`).
+    /// 100 to 130 ns of the scanning thread for each remote entry, is about what the paper's remote link takes for the entry (`docs/experiments.md`).
     pub from_bytes: u64,
 }
 
