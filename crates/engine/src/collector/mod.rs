@@ -39,8 +39,10 @@ use sweep::Scope;
 const LEAST_GAIN: f64 = 0.05;
 /// How long a write waits for passes of other threads, and for readers, before it fails for lack of space.
 const PATIENCE_MS: usize = 1000;
-/// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it (fewer if space is short).
+/// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it.
 const SWEEP_SHARE: u64 = 16;
+/// The same if space is short.
+const URGENT_SWEEP_SHARE: u64 = 64;
 /// Passes that share one settling.
 const PASSES_PER_ROUND: usize = 4;
 
@@ -175,7 +177,7 @@ impl Core {
         let worth = |candidate: &Candidate| {
             node.is_none_or(|node| candidate.node as usize == node) && candidate.gain > 0 && candidate.garbage() >= least
         };
-        self.sweep_if_due(node, need)?;
+        self.sweep_if_due(node, if need == Need::Any { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
         let tombstones = self.collector.tombstones();
         let make_durable = self.make_durable();
         let passes: Vec<Pass<'_>> = {
@@ -210,17 +212,15 @@ impl Core {
         Ok(freed)
     }
 
-    /// Makes tombstones free to go once they take much of the space.
-    fn sweep_if_due(&self, node: Option<usize>, need: Need) -> Result<()> {
+    /// Makes tombstones free to go once those of a node, of `node` if given, take more than one part in `share` of its segments.
+    fn sweep_if_due(&self, node: Option<usize>, share: u64) -> Result<()> {
         if self.collector.tombstones() == Tombstones::Buried {
             return Ok(());
         }
         let is_due = || {
             (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(|node| {
                 let pool = self.log.pool(node);
-                let share = if need == Need::Any { 64 } else { SWEEP_SHARE };
-                let bytes = u64::from(pool.segment_count()) * pool.segment_bytes();
-                self.log.unswept_tombstone_bytes(node) > bytes / share
+                self.log.unswept_tombstone_bytes(node) > u64::from(pool.segment_count()) * pool.segment_bytes() / share
             })
         };
         if !is_due() {
@@ -273,6 +273,8 @@ impl Core {
         self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;
         if wait {
             self.collect(None, Need::Some)?;
+            // By hand: as thorough as can be. What is swept goes with the next collection.
+            self.sweep_if_due(None, u64::MAX)?;
         }
         self.reuse_freed(wait)
     }
