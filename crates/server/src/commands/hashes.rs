@@ -219,7 +219,9 @@ fn hincrby(context: &mut Context<'_>) -> Outcome {
 
 fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
-    super::arguments::float(&args[3])?;
+    if !super::arguments::float(&args[3])?.is_finite() {
+        return Err(Failure::text("ERR value is NaN or Infinity"));
+    }
     let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
     let old = txn.row(&row(hash.number(), part::FIELD, &args[2]), <[u8]>::to_vec)?;
     let sum = add_floats(old.as_deref(), &args[3], Failure::text("ERR hash value is not a float"))?;
@@ -235,14 +237,12 @@ fn hscan(context: &mut Context<'_>) -> Outcome {
 
 /// HSCAN and ZSCAN: cursor, and names with what `show` makes of their rows' values.
 pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8]) -> Vec<u8>) -> Outcome {
+    // A bad cursor is an error whatever the key holds.
+    parse_integer(&context.args[2]).filter(|cursor| *cursor >= 0).ok_or(Failure::text("ERR invalid cursor"))?;
     let hash = open(context.txn, &context.args[1], kind)?;
     let index = context.session.index;
     let scope = (index, hash.map_or(0, |hash| hash.number()));
-    // The cursor is looked at in any case: a bad one is an error.
-    let after = match hash {
-        Some(_) => position(context, scope, &context.args[2])?,
-        None => parse_integer(&context.args[2]).filter(|cursor| *cursor >= 0).map(|_| None).ok_or(Failure::text("ERR invalid cursor"))?,
-    };
+    let after = if hash.is_some() { position(context, scope, &context.args[2])? } else { None };
     let options = ScanOptions::parse(context, 3, false)?;
     let (mut found, mut seen, mut last) = (Vec::new(), 0, None);
     if let Some(hash) = hash {

@@ -138,8 +138,8 @@ impl ExpiryConditions {
 }
 
 fn set_expiry(context: &mut Context<'_>, unit_ms: i64, from: Option<u64>, name: &str) -> Outcome {
-    let amount = integer(&context.args[2])?;
     let conditions = ExpiryConditions::parse(context)?;
+    let amount = integer(&context.args[2])?;
     let at = expiry(amount, unit_ms, from, false, name)?;
     let Context { txn, reply, args, now_ms, shared, .. } = context;
     let Some(item) = txn.load(&args[1])? else {

@@ -102,6 +102,7 @@ struct SetOptions {
 impl SetOptions {
     fn parse(context: &Context<'_>) -> Result<SetOptions, Failure> {
         let mut parsed = SetOptions::default();
+        let mut amount = None;
         let mut rest = Options::new(context.args, 3);
         while let Some(word) = rest.next() {
             if is(word, "nx") && !parsed.if_present {
@@ -110,16 +111,20 @@ impl SetOptions {
                 parsed.if_present = true;
             } else if is(word, "get") {
                 parsed.get = true;
-            } else if is(word, "keepttl") && parsed.expires_at_ms.is_none() {
+            } else if is(word, "keepttl") && amount.is_none() {
                 parsed.keep_ttl = true;
-            } else if let Some(at) = expiry_option(word, &mut rest, context.now_ms, "set")
+            } else if let Some((unit_ms, from)) = expiry_option(word, context.now_ms)
                 && !parsed.keep_ttl
-                && parsed.expires_at_ms.is_none()
+                && amount.is_none()
             {
-                parsed.expires_at_ms = Some(at?);
+                amount = Some((rest.value()?, unit_ms, from));
             } else {
                 return Err(Failure::SYNTAX);
             }
+        }
+        // Numbers after syntax, as in Redis.
+        if let Some((amount, unit_ms, from)) = amount {
+            parsed.expires_at_ms = Some(expiry(integer(amount)?, unit_ms, from, true, "set")?);
         }
         Ok(parsed)
     }
@@ -129,16 +134,15 @@ impl SetOptions {
     }
 }
 
-/// EX, PX, EXAT, PXAT with their number, if `word` is one of them: the time of expiry.
-fn expiry_option(word: &[u8], rest: &mut Options<'_>, now_ms: u64, command: &str) -> Option<Result<i64, Failure>> {
-    let (unit_ms, from) = match word.to_ascii_lowercase().as_slice() {
-        b"ex" => (1000, Some(now_ms)),
-        b"px" => (1, Some(now_ms)),
-        b"exat" => (1000, None),
-        b"pxat" => (1, None),
-        _ => return None,
-    };
-    Some(rest.integer().and_then(|amount| expiry(amount, unit_ms, from, true, command)))
+/// EX, PX, EXAT, PXAT: milliseconds of a unit, and from when they count (1970 if `None`).
+fn expiry_option(word: &[u8], now_ms: u64) -> Option<(i64, Option<u64>)> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"ex" => Some((1000, Some(now_ms))),
+        b"px" => Some((1, Some(now_ms))),
+        b"exat" => Some((1000, None)),
+        b"pxat" => Some((1, None)),
+        _ => None,
+    }
 }
 
 fn set(context: &mut Context<'_>) -> Outcome {
@@ -263,14 +267,12 @@ fn getdel(context: &mut Context<'_>) -> Outcome {
 
 fn getex(context: &mut Context<'_>) -> Outcome {
     let mut rest = Options::new(context.args, 2);
-    let change = match rest.next() {
-        None => None,
-        Some(word) if is(word, "persist") => Some(0),
-        Some(word) => match expiry_option(word, &mut rest, context.now_ms, "getex") {
-            Some(at) => Some(at?),
-            None => return Err(Failure::SYNTAX),
-        },
-    };
+    let mut amount = None;
+    let word = rest.next();
+    if let Some(word) = word.filter(|word| !is(word, "persist")) {
+        let (unit_ms, from) = expiry_option(word, context.now_ms).ok_or(Failure::SYNTAX)?;
+        amount = Some((rest.value()?, unit_ms, from));
+    }
     if rest.left() > 0 {
         return Err(Failure::SYNTAX);
     }
@@ -278,6 +280,10 @@ fn getex(context: &mut Context<'_>) -> Outcome {
     let Some(item) = load(txn, &args[1])? else {
         reply.null();
         return Ok(());
+    };
+    let change = match amount {
+        Some((amount, unit_ms, from)) => Some(expiry(integer(amount)?, unit_ms, from, true, "getex")?),
+        None => word.map(|_| 0),
     };
     reply.bulk(bytes_of(&item.entry)?);
     match change {

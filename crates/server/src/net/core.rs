@@ -224,7 +224,8 @@ impl Core {
         let mailbox = self.mailboxes[self.index].clone();
         if mailbox.committed.swap(false, Ordering::AcqRel) {
             let durable = self.shared.databases.db.durable_version();
-            let failure = mailbox.failure.lock().take();
+            // A failure is for good: what is held later gets it, too.
+            let failure = mailbox.failure.lock().clone();
             let holding = std::mem::take(&mut self.holding);
             for slot in holding {
                 let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };

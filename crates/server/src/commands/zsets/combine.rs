@@ -55,6 +55,9 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
     if count > args.len() - at - 1 {
         return Err(Failure::SYNTAX);
     }
+    // Types before options, as in Redis.
+    let opened = args.iter().skip(at + 1).take(count).map(|key| open(context.txn, key, Type::SortedSet));
+    let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
     let (mut weights, mut aggregate, mut with_scores) = (vec![1.0; count], Aggregate::Sum, false);
     let mut rest = Options::new(args, at + 1 + count);
     while let Some(word) = rest.next() {
@@ -76,8 +79,8 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
         }
     }
     let mut sets = Vec::with_capacity(count);
-    for (key, weight) in args.iter().skip(at + 1).zip(weights) {
-        let found = match open(context.txn, key, Type::SortedSet)? {
+    for (set, weight) in opened.into_iter().zip(weights) {
+        let found = match set {
             Some(set) => members(context.txn, &set)?,
             None => Vec::new(),
         };

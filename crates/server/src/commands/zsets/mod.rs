@@ -315,8 +315,8 @@ fn pop(context: &mut Context<'_>, reverse: bool) -> Outcome {
     let count = match args.get(2) {
         None => None,
         Some(count) if args.len() == 3 => {
-            let count = super::arguments::integer(count)?;
-            Some(usize::try_from(count).map_err(|_| Failure::text("ERR value is out of range, must be positive"))?)
+            let count = hither_resp::parse_integer(count).and_then(|count| usize::try_from(count).ok());
+            Some(count.ok_or(Failure::text("ERR value is out of range, must be positive"))?)
         }
         Some(_) => return Err(Failure::SYNTAX),
     };

@@ -58,7 +58,9 @@ struct Query {
 }
 
 fn score_bound(argument: &[u8]) -> Result<Bound<f64>, Failure> {
-    let number = |text: &[u8]| parse_float(text).ok_or(Failure::text("ERR min or max is not a float"));
+    // Nothing is 0, as in Redis.
+    let number = |text: &[u8]| if text.is_empty() { Some(0.0) } else { parse_float(text) };
+    let number = |text: &[u8]| number(text).ok_or(Failure::text("ERR min or max is not a float"));
     match argument {
         [b'(', rest @ ..] => Ok(Bound::Excluded(number(rest)?)),
         _ => Ok(Bound::Included(number(argument)?)),

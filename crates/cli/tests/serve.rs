@@ -1,0 +1,147 @@
+//! `hither serve` over the wire: pipelines, broken and greedy clients, settings, its end; redis-cli and redis-benchmark as first clients.
+
+mod common;
+
+use common::Store;
+use common::wire::{Server, push};
+use hither_resp::Value;
+use std::io::{Read, Write};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Simple(text) | Value::Bulk(text) | Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn pipelines_cut_anywhere_are_answered_in_order() {
+    let store = Store::on_file();
+    let server = Server::start(&store, &[]);
+    let mut client = server.client();
+    let mut out = Vec::new();
+    for number in 0..500 {
+        push(&mut out, &["SET", &format!("k{number}"), &format!("v{number}")]);
+        push(&mut out, &["GET", &format!("k{number}")]);
+    }
+    for part in out.chunks(777) {
+        client.stream.write_all(part).unwrap();
+    }
+    for number in 0..500 {
+        assert_eq!(text(&client.receive().unwrap()), "OK");
+        assert_eq!(text(&client.receive().unwrap()), format!("v{number}"));
+    }
+    let large = "x".repeat(3 << 20);
+    assert_eq!(text(&client.call(&["SET", "large", &large])), "OK");
+    assert!(text(&client.run("GET large")) == large);
+    assert_eq!(server.terminate(), 0);
+    let server = Server::start(&store, &[]);
+    assert!(text(&server.client().run("GET large")) == large, "it is there after a restart");
+}
+
+#[test]
+fn inline_commands_and_protocol_errors() {
+    let server = Server::start(&Store::any(), &[]);
+    let mut client = server.client();
+    client.stream.write_all(b"PING\r\n\r\nset 'a b' \"c\\x21\"\r\nGET \"a b\"\r\nNOTHING\r\n").unwrap();
+    let replies: Vec<String> = (0..4).map(|_| text(&client.receive().unwrap())).collect();
+    assert_eq!(replies[..3], ["PONG", "OK", "c!"]);
+    assert!(replies[3].starts_with("ERR unknown command"), "and the connection stays");
+    client.stream.write_all(b"*1\r\n:1\r\nPING\r\n").unwrap();
+    assert_eq!(text(&client.receive().unwrap()), "ERR Protocol error: expected '$', got ':'");
+    assert!(client.receive().is_none(), "nobody knows where the next request begins");
+}
+
+#[test]
+fn counters_of_many_connections_lose_nothing() {
+    for store in [Some(Store::on_file()), Store::on_dax()].into_iter().flatten() {
+        let server = Server::start(&store, &[]);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                let mut client = server.client();
+                scope.spawn(move || {
+                    let mut out = Vec::new();
+                    for round in 0..100 {
+                        push(&mut out, &["INCR", "n"]);
+                        push(&mut out, &["HINCRBY", "h", &format!("f{}", round % 3), "1"]);
+                        push(&mut out, &["ZINCRBY", "z", "1", "m"]);
+                    }
+                    client.stream.write_all(&out).unwrap();
+                    for _ in 0..300 {
+                        assert!(!matches!(client.receive().unwrap(), Value::Error(_)));
+                    }
+                });
+            }
+        });
+        let mut client = server.client();
+        assert_eq!(text(&client.run("GET n")), "800");
+        assert_eq!(client.number("HGET h f0") + client.number("HGET h f1") + client.number("HGET h f2"), 800);
+        assert_eq!(text(&client.run("ZSCORE z m")), "800");
+        assert_eq!(client.number("ZCARD z"), 1);
+    }
+}
+
+#[test]
+fn clients_are_bounded() {
+    let store = Store::any();
+    let server = Server::start(&store, &["--max-clients", "2", "--max-output", "2M", "--timeout", "1"]);
+    let mut first = server.client();
+    let mut greedy = server.client();
+    assert_eq!(text(&first.run("PING")), "PONG");
+    assert_eq!(text(&greedy.run("PING")), "PONG");
+    assert!(text(&server.client().receive().unwrap()).starts_with("ERR max number of clients"));
+
+    first.call(&["SET", "large", &"x".repeat(3 << 20)]);
+    greedy.send(&["MGET", "large", "large", "large", "large"]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let mut received = Vec::new();
+    // A closed connection may show as an error: only the bytes count.
+    let _ = greedy.stream.read_to_end(&mut received);
+    assert!(received.len() < 12 << 20, "the greedy client got everything");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(first.receive().is_none(), "it was idle for more than a second");
+}
+
+#[test]
+fn settings_from_a_file_and_the_environment() {
+    let store = Store::any();
+    let file = store.path("settings.toml");
+    common::write(&file, "timeout = 7\nmax-clients = 70\nrequirepass = \"from the file\"\n");
+    let server = Server::start(&store, &["--config", file.to_str().unwrap(), "--max-clients", "71"]);
+    let mut client = server.client();
+    assert!(text(&client.run("PING")).starts_with("NOAUTH"));
+    assert_eq!(text(&client.call(&["AUTH", "from the file"])), "OK");
+    assert_eq!(client.number("CLIENT ID"), 1);
+    for (name, value) in [("timeout", "7"), ("maxclients", "71")] {
+        let Value::Array(pair) = client.run(&format!("CONFIG GET {name}")) else { panic!() };
+        assert_eq!(text(&pair[1]), value);
+    }
+    client.send(&["SHUTDOWN"]).unwrap();
+    assert_eq!(server.wait(), 0);
+    common::write(&file, "prot = 7\n");
+    let refused = store.run(&["serve", "--port", "0", "--config", file.to_str().unwrap()]);
+    assert_eq!(refused.status(), 2);
+}
+
+fn tool(name: &str, server: &Server, arguments: &[&str]) -> Output {
+    let port = server.port.to_string();
+    let output = Command::new(name).args(["-p", &port]).args(arguments).output();
+    output.unwrap_or_else(|error| panic!("{name}: {error}; `cargo xtask setup` installs it"))
+}
+
+#[test]
+fn the_tools_of_redis_work() {
+    let server = Server::start(&Store::any(), &[]);
+    let cli = |arguments: &[&str]| String::from_utf8(tool("redis-cli", &server, arguments).stdout).unwrap();
+    assert_eq!(cli(&["SET", "a", "1"]), "OK\n");
+    assert_eq!(cli(&["-3", "HSET", "h", "f", "v"]), "1\n");
+    assert_eq!(cli(&["--scan"]), "a\nh\n");
+    assert!(cli(&["INFO"]).contains("hither_version:"));
+    let tests = "ping_inline,ping_mbulk,set,get,incr,hset,zadd,zpopmin,mset";
+    let output = tool("redis-benchmark", &server, &["-n", "2000", "-P", "4", "-r", "1000", "--csv", "-t", tests]);
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{report}");
+    assert_eq!(report.lines().filter(|line| line.starts_with('"')).count(), 10, "nine tests and a title: {report}");
+}
