@@ -3,6 +3,9 @@
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
+/// Gives a setting a value; `None` if it cannot be one.
+type Set = fn(&Settings, &str) -> Option<()>;
+
 /// How to run a server. The store is opened by the caller.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -80,14 +83,14 @@ struct Entry {
     name: &'static str,
     get: fn(&Settings) -> String,
     /// Absent: fixed at the start.
-    set: Option<fn(&Settings, &str) -> Option<()>>,
+    set: Option<Set>,
 }
 
 const fn fixed(name: &'static str, get: fn(&Settings) -> String) -> Entry {
     Entry { name, get, set: None }
 }
 
-const fn free(name: &'static str, get: fn(&Settings) -> String, set: fn(&Settings, &str) -> Option<()>) -> Entry {
+const fn free(name: &'static str, get: fn(&Settings) -> String, set: Set) -> Entry {
     Entry { name, get, set: Some(set) }
 }
 
@@ -190,7 +193,7 @@ impl Settings {
             let set = entry.set.ok_or_else(|| why("can't set immutable config"))?;
             changes.push((set, (entry.get)(self), value, why("argument couldn't be parsed")));
         }
-        let mut done: Vec<(fn(&Settings, &str) -> Option<()>, String)> = Vec::new();
+        let mut done: Vec<(Set, String)> = Vec::new();
         for (set, before, value, refusal) in changes {
             if set(self, value).is_none() {
                 for (set, before) in done {

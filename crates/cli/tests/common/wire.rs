@@ -18,17 +18,19 @@ impl Server {
     /// `hither serve` on this store, at any free port, once it is ready.
     pub fn start(store: &Store, arguments: &[&str]) -> Server {
         let mut command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // From here on it is killed and waited for whatever happens.
+        let mut server = Server { child, port: 0 };
+        let mut lines = BufReader::new(server.child.stderr.take().unwrap());
         let mut log = String::new();
         loop {
             let from = log.len();
             assert_ne!(lines.read_line(&mut log).unwrap(), 0, "the server has not started:\n{log}");
             if let Some((_, address)) = log[from..].split_once("event=ready address=") {
-                let port = address.trim().rsplit(':').next().unwrap().parse().unwrap();
+                server.port = address.trim().rsplit(':').next().unwrap().parse().unwrap();
                 // Nobody reads what else it says, but it must not wait for that.
                 std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-                return Server { child, port };
+                return server;
             }
         }
     }

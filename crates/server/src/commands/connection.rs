@@ -294,8 +294,8 @@ impl KillFilter {
     }
 
     fn takes(&self, client: &Client, own: u64) -> bool {
-        !self.none
-            && !(self.skip_me && client.id == own)
+        let left_out = self.none || self.skip_me && client.id == own;
+        !left_out
             && self.id.is_none_or(|id| id == client.id)
             && self.address.as_ref().is_none_or(|address| address == client.address.as_bytes())
             && self.local_address.as_ref().is_none_or(|address| address == client.local_address.as_bytes())

@@ -142,8 +142,11 @@ fn hmget(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
+/// A field and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// All fields with their values.
-fn all(context: &mut Context<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+fn all(context: &mut Context<'_>) -> Result<Vec<Pair>, Failure> {
     let Some(hash) = open(context.txn, &context.args[1], Type::Hash)? else { return Ok(Vec::new()) };
     let mut found = Vec::with_capacity(hash.len());
     walk(context.txn, hash.number(), part::FIELD, false, |field, value| {
