@@ -177,12 +177,17 @@ impl Session {
     /// Finds the command and says whether it may run at all.
     fn admit(&mut self, args: Args<'_>) -> Result<Numbered, Failure> {
         let outcome = self.admissible(args);
-        if outcome.is_err()
-            && let Some(multi) = &mut self.multi
-        {
-            multi.refused = true;
+        let (Err(failure), Some(multi)) = (&outcome, &mut self.multi) else { return outcome };
+        multi.refused = true;
+        if !args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
+            return outcome;
         }
-        outcome
+        // EXEC itself is wrong: the transaction is over.
+        let message = failure.message();
+        self.multi = None;
+        self.watches.clear();
+        let why = message.strip_prefix("ERR ").unwrap_or(&message);
+        Err(Failure::made(format!("EXECABORT Transaction discarded because of: {why}")))
     }
 
     fn admissible(&self, args: Args<'_>) -> Result<Numbered, Failure> {

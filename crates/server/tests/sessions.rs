@@ -118,6 +118,10 @@ fn keys() {
         COPY t t DB 1 => 1
         MOVE u 1 => 1
         MOVE u 1 => 0
+        SET u own => OK
+        MOVE u 1 => 0
+        GET u => own
+        DEL u => 1
         SELECT 1 => OK
         KEYS * => [t u]
         SELECT 16 => !ERR DB index is out of range
@@ -214,6 +218,9 @@ fn transactions() {
         MULTI => OK
         FLUSHALL => !ERR Command not allowed inside a transaction
         EXEC => !EXECABORT Transaction discarded because of previous errors.
+        MULTI => OK
+        EXEC now => !EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command
+        EXEC => !ERR EXEC without MULTI
         MULTI => OK
         WATCH a => !ERR WATCH inside MULTI is not allowed
         DISCARD => OK",

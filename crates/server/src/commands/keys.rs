@@ -277,19 +277,24 @@ pub fn database_number(context: &Context<'_>, argument: &[u8]) -> Result<u16, Fa
 
 /// Copies the first key to a database, under the second name, or moves it under its own. Whether it did. O(members).
 fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -> Result<bool, Failure> {
-    let Context { txn, args, shared, .. } = context;
+    let (args, shared) = (context.args, context.shared);
+    let txn = &mut *context.txn;
     let (from, to) = (&args[1], if remove { &args[1] } else { &args[2] });
     let source = txn.database().clone();
     let target = if index == source.index { source.clone() } else { shared.databases.get(index)? };
     let Some(item) = txn.load(from)? else { return Ok(false) };
     let rows = rows_of(txn, &item)?;
-    if remove {
-        txn.delete(from)?;
-    }
     txn.select(target);
-    let done = if txn.load(to)?.is_some() && !replace { None } else { Some(paste(context, &item, rows)) };
+    if txn.load(to)?.is_some() && !replace {
+        txn.select(source);
+        return Ok(false);
+    }
+    paste(context, &item, rows)?;
     context.txn.select(source);
-    done.transpose().map(|done| done.is_some())
+    if remove {
+        context.txn.delete(from)?;
+    }
+    Ok(true)
 }
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
