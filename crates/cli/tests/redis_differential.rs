@@ -2,13 +2,14 @@
 //!
 //! Arguments are drawn from small sets that hold good, bad and borderline ones; keys are shared by all types, so wrong types are common; now and then
 //! an argument is missing or too many. Compared are whole replies, but for what differs by design: the order of fields of a hash and of KEYS (Redis'
-//! is unspecified), the digits of scores (compared as numbers), seconds that pass between the two. `HITHER_SEED` (printed) repeats a run,
+//! is unspecified), the digits of scores (compared as numbers), seconds that pass between the two. WATCH is not generated: hither lets EXEC run if a
+//! watched key that was absent is absent again (`docs/server.md`); the sessions' tests have it. `HITHER_SEED` (1) changes the commands,
 //! `HITHER_COMMANDS` (20,000) sets its length.
 
 mod common;
 
 use common::Store;
-use common::wire::{Client, Random, Server, seed};
+use common::wire::{Client, Random, Server};
 use hither_resp::Value;
 
 /// Words in braces are drawn, see [`draw`].
@@ -52,8 +53,8 @@ const COMMANDS: &[&str] = &[
     "TYPE {k}",
     "EXPIRE {k} {ttl}",
     "PEXPIRE {k} {ttl}",
-    "EXPIRE {k} {ttl} {expopt}",
-    "EXPIRE {k} {ttl} {expopt} {expopt}",
+    "EXPIRE {k} {far} {expopt}",
+    "EXPIRE {k} {far} {expopt} {expopt}",
     "EXPIREAT {k} {ttl}",
     "PEXPIREAT {k} {ttl}",
     "TTL {k}",
@@ -145,7 +146,6 @@ const COMMANDS: &[&str] = &[
     "EXEC",
     "EXEC",
     "DISCARD",
-    "WATCH {k}",
     "UNWATCH",
     "PING",
     "PING {v}",
@@ -156,6 +156,10 @@ const COMMANDS: &[&str] = &[
 
 /// One word in braces.
 fn draw(word: &str, random: &mut Random) -> String {
+    if word == "far" && random.below(8) > 0 {
+        // Never the same again: whether an expiry is greater than an equal one is a matter of milliseconds.
+        return (10_000 + random.below(1_000_000)).to_string();
+    }
     let all: &[&str] = match word {
         "k" => &["k1", "k2", "k3", "k4", "k5", "k6"],
         "lex" => &["l1", "l2"],
@@ -169,6 +173,7 @@ fn draw(word: &str, random: &mut Random) -> String {
         "p" => &["*", "k*", "k[1-3]", "k?", "x", "l1"],
         "db" => &["0", "0", "0", "1", "16", "-1", "x"],
         "ttl" => &["1000", "2000", "5000", "-1", "0", "x", "9223372036854775807", "4102444800"],
+        "far" => &["-1", "0", "x"],
         "setopt" => &["NX", "XX", "GET", "KEEPTTL", "nx", "BAD"],
         "expopt" => &["NX", "XX", "GT", "LT", "BAD"],
         "zopt" => &["NX", "XX", "GT", "LT", "CH"],
@@ -218,8 +223,8 @@ fn normal(name: &str, value: Value) -> Value {
             }
             Value::Array(parts)
         }
-        ("TTL" | "EXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number / 100),
-        ("PTTL" | "PEXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number / 100_000),
+        ("TTL" | "EXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number.saturating_add(50) / 100),
+        ("PTTL" | "PEXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number.saturating_add(50_000) / 100_000),
         (name, value) if name.starts_with('Z') => numbers(value),
         (_, value) => value,
     }
@@ -241,6 +246,12 @@ fn numbers(value: Value) -> Value {
         Value::Array(items) => Value::Array(items.into_iter().map(numbers).collect()),
         other => other,
     }
+}
+
+/// Whether two texts are numbers that agree in fifteen digits.
+fn is_close(a: &[u8], b: &[u8]) -> bool {
+    let [Ok(a), Ok(b)] = [a, b].map(|text| String::from_utf8_lossy(text).parse::<f64>()) else { return false };
+    (a - b).abs() <= a.abs() * 1e-15
 }
 
 /// What EXEC answers is many replies; their commands are known.
@@ -265,11 +276,27 @@ impl Pair {
             }
             (_, name, reply) => normal(name, reply),
         });
+        if let (Value::Bulk(our), Value::Bulk(their)) = (&ours, &theirs)
+            && name.ends_with("INCRBYFLOAT")
+            && our != their
+            && is_close(our, their)
+        {
+            // Only the digits beyond Redis' precision differ: from here on both have the same.
+            let same = String::from_utf8(our.clone()).unwrap();
+            let mut words: Vec<String> = words.to_vec();
+            words[0] = if words.len() == 4 { "HSET" } else { "SET" }.into();
+            *words.last_mut().unwrap() = same;
+            if words.len() == 3 {
+                words.push("KEEPTTL".into());
+            }
+            self.run(&words);
+            return theirs;
+        }
         let recent = self.log[self.log.len().saturating_sub(30)..].join("\n");
         assert_eq!(ours, theirs, "left hither, right Redis, after\n{recent}");
         match (name.as_str(), &theirs) {
             ("MULTI", Value::Simple(_)) => self.queued = Some(Vec::new()),
-            ("EXEC" | "DISCARD", _) => self.queued = None,
+            ("EXEC", _) | ("DISCARD", Value::Simple(_)) => self.queued = None,
             _ if queued => self.queued.get_or_insert_default().push(name),
             _ => {}
         }
@@ -305,7 +332,7 @@ impl Pair {
 #[test]
 fn replies_are_those_of_redis() {
     let count: usize = std::env::var("HITHER_COMMANDS").map_or(20_000, |text| text.parse().unwrap());
-    let mut random = Random(seed());
+    let mut random = Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()));
     let store = Store::any();
     let redis_dir = tempfile::tempdir().unwrap();
     let servers = [Server::start(&store, &[]), Server::redis(redis_dir.path())];
@@ -318,9 +345,18 @@ fn replies_are_those_of_redis() {
         }
         for number in 0..count / 2 {
             let words = generate(&mut random);
-            // Inside MULTI some things are refused by design.
-            if pair.queued.is_some() && matches!(words[0].as_str(), "FLUSHDB" | "SCAN" | "DBSIZE") {
+            // Inside MULTI some things are refused by design, and the digits of sums cannot be made equal.
+            let apart = ["FLUSHDB", "SCAN", "DBSIZE", "INCRBYFLOAT", "HINCRBYFLOAT"];
+            if pair.queued.is_some() && apart.contains(&words[0].as_str()) {
                 continue;
+            }
+            // Without a count these are random.
+            if matches!(words[0].as_str(), "HRANDFIELD" | "ZRANDMEMBER") && words.len() == 2 {
+                continue;
+            }
+            if words[0] == "DBSIZE" {
+                // Redis counts what has expired until it meets it.
+                pair.line("EXISTS k1 k2 k3 k4 k5 k6 l1 l2");
             }
             pair.run(&words);
             if number % 500 == 499 {

@@ -177,12 +177,14 @@ impl Session {
     /// Finds the command and says whether it may run at all.
     fn admit(&mut self, args: Args<'_>) -> Result<Numbered, Failure> {
         let outcome = self.admissible(args);
-        let (Err(failure), Some(multi)) = (&outcome, &mut self.multi) else { return outcome };
-        multi.refused = true;
+        let Err(failure) = &outcome else { return outcome };
+        if let Some(multi) = &mut self.multi {
+            multi.refused = true;
+        }
         if !args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
             return outcome;
         }
-        // EXEC itself is wrong: the transaction is over.
+        // EXEC itself is wrong: the transaction is over, if there is one; Redis says so in any case.
         let message = failure.message();
         self.multi = None;
         self.watches.clear();

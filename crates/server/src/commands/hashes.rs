@@ -242,26 +242,29 @@ fn hscan(context: &mut Context<'_>) -> Outcome {
 pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8]) -> Vec<u8>) -> Outcome {
     // A bad cursor is an error whatever the key holds.
     parse_integer(&context.args[2]).filter(|cursor| *cursor >= 0).ok_or(Failure::text("ERR invalid cursor"))?;
-    let hash = open(context.txn, &context.args[1], kind)?;
-    let index = context.session.index;
-    let scope = (index, hash.map_or(0, |hash| hash.number()));
-    let after = if hash.is_some() { position(context, scope, &context.args[2])? } else { None };
+    let Some(hash) = open(context.txn, &context.args[1], kind)? else {
+        // Where there is nothing to scan, options are not looked at, as in Redis.
+        context.reply.array(2);
+        reply_cursor(context, (context.session.index, 0), None);
+        context.reply.array(0);
+        return Ok(());
+    };
+    let scope = (context.session.index, hash.number());
+    let after = position(context, scope, &context.args[2])?;
     let options = ScanOptions::parse(context, 3, false)?;
     let (mut found, mut seen, mut last) = (Vec::new(), 0, None);
-    if let Some(hash) = hash {
-        walk_after(context.txn, hash.number(), collection::part_of(kind), after.as_deref(), |name, value| {
-            seen += 1;
-            if glob::matches(&options.pattern, name) {
-                found.push(name.to_vec());
-                found.push(show(value));
-            }
-            if seen == options.count {
-                last = Some(name.to_vec());
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        })?;
-    }
+    walk_after(context.txn, hash.number(), collection::part_of(kind), after.as_deref(), |name, value| {
+        seen += 1;
+        if glob::matches(&options.pattern, name) {
+            found.push(name.to_vec());
+            found.push(show(value));
+        }
+        if seen == options.count {
+            last = Some(name.to_vec());
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
     context.reply.array(2);
     reply_cursor(context, scope, last);
     context.reply.array(found.len());

@@ -403,10 +403,10 @@ pub fn add_floats(value: Option<&[u8]>, amount: &[u8], bad: Failure) -> Result<S
     if !sum.is_finite() {
         return Err(Failure::text("ERR increment would produce NaN or Infinity"));
     }
-    if let (Some(a), Some(b)) = (decimal(value_bytes), decimal(amount))
-        && let Some(sum) = a.checked_add(b)
-    {
-        return Ok(show_decimal(sum));
+    // With so many places that the larger one fits.
+    let places = if whole_digits(value_bytes).max(whole_digits(amount)) <= 20 { PLACES } else { 0 };
+    if let (Some(a), Some(b)) = (decimal(value_bytes, places), decimal(amount, places)) {
+        return Ok(show_decimal(as_long_double(a + b, places), places));
     }
     if sum.abs() < 1e17 { Ok(sum.to_string()) } else { Ok(format!("{sum:.0}")) }
 }
@@ -414,8 +414,13 @@ pub fn add_floats(value: Option<&[u8]>, amount: &[u8], bad: Failure) -> Result<S
 /// Digits behind the point that are added exactly.
 const PLACES: usize = 17;
 
-/// A plain decimal as a multiple of 10^-17, if it fits.
-fn decimal(text: &[u8]) -> Option<i128> {
+/// Digits before the point.
+fn whole_digits(text: &[u8]) -> usize {
+    text.iter().skip_while(|byte| matches!(byte, b'-' | b'+' | b'0')).take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// A plain decimal as a multiple of 10^-places, cut off there and rounded as Redis' type is, if two of its size can be added.
+fn decimal(text: &[u8], places: usize) -> Option<i128> {
     let (negative, digits) = match text.split_first()? {
         (b'-', rest) => (true, rest),
         (b'+', rest) => (false, rest),
@@ -423,17 +428,31 @@ fn decimal(text: &[u8]) -> Option<i128> {
     };
     let point = digits.iter().position(|byte| *byte == b'.').unwrap_or(digits.len());
     let (whole, fraction) = (&digits[..point], digits.get(point + 1..).unwrap_or_default());
-    if whole.len() > 19 || fraction.len() > PLACES || !whole.iter().chain(fraction).all(u8::is_ascii_digit) {
+    let too_long = whole_digits(whole) + places > 37 || (places > 0 && fraction.len() > places);
+    if too_long || !whole.iter().chain(fraction).all(u8::is_ascii_digit) {
         return None;
     }
-    let padding = std::iter::repeat_n(&b'0', PLACES - fraction.len());
-    let value = whole.iter().chain(fraction).chain(padding).fold(0i128, |value, digit| value * 10 + i128::from(digit - b'0'));
-    Some(if negative { -value } else { value })
+    let padded = fraction.iter().chain(std::iter::repeat(&b'0')).take(places);
+    let value = whole.iter().chain(padded).fold(0i128, |value, digit| value * 10 + i128::from(digit - b'0'));
+    Some(as_long_double(if negative { -value } else { value }, places))
 }
 
-fn show_decimal(value: i128) -> String {
-    let digits = format!("{:0width$}", value.unsigned_abs(), width = PLACES + 1);
-    let (whole, fraction) = digits.split_at(digits.len() - PLACES);
+/// What is left of a large number in the type that Redis adds in, which has 64 bits of mantissa. (Of smaller ones it keeps all 17 digits, nearly.)
+fn as_long_double(value: i128, places: usize) -> i128 {
+    let one = 10u128.pow(places as u32);
+    let whole = value.unsigned_abs() / one;
+    // 10^places can be halved so many times.
+    let Some(exponent) = whole.checked_ilog2().filter(|exponent| *exponent + places as u32 >= 63) else { return value };
+    let unit = if exponent >= 63 { one << (exponent - 63) } else { one >> (63 - exponent) };
+    let (units, rest) = (value.unsigned_abs() / unit, value.unsigned_abs() % unit);
+    let up = rest * 2 > unit || rest * 2 == unit && units % 2 == 1;
+    let rounded = ((units + u128::from(up)) * unit) as i128;
+    if value < 0 { -rounded } else { rounded }
+}
+
+fn show_decimal(value: i128, places: usize) -> String {
+    let digits = format!("{:0width$}", value.unsigned_abs(), width = places + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - places);
     let fraction = fraction.trim_end_matches('0');
     let sign = if value < 0 { "-" } else { "" };
     if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }

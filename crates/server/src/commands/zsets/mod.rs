@@ -6,7 +6,7 @@
 pub mod combine;
 pub mod ranges;
 
-use super::arguments::{Options, float, is};
+use super::arguments::{Options, float, integer, is};
 use super::collection::{Collection, glance, open, open_or_new, random_places, walk};
 use super::failure::Failure;
 use super::hashes::{random_arguments, scan_collection};
@@ -381,7 +381,9 @@ impl Limit {
 
     /// Reads the two numbers.
     pub fn parse(rest: &mut Options<'_>) -> Result<Limit, Failure> {
-        let (offset, count) = (rest.integer()?, rest.integer()?);
+        // Both must be there before either is looked at.
+        let (offset, count) = (rest.value()?, rest.value()?);
+        let (offset, count) = (integer(offset)?, integer(count)?);
         // A negative offset gives nothing.
         let count = if offset < 0 { 0 } else { usize::try_from(count).unwrap_or(usize::MAX) };
         Ok(Limit { offset: usize::try_from(offset).unwrap_or(0), count })
