@@ -100,8 +100,8 @@ impl Builder {
         self
     }
 
-    /// Mean bytes of the entries on other nodes from which on a scan has them read there (default 512; 0: never). An entry is its key, its value
-    /// and 16 to 40 bytes more.
+    /// Mean bytes of the entries on other nodes from which on a scan has them read there (default 0: never; 512 is where it may begin to
+    /// pay on slow remote media with idle processors: measure). An entry is its key, its value and 16 to 40 bytes more.
     pub fn delegate_from_bytes(mut self, bytes: u64) -> Self {
         self.options.delegation.from_bytes = bytes;
         self

@@ -50,14 +50,15 @@ pub struct DelegationSetting {
     /// Read threads of each node; 0: none, scans read by themselves. A store that cannot gain has none in any case: one node, links of equal
     /// latency, or nodes of the machine whose media are DRAM themselves.
     pub threads: usize,
-    /// Mean bytes of a group's remote entries (key, value and 16 to 40 more) from which on they are delegated; 0: never. The default is where the hand-over,
-    /// 100 to 130 ns of the scanning thread for each remote entry, is about what the paper's remote link takes for the entry (`docs/experiments.md`).
+    /// Mean bytes of a group's remote entries (key, value and 16 to 40 more) from which on they are delegated; 0, the default: never.
+    /// By what was counted it may pay from 512 on, where the hand-over, 100 to 130 ns of the scanning thread for each remote entry, is about what the paper's
+    /// remote link takes for the entry; nobody has measured it on media that are remote (`docs/experiments.md`).
     pub from_bytes: u64,
 }
 
 impl Default for DelegationSetting {
     fn default() -> Self {
-        DelegationSetting { threads: 2, from_bytes: 512 }
+        DelegationSetting { threads: 2, from_bytes: 0 }
     }
 }
 
