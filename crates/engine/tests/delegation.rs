@@ -252,7 +252,8 @@ fn it_is_off_where_it_cannot_help() {
     assert_eq!(with(Options { delegation: DelegationSetting { threads: 0, from_bytes: 1 }, ..options(2) }, 2, 500), nothing);
     assert_eq!(with(Options { delegation: DelegationSetting { threads: 2, from_bytes: 0 }, ..options(2) }, 2, 500), nothing);
     assert_eq!(with(Options { background: false, ..options(2) }, 2, 500), nothing);
-    let small = with(Options { delegation: DelegationSetting::default(), ..options(2) }, 2, 8);
+    assert_eq!(with(Options { delegation: DelegationSetting::default(), ..options(2) }, 2, 500), nothing, "it must be asked for");
+    let small = with(Options { delegation: DelegationSetting { threads: 2, from_bytes: 512 }, ..options(2) }, 2, 8);
     assert_eq!((small.threads > 0, small.batches), (true, 0), "small entries are not worth it");
 }
 
