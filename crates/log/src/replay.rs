@@ -43,7 +43,9 @@ pub struct ScanTotals {
 /// The bytes of a pool from `offset` to the end of what may belong to one entry there.
 fn tail_of(pool: &Pool, offset: u64, end: u64) -> &[u8] {
     debug_assert!(end <= pool.len_mapped() && offset <= end);
-    // SAFETY: inside the mapping. Bytes of entries change only by a collector's DEAD mark, an aligned word that is re-read whole.
+    // SAFETY: inside the mapping. Bytes of entries change only by a collector's DEAD mark, an aligned word that is re-read whole. Behind the last entry of
+    // an open segment writers may be at work, and verification and sweeps read there: what they meet half written fails its checksum, or is zero. Formally
+    // a data race; the words are stored by atomics, and the bytes are used for nothing but that verdict.
     unsafe { std::slice::from_raw_parts(pool.base().add(offset as usize), (end - offset) as usize) }
 }
 
