@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 /// Several writes, over any keys and keyspaces, that happen entirely or not at all. Of several operations on one key the last counts.
 ///
-/// Readers may see some keys of a batch before others; a [`crate::Snapshot`] sees all of it or nothing.
+/// Readers may see some keys of a batch before others: those of ordered keyspaces become visible in the order in which they were added. A
+/// [`crate::Snapshot`] sees all of it or nothing.
 #[must_use = "a batch does nothing before `commit`"]
 pub struct Batch {
     pub(crate) store: Arc<Store>,

@@ -89,3 +89,47 @@ fn scans_go_both_ways_over_many_groups() {
     assert_eq!(walk(Bound::Included(9), Bound::Excluded(300), true, 200), (100..300).rev().collect::<Vec<_>>());
     assert!(walk(Bound::Included(5), Bound::Excluded(5), false, 9).is_empty());
 }
+
+/// A head's version may stand for rows that are written before it in the same batch: whoever sees the head sees them, and whoever saw a row
+/// that was about to change finds the head changed at commit. Also if all of it begins absent.
+#[test]
+fn what_a_batch_writes_becomes_visible_in_order() {
+    const THREADS: u64 = 6;
+    const ROUNDS: u64 = 40;
+    for store in 0..40 {
+        let dir = tempfile::tempdir().unwrap();
+        let db = if store % 2 == 0 { on_file(dir.path()) } else { Db::builder().in_memory().open().unwrap() };
+        let (heads, rows) = (db.keyspace("heads").unwrap(), db.keyspace("rows").unwrap());
+        let start = std::sync::Barrier::new(THREADS as usize);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    for round in 0..ROUNDS {
+                        increment(&db, &heads, &rows, if round % 2 == 0 { b"even" } else { b"odd" });
+                    }
+                });
+            }
+        });
+        for row in [&b"even"[..], b"odd"] {
+            assert_eq!(count(rows.get(row).unwrap().as_deref()), THREADS * ROUNDS / 2, "store {store}");
+        }
+    }
+}
+
+fn count(value: Option<&[u8]>) -> u64 {
+    value.map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()))
+}
+
+/// Adds one to a row, on the condition that the head did not change since before the row was read.
+fn increment(db: &Db, heads: &hither::Keyspace, rows: &hither::Keyspace, row: &[u8]) {
+    loop {
+        let version = heads.peek_with(b"head", |_, found| found.version).unwrap().0;
+        let new = (count(rows.get(row).unwrap().as_deref()) + 1).to_be_bytes();
+        let mut batch = db.batch();
+        batch.require_version(heads, b"head", version).put(rows, row, &new).put(heads, b"head", b"");
+        if batch.commit_deferred(&WriteOptions::new()).unwrap().applied {
+            return;
+        }
+    }
+}

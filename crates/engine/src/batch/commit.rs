@@ -5,7 +5,8 @@
 //! 3. Locate, and lock each key's place if that takes no waiting. (Why before the flush: `docs/adr/0010`.)
 //! 4. Append all entries and flush each line once.
 //! 5. In the shadow of the flush: verify the candidates and account for the garbage.
-//! 6. Fence; install, by plain stores at the locked places, then whatever could not be locked.
+//! 6. Fence; install, by plain stores at the locked places, then whatever could not be locked. Members in ordered keyspaces, which lock no
+//!    places, become visible in the order of the operations: that is promised to users of batches.
 //!
 //! # Deadlocks
 //!

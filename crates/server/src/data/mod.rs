@@ -33,7 +33,8 @@
 //!
 //! 1. A number is never used twice: numbers are taken from a counter on media, a block at a time.
 //! 2. Every change of a collection writes its head, in the same batch as the rows, on the condition that the head is as it was read. So the head's
-//!    version stands for the whole collection: whoever read rows and then finds the head unchanged has read one state. `WATCH` uses that, too.
+//!    version stands for the whole collection: whoever read the head, then rows, and then finds the head unchanged has read one state. `WATCH` uses
+//!    that, too. It takes that rows become visible before their head: a batch writes them in this order.
 //! 3. A collection without members does not exist: the last member's removal deletes the head.
 //! 4. Deleting, overwriting and expiring a collection touch its head only: O(1) whatever its size. Its rows then are unreachable, since no head
 //!    has their number, and [`reaper`] removes them in the background.

@@ -366,7 +366,9 @@ impl Txn {
         for ((index, key), version) in &self.reads {
             batch.require_version(&self.touched_database(*index).keys, key, *version);
         }
-        for (place, item) in &self.writes {
+        // Rows before heads: what a batch writes becomes visible in this order, and a head's version stands for all of its rows (rule 2 of `super`).
+        let (rows, keys): (Vec<_>, Vec<_>) = self.writes.iter().partition(|(place, _)| place.1 == Space::Rows);
+        for (place, item) in rows.into_iter().chain(keys) {
             let keyspace = self.keyspace(place);
             match item {
                 Some(item) => batch.put_with_expiry(keyspace, &place.2, &item.entry, item.expires_at_ms),
