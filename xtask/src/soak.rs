@@ -86,7 +86,7 @@ fn seeded(context: &Context, kind: suites::Kind, percent: u64, amount: (&str, &s
 }
 
 fn explore(context: &Context) -> Result<Done, Failure> {
-    seeded(context, suites::EXPLORER, 45, ("HITHER_EXPLORE_BUDGET", "20000", "400000"))
+    seeded(context, suites::EXPLORER, 45, ("HITHER_EXPLORE_BUDGET", "20000", "100000"))
 }
 
 fn histories(context: &Context) -> Result<Done, Failure> {

@@ -106,23 +106,8 @@ fn by_threshold(report: &mut Report, keys: u64, threshold: f64) -> Result<()> {
         opened.db.reclaim().map_err(failed)?;
     }
     let elapsed = start.elapsed();
-    let (live, after) = megabytes(&opened);
-    opened.get_permuted(keys, keys, 1, key)?;
-    let done = opened.db.stats().collections;
-    report.push(vec![
-        "threshold".into(),
-        threshold.into(),
-        0.into(),
-        timed.mops.into(),
-        (elapsed.as_secs_f64() * 1e3).into(),
-        live.into(),
-        before.into(),
-        after.into(),
-        (done.moved_bytes as f64 / 1e6).into(),
-        done.segments.into(),
-        done.stalls.into(),
-    ]);
-    Ok(())
+    let collect_ms = Some(elapsed.as_secs_f64() * 1e3);
+    push_row(report, &opened, keys, Row { experiment: "threshold", threshold, threads: 0, mops: timed.mops, collect_ms, before })
 }
 
 fn by_threads(report: &mut Report, keys: u64, threads: usize) -> Result<()> {
@@ -132,17 +117,34 @@ fn by_threads(report: &mut Report, keys: u64, threads: usize) -> Result<()> {
     opened.put_all(keys, 8, WRITERS, key)?;
     let (_, before) = megabytes(&opened);
     let timed = update(&opened, keys * 3 / WRITERS as u64, |_, _, random| random.below(keys))?;
-    let (live, after) = megabytes(&opened);
+    push_row(report, &opened, keys, Row { experiment: "threads", threshold: 0.5, threads, mops: timed.mops, collect_ms: None, before })
+}
+
+/// What is known of a run before its end.
+struct Row {
+    experiment: &'static str,
+    threshold: f64,
+    threads: usize,
+    mops: f64,
+    /// `None`: the time in passes of all collectors.
+    collect_ms: Option<f64>,
+    /// Megabytes in use.
+    before: f64,
+}
+
+/// Adds the row of a run that has ended, once all keys were found.
+fn push_row(report: &mut Report, opened: &Opened, keys: u64, row: Row) -> Result<()> {
+    let (live, after) = megabytes(opened);
     opened.get_permuted(keys, keys, 1, key)?;
     let done = opened.db.stats().collections;
     report.push(vec![
-        "threads".into(),
-        0.5.into(),
-        threads.into(),
-        timed.mops.into(),
-        (done.elapsed_ms as f64).into(),
+        row.experiment.into(),
+        row.threshold.into(),
+        row.threads.into(),
+        row.mops.into(),
+        row.collect_ms.unwrap_or(done.elapsed_ms as f64).into(),
         live.into(),
-        before.into(),
+        row.before.into(),
         after.into(),
         (done.moved_bytes as f64 / 1e6).into(),
         done.segments.into(),

@@ -3,9 +3,8 @@
 
 use std::fmt::Write;
 
-use super::markdown::latency;
 use super::svg::{Bar, bars, escape};
-use super::{Group, count, groups, optional, title};
+use super::{COLUMNS, Group, cells, count, groups, latency};
 use crate::harness::record::Record;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}\
@@ -76,25 +75,12 @@ fn section(out: &mut String, group: &Group<'_>, stores: &[&str]) {
 
 fn table(out: &mut String, records: &[Record]) {
     out.push_str("<div class=\"scroll\"><table><thead><tr>");
-    let heads = ["store", "workload", "per second", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "DRAM B/key", "media B/key", "settings"];
-    heads.iter().for_each(|head| out.push_str(&format!("<th>{head}</th>")));
+    COLUMNS.iter().chain(&["settings"]).for_each(|head| out.push_str(&format!("<th>{head}</th>")));
     out.push_str("</tr></thead><tbody>");
     for r in records {
         let settings: Vec<String> = r.settings.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        let cells = [
-            r.store.clone(),
-            title(r),
-            count(r.ops_per_s),
-            latency(r.p50_us),
-            latency(r.p99_us),
-            latency(r.p999_us),
-            latency(r.p9999_us),
-            optional(r.dram_bytes_per_key),
-            optional(r.media_bytes_per_key),
-            settings.join("; "),
-        ];
         out.push_str("<tr>");
-        cells.iter().for_each(|cell| out.push_str(&format!("<td>{}</td>", escape(cell))));
+        cells(r).iter().chain(&[settings.join("; ")]).for_each(|cell| out.push_str(&format!("<td>{}</td>", escape(cell))));
         out.push_str("</tr>");
     }
     out.push_str("</tbody></table></div>");

@@ -2,41 +2,20 @@
 
 use std::fmt::Write;
 
-use super::{count, optional, title};
+use super::{COLUMNS, cells};
 use crate::harness::record::Record;
-
-const HEAD: &str = "| store | workload | per second | p50 µs | p99 µs | p99.9 µs | p99.99 µs | DRAM B/key | media B/key |\n\
-                    |---|---|---:|---:|---:|---:|---:|---:|---:|\n";
 
 /// All records as one table, and the circumstances below.
 pub fn markdown(records: &[Record]) -> String {
-    let mut out = String::from(HEAD);
+    let mut out = format!("| {} |\n|---|---|{}\n", COLUMNS.join(" | "), "---:|".repeat(COLUMNS.len() - 2));
     for r in records {
-        let cells = [
-            escape(&r.store),
-            escape(&title(r)),
-            count(r.ops_per_s),
-            latency(r.p50_us),
-            latency(r.p99_us),
-            latency(r.p999_us),
-            latency(r.p9999_us),
-            optional(r.dram_bytes_per_key),
-            optional(r.media_bytes_per_key),
-        ];
-        let _ = writeln!(out, "| {} |", cells.join(" | "));
+        let _ = writeln!(out, "| {} |", cells(r).map(|cell| escape(&cell)).join(" | "));
     }
     if let Some(r) = records.first() {
         let m = &r.machine;
         let _ = writeln!(out, "\nCommit {}, {}, {} ({} processors), kernel {}.", m.commit, m.date, m.cpu, m.processors, m.kernel);
     }
     out
-}
-
-pub(super) fn latency(us: f64) -> String {
-    match us {
-        v if v >= 100.0 => format!("{v:.0}"),
-        v => format!("{v:.2}"),
-    }
 }
 
 fn escape(text: &str) -> String {

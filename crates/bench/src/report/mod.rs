@@ -45,12 +45,37 @@ fn title(r: &Record) -> String {
     )
 }
 
+/// The columns that every table of records has.
+const COLUMNS: [&str; 9] = ["store", "workload", "per second", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "DRAM B/key", "media B/key"];
+
+/// A record's [`COLUMNS`].
+fn cells(r: &Record) -> [String; COLUMNS.len()] {
+    [
+        r.store.clone(),
+        title(r),
+        count(r.ops_per_s),
+        latency(r.p50_us),
+        latency(r.p99_us),
+        latency(r.p999_us),
+        latency(r.p9999_us),
+        optional(r.dram_bytes_per_key),
+        optional(r.media_bytes_per_key),
+    ]
+}
+
 /// A number for people: 7.31 M, 820 k, 56.
 pub(crate) fn count(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{} M", three_digits(v / 1e6)),
         v if v >= 1e4 => format!("{} k", three_digits(v / 1e3)),
         v => three_digits(v),
+    }
+}
+
+fn latency(us: f64) -> String {
+    match us {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v => format!("{v:.2}"),
     }
 }
 
