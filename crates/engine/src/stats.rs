@@ -6,6 +6,7 @@ use crate::options::Durability;
 use crate::read::ValueGuard;
 use crate::store::Store;
 use hither_topology::MeterSnapshot;
+use serde::Serialize;
 
 /// A keyspace in numbers.
 #[derive(Clone, Debug)]
@@ -41,8 +42,8 @@ pub struct PoolStats {
     pub usage: hither_log::PoolUsage,
 }
 
-/// What the collectors have done since the store was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the collectors of garbage have done since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CollectionStats {
     /// Segments emptied and freed.
     pub segments: u64,

@@ -3,6 +3,8 @@
 use hither_engine::Durability;
 use serde::Serialize;
 
+pub use hither_engine::{CheckpointStats, CollectionStats, DelegationStats};
+
 /// A keyspace in numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyspaceStats {
@@ -148,115 +150,6 @@ impl From<&hither_engine::CacheReport> for CacheStats {
     }
 }
 
-/// Reads by threads of the entries' nodes for scans of other nodes, since the store was opened.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct DelegationStats {
-    /// Threads that read for scans, all nodes together.
-    pub threads: u64,
-    /// Batches they read.
-    pub batches: u64,
-    /// Entries in them.
-    pub entries: u64,
-    /// Bytes of keys and values in them.
-    pub bytes: u64,
-}
-
-impl From<&hither_engine::DelegationStats> for DelegationStats {
-    fn from(done: &hither_engine::DelegationStats) -> DelegationStats {
-        DelegationStats { threads: done.threads, batches: done.batches, entries: done.entries, bytes: done.bytes }
-    }
-}
-
-/// What the collectors of garbage have done since the store was opened.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct CollectionStats {
-    /// Segments emptied and freed.
-    pub segments: u64,
-    /// Entries moved.
-    pub moved_entries: u64,
-    /// Those among them that only a snapshot showed.
-    pub moved_for_snapshots: u64,
-    /// Bytes of entries moved.
-    pub moved_bytes: u64,
-    /// Superseded entries marked dead on media, so that none of them can come back.
-    pub buried: u64,
-    /// Tombstones moved: they stay until a sweep has marked what they keep out.
-    pub moved_tombstones: u64,
-    /// Copies that came too late, because their keys were written meanwhile.
-    pub too_late: u64,
-    /// Sweeps that made tombstones free to go.
-    pub sweeps: u64,
-    /// Entries that they marked dead on media.
-    pub swept: u64,
-    /// Time that they took, in milliseconds.
-    pub sweep_ms: u64,
-    /// Times that a write found no space and had to collect by itself.
-    pub stalls: u64,
-    /// Time spent in passes, in milliseconds, all threads together.
-    pub elapsed_ms: u64,
-}
-
-impl From<&hither_engine::CollectionStats> for CollectionStats {
-    fn from(done: &hither_engine::CollectionStats) -> CollectionStats {
-        CollectionStats {
-            segments: done.segments,
-            moved_entries: done.moved_entries,
-            moved_for_snapshots: done.moved_for_snapshots,
-            moved_bytes: done.moved_bytes,
-            buried: done.buried,
-            moved_tombstones: done.moved_tombstones,
-            too_late: done.too_late,
-            sweeps: done.sweeps,
-            swept: done.swept,
-            sweep_ms: done.sweep_ms,
-            stalls: done.stalls,
-            elapsed_ms: done.elapsed_ms,
-        }
-    }
-}
-
-/// Checkpoints of the indexes, and what a restart would take.
-#[derive(Clone, Debug, Serialize)]
-pub struct CheckpointStats {
-    /// Whether the store keeps checkpoints.
-    pub enabled: bool,
-    /// Whether there is one now.
-    pub present: bool,
-    /// Its age, in milliseconds.
-    pub age_ms: u64,
-    /// Its size.
-    pub bytes: u64,
-    /// Keys in it.
-    pub keys: u64,
-    /// Taken since the store was opened.
-    pub taken: u64,
-    /// Why the last one did not come about; empty if it did.
-    pub failure: String,
-    /// Bytes of entries that a restart would scan after a crash now.
-    pub scan_bytes: u64,
-    /// Predicted time of a restart after a crash now, in milliseconds.
-    pub crash_restart_ms: u64,
-    /// Predicted time of a restart after a clean close now, in milliseconds.
-    pub clean_restart_ms: u64,
-}
-
-impl From<&hither_engine::CheckpointStats> for CheckpointStats {
-    fn from(stats: &hither_engine::CheckpointStats) -> CheckpointStats {
-        CheckpointStats {
-            enabled: stats.enabled,
-            present: stats.present,
-            age_ms: stats.age_ms,
-            bytes: stats.bytes,
-            keys: stats.keys,
-            taken: stats.taken,
-            failure: stats.failure.clone(),
-            scan_bytes: stats.scan_bytes,
-            crash_restart_ms: stats.crash_restart_ms,
-            clean_restart_ms: stats.clean_restart_ms,
-        }
-    }
-}
-
 /// A store in numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stats {
@@ -324,10 +217,10 @@ impl From<&hither_engine::Stats> for Stats {
             pinned_values: stats.pinned_values,
             oldest_guard_age_ms: stats.oldest_guard_ms,
             cache: CacheStats::from(&stats.cache),
-            delegation: DelegationStats::from(&stats.delegation),
+            delegation: stats.delegation,
             damage: stats.damage.clone(),
-            collections: CollectionStats::from(&stats.collections),
-            checkpoints: CheckpointStats::from(&stats.checkpoints),
+            collections: stats.collections,
+            checkpoints: stats.checkpoints.clone(),
             meter: stats.meter.as_ref().map(MeterReport::from),
         }
     }

@@ -141,8 +141,8 @@ impl Forecast {
     }
 }
 
-/// Checkpoints in numbers.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Checkpoints of the indexes, and what a restart would take.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct CheckpointStats {
     /// Whether the store keeps checkpoints.
     pub enabled: bool,

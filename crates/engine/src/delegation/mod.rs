@@ -62,8 +62,8 @@ impl Default for DelegationSetting {
     }
 }
 
-/// Delegation in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Reads by threads of the entries' nodes for scans of other nodes, since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DelegationStats {
     /// Read threads at work or waiting for it, all nodes together.
     pub threads: u64,
