@@ -157,6 +157,8 @@ impl Core {
                     report.problem(format!("keyspace \"{name}\": {reference:?} leads to an entry of another keyspace"));
                 } else if index.get(key, &resolver) != reference {
                     report.problem(format!("keyspace \"{name}\": the key behind {reference:?} is not found by a lookup"));
+                } else if self.log.is_known_garbage(reference.0) {
+                    report.problem(format!("keyspace \"{name}\": {reference:?} is current, but passes for garbage: it would be lost when its segment is collected"));
                 }
                 true
             };
@@ -170,5 +172,25 @@ impl Core {
         });
         report.keys += keys;
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Kind, Options, Store};
+
+    /// What a collector would lose because a bit is wrong is found by a check.
+    #[test]
+    fn a_current_entry_that_passes_for_garbage_is_reported() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
+        assert!(store.check().unwrap().is_sound());
+        let key = store.core.hasher.key(b"one key!");
+        let resolver = store.core.resolver();
+        let reference = super::with_index!(keyspace.0, index => super::Index::get(index, key, &resolver));
+        store.core.log.note_garbage(reference.0, 0, false);
+        let report = store.check().unwrap();
+        assert!(report.problems.iter().any(|problem| problem.contains("passes for garbage")), "{report:?}");
     }
 }

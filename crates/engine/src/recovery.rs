@@ -316,7 +316,7 @@ impl<'a> Recovery<'a> {
             last_version = last_version.max(version);
             let Some(found) = self.admit(segment, Ref(reference), version, entry) else {
                 batched.extend(self.dead_member(Ref(reference), version, entry));
-                self.log.count_dead(reference, entry.size, entry.op() == Op::Delete);
+                self.log.note_garbage(reference, entry.size, entry.op() == Op::Delete);
                 return;
             };
             if doubtful && self.log.parent_is_lost(entry) {
@@ -430,10 +430,10 @@ impl<'a> Recovery<'a> {
         // Of an entry and its copy, the copy is the one to keep; where neither is the other's, the index has an entry that a checkpoint named too late.
         let newer = old_version < found.version || (old_version == found.version && !self.log.is_copy_of(old.0, found.reference.0));
         if newer {
-            self.log.count_dead(old.0, entry.size, entry.op() == Op::Delete);
+            self.log.note_garbage(old.0, entry.size, entry.op() == Op::Delete);
         } else {
             let size = self.log.entry(found.reference.0).size;
-            self.log.count_dead(found.reference.0, size, found.op == Op::Delete);
+            self.log.note_garbage(found.reference.0, size, found.op == Op::Delete);
         }
         newer
     }
@@ -454,7 +454,7 @@ impl<'a> Recovery<'a> {
                 for member in members.iter().filter(|member| member.keyspace != DEAD) {
                     if member.keyspace == DROPPED {
                         let size = self.log.entry(member.reference.0).size;
-                        self.log.count_dead(member.reference.0, size, member.op == Op::Delete);
+                        self.log.note_garbage(member.reference.0, size, member.op == Op::Delete);
                         continue;
                     }
                     if member.op == Op::Delete {
@@ -470,7 +470,7 @@ impl<'a> Recovery<'a> {
                 // Also where it is marked: that may not be durable yet.
                 self.log.mark_dead_on_media(member.reference.0);
                 if member.keyspace != DEAD {
-                    self.log.count_dead(member.reference.0, self.log.entry(member.reference.0).size, member.op == Op::Delete);
+                    self.log.note_garbage(member.reference.0, self.log.entry(member.reference.0).size, member.op == Op::Delete);
                 }
             }
         }

@@ -59,6 +59,8 @@ pub struct CollectionStats {
     pub moved_tombstones: u64,
     /// Copies that came too late, because their keys were written meanwhile.
     pub too_late: u64,
+    /// Entries of emptied segments that were known to be garbage, so that no index was asked for them.
+    pub known_garbage: u64,
     /// Sweeps that made tombstones free to go.
     pub sweeps: u64,
     /// Entries that they marked dead on media.

@@ -29,6 +29,7 @@ mod checkpoint;
 pub mod crc;
 pub mod entry;
 mod error;
+mod garbage;
 mod log;
 pub mod pass;
 mod read;

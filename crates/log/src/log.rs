@@ -3,6 +3,7 @@
 use crate::address;
 use crate::entry::Parts;
 use crate::error::{Error, Result};
+use crate::garbage::GarbageMap;
 use crate::segment::{Chunk, Segment, SegmentState, Tally};
 use crate::version::VersionClock;
 use crate::writer::Slot;
@@ -75,6 +76,7 @@ pub(crate) struct NodePool {
     pub node: u32,
     pub pool: Pool,
     pub segments: Box<[Segment]>,
+    pub garbage: GarbageMap,
     data_offset: u64,
     segment_shift: u32,
     chunk_bytes: u64,
@@ -330,10 +332,10 @@ impl Log {
         self.pools.iter().map(NodePool::usage).collect()
     }
 
-    /// Bytes of DRAM for segment states and writer slots.
+    /// Bytes of DRAM for segment states, for what is known to be garbage, and for writer slots.
     pub fn dram_bytes(&self) -> usize {
         let segments: usize = self.pools.iter().map(|pool| pool.segments.len() * size_of::<Segment>()).sum();
-        segments + self.slots.len() * (size_of::<Padded<Slot>>() + self.shards() * size_of::<Chunk>())
+        segments + self.garbage_map_bytes() + self.slots.len() * (size_of::<Padded<Slot>>() + self.shards() * size_of::<Chunk>())
     }
 }
 
@@ -361,6 +363,7 @@ impl NodePool {
             segment_shift: segment_bytes.trailing_zeros(),
             chunk_bytes,
             segments: zeroed_segments(max),
+            garbage: GarbageMap::new(max, segment_bytes),
             active: (0..=shards).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
@@ -381,6 +384,12 @@ impl NodePool {
     #[inline(always)]
     pub fn segment_index(&self, offset: u64) -> usize {
         ((offset - self.data_offset) >> self.segment_shift) as usize
+    }
+
+    /// Where `offset` lies in its segment.
+    #[inline(always)]
+    pub fn offset_in_segment(&self, offset: u64) -> u64 {
+        (offset - self.data_offset) & ((1 << self.segment_shift) - 1)
     }
 
     /// Size of the entry at `offset`, read from media (its reference has no size tag).
@@ -613,9 +622,11 @@ impl NodePool {
         self.pool.commit_descriptor(index, &descriptor)?;
         let segment = &self.segments[index as usize];
         segment.reset(descriptor.generation, base_version, keyspace, shard, run_len);
+        self.garbage.clear(index as usize);
         for part in index + 1..index + run_len {
             // Interior segments: remembered as used, so that they are zeroed before they are opened again.
             self.segments[part as usize].reset(descriptor.generation, base_version, keyspace, shard, 0);
+            self.garbage.clear(part as usize);
             self.segments[part as usize].set_state(SegmentState::Sealed);
         }
         segment.opened_at.store(log.opened_bytes.load(Ordering::Relaxed), Ordering::Relaxed);

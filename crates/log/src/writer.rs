@@ -374,13 +374,14 @@ impl Writer<'_> {
         self.pool.pool.fence();
     }
 
-    /// Notes that the entry behind `reference` is garbage: no media is touched (P2).
+    /// Notes that the entry behind `reference` is garbage, which no snapshot shows: no media is touched (P2, P3).
     #[inline(always)]
     pub fn mark_dead(&mut self, reference: u64) {
         let at = address::unpack(reference);
         let pool = &self.log.pools[at.node as usize];
         let size = address::tagged_size(reference).unwrap_or_else(|| pool.entry_size(at.offset)) as u32;
         let segment = pool.segment_index(at.offset);
+        pool.garbage.set(segment, pool.offset_in_segment(at.offset));
         let dead = &mut self.slot.dead[at.node as usize];
         match dead.get_mut(segment) {
             Some(bytes) => *bytes += size,

@@ -62,6 +62,10 @@ impl Collector for BatchedCollector {
             if outcome.is_err() || (entry.is_dead() && (entry.op() == Op::Delete || !core.snapshots.any())) {
                 return;
             }
+            if core.log.is_known_garbage(reference) {
+                emptied.known_garbage += 1;
+                return;
+            }
             let Some(keyspace) = keyspaces.get(&keyspace) else { return };
             let item = Item { reference: Ref(reference), version, entry: *entry, key: core.hasher.key(entry.key), keyspace };
             batch.bytes += entry.size;

@@ -87,6 +87,8 @@ pub(crate) struct Emptied {
     pub tombstones: u64,
     /// Copies that came too late: their keys were written meanwhile.
     pub too_late: u64,
+    /// Entries that were known to be garbage, so that no index was asked for them.
+    pub known_garbage: u64,
     /// Bytes of the copies.
     pub bytes: u64,
     /// Ancestors that were marked dead.
@@ -103,6 +105,7 @@ pub(crate) struct Collections {
     pub buried: AtomicU64,
     pub moved_tombstones: AtomicU64,
     pub too_late: AtomicU64,
+    pub known_garbage: AtomicU64,
     pub sweeps: AtomicU64,
     pub swept: AtomicU64,
     pub sweep_nanos: AtomicU64,
@@ -131,6 +134,7 @@ impl Collections {
             buried: read(&self.buried),
             moved_tombstones: read(&self.moved_tombstones),
             too_late: read(&self.too_late),
+            known_garbage: read(&self.known_garbage),
             sweeps: read(&self.sweeps),
             swept: read(&self.swept),
             sweep_ms: read(&self.sweep_nanos) / 1_000_000,
@@ -250,6 +254,7 @@ impl Core {
         done.buried.fetch_add(emptied.buried, Ordering::Relaxed);
         done.moved_tombstones.fetch_add(emptied.tombstones, Ordering::Relaxed);
         done.too_late.fetch_add(emptied.too_late, Ordering::Relaxed);
+        done.known_garbage.fetch_add(emptied.known_garbage, Ordering::Relaxed);
         let ended = outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)));
         done.nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         ended?;
