@@ -35,12 +35,21 @@ fn must_stay(bounds: &Bounds, state: &State, entry: &Entry) -> bool {
     entry.alive() && !newer && !(swept && free_to_go)
 }
 
+/// Whether no index need be asked for what lies there: it was overwritten, or moved, in this life of the segment, and no snapshot shows it.
+fn is_known_garbage(bounds: &Bounds, state: &State, place: Place) -> bool {
+    match state.garbage[place.segment as usize][place.slot as usize] {
+        0 => false,
+        generation => generation == place.generation || bounds.lacks(Flaw::GarbageOutlivesSegment),
+    }
+}
+
 /// Looks through the victim.
 pub fn collect(bounds: &Bounds, state: &State, next: &mut Next) {
     let mut after = state.clone();
     for slot in 0..bounds.slots {
         let Some((place, entry)) = source(state, slot) else { continue };
         after.collector.live[slot] = match entry.kind {
+            Kind::Put | Kind::Expiring if is_known_garbage(bounds, state, place) => None,
             Kind::Delete => must_stay(bounds, state, &entry).then_some(false),
             Kind::Put | Kind::Expiring if state.index[entry.key as usize] == Some(place) => Some(false),
             Kind::Put | Kind::Expiring => saved(state, place, &entry).then_some(true),
@@ -102,6 +111,7 @@ pub fn swing(bounds: &Bounds, state: &State, slot: u8, next: &mut Next) {
     let swung = state.index[key] == Some(at) || bounds.lacks(Flaw::SwungBlindly);
     if swung {
         after.index[key] = Some(copy);
+        after.note_garbage(at);
     } else {
         let mark = &mut after.media.entry_mut(copy).mark;
         // With the sweep that does not wait: each of the two rules alone would do.

@@ -99,11 +99,15 @@ pub enum Flaw {
     CopyInFlightSwept,
     /// Batched: a tombstone under a newer entry goes before that entry is durable.
     CoveringNotDurable,
+    /// Batched: what was garbage in one life of a segment passes for it in the next.
+    GarbageOutlivesSegment,
+    /// Batched: what a snapshot shows passes for garbage once it was overwritten.
+    ShownPassesForGarbage,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 48] = [
+    pub const ALL: [Flaw; 50] = [
         Flaw::NoLatch,
         Flaw::CopyGetsNewVersion,
         Flaw::TombstoneNotBuried,
@@ -152,5 +156,7 @@ impl Flaw {
         Flaw::SweptBeforeCheckpoint,
         Flaw::CopyInFlightSwept,
         Flaw::CoveringNotDurable,
+        Flaw::GarbageOutlivesSegment,
+        Flaw::ShownPassesForGarbage,
     ];
 }

@@ -86,6 +86,11 @@ fn batched_readers() -> Bounds {
     Bounds { sweeps: 0, reads: 0, ..batched(Bounds { name: "a snapshot beside batches", ..readers() }) }
 }
 
+/// Segments that have several lives.
+fn lives() -> Bounds {
+    batched(Bounds { sweeps: 0, collections: 3, segments: 3, ..base("several lives beside batches", Fence, &[(A, 3), (B, 1)]) })
+}
+
 fn batched_checkpoint(medium: Medium) -> Bounds {
     let ops = vec![(A, 1), (DEL, 1)];
     batched(Bounds { name: "a checkpoint beside batches", ops, failures: 0, ..checkpoint(medium) })
@@ -105,6 +110,7 @@ fn all_batched() -> Vec<Bounds> {
         batched_checkpoint(Fence),
         batched_checkpoint(Sync),
         batched_readers(),
+        lives(),
         batched(Bounds { name: "two slots beside batches", failures: 0, ..two_slots() }),
     ]
 }
@@ -186,6 +192,8 @@ pub fn that_misses(flaw: Flaw) -> Bounds {
         Flaw::CoveringNotDurable => put_again(),
         Flaw::SweptBeforeCheckpoint => batched_checkpoint(Fence),
         Flaw::RetainedAtSource | Flaw::FailedCopyNotRetained => batched_readers(),
+        Flaw::GarbageOutlivesSegment => lives(),
+        Flaw::ShownPassesForGarbage => batched_readers(),
         Flaw::NoGracePeriod | Flaw::SnapshotForgotten | Flaw::SnapshotCopyAlive => readers(),
     };
     bounds.with(flaw)

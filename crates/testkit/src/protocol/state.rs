@@ -221,6 +221,8 @@ pub struct State {
     pub next_value: u8,
     /// Threads.
     pub writers: [Writer; WRITERS],
+    /// By segment and slot: the generation in which what lies there is known to be garbage, 0 for none (batched; in memory only).
+    pub garbage: [[u8; SLOTS]; SEGMENTS],
     /// The collector.
     pub collector: Collector,
     /// The sweeper.
@@ -262,6 +264,7 @@ impl State {
             next_version: 1,
             next_value: 1,
             writers: [IDLE_WRITER; WRITERS],
+            garbage: [[0; SLOTS]; SEGMENTS],
             collector: IDLE_COLLECTOR,
             sweeper: IDLE_SWEEPER,
             checkpointer: IDLE_CHECKPOINTER,
@@ -302,6 +305,11 @@ impl State {
         self.writers_idle() && !self.collector_moves()
     }
 
+    /// Notes that what lies at a place is garbage.
+    pub fn note_garbage(&mut self, place: Place) {
+        self.garbage[place.segment as usize][place.slot as usize] = place.generation;
+    }
+
     /// Draws a stable version. Only when nobody is in a section.
     pub fn draw_stable(&mut self) -> u8 {
         self.next_version += 1;
@@ -322,6 +330,7 @@ impl State {
         self.latched = [false; KEYS];
         self.tombstones = [None; KEYS];
         self.writers = [IDLE_WRITER; WRITERS];
+        self.garbage = [[0; SLOTS]; SEGMENTS];
         self.collector = IDLE_COLLECTOR;
         self.sweeper = IDLE_SWEEPER;
         self.checkpointer = IDLE_CHECKPOINTER;

@@ -1,6 +1,6 @@
 //! Writers, snapshots, readers and time.
 
-use super::bounds::{Bounds, KEYS, Medium, Op};
+use super::bounds::{Bounds, Collector, KEYS, Medium, Op};
 use super::flaw::Flaw;
 use super::media::{Entry, Kind, Mark, Place};
 use super::state::{Snapshot, State, Unsettled, WriterAt};
@@ -115,6 +115,7 @@ fn install(bounds: &Bounds, state: &State, number: u8, done: u8, next: &mut Next
     let stale = bounds.lacks(Flaw::RetainedAtSource) || bounds.lacks(Flaw::NoLatch) || bounds.lacks(Flaw::CopyGetsNewVersion);
     let old = if stale { writer.old[key as usize] } else { state.index[key as usize] };
     retain(&mut after, key, old, entry.version);
+    note_garbage(bounds, &mut after, key, old);
     after.index[key as usize] = (entry.kind != Kind::Delete).then_some(new);
     after.tombstones[key as usize] = (entry.kind == Kind::Delete && !entry.durable).then_some(new);
     after.writers[number as usize].at = WriterAt::Installed(done + 1);
@@ -135,6 +136,15 @@ fn acknowledge(bounds: &Bounds, mut after: State, number: u8, next: &mut Next) {
     }
     after.writers[number as usize].reset();
     next.push((Step::Acknowledge { writer: number }, after));
+}
+
+/// What was overwritten is garbage, unless it was saved for the snapshot.
+fn note_garbage(bounds: &Bounds, state: &mut State, key: u8, old: Option<Place>) {
+    let Some(old) = old.filter(|_| bounds.collector == Collector::Batched) else { return };
+    let retained = state.snapshot.is_some_and(|snapshot| snapshot.saved[key as usize] == Some(old));
+    if !retained || bounds.lacks(Flaw::ShownPassesForGarbage) {
+        state.note_garbage(old);
+    }
 }
 
 /// The first overwrite saves the old reference for the snapshot.
