@@ -7,7 +7,7 @@
 
 use super::{Collector, Emptied};
 use crate::error::Result;
-use crate::keyspace::{Keyspace, with_index};
+use crate::keyspace::{Keyspace, Kind, with_index};
 use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::{Index, Key, Ref};
@@ -102,10 +102,15 @@ impl Batch<'_, '_> {
         let core = self.core;
         let _section = epoch::pin_writer();
         core.committer.ensure_writable()?;
-        let mut copies: Vec<(&Item<'_>, Need, Ref)> = Vec::with_capacity(items.len());
+        let needed = items.iter().zip(self.look_up(items)).filter_map(|(item, current)| Some((item, self.need_of(item, current)?)));
+        let mut needed: Vec<(&Item<'_>, Need)> = needed.collect();
+        if needed.iter().any(|(item, _)| item.keyspace.info.kind == Kind::Ordered) {
+            // Copies lie as scans will read them (P4).
+            needed.sort_unstable_by_key(|(item, _)| (item.keyspace.info.id, item.key.bytes));
+        }
+        let mut copies: Vec<(&Item<'_>, Need, Ref)> = Vec::with_capacity(needed.len());
         let mut outcome = Ok(());
-        for (item, current) in items.iter().zip(self.look_up(items)) {
-            let Some(need) = self.need_of(item, current) else { continue };
+        for (item, need) in needed {
             let born_dead = matches!(need, Need::Shown(_));
             match self.relocator.append(item.reference.0, &item.entry, item.version, item.keyspace.info.id, born_dead) {
                 Ok(copy) => {
