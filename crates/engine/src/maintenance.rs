@@ -50,6 +50,9 @@ impl Maintenance {
     /// Starts the threads, `collectors` for each node among them, and `readers` for each node if scans delegate.
     pub fn start(core: &Arc<Core>, collectors: usize, readers: usize) -> Maintenance {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
+        if collectors > 0 {
+            core.log.pace_writers();
+        }
         starting.spawn("hither-commit", run_commits);
         starting.spawn("hither-maintain", run_maintenance);
         if core.log.has_unverified() {
@@ -59,8 +62,8 @@ impl Maintenance {
             starting.spawn("hither-checkpoint", run_checkpoints);
         }
         for node in 0..core.log.nodes() {
-            for _ in 0..collectors {
-                starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node));
+            for number in 0..collectors {
+                starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node, (number, collectors)));
             }
         }
         for node in 0..core.delegation.nodes() {
@@ -142,14 +145,14 @@ fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Du
     }
 }
 
-/// Collects on one node, from a thread of that node, so that copies are local writes.
-fn run_collector(core: &Core, stop: &Stop, node: usize) {
+/// Collects on one node, from a thread of that node, so that copies are local writes. `place`: its number, and how many of them there are.
+fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
     // A node without processors cannot run a thread; its segments are collected from wherever this one runs.
     let _ = core.log.topology().pin_current_thread_to_node(node as u32);
     let mut pause = TICK;
     while !stop.wait(pause) {
         pause = TICK;
-        let need = core.need_of_space(node);
+        let need = core.need_of_collector(node, place.0, place.1);
         if need == Need::None {
             continue;
         }

@@ -69,6 +69,10 @@ pub struct CollectionStats {
     pub sweep_ms: u64,
     /// Times that a write found no space and had to collect by itself.
     pub stalls: u64,
+    /// Writes that were slowed down because space was scarce.
+    pub paced_writes: u64,
+    /// By how much, in nanoseconds, all threads together.
+    pub paced_ns: u64,
     /// Time spent in passes, in milliseconds, all threads together.
     pub elapsed_ms: u64,
 }

@@ -11,8 +11,9 @@ use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
 use hither_index::{Index, Key, Located, Ref, Resolver};
 use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
-use hither_log::{Append, Flush, Op};
+use hither_log::{Append, Flush, Op, pace};
 use hither_sync::epoch;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What must hold for a write to happen.
@@ -198,23 +199,42 @@ impl Core {
     #[inline(always)]
     fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         let key = self.hasher.key(change.key);
-        match self.try_write(keyspace, index, key, change, level) {
+        let outcome = match self.try_write(keyspace, index, key, change, level) {
             Err(error) if matches!(*error, Error::Full { .. }) => {
                 // Not `with_room`: these are copies, so that on the hot path neither key nor change need be in memory.
                 let change = *change;
                 self.make_room(move || self.try_write(keyspace, index, key, &change, level))
             }
             outcome => outcome,
+        };
+        if pace::is_owed() {
+            self.pay_pause();
         }
+        outcome
     }
 
     /// Makes `attempt`; if the store is full, frees what can be freed and tries again.
     #[inline(always)]
     pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        match attempt() {
+        let outcome = match attempt() {
             Err(error) if matches!(*error, Error::Full { .. }) => self.make_room(attempt),
             outcome => outcome,
+        };
+        if pace::is_owed() {
+            self.pay_pause();
         }
+        outcome
+    }
+
+    /// Sleeps as long as this thread owes for space that it took while there was little: in no section, with no latch.
+    #[cold]
+    #[inline(never)]
+    fn pay_pause(&self) {
+        let pause = pace::take_owed();
+        let done = &self.collections;
+        done.paced_writes.fetch_add(1, Ordering::Relaxed);
+        done.paced_nanos.fetch_add(pause.as_nanos() as u64, Ordering::Relaxed);
+        std::thread::sleep(pause);
     }
 
     /// Tries again after a vain attempt, as long as space is being made. Everything is released between attempts, so that readers and

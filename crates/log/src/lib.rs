@@ -31,6 +31,7 @@ pub mod entry;
 mod error;
 mod garbage;
 mod log;
+pub mod pace;
 pub mod pass;
 mod read;
 mod reclaim;

@@ -56,6 +56,8 @@ pub struct Log {
     pub(crate) freezing: Mutex<()>,
     /// Raised when a segment was opened: the maintenance thread has something to do.
     pub(crate) pressure: AtomicBool,
+    /// Writers are slowed down where space is scarce (`pace`).
+    pub(crate) paced: AtomicBool,
     /// Tombstones newer than this stay: a checkpoint may name what they deleted.
     pub(crate) tombstone_floor: AtomicU64,
     /// Bytes of segments opened so far: tells when a checkpoint is worth while.
@@ -222,6 +224,7 @@ impl Log {
             burials: Mutex::default(),
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
+            paced: AtomicBool::new(false),
             tombstone_floor: AtomicU64::new(u64::MAX),
             opened_bytes: AtomicU64::new(0),
         }

@@ -11,7 +11,7 @@
 //! over one operation, fence included, never over a sync.
 
 use crate::address;
-use crate::entry::{self, Parts, Place, PlainPair};
+use crate::entry::{self, Op, Parts, Place, PlainPair};
 use crate::error::Result;
 use crate::log::{Log, NodePool};
 use crate::segment::{Chunk, Tally};
@@ -312,6 +312,7 @@ impl Writer<'_> {
     /// A value too large for a segment gets a run of segments of its own.
     fn append_run(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
         let run = self.pool.open_run(self.log, parts.max_size(), parts.keyspace, shard as u32)?;
+        self.pool.owe_pause(self.log, run.end - run.cursor);
         let size = parts.size(run.keyspace, run.base_version);
         let place = Place { generation: run.generation, base_version: run.base_version, keyspace: run.keyspace, offset: run.cursor };
         self.write_entry(parts, &place, size, how.flush);
@@ -365,6 +366,10 @@ impl Writer<'_> {
         let chunk = std::mem::replace(&mut self.slot.chunks[shard], Chunk::NONE);
         self.pool.give_back(&chunk);
         self.slot.chunks[shard] = self.pool.take_chunk(self.log, shard, parts)?;
+        if parts.op != Op::Delete {
+            let chunk = &self.slot.chunks[shard];
+            self.pool.owe_pause(self.log, chunk.end - chunk.cursor);
+        }
         Ok(())
     }
 

@@ -40,7 +40,7 @@ impl Collector for ChainCollector {
     fn prepare(&self, core: &Core) -> Result<()> {
         if !self.chained.load(Ordering::Acquire) {
             if core.log.outlives_the_process() {
-                core.sweep(Scope::Everything)?;
+                core.sweep(Scope::Everything, &|_| Ok(()))?;
             }
             self.chained.store(true, Ordering::Release);
         }

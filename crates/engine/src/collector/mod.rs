@@ -30,6 +30,7 @@ use hither_log::{Candidate, Pass, Tombstones};
 use hither_sync::epoch;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use batched::BatchedCollector;
 use chain::ChainCollector;
@@ -43,6 +44,8 @@ const PATIENCE_MS: usize = 1000;
 const SWEEP_SHARE: u64 = 16;
 /// The same if space is short.
 const URGENT_SWEEP_SHARE: u64 = 64;
+/// A sweep rests at most so long after a segment.
+const LONGEST_REST: Duration = Duration::from_millis(20);
 /// Passes that share one settling.
 const PASSES_PER_ROUND: usize = 4;
 
@@ -113,6 +116,9 @@ pub(crate) struct Collections {
     sweeping: Mutex<()>,
     /// Times that a write found no space and collected by itself.
     pub stalls: AtomicU64,
+    /// Writes that were slowed down because space was scarce, and by how much.
+    pub paced_writes: AtomicU64,
+    pub paced_nanos: AtomicU64,
     /// Time of the passes, in nanoseconds.
     pub nanos: AtomicU64,
     /// Freed segments that writers got back.
@@ -139,6 +145,8 @@ impl Collections {
             swept: read(&self.swept),
             sweep_ms: read(&self.sweep_nanos) / 1_000_000,
             stalls: read(&self.stalls),
+            paced_writes: read(&self.paced_writes),
+            paced_ns: read(&self.paced_nanos),
             elapsed_ms: read(&self.nanos) / 1_000_000,
         }
     }
@@ -162,16 +170,28 @@ impl Core {
         // Free space is space that garbage cannot gather in: the less of it is kept, the emptier victims are. So a collector begins late, with no more than
         // it needs to be ahead of the writers.
         let (urgent, early) = match self.collector.tombstones() {
-            Tombstones::Swept => ((room.limit / 64).max(4) + room.reserve, room.existing / 16 + room.reserve),
+            Tombstones::Swept => (room.watermark(), room.existing / 16 + room.reserve),
             Tombstones::Buried => ((room.limit / 16).max(3), room.existing / 4),
         };
-        if room.free + room.growth <= urgent {
+        if room.left() <= urgent {
             Need::Any
         } else if room.free < early {
             Need::Some
         } else {
             Need::None
         }
+    }
+
+    /// How urgently `node` needs space of its collector thread `number` of `threads`: the less there is, the more of them are called in.
+    pub fn need_of_collector(&self, node: usize, number: usize, threads: usize) -> Need {
+        let need = self.need_of_space(node);
+        if number == 0 || need == Need::None {
+            return need;
+        }
+        let room = self.log.room(node);
+        let span = room.watermark() - room.reserve;
+        let call_at = room.reserve + span * (threads - number) as u64 / threads as u64;
+        if room.left() <= call_at { need } else { Need::None }
     }
 
     /// Collects some of the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
@@ -231,20 +251,38 @@ impl Core {
             return Ok(());
         }
         let done = &self.collections;
-        let _one_at_a_time = done.sweeping.lock();
+        // Collections go on while somebody sweeps. Only who asks for it waits.
+        let one_at_a_time = if share == u64::MAX { Some(done.sweeping.lock()) } else { done.sweeping.try_lock() };
         // Somebody else may have been at it.
-        if is_due() {
-            let started = std::time::Instant::now();
-            done.swept.fetch_add(self.sweep(Scope::Deleted)?, Ordering::Relaxed);
+        if one_at_a_time.is_some() && is_due() {
+            let started = Instant::now();
+            done.swept.fetch_add(self.sweep(Scope::Deleted, &|took| self.between_sweeps(share, took))?, Ordering::Relaxed);
             done.sweeps.fetch_add(1, Ordering::Relaxed);
             done.sweep_nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
         Ok(())
     }
 
+    /// After a sweep has read a segment, which took so long: collects where space has become short meanwhile, or rests as long, for a sweep of a large log
+    /// takes seconds.
+    fn between_sweeps(&self, share: u64, took: Duration) -> Result<()> {
+        let mut is_short = false;
+        for node in 0..self.log.nodes() {
+            if self.need_of_space(node) == Need::Any {
+                is_short = true;
+                self.collect(Some(node), Need::Any)?;
+                self.reuse_freed(false)?;
+            }
+        }
+        if !is_short && share == SWEEP_SHARE {
+            std::thread::sleep(took.min(LONGEST_REST));
+        }
+        Ok(())
+    }
+
     fn run_pass(&self, pass: Pass<'_>) -> Result<()> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let mut emptied = Emptied::default();
         let outcome = self.collector.empty(self, &pass, &mut emptied);
         let done = &self.collections;

@@ -18,6 +18,7 @@ use hither_log::{EntryView, Op, SegmentLife, TombstoneFilter};
 use hither_sync::epoch;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Whose superseded entries are marked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,8 +37,9 @@ struct Sweep<'a> {
 }
 
 impl Core {
-    /// Sweeps; returns the number of entries marked. Call outside epoch pins and writer sections. Any number at a time.
-    pub(super) fn sweep(&self, scope: Scope) -> Result<u64> {
+    /// Sweeps; returns the number of entries marked. Call outside epoch pins and writer sections. Any number at a time. After each segment `between` is called
+    /// with the time that it took.
+    pub(super) fn sweep(&self, scope: Scope, between: &dyn Fn(Duration) -> Result<()>) -> Result<u64> {
         let version = self.log.clock.stable();
         self.committer.commit(&self.log, version)?;
         let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version };
@@ -47,7 +49,9 @@ impl Core {
         }
         let mut marked = 0;
         for life in self.log.lives() {
+            let started = Instant::now();
             marked += sweep.mark(&life, &filter)?;
+            between(started.elapsed())?;
         }
         self.log.barrier().map_err(|error| self.explain(error))?;
         self.log.end_sweep(&swept, version);

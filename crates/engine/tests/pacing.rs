@@ -1,0 +1,58 @@
+//! Back-pressure: where space is scarce writers are slowed down in small steps; where nobody collects, or space is plenty, they are not (decision 13).
+
+use hither_engine::{Durability, Kind, Options, Store};
+use hither_topology::Topology;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CAPACITY: u64 = 8 << 20;
+const ENTRY_BYTES: u64 = 72;
+
+/// A store in memory with so much of it live, after as many overwrites as it has room for entries, from two threads.
+fn overwritten(live: f64, gc_threads: usize) -> Store {
+    let store = Store::open(Options {
+        in_memory: true,
+        capacity: CAPACITY,
+        max_capacity: CAPACITY,
+        segment_bytes: 64 << 10,
+        shards: 2,
+        topology: Some(Arc::new(Topology::single())),
+        durability: Durability::Process,
+        gc_threads,
+        ..Options::default()
+    })
+    .unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let keys = (CAPACITY as f64 * live) as u64 / ENTRY_BYTES;
+    let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[7; 48])).unwrap();
+    (0..keys).for_each(|key| assert!(!put(key)));
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let put = &put;
+            scope.spawn(move || {
+                let mut random = thread + 1;
+                for _ in 0..CAPACITY / ENTRY_BYTES {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    assert!(put((random >> 33) % keys));
+                }
+            });
+        }
+    });
+    assert_eq!(keyspace.len() as u64, keys);
+    store
+}
+
+#[test]
+fn writers_are_slowed_down_where_space_is_scarce() {
+    let done = overwritten(0.85, 1).stats().collections;
+    assert!(done.paced_writes > 0 && done.paced_ns > 0, "{done:?}");
+    let mean = Duration::from_nanos(done.paced_ns / done.paced_writes);
+    assert!(mean <= Duration::from_millis(1), "a pause is at most a millisecond: {mean:?}");
+}
+
+#[test]
+fn nobody_is_slowed_down_where_nobody_collects() {
+    let done = overwritten(0.85, 0).stats().collections;
+    assert!(done.stalls > 0 && done.segments > 0, "writers collect by themselves: {done:?}");
+    assert_eq!((done.paced_writes, done.paced_ns), (0, 0), "{done:?}");
+}

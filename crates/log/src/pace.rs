@@ -1,0 +1,97 @@
+//! Pacing: what a thread owes for taken space that is scarce, so that writers slow down in small steps instead of running into a full store (decision 13).
+//!
+//! Whoever takes a chunk for puts while a pool has less than its watermark of free segments owes a pause: for each byte taken, the longer the nearer the pool is to its
+//! reserve, and never more than a millisecond for one step. The debt is the thread's. The layer above pays it when the write is complete: nobody sleeps inside a
+//! writer section, with a latch or with a writer slot.
+//!
+//! Deletes and collectors owe nothing: they make space.
+
+use crate::log::{Log, NodePool, Room};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The longest pause for one step.
+const MOST_NS: u64 = 1_000_000;
+/// Shorter ones are saved up: a sleep takes some fifty microseconds more than it should.
+const LEAST_NS: u64 = 50_000;
+/// Pause for each byte where nothing is left but the reserve: 64 MB/s for a writer.
+const NS_PER_BYTE: u64 = 16;
+
+thread_local! {
+    static OWED_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether this thread owes a pause that is worth a sleep.
+#[inline(always)]
+pub fn is_owed() -> bool {
+    OWED_NS.get() >= LEAST_NS
+}
+
+/// The pause that this thread owes; from now on it owes none.
+pub fn take_owed() -> Duration {
+    Duration::from_nanos(OWED_NS.take())
+}
+
+/// The pause for taking `bytes` with `left` segments, free or still to be made, in a pool.
+fn pause_ns(bytes: u64, left: u64, reserve: u64, watermark: u64) -> u64 {
+    let span = watermark.saturating_sub(reserve).max(1);
+    let missing = watermark.saturating_sub(left).min(span);
+    // By the square: gently at first.
+    (bytes * NS_PER_BYTE * missing * missing / (span * span)).min(MOST_NS)
+}
+
+impl Room {
+    /// So many segments, free or still to be made, are few: below it writers are paced, and collectors take whatever brings space.
+    pub fn watermark(&self) -> u64 {
+        (self.limit / 64).max(4) + self.reserve
+    }
+
+    /// Free ones and those still to be made.
+    pub fn left(&self) -> u64 {
+        self.free + self.growth
+    }
+}
+
+impl Log {
+    /// Writers are paced from now on: somebody collects in the background.
+    pub fn pace_writers(&self) {
+        self.paced.store(true, Ordering::Relaxed);
+    }
+}
+
+impl NodePool {
+    /// Notes what the calling thread owes for `bytes` that it takes for puts.
+    pub fn owe_pause(&self, log: &Log, bytes: u64) {
+        if !log.paced.load(Ordering::Relaxed) {
+            return;
+        }
+        let room = log.room(self.node as usize);
+        let owed = pause_ns(bytes, room.left(), room.reserve, room.watermark());
+        if owed > 0 {
+            OWED_NS.set((OWED_NS.get() + owed).min(MOST_NS));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_in_small_steps_towards_the_reserve() {
+        let pauses: Vec<u64> = (0..=12).rev().map(|left| pause_ns(32 << 10, left, 3, 11)).collect();
+        assert_eq!(pauses[..2], [0, 0], "none above the watermark, {pauses:?}");
+        assert!(pauses[2..10].windows(2).all(|pair| pair[0] < pair[1]), "{pauses:?}");
+        assert!(pauses[2] * 20 < pauses[9] && pauses[9..].iter().all(|pause| *pause == pauses[9]), "{pauses:?}");
+        assert_eq!(pause_ns(1 << 30, 0, 3, 11), MOST_NS, "however much is taken");
+    }
+
+    #[test]
+    fn a_debt_is_paid_once() {
+        OWED_NS.set(LEAST_NS);
+        assert!(is_owed());
+        assert_eq!(take_owed(), Duration::from_nanos(LEAST_NS));
+        assert!(!is_owed() && take_owed().is_zero());
+    }
+}
