@@ -5,6 +5,15 @@
 //!
 //! What an operation rests on covers all that it saw: for a write its own version (the watermark moves in version order, so what it overwrote is
 //! durable with it), for a read the entry's version, for what was absent the last delete under the key's latch.
+//!
+//! # Batches are seen whole
+//!
+//! A batch is installed key by key. Whoever has seen one member by [`Store::peek_with`] or [`Store::scan_deferred`] sees every member, or what came after it,
+//! in all later operations: a lookup that meets a member waits until its latch is free, which is so only once the whole batch is installed,
+//! since a batch holds all of its latches until then. The same goes for a key that is absent, by a batch's delete perhaps. (Copies that a
+//! collector made have no tag: it starts from what is settled, thus installed.) An entry that is no batch's pays for a test of a bit.
+//! A scan waits for what it finds, not for what it does not find. The wait is as long as an installation, or as the writer is preempted in one; a
+//! holder of latches waits for no reader.
 
 use crate::batch::Batch;
 use crate::commit::Ticket;
@@ -51,6 +60,7 @@ impl Store {
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() {
+            core.latches.wait_until_free(core.latches.stripe_of(key.hash));
             let rests_on = if core.committer.reads_check() { core.latches.last_delete(core.latches.stripe_of(key.hash)) } else { 0 };
             return Ok((None, core.unless_durable(rests_on)));
         }
@@ -58,6 +68,9 @@ impl Store {
             core.log.verify_entry(found.0)?;
         }
         let entry = core.log.entry(found.0);
+        if entry.batch().is_some() {
+            core.latches.wait_until_free(core.latches.stripe_of(key.hash));
+        }
         let what = Found { version: core.log.version_of(found.0, &entry), expires_at_ms: entry.expiry_ms() };
         let value = if core.is_expired(what.expires_at_ms) { None } else { Some(f(entry.value, what)) };
         Ok((value, core.observed(what.version)))
@@ -183,6 +196,9 @@ impl Core {
             let entry = self.log.entry(reference.0);
             if range.is_past_end(entry.key) {
                 return Ok(ControlFlow::Break(()));
+            }
+            if entry.batch().is_some() {
+                self.latches.wait_until_free(self.latches.stripe_of(self.hasher.key(entry.key).hash));
             }
             let found = Found { version: self.log.version_of(reference.0, &entry), expires_at_ms: entry.expiry_ms() };
             *newest = found.version.max(*newest);

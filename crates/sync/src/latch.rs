@@ -70,6 +70,12 @@ impl LatchTable {
         self.stripes[stripe].lock()
     }
 
+    /// Waits until nobody holds the latch `stripe`; see [`Stripe::wait_until_free`].
+    #[inline]
+    pub fn wait_until_free(&self, stripe: usize) {
+        self.stripes[stripe].wait_until_free();
+    }
+
     /// Takes all of `stripes`, in whatever order they come, if that is possible without waiting; `None`, with nothing taken, if one is held,
     /// also if by this very call: if a stripe occurs twice.
     #[inline(always)]
@@ -121,13 +127,35 @@ impl Stripe {
             {
                 return;
             }
-            spins += 1;
-            if spins < 128 && !cfg!(loom) {
-                std::hint::spin_loop();
-            } else {
-                yield_now();
-            }
+            pause(&mut spins);
         }
+    }
+
+    /// Returns once nobody holds the latch. Whoever saw something that its holder did under it then sees all that this holder did. One load if it
+    /// is free; never waits for a holder's successors on purpose, but may meet them.
+    #[inline(always)]
+    pub fn wait_until_free(&self) {
+        if self.state.load(Ordering::Acquire) != 0 {
+            self.wait_slow();
+        }
+    }
+
+    #[cold]
+    fn wait_slow(&self) {
+        let mut spins = 0u32;
+        while self.state.load(Ordering::Acquire) != 0 {
+            pause(&mut spins);
+        }
+    }
+}
+
+/// Spins at first, then yields: the holder may have been preempted.
+fn pause(spins: &mut u32) {
+    *spins += 1;
+    if *spins < 128 && !cfg!(loom) {
+        std::hint::spin_loop();
+    } else {
+        yield_now();
     }
 }
 
@@ -247,6 +275,25 @@ mod tests {
         for stripe in 0..8 {
             drop(table.lock(stripe));
         }
+    }
+
+    #[test]
+    fn waiting_ends_with_the_holder() {
+        let table = LatchTable::new(4, 0);
+        let done = AtomicU64::new(0);
+        table.wait_until_free(2);
+        let guard = table.lock(2);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                table.wait_until_free(2);
+                done.load(Ordering::Relaxed)
+            });
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            assert!(!waiter.is_finished());
+            done.store(1, Ordering::Relaxed);
+            drop(guard);
+            assert_eq!(waiter.join().unwrap(), 1);
+        });
     }
 
     #[test]
