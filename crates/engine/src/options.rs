@@ -105,6 +105,8 @@ pub struct Options {
     pub background: bool,
     /// How segments full of garbage are emptied.
     pub collector: CollectorKind,
+    /// Give entries of keys that are written often segments of their own, where that is worth it; not on files, whose log has one tail.
+    pub separate_hot: bool,
     /// Share of garbage (0 to 1) from which on a segment is collected in the background.
     pub gc_threshold: f64,
     /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
@@ -149,6 +151,7 @@ impl Default for Options {
             hugepages: true,
             background: true,
             collector: CollectorKind::default(),
+            separate_hot: true,
             gc_threshold: 0.5,
             gc_threads: 1,
             spill: true,

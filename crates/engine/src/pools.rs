@@ -39,6 +39,9 @@ pub(crate) fn open(options: &Options) -> Result<Opened> {
 }
 
 /// How the log is laid out over these pools.
+/// Pools of fewer segments have none to spare for hot entries.
+const MIN_SEGMENTS_FOR_HOT: u64 = 50;
+
 pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let one_tail = opened.pools.iter().any(Pool::needs_sync);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -51,6 +54,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
         // One tail dirties the fewest pages per sync; where writes do not wait for syncs, threads get tails of their own.
         slots_per_node: if one_tail && options.durability == Durability::Sync { 1 } else { (2 * cores).clamp(8, 64) + 1 },
         chunk_bytes: 0,
+        separate_hot: options.separate_hot && !one_tail && max_segments >= MIN_SEGMENTS_FOR_HOT,
         zero_ahead: options.durability == Durability::Sync,
         topology: opened.topology.clone(),
     }

@@ -5,13 +5,13 @@ use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
 
-const KEYS: u64 = 4_000;
+const KEYS: u64 = 30_000;
 
 fn options(dir: &Path) -> Options {
     Options {
         paths: vec![(None, dir.to_owned())],
-        capacity: 4 << 20,
-        max_capacity: 4 << 20,
+        capacity: 8 << 20,
+        max_capacity: 8 << 20,
         segment_bytes: 64 << 10,
         shards: 2,
         topology: Some(Arc::new(Topology::single())),
@@ -26,16 +26,28 @@ fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, round: u8) {
     store.write_wait(keyspace, &key.to_be_bytes(), Some(&[round; 48])).unwrap();
 }
 
-fn assert_all(store: &Store, keyspace: &KeyspaceHandle, round: impl Fn(u64) -> u8) {
+fn assert_all(store: &Store, keyspace: &KeyspaceHandle, value_of: impl Fn(u64) -> u8) {
     for key in 0..KEYS {
         let value = store.get_with(keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap();
-        assert_eq!(value.as_deref(), Some(&[round(key); 48][..]), "key {key}");
+        assert_eq!(value.as_deref(), Some(&[value_of(key); 48][..]), "key {key}");
     }
 }
 
 /// Of every ten keys seven are overwritten: segments are collected with both kinds in them.
 fn overwrite(store: &Store, keyspace: &KeyspaceHandle) {
     (0..KEYS).filter(|key| key % 10 < 7).for_each(|key| put(store, keyspace, key, 2));
+}
+
+/// So many overwrites of keys in no order, so that segments hold garbage and live entries; returns what each key has then.
+fn scatter(store: &Store, keyspace: &KeyspaceHandle, writes: u64) -> Vec<u8> {
+    let (mut random, mut last) = (1u64, vec![0; KEYS as usize]);
+    for number in 0..writes {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = (random >> 33) % KEYS;
+        put(store, keyspace, key, number as u8);
+        last[key as usize] = number as u8;
+    }
+    last
 }
 
 fn round_of(key: u64) -> u8 {
@@ -83,12 +95,11 @@ fn a_new_life_begins_without_garbage() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(options(dir.path())).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    for round in 0..100 {
-        (0..KEYS).for_each(|key| put(&store, &keyspace, key, round));
-    }
+    (0..KEYS).for_each(|key| put(&store, &keyspace, key, 0));
+    let last = scatter(&store, &keyspace, 400_000);
     let stats = store.stats();
     assert!(stats.pools[0].usage.reused > 300 && stats.collections.known_garbage > 100_000, "{:?}", stats.collections);
-    assert_all(&store, &keyspace, |_| 99);
+    assert_all(&store, &keyspace, |key| last[key as usize]);
     assert!(store.check().unwrap().is_sound());
 }
 
@@ -100,9 +111,7 @@ fn what_a_snapshot_shows_is_not_known_as_garbage() {
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     (0..KEYS).for_each(|key| put(&store, &keyspace, key, 1));
     let snapshot = store.snapshot();
-    for round in 2..50 {
-        (0..KEYS).for_each(|key| put(&store, &keyspace, key, round));
-    }
+    scatter(&store, &keyspace, 200_000);
     assert!(store.stats().collections.known_garbage > 10_000, "{:?}", store.stats().collections);
     for key in 0..KEYS {
         let shown = snapshot.get_with(&keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap();

@@ -129,7 +129,7 @@ impl Log {
     /// Ends the life of cold segments as targets of moves.
     fn close_cold(&self) {
         for pool in &self.pools {
-            pool.close_from(self.shards());
+            pool.close_from(self.shards() + 1);
         }
     }
 

@@ -30,6 +30,7 @@ pub mod crc;
 pub mod entry;
 mod error;
 mod garbage;
+mod hot;
 mod log;
 pub mod pace;
 pub mod pass;

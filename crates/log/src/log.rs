@@ -4,6 +4,7 @@ use crate::address;
 use crate::entry::Parts;
 use crate::error::{Error, Result};
 use crate::garbage::GarbageMap;
+use crate::hot::HotSet;
 use crate::segment::{Chunk, Segment, SegmentState, Tally};
 use crate::version::VersionClock;
 use crate::writer::Slot;
@@ -25,6 +26,8 @@ pub struct LogOptions {
     pub chunk_bytes: u64,
     /// Zero fresh segments on files before they are opened: worth it where writes wait for syncs, twice the bytes where they do not.
     pub zero_ahead: bool,
+    /// Give entries of hot keys segments of their own.
+    pub separate_hot: bool,
     /// Where threads run.
     pub topology: Arc<Topology>,
 }
@@ -39,6 +42,7 @@ pub struct Log {
     pub(crate) slots: Vec<Padded<Slot>>,
     pub(crate) slots_per_node: usize,
     shard_mask: u64,
+    separate_hot: bool,
     zero_ahead: bool,
     topology: Arc<Topology>,
     /// Where versions come from.
@@ -79,10 +83,11 @@ pub(crate) struct NodePool {
     pub pool: Pool,
     pub segments: Box<[Segment]>,
     pub garbage: GarbageMap,
+    pub hot: HotSet,
     data_offset: u64,
     segment_shift: u32,
     chunk_bytes: u64,
-    /// By shard; the last one is for moved entries.
+    /// By shard, then one for hot entries of all shards; the last one is for moved entries.
     active: Vec<Mutex<Active>>,
     alloc: Mutex<Allocator>,
     pub segments_reused: AtomicU64,
@@ -172,6 +177,8 @@ pub struct PoolUsage {
     pub live_bytes: u64,
     /// Bytes of superseded entries.
     pub dead_bytes: u64,
+    /// Entries of hot keys get segments of their own now.
+    pub tells_hot_apart: bool,
     /// Bytes of tombstones.
     pub tombstone_bytes: u64,
     /// Tombstones.
@@ -198,7 +205,7 @@ impl Log {
         let nodes = pools.len();
         assert!(nodes <= address::MAX_NODES, "a reference names at most {} nodes", address::MAX_NODES);
         let shards = options.shards.next_power_of_two();
-        let slots: Vec<_> = (0..nodes * options.slots_per_node).map(|_| Slot::new(shards, nodes)).collect();
+        let slots: Vec<_> = (0..nodes * options.slots_per_node).map(|_| Slot::new(shards + 1, nodes)).collect();
         let mut bases = [Base(std::ptr::null()); address::MAX_NODES];
         for (base, pool) in bases.iter_mut().zip(&pools) {
             *base = Base(pool.base());
@@ -214,6 +221,7 @@ impl Log {
             slots,
             slots_per_node: options.slots_per_node,
             shard_mask: shards as u64 - 1,
+            separate_hot: options.separate_hot,
             zero_ahead: options.zero_ahead,
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
@@ -260,6 +268,12 @@ impl Log {
     pub fn shard_of(&self, hash: u64) -> usize {
         // Bits that neither the index's directory (high) nor its tags and latches use.
         ((hash >> 8) & self.shard_mask) as usize
+    }
+
+    /// Whether entries of hot keys get segments of their own.
+    #[inline(always)]
+    pub(crate) fn separates_hot(&self) -> bool {
+        self.separate_hot
     }
 
     /// The node whose pool the calling thread appends to: its own, unless that is full and writes spill ([`Log::spill_from`]).
@@ -338,7 +352,7 @@ impl Log {
     /// Bytes of DRAM for segment states, for what is known to be garbage, and for writer slots.
     pub fn dram_bytes(&self) -> usize {
         let segments: usize = self.pools.iter().map(|pool| pool.segments.len() * size_of::<Segment>()).sum();
-        segments + self.garbage_map_bytes() + self.slots.len() * (size_of::<Padded<Slot>>() + self.shards() * size_of::<Chunk>())
+        segments + self.garbage_map_bytes() + self.slots.len() * (size_of::<Padded<Slot>>() + (self.shards() + 1) * size_of::<Chunk>())
     }
 }
 
@@ -367,7 +381,8 @@ impl NodePool {
             chunk_bytes,
             segments: zeroed_segments(max),
             garbage: GarbageMap::new(max, segment_bytes),
-            active: (0..=shards).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
+            hot: HotSet::new(),
+            active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
             full: AtomicBool::new(false),
@@ -449,7 +464,7 @@ impl NodePool {
     /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)
     pub fn take_cold_chunk(&self, log: &Log, parts: &Parts<'_>) -> Result<Chunk> {
         let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move };
-        self.take_chunk_for(&self.active[log.shards()], log, purpose, parts, |_| true)
+        self.take_chunk_for(&self.active[log.shards() + 1], log, purpose, parts, |_| true)
     }
 
     fn take_chunk_for(
@@ -480,7 +495,7 @@ impl NodePool {
 
     /// Gives the rest of a moved entries' chunk back to its segment, if nobody took a chunk since.
     pub fn return_cold_chunk(&self, log: &Log, chunk: &Chunk) {
-        let mut active = self.active[log.shards()].lock();
+        let mut active = self.active[log.shards() + 1].lock();
         if active.segment == Some(chunk.segment) && active.tail == chunk.end {
             active.tail = chunk.cursor.next_multiple_of(64).min(chunk.end);
         }
@@ -685,6 +700,7 @@ impl NodePool {
             full: free + self.can_grow_by() <= self.reserve(Filler::Put),
             reused: self.segments_reused.load(Ordering::Relaxed),
             spilling: self.full.load(Ordering::Relaxed),
+            tells_hot_apart: self.hot.is_on(),
             spills: self.spills.load(Ordering::Relaxed),
             ..PoolUsage::default()
         };

@@ -13,6 +13,7 @@
 use crate::address;
 use crate::entry::{self, Op, Parts, Place, PlainPair};
 use crate::error::Result;
+use crate::hot::SAMPLE_EVERY;
 use crate::log::{Log, NodePool};
 use crate::segment::{Chunk, Tally};
 use crate::version::VersionBlock;
@@ -23,8 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What a slot's lock protects.
 pub(crate) struct SlotState {
     pub block: VersionBlock,
-    /// By shard.
+    /// By shard; the last one is for hot entries of all shards.
     pub chunks: Box<[Chunk]>,
+    /// Appends, to sample them by.
+    pub appends: u32,
     /// Bytes made garbage since the last fold, by node and segment; allocated on first use.
     pub dead: Vec<Box<[u32]>>,
     /// Ranges written without a flush, by node: (offset, bytes).
@@ -49,6 +52,7 @@ impl Slot {
             state: UnsafeCell::new(SlotState {
                 block: VersionBlock::default(),
                 chunks: vec![Chunk::NONE; shards].into_boxed_slice(),
+                appends: 0,
                 dead: (0..nodes).map(|_| Box::default()).collect(),
                 dirty: vec![Vec::new(); nodes],
             }),
@@ -234,12 +238,27 @@ impl Writer<'_> {
         }
     }
 
+    /// The chunk for an entry with this hash: its shard's, or, if its key is hot, the one for such.
+    #[inline(always)]
+    fn stream_of(&mut self, hash: u64) -> usize {
+        if self.log.separates_hot() {
+            self.slot.appends = self.slot.appends.wrapping_add(1);
+            if self.slot.appends.is_multiple_of(SAMPLE_EVERY) {
+                self.pool.hot.sample(hash);
+            }
+            if self.pool.hot.is_hot(hash) {
+                return self.log.shards();
+            }
+        }
+        self.log.shard_of(hash)
+    }
+
     /// Appends an entry and starts its write-back; returns its reference. Not durable before [`Writer::fence`] (or a sync).
     ///
     /// O(size). Fails only if no segment can be had, with nothing written.
     #[inline(always)]
     pub fn append(&mut self, parts: &Parts<'_>, how: Append) -> Result<u64> {
-        let shard = self.log.shard_of(how.hash);
+        let shard = self.stream_of(how.hash);
         let chunk = &mut self.slot.chunks[shard];
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
@@ -266,7 +285,8 @@ impl Writer<'_> {
     /// instructions. `None`, with nothing written, where the shard's chunk has no room, or such an entry needs an extension there.
     #[inline(always)]
     pub fn append_pair(&mut self, hash: u64, pair: &PlainPair) -> Option<u64> {
-        let chunk = self.slot.chunks.get_mut(self.log.shard_of(hash))?;
+        let shard = self.stream_of(hash);
+        let chunk = self.slot.chunks.get_mut(shard)?;
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
         if chunk.end - chunk.cursor < entry::MIN_BYTES {
