@@ -110,6 +110,8 @@ pub enum Command {
     Check,
     /// Show space, utilisation, garbage, shards and the durability domain
     Stat,
+    /// Give back the space of everything that is garbage, now
+    Compact(CompactArgs),
     /// List the keyspaces
     Keyspaces,
     /// Show what this machine and directory offer: nodes, medium, flush instruction, persistence domain, huge pages
@@ -229,6 +231,14 @@ pub struct ScanArgs {
     /// Write keys and values as they are, without escape
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
+}
+
+/// `compact`
+#[derive(Debug, Args)]
+pub struct CompactArgs {
+    /// Empty segments of which more than PERCENT is garbage: less gives back more space and moves more
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub garbage: u8,
 }
 
 /// `bench`

@@ -62,10 +62,15 @@ fn tell_other_size(args: &StoreArgs, db: &Db) {
 
 /// What a person sees while a large store recovers.
 fn recovery_bar(json: bool) -> ProgressBar {
+    bar(json, "recovering {bar:40} {pos}/{len} segments  {msg}")
+}
+
+/// A progress bar on a terminal; `template` is indicatif's.
+pub fn bar(json: bool, template: &str) -> ProgressBar {
     if json || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("recovering {bar:40} {pos}/{len} segments  {msg}").expect("the template is valid");
+    let style = ProgressStyle::with_template(template).expect("the template is valid");
     ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(10)).with_style(style)
 }
 

@@ -40,6 +40,38 @@ pub struct PoolStats {
     pub segment_bytes: u64,
     /// How it is filled.
     pub usage: hither_log::PoolUsage,
+    /// Bytes of entries that writers have appended since the store was opened.
+    pub appended_bytes: u64,
+    /// Bytes of copies that collectors have appended since.
+    pub copied_bytes: u64,
+    /// Segments that collectors have emptied and freed since.
+    pub collected_segments: u64,
+    /// Their bytes.
+    pub collected_bytes: u64,
+    /// Processor time that this took, in nanoseconds, that of writers who collected by themselves included.
+    pub collector_cpu_ns: u64,
+}
+
+impl PoolStats {
+    /// Live bytes as a share of the bytes that its segments may have in all, 0 to 1.
+    pub fn utilization(&self) -> f64 {
+        share(self.usage.live_bytes, self.usage.max_segments * self.segment_bytes)
+    }
+
+    /// Bytes appended for each byte that writers appended: 1 if nothing was copied. 0 if nothing was written.
+    pub fn write_amplification(&self) -> f64 {
+        share(self.appended_bytes + self.copied_bytes, self.appended_bytes)
+    }
+
+    /// Bytes of segments emptied in a second of a collector's processor time.
+    pub fn collected_per_cpu_second(&self) -> f64 {
+        share(self.collected_bytes, self.collector_cpu_ns) * 1e9
+    }
+}
+
+/// `part / whole`, 0 of nothing.
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 /// What the collectors of garbage have done since the store was opened.
@@ -69,6 +101,8 @@ pub struct CollectionStats {
     pub sweep_ms: u64,
     /// Times that a write found no space and had to collect by itself.
     pub stalls: u64,
+    /// Time that they took, in milliseconds.
+    pub stall_ms: u64,
     /// Writes that were slowed down because space was scarce.
     pub paced_writes: u64,
     /// By how much, in nanoseconds, all threads together.
@@ -93,6 +127,8 @@ pub struct Stats {
     pub durability: Durability,
     /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
     pub dram_bytes: u64,
+    /// Of that, what says which entries are garbage: states of segments, and the counts of writers.
+    pub garbage_info_bytes: u64,
     /// An upper bound of the versions given out.
     pub version: u64,
     /// Everything at or below this version is durable (0 if every write is durable at return).
@@ -126,14 +162,14 @@ impl Stats {
     pub fn utilization(&self) -> f64 {
         let used: u64 = self.pools.iter().map(|pool| (pool.usage.segments - pool.usage.free) * pool.segment_bytes).sum();
         let live: u64 = self.pools.iter().map(|pool| pool.usage.live_bytes).sum();
-        if used == 0 { 0.0 } else { live as f64 / used as f64 }
+        share(live, used)
     }
 
     /// Garbage as a share of the bytes written into segments in use, 0 to 1.
     pub fn garbage(&self) -> f64 {
         let written: u64 = self.pools.iter().map(|pool| pool.usage.written_bytes).sum();
         let dead: u64 = self.pools.iter().map(|pool| pool.usage.dead_bytes).sum();
-        if written == 0 { 0.0 } else { dead as f64 / written as f64 }
+        share(dead, written)
     }
 }
 
@@ -161,6 +197,7 @@ impl Store {
             shards: core.log.shards() as u64,
             durability: core.durability,
             dram_bytes: (core.index_bytes() + core.log.dram_bytes()) as u64 + core.cache.stats().used_bytes,
+            garbage_info_bytes: core.log.garbage_dram_bytes() as u64,
             version: core.log.clock.upper_bound(),
             durable_version: if core.needs_sync { core.committer.durable() } else { 0 },
             commits: core.committer.commits.load(std::sync::atomic::Ordering::Relaxed),
@@ -180,10 +217,14 @@ impl Store {
     fn pool_stats(&self) -> Vec<PoolStats> {
         let core = &self.core;
         let usage = core.log.usage();
+        let appended = core.log.appended();
         usage
             .into_iter()
             .zip(&core.pool_paths)
             .map(|(usage, path)| {
+                let node = usage.node as usize;
+                let (appended, at_open) = (appended[node], core.appended_at_open[node]);
+                let (collected_segments, collected_bytes, collector_cpu_ns) = core.collections.efforts[node].read();
                 let pool = core.log.pool(usage.node as usize);
                 let medium = pool.medium();
                 PoolStats {
@@ -194,6 +235,11 @@ impl Store {
                     flush: format!("{:?}", medium.flush).to_lowercase(),
                     durable: medium.durable,
                     segment_bytes: pool.segment_bytes(),
+                    appended_bytes: appended.fresh.saturating_sub(at_open.fresh),
+                    copied_bytes: appended.moved.saturating_sub(at_open.moved),
+                    collected_segments,
+                    collected_bytes,
+                    collector_cpu_ns,
                     usage,
                 }
             })

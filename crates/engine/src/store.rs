@@ -51,6 +51,8 @@ pub(crate) struct Core {
     /// What the verification in the background found.
     pub damage: Mutex<Vec<String>>,
     pub collections: Collections,
+    /// Held by whoever compacts by hand.
+    pub compacting: Mutex<()>,
     /// Held over each write of the sweeper, and over a check, which has to see one state. Taken before what keeps passes off.
     pub sweeping: Mutex<()>,
     /// Share of garbage from which on a segment is collected in the background.
@@ -63,6 +65,8 @@ pub(crate) struct Core {
     pub cache: Cache,
     pub delegation: Delegation,
     pub pool_paths: Vec<String>,
+    /// What each pool held when the store was opened.
+    pub appended_at_open: Vec<hither_log::AppendedBytes>,
 }
 
 impl Core {
@@ -208,6 +212,7 @@ impl Store {
             collector: crate::collector::make(options.collector, recovery.last_version == 0),
             damage: Mutex::default(),
             collections: Collections::default(),
+            compacting: Mutex::default(),
             sweeping: Mutex::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
             spill: options.spill,
@@ -215,6 +220,7 @@ impl Store {
             cache: crate::cache::for_store(&options, &log),
             delegation: Delegation::new(options.delegation, &log),
             meter: opened.meter,
+            appended_at_open: log.appended(),
             pool_paths,
             hasher,
             log,

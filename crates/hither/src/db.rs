@@ -5,9 +5,13 @@ use crate::builder::Builder;
 use crate::keyspace::{Keyspace, KeyspaceOptions};
 use crate::report::{CheckReport, RecoveryReport, Stats};
 use crate::snapshot::Snapshot;
-use hither_engine::{Error, KeyspaceInfo, Kind, Result, Store};
+use hither_engine::{CompactProgress, CompactReport, Error, KeyspaceInfo, Kind, Result, Store};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Share of garbage from which on [`Db::compact`] empties a segment: below, moving the rest is not worth it.
+const COMPACT_GARBAGE: f64 = 0.05;
 
 /// An open store. Clones share it; the last one closes it.
 #[derive(Clone)]
@@ -91,6 +95,21 @@ impl Db {
     /// Frees segments that hold nothing but garbage, now instead of in the background; returns how many.
     pub fn reclaim(&self) -> Result<usize> {
         self.store.reclaim()
+    }
+
+    /// Gives back the space of everything that is garbage, now and beside readers and writers: empties each segment of which more than a twentieth is not live. See
+    /// [`Db::compact_with`].
+    pub fn compact(&self) -> Result<CompactReport> {
+        self.compact_with(COMPACT_GARBAGE, |_| ControlFlow::Continue(()))
+    }
+
+    /// Empties every segment of which more than `garbage` (0 to 1) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
+    /// segments each, and may end it. The files keep their size: the space is free for later writes. What snapshots show stays. O(store); one at a time.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] after a failed sync; errors of the medium. The store is sound, and as compact as it became.
+    pub fn compact_with(&self, garbage: f64, on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
+        self.store.compact(garbage, on_progress)
     }
 
     /// Takes a checkpoint of the indexes now instead of in the background, so that a restart scans only what comes later. False if this store keeps

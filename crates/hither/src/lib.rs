@@ -54,8 +54,8 @@ pub use batch::Batch;
 pub use builder::Builder;
 pub use db::Db;
 pub use hither_engine::{
-    CachePolicy, CheckpointMode, CollectorKind, Deferred, Durability, Error, ErrorKind, Found, KeyspaceInfo, Kind, MediumChoice,
-    OrderedKind, Phase, Progress, Result, Ticket, ValueGuard, WriteOptions,
+    CachePolicy, CheckpointMode, CollectorKind, CompactProgress, CompactReport, Deferred, Durability, Error, ErrorKind, Found,
+    KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase, Progress, Result, SpaceUse, Ticket, ValueGuard, WriteOptions,
 };
 pub use hither_engine::{ignore_file_size_signal, install_sigbus_guard};
 pub use hither_topology::Topology;

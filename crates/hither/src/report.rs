@@ -67,6 +67,22 @@ pub struct PoolStats {
     pub entries: u64,
     /// Bytes of entries in segments in use.
     pub written_bytes: u64,
+    /// Live bytes as a share of `max_bytes`, 0 to 1.
+    pub utilization: f64,
+    /// Bytes of entries that writers have appended since the store was opened.
+    pub appended_bytes: u64,
+    /// Bytes of copies that collectors have appended since.
+    pub copied_bytes: u64,
+    /// `appended_bytes` and `copied_bytes` over `appended_bytes`: 1 if nothing was copied, 0 if nothing was written.
+    pub write_amplification: f64,
+    /// Segments that collectors have emptied and freed since the store was opened.
+    pub collected_segments: u64,
+    /// Their bytes.
+    pub collected_bytes: u64,
+    /// Processor time that this took, in milliseconds, that of writers who collected by themselves included.
+    pub collector_cpu_ms: u64,
+    /// Bytes of segments emptied in a second of that time: a collector's bandwidth.
+    pub collected_per_cpu_second_bytes: u64,
 }
 
 /// Accesses from one node to another's pool.
@@ -167,6 +183,8 @@ pub struct Stats {
     pub durability: &'static str,
     /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
     pub dram_bytes: u64,
+    /// Of that, what says which entries are garbage: states of segments, and the counts of writers.
+    pub garbage_info_bytes: u64,
     /// An upper bound of the versions given out.
     pub version: u64,
     /// Everything at or below this version is durable (0 if each write is durable at return).
@@ -209,6 +227,7 @@ impl From<&hither_engine::Stats> for Stats {
                 Durability::Process => "process",
             },
             dram_bytes: stats.dram_bytes,
+            garbage_info_bytes: stats.garbage_info_bytes,
             version: stats.version,
             durable_version: stats.durable_version,
             commit_groups: stats.commits,
@@ -259,6 +278,14 @@ impl From<&hither_engine::PoolStats> for PoolStats {
             tombstones: usage.tombstones,
             entries: usage.entries,
             written_bytes: usage.written_bytes,
+            utilization: pool.utilization(),
+            appended_bytes: pool.appended_bytes,
+            copied_bytes: pool.copied_bytes,
+            write_amplification: (pool.write_amplification() * 1000.0).round() / 1000.0,
+            collected_segments: pool.collected_segments,
+            collected_bytes: pool.collected_bytes,
+            collector_cpu_ms: pool.collector_cpu_ns / 1_000_000,
+            collected_per_cpu_second_bytes: pool.collected_per_cpu_second() as u64,
         }
     }
 }

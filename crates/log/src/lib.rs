@@ -24,6 +24,7 @@
 //! number and bytes of their entries, so that a loss there is reported as damage.
 
 pub mod address;
+mod appended;
 mod chain;
 mod checkpoint;
 pub mod crc;
@@ -45,6 +46,7 @@ pub mod version;
 mod writer;
 
 pub use address::Address;
+pub use appended::AppendedBytes;
 pub use checkpoint::{Covered, Placement, SegmentRow};
 pub use entry::{EntryView, Op, PlainPair};
 pub use error::{Error, Result};

@@ -95,6 +95,8 @@ pub(crate) struct NodePool {
     pub full: AtomicBool,
     /// How often that began.
     pub spills: AtomicU64,
+    /// What freed segments held.
+    pub freed: crate::appended::Freed,
 }
 
 /// A shard's active segment.
@@ -387,6 +389,7 @@ impl NodePool {
             segments_reused: AtomicU64::new(0),
             full: AtomicBool::new(false),
             spills: AtomicU64::new(0),
+            freed: crate::appended::Freed::default(),
             pool,
         }
     }

@@ -280,6 +280,12 @@ impl Pass<'_> {
         self.index
     }
 
+    /// Bytes of the victim.
+    pub fn bytes(&self) -> u64 {
+        let pool = &self.log.pools[self.node];
+        u64::from(pool.segments[self.index as usize].run_len.load(Ordering::Relaxed)) * pool.segment_bytes()
+    }
+
     fn state_on_media(&self) -> OnMedia {
         let torn = self.log.pools[self.node].segments[self.index as usize].torn.load(Ordering::Relaxed);
         if torn { OnMedia::Recovered } else { OnMedia::Sealed }

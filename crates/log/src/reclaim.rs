@@ -32,6 +32,11 @@ impl Log {
         self.seal_full(make_durable)
     }
 
+    /// Closes the segments that are being filled, so that they can be sealed and collected: what comes goes to new ones.
+    pub fn close_open(&self) {
+        self.pools.iter().for_each(|pool| pool.close_from(0));
+    }
+
     /// Gives freed segments whose readers have left to the writers; returns how many. Blocks for readers only if `wait`, and not inside an epoch pin.
     pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
         if wait && !epoch::is_pinned() && self.has_retiring() {
@@ -160,6 +165,7 @@ impl NodePool {
     fn free_run(&self, index: u32) -> Result<()> {
         let run_len = self.segments[index as usize].run_len.load(Ordering::Relaxed);
         self.pool.zero_segment(index, run_len)?;
+        self.freed.remember(&self.segments[index as usize]);
         for part in index..index + run_len {
             self.segments[part as usize].zeroed.store(true, Ordering::Relaxed);
             self.add_free(part);

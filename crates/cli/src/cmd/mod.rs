@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod compact;
 mod del;
 mod doctor;
 mod dump;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli, out: &mut Output) -> Result<Outcome, Failure> {
         Command::Scan(args) => scan::run(store, args, out),
         Command::Check => check::run(store, out),
         Command::Stat => stat::run(store, out),
+        Command::Compact(args) => compact::run(store, &args, out),
         Command::Keyspaces => keyspaces::run(store, out),
         Command::Doctor => doctor::run(store, out),
         Command::Serve(args) => serve::run(store, args),

@@ -20,6 +20,7 @@
 
 mod batched;
 mod chain;
+mod effort;
 mod sweep;
 
 use crate::error::{Error, Result};
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant};
 
 use batched::BatchedCollector;
 use chain::ChainCollector;
+use effort::{Bill, Effort, Stopwatch};
 use sweep::Scope;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
@@ -116,6 +118,10 @@ pub(crate) struct Collections {
     sweeping: Mutex<()>,
     /// Times that a write found no space and collected by itself.
     pub stalls: AtomicU64,
+    /// Time that they took, in nanoseconds.
+    stall_nanos: AtomicU64,
+    /// By node.
+    pub efforts: [Effort; hither_log::address::MAX_NODES],
     /// Writes that were slowed down because space was scarce, and by how much.
     pub paced_writes: AtomicU64,
     pub paced_nanos: AtomicU64,
@@ -145,6 +151,7 @@ impl Collections {
             swept: read(&self.swept),
             sweep_ms: read(&self.sweep_nanos) / 1_000_000,
             stalls: read(&self.stalls),
+            stall_ms: read(&self.stall_nanos) / 1_000_000,
             paced_writes: read(&self.paced_writes),
             paced_ns: read(&self.paced_nanos),
             elapsed_ms: read(&self.nanos) / 1_000_000,
@@ -197,11 +204,23 @@ impl Core {
     /// Collects some of the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
     pub fn collect(&self, node: Option<usize>, need: Need) -> Result<usize> {
         self.committer.ensure_writable()?;
+        let mut bill = Bill::open(&self.collections.efforts, node.unwrap_or(0));
         let least = if need == Need::Any { LEAST_GAIN } else { self.gc_threshold };
+        self.sweep_if_due(node, if need == Need::Any { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
+        self.collect_from(node, need, least, &mut bill)
+    }
+
+    /// Collects some of the best victims of any node of which at least `least` is garbage, by hand; returns the number of segments freed. Call outside epoch pins.
+    pub fn collect_worth(&self, least: f64) -> Result<usize> {
+        self.committer.ensure_writable()?;
+        let mut bill = Bill::open(&self.collections.efforts, 0);
+        self.collect_from(None, Need::Some, least, &mut bill)
+    }
+
+    fn collect_from(&self, node: Option<usize>, need: Need, least: f64, bill: &mut Bill<'_>) -> Result<usize> {
         let worth = |candidate: &Candidate| {
             node.is_none_or(|node| candidate.node as usize == node) && candidate.gain > 0 && candidate.garbage() >= least
         };
-        self.sweep_if_due(node, if need == Need::Any { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
         let tombstones = self.collector.tombstones();
         let make_durable = self.make_durable();
         let passes: Vec<Pass<'_>> = {
@@ -224,6 +243,7 @@ impl Core {
         };
         let mut freed = 0;
         for pass in passes {
+            bill.turn_to(pass.node());
             match self.run_pass(pass) {
                 Ok(()) => freed += 1,
                 // No room to move to: what was freed may be had once readers have left.
@@ -284,6 +304,7 @@ impl Core {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
         let started = Instant::now();
         let mut emptied = Emptied::default();
+        let (node, bytes) = (pass.node(), pass.bytes());
         let outcome = self.collector.empty(self, &pass, &mut emptied);
         let done = &self.collections;
         done.moved_entries.fetch_add(emptied.moved + emptied.for_snapshots, Ordering::Relaxed);
@@ -297,6 +318,7 @@ impl Core {
         done.nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         ended?;
         done.segments.fetch_add(1, Ordering::Relaxed);
+        done.efforts[node].count(bytes);
         Ok(())
     }
 
@@ -317,9 +339,14 @@ impl Core {
         if wait {
             self.collect(None, Need::Some)?;
             // By hand: as thorough as can be. What is swept goes with the next collection.
-            self.sweep_if_due(None, u64::MAX)?;
+            self.sweep_all()?;
         }
         self.reuse_freed(wait)
+    }
+
+    /// Makes every tombstone free to go that may.
+    pub fn sweep_all(&self) -> Result<()> {
+        self.sweep_if_due(None, u64::MAX)
     }
 
     /// For a write that found no space: makes some, or waits for somebody who does. False if there is nothing to be gained. One writer at a time:
@@ -327,6 +354,7 @@ impl Core {
     pub fn make_space(&self) -> Result<bool> {
         let done = &self.collections;
         done.stalls.fetch_add(1, Ordering::Relaxed);
+        let _stalled = Stopwatch::start(&done.stall_nanos);
         let node = self.log.local_node();
         let before = done.reused.load(Ordering::Acquire);
         let _one_writer = done.emergency.lock();
@@ -363,7 +391,7 @@ impl Core {
         Ok(collected + self.reuse_freed(true)?)
     }
 
-    fn reuse_freed(&self, wait: bool) -> Result<usize> {
+    pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
         let count = self.log.reuse_freed(wait).map_err(|error| self.explain(error))?;
         self.collections.reused.fetch_add(count as u64, Ordering::Release);
         Ok(count)

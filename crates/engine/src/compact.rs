@@ -1,0 +1,119 @@
+//! Compaction by hand: everything that is garbage is given back now, instead of when space is short.
+//!
+//! Thread safety: beside readers, writers and the collectors of the background; one compaction at a time. Each segment that is in use at the beginning is emptied once at
+//! most, so it ends although writers go on making garbage.
+//!
+//! Crash: it consists of passes like any other (`collector`); at any step the store is what it was.
+
+use crate::error::Result;
+use crate::store::{Core, Store};
+use serde::Serialize;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// Space at one moment, all nodes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SpaceUse {
+    /// Bytes of segments in use.
+    pub used_bytes: u64,
+    /// Bytes of entries that count.
+    pub live_bytes: u64,
+    /// Bytes of superseded entries.
+    pub dead_bytes: u64,
+    /// Bytes of tombstones.
+    pub tombstone_bytes: u64,
+}
+
+/// How far a compaction is.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactProgress {
+    /// Segments emptied so far.
+    pub done: u64,
+    /// Segments that were worth it at the beginning: writers may make it more, tombstones that stay fewer.
+    pub expected: u64,
+}
+
+/// What a compaction did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CompactReport {
+    /// Before.
+    pub before: SpaceUse,
+    /// After.
+    pub after: SpaceUse,
+    /// Segments emptied and freed, by whomever.
+    pub segments: u64,
+    /// Bytes of entries that were moved.
+    pub moved_bytes: u64,
+    /// False if it was told to stop.
+    pub complete: bool,
+    /// Time taken, in milliseconds.
+    pub elapsed_ms: u64,
+}
+
+impl Store {
+    /// Empties every segment of which more than `garbage` (0 to 1) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
+    /// segments each, and may end it. Blocks no writer for longer than collection in the background does. O(store).
+    ///
+    /// What a snapshot shows, and tombstones that a checkpoint under way needs, stay. So does, up to a segment for each shard, what is written meanwhile.
+    ///
+    /// # Errors
+    /// [`crate::Error::ReadOnly`] after a failed sync; errors of the medium. The store is sound, and as compact as it became.
+    pub fn compact(&self, garbage: f64, mut on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
+        let core = &self.core;
+        let _alone = core.compacting.lock();
+        let started = Instant::now();
+        core.committer.ensure_writable()?;
+        let (before, done_before) = (core.space_use(), core.collections.stats());
+        let complete = core.compact(garbage.clamp(0.001, 1.0), &mut on_progress)?;
+        let done = core.collections.stats();
+        Ok(CompactReport {
+            before,
+            after: core.space_use(),
+            segments: done.segments - done_before.segments,
+            moved_bytes: done.moved_bytes - done_before.moved_bytes,
+            complete,
+            elapsed_ms: started.elapsed().as_millis() as u64,
+        })
+    }
+}
+
+impl Core {
+    fn space_use(&self) -> SpaceUse {
+        let mut sum = SpaceUse::default();
+        for (node, usage) in self.log.usage().iter().enumerate() {
+            sum.used_bytes += (usage.segments - usage.free) * self.log.pool(node).segment_bytes();
+            sum.live_bytes += usage.live_bytes;
+            sum.dead_bytes += usage.dead_bytes;
+            sum.tombstone_bytes += usage.tombstone_bytes;
+        }
+        sum
+    }
+
+    /// True unless it was told to stop.
+    fn compact(&self, garbage: f64, on_progress: &mut dyn FnMut(CompactProgress) -> ControlFlow<()>) -> Result<bool> {
+        // What was being filled can be emptied, too.
+        self.log.close_open();
+        self.reclaim(false)?;
+        self.sweep_all()?;
+        if self.checkpoints.hold_tombstones() {
+            // Tombstones wait for a checkpoint that is newer than they are.
+            self.checkpoints.take(self, false, &mut || true)?;
+        }
+        let in_use = self.log.usage().iter().map(|usage| usage.segments - usage.free).sum::<u64>();
+        let expected =
+            self.log.candidates(self.collector.tombstones()).iter().filter(|found| found.gain > 0 && found.garbage() >= garbage).count();
+        let mut done = 0;
+        while done < in_use {
+            let freed = self.collect_worth(garbage)? as u64;
+            self.reuse_freed(true)?;
+            done += freed;
+            if on_progress(CompactProgress { done, expected: (expected as u64).max(done) }).is_break() {
+                return Ok(false);
+            }
+            if freed == 0 {
+                break;
+            }
+        }
+        Ok(true)
+    }
+}

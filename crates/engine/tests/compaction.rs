@@ -1,0 +1,108 @@
+//! Compaction by hand, and the statistics of collections.
+
+use hither_engine::{CollectorKind, Durability, KeyspaceHandle, Kind, Options, Store};
+use hither_topology::Topology;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SEGMENT: u64 = 64 << 10;
+const VALUE: [u8; 40] = [1; 40];
+
+fn open(collector: CollectorKind, capacity: u64, gc_threads: usize) -> (Store, KeyspaceHandle) {
+    let options = Options {
+        in_memory: true,
+        capacity,
+        max_capacity: capacity,
+        segment_bytes: SEGMENT,
+        shards: 2,
+        topology: Some(Arc::new(Topology::single())),
+        durability: Durability::Process,
+        collector,
+        gc_threads,
+        ..Options::default()
+    };
+    let store = Store::open(options).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    (store, keyspace)
+}
+
+fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64) {
+    store.write_wait(keyspace, &key.to_be_bytes(), Some(&VALUE)).unwrap();
+}
+
+fn go_on(_: hither_engine::CompactProgress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// Two thirds garbage, and deleted keys besides: what is left in use is live but for the threshold and what is open.
+#[test]
+fn compaction_leaves_little_but_what_is_live() {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let (store, keyspace) = open(collector, 16 << 20, 0);
+        for key in (0..20_000).chain(0..20_000).chain(0..20_000) {
+            put(&store, &keyspace, key);
+        }
+        (0..10_000u64).for_each(|key| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap()));
+        let mut told = 0;
+        let report = store
+            .compact(0.05, |progress| {
+                assert!(progress.done >= told && progress.done <= progress.expected);
+                told = progress.done;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert!(report.complete && told > 0 && report.segments >= told, "{report:?}");
+        assert!(report.before.used_bytes > 4 * report.before.live_bytes, "{report:?}");
+        // A twentieth may be garbage; the last segment of moved entries is not full.
+        let most = report.after.live_bytes * 100 / 94 + 3 * SEGMENT;
+        assert!(report.after.used_bytes <= most, "{collector:?}: {report:?}");
+        assert_eq!(report.after.live_bytes, report.before.live_bytes);
+        assert_eq!(keyspace.len(), 10_000);
+        assert!(store.check().unwrap().is_sound());
+        assert_eq!(store.compact(0.05, go_on).unwrap().segments, 0, "nothing more can be gained");
+    }
+}
+
+#[test]
+fn compaction_ends_beside_writers_and_can_be_told_to() {
+    let (store, keyspace) = open(CollectorKind::Batched, 16 << 20, 1);
+    (0..60_000).for_each(|key| put(&store, &keyspace, key % 20_000));
+    let stopped = store.compact(0.05, |_| ControlFlow::Break(())).unwrap();
+    assert!(!stopped.complete && stopped.segments > 0, "{stopped:?}");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (store, keyspace, stop) = (&store, &keyspace, &stop);
+        scope.spawn(move || (0..20_000).cycle().take_while(|_| !stop.load(Ordering::Relaxed)).for_each(|key| put(store, keyspace, key)));
+        let ended = store.compact(0.05, go_on);
+        stop.store(true, Ordering::Relaxed);
+        assert!(ended.unwrap().complete);
+    });
+    assert!(store.check().unwrap().is_sound());
+    assert_eq!(keyspace.len(), 20_000);
+}
+
+/// Statistics against what is known: so many bytes were written, so many segments emptied, and none of it came free.
+#[test]
+fn statistics_of_collections_add_up() {
+    let (store, keyspace) = open(CollectorKind::Batched, 4 << 20, 1);
+    let (keys, rounds) = (30_000, 8);
+    (0..keys).for_each(|key| put(&store, &keyspace, key));
+    let mut random = 7u64;
+    for _ in keys..keys * rounds {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        put(&store, &keyspace, (random >> 33) % keys);
+    }
+    let stats = store.stats();
+    let (pool, done) = (&stats.pools[0], &stats.collections);
+    let entry = stats.pools[0].usage.live_bytes / keys;
+    let written = entry * keys * rounds;
+    assert!((written..written + written / 50).contains(&pool.appended_bytes), "{} written, {pool:?}", written);
+    assert_eq!((pool.collected_segments, pool.collected_bytes), (done.segments, done.segments * SEGMENT));
+    assert!(done.segments > 50 && pool.collector_cpu_ns > 0, "{pool:?}");
+    assert!(pool.copied_bytes >= done.moved_bytes / 2 && pool.copied_bytes <= done.moved_bytes * 2, "{pool:?}, {done:?}");
+    assert!(pool.write_amplification() > 1.0 && pool.collected_per_cpu_second() > 1e6, "{pool:?}");
+    assert!((pool.utilization() - (entry * keys) as f64 / (4 << 20) as f64).abs() < 0.01, "{pool:?}");
+    assert!(stats.garbage_info_bytes > 0 && stats.garbage_info_bytes <= stats.dram_bytes, "{stats:?}");
+    assert!(done.stalls == 0 || done.stall_ms <= 60_000);
+}

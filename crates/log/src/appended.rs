@@ -1,0 +1,65 @@
+//! Bytes ever appended to a pool, by writers and by collectors: what write amplification is made of, and what DRAM the accounts take.
+//!
+//! A segment counts what is in it; what was in segments that have been freed since is remembered here. Thread safety: sums under the lock of reclamation,
+//! so that no segment counts twice or not at all; exact when no writer or collector is in the middle of something. Nothing is on media.
+
+use crate::log::Log;
+use crate::segment::{Segment, SegmentState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of entries appended to a pool since the log was opened, those that were found there included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppendedBytes {
+    /// By writers.
+    pub fresh: u64,
+    /// By collectors: copies.
+    pub moved: u64,
+}
+
+impl AppendedBytes {
+    fn add(&mut self, segment: &Segment) {
+        let bytes = segment.written_bytes.load(Ordering::Relaxed);
+        *(if segment.is_cold() { &mut self.moved } else { &mut self.fresh }) += bytes;
+    }
+}
+
+/// What segments held that were freed.
+#[derive(Debug, Default)]
+pub(crate) struct Freed {
+    fresh: AtomicU64,
+    moved: AtomicU64,
+}
+
+impl Freed {
+    /// Remembers what a segment holds that is about to be free.
+    pub fn remember(&self, segment: &Segment) {
+        let mut bytes = AppendedBytes::default();
+        bytes.add(segment);
+        self.fresh.fetch_add(bytes.fresh, Ordering::Relaxed);
+        self.moved.fetch_add(bytes.moved, Ordering::Relaxed);
+    }
+}
+
+impl Log {
+    /// Bytes appended so far, by node. O(segments).
+    pub fn appended(&self) -> Vec<AppendedBytes> {
+        let _one_at_a_time = self.reclaim.lock();
+        self.fold_slots(false);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let of_pool = |pool: &crate::log::NodePool| {
+            let mut sum = AppendedBytes { fresh: read(&pool.freed.fresh), moved: read(&pool.freed.moved) };
+            let existing = &pool.segments[..pool.pool.segment_count() as usize];
+            existing.iter().filter(|segment| segment.state() != SegmentState::Free).for_each(|segment| sum.add(segment));
+            sum
+        };
+        self.pools.iter().map(of_pool).collect()
+    }
+
+    /// DRAM that says what is garbage: the states of existing segments, and the counts that writers keep until they are folded. O(slots).
+    pub fn garbage_dram_bytes(&self) -> usize {
+        let states: usize = self.pools.iter().map(|pool| pool.pool.segment_count() as usize * size_of::<Segment>()).sum();
+        let mut counts = 0;
+        self.with_slots(|_, slot| counts += slot.dead.iter().map(|table| size_of_val(&**table)).sum::<usize>());
+        states + counts
+    }
+}
