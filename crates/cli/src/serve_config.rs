@@ -9,6 +9,7 @@
 //! | `--threads` | `HITHER_THREADS` | `threads = 0` | 0: one per processor |
 //! | `--databases` | `HITHER_DATABASES` | `databases = 16` | 16 |
 //! | | `HITHER_REQUIREPASS` | `requirepass = "…"` | none |
+//! | `--aclfile` | `HITHER_ACLFILE` | `aclfile = "FILE"` | none |
 //! | `--protected-mode` | `HITHER_PROTECTED_MODE` | `protected-mode = true` | on |
 //! | `--max-clients` | `HITHER_MAX_CLIENTS` | `max-clients = 10000` | 10000 |
 //! | `--timeout` (seconds) | `HITHER_TIMEOUT` | `timeout = 0` | 0: never |
@@ -61,6 +62,9 @@ pub struct ServeArgs {
     /// Refuse requests that are longer than this [default: 1G]
     #[arg(long, value_name = "SIZE")]
     pub max_request: Option<String>,
+    /// File with the users and their rights; see docs/server.md
+    #[arg(long, value_name = "FILE")]
+    pub aclfile: Option<PathBuf>,
     /// The password of the default user.
     #[arg(skip)]
     pub requirepass: Option<String>,
@@ -89,6 +93,7 @@ impl ServeArgs {
             timeout: self.timeout.or(other.timeout),
             max_output: self.max_output.or(other.max_output),
             max_request: self.max_request.or(other.max_request),
+            aclfile: self.aclfile.or(other.aclfile),
             requirepass: self.requirepass.or(other.requirepass),
             data: self.data.or(other.data),
             capacity: self.capacity.or(other.capacity),
@@ -121,6 +126,7 @@ impl ServeArgs {
             timeout: number("HITHER_TIMEOUT")?,
             max_output: variable("HITHER_MAX_OUTPUT"),
             max_request: variable("HITHER_MAX_REQUEST"),
+            aclfile: variable("HITHER_ACLFILE").map(PathBuf::from),
             requirepass: variable("HITHER_REQUIREPASS"),
             ..ServeArgs::default()
         })
@@ -161,6 +167,7 @@ impl ServeArgs {
             max_output_bytes: bytes(all.max_output.as_ref())?.unwrap_or(default.max_output_bytes),
             max_request_bytes: bytes(all.max_request.as_ref())?.unwrap_or(default.max_request_bytes),
             listen: all.listen.unwrap_or(default.listen),
+            aclfile: all.aclfile,
             requirepass: all.requirepass,
             ..Config::default()
         })

@@ -1,5 +1,6 @@
 //! Settings: what is fixed at the start, and what `CONFIG SET` may change.
 
+use crate::acl::Acl;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
@@ -33,6 +34,10 @@ pub struct Config {
     pub slowlog_slower_than_us: i64,
     /// Entries of the slow log.
     pub slowlog_max_len: usize,
+    /// The file with the users; [`crate::Server::start`] loads it.
+    pub aclfile: Option<std::path::PathBuf>,
+    /// Entries of the log of refusals.
+    pub acllog_max_len: usize,
 }
 
 impl Default for Config {
@@ -50,6 +55,8 @@ impl Default for Config {
             max_request_bytes: 1 << 30,
             slowlog_slower_than_us: 10_000,
             slowlog_max_len: 128,
+            aclfile: None,
+            acllog_max_len: 128,
         }
     }
 }
@@ -72,6 +79,10 @@ pub struct Settings {
     pub slowlog_slower_than_us: AtomicI64,
     /// See [`Config`].
     pub slowlog_max_len: AtomicUsize,
+    /// See [`Config`].
+    pub acllog_max_len: AtomicUsize,
+    /// The users.
+    pub acl: Acl,
 }
 
 /// A setting that cannot be changed so, and why.
@@ -106,6 +117,9 @@ fn parse_yes_no(text: &str) -> Option<bool> {
     }
 }
 
+/// Entries of the log of refusals at most.
+const MAX_ACLLOG: usize = 65_536;
+
 const ENTRIES: &[Entry] = &[
     // Redis' own persistence: benchmarks and tools ask for it.
     fixed("appendonly", |_| "no".to_owned()),
@@ -118,6 +132,12 @@ const ENTRIES: &[Entry] = &[
     fixed("maxmemory-policy", |_| "noeviction".to_owned()),
     fixed("proto-max-bulk-len", |_| (512usize << 20).to_string()),
     fixed("client-query-buffer-limit", |s| s.started.max_request_bytes.to_string()),
+    fixed("aclfile", |s| s.started.aclfile.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
+    free(
+        "acllog-max-len",
+        |s| s.acllog_max_len.load(Ordering::Relaxed).to_string(),
+        |s, text| text.parse().ok().filter(|len| *len <= MAX_ACLLOG).map(|len| s.acllog_max_len.store(len, Ordering::Relaxed)),
+    ),
     free(
         "client-output-buffer-limit",
         |s| format!("normal {} 0 0", s.max_output_bytes.load(Ordering::Relaxed)),
@@ -141,7 +161,9 @@ const ENTRIES: &[Entry] = &[
         "requirepass",
         |s| s.requirepass.read().clone().unwrap_or_default(),
         |s, text| {
-            *s.requirepass.write() = Some(text.to_owned()).filter(|text| !text.is_empty());
+            let password = Some(text.to_owned()).filter(|text| !text.is_empty());
+            s.acl.set_default_password(password.as_deref());
+            *s.requirepass.write() = password;
             Some(())
         },
     ),
@@ -166,6 +188,8 @@ impl Settings {
     /// The settings of a start.
     pub fn new(config: Config) -> Settings {
         Settings {
+            acl: Acl::new(config.requirepass.as_deref().filter(|password| !password.is_empty()), config.aclfile.clone()),
+            acllog_max_len: AtomicUsize::new(config.acllog_max_len),
             requirepass: RwLock::new(config.requirepass.clone().filter(|password| !password.is_empty())),
             protected_mode: AtomicBool::new(config.protected_mode),
             max_clients: AtomicUsize::new(config.max_clients),

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod acl;
 pub mod commands;
 pub mod config;
 pub mod cursors;

@@ -1,6 +1,9 @@
 //! What belongs to one client: its database, its version of the protocol, its transaction. No networking: tests drive a session with arguments and
 //! a buffer.
 
+use crate::acl::User;
+use crate::acl::log::Reason;
+use crate::acl::selector::Denied;
 use crate::commands::failure::Failure;
 use crate::commands::table::{Command, Numbered, TABLE, flag};
 use crate::commands::{Context, transactions};
@@ -23,6 +26,10 @@ pub struct Session {
     pub protocol: Protocol,
     /// Whether it has said who it is, or need not.
     pub authenticated: bool,
+    /// Who it is.
+    pub user: Arc<User>,
+    /// When the user was looked up: [`crate::acl::Acl::generation`].
+    generation: u64,
     /// Commands since MULTI.
     pub multi: Option<Multi>,
     /// Keys that EXEC depends on.
@@ -62,14 +69,14 @@ pub struct Multi {
 /// A command that waits for EXEC.
 pub struct Queued {
     /// What to run.
-    pub command: &'static Command,
+    pub found: Numbered,
     bytes: Vec<u8>,
     ranges: Vec<Range<usize>>,
 }
 
 impl Queued {
-    fn new(command: &'static Command, args: Args<'_>) -> Queued {
-        let mut queued = Queued { command, bytes: Vec::new(), ranges: Vec::with_capacity(args.len()) };
+    fn new(found: Numbered, args: Args<'_>) -> Queued {
+        let mut queued = Queued { found, bytes: Vec::new(), ranges: Vec::with_capacity(args.len()) };
         for argument in args.iter() {
             let start = queued.bytes.len();
             queued.bytes.extend_from_slice(argument);
@@ -97,12 +104,17 @@ pub struct Watch {
 impl Session {
     /// The session of a new client.
     pub fn new(shared: Arc<Shared>, client: Arc<Client>) -> Session {
-        let authenticated = shared.settings.requirepass.read().is_none();
+        // Before the user: a change between the two is seen at the next command.
+        let generation = shared.acl().generation();
+        let user = shared.acl().default();
+        let authenticated = user.enabled && user.nopass;
         Session {
             client,
             index: 0,
             protocol: Protocol::Resp2,
             authenticated,
+            user,
+            generation,
             multi: None,
             watches: Vec::new(),
             options: WriteOptions::new(),
@@ -117,6 +129,7 @@ impl Session {
     pub fn reset(&mut self) {
         let closing = self.closing;
         self.client.name.lock().clear();
+        *self.client.user.lock() = crate::acl::DEFAULT.to_owned();
         *self = Session::new(self.shared.clone(), self.client.clone());
         self.closing = closing;
         self.client.database.store(0, Ordering::Relaxed);
@@ -192,11 +205,14 @@ impl Session {
         Err(Failure::made(format!("EXECABORT Transaction discarded because of: {why}")))
     }
 
-    fn admissible(&self, args: Args<'_>) -> Result<Numbered, Failure> {
+    fn admissible(&mut self, args: Args<'_>) -> Result<Numbered, Failure> {
         let found = TABLE.find(args)?;
         let command = found.command;
         if !command.takes(args.len()) {
             return Err(Failure::arity(command));
+        }
+        if self.generation != self.shared.acl().generation() {
+            self.look_up_again();
         }
         if !self.authenticated && !command.has(flag::NO_AUTH) {
             return Err(Failure::text("NOAUTH Authentication required."));
@@ -204,7 +220,85 @@ impl Session {
         if self.multi.is_some() && command.has(flag::NO_MULTI) {
             return Err(Failure::text("ERR Command not allowed inside a transaction"));
         }
+        if !self.user.unrestricted
+            && let Err(denied) = self.user.check(found, args)
+        {
+            return Err(self.refuse(denied, found, args));
+        }
         Ok(found)
+    }
+
+    /// Some user has changed: this one, perhaps. Who was deleted may do nothing more.
+    #[cold]
+    fn look_up_again(&mut self) {
+        let shared = self.shared.clone();
+        self.generation = shared.acl().generation();
+        match shared.acl().user(&self.user.name).filter(|user| user.id == self.user.id) {
+            Some(user) => {
+                self.authenticated |= user.name == crate::acl::DEFAULT && user.enabled && user.nopass;
+                self.user = user;
+            }
+            None => {
+                self.authenticated = false;
+                self.closing = true;
+            }
+        }
+    }
+
+    /// Makes it this user.
+    pub fn log_in(&mut self, user: Arc<User>) {
+        self.authenticated = true;
+        self.client.user.lock().clone_from(&user.name);
+        self.user = user;
+    }
+
+    /// Notes that a command is not allowed.
+    #[cold]
+    fn refuse(&self, denied: Denied, found: Numbered, args: Args<'_>) -> Failure {
+        let (reason, object, text) = match denied {
+            Denied::Command => {
+                let name = found.command.full_name();
+                let text = format!("NOPERM this user has no permissions to run the '{name}' command");
+                (Reason::Command, name.into_bytes(), text)
+            }
+            Denied::Key(place) => {
+                let text = "NOPERM this user has no permissions to access one of the keys used as arguments".to_owned();
+                (Reason::Key, args.get(place).unwrap_or_default().to_vec(), text)
+            }
+        };
+        self.note_refusal(reason, false, &object, self.user.name.as_bytes());
+        Failure::made(text)
+    }
+
+    /// Adds to ACL LOG.
+    #[cold]
+    pub fn note_refusal(&self, reason: Reason, in_exec: bool, object: &[u8], user: &[u8]) {
+        let keep = self.shared.settings.acllog_max_len.load(Ordering::Relaxed);
+        self.shared.acl().log.add(reason, in_exec, object, user, &self.client, keep);
+    }
+
+    /// Whether a command that was queued is still allowed when EXEC runs it.
+    pub fn check_queued(&mut self, queued: &Queued) -> Result<(), Failure> {
+        if self.generation != self.shared.acl().generation() {
+            self.look_up_again();
+        }
+        let denied = match self.user.check(queued.found, queued.args()) {
+            Ok(()) if self.authenticated || queued.found.command.has(flag::NO_AUTH) => return Ok(()),
+            Ok(()) => Denied::Command,
+            Err(denied) => denied,
+        };
+        let (reason, object, why) = match denied {
+            Denied::Command => {
+                (Reason::Command, queued.found.command.full_name().into_bytes(), "no permission to execute the command or subcommand")
+            }
+            Denied::Key(place) => {
+                (Reason::Key, queued.args().get(place).unwrap_or_default().to_vec(), "no permission to touch the specified keys")
+            }
+        };
+        self.note_refusal(reason, true, &object, self.user.name.as_bytes());
+        Err(Failure::made(format!(
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: {why}"
+        )))
     }
 
     fn dispatch(
@@ -221,7 +315,7 @@ impl Session {
         if let Some(multi) = &mut self.multi
             && !command.has(flag::IMMEDIATE)
         {
-            multi.queue.push(Queued::new(command, args));
+            multi.queue.push(Queued::new(found, args));
             Writer::new(out, self.protocol).simple("QUEUED");
             return Ok(());
         }
@@ -251,6 +345,8 @@ impl Session {
         mut work: impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let (mark, index, protocol) = (out.len(), self.index, self.protocol);
+        // Only AUTH and its like change the user, and run again only within EXEC.
+        let before = watches.is_some().then(|| (self.user.clone(), self.authenticated));
         for attempt in 0u64.. {
             let mut txn = Txn::new(self.database()?, watches.is_some(), self.options);
             let outcome = match txn.require_unchanged(watches.unwrap_or_default()) {
@@ -278,8 +374,22 @@ impl Session {
             }
             out.truncate(mark);
             (self.index, self.protocol) = (index, protocol);
+            if let Some((user, authenticated)) = &before {
+                self.log_back_in(user, *authenticated);
+            }
         }
         Ok(())
+    }
+}
+
+impl Session {
+    /// An attempt has failed that may have changed the user.
+    fn log_back_in(&mut self, user: &Arc<User>, authenticated: bool) {
+        self.authenticated = authenticated;
+        if !Arc::ptr_eq(user, &self.user) {
+            self.client.user.lock().clone_from(&user.name);
+            self.user = user.clone();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What all threads of a server share.
 
+use crate::acl::Acl;
 use crate::commands::table::{TABLE, Table};
 use crate::config::{Config, Settings};
 use crate::cursors::Cursors;
@@ -105,6 +106,12 @@ impl Shared {
         }))
     }
 
+    /// The users.
+    #[inline]
+    pub fn acl(&self) -> &Acl {
+        &self.settings.acl
+    }
+
     /// The sum of a counter over all threads.
     pub fn total(&self, counter: impl Fn(&CoreStats) -> &AtomicU64) -> u64 {
         self.cores.iter().map(|core| counter(core).load(Ordering::Relaxed)).sum()
@@ -143,6 +150,8 @@ pub struct Client {
     pub core: usize,
     /// What it calls itself.
     pub name: Mutex<String>,
+    /// Who it has logged in as.
+    pub user: Mutex<String>,
     /// Its library's name and version.
     pub library: Mutex<(String, String)>,
     /// Database.
@@ -164,7 +173,7 @@ impl Client {
         let idle = age.saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)));
         let (library, version) = self.library.lock().clone();
         format!(
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 multi=-1 cmd={} user=default lib-name={library} lib-ver={version} resp={}",
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 multi=-1 cmd={} user={} lib-name={library} lib-ver={version} resp={}",
             self.id,
             self.address,
             self.local_address,
@@ -173,6 +182,7 @@ impl Client {
             idle.as_secs(),
             self.database.load(Ordering::Relaxed),
             TABLE.by_number(self.last_command.load(Ordering::Relaxed)).map_or("NULL", |command| command.name),
+            self.user.lock(),
             self.protocol.load(Ordering::Relaxed),
         )
     }
@@ -188,6 +198,7 @@ impl Clients {
             connected: Instant::now(),
             core,
             name: Mutex::default(),
+            user: Mutex::new(crate::acl::DEFAULT.to_owned()),
             library: Mutex::default(),
             database: AtomicUsize::new(0),
             protocol: AtomicUsize::new(2),

@@ -38,6 +38,7 @@ fn refused(error: StartError) -> Failure {
     match error {
         StartError::Store(error) => Failure::Store(error),
         StartError::Listen { address, source } => Failure::Io { what: format!("listening at {address}"), source },
+        StartError::Acl(text) => Failure::Usage(text),
         StartError::Threads(source) => Failure::Io { what: "starting the threads of the server".into(), source },
     }
 }

@@ -6,6 +6,7 @@ use super::keys::database_number;
 use super::table::flag::{ADMIN, FAST, IMMEDIATE, NO_AUTH, NO_MULTI, SECRET};
 use super::table::{Command, Group};
 use super::{Context, Outcome};
+use crate::acl::log::Reason;
 use crate::session::Replies;
 use crate::shared::Client;
 use hither::Durability;
@@ -100,21 +101,12 @@ fn reset(context: &mut Context<'_>) -> Outcome {
 
 const WRONG_PASSWORD: Failure = Failure::text("WRONGPASS invalid username-password pair or user is disabled.");
 
-/// Compares in a time that does not tell where they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
-}
-
 fn authenticate(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Outcome {
-    let right = match &*context.shared.settings.requirepass.read() {
-        _ if user != b"default" => false,
-        Some(expected) => same(expected.as_bytes(), password),
-        None => true,
-    };
-    if !right {
+    let Some(user) = context.shared.acl().authenticate(user, password) else {
+        context.session.note_refusal(Reason::Auth, false, &context.args[0], user);
         return Err(WRONG_PASSWORD);
-    }
-    context.session.authenticated = true;
+    };
+    context.session.log_in(user);
     Ok(())
 }
 
@@ -122,7 +114,7 @@ fn auth(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     match args.len() {
         2 => {
-            if context.shared.settings.requirepass.read().is_none() {
+            if context.shared.acl().default().nopass {
                 return Err(Failure::text(
                     "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
                 ));
@@ -267,6 +259,7 @@ struct KillFilter {
     id: Option<u64>,
     address: Option<Vec<u8>>,
     local_address: Option<Vec<u8>>,
+    user: Option<String>,
     none: bool,
     skip_me: bool,
 }
@@ -285,7 +278,13 @@ impl KillFilter {
                 b"addr" => filter.address = Some(value.to_vec()),
                 b"laddr" => filter.local_address = Some(value.to_vec()),
                 b"type" => filter.none |= !is(value, "normal"),
-                b"user" => filter.none |= !is(value, "default"),
+                b"user" => {
+                    let user = String::from_utf8_lossy(value).into_owned();
+                    if context.shared.acl().user(&user).is_none() {
+                        return Err(Failure::made(format!("ERR No such user '{}'", shown(value))));
+                    }
+                    filter.user = Some(user);
+                }
                 b"skipme" if is(value, "yes") || is(value, "no") => filter.skip_me = is(value, "yes"),
                 _ => return Err(Failure::SYNTAX),
             }
@@ -297,6 +296,7 @@ impl KillFilter {
         let left_out = self.none || self.skip_me && client.id == own;
         !left_out
             && self.id.is_none_or(|id| id == client.id)
+            && self.user.as_ref().is_none_or(|user| *user == *client.user.lock())
             && self.address.as_ref().is_none_or(|address| address == client.address.as_bytes())
             && self.local_address.as_ref().is_none_or(|address| address == client.local_address.as_bytes())
     }

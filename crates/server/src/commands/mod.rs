@@ -3,6 +3,7 @@
 //! A command is a function of a [`Context`]. It may run several times (see [`Session::run`]), so it changes nothing but through the transaction, the
 //! reply and, where it is its business, the session. It checks all arguments and types before it writes: an error leaves nothing behind.
 
+pub mod acl;
 pub mod arguments;
 pub mod collection;
 pub mod connection;

@@ -8,7 +8,7 @@ use super::arguments::Options;
 use super::failure::Failure;
 use super::strings::bytes_of;
 use super::table::flag::READONLY;
-use super::table::{Command, Group};
+use super::table::{Command, Group, TABLE};
 use super::{Context, Outcome};
 use crate::data::encoding::after_prefix;
 use crate::glob;
@@ -87,9 +87,13 @@ fn prefix(context: &mut Context<'_>) -> Outcome {
 
 fn collect(context: &mut Context<'_>, from: Bound<&[u8]>, to: Bound<&[u8]>, wanted: &Wanted) -> Outcome {
     let mut found: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
+    let (user, args) = (context.session.user.clone(), context.args);
+    // A user sees only the keys that it may read.
+    let command = if user.unrestricted { None } else { Some(TABLE.find(args)?) };
+    let seen = |key: &[u8]| command.is_none_or(|command| user.may_read(command, args, key));
     if wanted.limit > 0 {
         context.txn.keys(from, to, wanted.reverse, |key, entry| {
-            if wanted.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key)) {
+            if wanted.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key)) && seen(key) {
                 let value = if wanted.values { bytes_of(entry).ok().map(<[u8]>::to_vec) } else { None };
                 found.push((key.to_vec(), value));
             }

@@ -2,7 +2,7 @@
 
 use super::arguments::{Options, integer, is, parse_float};
 use super::failure::Failure;
-use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI, READONLY, SHOWN};
+use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
 use super::table::{Command, Group, TABLE};
 use super::{Context, Outcome};
 use crate::data::databases::member_rows;
@@ -27,7 +27,7 @@ const fn command(
 
 static CONFIG: &[Command] = &[
     command("get", -3, "2.0.0", "Returns settings whose names match patterns.", config_get).flags(ADMIN).of("config"),
-    command("set", -4, "2.0.0", "Changes settings, all or none.", config_set).flags(ADMIN).of("config"),
+    command("set", -4, "2.0.0", "Changes settings, all or none.", config_set).flags(ADMIN | SECRET).of("config"),
     command("resetstat", 2, "2.0.0", "Resets the counters of commands.", config_resetstat).flags(ADMIN).of("config"),
 ];
 
@@ -61,9 +61,9 @@ static DEBUG: &[Command] =
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[
-    command("info", -1, "1.0.0", "Describes the server in numbers.", info),
+    command("info", -1, "1.0.0", "Describes the server in numbers.", info).flags(DANGEROUS),
     command("time", 1, "2.6.0", "Returns the time.", time).flags(FAST),
-    command("lolwut", -1, "5.0.0", "Says what this is.", lolwut).flags(FAST),
+    command("lolwut", -1, "5.0.0", "Says what this is.", lolwut).flags(READONLY | FAST),
     command("shutdown", -1, "1.0.0", "Ends the server, once everything is durable.", shutdown).flags(ADMIN | DANGEROUS | NO_MULTI),
     Command::container("config", Group::Server, "2.0.0", "Commands about settings.", CONFIG),
     Command::container("slowlog", Group::Server, "2.2.12", "Commands about the log of slow commands.", SLOWLOG),
@@ -233,7 +233,8 @@ fn command_getkeys(context: &mut Context<'_>) -> Outcome {
     if !command.takes(count) {
         return Err(Failure::text("ERR Invalid number of arguments specified for command"));
     }
-    let places = command.key_places(count);
+    let words: Vec<&[u8]> = args.iter().skip(2).collect();
+    let places = crate::acl::keys::places_in(command, &words);
     if places.is_empty() {
         return Err(Failure::text("ERR The command has no key arguments"));
     }

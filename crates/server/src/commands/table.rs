@@ -1,7 +1,7 @@
 //! The table of all commands: what COMMAND tells of them, and what runs.
 
 use super::failure::{Failure, shown};
-use super::{Context, Outcome, connection, hashes, keys, ordered, server, strings, transactions, zsets};
+use super::{Context, Outcome, acl, connection, hashes, keys, ordered, server, strings, transactions, zsets};
 use hither_resp::Args;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -192,7 +192,9 @@ impl Command {
                 all.push(name);
             }
         }
-        all.extend(self.group.category());
+        // Redis counts COMMAND among those of the connection.
+        let category = if self.name == "command" || self.container == "command" { Some("@connection") } else { self.group.category() };
+        all.extend(category);
         all.push(if self.has(flag::FAST) { "@fast" } else { "@slow" });
         if self.flags & (flag::DANGEROUS | flag::ADMIN) != 0 {
             all.push("@dangerous");
@@ -246,6 +248,7 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
         ordered::COMMANDS,
         connection::COMMANDS,
         server::COMMANDS,
+        acl::COMMANDS,
         transactions::COMMANDS,
     ];
     let mut table = Table { all: Vec::new(), by_name: HashMap::new() };

@@ -90,7 +90,8 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         Writer::new(out, session.protocol).array(multi.queue.len());
         for queued in &multi.queue {
             let mark = out.len();
-            match run_command(shared, session, txn, queued.command, queued.args(), out) {
+            let allowed = session.check_queued(queued);
+            match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
                 Ok(()) => {}
                 // The store refuses, or everything has to run again.
                 Err(failure @ (Failure::Store(_) | Failure::Again)) => return Err(failure),

@@ -289,7 +289,7 @@ impl Core {
         if total >= settings.max_clients.load(Ordering::Relaxed) {
             return Some("-ERR max number of clients reached\r\n");
         }
-        let guarded = settings.protected_mode.load(Ordering::Relaxed) && settings.requirepass.read().is_none();
+        let guarded = settings.protected_mode.load(Ordering::Relaxed) && settings.acl.is_open();
         if guarded && !peer.ip().to_canonical().is_loopback() {
             return Some(
                 "-DENIED hither is in protected mode: it has no password and serves this machine only. Set requirepass, or switch protected-mode off if everybody who can reach it may use it.\r\n",

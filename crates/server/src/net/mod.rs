@@ -49,6 +49,9 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// The file with the users cannot be taken.
+    #[error("{0}")]
+    Acl(String),
     /// Threads or event queues are refused.
     #[error("cannot start the threads of the server: {0}")]
     Threads(std::io::Error),
@@ -85,7 +88,11 @@ impl Server {
         let address = listeners.first().map(|(bound, _)| *bound).ok_or_else(|| {
             StartError::Threads(std::io::Error::new(std::io::ErrorKind::InvalidInput, "there is no address to listen at"))
         })?;
+        let has_users = config.aclfile.is_some();
         let shared = Shared::new(db, config, count)?;
+        if has_users {
+            shared.acl().load().map_err(StartError::Acl)?;
+        }
         shared.port.store(usize::from(port), Ordering::Relaxed);
         let cores =
             core::make(&shared, listeners.into_iter().map(|(_, listener)| listener).collect(), count).map_err(StartError::Threads)?;

@@ -1,0 +1,263 @@
+//! Access control lists: who may run which command on which keys. Redis 7's rules, their words and their file.
+//!
+//! A session holds its [`User`], which never changes, and the generation of the whole list at which it looked it up; a change of any user raises the generation,
+//! and every session looks again before its next command. The usual user, which may do everything, costs a load and two branches per command.
+//!
+//! # Bounds
+//!
+//! [`MAX_USERS`] users of [`user::MAX_RULES`] bytes of rules; the log keeps `acllog-max-len` entries of bounded size. A password is kept as its hash only.
+//!
+//! # The file
+//!
+//! One line for each user: `user NAME RULE …`. It is loaded whole or not at all, and saved beside and renamed, so that a crash leaves the old or the new one.
+
+pub mod keys;
+pub mod log;
+pub mod password;
+pub mod selector;
+pub mod user;
+
+use log::AclLog;
+use parking_lot::{Mutex, RwLock};
+use password::Hash;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+pub use user::User;
+
+/// Users at a time.
+pub const MAX_USERS: usize = 10_000;
+/// Bytes of the file.
+const MAX_FILE: u64 = 64 << 20;
+/// The user of clients that have not said who they are.
+pub const DEFAULT: &str = "default";
+
+type Users = BTreeMap<String, Arc<User>>;
+
+/// All users.
+pub struct Acl {
+    users: RwLock<Users>,
+    generation: AtomicU64,
+    next_id: AtomicU64,
+    file: Option<PathBuf>,
+    /// One change at a time.
+    changing: Mutex<()>,
+    /// What was refused.
+    pub log: AclLog,
+}
+
+impl Acl {
+    /// The default user alone: it may do everything, with this password if there is one. `file` is only loaded by [`Acl::load`].
+    pub fn new(requirepass: Option<&str>, file: Option<PathBuf>) -> Acl {
+        let acl = Acl {
+            users: RwLock::default(),
+            generation: AtomicU64::new(0),
+            next_id: AtomicU64::new(0),
+            file,
+            changing: Mutex::new(()),
+            log: AclLog::default(),
+        };
+        let default = acl.default_user();
+        acl.users.write().insert(default.name.clone(), Arc::new(default));
+        acl.set_default_password(requirepass);
+        acl
+    }
+
+    fn default_user(&self) -> User {
+        let mut user = User::new(DEFAULT, self.next_id.fetch_add(1, Ordering::Relaxed));
+        let rules = ["on", "nopass", "allkeys", "allchannels", "allcommands"].map(|rule| rule.as_bytes().to_vec());
+        let made = user.change(&rules);
+        debug_assert!(made.is_ok(), "these are rules");
+        user
+    }
+
+    /// What CONFIG SET requirepass does; `None`: no password is needed.
+    pub fn set_default_password(&self, password: Option<&str>) {
+        let rule = password.map_or_else(|| b"nopass".to_vec(), |password| format!(">{password}").into_bytes());
+        let _changing = self.changing.lock();
+        let mut user = User::clone(&self.default());
+        // Only a user whose rules are too long refuses; it keeps its passwords then.
+        if user.change(&[b"resetpass".to_vec(), rule]).is_ok() {
+            self.publish(|users| drop(users.insert(DEFAULT.to_owned(), Arc::new(user))));
+        }
+    }
+
+    fn publish(&self, change: impl FnOnce(&mut Users)) {
+        let mut users = self.users.write();
+        change(&mut users);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Rises with every change.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The user of this name.
+    pub fn user(&self, name: &str) -> Option<Arc<User>> {
+        self.users.read().get(name).cloned()
+    }
+
+    /// The user of clients that have not said who they are.
+    pub fn default(&self) -> Arc<User> {
+        self.user(DEFAULT).unwrap_or_else(|| Arc::new(User::new(DEFAULT, u64::MAX)))
+    }
+
+    /// Whether clients need not say who they are.
+    pub fn is_open(&self) -> bool {
+        let default = self.default();
+        default.enabled && default.nopass
+    }
+
+    /// The user with this name and password, if it may log in. Takes no shorter if there is none of the name.
+    pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
+        let hash = Hash::of(password);
+        let user = std::str::from_utf8(name).ok().and_then(|name| self.user(name))?;
+        (user.accepts(&hash) && user.enabled).then_some(user)
+    }
+
+    /// Makes or changes a user.
+    ///
+    /// # Errors
+    /// Why not, for the client; nothing has changed then.
+    pub fn set_user(&self, name: &[u8], rules: &[Vec<u8>]) -> Result<(), String> {
+        let name = user::name_of(name).map_err(|_| "Usernames can't contain spaces or null characters".to_owned())?;
+        let rules = user::join_parentheses(rules)
+            .map_err(|rule| format!("Unmatched parenthesis in acl selector starting at '{}'.", String::from_utf8_lossy(&rule)))?;
+        let _changing = self.changing.lock();
+        let known = self.user(name);
+        if known.is_none() && self.users.read().len() >= MAX_USERS {
+            return Err(format!("There are {MAX_USERS} users already; delete some"));
+        }
+        let mut user = known.map_or_else(|| User::new(name, self.next_id.fetch_add(1, Ordering::Relaxed)), |user| User::clone(&user));
+        user.change(&rules).map_err(|(rule, wrong)| wrong_rule(&rule, wrong))?;
+        self.publish(|users| drop(users.insert(name.to_owned(), Arc::new(user))));
+        Ok(())
+    }
+
+    /// Removes a user; whether there was one. The default user stays.
+    pub fn delete(&self, name: &str) -> bool {
+        let _changing = self.changing.lock();
+        let mut found = false;
+        if name != DEFAULT {
+            self.publish(|users| found = users.remove(name).is_some());
+        }
+        found
+    }
+
+    /// All users, by name.
+    pub fn list(&self) -> Vec<Arc<User>> {
+        self.users.read().values().cloned().collect()
+    }
+
+    /// Whether there is a file.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    fn file(&self) -> Result<&Path, String> {
+        self.file.as_deref().ok_or_else(|| "there is no ACL file: start the server with --aclfile FILE".to_owned())
+    }
+
+    /// Replaces all users by those of the file; a default user that is not there stays as a new one.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line; nothing has changed then.
+    pub fn load(&self) -> Result<(), String> {
+        let path = self.file()?;
+        let problem = |error: std::io::Error| format!("reading the ACL file {}: {error}", path.display());
+        let size = std::fs::metadata(path).map_err(problem)?.len();
+        if size > MAX_FILE {
+            return Err(format!("the ACL file {} has {size} bytes; {MAX_FILE} are possible", path.display()));
+        }
+        let text = std::fs::read(path).map_err(problem)?;
+        let _changing = self.changing.lock();
+        let mut users = Users::new();
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            if let Some(user) = self.read_line(line).map_err(|why| format!("{}:{}: {why}", path.display(), number + 1))? {
+                if users.contains_key(&user.name) {
+                    return Err(format!("{}:{}: user '{}' is there twice", path.display(), number + 1, user.name));
+                }
+                users.insert(user.name.clone(), Arc::new(user));
+            }
+        }
+        if users.len() > MAX_USERS {
+            return Err(format!("{} has {} users; {MAX_USERS} are possible", path.display(), users.len()));
+        }
+        self.publish(|known| {
+            let default = known.remove(DEFAULT);
+            *known = users;
+            if let Some(default) = default {
+                known.entry(DEFAULT.to_owned()).or_insert(default);
+            }
+        });
+        Ok(())
+    }
+
+    /// The user of one line; none in an empty one or a comment.
+    fn read_line(&self, line: &[u8]) -> Result<Option<User>, String> {
+        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(<[u8]>::to_vec);
+        let Some(first) = words.next().filter(|word| !word.starts_with(b"#")) else { return Ok(None) };
+        if first != b"user" {
+            return Err("a line begins with user NAME".to_owned());
+        }
+        let name = words.next().ok_or("a line begins with user NAME")?;
+        let name = user::name_of(&name).map_err(|_| "the user's name cannot be one".to_owned())?;
+        let rules = user::join_parentheses(&words.collect::<Vec<_>>()).map_err(|_| "a parenthesis is not closed".to_owned())?;
+        // Who was logged in stays so, with the new rules.
+        let id = self.user(name).map_or_else(|| self.next_id.fetch_add(1, Ordering::Relaxed), |user| user.id);
+        let mut user = User::new(name, id);
+        user.change(&rules).map_err(|(rule, wrong)| {
+            // Passwords in clear do not go into logs.
+            let shown =
+                if rule.starts_with(b">") || rule.starts_with(b"<") { "(a password)".into() } else { String::from_utf8_lossy(&rule) };
+            format!("'{shown}': {}", wrong.0)
+        })?;
+        Ok(Some(user))
+    }
+
+    /// Writes all users to the file; what was there is replaced once everything is on disk. Only the owner may read it.
+    ///
+    /// # Errors
+    /// The file as it was, and why.
+    pub fn save(&self) -> Result<(), String> {
+        let path = self.file()?;
+        let _changing = self.changing.lock();
+        let mut text = Vec::new();
+        for user in self.list() {
+            text.extend_from_slice(format!("user {} ", user.name).as_bytes());
+            text.extend_from_slice(&user.describe());
+            text.push(b'\n');
+        }
+        let beside = path.with_extension(format!("tmp-{}", std::process::id()));
+        let written = write_durably(&beside, &text).and_then(|()| std::fs::rename(&beside, path)).and_then(|()| sync_parent(path));
+        written.map_err(|error| {
+            // It may not be there at all.
+            let _ = std::fs::remove_file(&beside);
+            format!("writing the ACL file {}: {error}", path.display())
+        })
+    }
+}
+
+fn write_durably(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(parent)?.sync_all()
+}
+
+fn wrong_rule(rule: &[u8], wrong: selector::Wrong) -> String {
+    let shown = crate::commands::failure::shown(rule);
+    format!("Error in ACL SETUSER modifier '{shown}': {}", wrong.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Users, their rules and their file.
+
+use super::*;
+
+fn acl_in(dir: &Path) -> Acl {
+    Acl::new(None, Some(dir.join("users.acl")))
+}
+
+fn set(acl: &Acl, name: &str, rules: &str) -> Result<(), String> {
+    acl.set_user(name.as_bytes(), &rules.split(' ').map(|rule| rule.as_bytes().to_vec()).collect::<Vec<_>>())
+}
+
+fn lines(acl: &Acl) -> Vec<String> {
+    acl.list().iter().map(|user| format!("{} {}", user.name, String::from_utf8_lossy(&user.describe()))).collect()
+}
+
+#[test]
+fn rules_are_described_as_they_can_be_given() {
+    let acl = Acl::new(None, None);
+    let cases = [
+        ("on nopass ~* &* +@all", "on nopass ~* &* +@all"),
+        ("off", "off resetchannels -@all"),
+        ("on ~a %R~b %W~c %RW~d &ch +@read -get +config|get", "on ~a %R~b %W~c ~d resetchannels &ch -@all +@read -get +config|get"),
+        ("%R~a %W~a", "off ~a resetchannels -@all"),
+        ("+config|get +config|set -config", "off resetchannels -@all -config"),
+        ("+get -get +get", "off resetchannels -@all +get"),
+        ("+@all -@dangerous allcommands", "off resetchannels +@all"),
+        ("~a (~b +get) ( %R~c", "error"),
+        ("~a (~b +get) (%R~c -@all +set )", "off ~a resetchannels -@all (~b resetchannels -@all +get) (%R~c resetchannels -@all +set)"),
+    ];
+    for (number, (rules, expected)) in cases.into_iter().enumerate() {
+        let name = format!("u{number}");
+        match set(&acl, &name, rules) {
+            Ok(()) => assert_eq!(lines(&acl).last().unwrap(), &format!("{name} {expected}")),
+            Err(_) => assert_eq!(expected, "error", "{rules}"),
+        }
+        if expected != "error" {
+            let again = format!("v{number}");
+            set(&acl, &again, expected).unwrap();
+            assert_eq!(acl.user(&again).unwrap().describe(), acl.user(&name).unwrap().describe(), "{rules}");
+            assert!(acl.delete(&again));
+        }
+    }
+}
+
+#[test]
+fn passwords_come_and_go() {
+    let acl = Acl::new(Some("first"), None);
+    assert!(!acl.is_open());
+    assert!(acl.authenticate(b"default", b"first").is_some());
+    assert!(acl.authenticate(b"default", b"second").is_none() && acl.authenticate(b"nobody", b"first").is_none());
+    let hash = Hash::of(b"third").to_hex();
+    set(&acl, "default", &format!(">second #{hash}")).unwrap();
+    assert!([&b"first"[..], b"second", b"third"].iter().all(|password| acl.authenticate(b"default", password).is_some()));
+    set(&acl, "default", &format!("<first !{hash}")).unwrap();
+    assert!(acl.authenticate(b"default", b"first").is_none() && acl.authenticate(b"default", b"third").is_none());
+    assert!(set(&acl, "default", "<first").unwrap_err().ends_with("does not exist"));
+    set(&acl, "default", "off").unwrap();
+    assert!(acl.authenticate(b"default", b"second").is_none(), "it is off");
+    acl.set_default_password(None);
+    assert!(!acl.is_open(), "it is still off");
+}
+
+#[test]
+fn the_file_is_loaded_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let acl = acl_in(dir.path());
+    set(&acl, "ada", "on >pw ~a:* +@read (%W~b:* +set)").unwrap();
+    acl.save().unwrap();
+    let saved = std::fs::read_to_string(dir.path().join("users.acl")).unwrap();
+    assert!(!saved.contains(">pw") && saved.contains("user ada on #"), "{saved}");
+    let before = lines(&acl);
+    let other = acl_in(dir.path());
+    other.load().unwrap();
+    assert_eq!(lines(&other), before);
+    for (text, why) in [
+        ("user x on +nonsense", "users.acl:1: '+nonsense': Unknown command"),
+        ("# fine\n\nuser x on >secret >second\nuser x on", ":4: user 'x' is there twice"),
+        ("usr x", ":1: a line begins"),
+        ("user x (+get", "parenthesis"),
+    ] {
+        common_write(&dir.path().join("users.acl"), text);
+        let error = other.load().unwrap_err();
+        assert!(error.contains(why) && !error.contains("secret"), "{error}");
+        assert_eq!(lines(&other), before);
+    }
+    common_write(&dir.path().join("users.acl"), "user bob on nopass +@all ~*\r\n");
+    other.load().unwrap();
+    assert_eq!(other.list().len(), 2, "bob and the default user");
+    assert!(Acl::new(None, None).save().unwrap_err().contains("--aclfile"));
+}
+
+fn common_write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn users_and_rules_are_bounded() {
+    let acl = Acl::new(None, None);
+    let long = format!("~{}", "x".repeat(user::MAX_RULES));
+    assert!(set(&acl, "long", &long).unwrap_err().contains("64 KiB"));
+    let many: Vec<Vec<u8>> = (0..2000).map(|number| format!(">{number}").into_bytes()).collect();
+    assert!(acl.set_user(b"many", &many).is_err());
+    for number in 1..MAX_USERS {
+        set(&acl, &format!("u{number}"), "on").unwrap();
+    }
+    assert!(set(&acl, "one-more", "on").is_err());
+    set(&acl, "u1", "off").unwrap();
+}

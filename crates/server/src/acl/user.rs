@@ -1,0 +1,216 @@
+//! A user: how it proves who it is, and what it may do. Never changed once it is known to others: a change makes a new one.
+
+use super::keys::{Access, accesses};
+use super::password::Hash;
+use super::selector::{Denied, SYNTAX, Selector, Wrong};
+use crate::commands::table::Numbered;
+use hither_resp::Args;
+
+/// Bytes of a user's rules.
+pub const MAX_RULES: usize = 64 << 10;
+
+const NO_SUCH_PASSWORD: Wrong = Wrong("The password you are trying to remove from the user does not exist");
+const BAD_HASH: Wrong = Wrong("The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters");
+const TOO_LONG: Wrong = Wrong("A user has up to 64 KiB of rules");
+
+/// See the module's head.
+#[derive(Clone)]
+pub struct User {
+    /// Its name.
+    pub name: String,
+    /// Tells users of the same name apart.
+    pub id: u64,
+    /// May log in.
+    pub enabled: bool,
+    /// Any password will do.
+    pub nopass: bool,
+    /// May do everything: nothing needs to be checked.
+    pub unrestricted: bool,
+    passwords: Vec<Hash>,
+    root: Selector,
+    selectors: Vec<Selector>,
+}
+
+impl User {
+    /// A user that may do nothing.
+    pub fn new(name: &str, id: u64) -> User {
+        let (passwords, selectors) = (Vec::new(), Vec::new());
+        User {
+            name: name.to_owned(),
+            id,
+            enabled: false,
+            nopass: false,
+            unrestricted: false,
+            passwords,
+            root: Selector::default(),
+            selectors,
+        }
+    }
+
+    /// Changes it by rules, in order.
+    ///
+    /// # Errors
+    /// The first rule that is none, shortened, and why; the user is then to be dropped.
+    pub fn change(&mut self, rules: &[Vec<u8>]) -> Result<(), (Vec<u8>, Wrong)> {
+        // A password becomes its hash, whatever its length.
+        let mut size = self.size();
+        for rule in rules {
+            size += rule.len().max(2 * size_of::<Hash>()) + 1;
+            let outcome = if size > 2 * MAX_RULES { Err(TOO_LONG) } else { self.apply(rule) };
+            outcome.map_err(|wrong| (rule[..rule.len().min(256)].to_vec(), wrong))?;
+        }
+        if self.size() > MAX_RULES {
+            return Err((b"...".to_vec(), TOO_LONG));
+        }
+        self.unrestricted = self.root.is_unrestricted();
+        Ok(())
+    }
+
+    fn apply(&mut self, rule: &[u8]) -> Result<(), Wrong> {
+        match rule.to_ascii_lowercase().as_slice() {
+            b"on" => self.enabled = true,
+            b"off" => self.enabled = false,
+            // Payloads of RESTORE are not taken at all.
+            b"sanitize-payload" | b"skip-sanitize-payload" => {}
+            b"nopass" => (self.nopass, self.passwords) = (true, Vec::new()),
+            b"resetpass" => (self.nopass, self.passwords) = (false, Vec::new()),
+            b"clearselectors" => self.selectors.clear(),
+            b"reset" => *self = User::new(&self.name, self.id),
+            _ => return self.apply_other(rule),
+        }
+        Ok(())
+    }
+
+    fn apply_other(&mut self, rule: &[u8]) -> Result<(), Wrong> {
+        match rule {
+            [b'>', password @ ..] => self.add_password(Hash::of(password)),
+            [b'#', hash @ ..] => self.add_password(Hash::from_hex(hash).ok_or(BAD_HASH)?),
+            [b'<', password @ ..] => return self.remove_password(&Hash::of(password)),
+            [b'!', hash @ ..] => return self.remove_password(&Hash::from_hex(hash).ok_or(BAD_HASH)?),
+            [b'(', inside @ .., b')'] => {
+                let mut selector = Selector::default();
+                for rule in inside.split(u8::is_ascii_whitespace).filter(|rule| !rule.is_empty()) {
+                    selector.apply(rule)?;
+                }
+                self.selectors.push(selector);
+            }
+            _ => return self.root.apply(rule),
+        }
+        Ok(())
+    }
+
+    fn add_password(&mut self, hash: Hash) {
+        if !self.passwords.iter().any(|known| known.is(&hash)) {
+            self.passwords.push(hash);
+        }
+        self.nopass = false;
+    }
+
+    fn remove_password(&mut self, hash: &Hash) -> Result<(), Wrong> {
+        let place = self.passwords.iter().position(|known| known.is(hash)).ok_or(NO_SUCH_PASSWORD)?;
+        self.passwords.remove(place);
+        Ok(())
+    }
+
+    /// Whether this is one of its passwords; takes the same time whichever it is.
+    pub fn accepts(&self, hash: &Hash) -> bool {
+        let known = self.passwords.iter().fold(false, |known, password| known | password.is(hash));
+        known | self.nopass
+    }
+
+    /// Whether it may run a command.
+    ///
+    /// # Errors
+    /// What of it is not allowed: by the selector that allows most.
+    pub fn check(&self, found: Numbered, args: Args<'_>) -> Result<(), Denied> {
+        if self.unrestricted {
+            return Ok(());
+        }
+        let keys = accesses(found, args);
+        let mut most = Denied::Command;
+        for selector in std::iter::once(&self.root).chain(&self.selectors) {
+            match selector.check(found, &keys, args) {
+                Ok(()) => return Ok(()),
+                Err(denied) => most = most.max(denied),
+            }
+        }
+        Err(most)
+    }
+
+    /// Whether it may read a key by this command, for commands that find their keys themselves.
+    pub fn may_read(&self, found: Numbered, args: Args<'_>, key: &[u8]) -> bool {
+        let read = Access { read: true, write: false };
+        let mut all = std::iter::once(&self.root).chain(&self.selectors);
+        self.unrestricted || all.any(|selector| selector.allows_key(key, read) && selector.check(found, &[], args).is_ok())
+    }
+
+    /// The words of GETUSER.
+    pub fn flags(&self) -> Vec<&'static str> {
+        let mut flags = vec![if self.enabled { "on" } else { "off" }];
+        if self.nopass {
+            flags.push("nopass");
+        }
+        flags
+    }
+
+    /// Its passwords' hashes.
+    pub fn password_hashes(&self) -> Vec<String> {
+        self.passwords.iter().map(|hash| hash.to_hex()).collect()
+    }
+
+    /// Its own rights.
+    pub fn root(&self) -> &Selector {
+        &self.root
+    }
+
+    /// Rights beside its own.
+    pub fn selectors(&self) -> &[Selector] {
+        &self.selectors
+    }
+
+    /// All its rules, as they stand in a file.
+    pub fn describe(&self) -> Vec<u8> {
+        let mut parts: Vec<Vec<u8>> = self.flags().into_iter().map(|flag| flag.as_bytes().to_vec()).collect();
+        parts.extend(self.passwords.iter().map(|hash| format!("#{}", hash.to_hex()).into_bytes()));
+        parts.push(self.root.describe());
+        parts.extend(self.selectors.iter().map(|selector| [b"(", selector.describe().as_slice(), b")"].concat()));
+        parts.join(&b' ')
+    }
+
+    fn size(&self) -> usize {
+        self.describe().len()
+    }
+}
+
+/// Joins rules that one pair of parentheses is spread over.
+///
+/// # Errors
+/// The rule whose parenthesis is never closed.
+pub fn join_parentheses(rules: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Vec<u8>> {
+    let mut joined: Vec<Vec<u8>> = Vec::new();
+    let mut open = None;
+    for rule in rules {
+        match open {
+            Some(_) => {
+                let last: &mut Vec<u8> = joined.last_mut().ok_or_else(Vec::new)?;
+                last.push(b' ');
+                last.extend_from_slice(rule);
+            }
+            None => {
+                joined.push(rule.clone());
+                open = rule.starts_with(b"(").then(|| rule.clone());
+            }
+        }
+        if rule.ends_with(b")") {
+            open = None;
+        }
+    }
+    open.map_or(Ok(joined), Err)
+}
+
+/// Whether a user may have this name.
+pub fn name_of(bytes: &[u8]) -> Result<&str, Wrong> {
+    let name = std::str::from_utf8(bytes).map_err(|_| SYNTAX)?;
+    let bad = |c: char| c.is_whitespace() || c.is_control();
+    if name.is_empty() || name.len() > 256 || name.contains(bad) { Err(SYNTAX) } else { Ok(name) }
+}

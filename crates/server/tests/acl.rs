@@ -1,0 +1,182 @@
+//! Users and rights, through sessions.
+
+mod common;
+
+use common::{Client, shared, show};
+use hither_resp::Value;
+
+#[test]
+fn rights_to_commands_and_keys() {
+    let shared = shared();
+    let mut admin = Client::new(&shared);
+    admin.script(
+        "ACL WHOAMI => default
+        ACL USERS => [default]
+        ACL LIST => [user default on nopass ~* &* +@all]
+        MSET a:1 1 r:1 2 w:1 3 x 4 => OK
+        ACL SETUSER ada on >pw ~a:* %R~r:* %W~w:* +@string +exists +copy +@connection +hither.range +hither.prefix => OK
+        ACL GETUSER nobody => nil
+        ACL SETUSER ada +nonsense => !ERR Error in ACL SETUSER modifier '+nonsense': Unknown command or category name in ACL
+        ACL DRYRUN ada GET a:1 => OK
+        ACL DRYRUN ada GET x => This user has no permissions to access the 'x' key
+        ACL DRYRUN ada HGET a:1 f => This user has no permissions to run the 'hget' command
+        ACL DRYRUN nobody GET x => !ERR User 'nobody' not found
+        ACL DRYRUN ada NOTHING => !ERR Command 'NOTHING' not found
+        ACL DRYRUN ada GET => !ERR wrong number of arguments for 'get' command",
+    );
+    let mut client = Client::new(&shared);
+    let key = "!NOPERM this user has no permissions to access one of the keys used as arguments";
+    client.script(&format!(
+        "AUTH ada wrong => !WRONGPASS invalid username-password pair or user is disabled.
+        AUTH ada pw => OK
+        GET a:1 => 1
+        SET a:1 5 GET => 1
+        GET r:1 => 2
+        SET r:1 2 => {key}
+        SET w:1 2 => OK
+        SET w:1 2 GET => {key}
+        GET w:1 => {key}
+        INCR w:1 => {key}
+        APPEND w:1 2 => 2
+        EXISTS w:1 r:1 => 2
+        EXISTS w:1 x => {key}
+        MGET a:1 x => {key}
+        MSET a:1 1 r:1 2 => {key}
+        COPY r:1 w:2 => 1
+        COPY r:1 r:2 => {key}
+        HGET a:1 f => !NOPERM this user has no permissions to run the 'hget' command
+        CLIENT ID => 2
+        ACL WHOAMI => !NOPERM this user has no permissions to run the 'acl|whoami' command
+        HITHER.RANGE - + VALUES => [a:1 5 r:1 2]
+        HITHER.PREFIX w: => []
+        HITHER.DURABILITY => default
+        RESET => RESET
+        ACL WHOAMI => default"
+    ));
+}
+
+#[test]
+fn a_user_changes_under_its_clients() {
+    let shared = shared();
+    let (mut admin, mut client) = (Client::new(&shared), Client::new(&shared));
+    admin.run("ACL SETUSER bob on nopass +@all ~*");
+    client.script("AUTH bob anything => OK\nSET k 1 => OK");
+    admin.run("ACL SETUSER bob -set");
+    assert!(client.run("SET k 2").starts_with("!NOPERM"));
+    client.script("MULTI => OK\nGET k => QUEUED\nINCR k => QUEUED\nGET k => QUEUED");
+    admin.run("ACL SETUSER bob -incr");
+    let reply = client.run("EXEC");
+    assert!(reply.starts_with("[1 !NOPERM ACLs rules changed between") && reply.ends_with("or subcommand 1]"), "{reply}");
+    admin.run("ACL SETUSER bob off");
+    assert_eq!(client.run("GET k"), "1", "who is logged in stays so");
+    assert!(admin.run("CLIENT LIST").contains("user=bob"));
+    assert_eq!(admin.run("ACL DELUSER bob nobody"), "1");
+    admin.run("ACL SETUSER bob on nopass +@all ~*");
+    assert!(client.run("GET k").starts_with("!NOAUTH"), "the new one of the name is another");
+    assert!(client.session.closing);
+    assert_eq!(admin.run("ACL DELUSER default"), "!ERR The 'default' user cannot be removed");
+    assert_eq!(admin.run("CLIENT KILL USER nobody"), "!ERR No such user 'nobody'");
+}
+
+#[test]
+fn authentication_within_a_transaction_is_checked_command_by_command() {
+    let shared = shared();
+    let (mut admin, mut client) = (Client::new(&shared), Client::new(&shared));
+    admin.run("ACL SETUSER low on nopass +get ~a +multi +exec");
+    client.script(
+        "MULTI => OK
+        AUTH low x => QUEUED
+        SET a 1 => QUEUED
+        EXEC => [OK !NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: no permission to execute the command or subcommand]
+        SET a 1 => !NOPERM this user has no permissions to run the 'set' command
+        GET a => nil
+        MULTI => OK
+        GET b => !NOPERM this user has no permissions to access one of the keys used as arguments
+        EXEC => !EXECABORT Transaction discarded because of previous errors.",
+    );
+}
+
+#[test]
+fn selectors_allow_what_one_of_them_allows() {
+    let shared = shared();
+    let mut admin = Client::new(&shared);
+    assert_eq!(admin.run("ACL SETUSER eve on nopass +get ~r:* (+set ~w:*)"), "OK");
+    let mut client = Client::new(&shared);
+    client.script("AUTH eve x => OK\nGET r:1 => nil\nSET w:1 1 => OK");
+    assert!(client.run("GET w:1").starts_with("!NOPERM") && client.run("SET r:1 1").starts_with("!NOPERM"));
+    assert_eq!(admin.run("ACL SETUSER eve (+get"), "!ERR Unmatched parenthesis in acl selector starting at '(+get'.");
+    assert!(admin.run("ACL GETUSER eve").ends_with("selectors [[commands -@all +set keys ~w:* channels '']]]"));
+}
+
+#[test]
+fn the_default_user_may_need_a_password_or_be_off() {
+    let shared = shared();
+    let (mut admin, mut early) = (Client::new(&shared), Client::new(&shared));
+    admin.run("ACL SETUSER default >secret resetpass >secret");
+    assert_eq!(early.run("PING"), "PONG", "it was there before");
+    let mut late = Client::new(&shared);
+    late.script("PING => !NOAUTH Authentication required.\nAUTH secret => OK\nPING => PONG");
+    admin.run("ACL SETUSER default off");
+    let mut later = Client::new(&shared);
+    assert!(later.run("AUTH secret").starts_with("!WRONGPASS") && later.run("PING").starts_with("!NOAUTH"));
+    admin.run("ACL SETUSER default on nopass");
+    assert_eq!(later.run("PING"), "PONG", "no password is needed any more");
+    admin.run("CONFIG SET requirepass other");
+    let mut last = Client::new(&shared);
+    assert!(last.run("AUTH secret").starts_with("!WRONGPASS"));
+    assert!(last.run("HELLO 3 AUTH default other").starts_with("{server"));
+}
+
+#[test]
+fn refusals_are_kept_with_bounds_and_without_secrets() {
+    let shared = shared();
+    let (mut admin, mut client) = (Client::new(&shared), Client::new(&shared));
+    admin.script("ACL SETUSER bob on >hidden-word +@all -keys ~a => OK\nCONFIG SET slowlog-log-slower-than 0 => OK");
+    client.script("AUTH bob hidden-wort => !WRONGPASS invalid username-password pair or user is disabled.\nAUTH bob hidden-word => OK");
+    for _ in 0..3 {
+        client.run("GET b");
+        client.run("KEYS *");
+    }
+    admin.script("CONFIG SET requirepass hidden-word => OK\nACL SETUSER carl >hidden-word => OK");
+    let log = admin.run("ACL LOG");
+    assert!(log.starts_with("[[count 3 reason command context toplevel object keys username bob age-seconds"), "{log}");
+    assert!(log.contains("[count 3 reason key context toplevel object b username bob"), "{log}");
+    assert!(log.contains("[count 1 reason auth context toplevel object AUTH username bob"), "{log}");
+    let slow = admin.run("SLOWLOG GET 100");
+    assert!(!log.contains("hidden") && !slow.contains("hidden"), "{log}\n{slow}");
+    for number in 0..500 {
+        client.call(&[b"GET", format!("{number}{}", "x".repeat(10_000)).as_bytes()]);
+        client.call(&[b"AUTH", "y".repeat(10_000).as_bytes(), b"z"]);
+    }
+    let Value::Array(entries) = admin.call(&[b"ACL", b"LOG", b"1000"]) else { panic!() };
+    assert_eq!(entries.len(), 128);
+    assert!(entries.iter().all(|entry| show(entry).len() < 1000));
+    admin.script("CONFIG SET acllog-max-len 2 => OK\nCONFIG SET acllog-max-len 99999999 => !ERR CONFIG SET failed (possibly related to argument 'acllog-max-len') - argument couldn't be parsed");
+    client.run("GET c");
+    let Value::Array(entries) = admin.call(&[b"ACL", b"LOG"]) else { panic!() };
+    assert_eq!(entries.len(), 2);
+    admin.script("ACL LOG RESET => OK\nACL LOG => []\nACL SAVE => !ERR there is no ACL file: start the server with --aclfile FILE");
+}
+
+#[test]
+fn every_command_can_be_allowed_and_forbidden() {
+    let shared = shared();
+    let mut admin = Client::new(&shared);
+    let Value::Array(commands) = admin.call(&[b"COMMAND", b"LIST"]) else { panic!() };
+    assert!(commands.len() > 100);
+    for command in commands {
+        let name = show(&command);
+        assert_eq!(admin.run(&format!("ACL SETUSER u reset +@all -{name}")), "OK", "{name}");
+        assert_eq!(admin.run(&format!("ACL SETUSER u reset +{name}")), "OK", "{name}");
+    }
+    let Value::Array(categories) = admin.call(&[b"ACL", b"CAT"]) else { panic!() };
+    for category in &categories {
+        let Value::Array(_) = admin.call(&[b"ACL", b"CAT", show(category).as_bytes()]) else { panic!("{category:?}") };
+        assert_eq!(admin.run(&format!("ACL SETUSER u reset +@{}", show(category))), "OK");
+    }
+    for bits in ["1", "5", "256", "4096"] {
+        assert_eq!(admin.run(&format!("ACL GENPASS {bits}")).len(), bits.parse::<usize>().unwrap().div_ceil(4));
+    }
+    assert!(admin.run("ACL GENPASS 4097").starts_with("!ERR ACL GENPASS argument must be"));
+    assert_ne!(admin.run("ACL GENPASS"), admin.run("ACL GENPASS"));
+}
