@@ -63,6 +63,7 @@ impl Core {
             index.release_home(home);
             return None;
         }
+        writer.prefetch_mark(candidate.0);
         let version = writer.draw_versions(latch.last_version(), 1);
         let pair = PlainPair {
             op: op_of(value.is_some(), candidate),

@@ -278,6 +278,7 @@ impl Core {
         let place = PlaceGuard { index, token: located.token, locked };
         if located.candidate.is_some() {
             resolver.prefetch(located.candidate);
+            writer.prefetch_mark(located.candidate.0);
         }
         if !matches!(change.condition, Condition::None) {
             if !located.verified && !resolver.matches(located.candidate, key.bytes) {

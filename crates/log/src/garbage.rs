@@ -41,6 +41,14 @@ impl GarbageMap {
         Self::set_in(words, offset);
     }
 
+    /// Starts loading what [`GarbageMap::set`] is going to change.
+    #[inline(always)]
+    pub fn prefetch(&self, segment: usize, offset: u64) {
+        if let Some(word) = self.segments[segment].get().and_then(|words| words.get(Self::place(offset).0)) {
+            hither_sync::prefetch_write(word.as_ptr());
+        }
+    }
+
     #[cold]
     fn set_first(&self, segment: usize, offset: u64) {
         let words = self.segments[segment].get_or_init(|| (0..self.words).map(|_| AtomicU64::new(0)).collect());

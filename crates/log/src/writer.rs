@@ -399,6 +399,17 @@ impl Writer<'_> {
         self.pool.pool.fence();
     }
 
+    /// Starts loading what [`Writer::mark_dead`] is going to change for the entry behind `reference`: its store would otherwise hold up the next write's first
+    /// locked instruction.
+    #[inline(always)]
+    pub fn prefetch_mark(&self, reference: u64) {
+        if reference != 0 {
+            let at = address::unpack(reference);
+            let pool = &self.log.pools[at.node as usize];
+            pool.garbage.prefetch(pool.segment_index(at.offset), pool.offset_in_segment(at.offset));
+        }
+    }
+
     /// Notes that the entry behind `reference` is garbage, which no snapshot shows: no media is touched (P2, P3).
     #[inline(always)]
     pub fn mark_dead(&mut self, reference: u64) {

@@ -183,6 +183,7 @@ impl Commit<'_> {
         for number in 0..self.members.len() {
             let locked = Self::locate_member(self.core, self.batch, &mut self.members[number], lock);
             let member = &self.members[number];
+            writer.prefetch_mark(member.candidate.0);
             if member.operation(self.batch).delete {
                 if member.candidate.is_none() {
                     if locked {
