@@ -16,15 +16,11 @@ pub mod shards;
 pub mod skew;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use serde_json::{Map, Value};
-
-use crate::harness::machine::Machine;
-use crate::report::chart_page;
+pub use crate::report::experiment::{Chart, Report};
 use crate::target::{Error, Result};
+use clap::{Args, ValueEnum};
 
 /// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -138,140 +134,16 @@ impl NstoreArgs {
     }
 }
 
-/// The outcome of a part.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// What it is about.
-    pub title: String,
-    /// Names of the columns; also the fields of the JSON objects.
-    pub columns: Vec<&'static str>,
-    /// Values, as many as columns in each row.
-    pub rows: Vec<Vec<Value>>,
-    /// How to read it, and what the paper measured.
-    pub notes: Vec<String>,
-    /// What the page shows as bars.
-    pub chart: Option<Chart>,
-}
-
-/// Which columns become charts.
-#[derive(Clone, Copy, Debug)]
-pub struct Chart {
-    /// The length of a bar.
-    pub value: &'static str,
-    /// What is written beside it.
-    pub label: &'static [&'static str],
-    /// Rows that agree in these share a chart.
-    pub group: &'static [&'static str],
-}
-
-impl Report {
-    /// Adds a row.
-    pub fn push(&mut self, row: Vec<Value>) {
-        debug_assert_eq!(row.len(), self.columns.len());
-        self.rows.push(row);
-    }
-
-    /// The table with title and notes, aligned.
-    pub fn text(&self) -> String {
-        let head = self.columns.iter().map(|name| name.replace('_', " ")).collect();
-        let lines: Vec<Vec<String>> = std::iter::once(head).chain(self.rows.iter().map(|row| row.iter().map(cell).collect())).collect();
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let pad = |line: &Vec<String>| {
-            let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-            cells.join("  ").trim_end().to_string()
-        };
-        let table: Vec<String> = lines.iter().map(pad).collect();
-        format!("{}\n\n{}\n\n{}", self.title, table.join("\n"), self.notes.join("\n"))
-    }
-
-    /// A page with charts, the table and the notes. Nothing is loaded from elsewhere.
-    pub fn html(&self) -> String {
-        let mut charts: Vec<(String, Vec<(String, f64)>)> = Vec::new();
-        if let Some(chart) = &self.chart {
-            let place = |name: &&str| self.columns.iter().position(|column| column == name);
-            let words =
-                |row: &Vec<Value>, names: &[&str]| -> Vec<String> { names.iter().filter_map(place).map(|at| cell(&row[at])).collect() };
-            for row in &self.rows {
-                let named = |name: &&'static str| place(name).map(|at| format!("{} {}", name.replace('_', " "), cell(&row[at])));
-                let title = chart.group.iter().filter_map(named).collect::<Vec<_>>().join(", ");
-                let value = place(&chart.value).and_then(|at| row[at].as_f64()).unwrap_or(0.0);
-                let bar = (words(row, chart.label).join(", "), value);
-                match charts.iter_mut().find(|(existing, _)| *existing == title) {
-                    Some((_, bars)) => bars.push(bar),
-                    None => charts.push((title, vec![bar])),
-                }
-            }
-        }
-        let what = self.chart.map_or_else(String::new, |chart| chart.value.replace('_', " "));
-        chart_page(&self.title, &what, &charts, &self.text())
-    }
-
-    /// A JSON object per row, with the circumstances.
-    pub fn lines(&self, part: Part) -> Result<String> {
-        let machine = serde_json::to_value(Machine::here()).map_err(|e| Error::Config(format!("a record that cannot be written: {e}")))?;
-        let name = part.name();
-        let line = |row: &Vec<Value>| {
-            let mut fields = Map::from_iter([("experiment".to_owned(), Value::from(format!("nstore-{name}")))]);
-            fields.extend(self.columns.iter().map(|name| (*name).to_owned()).zip(row.iter().cloned()));
-            fields.extend(machine.as_object().cloned().unwrap_or_default());
-            Value::Object(fields).to_string()
-        };
-        Ok(self.rows.iter().map(line).collect::<Vec<_>>().join("\n"))
-    }
-}
-
-fn cell(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or(0.0)),
-        Value::Null => "–".into(),
-        other => other.to_string(),
-    }
-}
-
 /// Runs an experiment and prints it.
 pub fn run(args: &NstoreArgs, prefix: &[OsString]) -> Result<()> {
     args.check()?;
     let report = args.part.run(args, prefix)?;
-    if let Some(path) = &args.html {
-        std::fs::write(path, report.html()).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
-    }
-    let text = if args.json { report.lines(args.part)? } else { report.text() };
-    match writeln!(std::io::stdout(), "{text}") {
-        // Whoever read the output has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.map_err(|e| Error::io("printing", e)),
-    }
+    report.print(&format!("nstore-{}", args.part.name()), args.json, args.html.as_deref())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_report_as_table_and_as_json() {
-        let mut report =
-            Report { title: "T".into(), columns: vec!["system", "remote_reads"], notes: vec!["N".into()], ..Report::default() };
-        report.push(vec!["none".into(), 0.5.into()]);
-        assert_eq!(report.text(), "T\n\nsystem  remote reads\nnone    0.500\n\nN");
-        let line: Value = serde_json::from_str(&report.lines(Part::Accesses).unwrap()).unwrap();
-        assert_eq!((&line["experiment"], &line["remote_reads"]), (&"nstore-accesses".into(), &0.5.into()));
-        assert!(line.get("commit").is_some());
-    }
-
-    #[test]
-    fn a_report_as_charts() {
-        let chart = Chart { value: "mops", label: &["index"], group: &["dataset"] };
-        let mut report =
-            Report { title: "a < b".into(), columns: vec!["dataset", "index", "mops"], chart: Some(chart), ..Report::default() };
-        for (dataset, index, mops) in [("x", "hash", 2.0), ("y", "hash", 1.0), ("x", "learned", 4.0)] {
-            report.push(vec![dataset.into(), index.into(), mops.into()]);
-        }
-        let page = report.html();
-        assert_eq!(page.matches("<svg").count(), 2, "a chart for each dataset");
-        assert!(page.contains("a &lt; b") && page.contains("learned") && page.contains("dataset y"));
-    }
 
     /// Every part runs from end to end at a small size, has the values for its columns and the columns for its chart. (Recovery starts this program, which
     /// a test is not.)

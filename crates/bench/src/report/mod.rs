@@ -2,6 +2,7 @@
 //!
 //! Thread safety: pure functions from records to text.
 
+pub mod experiment;
 mod html;
 mod markdown;
 mod svg;
