@@ -8,7 +8,7 @@ use crate::{Failure, workspace};
 use std::process::{Command, ExitCode};
 
 /// The sets of figures there are.
-const SETS: [&str; 2] = ["engine", "nstore"];
+const SETS: [&str; 3] = ["engine", "nstore", "compaction"];
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode, Failure> {

@@ -37,7 +37,7 @@ usage: cargo xtask COMMAND [OPTION...]
               --minutes N    how long to run (75)
               --quick        a few minutes, to see that every stage works
               --only STAGE, --list, --keep-going as above (soak always keeps going)
-  figures   measure: `figures engine|nstore [--json] [--quick] ...`; options go to hither-bench
+  figures   measure: `figures engine|nstore|compaction [--json] [--quick] ...`; options go to hither-bench
   setup     install what the other commands need
               --soak         also what only soak needs
 

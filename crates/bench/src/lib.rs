@@ -2,7 +2,7 @@
 //!
 //! Layers, each using only those above it: [`workload`] (what is asked for), [`yardstick`] (what the machine can do),
 //! [`target`] (who is asked), [`harness`] (loops, latencies, records), [`projection`] (other machines), [`report`] (tables and charts), [`figures`] (the
-//! table of demands), [`nstore`] (the experiments of the NStore paper), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
+//! table of demands), [`nstore`] (the experiments of the NStore paper), [`compaction`] (those of the Pacman paper), [`cli`] (the commands). `docs/benchmarks.md` says how each figure is made.
 //!
 //! Thread safety: everything that threads share is `Sync`; measured loops share nothing but the target.
 //! `unsafe` is allowed in [`yardstick`] only.
@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 pub mod cli;
+pub mod compaction;
 pub mod figures;
 pub mod harness;
 pub mod nstore;

@@ -1,4 +1,4 @@
-//! The commands: `run`, `figures`, `nstore`, `report`, `yardstick`.
+//! The commands: `run`, `figures`, `nstore`, `compaction`, `report`, `yardstick`.
 //!
 //! [`main_with_args`] is the whole program, so that `hither bench …` can be the same. Exit status: 0 done (figures: every row
 //! as demanded), 1 a figure is short or the data is wrong, 2 wrong use, 3 a failure.
@@ -10,6 +10,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::compaction::{self, CompactionArgs};
+use crate::figures::compaction as compaction_figures;
 use crate::figures::engine::{self, FiguresArgs};
 use crate::figures::kill::KillSpec;
 use crate::figures::nstore as nstore_figures;
@@ -42,6 +44,8 @@ enum Command {
     Figures(FiguresArgs),
     /// Run an experiment of the NStore paper
     Nstore(NstoreArgs),
+    /// Overwrite a store that is nearly full
+    Compaction(Box<CompactionArgs>),
     /// Measure a restart after a crash: by a full scan, and from a checkpoint
     Restart(RestartArgs),
     /// Make a report from a file of records
@@ -156,9 +160,11 @@ pub fn exit_code(error: &Error) -> ExitCode {
 fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
     match command {
         Command::Run(args) => run(&args).map(|()| true),
+        Command::Figures(args) if args.table == "compaction" => compaction_figures::run(&args, prefix),
         Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args, prefix),
         Command::Figures(args) => engine::run(&args, prefix),
         Command::Nstore(args) => nstore::run(&args, prefix).map(|()| true),
+        Command::Compaction(args) => compaction::run(&args, prefix).map(|()| true),
         Command::Restart(args) => restart::run(&args, prefix, say).map(|()| true),
         Command::Report(args) => report(&args).map(|()| true),
         Command::Yardstick(args) => yardstick(&args).map(|()| true),
@@ -257,8 +263,10 @@ mod tests {
         assert_eq!(code(&["run", "--workload", "nonsense"]), expected(2));
         assert_eq!(code(&["figures", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "nstore", "--only", "no-such-row"]), expected(2));
+        assert_eq!(code(&["figures", "compaction", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["nstore", "accesses", "--nodes", "17"]), expected(2));
         assert_eq!(code(&["nstore", "shards", "--threads", "0"]), expected(2));
+        assert_eq!(code(&["compaction", "--utilization", "99"]), expected(2));
         assert_eq!(code(&["yardstick", "--threads", "0"]), expected(2));
         assert_eq!(code(&["report", "/nowhere/at/all"]), expected(3));
         assert_eq!(code(&["--help"]), expected(0));

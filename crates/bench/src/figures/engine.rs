@@ -28,7 +28,7 @@ use crate::yardstick::{APPEND, MAP_UNIFORM, MAP_ZIPF, Scale};
 #[derive(Clone, Debug, Args)]
 pub struct FiguresArgs {
     /// Which table
-    #[arg(value_parser = ["engine", "nstore"], default_value = "engine")]
+    #[arg(value_parser = ["engine", "nstore", "compaction"], default_value = "engine")]
     pub table: String,
     /// Prints JSON
     #[arg(long)]
@@ -145,7 +145,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     Ok(table.is_good())
 }
 
-fn print(table: &Table, json: bool) -> Result<()> {
+pub(super) fn print(table: &Table, json: bool) -> Result<()> {
     let text = if json {
         serde_json::to_string_pretty(table).map_err(|e| Error::Config(format!("a table that cannot be written: {e}")))?
     } else {

@@ -2,11 +2,12 @@
 //!
 //! [`row`] defines a row and its verdict, [`plan`] the rows and the groups of processes that feed them, [`process`] starts
 //! those processes, [`kill`] measures recovery after a SIGKILL, [`engine`] runs everything and prints it. [`nstore`] is a second table, of what
-//! the parts of the NStore paper add.
+//! the parts of the NStore paper add, [`compaction`] a third, of what the Pacman paper's do.
 //!
 //! Every measurement runs in a process of its own, so that no allocator state or memory of one reaches the next. Rows that are
 //! ratios compare figures of the same round: the yardsticks run before and after each group.
 
+pub mod compaction;
 pub mod engine;
 pub mod kill;
 pub mod nstore;

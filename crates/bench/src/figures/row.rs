@@ -39,12 +39,31 @@ pub enum Unit {
     FullScan,
     /// Times the second minute's updates.
     SecondMinute,
+    /// Times the same in a store that never collects.
+    WithRoom,
+    /// Times the same at 50 % utilisation.
+    Half,
+    /// Times the latency at 50 % utilisation; less is better.
+    HalfLatency,
+    /// Operations per second.
+    PerSecond,
+    /// Million bytes per second.
+    MegabytesPerSecond,
+    /// Times the same with all techniques off.
+    AllOff,
+    /// Microseconds; less is better.
+    Microseconds,
+    /// Share of the log's bytes; less is better.
+    LogShare,
+    /// Times the same without collectors.
+    NoCollector,
 }
 
 impl Unit {
     /// True if less is better.
     pub fn less_is_better(self) -> bool {
-        matches!(self, Unit::BytesPerKey | Unit::Optimum | Unit::Lfu | Unit::Gets | Unit::Overhead | Unit::FullScan)
+        let relative = matches!(self, Unit::Optimum | Unit::Lfu | Unit::Overhead | Unit::FullScan | Unit::HalfLatency | Unit::LogShare);
+        relative || matches!(self, Unit::BytesPerKey | Unit::Gets | Unit::Microseconds)
     }
 
     /// The value with its unit.
@@ -64,6 +83,14 @@ impl Unit {
             Unit::Overhead => format!("{:.1} %", value * 100.0),
             Unit::FullScan => format!("{value:.3} × full scan"),
             Unit::SecondMinute => format!("{value:.2} × 2nd minute"),
+            Unit::WithRoom => format!("{value:.2} × with room"),
+            Unit::Half | Unit::HalfLatency => format!("{value:.2} × at 50 %"),
+            Unit::PerSecond => format!("{}/s", count(value)),
+            Unit::MegabytesPerSecond => format!("{value:.0} MB/s"),
+            Unit::AllOff => format!("{value:.2} × all off"),
+            Unit::Microseconds => format!("{value:.1} µs"),
+            Unit::LogShare => format!("{:.2} %", value * 100.0),
+            Unit::NoCollector => format!("{value:.3} × without"),
         }
     }
 }

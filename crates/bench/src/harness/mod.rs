@@ -16,6 +16,7 @@ pub mod pin;
 pub mod record;
 pub mod script;
 pub mod spec;
+pub mod steady;
 pub mod team;
 mod worker;
 

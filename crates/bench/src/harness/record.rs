@@ -74,6 +74,9 @@ pub struct Record {
     pub dram_bytes_per_key: Option<f64>,
     /// Bytes of pairs on the medium after the load, per key.
     pub media_bytes_per_key: Option<f64>,
+    /// Bytes that the file system has given to the store's directory after the workload, per key; for hither that is its capacity.
+    #[serde(default)]
+    pub disk_bytes_per_key: Option<f64>,
     /// Values and pairs that were read and checked, byte by byte, in a run.
     pub checked: u64,
     /// Settings of the store that decide what the figure means.

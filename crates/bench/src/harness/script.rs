@@ -23,6 +23,7 @@ struct Sample {
     workload: Workload,
     outcome: Outcome,
     quantiles: Quantiles,
+    disk: Option<u64>,
 }
 
 struct Run {
@@ -72,7 +73,7 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
         }
         if !(implicit && phase == 0) {
             let quantiles = outcome.latencies.quantiles();
-            run.samples.push(Sample { workload: *workload, outcome, quantiles });
+            run.samples.push(Sample { workload: *workload, outcome, quantiles, disk: disk_bytes(directory.path()) });
         }
     }
     if spec.verify {
@@ -82,6 +83,18 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
         team.verify(!matches!(last.kind, Kind::Delete))?;
     }
     Ok(run)
+}
+
+/// Bytes that the file system has given to what is in a directory, if it says; 0 for a store without files.
+fn disk_bytes(directory: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut sum = 0;
+    for entry in std::fs::read_dir(directory).ok()? {
+        let entry = entry.ok()?;
+        let info = entry.metadata().ok()?;
+        sum += if info.is_dir() { disk_bytes(&entry.path())? } else { info.blocks() * 512 };
+    }
+    Some(sum)
 }
 
 fn measure<T: Target>(spec: &RunSpec, team: &Team<'_, T>, preload: bool) -> Result<Outcome> {
@@ -116,6 +129,7 @@ fn join(spec: &RunSpec, runs: &[Run], phase: usize, machine: &Machine) -> Record
         runs: rates,
         dram_bytes_per_key: per_key(|run| run.dram),
         media_bytes_per_key: per_key(|run| run.media),
+        disk_bytes_per_key: median(&samples.iter().filter_map(|s| Some(s.disk? as f64 / spec.keys as f64)).collect::<Vec<_>>()),
         checked: first.outcome.checked,
         settings: runs[0].settings.iter().cloned().collect(),
         machine: machine.clone(),
@@ -157,6 +171,16 @@ mod tests {
         assert!(records.iter().all(|r| r.runs.len() == 3 && r.ops_per_s > 0.0 && r.p50_us > 0.0));
         assert_eq!(records[1].checked, 5000);
         assert_eq!(records[0].mode, "closed");
+    }
+
+    #[test]
+    fn bytes_of_a_directory_are_those_of_all_files_below() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(disk_bytes(directory.path()), Some(0));
+        std::fs::create_dir(directory.path().join("below")).expect("a directory");
+        std::fs::write(directory.path().join("below/file"), vec![1; 100_000]).expect("a file");
+        let bytes = disk_bytes(directory.path()).expect("a number");
+        assert!((100_000..200_000).contains(&bytes), "{bytes}");
     }
 
     #[test]

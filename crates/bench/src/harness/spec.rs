@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use hither::CollectorKind;
 
 use crate::target::{Error, Result};
 use crate::workload::Workload;
@@ -123,6 +124,9 @@ pub struct RunSpec {
     /// How hither collects garbage
     #[arg(long, value_enum, default_value_t = Collector::Batched)]
     pub collector: Collector,
+    /// Collectors of garbage of each node of hither [default: 1]
+    #[arg(long)]
+    pub cleaners: Option<usize>,
 }
 
 /// How hither collects garbage.
@@ -132,6 +136,16 @@ pub enum Collector {
     Batched,
     /// NStore's way: by chains
     Chain,
+}
+
+impl Collector {
+    /// The store's word for it.
+    pub fn kind(self) -> CollectorKind {
+        match self {
+            Collector::Batched => CollectorKind::Batched,
+            Collector::Chain => CollectorKind::Chain,
+        }
+    }
 }
 
 impl RunSpec {

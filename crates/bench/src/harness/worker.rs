@@ -63,6 +63,13 @@ impl<'d, S: Session> Worker<'d, S> {
         }
     }
 
+    /// Makes the next call of a kind without groups; what it was.
+    #[inline]
+    pub(super) fn single(&mut self, stream: &mut Stream) -> Result<OpKind> {
+        let op = stream.take();
+        self.step(op).map(|()| op.kind())
+    }
+
     #[inline]
     fn step(&mut self, op: Op) -> Result<()> {
         self.data.key(op.id(), &mut self.key);
@@ -94,8 +101,9 @@ impl<'d, S: Session> Worker<'d, S> {
     #[inline]
     fn put(&mut self) -> Result<()> {
         let version = self.next_version();
-        self.data.value(&self.key, version, &mut self.value);
-        self.session.put(&self.key, &self.value)
+        let value = &mut self.value[..self.data.value_bytes_of(&self.key)];
+        self.data.value(&self.key, version, value);
+        self.session.put(&self.key, value)
     }
 
     #[inline]
@@ -110,7 +118,7 @@ impl<'d, S: Session> Worker<'d, S> {
         let mut sound = false;
         self.session.read_modify_write(key, |old, new| {
             sound = old.is_some_and(|old| data.check(key, old).is_some());
-            new.resize(data.value_bytes(), 0);
+            new.resize(data.value_bytes_of(key), 0);
             data.value(key, version, new);
         })?;
         self.checked += 1;
@@ -160,6 +168,7 @@ impl<'d, S: Session> Worker<'d, S> {
         let n = self.fill_keys(stream);
         let version = self.next_version();
         for (key, value) in self.group_keys[..n].iter().zip(&mut self.group_values[..n]) {
+            value.resize(self.data.value_bytes_of(key), 0);
             self.data.value(key, version, value);
         }
         self.session.put_batch(&self.group_keys[..n], &self.group_values[..n])?;

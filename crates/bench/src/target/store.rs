@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-use hither::{Builder, CollectorKind, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, OrderedKind};
+use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, OrderedKind};
 
 use super::{Error, Result, Session, Target};
 use crate::harness::spec::{self, Medium, RunSpec};
@@ -61,10 +61,7 @@ pub fn builder(spec: &RunSpec, directory: &Path) -> Builder {
     };
     let capacity = spec.capacity.unwrap_or((spec.log_bytes() / 8 * 9 + (512 << 20)).next_multiple_of(8 << 20));
     let builder = Db::builder().capacity(capacity).max_capacity(capacity.saturating_mul(2)).durability(durability);
-    let builder = builder.collector(match spec.collector {
-        spec::Collector::Batched => CollectorKind::Batched,
-        spec::Collector::Chain => CollectorKind::Chain,
-    });
+    let builder = builder.collector(spec.collector.kind()).gc_threads(spec.cleaners.unwrap_or(1));
     match spec.medium {
         Medium::Dax => builder.path(directory).medium(MediumChoice::ForcedDax),
         Medium::File => builder.path(directory).medium(MediumChoice::File),

@@ -9,7 +9,8 @@
 //!
 //! Thread safety: plain values. Invariant: `check(key, fill(key, v)) == Some(v)`.
 
-use super::permutation::{GOLDEN, Permutation, mix64};
+use super::etc;
+use super::permutation::{GOLDEN, GOLDEN_INVERSE, Permutation, mix64, unmix64};
 
 /// Sizes and seed of the data of one run.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,8 @@ pub struct DataSet {
     value_bytes: usize,
     seed: u64,
     short: Option<Permutation>,
+    /// Lengths of values are those of [`etc`].
+    etc: bool,
 }
 
 impl DataSet {
@@ -25,7 +28,12 @@ impl DataSet {
     pub fn new(key_bytes: usize, value_bytes: usize, seed: u64) -> Self {
         assert!((4..=65_536).contains(&key_bytes), "keys have 4 to 65,536 bytes");
         let short = (key_bytes < 8).then(|| Permutation::new(1 << (8 * key_bytes), seed));
-        Self { key_bytes, value_bytes, seed, short }
+        Self { key_bytes, value_bytes, seed, short, etc: false }
+    }
+
+    /// Keys of 8 bytes and values of the lengths of [`etc`].
+    pub fn etc(seed: u64) -> Self {
+        Self { etc: true, ..Self::new(8, etc::MAX_VALUE_BYTES, seed) }
     }
 
     /// Length of every key.
@@ -33,9 +41,21 @@ impl DataSet {
         self.key_bytes
     }
 
-    /// Length of every value.
+    /// Length of the longest value.
     pub fn value_bytes(&self) -> usize {
         self.value_bytes
+    }
+
+    /// Length of the value of `key`.
+    #[inline]
+    pub fn value_bytes_of(&self, key: &[u8]) -> usize {
+        if self.etc { self.etc_bytes_of(key) } else { self.value_bytes }
+    }
+
+    fn etc_bytes_of(&self, key: &[u8]) -> usize {
+        // A key that is not of this data has no id, so any length will do: its value is wrong anyhow.
+        let word = key.try_into().map_or(0, u64::from_be_bytes);
+        etc::value_bytes((unmix64(word) ^ self.seed).wrapping_mul(GOLDEN_INVERSE))
     }
 
     /// A buffer of the right length for [`DataSet::key`].
@@ -89,7 +109,7 @@ impl DataSet {
     /// Checks every byte of a value that was read under `key`; the version if it is sound.
     #[inline]
     pub fn check(&self, key: &[u8], value: &[u8]) -> Option<u32> {
-        if value.len() != self.value_bytes {
+        if value.len() != self.value_bytes_of(key) {
             return None;
         }
         let Some((head, rest)) = value.split_first_chunk::<8>() else {
@@ -169,6 +189,19 @@ mod tests {
             }
             assert_eq!(data.check(&key, &value[1..]), None, "a shorter value");
         }
+    }
+
+    #[test]
+    fn a_key_tells_the_length_of_its_value() {
+        let data = DataSet::etc(17);
+        let mut key = data.key_buffer();
+        for id in 0..5_000 {
+            data.key(id, &mut key);
+            assert_eq!(data.value_bytes_of(&key), etc::value_bytes(id));
+        }
+        let mut value = vec![0; data.value_bytes_of(&key)];
+        data.value(&key, 3, &mut value);
+        assert!(data.check(&key, &value).is_some() && data.check(&key, &value[1..]).is_none());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! Thread safety: plain values.
 
 pub mod data;
+pub mod etc;
 pub mod permutation;
 pub mod random;
 pub mod stream;
@@ -52,6 +53,10 @@ pub enum Distribution {
     Zipf(f64),
     /// Zipf 0.99 over age: the newest keys most often.
     Latest,
+    /// As `Zipf`, but other keys are hot: a hot spot that has moved.
+    MovedZipf(f64),
+    /// Facebook's ETC pool: large values uniformly, the others by Zipf 0.99; see [`etc`].
+    Etc,
 }
 
 /// An operation mix and a distribution.
@@ -156,6 +161,8 @@ impl fmt::Display for Distribution {
             Distribution::Uniform => f.write_str("uniform"),
             Distribution::Zipf(theta) => write!(f, "zipf={theta}"),
             Distribution::Latest => f.write_str("latest"),
+            Distribution::MovedZipf(theta) => write!(f, "moved-zipf={theta}"),
+            Distribution::Etc => f.write_str("etc"),
         }
     }
 }
@@ -168,11 +175,13 @@ impl FromStr for Distribution {
         match (name, theta) {
             ("uniform", None) => Ok(Distribution::Uniform),
             ("latest", None) => Ok(Distribution::Latest),
-            ("zipf", theta) => match theta.unwrap_or("0.99").parse::<f64>() {
-                Ok(theta) if (0.5..=0.99).contains(&theta) => Ok(Distribution::Zipf(theta)),
+            ("etc", None) => Ok(Distribution::Etc),
+            ("zipf" | "moved-zipf", theta) => match theta.unwrap_or("0.99").parse::<f64>() {
+                Ok(theta) if (0.5..=0.99).contains(&theta) && name == "zipf" => Ok(Distribution::Zipf(theta)),
+                Ok(theta) if (0.5..=0.99).contains(&theta) => Ok(Distribution::MovedZipf(theta)),
                 _ => Err(format!("zipf takes an exponent from 0.5 to 0.99, not `{}`", theta.unwrap_or(""))),
             },
-            _ => Err(format!("unknown distribution `{text}`: uniform, zipf[=THETA] or latest")),
+            _ => Err(format!("unknown distribution `{text}`: uniform, zipf[=THETA], moved-zipf[=THETA], latest or etc")),
         }
     }
 }
@@ -225,7 +234,16 @@ mod tests {
 
     #[test]
     fn text_forms_go_both_ways() {
-        for text in ["load:uniform", "get:zipf=0.8", "scan=100:uniform", "ycsb-d:latest", "multi-get=16:uniform", "delete:uniform"] {
+        for text in [
+            "load:uniform",
+            "get:zipf=0.8",
+            "scan=100:uniform",
+            "ycsb-d:latest",
+            "multi-get=16:uniform",
+            "delete:uniform",
+            "update:etc",
+            "update:moved-zipf=0.99",
+        ] {
             assert_eq!(text.parse::<Workload>().expect(text).to_string(), text);
         }
         assert_eq!("ycsb-a".parse::<Workload>().expect("valid").distribution, Distribution::Zipf(0.99));

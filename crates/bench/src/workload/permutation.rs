@@ -13,6 +13,18 @@ pub const fn mix64(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// The inverse of [`mix64`].
+pub const fn unmix64(x: u64) -> u64 {
+    let x = x ^ (x >> 31) ^ (x >> 62);
+    let x = x.wrapping_mul(0x3196_42B2_D24D_8EC3);
+    let x = x ^ (x >> 27) ^ (x >> 54);
+    let x = x.wrapping_mul(0x96DE_1B17_3F11_9089);
+    x ^ (x >> 30) ^ (x >> 60)
+}
+
+/// The inverse of [`GOLDEN`], by multiplication.
+pub const GOLDEN_INVERSE: u64 = 0xF1DE_83E1_9937_733D;
+
 /// The increment of SplitMix64's sequence.
 pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 

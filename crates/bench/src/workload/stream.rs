@@ -12,6 +12,7 @@
 
 use std::time::Instant;
 
+use super::etc;
 use super::permutation::Permutation;
 use super::random::Random;
 use super::zipf::{ScrambledZipf, Zipf};
@@ -162,6 +163,9 @@ enum Source {
     Uniform,
     Zipf(ScrambledZipf),
     Latest(Zipf),
+    /// With the half of the keys by which the hot spot has moved.
+    Moved(ScrambledZipf, u64),
+    Etc(ScrambledZipf),
 }
 
 impl Chooser {
@@ -170,6 +174,8 @@ impl Chooser {
             Distribution::Uniform => Source::Uniform,
             Distribution::Zipf(theta) => Source::Zipf(ScrambledZipf::new(place.keys, theta)),
             Distribution::Latest => Source::Latest(Zipf::new(place.keys, 0.99)),
+            Distribution::MovedZipf(theta) => Source::Moved(ScrambledZipf::new(place.keys, theta), place.keys / 2),
+            Distribution::Etc => Source::Etc(ScrambledZipf::new(place.keys, 0.99)),
         };
         Self { keys: place.keys, inserted: 0, next_insert: place.keys + place.thread as u64, stride: place.threads as u64, source }
     }
@@ -178,11 +184,23 @@ impl Chooser {
         match &self.source {
             Source::Uniform => random.below(self.keys),
             Source::Zipf(zipf) => zipf.draw(random),
+            Source::Moved(zipf, by) => (zipf.draw(random) + by) % self.keys,
+            Source::Etc(zipf) => self.choose_etc(zipf, random),
             Source::Latest(zipf) => {
                 let age = zipf.draw(random);
                 if age < self.inserted { self.next_insert - (age + 1) * self.stride } else { self.keys - 1 - (age - self.inserted) }
             }
         }
+    }
+
+    /// Large values have their share of the requests, too.
+    fn choose_etc(&self, zipf: &ScrambledZipf, random: &mut Random) -> u64 {
+        let large = etc::count_large(self.keys);
+        if large > 0 && etc::is_large(random.below(self.keys)) {
+            return etc::large(random.below(large));
+        }
+        let id = zipf.draw(random);
+        if etc::is_large(id) { id - 1 } else { id }
     }
 
     fn insert(&mut self) -> u64 {
@@ -301,6 +319,26 @@ mod tests {
             }
             assert!(newest > 5_000, "new keys are read most: {newest}");
         }
+    }
+
+    #[test]
+    fn a_hot_spot_that_moved_is_as_hot_elsewhere() {
+        let hottest = |workload| {
+            let mut counts = vec![0u32; 1001];
+            all(workload, 0, 20_000).iter().for_each(|op| counts[op.id() as usize] += 1);
+            (0..1001).max_by_key(|id| counts[*id]).expect("keys")
+        };
+        assert_eq!(hottest("update:moved-zipf"), (hottest("update:zipf") + 500) % 1001);
+    }
+
+    #[test]
+    fn etc_asks_for_large_values_uniformly() {
+        let ops = all("update:etc", 0, 40_000);
+        let mut large = std::collections::HashMap::new();
+        ops.iter().filter(|op| etc::is_large(op.id())).for_each(|op| *large.entry(op.id()).or_insert(0u32) += 1);
+        let asked: u32 = large.values().sum();
+        assert!((1_600..2_400).contains(&asked), "{asked}");
+        assert!(large.len() == 50 && large.values().all(|count| *count < 90), "{large:?}");
     }
 
     #[test]

@@ -1,0 +1,274 @@
+//! One measured case: a store that its live entries fill to a given share, overwritten for a while.
+//!
+//! The store is made so large that the loaded pairs fill it to the share asked for; it never grows. Overwrites before the clock starts turn it over, so that what is measured is
+//! the steady state, and every key is read and checked afterwards.
+//!
+//! Thread safety: one case at a time; its threads are those of the harness.
+
+use std::time::Duration;
+
+use hither::{Builder, Db, Durability, MediumChoice, PoolStats};
+
+use crate::harness::closed::Closed;
+use crate::harness::latency::Quantiles;
+use crate::harness::pin;
+use crate::harness::spec::Collector;
+use crate::harness::steady::{Slice, Steady};
+use crate::harness::team::Team;
+use crate::target::store::{Index, StoreTarget};
+use crate::target::{Error, Result, Target};
+use crate::workload::data::DataSet;
+use crate::workload::{Distribution, Kind, Workload};
+
+/// Keys of the sample store that tells how long an entry is.
+const SAMPLE_KEYS: u64 = 20_000;
+/// One call in this many is timed.
+const SAMPLE_EVERY: u32 = 8;
+/// Slices of the course.
+const SLICE: Duration = Duration::from_millis(250);
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The index.
+    pub index: Index,
+    /// The collector.
+    pub collector: Collector,
+    /// Collectors of the background.
+    pub cleaners: usize,
+    /// Writers.
+    pub threads: usize,
+    /// Pairs.
+    pub keys: u64,
+    /// Length of values; `None`: those of ETC.
+    pub value_bytes: Option<usize>,
+    /// Live bytes in per cent of the bytes that the store may have.
+    pub utilization: u32,
+    /// What the writers do, of a kind that overwrites.
+    pub workload: Workload,
+    /// Other keys become hot when the clock starts.
+    pub shift: bool,
+    /// Overwritten bytes before the clock starts, in stores.
+    pub turnovers: f64,
+    /// Measured operations.
+    pub ops: u64,
+    /// Ends the measurement even if operations are left.
+    pub at_most: Duration,
+}
+
+/// What a case gave.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Operations per second.
+    pub ops_per_s: f64,
+    /// Latencies of puts.
+    pub puts: Quantiles,
+    /// The course.
+    pub slices: Vec<Slice>,
+    /// Wall time of the measured part, in seconds.
+    pub seconds: f64,
+    /// Live bytes as a share of the bytes that the store may have, at the end.
+    pub utilization: f64,
+    /// Bytes of segments emptied.
+    pub collected_bytes: u64,
+    /// Processor time of collecting, in seconds.
+    pub collector_cpu_s: f64,
+    /// Bytes appended over bytes that writers appended.
+    pub write_amplification: f64,
+    /// Times that writers waited for space.
+    pub stalls: u64,
+    /// How long, in milliseconds, all writers together.
+    pub stall_ms: u64,
+    /// DRAM that says what is garbage, as a share of the bytes of the log.
+    pub garbage_info: f64,
+    /// Bytes that the store may have, over bytes of keys and values.
+    pub space_amplification: f64,
+}
+
+impl Measured {
+    /// Bytes of segments emptied in a second of a collector's processor time.
+    pub fn per_cpu_second(&self) -> Option<f64> {
+        (self.collector_cpu_s > 0.0).then(|| self.collected_bytes as f64 / self.collector_cpu_s)
+    }
+}
+
+impl Case {
+    /// Measures it in a new store on forced dax, durable at return.
+    pub fn run(&self) -> Result<Measured> {
+        self.check()?;
+        pin::prepare();
+        let data = self.value_bytes.map_or_else(|| DataSet::etc(1), |bytes| DataSet::new(8, bytes, 1));
+        let directory = tempfile::Builder::new().prefix("hither-compaction-").tempdir_in("/dev/shm");
+        let directory = directory.map_err(|error| Error::io("making a directory in /dev/shm", error))?;
+        let (entry, pair) = self.mean_bytes(&data)?;
+        let capacity = (self.keys as f64 * entry * 100.0 / f64::from(self.utilization)) as u64;
+        let builder = Db::builder().path(directory.path()).medium(MediumChoice::ForcedDax).durability(Durability::Sync);
+        let target = StoreTarget::create_with(self.settings(builder.capacity(capacity).max_capacity(capacity)), self.index)?;
+        load(&target, &data, self.keys, self.threads)?;
+        let turnover = (capacity as f64 / entry * self.turnovers / self.workload.kind.write_share()) as u64;
+        self.overwrite(&target, &data, &self.workload, turnover, 1)?;
+        let distribution = match self.workload.distribution {
+            Distribution::Zipf(theta) if self.shift => Distribution::MovedZipf(theta),
+            same => same,
+        };
+        let measured = Workload { distribution, ..self.workload };
+        let before = Moment::of(&target);
+        let course = self.overwrite(&target, &data, &measured, self.ops, 2)?;
+        let after = Moment::of(&target);
+        let load = Workload { kind: Kind::Load, distribution: Distribution::Uniform };
+        self.team(&target, &data, &load, 3).verify(true)?;
+        let outcome = &course.outcome;
+        Ok(Measured {
+            ops_per_s: outcome.ops_per_s(),
+            puts: outcome.latencies.quantiles(),
+            seconds: outcome.elapsed().as_secs_f64(),
+            space_amplification: after.max_bytes as f64 / (pair * self.keys as f64),
+            ..after.since(&before, course.slices)
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let overwrites = matches!(self.workload.kind, Kind::Update | Kind::Ycsb('a') | Kind::Rmw);
+        match () {
+            () if !overwrites => Err(Error::Config(format!("{} is not made of overwrites: update, rmw or ycsb-a", self.workload))),
+            () if self.shift && !matches!(self.workload.distribution, Distribution::Zipf(_)) => {
+                Err(Error::Config("only the hot spot of a Zipf distribution can move".into()))
+            }
+            () => Ok(()),
+        }
+    }
+
+    fn settings(&self, builder: Builder) -> Builder {
+        builder.collector(self.collector.kind()).gc_threads(self.cleaners)
+    }
+
+    /// Mean bytes of an entry, and of key and value, by a sample.
+    fn mean_bytes(&self, data: &DataSet) -> Result<(f64, f64)> {
+        let keys = self.keys.min(SAMPLE_KEYS);
+        let builder = Db::builder().in_memory().durability(Durability::Process).capacity(64 << 20);
+        let sample = StoreTarget::create_with(builder, self.index)?;
+        load(&sample, data, keys, 1)?;
+        let (mut pairs, mut key) = (0, data.key_buffer());
+        for id in 0..keys {
+            data.key(id, &mut key);
+            pairs += key.len() + data.value_bytes_of(&key);
+        }
+        Ok((sample.media_bytes().unwrap_or(0) as f64 / keys as f64, pairs as f64 / keys as f64))
+    }
+
+    fn team<'a>(&self, target: &'a StoreTarget, data: &'a DataSet, workload: &'a Workload, epoch: u32) -> Team<'a, StoreTarget> {
+        Team { target, data, workload, threads: self.threads, keys: self.keys, seed: 1, epoch }
+    }
+
+    fn overwrite(
+        &self,
+        target: &StoreTarget,
+        data: &DataSet,
+        workload: &Workload,
+        ops: u64,
+        epoch: u32,
+    ) -> Result<crate::harness::steady::Course> {
+        let steady = Steady { ops, at_most: self.at_most, sample_every: SAMPLE_EVERY, slice: SLICE };
+        steady.run(&self.team(target, data, workload, epoch))
+    }
+}
+
+fn load(target: &StoreTarget, data: &DataSet, keys: u64, threads: usize) -> Result<()> {
+    let workload = Workload { kind: Kind::Load, distribution: Distribution::Uniform };
+    let team = Team { target, data, workload: &workload, threads, keys, seed: 1, epoch: 0 };
+    Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team).map(drop)
+}
+
+/// What the store has done up to a moment.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    collected: u64,
+    cpu_ms: u64,
+    appended: u64,
+    copied: u64,
+    stalls: u64,
+    stall_ms: u64,
+    garbage_info: u64,
+    live: u64,
+    max_bytes: u64,
+}
+
+impl Moment {
+    fn of(target: &StoreTarget) -> Moment {
+        let stats = target.stats();
+        let sum = |of: fn(&PoolStats) -> u64| stats.pools.iter().map(of).sum();
+        Moment {
+            collected: sum(|pool| pool.collected_bytes),
+            cpu_ms: sum(|pool| pool.collector_cpu_ms),
+            appended: sum(|pool| pool.appended_bytes),
+            copied: sum(|pool| pool.copied_bytes),
+            stalls: stats.collections.stalls,
+            stall_ms: stats.collections.stall_ms,
+            garbage_info: stats.garbage_info_bytes,
+            live: sum(|pool| pool.live_bytes),
+            max_bytes: sum(|pool| pool.max_bytes),
+        }
+    }
+
+    /// What was done since; the rest is filled in by the caller.
+    fn since(&self, before: &Moment, slices: Vec<Slice>) -> Measured {
+        let (appended, copied) = (self.appended - before.appended, self.copied - before.copied);
+        Measured {
+            ops_per_s: 0.0,
+            puts: Quantiles::default(),
+            slices,
+            seconds: 0.0,
+            utilization: self.live as f64 / self.max_bytes.max(1) as f64,
+            collected_bytes: self.collected - before.collected,
+            collector_cpu_s: (self.cpu_ms - before.cpu_ms) as f64 / 1e3,
+            write_amplification: (appended + copied) as f64 / appended.max(1) as f64,
+            stalls: self.stalls - before.stalls,
+            stall_ms: self.stall_ms - before.stall_ms,
+            garbage_info: self.garbage_info as f64 / self.max_bytes.max(1) as f64,
+            space_amplification: 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(workload: &str) -> Case {
+        Case {
+            index: Index::Hash,
+            collector: Collector::Batched,
+            cleaners: 1,
+            threads: 2,
+            keys: 100_000,
+            value_bytes: Some(8),
+            utilization: 80,
+            workload: workload.parse().expect("valid"),
+            shift: false,
+            turnovers: 1.0,
+            ops: 300_000,
+            at_most: Duration::from_secs(60),
+        }
+    }
+
+    #[test]
+    fn a_store_is_as_full_as_asked_for_and_collects() {
+        for (collector, workload) in [(Collector::Batched, "update:uniform"), (Collector::Chain, "ycsb-a")] {
+            let found = Case { collector, ..case(workload) }.run().expect("measured");
+            assert!((0.75..0.85).contains(&found.utilization), "{found:?}");
+            assert!(found.ops_per_s > 0.0 && found.collected_bytes > 0 && found.write_amplification > 1.0, "{found:?}");
+            assert!(found.puts.p50_us > 0.0 && found.puts.p9999_us >= found.puts.p999_us, "{found:?}");
+            assert!(found.garbage_info > 0.0 && (2.4..2.7).contains(&found.space_amplification), "{found:?}");
+            assert_eq!(found.slices.iter().map(|slice| slice.ops).sum::<u64>(), 300_000);
+        }
+    }
+
+    #[test]
+    fn values_of_many_lengths_and_a_hot_spot_that_moves() {
+        let etc = Case { value_bytes: None, keys: 20_000, ops: 40_000, ..case("update:etc") }.run().expect("measured");
+        assert!((0.7..0.85).contains(&etc.utilization), "{etc:?}");
+        Case { shift: true, ..case("update:zipf") }.run().expect("measured");
+        assert!(Case { shift: true, ..case("update:uniform") }.run().is_err());
+        assert!(case("get").run().is_err());
+    }
+}

@@ -1,0 +1,375 @@
+//! What a store does when it is nearly full (Pacman, section 4): `hither bench compaction`.
+//!
+//! The rows are all combinations of the options that may be repeated. [`case`] measures one. A row has rate, latencies of puts, what collectors emptied and the processor time it took, write
+//! amplification, and DRAM for the accounts of garbage; the page has the longest stall in each slice of time. Peers take the same overwrites, for the space they use.
+
+pub mod case;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::figures::process::{Runner, find_peers};
+use crate::harness::spec::Collector;
+use crate::report::experiment::{Chart, Report};
+use crate::target::store::Index;
+use crate::target::{Error, Result};
+use crate::workload::Workload;
+use case::{Case, Measured};
+
+/// Columns, which are also the fields of the JSON objects.
+const COLUMNS: [&str; 27] = [
+    "store",
+    "collector",
+    "cleaners",
+    "writers",
+    "workload",
+    "shift",
+    "keys",
+    "value_bytes",
+    "utilization",
+    "utilization_measured",
+    "mops",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "p9999_us",
+    "max_us",
+    "seconds",
+    "collected_mb_per_s",
+    "collected_mb_per_cpu_s",
+    "collector_cpu_s",
+    "collector_cpu_share",
+    "write_amplification",
+    "stalls",
+    "stall_ms",
+    "garbage_info_share",
+    "space_amplification",
+    "note",
+];
+
+/// Options of `compaction`. Those that may be repeated make rows.
+#[derive(Clone, Debug, Args)]
+pub struct CompactionArgs {
+    /// Prints a JSON object per row
+    #[arg(long)]
+    pub json: bool,
+    /// Writes a page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Smaller counts: shows that everything runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Keys [default: 5,000,000, with --quick 200,000]
+    #[arg(long)]
+    pub keys: Option<u64>,
+    /// Measured operations [default: four for each key]
+    #[arg(long)]
+    pub ops: Option<u64>,
+    /// Live bytes in per cent of the store's size; may be repeated [default: 50, 80 and 90]
+    #[arg(long, value_name = "PERCENT")]
+    pub utilization: Vec<u32>,
+    /// Overwrites, for example update:uniform, ycsb-a, update:etc; may be repeated [default: update:zipf=0.99, update:uniform and ycsb-a]
+    #[arg(long = "workload", short = 'w')]
+    pub workloads: Vec<Workload>,
+    /// Index; may be repeated [default: hash]
+    #[arg(long, value_enum)]
+    pub index: Vec<IndexName>,
+    /// Collector; may be repeated [default: batched]
+    #[arg(long, value_enum)]
+    pub collector: Vec<Collector>,
+    /// Collectors of the background; may be repeated [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    pub cleaners: Vec<usize>,
+    /// Length of values, with update:etc those of ETC; may be repeated [default: 8]
+    #[arg(long, value_name = "BYTES")]
+    pub value_bytes: Vec<usize>,
+    /// Writers
+    #[arg(long, short = 't', default_value_t = 2)]
+    pub threads: usize,
+    /// Moves the hot spot of Zipf workloads when the clock starts
+    #[arg(long)]
+    pub shift: bool,
+    /// How often the store is written over before the clock starts
+    #[arg(long, default_value_t = 1.0, value_name = "TIMES")]
+    pub turnovers: f64,
+    /// Ends each row after this many seconds
+    #[arg(long, default_value_t = 600.0)]
+    pub seconds: f64,
+    /// Another store that takes the same overwrites, for its space: lmdb, redb, rocksdb or fjall; may be repeated
+    #[arg(long, value_name = "STORE")]
+    pub peer: Vec<String>,
+}
+
+/// An index on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IndexName {
+    /// Hash table
+    Hash,
+    /// B+-tree
+    Ordered,
+    /// Learned index
+    Learned,
+}
+
+impl IndexName {
+    fn index(self) -> Index {
+        match self {
+            IndexName::Hash => Index::Hash,
+            IndexName::Ordered => Index::Ordered,
+            IndexName::Learned => Index::Learned,
+        }
+    }
+}
+
+impl CompactionArgs {
+    fn keys(&self) -> u64 {
+        self.keys.unwrap_or(if self.quick { 200_000 } else { 5_000_000 })
+    }
+
+    fn ops(&self) -> u64 {
+        self.ops.unwrap_or(4 * self.keys())
+    }
+
+    fn workloads(&self) -> Vec<Workload> {
+        let usual = || ["update:zipf=0.99", "update:uniform", "ycsb-a"].map(|text| text.parse().expect("a valid workload")).into();
+        if self.workloads.is_empty() { usual() } else { self.workloads.clone() }
+    }
+
+    fn check(&self) -> Result<()> {
+        let fine = self.keys() >= 10_000
+            && self.utilization.iter().all(|percent| (10..=95).contains(percent))
+            && (1..=256).contains(&self.threads)
+            && self.cleaners.iter().all(|cleaners| *cleaners <= 64)
+            && self.value_bytes.iter().all(|bytes| (1..=1 << 16).contains(bytes))
+            && (0.0..=100.0).contains(&self.turnovers)
+            && self.seconds.is_finite()
+            && self.seconds > 0.0;
+        if fine {
+            return Ok(());
+        }
+        let what = "keys must be at least 10,000, utilization 10 to 95, threads 1 to 256, cleaners at most 64, values 1 B to 64 KiB, turnovers 0 to 100, seconds above 0";
+        Err(Error::Config(what.into()))
+    }
+
+    /// All combinations.
+    fn cases(&self) -> Vec<Case> {
+        fn or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
+            if given.is_empty() { usual.to_vec() } else { given.to_vec() }
+        }
+        let mut cases = Vec::new();
+        for index in or(&self.index, &[IndexName::Hash]) {
+            for workload in self.workloads() {
+                for value_bytes in or(&self.value_bytes, &[8]) {
+                    for cleaners in or(&self.cleaners, &[1]) {
+                        for collector in or(&self.collector, &[Collector::Batched]) {
+                            for utilization in or(&self.utilization, &[50, 80, 90]) {
+                                cases.push(Case {
+                                    index: index.index(),
+                                    collector,
+                                    cleaners,
+                                    threads: self.threads,
+                                    keys: self.keys(),
+                                    value_bytes: (workload.distribution != crate::workload::Distribution::Etc).then_some(value_bytes),
+                                    utilization,
+                                    workload,
+                                    shift: self.shift,
+                                    turnovers: self.turnovers,
+                                    ops: self.ops(),
+                                    at_most: Duration::from_secs_f64(self.seconds),
+                                });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        cases
+    }
+}
+
+/// Runs the experiment and prints it; `prefix` is what comes before this program's commands.
+pub fn run(args: &CompactionArgs, prefix: &[OsString]) -> Result<()> {
+    args.check()?;
+    let report = measure(args, prefix)?;
+    report.print("compaction", args.json, args.html.as_deref())
+}
+
+fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
+    let chart = Chart { value: "mops", label: &["utilization", "collector", "cleaners"], group: &["store", "workload", "value_bytes"] };
+    let title = "Overwrites in a store of fixed size, forced dax, durable at return".into();
+    let mut report = Report { title, columns: COLUMNS.into(), notes: notes(), chart: Some(chart), ..Report::default() };
+    for case in args.cases() {
+        eprintln!("{} {} at {} %, {} keys", case.index.store_name(), case.workload, case.utilization, case.keys);
+        match case.run() {
+            Ok(measured) => {
+                report.courses.push(course(&case, &measured));
+                report.push(row(&case, &measured));
+            }
+            // What cannot be done at all is a result, too: a store that is too full for its collector.
+            Err(error @ Error::Store { .. }) => report.push(failed_row(&case, &error)),
+            Err(error) => return Err(error),
+        }
+    }
+    peers(args, prefix, &mut report)?;
+    Ok(report)
+}
+
+/// The settings of a row: its first nine columns.
+fn settings(case: &Case) -> Vec<Value> {
+    vec![
+        case.index.store_name().into(),
+        format!("{:?}", case.collector).to_lowercase().into(),
+        case.cleaners.into(),
+        case.threads.into(),
+        case.workload.to_string().into(),
+        case.shift.into(),
+        case.keys.into(),
+        case.value_bytes.into(),
+        case.utilization.into(),
+    ]
+}
+
+fn row(case: &Case, found: &Measured) -> Vec<Value> {
+    let mb = |bytes: f64| bytes / 1e6;
+    let mut row = settings(case);
+    row.extend([
+        Value::from(found.utilization),
+        (found.ops_per_s / 1e6).into(),
+        found.puts.p50_us.into(),
+        found.puts.p99_us.into(),
+        found.puts.p999_us.into(),
+        found.puts.p9999_us.into(),
+        found.puts.max_us.into(),
+        found.seconds.into(),
+        mb(found.collected_bytes as f64 / found.seconds.max(1e-9)).into(),
+        found.per_cpu_second().map(mb).into(),
+        found.collector_cpu_s.into(),
+        (found.collector_cpu_s / found.seconds.max(1e-9)).into(),
+        found.write_amplification.into(),
+        found.stalls.into(),
+        found.stall_ms.into(),
+        found.garbage_info.into(),
+        found.space_amplification.into(),
+        Value::Null,
+    ]);
+    row
+}
+
+/// Settings and a note, nothing measured.
+fn failed_row(case: &Case, error: &Error) -> Vec<Value> {
+    let mut row = settings(case);
+    row.resize(COLUMNS.len() - 1, Value::Null);
+    row.push(error.to_string().into());
+    row
+}
+
+/// The longest stretch of calls in each slice of time.
+fn course(case: &Case, found: &Measured) -> (String, Vec<(String, f64)>) {
+    let title = format!(
+        "Longest stall in each quarter of a second, ms: {} {}, {} %, {} collector, {} cleaners",
+        case.index.store_name(),
+        case.workload,
+        case.utilization,
+        format!("{:?}", case.collector).to_lowercase(),
+        case.cleaners
+    );
+    let bar = |(at, slice): (usize, &crate::harness::steady::Slice)| (format!("{:.2} s", at as f64 / 4.0), slice.worst.as_secs_f64() * 1e3);
+    (title, found.slices.iter().enumerate().map(bar).collect())
+}
+
+/// Rows of the peers: the space that they use after as many overwrites.
+fn peers(args: &CompactionArgs, prefix: &[OsString], report: &mut Report) -> Result<()> {
+    if args.peer.is_empty() {
+        return Ok(());
+    }
+    let here = std::env::current_dir().map_err(|e| Error::io("finding the current directory", e))?;
+    let mut runner = Runner::new(prefix, find_peers(&here))?;
+    let (keys, ops) = (args.keys(), args.ops());
+    let bytes = args.value_bytes.first().copied().unwrap_or(8);
+    for peer in &args.peer {
+        for workload in args.workloads() {
+            let request =
+                format!("--keys {keys} --ops {ops} --threads {} --value-bytes {bytes} --medium dax --durability process", args.threads);
+            let record = runner.peer(peer, &request, &["load-batch=1000", &workload.to_string()])?.pop();
+            let record = record.ok_or_else(|| Error::Config(format!("{peer} gave no record")))?;
+            let mut row = vec![Value::Null; COLUMNS.len()];
+            let mut set = |name: &str, value: Value| COLUMNS.iter().position(|column| *column == name).map(|at| row[at] = value);
+            set("store", peer.as_str().into());
+            set("workload", workload.to_string().into());
+            set("writers", args.threads.into());
+            set("keys", keys.into());
+            set("value_bytes", bytes.into());
+            set("mops", (record.ops_per_s / 1e6).into());
+            set("p50_us", record.p50_us.into());
+            set("p99_us", record.p99_us.into());
+            set("p999_us", record.p999_us.into());
+            set("p9999_us", record.p9999_us.into());
+            set("max_us", record.max_us.into());
+            set("space_amplification", record.disk_bytes_per_key.map(|disk| disk / (8 + bytes) as f64).into());
+            set("note", "process durability".into());
+            report.push(row);
+        }
+    }
+    Ok(())
+}
+
+fn notes() -> Vec<String> {
+    [
+        "Collector cpu share: processors that collecting kept busy, that of writers who found no space included. Latencies are those of puts. Space amplification: the store's",
+        "size (of peers: what the file system gave their files) over the bytes of keys and values. The paper's store (200 M pairs of 8 B and 48 B, Optane, 12 writers and 4 collectors): at 90 % utilisation",
+        "90 % of the throughput is kept with a B+-tree-like index; uniform overwrites lose 15 % at 80 % and 50 % at 90 %; 299 to 308 MB/s of each collector.",
+    ]
+    .map(String::from)
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: CompactionArgs,
+    }
+
+    fn parse(line: &str) -> CompactionArgs {
+        Program::try_parse_from(["x"].into_iter().chain(line.split_whitespace())).expect("valid arguments").args
+    }
+
+    #[test]
+    fn options_that_are_repeated_make_all_combinations() {
+        assert_eq!(parse("").cases().len(), 9);
+        let cases =
+            parse("--index hash --index learned --collector chain --collector batched --cleaners 2 --utilization 70 -w update:etc").cases();
+        assert_eq!(cases.len(), 4);
+        assert!(cases.iter().all(|case| case.cleaners == 2 && case.value_bytes.is_none()));
+        for wrong in ["--keys 5", "--utilization 99", "--threads 0", "--seconds 0", "--value-bytes 0"] {
+            assert!(parse(wrong).check().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_report_has_rows_courses_and_their_columns() {
+        let args = parse("--keys 20000 --ops 40000 --utilization 60 -w update:zipf --index ordered");
+        let report = measure(&args, &[]).expect("a report");
+        assert_eq!((report.rows.len(), report.courses.len()), (1, 1));
+        assert_eq!(report.rows[0].len(), COLUMNS.len());
+        assert!(report.html().contains("Longest stall"));
+        let failed = failed_row(&args.cases()[0], &Error::Config("full".into()));
+        assert_eq!((failed.len(), failed.last().and_then(Value::as_str)), (COLUMNS.len(), Some("full")));
+    }
+
+    #[test]
+    fn peers_that_are_not_built_are_an_error_with_the_remedy() {
+        let args = CompactionArgs { peer: vec!["no-such-store".into()], ..parse("--keys 10000") };
+        let mut report = Report { columns: COLUMNS.into(), ..Report::default() };
+        assert!(peers(&args, &[], &mut report).is_err());
+        assert!(report.rows.is_empty());
+    }
+}

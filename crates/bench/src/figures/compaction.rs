@@ -1,0 +1,296 @@
+//! The table of demands on compaction: `figures compaction`.
+//!
+//! Two writers and one collector, forced dax, durable at return. Each measurement is a process of its own (`hither-bench compaction`); what rows share in a round is measured
+//! once. Ratios compare measurements of one round, in the order of the rows, so that what disturbs the machine for a while disturbs both.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use serde_json::Value;
+
+use super::engine::{FiguresArgs, SCALE_KEYS, Table, disturbances, medians, print};
+use super::process::{Runner, output};
+use super::row::{Demand, Point, Row, Unit};
+use crate::harness::machine::Machine;
+use crate::target::store::Index;
+use crate::target::{Error, Result};
+use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
+
+const THREADS: usize = 2;
+/// The append limit that demands in operations per second are stated for.
+const SCALE_APPEND: f64 = 8.9e6;
+/// How often gets and scans are measured with and without a collector in each round, in turn.
+const IDLE_TURNS: usize = 3;
+
+const fn demand(id: &'static str, name: &'static str, unit: Unit, bound: f64) -> Demand {
+    Demand { id, name, unit, at_least: bound, aim: bound }
+}
+
+/// The rows.
+pub const DEMANDS: [Demand; 16] = [
+    demand("base-50", "update Zipf at 50 % (hash) against a store with room", Unit::WithRoom, 0.9),
+    demand("zipf-80", "update Zipf 0.99 at 80 % (hash)", Unit::Half, 0.95),
+    demand("zipf-90", "update Zipf 0.99 at 90 % (hash)", Unit::Half, 0.85),
+    demand("uniform-80", "update uniform at 80 % (hash)", Unit::Half, 0.72),
+    demand("uniform-90", "update uniform at 90 % (hash)", Unit::Half, 0.5),
+    demand("ycsb-a-50", "YCSB-A, twice the keys, 48 B, at 50 % (hash), scaled by the append limit", Unit::PerSecond, 7.5e6),
+    demand("ycsb-a-80", "YCSB-A, twice the keys, 48 B, at 80 % (hash), scaled by the append limit", Unit::PerSecond, 7.5e6),
+    demand("ycsb-a-90", "YCSB-A, twice the keys, 48 B, at 90 % (hash), scaled by the append limit", Unit::PerSecond, 5e6),
+    demand("bandwidth-90", "segments cleaned per second of a collector's processor, Zipf at 90 %", Unit::MegabytesPerSecond, 600.0),
+    demand("techniques-hash", "all techniques against none, Zipf at 90 %: hash", Unit::AllOff, 1.5),
+    demand("techniques-ordered", "all techniques against none, Zipf at 90 %: ordered", Unit::AllOff, 1.5),
+    demand("latency-90", "p99.9 of a put, Zipf at 90 %", Unit::HalfLatency, 5.0),
+    demand("latency-90-us", "p99.9 of a put, Zipf at 90 %, itself", Unit::Microseconds, 1000.0),
+    demand("garbage-dram", "DRAM for accounts of garbage, Zipf at 90 %", Unit::LogShare, 0.005),
+    demand("idle-get", "get uniform (hash), collector idle in place", Unit::NoCollector, 0.98),
+    demand("idle-scan", "scan of 100 (ordered), collector idle in place", Unit::NoCollector, 0.98),
+];
+
+/// One measurement of `hither-bench compaction`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    index: &'static str,
+    workload: &'static str,
+    collector: &'static str,
+    utilization: u32,
+}
+
+const fn key(workload: &'static str, utilization: u32) -> Key {
+    Key { index: "hash", workload, collector: "batched", utilization }
+}
+
+const ZIPF: &str = "update:zipf=0.99";
+const UNIFORM: &str = "update:uniform";
+const YCSB_A: &str = "ycsb-a";
+
+/// The rounds and what they have measured.
+struct Compaction {
+    runner: Runner,
+    keys: u64,
+    quick: bool,
+    yardsticks: Vec<Yardsticks>,
+    points: BTreeMap<&'static str, Vec<Point>>,
+    notes: BTreeMap<&'static str, String>,
+}
+
+/// One round: what was measured in it so far, or why it could not be.
+struct Round<'a> {
+    all: &'a mut Compaction,
+    found: BTreeMap<Key, std::result::Result<Value, String>>,
+    append: Option<f64>,
+}
+
+/// Measures and prints; true if every row is as demanded.
+pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
+    let wanted = |demand: &&Demand| args.only.is_empty() || args.only.iter().any(|word| demand.id.contains(word.as_str()));
+    let demands: Vec<Demand> = DEMANDS.iter().filter(wanted).copied().collect();
+    if demands.is_empty() {
+        return Err(Error::Config(format!("no row is called {}", args.only.join(" or "))));
+    }
+    let mut all = Compaction {
+        runner: Runner::new(prefix, None)?,
+        keys: args.keys.unwrap_or(if args.quick { 200_000 } else { SCALE_KEYS }),
+        quick: args.quick,
+        yardsticks: Vec::new(),
+        points: BTreeMap::new(),
+        notes: BTreeMap::new(),
+    };
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
+    for number in 0..rounds {
+        eprintln!("round {} of {rounds}", number + 1);
+        all.round(&demands)?;
+    }
+    let table = all.table(&demands);
+    print(&table, args.json)?;
+    Ok(table.is_good())
+}
+
+impl Compaction {
+    fn round(&mut self, demands: &[Demand]) -> Result<()> {
+        let before = self.measure_yardsticks()?;
+        let append = before.append;
+        let mut round = Round { all: self, found: BTreeMap::new(), append };
+        for demand in demands {
+            match round.points_of(demand.id) {
+                Ok(points) => round.all.points.entry(demand.id).or_default().extend(points),
+                Err(error) => {
+                    eprintln!("  {}: {error}", demand.id);
+                    round.all.notes.entry(demand.id).or_insert_with(|| error.to_string());
+                }
+            }
+        }
+        let after = self.measure_yardsticks()?;
+        self.yardsticks.push(between(&before, &after));
+        Ok(())
+    }
+
+    fn measure_yardsticks(&self) -> Result<Yardsticks> {
+        let append_seconds = if self.quick { 0.3 } else { 2.0 };
+        self.runner.yardsticks(&Yard { threads: THREADS, keys: self.keys, append_seconds, gets: 0 })
+    }
+
+    fn table(&self, demands: &[Demand]) -> Table {
+        let row = |demand: &Demand| {
+            let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
+            Row::new(*demand, points, false, self.notes.get(demand.id).cloned().unwrap_or_default())
+        };
+        let yardsticks = medians(&self.yardsticks);
+        let disturbance = disturbances(&yardsticks, self.keys, self.quick);
+        Table { machine: Machine::here(), counts: disturbance.is_empty(), disturbance, yardsticks, rows: demands.iter().map(row).collect() }
+    }
+}
+
+impl Round<'_> {
+    /// What a row gets in this round.
+    fn points_of(&mut self, id: &str) -> Result<Vec<Point>> {
+        Ok(match id {
+            "base-50" => vec![self.against_room()?],
+            "zipf-80" => vec![self.against_half(ZIPF, 80)?],
+            "zipf-90" => vec![self.against_half(ZIPF, 90)?],
+            "uniform-80" => vec![self.against_half(UNIFORM, 80)?],
+            "uniform-90" => vec![self.against_half(UNIFORM, 90)?],
+            "ycsb-a-50" => vec![self.scaled(50)?],
+            "ycsb-a-80" => vec![self.scaled(80)?],
+            "ycsb-a-90" => vec![self.scaled(90)?],
+            "bandwidth-90" => vec![itself(self.field(key(ZIPF, 90), "collected_mb_per_cpu_s")?)],
+            "techniques-hash" => vec![self.against_all_off("hash")?],
+            "techniques-ordered" => vec![self.against_all_off("ordered")?],
+            "latency-90" => vec![itself(self.field(key(ZIPF, 90), "p999_us")? / self.field(key(ZIPF, 50), "p999_us")?)],
+            "latency-90-us" => vec![itself(self.field(key(ZIPF, 90), "p999_us")?)],
+            "garbage-dram" => vec![itself(self.field(key(ZIPF, 90), "garbage_info_share")?)],
+            "idle-get" => self.idle(Index::Hash, "get:uniform", 2)?,
+            _ => self.idle(Index::Ordered, "scan=100:uniform", 0)?,
+        })
+    }
+
+    fn rate(&mut self, key: Key) -> Result<f64> {
+        Ok(self.field(key, "mops")? * 1e6)
+    }
+
+    fn against_half(&mut self, workload: &'static str, utilization: u32) -> Result<Point> {
+        let (full, half) = (self.rate(key(workload, utilization))?, self.rate(key(workload, 50))?);
+        Ok(Point { value: full / half, rate: Some(full) })
+    }
+
+    /// The update figure of the table of the engine, in the same round.
+    fn against_room(&mut self) -> Result<Point> {
+        let half = self.rate(key(ZIPF, 50))?;
+        let args = format!("--keys {} --ops {} --threads {THREADS}", self.all.keys, 2 * self.all.keys);
+        let room = self.all.runner.store(Index::Hash, &args, &["load", ZIPF])?[1].ops_per_s;
+        Ok(Point { value: half / room, rate: Some(half) })
+    }
+
+    fn scaled(&mut self, utilization: u32) -> Result<Point> {
+        let append = self.append.ok_or_else(|| Error::Config("the append limit was not measured".into()))?;
+        let rate = self.rate(key(YCSB_A, utilization))?;
+        Ok(Point { value: rate * SCALE_APPEND / append, rate: Some(rate) })
+    }
+
+    fn against_all_off(&mut self, index: &'static str) -> Result<Point> {
+        let on = self.rate(Key { index, ..key(ZIPF, 90) })?;
+        let off = self.rate(Key { index, collector: "chain", ..key(ZIPF, 90) })?;
+        Ok(Point { value: on / off, rate: Some(on) })
+    }
+
+    /// With a collector that has nothing to do, and without one, in turn.
+    fn idle(&mut self, index: Index, workload: &str, ops_per_key: u64) -> Result<Vec<Point>> {
+        let ops = if ops_per_key == 0 { self.all.keys / 5 } else { ops_per_key * self.all.keys };
+        let (keys, runner) = (self.all.keys, &mut self.all.runner);
+        let mut measure = |cleaners: u32| {
+            let args = format!("--keys {keys} --ops {ops} --threads {THREADS} --cleaners {cleaners}");
+            Ok(runner.store(index, &args, &[workload])?[0].ops_per_s)
+        };
+        let turn = |_| {
+            let (without, with): (f64, f64) = (measure(0)?, measure(1)?);
+            Ok(Point { value: with / without, rate: Some(with) })
+        };
+        (0..IDLE_TURNS).map(turn).collect()
+    }
+
+    fn field(&mut self, key: Key, name: &str) -> Result<f64> {
+        if !self.found.contains_key(&key) {
+            let found = self.all.measure(key).map_err(|error| error.to_string());
+            self.found.insert(key, found);
+        }
+        match &self.found[&key] {
+            Ok(row) => number(row, name),
+            Err(error) => Err(Error::Config(error.clone())),
+        }
+    }
+}
+
+impl Compaction {
+    /// A row of `hither-bench compaction`.
+    fn measure(&self, key: Key) -> Result<Value> {
+        eprintln!("  {} {} at {} %, {}", key.index, key.workload, key.utilization, key.collector);
+        let (keys, bytes) = if key.workload == YCSB_A { (2 * self.keys, 48) } else { (self.keys, 8) };
+        let mut command = self.runner.command("compaction");
+        command.args(["--json", "--index", key.index, "--workload", key.workload, "--collector", key.collector, "--cleaners", "1"]);
+        command.args(["--utilization", &key.utilization.to_string(), "--keys", &keys.to_string(), "--value-bytes", &bytes.to_string()]);
+        // As many operations for all: what varies is the store, not the length of the run.
+        command.args(["--threads", &THREADS.to_string(), "--ops", &(4 * self.keys).to_string()]);
+        super::process::json(&output(command)?)
+    }
+}
+
+fn itself(value: f64) -> Point {
+    Point { value, rate: None }
+}
+
+fn number(row: &Value, name: &str) -> Result<f64> {
+    let note = || row["note"].as_str().map_or_else(|| format!("no {name} was measured"), str::to_owned);
+    row[name].as_f64().ok_or_else(|| Error::Config(note()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        for (i, demand) in DEMANDS.iter().enumerate() {
+            assert!(DEMANDS[..i].iter().all(|other| other.id != demand.id), "{}", demand.id);
+        }
+    }
+
+    /// What one process measured serves all rows of the round that need it.
+    #[test]
+    fn ratios_of_one_round() {
+        let mut all = Compaction {
+            runner: Runner::new(&[], None).expect("this program"),
+            keys: 1_000,
+            quick: true,
+            yardsticks: Vec::new(),
+            points: BTreeMap::new(),
+            notes: BTreeMap::new(),
+        };
+        let row = |mops: f64, p999: f64| {
+            Ok(json!({ "mops": mops, "p999_us": p999, "garbage_info_share": 0.002, "collected_mb_per_cpu_s": 700.0, "note": null }))
+        };
+        let found = BTreeMap::from([
+            (key(ZIPF, 50), row(8.0, 10.0)),
+            (key(ZIPF, 90), row(6.0, 40.0)),
+            (Key { collector: "chain", ..key(ZIPF, 90) }, row(3.0, 900.0)),
+            (key(YCSB_A, 90), row(4.0, 1.0)),
+            (key(UNIFORM, 80), Ok(json!({ "mops": null, "note": "the store is full" }))),
+            (key(UNIFORM, 50), Err("killed".to_owned())),
+        ]);
+        let mut round = Round { all: &mut all, found, append: Some(4.45e6) };
+        let mut value = |id: &str| round.points_of(id).map(|points| points[0].value);
+        for (id, expected) in [
+            ("zipf-90", 0.75),
+            ("ycsb-a-90", 8e6),
+            ("techniques-hash", 2.0),
+            ("latency-90", 4.0),
+            ("latency-90-us", 40.0),
+            ("garbage-dram", 0.002),
+            ("bandwidth-90", 700.0),
+        ] {
+            let got = value(id).expect(id);
+            assert!((got / expected - 1.0).abs() < 1e-9, "{id}: {got}");
+        }
+        assert!(value("uniform-80").expect_err("not measured").to_string().contains("full"));
+        assert!(value("uniform-90").is_err());
+    }
+}

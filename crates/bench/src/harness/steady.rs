@@ -1,0 +1,136 @@
+//! The closed loop over a long time: how rate and stalls change in its course.
+//!
+//! One call in `sample_every` is timed for the quantiles, which are those of puts. A clock read for each of them also tells how long the calls in between took
+//! together, so that no stall goes unseen: each slice of time keeps its longest such stretch.
+//!
+//! Thread safety: a course per thread, joined under a lock at its end.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::latency::Latencies;
+use super::team::{Member, Outcome, Team};
+use crate::target::{Error, Result, Session, Target};
+use crate::workload::stream::OpKind;
+
+/// How long and how closely to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Steady {
+    /// Operations of all threads.
+    pub ops: u64,
+    /// Ends the measurement even if operations are left.
+    pub at_most: Duration,
+    /// One call in this many is timed.
+    pub sample_every: u32,
+    /// The length of a slice.
+    pub slice: Duration,
+}
+
+/// A slice of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Slice {
+    /// Operations in it.
+    pub ops: u64,
+    /// The longest stretch of `sample_every` calls that ended in it.
+    pub worst: Duration,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// The whole; latencies are those of puts.
+    pub outcome: Outcome,
+    /// Slice by slice from the start on.
+    pub slices: Vec<Slice>,
+}
+
+impl Steady {
+    /// Runs it; the workload must be of a kind without groups.
+    pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Course> {
+        if team.workload.kind.group() > 1 || self.sample_every == 0 || self.slice.is_zero() {
+            return Err(Error::Config("a course is of single operations, sampled now and then, in slices of some length".into()));
+        }
+        let slices = Mutex::new(Vec::new());
+        let outcome = team.run(self.ops.div_ceil(team.threads as u64), |member| {
+            let (outcome, own) = self.drive(member, team.keys)?;
+            join(&mut slices.lock().unwrap_or_else(|poisoned| poisoned.into_inner()), &own);
+            Ok(outcome)
+        })?;
+        Ok(Course { outcome, slices: slices.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) })
+    }
+
+    fn drive<S: Session>(&self, member: Member<'_, S>, keys: u64) -> Result<(Outcome, Vec<Slice>)> {
+        let Member { mut worker, mut stream, barrier, .. } = member;
+        barrier.wait();
+        let (mut latencies, mut ops, mut slices) = (Latencies::default(), 0, Vec::new());
+        let started = Instant::now();
+        let mut last = started;
+        while stream.remaining() > 0 && last.duration_since(started) < self.at_most {
+            let kind = worker.single(&mut stream)?;
+            if kind == OpKind::Put {
+                latencies.record(last.elapsed());
+            }
+            let more = u64::from(self.sample_every - 1).min(stream.remaining());
+            for _ in 0..more {
+                worker.single(&mut stream)?;
+            }
+            ops += 1 + more;
+            let now = Instant::now();
+            note(&mut slices, (now.duration_since(started).as_nanos() / self.slice.as_nanos()) as usize, 1 + more, now - last);
+            last = now;
+        }
+        worker.finish(keys)?;
+        let checked = worker.checked();
+        Ok((Outcome { ops, checked, started, ended: last, latencies }, slices))
+    }
+}
+
+fn note(slices: &mut Vec<Slice>, at: usize, ops: u64, took: Duration) {
+    if slices.len() <= at {
+        slices.resize(at + 1, Slice::default());
+    }
+    slices[at].ops += ops;
+    slices[at].worst = slices[at].worst.max(took);
+}
+
+fn join(all: &mut Vec<Slice>, own: &[Slice]) {
+    for (at, slice) in own.iter().enumerate() {
+        note(all, at, slice.ops, slice.worst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::map::MapTarget;
+    use crate::workload::Workload;
+    use crate::workload::data::DataSet;
+
+    #[test]
+    fn slices_add_up_and_only_puts_are_timed() {
+        let (map, data) = (MapTarget::new(1_000), DataSet::new(8, 8, 3));
+        let run = |workload: &str, ops, epoch| {
+            let workload = workload.parse::<Workload>().expect("valid");
+            let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 1_000, seed: 1, epoch };
+            let course = Steady { ops, at_most: Duration::from_secs(60), sample_every: 4, slice: Duration::from_millis(1) };
+            course.run(&team)
+        };
+        run("load", 0, 0).expect("load");
+        let course = run("ycsb-a", 400_000, 1).expect("a course");
+        assert_eq!((course.outcome.ops, course.slices.iter().map(|slice| slice.ops).sum::<u64>()), (400_000, 400_000));
+        assert!(course.slices.len() > 1 && course.slices.iter().any(|slice| slice.worst > Duration::ZERO));
+        let timed = course.outcome.latencies.count();
+        assert!((40_000..60_000).contains(&timed), "half of each fourth are puts: {timed}");
+        assert_eq!(run("get", 1_000, 2).expect("gets").outcome.latencies.count(), 0);
+        assert!(run("multi-get", 1_000, 3).is_err());
+    }
+
+    #[test]
+    fn a_stall_is_seen_wherever_it_falls() {
+        let mut slices = Vec::new();
+        note(&mut slices, 2, 5, Duration::from_micros(7));
+        note(&mut slices, 2, 5, Duration::from_micros(3));
+        join(&mut slices, &[Slice { ops: 1, worst: Duration::from_micros(9) }]);
+        assert_eq!(slices.iter().map(|slice| (slice.ops, slice.worst.as_micros())).collect::<Vec<_>>(), [(1, 9), (0, 0), (10, 7)]);
+    }
+}

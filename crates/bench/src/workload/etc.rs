@@ -1,0 +1,50 @@
+//! Facebook's ETC pool, as papers on log-structured stores use it (Pacman, section 4.4): values of 1 to 13, of 14 to 300 and of more than 300 bytes, on 40, 55 and 5 %
+//! of the keys. Keys of large values are asked for uniformly, the others by Zipf 0.99.
+//!
+//! Which class a key belongs to, and how long its value is, follows from its id, so that every write of a key has the same length. Thread safety: pure functions.
+
+use super::permutation::mix64;
+
+/// Ids in which each class has its share.
+const PERIOD: u64 = 20;
+/// The longest value.
+pub const MAX_VALUE_BYTES: usize = 1024;
+
+/// Whether the value of an id is large.
+pub fn is_large(id: u64) -> bool {
+    id % PERIOD == PERIOD - 1
+}
+
+/// The `n`-th id with a large value.
+pub fn large(n: u64) -> u64 {
+    n * PERIOD + PERIOD - 1
+}
+
+/// Ids below `keys` with large values.
+pub fn count_large(keys: u64) -> u64 {
+    keys / PERIOD
+}
+
+/// The length of the value of an id.
+pub fn value_bytes(id: u64) -> usize {
+    let between = |least: u64, most: u64| (least + mix64(id) % (most - least + 1)) as usize;
+    match id % PERIOD {
+        0..8 => between(1, 13),
+        8..19 => between(14, 300),
+        _ => between(301, MAX_VALUE_BYTES as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_have_their_shares_and_lengths() {
+        let lengths: Vec<usize> = (0..100_000).map(value_bytes).collect();
+        let share = |least: usize, most: usize| lengths.iter().filter(|bytes| (least..=most).contains(bytes)).count();
+        assert_eq!([share(1, 13), share(14, 300), share(301, 1024)], [40_000, 55_000, 5_000]);
+        assert!((0..1_000).all(|id| is_large(id) == (value_bytes(id) > 300)));
+        assert!((0..count_large(1_000)).all(|n| is_large(large(n)) && large(n) < 1_000));
+    }
+}
