@@ -8,6 +8,14 @@
 //! | `--port` | `HITHER_PORT` | `port = 6379` | 6379 |
 //! | `--threads` | `HITHER_THREADS` | `threads = 0` | 0: one per processor |
 //! | `--databases` | `HITHER_DATABASES` | `databases = 16` | 16 |
+//! | `--tls-port` | `HITHER_TLS_PORT` | `tls-port = 6380` | none |
+//! | `--tls-only` | `HITHER_TLS_ONLY` | `tls-only = true` | no |
+//! | `--tls-cert-file`, `--tls-key-file`, `--tls-ca-cert-file` | `HITHER_TLS_CERT_FILE`, … | `tls-cert-file = "FILE"`, … | with `tls-port` |
+//! | `--tls-auth-clients` | `HITHER_TLS_AUTH_CLIENTS` | `tls-auth-clients = "yes"` | yes |
+//! | `--metrics-address` | `HITHER_METRICS_ADDRESS` | `metrics-address = "127.0.0.1:9121"` | none |
+//! | `--latency-monitor-threshold` (ms) | `HITHER_LATENCY_MONITOR_THRESHOLD` | `latency-monitor-threshold = 0` | 0: off |
+//! | `--log-level` | `HITHER_LOG_LEVEL` | `log-level = "info"` | info |
+//! | `--log-format` | `HITHER_LOG_FORMAT` | `log-format = "text"` | text |
 //! | | `HITHER_REQUIREPASS` | `requirepass = "…"` | none |
 //! | `--aclfile` | `HITHER_ACLFILE` | `aclfile = "FILE"` | none |
 //! | `--protected-mode` | `HITHER_PROTECTED_MODE` | `protected-mode = true` | on |
@@ -22,8 +30,10 @@ use crate::args::StoreArgs;
 use crate::failure::Failure;
 use crate::units;
 use hither_server::Config;
+use hither_server::config::{ClientCertificates, TlsConfig};
+use hither_server::events::{self, Level};
 use serde::Deserialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -65,6 +75,36 @@ pub struct ServeArgs {
     /// File with the users and their rights; see docs/server.md
     #[arg(long, value_name = "FILE")]
     pub aclfile: Option<PathBuf>,
+    /// Another port, with TLS
+    #[arg(long, value_name = "N")]
+    pub tls_port: Option<u16>,
+    /// No port without TLS: yes or no [default: no]
+    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    pub tls_only: Option<bool>,
+    /// Certificate of the server (PEM), with those that lead to its authority
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Key of the certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub tls_key_file: Option<PathBuf>,
+    /// Authorities for certificates of clients (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub tls_ca_cert_file: Option<PathBuf>,
+    /// Whether clients show certificates: no, optional or yes [default: yes]
+    #[arg(long, value_name = "WHICH")]
+    pub tls_auth_clients: Option<String>,
+    /// Serve /metrics, /healthz and /readyz at this address and port
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics_address: Option<SocketAddr>,
+    /// Keep events that take so many milliseconds for LATENCY; 0: none [default: 0]
+    #[arg(long, value_name = "MS")]
+    pub latency_monitor_threshold: Option<u64>,
+    /// Least level of lines on standard error: debug, info, warn or error [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// Lines on standard error: text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
     /// The password of the default user.
     #[arg(skip)]
     pub requirepass: Option<String>,
@@ -93,6 +133,16 @@ impl ServeArgs {
             timeout: self.timeout.or(other.timeout),
             max_output: self.max_output.or(other.max_output),
             max_request: self.max_request.or(other.max_request),
+            tls_port: self.tls_port.or(other.tls_port),
+            tls_only: self.tls_only.or(other.tls_only),
+            tls_cert_file: self.tls_cert_file.or(other.tls_cert_file),
+            tls_key_file: self.tls_key_file.or(other.tls_key_file),
+            tls_ca_cert_file: self.tls_ca_cert_file.or(other.tls_ca_cert_file),
+            tls_auth_clients: self.tls_auth_clients.or(other.tls_auth_clients),
+            metrics_address: self.metrics_address.or(other.metrics_address),
+            latency_monitor_threshold: self.latency_monitor_threshold.or(other.latency_monitor_threshold),
+            log_level: self.log_level.or(other.log_level),
+            log_format: self.log_format.or(other.log_format),
             aclfile: self.aclfile.or(other.aclfile),
             requirepass: self.requirepass.or(other.requirepass),
             data: self.data.or(other.data),
@@ -110,23 +160,34 @@ impl ServeArgs {
         let fits = |name: &str| -> Result<Option<usize>, Failure> { parse::<usize>(name, variable(name)) };
         let listen = variable("HITHER_LISTEN");
         let listen = listen.map(|text| text.split(',').map(|one| parse("HITHER_LISTEN", Some(one.trim().to_owned()))).collect());
-        let protected_mode = match variable("HITHER_PROTECTED_MODE").map(|text| text.to_ascii_lowercase()).as_deref() {
-            None => None,
-            Some("yes" | "true" | "on" | "1") => Some(true),
-            Some("no" | "false" | "off" | "0") => Some(false),
-            Some(text) => return Err(Failure::Usage(format!("HITHER_PROTECTED_MODE is \"{text}\"; say yes or no"))),
+        let yes_no = |name: &str| match variable(name).map(|text| text.to_ascii_lowercase()).as_deref() {
+            None => Ok(None),
+            Some("yes" | "true" | "on" | "1") => Ok(Some(true)),
+            Some("no" | "false" | "off" | "0") => Ok(Some(false)),
+            Some(text) => Err(Failure::Usage(format!("{name} is \"{text}\"; say yes or no"))),
         };
+        let path = |name: &str| variable(name).map(PathBuf::from);
         Ok(ServeArgs {
             listen: listen.map(|all: Result<Option<Vec<IpAddr>>, Failure>| all).transpose()?.flatten(),
             port: parse("HITHER_PORT", variable("HITHER_PORT"))?,
             threads: fits("HITHER_THREADS")?,
             databases: parse("HITHER_DATABASES", variable("HITHER_DATABASES"))?,
-            protected_mode,
+            protected_mode: yes_no("HITHER_PROTECTED_MODE")?,
             max_clients: fits("HITHER_MAX_CLIENTS")?,
             timeout: number("HITHER_TIMEOUT")?,
             max_output: variable("HITHER_MAX_OUTPUT"),
             max_request: variable("HITHER_MAX_REQUEST"),
-            aclfile: variable("HITHER_ACLFILE").map(PathBuf::from),
+            aclfile: path("HITHER_ACLFILE"),
+            tls_port: parse("HITHER_TLS_PORT", variable("HITHER_TLS_PORT"))?,
+            tls_only: yes_no("HITHER_TLS_ONLY")?,
+            tls_cert_file: path("HITHER_TLS_CERT_FILE"),
+            tls_key_file: path("HITHER_TLS_KEY_FILE"),
+            tls_ca_cert_file: path("HITHER_TLS_CA_CERT_FILE"),
+            tls_auth_clients: variable("HITHER_TLS_AUTH_CLIENTS"),
+            metrics_address: parse("HITHER_METRICS_ADDRESS", variable("HITHER_METRICS_ADDRESS"))?,
+            latency_monitor_threshold: number("HITHER_LATENCY_MONITOR_THRESHOLD")?,
+            log_level: variable("HITHER_LOG_LEVEL"),
+            log_format: variable("HITHER_LOG_FORMAT"),
             requirepass: variable("HITHER_REQUIREPASS"),
             ..ServeArgs::default()
         })
@@ -137,6 +198,44 @@ impl ServeArgs {
         let text = std::fs::read_to_string(path).map_err(|source| Failure::path("reading the settings", path, source))?;
         // The message quotes the line at fault, but no other: passwords stay where they are.
         toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {}", path.display(), error.message())))
+    }
+
+    /// The files for TLS, if there is a port for it.
+    fn tls(&self) -> Result<Option<TlsConfig>, Failure> {
+        let Some(port) = self.tls_port else {
+            return match self.tls_only {
+                Some(true) => Err(Failure::Usage("with tls-only, give tls-port".into())),
+                _ => Ok(None),
+            };
+        };
+        let needed = |file: &Option<PathBuf>, name: &str| file.clone().ok_or_else(|| Failure::Usage(format!("with tls-port, give {name}")));
+        let clients = match self.tls_auth_clients.as_deref() {
+            None | Some("yes") => ClientCertificates::Yes,
+            Some("optional") => ClientCertificates::Optional,
+            Some("no") => ClientCertificates::No,
+            Some(text) => return Err(Failure::Usage(format!("tls-auth-clients is \"{text}\"; say no, optional or yes"))),
+        };
+        Ok(Some(TlsConfig {
+            port,
+            cert_file: needed(&self.tls_cert_file, "tls-cert-file")?,
+            key_file: needed(&self.tls_key_file, "tls-key-file")?,
+            ca_cert_file: self.tls_ca_cert_file.clone(),
+            clients,
+        }))
+    }
+
+    /// How events are written, from here on.
+    fn set_log(&self) -> Result<(), Failure> {
+        if let Some(text) = &self.log_level {
+            let level = Level::named(text);
+            events::set_level(level.ok_or_else(|| Failure::Usage(format!("log-level is \"{text}\"; say debug, info, warn or error")))?);
+        }
+        match self.log_format.as_deref() {
+            None | Some("text") => {}
+            Some("json") => events::set_json(true),
+            Some(text) => return Err(Failure::Usage(format!("log-format is \"{text}\"; say text or json"))),
+        }
+        Ok(())
     }
 
     /// All layers, the defaults last; what concerns the store goes into `store` where that is not set.
@@ -152,6 +251,7 @@ impl ServeArgs {
         store.capacity = store.capacity.or(store_size(all.capacity.as_ref())?);
         store.max_capacity = store.max_capacity.or(store_size(all.max_capacity.as_ref())?);
         let bytes = |text: Option<&String>| Ok::<_, Failure>(size(text)?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        all.set_log()?;
         let default = Config::default();
         let databases = all.databases.unwrap_or(default.databases);
         if !(1..=256).contains(&databases) {
@@ -166,7 +266,11 @@ impl ServeArgs {
             timeout_s: all.timeout.unwrap_or(default.timeout_s),
             max_output_bytes: bytes(all.max_output.as_ref())?.unwrap_or(default.max_output_bytes),
             max_request_bytes: bytes(all.max_request.as_ref())?.unwrap_or(default.max_request_bytes),
-            listen: all.listen.unwrap_or(default.listen),
+            listen: all.listen.clone().unwrap_or(default.listen),
+            tls: all.tls()?,
+            tls_only: all.tls_only.unwrap_or(default.tls_only),
+            metrics_address: all.metrics_address,
+            latency_threshold_ms: all.latency_monitor_threshold.unwrap_or(default.latency_threshold_ms),
             aclfile: all.aclfile,
             requirepass: all.requirepass,
             ..Config::default()
@@ -202,5 +306,15 @@ mod tests {
         assert!(ServeArgs::from_environment(|name| (name == "HITHER_LISTEN").then(|| "here".into())).is_err());
         assert!(toml::from_str::<ServeArgs>("prot = 1").is_err());
         assert!(toml::from_str::<ServeArgs>("port = 70000").is_err());
+        for text in
+            ["tls-port = 1", "tls-only = true", "tls-port = 1\ntls-cert-file = \"c\"\ntls-key-file = \"k\"\ntls-auth-clients = \"x\""]
+        {
+            assert!(toml::from_str::<ServeArgs>(text).unwrap().tls().is_err(), "{text}");
+        }
+        let tls: ServeArgs = toml::from_str("tls-port = 1\ntls-cert-file = \"c\"\ntls-key-file = \"k\"").unwrap();
+        assert_eq!(tls.tls().unwrap().unwrap().clients, ClientCertificates::Yes);
+        for text in ["log-level = \"loud\"", "log-format = \"xml\""] {
+            assert!(toml::from_str::<ServeArgs>(text).unwrap().set_log().is_err(), "{text}");
+        }
     }
 }

@@ -1,11 +1,39 @@
 //! Settings: what is fixed at the start, and what `CONFIG SET` may change.
 
 use crate::acl::Acl;
+use crate::events::{self, Level};
+use crate::latency::Monitor;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// Gives a setting a value; `None` if it cannot be one.
 type Set = fn(&Settings, &str) -> Option<()>;
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// They are not asked.
+    No,
+    /// They may.
+    Optional,
+    /// They must.
+    Yes,
+}
+
+/// Files for TLS, PEM each.
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    /// TCP port; 0: any free one.
+    pub port: u16,
+    /// The server's certificate, with those that lead to its authority.
+    pub cert_file: std::path::PathBuf,
+    /// Its key.
+    pub key_file: std::path::PathBuf,
+    /// Authorities for clients' certificates.
+    pub ca_cert_file: Option<std::path::PathBuf>,
+    /// Whether clients show certificates.
+    pub clients: ClientCertificates,
+}
 
 /// How to run a server. The store is opened by the caller.
 #[derive(Clone, Debug)]
@@ -14,6 +42,14 @@ pub struct Config {
     pub listen: Vec<std::net::IpAddr>,
     /// TCP port; 0: any free one.
     pub port: u16,
+    /// No port without TLS.
+    pub tls_only: bool,
+    /// Another port, with TLS.
+    pub tls: Option<TlsConfig>,
+    /// Where `/metrics`, `/healthz` and `/readyz` are served.
+    pub metrics_address: Option<std::net::SocketAddr>,
+    /// Events that take longer, in milliseconds, are kept for LATENCY; 0: none.
+    pub latency_threshold_ms: u64,
     /// Threads that serve connections; 0: one per processor.
     pub threads: usize,
     /// Databases.
@@ -45,6 +81,10 @@ impl Default for Config {
         Config {
             listen: vec![std::net::Ipv4Addr::LOCALHOST.into()],
             port: 6379,
+            tls_only: false,
+            tls: None,
+            metrics_address: None,
+            latency_threshold_ms: 0,
             threads: 0,
             databases: 16,
             requirepass: None,
@@ -81,6 +121,8 @@ pub struct Settings {
     pub slowlog_max_len: AtomicUsize,
     /// See [`Config`].
     pub acllog_max_len: AtomicUsize,
+    /// Events that took long.
+    pub latency: Monitor,
     /// The users.
     pub acl: Acl,
 }
@@ -127,6 +169,7 @@ const ENTRIES: &[Entry] = &[
     fixed("bind", |s| s.started.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
     fixed("databases", |s| s.started.databases.to_string()),
     fixed("port", |s| s.started.port.to_string()),
+    fixed("tls-port", |s| s.started.tls.as_ref().map_or(0, |tls| tls.port).to_string()),
     fixed("io-threads", |s| s.started.threads.to_string()),
     fixed("maxmemory", |_| "0".to_owned()),
     fixed("maxmemory-policy", |_| "noeviction".to_owned()),
@@ -147,6 +190,12 @@ const ENTRIES: &[Entry] = &[
             Some(())
         },
     ),
+    free(
+        "latency-monitor-threshold",
+        |s| s.latency.threshold_ms.load(Ordering::Relaxed).to_string(),
+        |s, text| text.parse().ok().map(|ms| s.latency.threshold_ms.store(ms, Ordering::Relaxed)),
+    ),
+    free("loglevel", |_| events::level().name().to_owned(), |_, text| Level::named(text).map(events::set_level)),
     free(
         "maxclients",
         |s| s.max_clients.load(Ordering::Relaxed).to_string(),
@@ -189,6 +238,7 @@ impl Settings {
     pub fn new(config: Config) -> Settings {
         Settings {
             acl: Acl::new(config.requirepass.as_deref().filter(|password| !password.is_empty()), config.aclfile.clone()),
+            latency: Monitor::new(config.latency_threshold_ms),
             acllog_max_len: AtomicUsize::new(config.acllog_max_len),
             requirepass: RwLock::new(config.requirepass.clone().filter(|password| !password.is_empty())),
             protected_mode: AtomicBool::new(config.protected_mode),

@@ -58,7 +58,7 @@ fn memory(shared: &Shared, text: &mut String) -> std::fmt::Result {
 }
 
 /// Pages of the process that are in memory: mapped pools among them.
-fn resident_bytes() -> u64 {
+pub fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
@@ -120,7 +120,8 @@ fn command_stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
     for (number, command) in TABLE.all().enumerate() {
         let calls: u64 = shared.cores.iter().map(|core| core.calls[number].load(Ordering::Relaxed)).sum();
         if calls > 0 {
-            write!(text, "cmdstat_{}:calls={calls}\r\n", command.full_name())?;
+            let us = shared.total(|core| &core.nanoseconds[number]) / 1000;
+            write!(text, "cmdstat_{}:calls={calls},usec={us},usec_per_call={:.2}\r\n", command.full_name(), us as f64 / calls as f64)?;
         }
     }
     Ok(())

@@ -266,7 +266,7 @@ impl Session {
                 (Reason::Key, args.get(place).unwrap_or_default().to_vec(), text)
             }
         };
-        self.note_refusal(reason, false, &object, self.user.name.as_bytes());
+        self.note_refusal(reason, self.multi.is_some(), &object, self.user.name.as_bytes());
         Failure::made(text)
     }
 
@@ -327,9 +327,12 @@ impl Session {
         } else {
             self.run(shared, out, rests_on, None, |session, txn, out| run_command(shared, session, txn, command, args, out))
         };
-        if slow_us >= 0 && started.elapsed() >= Duration::from_micros(slow_us as u64) {
+        let took = started.elapsed();
+        self.stats().add_time(number, took);
+        shared.settings.latency.note(if command.has(flag::FAST) { "fast-command" } else { "command" }, took);
+        if slow_us >= 0 && took >= Duration::from_micros(slow_us as u64) {
             let keep = shared.settings.slowlog_max_len.load(Ordering::Relaxed);
-            shared.slowlog.add(args, command.has(flag::SECRET), started.elapsed(), &self.client, keep);
+            shared.slowlog.add(args, command.has(flag::SECRET), took, &self.client, keep);
         }
         outcome
     }

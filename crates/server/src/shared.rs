@@ -5,6 +5,7 @@ use crate::commands::table::{TABLE, Table};
 use crate::config::{Config, Settings};
 use crate::cursors::Cursors;
 use crate::data::Databases;
+use crate::net::tls::Tls;
 use hither::{Db, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,9 +33,18 @@ pub struct Shared {
     pub stopping: Arc<AtomicBool>,
     /// Names this run.
     pub run_id: String,
+    /// A sync has failed: writes are refused.
+    pub failed: AtomicBool,
+    /// The certificates, if there is a port for TLS.
+    pub tls: Option<Tls>,
+    /// The certificates are to be read again.
+    pub reload: Arc<AtomicBool>,
     /// The port that is really used.
     pub port: AtomicUsize,
 }
+
+/// Steps of the histograms of commands: up to 1, 2, 4 … microseconds.
+pub const BUCKETS: usize = 24;
 
 /// Counters of one thread; others only read them.
 #[repr(align(128))]
@@ -59,6 +69,14 @@ pub struct CoreStats {
     pub hits: AtomicU64,
     /// Keys that were not found.
     pub misses: AtomicU64,
+    /// Time of commands, by the command's number.
+    pub nanoseconds: Vec<AtomicU64>,
+    /// Counts of commands by their time: [`BUCKETS`] for each.
+    pub histograms: Vec<AtomicU64>,
+    /// Time that replies waited for durability.
+    pub waited_ns: AtomicU64,
+    /// When the thread came round last, in milliseconds since 1970.
+    pub alive_ms: AtomicU64,
 }
 
 impl CoreStats {
@@ -74,7 +92,20 @@ impl CoreStats {
             retries: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            nanoseconds: (0..commands).map(|_| AtomicU64::new(0)).collect(),
+            histograms: (0..commands * BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            waited_ns: AtomicU64::new(0),
+            alive_ms: AtomicU64::new(now_ms()),
         }
+    }
+
+    /// Counts the time of a command. Bucket n has those of at most 2^n microseconds, the last one all longer ones.
+    #[inline]
+    pub fn add_time(&self, number: usize, took: Duration) {
+        let ns = took.as_nanos() as u64;
+        let bucket = (64 - ns.saturating_sub(1).div_euclid(1000).leading_zeros() as usize).min(BUCKETS - 1);
+        CoreStats::add(&self.nanoseconds[number], ns);
+        CoreStats::add(&self.histograms[number * BUCKETS + bucket], 1);
     }
 
     /// Counts; only the thread that owns the counters may.
@@ -87,6 +118,11 @@ impl CoreStats {
 impl Shared {
     /// Opens the databases of `db` for `cores` threads.
     pub fn new(db: Db, config: Config, cores: usize) -> Result<Arc<Shared>> {
+        Shared::with_tls(db, config, cores, None)
+    }
+
+    /// The same with certificates.
+    pub fn with_tls(db: Db, config: Config, cores: usize, tls: Option<Tls>) -> Result<Arc<Shared>> {
         let table: &Table = &TABLE;
         let databases = Databases::open(db, config.databases)?;
         let mut id = [0; 20];
@@ -102,6 +138,9 @@ impl Shared {
             started: Instant::now(),
             stopping: Arc::default(),
             run_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            failed: AtomicBool::new(false),
+            tls,
+            reload: Arc::default(),
             port: AtomicUsize::new(0),
         }))
     }

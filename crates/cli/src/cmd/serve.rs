@@ -1,14 +1,19 @@
 //! `serve`: the store for Redis clients, until SIGTERM, SIGINT or the command SHUTDOWN.
 //!
-//! Standard error gets one line for each event: `time=… level=… event=… key=value …`. No line holds keys, values or passwords.
+//! Standard error gets one line for each event, see [`hither_server::events`]. With NOTIFY_SOCKET (systemd, `Type=notify`) the service manager is told when it is
+//! ready and when it stops.
 
 use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome};
 use crate::serve_config::ServeArgs;
 use crate::store::{self, Missing};
 use hither_server::Server;
+use hither_server::events::{Level, log};
 use hither_server::net::StartError;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
@@ -16,21 +21,33 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     let config = serve.resolve(&mut args)?;
     let open_to_all = config.requirepass.is_none() && !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
     let db = store::open(&args, Missing::Create)?;
-    log("info", "recovered", &[("ms", &db.recovery().elapsed_ms), ("keys", &db.stats().keyspaces.iter().map(|k| k.keys).sum::<u64>())]);
+    log(
+        Level::Info,
+        "recovered",
+        &[("ms", &db.recovery().elapsed_ms), ("keys", &db.stats().keyspaces.iter().map(|k| k.keys).sum::<u64>())],
+    );
     for pool in db.stats().pools {
-        let level = if pool.durable { "info" } else { "warn" };
+        let level = if pool.durable { Level::Info } else { Level::Warn };
         log(level, "pool", &[("node", &pool.node), ("medium", &pool.medium), ("survives_power_loss", &pool.durable)]);
     }
     if open_to_all {
-        log("warn", "unprotected", &[("why", &"no password, no protected mode, and other machines can connect")]);
+        log(Level::Warn, "unprotected", &[("why", &"no password, no protected mode, and other machines can connect")]);
     }
     let server = Server::start(db.clone(), config).map_err(refused)?;
     server.stop_at_signals().map_err(|source| Failure::Io { what: "taking SIGTERM and SIGINT".into(), source })?;
-    log("info", "ready", &[("address", &server.address())]);
+    if let Some(address) = server.tls_address() {
+        log(Level::Info, "tls", &[("address", &address)]);
+    }
+    if let Some(address) = server.metrics_address() {
+        log(Level::Info, "metrics", &[("address", &address)]);
+    }
+    log(Level::Info, "ready", &[("address", &server.address())]);
+    notify("READY=1");
     server.wait();
-    log("info", "stopping", &[]);
+    notify("STOPPING=1");
+    log(Level::Info, "stopping", &[]);
     db.close()?;
-    log("info", "closed", &[]);
+    log(Level::Info, "closed", &[]);
     Ok(Outcome::Done)
 }
 
@@ -38,22 +55,41 @@ fn refused(error: StartError) -> Failure {
     match error {
         StartError::Store(error) => Failure::Store(error),
         StartError::Listen { address, source } => Failure::Io { what: format!("listening at {address}"), source },
-        StartError::Acl(text) => Failure::Usage(text),
+        StartError::Acl(text) | StartError::Tls(text) => Failure::Usage(text),
         StartError::Threads(source) => Failure::Io { what: "starting the threads of the server".into(), source },
     }
 }
 
-/// Writes one event. Values with spaces are quoted.
-fn log(level: &str, event: &str, pairs: &[(&str, &dyn std::fmt::Display)]) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut line = format!("time={}.{:03} level={level} event={event}", now.as_secs(), now.subsec_millis());
-    for (key, value) in pairs {
-        let value = value.to_string();
-        if value.contains([' ', '"']) {
-            line += &format!(" {key}={value:?}");
-        } else {
-            line += &format!(" {key}={value}");
-        }
+/// Tells the service manager, if there is one.
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(error) = notify_at(&path, state) {
+        log(Level::Warn, "notify-failed", &[("state", &state), ("why", &error)]);
     }
-    eprintln!("{line}");
+}
+
+/// One datagram; a path that begins with `@` is a name without a file.
+fn notify_at(path: &OsStr, state: &str) -> std::io::Result<()> {
+    let address = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(path)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_manager_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        notify_at(path.as_os_str(), "READY=1").unwrap();
+        let mut text = [0; 32];
+        let length = socket.recv(&mut text).unwrap();
+        assert_eq!(&text[..length], b"READY=1");
+        assert!(notify_at(OsStr::new("/nowhere/at/all"), "READY=1").is_err());
+    }
 }

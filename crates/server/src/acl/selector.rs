@@ -124,7 +124,7 @@ impl Selector {
                 }
                 Ok(())
             }
-            [sign @ (b'+' | b'-'), name @ ..] if !name.is_empty() => self.add_commands(*sign == b'+', name),
+            [sign @ (b'+' | b'-'), name @ ..] => self.add_commands(*sign == b'+', name),
             _ => Err(SYNTAX),
         }
     }

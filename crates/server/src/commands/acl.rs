@@ -43,6 +43,11 @@ fn error(text: &str) -> Failure {
     Failure::made(format!("ERR {text}"))
 }
 
+/// Too many arguments of a subcommand that may have some.
+fn many(name: &[u8]) -> Failure {
+    error(&format!("unknown subcommand or wrong number of arguments for '{}'. Try ACL HELP.", shown(name)))
+}
+
 fn cat(context: &mut Context<'_>) -> Outcome {
     match context.args.len() {
         2 => {
@@ -59,7 +64,7 @@ fn cat(context: &mut Context<'_>) -> Outcome {
             context.reply.array(names.len());
             names.iter().for_each(|name| context.reply.bulk(name.as_bytes()));
         }
-        _ => return Err(Failure::text("ERR unknown subcommand or wrong number of arguments for 'cat'. Try ACL HELP.")),
+        _ => return Err(many(&context.args[1])),
     }
     Ok(())
 }
@@ -119,7 +124,7 @@ fn genpass(context: &mut Context<'_>) -> Outcome {
     let bits = match context.args.len() {
         2 => 256,
         3 => integer(&context.args[2])?,
-        _ => return Err(Failure::text("ERR unknown subcommand or wrong number of arguments for 'genpass'. Try ACL HELP.")),
+        _ => return Err(many(&context.args[1])),
     };
     let wrong = "ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096";
     let bits = usize::try_from(bits).ok().filter(|bits| (1..=4096).contains(bits)).ok_or_else(|| error(wrong))?;

@@ -10,6 +10,7 @@ pub mod connection;
 pub mod failure;
 pub mod hashes;
 pub mod keys;
+pub mod latency;
 pub mod ordered;
 pub mod server;
 pub mod strings;

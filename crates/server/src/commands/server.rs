@@ -123,7 +123,14 @@ fn config_set(context: &mut Context<'_>) -> Outcome {
 
 fn config_resetstat(context: &mut Context<'_>) -> Outcome {
     for core in &context.shared.cores {
-        for counter in core.calls.iter().chain([&core.errors, &core.rejected, &core.deferred, &core.retries, &core.hits, &core.misses]) {
+        for counter in core.calls.iter().chain(&core.nanoseconds).chain(&core.histograms).chain([
+            &core.errors,
+            &core.rejected,
+            &core.deferred,
+            &core.retries,
+            &core.hits,
+            &core.misses,
+        ]) {
             counter.store(0, Ordering::Relaxed);
         }
     }

@@ -1,7 +1,7 @@
 //! The table of all commands: what COMMAND tells of them, and what runs.
 
 use super::failure::{Failure, shown};
-use super::{Context, Outcome, acl, connection, hashes, keys, ordered, server, strings, transactions, zsets};
+use super::{Context, Outcome, acl, connection, hashes, keys, latency, ordered, server, strings, transactions, zsets};
 use hither_resp::Args;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -249,6 +249,7 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
         connection::COMMANDS,
         server::COMMANDS,
         acl::COMMANDS,
+        latency::COMMANDS,
         transactions::COMMANDS,
     ];
     let mut table = Table { all: Vec::new(), by_name: HashMap::new() };

@@ -1,11 +1,11 @@
 //! One connection: bytes in, commands, replies out.
 
 use super::outbox::{Outbox, PAUSE_BYTES};
+use super::tls::Channel;
 use crate::session::Session;
 use crate::shared::{CoreStats, Shared};
 use hither_resp::{Limits, Parser, Protocol, Writer};
-use mio::net::TcpStream;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ const READS: usize = 8;
 /// See the module's head.
 pub struct Connection {
     /// The socket.
-    pub stream: TcpStream,
+    pub channel: Channel,
     /// The client's state.
     pub session: Session,
     /// Replies.
@@ -38,11 +38,11 @@ pub struct Connection {
 
 impl Connection {
     /// A new connection.
-    pub fn new(stream: TcpStream, session: Session) -> Connection {
+    pub fn new(channel: Channel, session: Session) -> Connection {
         let authenticated = session.authenticated;
         let limits = limits_for(&session);
         Connection {
-            stream,
+            channel,
             session,
             outbox: Outbox::default(),
             parser: Parser::new(limits),
@@ -62,7 +62,7 @@ impl Connection {
 
     /// Whether it is done with: everything was sent that can be.
     pub fn is_over(&self) -> bool {
-        self.broken || ((self.ended || self.session.closing) && self.outbox.waiting() == 0)
+        self.broken || ((self.ended || self.session.closing) && self.outbox.waiting() == 0 && !self.channel.is_pending())
     }
 
     /// Whether commands have to wait until replies have left.
@@ -81,7 +81,7 @@ impl Connection {
             if !self.readable || self.ended || self.session.closing || self.stalled {
                 return false;
             }
-            match self.stream.read(scratch) {
+            match self.channel.read(scratch) {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().input_bytes, count as u64);
@@ -164,8 +164,11 @@ impl Connection {
             // The client asks for more than it reads.
             self.broken = true;
         }
+        if self.channel.flush().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
+            self.broken = true;
+        }
         while !self.broken && !self.outbox.ready().is_empty() {
-            match self.stream.write(self.outbox.ready()) {
+            match self.channel.write(self.outbox.ready()) {
                 Ok(0) => self.broken = true,
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().output_bytes, count as u64);

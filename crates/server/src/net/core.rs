@@ -4,8 +4,10 @@
 //! Sockets are registered once, edge-triggered.
 
 use super::connection::{Connection, READ_BYTES};
+use super::tls::{Channel, HANDSHAKE_TIME};
+use crate::events::{self, Level};
 use crate::session::Session;
-use crate::shared::{CoreStats, Shared};
+use crate::shared::{CoreStats, Shared, now_ms};
 use hither::Error;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -30,7 +32,8 @@ const FIRST_CONNECTION: usize = 1024;
 /// What others leave for a thread.
 struct Mailbox {
     waker: Waker,
-    arrivals: Mutex<Vec<(TcpStream, SocketAddr)>>,
+    /// The last says whether with TLS.
+    arrivals: Mutex<Vec<(TcpStream, SocketAddr, bool)>>,
     connections: AtomicUsize,
     /// A commit that was asked for is done.
     committed: AtomicBool,
@@ -44,7 +47,8 @@ pub struct Core {
     shared: Arc<Shared>,
     poll: Poll,
     mailboxes: Vec<Arc<Mailbox>>,
-    listeners: Vec<TcpListener>,
+    /// Each with whether it is for TLS.
+    listeners: Vec<(TcpListener, bool)>,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     /// Connections to be served, and to be sent to, in this round.
@@ -60,7 +64,7 @@ pub struct Core {
 }
 
 /// The loops of a server; the first one gets the listeners.
-pub fn make(shared: &Arc<Shared>, mut listeners: Vec<TcpListener>, count: usize) -> std::io::Result<Vec<Core>> {
+pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count: usize) -> std::io::Result<Vec<Core>> {
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
     for _ in 0..count {
@@ -78,7 +82,7 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<TcpListener>, count: usize)
     let mut cores = Vec::new();
     for (index, poll) in polls.into_iter().enumerate() {
         let mut own = std::mem::take(&mut listeners);
-        for (number, listener) in own.iter_mut().enumerate() {
+        for (number, (listener, _)) in own.iter_mut().enumerate() {
             poll.registry().register(listener, Token(1 + number), Interest::READABLE)?;
         }
         cores.push(Core {
@@ -128,7 +132,7 @@ impl Core {
             && error.kind() != ErrorKind::Interrupted
         {
             // Nothing can be known of any connection any more.
-            eprintln!("hither: waiting for events failed: {error}");
+            events::log(Level::Error, "waiting-failed", &[("why", &error)]);
             self.shared.stopping.store(true, Ordering::SeqCst);
             return;
         }
@@ -209,9 +213,12 @@ impl Core {
         self.asked = newest;
         let stats = &self.shared.cores[self.index];
         CoreStats::add(&stats.deferred, 1);
-        let mailbox = self.mailboxes[self.index].clone();
+        let (mailbox, shared, index, asked) = (self.mailboxes[self.index].clone(), self.shared.clone(), self.index, Instant::now());
         self.shared.databases.db.ticket_at(newest).on_durable(move |outcome| {
+            shared.cores[index].waited_ns.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            shared.settings.latency.note("durability-wait", asked.elapsed());
             if let Err(error) = outcome {
+                shared.failed.store(true, Ordering::Relaxed);
                 *mailbox.failure.lock() = Some(error.to_string());
             }
             mailbox.committed.store(true, Ordering::Release);
@@ -240,8 +247,8 @@ impl Core {
             }
         }
         let arrivals = std::mem::take(&mut *mailbox.arrivals.lock());
-        for (stream, peer) in arrivals {
-            self.admit(stream, peer);
+        for (stream, peer, tls) in arrivals {
+            self.admit(stream, peer, tls);
         }
     }
 
@@ -249,8 +256,10 @@ impl Core {
         self.accept_at = None;
         for number in 0..self.listeners.len() {
             loop {
-                match self.listeners[number].accept() {
-                    Ok((stream, peer)) => self.hand_out(stream, peer),
+                let (listener, tls) = &self.listeners[number];
+                let tls = *tls;
+                match listener.accept() {
+                    Ok((stream, peer)) => self.hand_out(stream, peer, tls),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(_) => {
@@ -264,20 +273,22 @@ impl Core {
     }
 
     /// Gives a connection to the thread with the fewest.
-    fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr) {
+    fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
         if let Some(refusal) = self.refusal(peer) {
             CoreStats::add(&self.shared.cores[self.index].rejected, 1);
             // It is closed either way.
-            let _ = stream.write(refusal.as_bytes());
+            if !tls {
+                let _ = stream.write(refusal.as_bytes());
+            }
             return;
         }
         let load = |mailbox: &Arc<Mailbox>| mailbox.connections.load(Ordering::Relaxed);
         let Some((index, mailbox)) = self.mailboxes.iter().enumerate().min_by_key(|(_, mailbox)| load(mailbox)) else { return };
         mailbox.connections.fetch_add(1, Ordering::Relaxed);
         if index == self.index {
-            self.admit(stream, peer);
+            self.admit(stream, peer, tls);
         } else {
-            mailbox.arrivals.lock().push((stream, peer));
+            mailbox.arrivals.lock().push((stream, peer, tls));
             // If that fails, the thread's next tick looks.
             let _ = mailbox.waker.wake();
         }
@@ -299,7 +310,7 @@ impl Core {
     }
 
     /// Takes a connection into the loop.
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr) {
+    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
         // Replies are sent whole: nothing is gained by waiting for more. If it is refused, they are only later.
         let _ = stream.set_nodelay(true);
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -312,25 +323,52 @@ impl Core {
             self.free.push(slot);
             return;
         }
-        CoreStats::add(&self.shared.cores[self.index].connections, 1);
         let local = stream.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
+        let channel = match &self.shared.tls {
+            Some(config) if tls => config.accept(stream),
+            _ => Some(Channel::plain(stream)),
+        };
+        let Some(channel) = channel else {
+            // Too many handshakes: the socket is dropped, and with it its registration.
+            CoreStats::add(&self.shared.cores[self.index].rejected, 1);
+            self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+            self.free.push(slot);
+            return;
+        };
+        CoreStats::add(&self.shared.cores[self.index].connections, 1);
         let client = self.shared.clients.add(peer.to_string(), local, self.index);
         let session = Session::new(self.shared.clone(), client);
-        self.connections[slot] = Some(Box::new(Connection::new(stream, session)));
+        self.connections[slot] = Some(Box::new(Connection::new(channel, session)));
     }
 
     fn close(&mut self, slot: usize) {
         let Some(mut connection) = self.connections[slot].take() else { return };
         // It is closed by being dropped, whatever this says.
-        let _ = self.poll.registry().deregister(&mut connection.stream);
+        connection.channel.finish();
+        let _ = self.poll.registry().deregister(&mut connection.channel.stream);
         self.shared.clients.remove(connection.session.client.id);
         self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
         self.free.push(slot);
     }
 
+    /// SIGHUP: new certificates.
+    fn reload(&self) {
+        let Some(tls) = &self.shared.tls else { return };
+        match tls.reload() {
+            Ok(()) => events::log(Level::Info, "certificates-reloaded", &[]),
+            Err(why) => events::log(Level::Error, "certificates-kept", &[("why", &why)]),
+        }
+    }
+
     /// Closes clients that were killed or are idle for too long, and sees to wakes that failed.
     fn tick(&mut self) {
+        // A round waits for TICK at most, and comes here TICK after the last time: more is work.
+        self.shared.settings.latency.note("loop", self.last_tick.elapsed().saturating_sub(2 * TICK));
         self.last_tick = Instant::now();
+        self.shared.cores[self.index].alive_ms.store(now_ms(), Ordering::Relaxed);
+        if self.index == 0 && self.shared.reload.swap(false, Ordering::AcqRel) {
+            self.reload();
+        }
         if !self.holding.is_empty() {
             self.mailboxes[self.index].committed.store(true, Ordering::Release);
         }
@@ -340,7 +378,8 @@ impl Core {
             let client = &connection.session.client;
             let idle = || client.connected.elapsed().saturating_sub(Duration::from_millis(client.active_ms.load(Ordering::Relaxed)));
             let idle_for_too_long = timeout_s != 0 && connection.outbox.waiting() == 0 && idle() >= Duration::from_secs(timeout_s);
-            if client.killed.load(Ordering::Acquire) || idle_for_too_long {
+            let half_open = connection.channel.is_handshaking() && client.connected.elapsed() >= HANDSHAKE_TIME;
+            if client.killed.load(Ordering::Acquire) || idle_for_too_long || half_open {
                 self.close(slot);
             }
         }

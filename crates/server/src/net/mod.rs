@@ -23,6 +23,7 @@
 pub mod connection;
 pub mod core;
 pub mod outbox;
+pub mod tls;
 
 use crate::config::Config;
 use crate::data::reaper;
@@ -52,6 +53,9 @@ pub enum StartError {
     /// The file with the users cannot be taken.
     #[error("{0}")]
     Acl(String),
+    /// Certificates or keys cannot be taken.
+    #[error("{0}")]
+    Tls(String),
     /// Threads or event queues are refused.
     #[error("cannot start the threads of the server: {0}")]
     Threads(std::io::Error),
@@ -61,6 +65,8 @@ pub enum StartError {
 pub struct Server {
     shared: Arc<Shared>,
     address: SocketAddr,
+    tls_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
     reaper: JoinHandle<()>,
 }
@@ -76,30 +82,41 @@ impl Server {
             threads => threads,
         };
         let mut listeners = Vec::new();
-        let mut port = config.port;
-        for ip in &config.listen {
-            let address = SocketAddr::new(*ip, port);
-            let listen = |address| TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
-            let (bound, listener) = listen(address).map_err(|source| StartError::Listen { address, source })?;
-            // With any free port, all addresses get the same.
-            port = bound.port();
-            listeners.push((bound, listener));
+        if !config.tls_only {
+            listeners.extend(listen_at(&config.listen, config.port)?.into_iter().map(|(address, listener)| (address, listener, false)));
         }
-        let address = listeners.first().map(|(bound, _)| *bound).ok_or_else(|| {
+        let tls = config.tls.clone().map(tls::Tls::load).transpose().map_err(StartError::Tls)?;
+        if let Some(tls) = &config.tls {
+            listeners.extend(listen_at(&config.listen, tls.port)?.into_iter().map(|(address, listener)| (address, listener, true)));
+        }
+        let tls_address = listeners.iter().find(|(_, _, tls)| *tls).map(|(address, ..)| *address);
+        let address = listeners.first().map(|(bound, ..)| *bound).ok_or_else(|| {
             StartError::Threads(std::io::Error::new(std::io::ErrorKind::InvalidInput, "there is no address to listen at"))
         })?;
+        let metrics = config.metrics_address.map(|address| listen_at(&[address.ip()], address.port())).transpose()?;
+        let metrics = metrics.and_then(|mut all| all.pop());
+        let metrics_address = metrics.as_ref().map(|(address, _)| *address);
         let has_users = config.aclfile.is_some();
-        let shared = Shared::new(db, config, count)?;
+        let shared = Shared::with_tls(db, config, count, tls)?;
         if has_users {
             shared.acl().load().map_err(StartError::Acl)?;
         }
-        shared.port.store(usize::from(port), Ordering::Relaxed);
-        let cores =
-            core::make(&shared, listeners.into_iter().map(|(_, listener)| listener).collect(), count).map_err(StartError::Threads)?;
+        shared.port.store(usize::from(address.port()), Ordering::Relaxed);
+        let listeners = listeners.into_iter().map(|(_, listener, tls)| (listener, tls)).collect();
+        let cores = core::make(&shared, listeners, count).map_err(StartError::Threads)?;
         let databases = shared.databases.clone();
         let spawn = |name: String| std::thread::Builder::new().name(name);
         let reaper = spawn("hither-reap".into()).spawn(move || reaper::run(&databases)).map_err(StartError::Threads)?;
         let mut threads = Vec::new();
+        if let Some((_, listener)) = metrics {
+            let shared = shared.clone();
+            let serve = move || {
+                if let Err(error) = crate::metrics::http::run(&shared, listener) {
+                    crate::events::log(crate::events::Level::Error, "metrics-ended", &[("why", &error)]);
+                }
+            };
+            threads.push(spawn("hither-metrics".into()).spawn(serve).map_err(StartError::Threads)?);
+        }
         for (index, mut core) in cores.into_iter().enumerate() {
             let serve = move || {
                 pin(index);
@@ -108,12 +125,12 @@ impl Server {
             match spawn(format!("hither-serve-{index}")).spawn(serve) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    Server { shared, address, threads, reaper }.stop();
+                    Server { shared, address, tls_address, metrics_address, threads, reaper }.stop();
                     return Err(StartError::Threads(error));
                 }
             }
         }
-        Ok(Server { shared, address, threads, reaper })
+        Ok(Server { shared, address, tls_address, metrics_address, threads, reaper })
     }
 
     /// Where it listens: the first address, with the port that was really taken.
@@ -121,16 +138,27 @@ impl Server {
         self.address
     }
 
+    /// Where it listens for TLS, if it does.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls_address
+    }
+
+    /// Where it serves metrics, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
     /// What its threads share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Ends it when the process gets SIGTERM or SIGINT; a second one kills the process as usual.
+    /// Ends it when the process gets SIGTERM or SIGINT; a second one kills the process as usual. SIGHUP has it read its certificates again.
     ///
     /// # Errors
     /// The system's, if it takes no handlers.
     pub fn stop_at_signals(&self) -> std::io::Result<()> {
+        signal_hook::flag::register(signal_hook::consts::SIGHUP, self.shared.reload.clone())?;
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::flag::register_conditional_default(signal, self.shared.stopping.clone())?;
             signal_hook::flag::register(signal, self.shared.stopping.clone())?;
@@ -153,6 +181,19 @@ impl Server {
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
     }
+}
+
+/// Listens at all addresses; with any free port, all get the same.
+fn listen_at(addresses: &[std::net::IpAddr], mut port: u16) -> Result<Vec<(SocketAddr, TcpListener)>, StartError> {
+    let mut listeners = Vec::new();
+    for ip in addresses {
+        let address = SocketAddr::new(*ip, port);
+        let bound = TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (bound, listener) = bound.map_err(|source| StartError::Listen { address, source })?;
+        port = bound.port();
+        listeners.push((bound, listener));
+    }
+    Ok(listeners)
 }
 
 /// Pins this thread to one of the processors that the process may use. Where that is refused, the scheduler decides: slower, not wrong.

@@ -1,0 +1,150 @@
+//! `/metrics`, `/healthz` and `/readyz`: GET and HEAD of HTTP/1.1 on one thread, one answer for each connection.
+//!
+//! # Bounds
+//!
+//! [`MAX_CONNECTIONS`] at a time (the oldest gives way), [`MAX_REQUEST`] bytes of a request, [`TIME`] for all of it: a slow client holds up nobody.
+
+use super::{text, unhealthy, unready};
+use crate::shared::Shared;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Connections at a time.
+pub const MAX_CONNECTIONS: usize = 32;
+/// Bytes of a request.
+pub const MAX_REQUEST: usize = 8 << 10;
+/// From connecting to the last byte of the answer.
+pub const TIME: Duration = Duration::from_secs(5);
+const LISTENER: Token = Token(0);
+const TICK: Duration = Duration::from_millis(200);
+
+struct Connection {
+    stream: TcpStream,
+    since: Instant,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    sent: usize,
+}
+
+/// What is to become of a connection.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Wait,
+    Close,
+}
+
+/// Serves until the server stops.
+///
+/// # Errors
+/// The system's, if it gives no event queue.
+pub fn run(shared: &Arc<Shared>, mut listener: TcpListener) -> std::io::Result<()> {
+    let mut poll = Poll::new()?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+    let mut events = Events::with_capacity(64);
+    // By number, so the oldest comes first.
+    let mut connections: BTreeMap<usize, Connection> = BTreeMap::new();
+    let mut next = 1;
+    while !shared.stopping.load(Ordering::Acquire) {
+        if let Err(error) = poll.poll(&mut events, Some(TICK))
+            && error.kind() != ErrorKind::Interrupted
+        {
+            return Err(error);
+        }
+        for event in &events {
+            let Token(number) = event.token();
+            if connections.get_mut(&number).is_some_and(|connection| connection.go_on(shared) == Next::Close) {
+                connections.remove(&number);
+            }
+        }
+        // At every round: after a failure (no descriptors left) nobody tells that it may work again.
+        while let Ok((mut stream, _)) = listener.accept() {
+            if connections.len() >= MAX_CONNECTIONS {
+                connections.pop_first();
+            }
+            if poll.registry().register(&mut stream, Token(next), Interest::READABLE | Interest::WRITABLE).is_ok() {
+                let (request, answer) = (Vec::new(), Vec::new());
+                connections.insert(next, Connection { stream, since: Instant::now(), request, answer, sent: 0 });
+                next += 1;
+            }
+        }
+        connections.retain(|_, connection| connection.since.elapsed() < TIME);
+    }
+    Ok(())
+}
+
+impl Connection {
+    fn go_on(&mut self, shared: &Shared) -> Next {
+        if self.answer.is_empty() && self.read(shared) == Next::Close {
+            return Next::Close;
+        }
+        while self.sent < self.answer.len() {
+            match self.stream.write(&self.answer[self.sent..]) {
+                Ok(0) => return Next::Close,
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Next::Wait,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Next::Close,
+            }
+        }
+        if self.answer.is_empty() { Next::Wait } else { Next::Close }
+    }
+
+    /// Reads the request; once it is whole, there is an answer.
+    fn read(&mut self, shared: &Shared) -> Next {
+        let mut buffer = [0; 2048];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Next::Close,
+                Ok(count) => self.request.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Next::Wait,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return Next::Close,
+            }
+            if self.request.windows(4).any(|end| end == b"\r\n\r\n") || self.request.windows(2).any(|end| end == b"\n\n") {
+                self.answer = answer(shared, &self.request);
+                return Next::Wait;
+            }
+            if self.request.len() > MAX_REQUEST {
+                self.answer = response("431 Request Header Fields Too Large", "text/plain", "the request is too long\n", true);
+                return Next::Wait;
+            }
+        }
+    }
+}
+
+/// The answer to a request.
+fn answer(shared: &Shared, request: &[u8]) -> Vec<u8> {
+    let line = request.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let body = match method {
+        b"GET" => true,
+        b"HEAD" => false,
+        _ => return response("405 Method Not Allowed", "text/plain", "only GET and HEAD\n", true),
+    };
+    let verdict = |why: Option<String>| match why {
+        None => response("200 OK", "text/plain", "ok\n", body),
+        Some(why) => response("503 Service Unavailable", "text/plain", &(why + "\n"), body),
+    };
+    match path {
+        b"/metrics" => response("200 OK", "text/plain; version=0.0.4; charset=utf-8", &text(shared), body),
+        b"/healthz" => verdict(unhealthy(shared)),
+        b"/readyz" => verdict(unready(shared)),
+        _ => response("404 Not Found", "text/plain", "there are /metrics, /healthz and /readyz\n", body),
+    }
+}
+
+fn response(status: &str, kind: &str, body: &str, with_body: bool) -> Vec<u8> {
+    let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    if with_body { (head + body).into_bytes() } else { head.into_bytes() }
+}

@@ -1,0 +1,203 @@
+//! TLS: certificates, and a connection's bytes with or without encryption.
+//!
+//! The handshake runs in the loop like everything else; it never sleeps. What a client can make the server hold before its handshake is done is bounded: by rustls
+//! (64 KiB of one handshake message), by [`MAX_HANDSHAKES`] at a time, and by [`HANDSHAKE_TIME`].
+
+use crate::config::{ClientCertificates, TlsConfig};
+use mio::net::TcpStream;
+use parking_lot::RwLock;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Handshakes at a time; more connections are closed at once.
+pub const MAX_HANDSHAKES: usize = 1024;
+/// A handshake that takes longer is given up.
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Reads of the socket for one read of the connection: records without data must not hold up others.
+const RECORDS: usize = 8;
+
+/// The certificates in force, and how many handshakes are under way.
+pub struct Tls {
+    files: TlsConfig,
+    config: RwLock<Arc<ServerConfig>>,
+    handshakes: Arc<AtomicUsize>,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Which file is wrong, and why.
+    pub fn load(files: TlsConfig) -> std::result::Result<Tls, String> {
+        let config = RwLock::new(read(&files)?);
+        Ok(Tls { files, config, handshakes: Arc::default() })
+    }
+
+    /// Reads the files again; connections that are there keep what they have.
+    ///
+    /// # Errors
+    /// As for [`Tls::load`]; what was in force stays.
+    pub fn reload(&self) -> std::result::Result<(), String> {
+        *self.config.write() = read(&self.files)?;
+        Ok(())
+    }
+
+    /// A new connection; `None` if too many handshakes are under way.
+    pub fn accept(&self, stream: TcpStream) -> Option<Channel> {
+        let before = self.handshakes.fetch_add(1, Ordering::Relaxed);
+        let handshake = Handshake(self.handshakes.clone());
+        if before >= MAX_HANDSHAKES {
+            return None;
+        }
+        let session = ServerConnection::new(self.config.read().clone()).ok()?;
+        Some(Channel { stream, tls: Some(Box::new(Session { session, handshake: Some(handshake) })) })
+    }
+
+    /// Handshakes that are under way.
+    pub fn handshakes(&self) -> usize {
+        self.handshakes.load(Ordering::Relaxed)
+    }
+}
+
+/// A place among the handshakes.
+struct Handshake(Arc<AtomicUsize>);
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn read(files: &TlsConfig) -> std::result::Result<Arc<ServerConfig>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chain = certificates(&files.cert_file)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key_file)
+        .map_err(|error| format!("the key for TLS cannot be read from {}: {error}", files.key_file.display()))?;
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| format!("TLS: {error}"))?;
+    let builder = match (files.clients, &files.ca_cert_file) {
+        (ClientCertificates::No, _) => builder.with_no_client_auth(),
+        (_, None) => return Err("clients are to show certificates: give tls-ca-cert-file, or say tls-auth-clients no".to_owned()),
+        (wanted, Some(path)) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| format!("a certificate of {} cannot be used: {error}", path.display()))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = if wanted == ClientCertificates::Optional { verifier.allow_unauthenticated() } else { verifier };
+            let verifier = verifier.build().map_err(|error| format!("the certificates of {} cannot be used: {error}", path.display()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let config = builder.with_single_cert(chain, key);
+    let config =
+        config.map_err(|error| format!("certificate {} and key {}: {error}", files.cert_file.display(), files.key_file.display()))?;
+    Ok(Arc::new(config))
+}
+
+fn certificates(path: &Path) -> std::result::Result<Vec<CertificateDer<'static>>, String> {
+    let all = CertificateDer::pem_file_iter(path).and_then(|all| all.collect::<std::result::Result<Vec<_>, _>>());
+    let all = all.map_err(|error| format!("certificates cannot be read from {}: {error}", path.display()))?;
+    if all.is_empty() {
+        return Err(format!("there is no certificate in {}", path.display()));
+    }
+    Ok(all)
+}
+
+/// A connection's bytes.
+pub struct Channel {
+    /// The socket.
+    pub stream: TcpStream,
+    tls: Option<Box<Session>>,
+}
+
+struct Session {
+    session: ServerConnection,
+    /// While it is under way.
+    handshake: Option<Handshake>,
+}
+
+impl Channel {
+    /// Without encryption.
+    pub fn plain(stream: TcpStream) -> Channel {
+        Channel { stream, tls: None }
+    }
+
+    /// Whether the handshake is not done.
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.handshake.is_some())
+    }
+
+    /// Reads what has come; 0: the end. `WouldBlock`: everything was read.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let Some(tls) = &mut self.tls else { return self.stream.read(buffer) };
+        for _ in 0..RECORDS {
+            match tls.session.reader().read(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // The connection was cut without a goodbye: no request of it is half done.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+                outcome => return outcome,
+            }
+            if tls.session.read_tls(&mut self.stream)? == 0 {
+                return Ok(0);
+            }
+            let outcome = tls.session.process_new_packets();
+            // Answers of the handshake, or what was wrong; if they do not fit, they leave when there is room.
+            let sent = send(&mut tls.session, &mut self.stream);
+            outcome.map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
+            if sent.as_ref().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
+                return sent.map(|()| 0);
+            }
+            if !tls.session.is_handshaking() {
+                tls.handshake = None;
+            }
+        }
+        Err(ErrorKind::Interrupted.into())
+    }
+
+    /// Takes bytes to be sent; how many it took.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        let Some(tls) = &mut self.tls else { return self.stream.write(bytes) };
+        send(&mut tls.session, &mut self.stream)?;
+        let taken = tls.session.writer().write(bytes)?;
+        match send(&mut tls.session, &mut self.stream) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Sends what was taken and has not left.
+    pub fn flush(&mut self) -> Result<()> {
+        self.tls.as_mut().map_or(Ok(()), |tls| send(&mut tls.session, &mut self.stream))
+    }
+
+    /// Whether something was taken and has not left.
+    pub fn is_pending(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.session.wants_write())
+    }
+
+    /// Says goodbye, if there is room for that.
+    pub fn finish(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.session.send_close_notify();
+            // It is closed either way.
+            let _ = send(&mut tls.session, &mut self.stream);
+        }
+    }
+}
+
+fn send(session: &mut ServerConnection, stream: &mut TcpStream) -> Result<()> {
+    while session.wants_write() {
+        if session.write_tls(stream)? == 0 {
+            return Err(ErrorKind::WriteZero.into());
+        }
+    }
+    Ok(())
+}
