@@ -1,0 +1,20 @@
+//! The unit for systemd is one that systemd takes.
+
+use std::process::Command;
+
+#[test]
+fn the_unit_is_valid() {
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd/hither.service");
+    let text = std::fs::read_to_string(unit).unwrap();
+    assert!(text.contains("Type=notify") && text.contains("ExecStart=/usr/bin/hither serve "));
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().join("hither.service");
+    // systemd looks whether the program is there.
+    std::fs::write(&here, text.replace("/usr/bin/hither", env!("CARGO_BIN_EXE_hither"))).unwrap();
+    let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(&here).output() else {
+        println!("systemd-analyze is not installed: the unit was not checked");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("hither.service"), "{said}");
+}
