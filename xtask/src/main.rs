@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod conformance;
 mod exec;
 mod figures;
 mod fuzz;
@@ -37,7 +38,10 @@ usage: cargo xtask COMMAND [OPTION...]
               --minutes N    how long to run (75)
               --quick        a few minutes, to see that every stage works
               --only STAGE, --list, --keep-going as above (soak always keeps going)
-  figures   measure: `figures engine|nstore|compaction [--json] [--quick] ...`; options go to hither-bench
+  figures   measure: `figures engine|nstore|compaction|server [--json] [--quick] ...`; options go to hither-bench
+  conformance
+            client libraries of Redis against the server; says what ran and what was skipped
+              --only CLIENT  only this one (may be given several times)
   setup     install what the other commands need
               --soak         also what only soak needs
 
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(args),
         Some("soak") => soak::run(args),
         Some("figures") => figures::run(args),
+        Some("conformance") => conformance::run(args),
         Some("setup") => setup::run(args),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

@@ -8,7 +8,7 @@ use crate::args::Args;
 use crate::exec::repeat_for;
 use crate::stage::{self, Done, Record, Selection, Stage};
 use crate::workspace::{Metadata, root, target_dir};
-use crate::{Failure, fuzz, guest, machine, setup, suites, variants};
+use crate::{Failure, conformance, fuzz, guest, machine, setup, suites, variants};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -30,6 +30,7 @@ const STAGES: &[Stage<Context>] = &[
     Stage { name: "histories", about: "long concurrent histories across crashes", budget_s: 1200, run: histories },
     Stage { name: "model", about: "random operations against a model, reopened and crashed", budget_s: 900, run: model },
     Stage { name: "kill", about: "50 SIGKILLs of the real program in mid-load", budget_s: 600, run: kill },
+    Stage { name: "clients", about: "client libraries of Redis against the server", budget_s: 600, run: |_| conformance::all() },
     Stage { name: "fuzz", about: "decoding of damaged entries and segments", budget_s: 1200, run: fuzz_replay },
     Stage { name: "loom", about: "model-checked schedules, one more preemption", budget_s: 900, run: |c| variants::loom(&c.metadata, 4) },
     Stage {

@@ -1,0 +1,215 @@
+//! `cargo xtask conformance`: client libraries of Redis against `hither serve`; see `conformance/README.md`.
+//!
+//! Each library is installed by its own package manager into the build directory, and its program runs against a fresh server. A program
+//! that is missing, or an installation that fails (no network, most likely), is a skip with the reason; a check that fails is a failure.
+
+use crate::Failure;
+use crate::args::Args;
+use crate::exec::{Step, Tally, exists};
+use crate::stage::Done;
+use crate::workspace::{root, target_dir};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// One library.
+struct Client {
+    /// Its folder in `conformance/`.
+    name: &'static str,
+    /// Programs that must be there.
+    needs: &'static [&'static str],
+    /// Installs it into a folder that holds a copy of its own.
+    install: fn(&Path) -> Vec<Step>,
+    /// Runs the checks against a port.
+    run: fn(&Path, &str) -> Step,
+    /// Whether it is part of each push.
+    short: bool,
+}
+
+const INSTALL_LIMIT_S: u64 = 300;
+const RUN_LIMIT_S: u64 = 60;
+
+const CLIENTS: &[Client] = &[
+    Client { name: "redis-py", needs: &["python3"], install: install_python, run: run_python, short: true },
+    Client { name: "ioredis", needs: &["node", "npm"], install: install_node, run: run_node, short: true },
+    Client { name: "go-redis", needs: &["go"], install: install_go, run: run_go, short: false },
+    Client { name: "jedis", needs: &["java", "mvn"], install: install_java, run: run_java, short: false },
+];
+
+fn install(program: impl AsRef<std::ffi::OsStr>) -> Step {
+    Step::limited(program, INSTALL_LIMIT_S)
+}
+
+fn install_python(dir: &Path) -> Vec<Step> {
+    let venv = dir.join("venv");
+    let pip = install(venv.join("bin/python")).args(["-m", "pip", "install", "--quiet", "-r"]).arg(dir.join("requirements.txt"));
+    vec![install("python3").args(["-m", "venv"]).arg(&venv), pip]
+}
+
+fn run_python(dir: &Path, port: &str) -> Step {
+    Step::limited(dir.join("venv/bin/python"), RUN_LIMIT_S).arg(dir.join("check.py")).arg(port)
+}
+
+fn install_node(dir: &Path) -> Vec<Step> {
+    vec![install("npm").args(["ci", "--no-audit", "--no-fund", "--prefix"]).arg(dir)]
+}
+
+fn run_node(dir: &Path, port: &str) -> Step {
+    Step::limited("node", RUN_LIMIT_S).arg(dir.join("check.js")).arg(port)
+}
+
+fn install_go(dir: &Path) -> Vec<Step> {
+    vec![install("go").arg("-C").arg(dir).args(["build", "-o", "check"])]
+}
+
+fn run_go(dir: &Path, port: &str) -> Step {
+    Step::limited(dir.join("check"), RUN_LIMIT_S).arg(port)
+}
+
+fn install_java(dir: &Path) -> Vec<Step> {
+    let copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
+    vec![install("mvn").args(["--quiet", "--batch-mode", "--file"]).arg(dir.join("pom.xml")).arg(copy).arg("-DoutputDirectory=lib")]
+}
+
+fn run_java(dir: &Path, port: &str) -> Step {
+    Step::limited("java", RUN_LIMIT_S).arg("-cp").arg(dir.join("lib/*")).arg(dir.join("Check.java")).arg(port)
+}
+
+/// Runs the command.
+pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
+    let only = args.values("--only")?;
+    args.finish()?;
+    if let Some(unknown) = only.iter().find(|name| CLIENTS.iter().all(|client| client.name != name.as_str())) {
+        return Err(format!("no client named {unknown}; there are: {}", CLIENTS.iter().map(|c| c.name).collect::<Vec<_>>().join(", ")));
+    }
+    match check(|client| only.is_empty() || only.iter().any(|name| name == client.name)) {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// The share of each push.
+pub fn short() -> Result<Done, Failure> {
+    check(|client| client.short)
+}
+
+/// All clients.
+pub fn all() -> Result<Done, Failure> {
+    check(|_| true)
+}
+
+fn check(wanted: impl Fn(&Client) -> bool) -> Result<Done, Failure> {
+    Step::cargo().args(["build", "--package", "hither-cli", "--bin", "hither"]).run()?;
+    let mut total = Tally::default();
+    let (mut ran, mut skipped, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for client in CLIENTS.iter().filter(|client| wanted(client)) {
+        match ready(client) {
+            Err(why) => skipped.push(format!("{} ({why})", client.name)),
+            Ok(dir) => match against_fresh_server(client, &dir) {
+                Ok(tally) => {
+                    ran.push(client.name);
+                    total.add(&tally);
+                }
+                Err(why) => failed.push(format!("{}: {why}", client.name)),
+            },
+        }
+    }
+    println!("ran: {}", list(&ran));
+    println!("skipped: {}", list(&skipped));
+    match (failed.is_empty(), ran.is_empty()) {
+        (false, _) => Err(failed.join("; ")),
+        (true, true) => Ok(Done::Skipped(skipped.join("; "))),
+        (true, false) => Ok(Done::Passed(total)),
+    }
+}
+
+fn list<S: AsRef<str>>(names: &[S]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ") }
+}
+
+/// A folder with the client's program and its library, or why there is none.
+fn ready(client: &Client) -> Result<PathBuf, String> {
+    if let Some(missing) = client.needs.iter().find(|program| !exists(program)) {
+        return Err(format!("{missing} is not installed"));
+    }
+    let (from, to) = (root().join("conformance").join(client.name), target_dir().join("conformance").join(client.name));
+    copy(&from, &to).map_err(|error| format!("copying {}: {error}", client.name))?;
+    for step in (client.install)(&to) {
+        step.run().map_err(|why| format!("cannot be installed: {why}"))?;
+    }
+    Ok(to)
+}
+
+/// Copies the files of a folder, so that nothing is installed into the source tree.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn against_fresh_server(client: &Client, dir: &Path) -> Result<Tally, Failure> {
+    let server = Server::start(&dir.join("data"))?;
+    (client.run)(dir, &server.port).run()
+}
+
+/// A server that is killed when it goes out of scope.
+struct Server {
+    child: Child,
+    port: String,
+}
+
+impl Server {
+    fn start(data: &Path) -> Result<Server, Failure> {
+        if data.exists() {
+            std::fs::remove_dir_all(data).map_err(|error| format!("{}: {error}", data.display()))?;
+        }
+        let mut command = Command::new(target_dir().join("debug/hither"));
+        command.args(["serve", "--port", "0", "--medium", "file", "--data"]).arg(data);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().map_err(|error| format!("cannot start hither: {error}"))?;
+        let mut server = Server { child, port: String::new() };
+        let Some(stderr) = server.child.stderr.take() else { return Err("the server has no standard error".to_owned()) };
+        let mut lines = BufReader::new(stderr);
+        let mut line = String::new();
+        while lines.read_line(&mut line).map_err(|error| format!("the server's log: {error}"))? > 0 {
+            if let Some((_, address)) = line.split_once("event=ready address=") {
+                address.trim().rsplit(':').next().unwrap_or_default().clone_into(&mut server.port);
+                // Nobody reads what else it says, but it must not wait for that.
+                std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+                return Ok(server);
+            }
+            line.clear();
+        }
+        Err("the server has not started".to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It fails only if the server has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_has_a_folder_that_the_readme_names() {
+        let readme = std::fs::read_to_string(root().join("conformance/README.md")).unwrap();
+        for client in CLIENTS {
+            assert!(root().join("conformance").join(client.name).is_dir(), "{}", client.name);
+            assert!(readme.contains(&format!("| `{}` |", client.name)), "{}", client.name);
+        }
+    }
+}
