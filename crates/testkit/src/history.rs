@@ -27,6 +27,11 @@ pub enum Action {
         /// There was something.
         existed: bool,
     },
+    /// Added one to what was there, nothing counting as 0.
+    Add {
+        /// What that gave.
+        sum: u64,
+    },
     /// Compared and swapped.
     Cas {
         /// What was expected.
@@ -45,6 +50,7 @@ impl Action {
             Action::Read(seen) => (seen == content).then_some(content),
             Action::Write(new) => Some(new),
             Action::Delete { existed } => (existed == content.is_some()).then_some(None),
+            Action::Add { sum } => (content.unwrap_or(0) + 1 == sum).then_some(Some(sum)),
             Action::Cas { expected, new, applied: true } => (content == expected).then_some(new),
             Action::Cas { expected, applied: false, .. } => (content != expected).then_some(content),
         }
@@ -56,6 +62,7 @@ impl Action {
             Action::Read(_) => content,
             Action::Write(new) => new,
             Action::Delete { .. } => None,
+            Action::Add { .. } => Some(content.unwrap_or(0) + 1),
             Action::Cas { expected, new, .. } => {
                 if content == expected {
                     new
@@ -229,6 +236,10 @@ mod tests {
         assert_eq!(check(None, &[op(0, 1, cas(None, Some(1), true)), op(2, 3, cas(None, Some(2), false))]), Ok(()));
         assert!(check(None, &[op(0, 1, cas(None, Some(1), true)), op(2, 3, cas(None, Some(2), true))]).is_err());
         assert!(check(None, &[op(0, 1, Action::Delete { existed: true })]).is_err());
+        let add = |sum| Action::Add { sum };
+        assert_eq!(check(None, &[op(0, 1, add(1)), op(2, 9, add(3)), op(2, 9, add(2)), op(10, 11, Action::Read(Some(3)))]), Ok(()));
+        assert!(check(None, &[op(0, 1, add(1)), op(2, 3, add(1))]).is_err(), "the first one is lost");
+        assert_eq!(check(None, &[cut(0, 1, add(0)), op(2, 3, add(2))]), Ok(()));
         let racing = [op(0, 9, cas(Some(5), Some(6), true)), op(0, 9, Action::Write(Some(5))), op(0, 9, Action::Delete { existed: true })];
         assert_eq!(check(None, &racing), Ok(()));
     }

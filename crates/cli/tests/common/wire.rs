@@ -51,12 +51,8 @@ impl Server {
     pub fn client(&self) -> Client {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
-            match TcpStream::connect(("127.0.0.1", self.port)) {
-                Ok(stream) => {
-                    stream.set_nodelay(true).unwrap();
-                    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-                    return Client { stream, buffer: Vec::new() };
-                }
+            match Client::connect(self.port) {
+                Ok(client) => return client,
                 Err(error) => assert!(Instant::now() < end, "no connection: {error}"),
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -97,6 +93,14 @@ pub struct Client {
 }
 
 impl Client {
+    /// A new connection to this machine.
+    pub fn connect(port: u16) -> std::io::Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(Client { stream, buffer: Vec::new() })
+    }
+
     /// Sends a command.
     pub fn send<W: AsRef<[u8]>>(&mut self, words: &[W]) -> std::io::Result<()> {
         let mut out = Vec::new();
