@@ -8,13 +8,17 @@ use crate::{Failure, workspace};
 use std::process::{Command, ExitCode};
 
 /// The sets of figures there are.
-const SETS: [&str; 3] = ["engine", "nstore", "compaction"];
+const SETS: [&str; 4] = ["engine", "nstore", "compaction", "server"];
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     let set = args.command().ok_or_else(|| format!("which figures? There are: {}", SETS.join(", ")))?;
     if !SETS.contains(&set.as_str()) {
         return Err(format!("no figures named {set}; there are: {}", SETS.join(", ")));
+    }
+    if set == "server" {
+        crate::setup::install(crate::setup::FOR_TESTS)?;
+        build_server()?;
     }
     let status = Command::new(workspace::cargo())
         .current_dir(workspace::root())
@@ -24,4 +28,14 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+/// The program that is measured; it is looked for beside the one that measures.
+fn build_server() -> Result<(), Failure> {
+    let status = Command::new(workspace::cargo())
+        .current_dir(workspace::root())
+        .args(["build", "--release", "--quiet", "--package", "hither-cli", "--bin", "hither"])
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err("hither does not build".to_owned()) }
 }

@@ -105,6 +105,10 @@ pub struct ServeArgs {
     /// Lines on standard error: text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// Answer without running commands, as a yardstick
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub null: bool,
     /// The password of the default user.
     #[arg(skip)]
     pub requirepass: Option<String>,
@@ -144,6 +148,7 @@ impl ServeArgs {
             log_level: self.log_level.or(other.log_level),
             log_format: self.log_format.or(other.log_format),
             aclfile: self.aclfile.or(other.aclfile),
+            null: self.null || other.null,
             requirepass: self.requirepass.or(other.requirepass),
             data: self.data.or(other.data),
             capacity: self.capacity.or(other.capacity),
@@ -273,6 +278,7 @@ impl ServeArgs {
             latency_threshold_ms: all.latency_monitor_threshold.unwrap_or(default.latency_threshold_ms),
             aclfile: all.aclfile,
             requirepass: all.requirepass,
+            null: all.null,
             ..Config::default()
         })
     }

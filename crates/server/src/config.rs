@@ -74,6 +74,8 @@ pub struct Config {
     pub aclfile: Option<std::path::PathBuf>,
     /// Entries of the log of refusals.
     pub acllog_max_len: usize,
+    /// For measurements: requests are parsed and answered, and no command runs. See [`crate::net::null`].
+    pub null: bool,
 }
 
 impl Default for Config {
@@ -97,6 +99,7 @@ impl Default for Config {
             slowlog_max_len: 128,
             aclfile: None,
             acllog_max_len: 128,
+            null: false,
         }
     }
 }

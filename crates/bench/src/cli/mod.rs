@@ -16,6 +16,7 @@ use crate::figures::engine::{self, FiguresArgs};
 use crate::figures::kill::KillSpec;
 use crate::figures::nstore as nstore_figures;
 use crate::figures::restart::{self, RestartArgs};
+use crate::figures::server as server_figures;
 use crate::harness::record::{Record, read_lines, write_lines};
 use crate::harness::script::run_script;
 use crate::harness::spec::RunSpec;
@@ -162,6 +163,7 @@ fn execute(command: Command, prefix: &[OsString]) -> Result<bool> {
         Command::Run(args) => run(&args).map(|()| true),
         Command::Figures(args) if args.table == "compaction" => compaction_figures::run(&args, prefix),
         Command::Figures(args) if args.table == "nstore" => nstore_figures::run(&args, prefix),
+        Command::Figures(args) if args.table == "server" => server_figures::run(&args, prefix),
         Command::Figures(args) => engine::run(&args, prefix),
         Command::Nstore(args) => nstore::run(&args, prefix).map(|()| true),
         Command::Compaction(args) => compaction::run(&args, prefix).map(|()| true),
@@ -264,6 +266,7 @@ mod tests {
         assert_eq!(code(&["figures", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "nstore", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "compaction", "--only", "no-such-row"]), expected(2));
+        assert_eq!(code(&["figures", "server", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["nstore", "accesses", "--nodes", "17"]), expected(2));
         assert_eq!(code(&["nstore", "shards", "--threads", "0"]), expected(2));
         assert_eq!(code(&["compaction", "--utilization", "99"]), expected(2));

@@ -28,7 +28,7 @@ use crate::yardstick::{APPEND, MAP_UNIFORM, MAP_ZIPF, Scale};
 #[derive(Clone, Debug, Args)]
 pub struct FiguresArgs {
     /// Which table
-    #[arg(value_parser = ["engine", "nstore", "compaction"], default_value = "engine")]
+    #[arg(value_parser = ["engine", "nstore", "compaction", "server"], default_value = "engine")]
     pub table: String,
     /// Prints JSON
     #[arg(long)]
@@ -45,6 +45,9 @@ pub struct FiguresArgs {
     /// The peers' program [default: where --peers builds it]
     #[arg(long, value_name = "PROGRAM")]
     pub peers_program: Option<PathBuf>,
+    /// The program `hither`, for `server` [default: beside this one]
+    #[arg(long, value_name = "PROGRAM")]
+    pub server_program: Option<PathBuf>,
     /// Rounds; figures are medians [default: 3, with --quick 1]
     #[arg(long)]
     pub rounds: Option<u32>,

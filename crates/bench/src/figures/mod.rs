@@ -2,7 +2,7 @@
 //!
 //! [`row`] defines a row and its verdict, [`plan`] the rows and the groups of processes that feed them, [`process`] starts
 //! those processes, [`kill`] measures recovery after a SIGKILL, [`engine`] runs everything and prints it. [`nstore`] is a second table, of what
-//! the parts of the NStore paper add, [`compaction`] a third, of what the Pacman paper's do.
+//! the parts of the NStore paper add, [`compaction`] a third, of what the Pacman paper's do, [`server`] a fourth, of the server beside Redis.
 //!
 //! Every measurement runs in a process of its own, so that no allocator state or memory of one reaches the next. Rows that are
 //! ratios compare figures of the same round: the yardsticks run before and after each group.
@@ -15,3 +15,4 @@ pub mod plan;
 pub mod process;
 pub mod restart;
 pub mod row;
+pub mod server;

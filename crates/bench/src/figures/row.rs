@@ -57,13 +57,21 @@ pub enum Unit {
     LogShare,
     /// Times the same without collectors.
     NoCollector,
+    /// Times Redis.
+    Redis,
+    /// Times Redis with appendfsync always.
+    RedisAlways,
+    /// Times what Redis takes; less is better.
+    RedisCost,
+    /// Megabytes; less is better.
+    Megabytes,
 }
 
 impl Unit {
     /// True if less is better.
     pub fn less_is_better(self) -> bool {
         let relative = matches!(self, Unit::Optimum | Unit::Lfu | Unit::Overhead | Unit::FullScan | Unit::HalfLatency | Unit::LogShare);
-        relative || matches!(self, Unit::BytesPerKey | Unit::Gets | Unit::Microseconds)
+        relative || matches!(self, Unit::BytesPerKey | Unit::Gets | Unit::Microseconds | Unit::RedisCost | Unit::Megabytes)
     }
 
     /// The value with its unit.
@@ -82,6 +90,9 @@ impl Unit {
             Unit::Gets => format!("{} gets", count(value)),
             Unit::Overhead => format!("{:.1} %", value * 100.0),
             Unit::FullScan => format!("{value:.3} × full scan"),
+            Unit::Redis | Unit::RedisCost => format!("{value:.2} × Redis"),
+            Unit::RedisAlways => format!("{value:.2} × Redis, fsync always"),
+            Unit::Megabytes => format!("{value:.1} MB"),
             Unit::SecondMinute => format!("{value:.2} × 2nd minute"),
             Unit::WithRoom => format!("{value:.2} × with room"),
             Unit::Half | Unit::HalfLatency => format!("{value:.2} × at 50 %"),

@@ -132,7 +132,12 @@ impl Connection {
                     let args = self.parser.args(rest);
                     if !args.is_empty() {
                         let start = self.outbox.bytes.len();
-                        let rests_on = self.session.execute(shared, args, &mut self.outbox.bytes);
+                        let rests_on = if shared.settings.started.null {
+                            super::null::answer(args, &mut self.outbox.bytes);
+                            0
+                        } else {
+                            self.session.execute(shared, args, &mut self.outbox.bytes)
+                        };
                         self.outbox.appended(start, rests_on);
                         if self.session.authenticated != self.authenticated {
                             self.authenticated = self.session.authenticated;

@@ -22,6 +22,7 @@
 
 pub mod connection;
 pub mod core;
+pub mod null;
 pub mod outbox;
 pub mod tls;
 

@@ -1,0 +1,333 @@
+//! The table of the server: hither over the wire, beside Redis and beside the null server, with one client program for all.
+//!
+//! [`load`] is the client, [`process`] starts servers. Every ratio compares two servers within one round, one measured right after the other, at most
+//! seconds apart; a row is the median over the rounds. The null server is `hither serve --null`: the network code, which parses and answers, without
+//! commands; it bounds what the commands could reach.
+
+pub mod load;
+pub mod process;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::engine::FiguresArgs;
+use super::row::{Demand, Point, Row, Unit, table};
+use crate::harness::machine::Machine;
+use crate::report::count;
+use crate::target::{Error, Result};
+use load::{Ask, Load, fill};
+use process::{Kind, Places, Server};
+
+const CLIENTS: usize = 50;
+const KEYS: u64 = 100_000;
+const IDLE: usize = 10_000;
+
+/// What is demanded of a rate at each pipeline, times Redis; or 0.9 times the null server, where that is less.
+const RATES: [(&str, &str, usize, Ask, f64); 6] = [
+    ("set-1", "SET, pipeline 1, sync on dax", 1, Ask::Set, 1.1),
+    ("get-1", "GET, pipeline 1", 1, Ask::Get, 1.1),
+    ("set-16", "SET, pipeline 16, sync on dax", 16, Ask::Set, 1.5),
+    ("get-16", "GET, pipeline 16", 16, Ask::Get, 1.5),
+    ("set-64", "SET, pipeline 64, sync on dax", 64, Ask::Set, 2.0),
+    ("get-64", "GET, pipeline 64", 64, Ask::Get, 2.0),
+];
+const OF_NULL: f64 = 0.9;
+
+const OTHERS: [Demand; 6] = [
+    demand("cpu-1", "processor time per SET, pipeline 1", Unit::RedisCost, 1.0),
+    demand("file-set", "SET, pipeline 1, sync on a file", Unit::RedisAlways, 1.5),
+    demand("dram", "DRAM per 100-byte pair", Unit::RedisCost, 0.3),
+    demand("idle", "10,000 idle connections", Unit::Megabytes, 100.0),
+    demand("restart-clean", "restart after SIGTERM, against Redis loading its RDB", Unit::RedisCost, 0.2),
+    demand("restart-kill", "restart after SIGKILL, against Redis loading its RDB", Unit::RedisCost, 0.2),
+];
+
+const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64) -> Demand {
+    Demand { id, name, unit, at_least, aim: at_least }
+}
+
+/// One measurement of one server.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
+    /// The row.
+    pub row: &'static str,
+    /// The server.
+    pub server: Kind,
+    /// Commands per second.
+    pub rate: f64,
+    /// Microseconds of a pipeline: p50, p99, p99.9, p99.99.
+    pub latency_us: [f64; 4],
+    /// Microseconds of processor time for a command.
+    pub cpu_us: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Table {
+    #[serde(flatten)]
+    machine: Machine,
+    rows: Vec<Row>,
+    measurements: Vec<Measurement>,
+}
+
+struct Run<'a> {
+    args: &'a FiguresArgs,
+    places: Places,
+    lasts: Duration,
+    points: BTreeMap<&'static str, Vec<Point>>,
+    /// 0.9 times the null server over Redis, by row and round.
+    ceilings: BTreeMap<&'static str, Vec<f64>>,
+    notes: BTreeMap<&'static str, String>,
+    measurements: Vec<Measurement>,
+}
+
+/// Measures and prints; true if every row is as demanded.
+///
+/// # Errors
+/// Wrong use. A server that does not start or answer is an error of its rows.
+pub fn run(args: &FiguresArgs, _prefix: &[OsString]) -> Result<bool> {
+    let wanted = |id: &str| args.only.is_empty() || args.only.iter().any(|word| id.contains(word.as_str()));
+    if !RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).any(wanted) {
+        return Err(Error::Config(format!("no row is called {}", args.only.join(" or "))));
+    }
+    let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
+    let places = Places { program: program(args)?, disk };
+    let lasts = Duration::from_millis(if args.quick { 300 } else { 4000 });
+    let (points, ceilings) = (BTreeMap::new(), BTreeMap::new());
+    let mut run = Run { args, places, lasts, points, ceilings, notes: BTreeMap::new(), measurements: Vec::new() };
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    for round in 0..rounds {
+        eprintln!("round {} of {rounds}", round + 1);
+        run.round(&wanted);
+    }
+    run.print(&wanted)
+}
+
+/// The program `hither`: given, or beside this one.
+fn program(args: &FiguresArgs) -> Result<PathBuf> {
+    let beside = || std::env::current_exe().ok().map(|program| program.with_file_name("hither"));
+    let program = args.server_program.clone().or_else(beside).filter(|program| program.is_file());
+    program.ok_or_else(|| Error::Config("the program hither is not there: build it, or say where it is by --server-program".into()))
+}
+
+impl Run<'_> {
+    fn round(&mut self, wanted: &impl Fn(&str) -> bool) {
+        self.step("set-1", Self::rates, |id| RATES.iter().any(|rate| rate.0 == id) && wanted(id), wanted);
+        self.step("cpu-1", Self::cpu, |id| id == "cpu-1" && wanted(id), wanted);
+        self.step("file-set", Self::on_file, |id| id == "file-set" && wanted(id), wanted);
+        self.step("dram", Self::dram, |id| id == "dram" && wanted(id), wanted);
+        self.step("idle", Self::idle, |id| id == "idle" && wanted(id), wanted);
+        self.step("restart-clean", Self::restart, |id| id.starts_with("restart") && wanted(id), wanted);
+    }
+
+    /// Runs a group of rows if one is wanted; what goes wrong is noted in the table.
+    fn step(
+        &mut self,
+        id: &'static str,
+        measure: fn(&mut Self, &dyn Fn(&str) -> bool) -> Result<()>,
+        member: impl Fn(&str) -> bool,
+        wanted: &impl Fn(&str) -> bool,
+    ) {
+        let all = RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id));
+        if all.clone().any(member)
+            && let Err(error) = measure(self, wanted)
+        {
+            self.notes.insert(id, error.to_string());
+        }
+    }
+
+    fn add(&mut self, id: &'static str, value: f64, rate: Option<f64>) {
+        self.points.entry(id).or_default().push(Point { value, rate });
+    }
+
+    fn load(&mut self, row: &'static str, kind: Kind, server: &Server, ask: Ask, pipeline: usize) -> Result<Measurement> {
+        let load = Load { address: server.address, ask, clients: CLIENTS, pipeline, keys: KEYS, lasts: self.lasts };
+        let cpu_s = server.cpu_s();
+        let outcome = load.run()?;
+        let cpu_us = (server.cpu_s() - cpu_s) * 1e6 / outcome.requests.max(1) as f64;
+        let measurement = Measurement { row, server: kind, rate: outcome.rate, latency_us: outcome.latency_us, cpu_us };
+        self.measurements.push(measurement.clone());
+        Ok(measurement)
+    }
+
+    fn rates(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
+        let servers = [Kind::Dax, Kind::Redis, Kind::Null].map(|kind| Server::fresh(kind, &self.places));
+        let [dax, redis, null] = servers;
+        let (dax, redis, null) = (dax?, redis?, null?);
+        fill(dax.address, KEYS)?;
+        fill(redis.address, KEYS)?;
+        for (id, _, pipeline, ask, _) in RATES {
+            if !wanted(id) {
+                continue;
+            }
+            let ours = self.load(id, Kind::Dax, &dax, ask, pipeline)?;
+            let theirs = self.load(id, Kind::Redis, &redis, ask, pipeline)?;
+            let ceiling = self.load(id, Kind::Null, &null, ask, pipeline)?;
+            self.add(id, ours.rate / theirs.rate, Some(ours.rate));
+            self.ceilings.entry(id).or_default().push(OF_NULL * ceiling.rate / theirs.rate);
+        }
+        Ok(())
+    }
+
+    fn cpu(&mut self, _: &dyn Fn(&str) -> bool) -> Result<()> {
+        let (dax, redis) = (Server::fresh(Kind::Dax, &self.places)?, Server::fresh(Kind::Redis, &self.places)?);
+        let ours = self.load("cpu-1", Kind::Dax, &dax, Ask::Set, 1)?;
+        let theirs = self.load("cpu-1", Kind::Redis, &redis, Ask::Set, 1)?;
+        self.notes.insert("cpu-1", format!("{:.2} µs against {:.2} µs", ours.cpu_us, theirs.cpu_us));
+        self.add("cpu-1", ours.cpu_us / theirs.cpu_us, None);
+        Ok(())
+    }
+
+    fn on_file(&mut self, _: &dyn Fn(&str) -> bool) -> Result<()> {
+        let (file, redis) = (Server::fresh(Kind::File, &self.places)?, Server::fresh(Kind::RedisAlways, &self.places)?);
+        let ours = self.load("file-set", Kind::File, &file, Ask::Set, 1)?;
+        let theirs = self.load("file-set", Kind::RedisAlways, &redis, Ask::Set, 1)?;
+        self.add("file-set", ours.rate / theirs.rate, Some(ours.rate));
+        Ok(())
+    }
+
+    fn pairs(&self) -> u64 {
+        self.args.keys.unwrap_or(if self.args.quick { 100_000 } else { 5_000_000 })
+    }
+
+    fn dram(&mut self, _: &dyn Fn(&str) -> bool) -> Result<()> {
+        let pairs = self.pairs().min(1_000_000);
+        let per_pair = |server: Server| -> Result<f64> {
+            let before = server.private_bytes();
+            fill(server.address, pairs)?;
+            Ok((server.private_bytes() - before) / pairs as f64)
+        };
+        let ours = per_pair(Server::fresh(Kind::Dax, &self.places)?)?;
+        let theirs = per_pair(Server::fresh(Kind::Redis, &self.places)?)?;
+        self.notes.insert("dram", format!("{ours:.0} B against {theirs:.0} B, of {} pairs", count(pairs as f64)));
+        self.add("dram", ours / theirs, None);
+        Ok(())
+    }
+
+    fn idle(&mut self, _: &dyn Fn(&str) -> bool) -> Result<()> {
+        allow_descriptors(IDLE as u64 + 200)?;
+        let server = Server::fresh(Kind::Dax, &self.places)?;
+        let before = server.private_bytes();
+        let mut connections = Vec::new();
+        for _ in 0..IDLE {
+            let stream = std::net::TcpStream::connect(server.address);
+            connections.push(stream.map_err(|error| Error::io(format!("opening connection {}", connections.len()), error))?);
+        }
+        // Behind them all, so that they are taken.
+        for stream in &mut connections {
+            std::io::Write::write_all(stream, b"PING\r\n").map_err(|error| Error::io("sending".to_owned(), error))?;
+        }
+        for stream in &mut connections {
+            let mut reply = [0; 7];
+            std::io::Read::read_exact(stream, &mut reply).map_err(|error| Error::io("receiving".to_owned(), error))?;
+        }
+        self.add("idle", (server.private_bytes() - before) / 1e6, None);
+        Ok(())
+    }
+
+    fn restart(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
+        let pairs = self.pairs();
+        let redis = self.restart_of(Kind::Redis, pairs, true)?;
+        for (id, clean) in [("restart-clean", true), ("restart-kill", false)] {
+            if wanted(id) {
+                let ours = self.restart_of(Kind::Dax, pairs, clean)?;
+                self.notes.insert(id, format!("{ours:.2} s against {redis:.2} s, {} pairs", count(pairs as f64)));
+                self.add(id, ours / redis, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Seconds from the start of the process to its first answer.
+    fn restart_of(&self, kind: Kind, pairs: u64, clean: bool) -> Result<f64> {
+        let directory = process::directory(kind, &self.places)?;
+        let mut server = Server::on(kind, &self.places, directory.path())?;
+        fill(server.address, pairs)?;
+        if kind == Kind::Redis {
+            let saved = server.ask("SAVE").map_err(|error| Error::io("saving the RDB".to_owned(), error))?;
+            if !saved.starts_with("+OK") {
+                return Err(Error::Config(format!("Redis does not save: {saved}")));
+            }
+        }
+        if clean && kind != Kind::Redis {
+            server.terminate();
+        }
+        drop(server);
+        Ok(Server::on(kind, &self.places, directory.path())?.started_in.as_secs_f64())
+    }
+
+    fn row(&self, demand: Demand) -> Row {
+        let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
+        let note = self.notes.get(demand.id).cloned().unwrap_or_default();
+        Row::new(demand, points, false, note)
+    }
+
+    fn rows(&self, wanted: &impl Fn(&str) -> bool) -> Vec<Row> {
+        let rates = RATES.iter().map(|(id, name, _, _, times)| {
+            let ceiling = self.ceilings.get(id).and_then(|all| crate::harness::median(all)).unwrap_or(f64::INFINITY);
+            let mut row = self.row(demand(id, name, Unit::Redis, times.min(ceiling)));
+            if ceiling < *times {
+                row.note = format!("bounded by {OF_NULL} × null; {times} × Redis would be {:.2} × null", times / ceiling * OF_NULL);
+            }
+            row
+        });
+        let others = OTHERS.iter().map(|demand| self.row(*demand));
+        rates.chain(others).filter(|row| wanted(row.demand.id)).collect()
+    }
+
+    fn print(self, wanted: &impl Fn(&str) -> bool) -> Result<bool> {
+        let rows = self.rows(wanted);
+        let good = rows.iter().all(|row| row.verdict.is_good());
+        let table = Table { machine: Machine::here(), rows, measurements: self.measurements };
+        let text = if self.args.json {
+            serde_json::to_string(&table).map_err(|error| Error::Config(format!("a result that cannot be written: {error}")))?
+        } else {
+            text(&table)
+        };
+        match writeln!(std::io::stdout(), "{text}") {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::io("printing".to_owned(), error)),
+            _ => Ok(good),
+        }
+    }
+}
+
+fn text(shown: &Table) -> String {
+    let mut text = table(&shown.rows);
+    text += "\n\nrow, server: per second; processor µs per command; µs of a pipeline at p50, p99, p99.9, p99.99";
+    for m in &shown.measurements {
+        let [p50, p99, p999, p9999] = m.latency_us;
+        text += &format!("\n{} {:?}: {}/s; {:.2}; {p50:.0}, {p99:.0}, {p999:.0}, {p9999:.0}", m.row, m.server, count(m.rate), m.cpu_us);
+    }
+    let m = &shown.machine;
+    text + &format!("\ncommit {}, {}, {}, kernel {}", m.commit, m.date, m.cpu, m.kernel)
+}
+
+/// Raises this process's limit of open files, and that of the servers it starts.
+fn allow_descriptors(count: u64) -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= count) {
+        return Ok(());
+    }
+    limit.current = Some(limit.maximum.map_or(count, |maximum| maximum.min(count)));
+    setrlimit(Resource::Nofile, limit).map_err(|error| Error::io("raising the limit of open files", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        let mut ids: Vec<&str> = RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all);
+        assert!(RATES.iter().all(|rate| rate.0.ends_with(&format!("-{}", rate.2))));
+    }
+}
