@@ -14,8 +14,13 @@ use std::sync::Arc;
 
 /// Growth limit of a store whose user named none.
 const DEFAULT_MAX_CAPACITY: u64 = 64 << 30;
-/// Shards per node on media with direct access (the paper's optimum at 2 threads is 16), bounded by the capacity.
-const DAX_SHARDS: u64 = 16;
+/// Shards for each processor of a node on media with direct access: as in the paper's best settings at 16 and 32 threads (64 and 128).
+const SHARDS_PER_PROCESSOR: u64 = 4;
+/// And no fewer of them (the paper's best setting at 2 threads), nor more: here up to 64 cost the same, and from 128 on puts are dearer
+/// (`docs/experiments.md`), by the segments that have to be opened.
+const DAX_SHARDS: std::ops::RangeInclusive<u64> = 16..=64;
+/// Open segments stay within this share of the capacity, 2 % (decision 13).
+const SEGMENTS_PER_SHARD: u64 = 50;
 
 /// Pools, in node order, and what was found out on the way.
 pub(crate) struct Opened {
@@ -45,10 +50,12 @@ const MIN_SEGMENTS_FOR_HOT: u64 = 50;
 pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let one_tail = opened.pools.iter().any(Pool::needs_sync);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let max_segments = u64::from(opened.pools[0].max_segments());
-    // Open segments stay within two per cent of the capacity (decision 13); files get one log tail (decision 13).
-    let derived = if one_tail { 1 } else { DAX_SHARDS.min(max_segments / 50).max(1) };
-    let shards = if options.shards == 0 { derived } else { u64::from(options.shards) };
+    let shards = match options.shards {
+        // Files get one log tail (decision 13).
+        0 if one_tail => 1,
+        0 => derived_shards(cores.div_ceil(opened.pools.len()), opened.pools[0].max_segments()),
+        given => u64::from(given),
+    };
     LogOptions {
         shards: 1 << shards.ilog2(),
         // One tail dirties the fewest pages per sync; where writes do not wait for syncs, threads get tails of their own.
@@ -58,6 +65,12 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
         zero_ahead: options.durability == Durability::Sync,
         topology: opened.topology.clone(),
     }
+}
+
+/// Shards per node on media with direct access, by the processors of a node and the segments that its pool may grow to (N2).
+fn derived_shards(processors: usize, max_segments: u32) -> u64 {
+    let wanted = (SHARDS_PER_PROCESSOR * processors as u64).clamp(*DAX_SHARDS.start(), *DAX_SHARDS.end());
+    wanted.min(u64::from(max_segments) / SEGMENTS_PER_SHARD).max(1)
 }
 
 pub(crate) fn pool_path(options: &Options, node: u32) -> Option<PathBuf> {
@@ -321,4 +334,19 @@ fn count_nodes(options: &Options, topology: &Topology) -> Result<u32> {
         return Err(Error::Config(format!("directories were given for nodes {named:?}; they must be node0, node1, … without a gap")));
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::derived_shards;
+
+    #[test]
+    fn shards_follow_processors_and_capacity() {
+        let large = 1 << 20;
+        let by_processors: Vec<u64> = [1, 2, 4, 8, 16, 32, 128].map(|n| derived_shards(n, large)).into();
+        assert_eq!(by_processors, [16, 16, 16, 32, 64, 64, 64]);
+        for (segments, shards) in [(0, 1), (1, 1), (99, 1), (100, 2), (799, 15), (800, 16), (3199, 63), (3200, 64)] {
+            assert_eq!(derived_shards(64, segments), shards, "{segments} segments");
+        }
+    }
 }
