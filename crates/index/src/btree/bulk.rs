@@ -93,7 +93,8 @@ impl<P: Protocol> BTree<P> {
         let mut entries = Entries::new();
         entries.take(leaf);
         entries.insert(count, entry);
-        self.split_leaf(&spot, &entries, count, Point::EdgeSplit)?;
+        let claim = leaf.0.version().claim_wanted(version)?;
+        self.split_leaf(&spot, claim, &entries, count, Point::EdgeSplit)?;
         self.keys.one_more();
         // SAFETY: the leaf's next is the one that the split has just made; the caller is pinned and the only writer.
         Ok(Leaf(unsafe { crate::common::node::Node::from_address(leaf.next()) }))

@@ -14,7 +14,8 @@
 //!
 //! Optimistic lock coupling (`version`). Lookups and scans store nothing and take no lock; they wait only while a writer is inside the
 //! short section of a node that they read, and start again if it changed. Writers lock the nodes that they change, at the
-//! versions at which they read them; they never wait for a second lock.
+//! versions at which they read them; they never wait for a second lock. A single write claims its leaf before the caller's flush and
+//! changes it afterwards (`claim`).
 //!
 //! # Invariants
 //!
@@ -33,6 +34,7 @@
 
 mod bulk;
 pub(crate) mod check;
+mod claim;
 pub(crate) mod cursor;
 mod hint;
 mod inner;
@@ -180,7 +182,19 @@ impl<P: Protocol> Index for BTree<P> {
 
     #[inline]
     fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Located<Token>, _resolver: &R) -> (Located<Token>, bool) {
-        (if self.still_holds(prepared.token) { prepared } else { self.locate_slot(key.bytes) }, false)
+        let located = if self.still_holds(prepared.token) { prepared } else { self.locate_slot(key.bytes) };
+        let claimed = self.claim_place(located.token);
+        (located, claimed)
+    }
+
+    #[inline]
+    fn install_locked<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, _resolver: &R) {
+        self.replace_claimed(token, key.bytes, old, new);
+    }
+
+    #[inline]
+    fn unlock_place(&self, token: Token) {
+        self.release_claim(token);
     }
 
     fn any_token(&self) -> Token {

@@ -36,6 +36,8 @@ pub enum Point {
     RootCollapse,
     /// A layer's last key left and the layer with it.
     LayerGone,
+    /// A place was claimed, and nothing of it changed yet.
+    Claimed,
     /// An install went straight to the leaf of its token.
     TokenHit,
     /// A half-done structure change of a planted twin.
@@ -54,6 +56,8 @@ pub trait Protocol: Send + Sync + 'static {
     const UNLINK_ATOMIC: bool = true;
     /// A reader makes sure that the parent still leads to the child whose version it has taken.
     const COUPLED: bool = true;
+    /// A claimed place keeps other writers out.
+    const CLAIMS_EXCLUDE: bool = true;
 
     /// Called at each [`Point`].
     #[inline(always)]

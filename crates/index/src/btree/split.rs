@@ -4,8 +4,9 @@
 //! the full one, which stays full; a sibling with room takes some slots; else the leaf is split in the middle. Each of these
 //! inserts the new slot in the same step.
 //!
-//! Everything is prepared in fresh memory; then the nodes concerned are locked at the versions at which they were read; then follow
-//! only stores. A failure before that leaves no trace.
+//! The full leaf is claimed first: what follows takes longer than an update, and threads that update the leaf in a loop would else come
+//! before it again and again. Everything is prepared in fresh memory; then the nodes concerned are locked, the others at the versions at
+//! which they were read; then follow only stores. A failure before that leaves no trace.
 
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
@@ -16,7 +17,7 @@ use super::spot::{Cell, Origin, Parent, Prepare, Spot};
 use crate::common::arena::Fresh;
 use crate::common::node::{LARGE, Node};
 use crate::common::slice::rank_of;
-use crate::common::version::{Locked, Restart};
+use crate::common::version::{Claimed, Locked, Restart};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A sibling with at most this many slots takes some of a full leaf's instead of a split.
@@ -39,30 +40,27 @@ impl<P: Protocol> BTree<P> {
         if leaf != found.leaf || spot.version != found.version {
             return Err(Restart);
         }
+        let claim = leaf.0.version().claim_wanted(spot.version)?;
         if leaf.0.meta().class() < LARGE {
-            return self.grow(&spot, entry);
+            return self.grow(&spot, claim, entry);
         }
         let mut entries = Entries::new();
         entries.take(leaf);
-        // What was read may be torn by a writer; only a state that really was goes into the decisions below.
-        leaf.0.version().check(spot.version)?;
         let at = entries.as_slice().partition_point(|e| (e.slice, rank_of(e.kind)) < (entry.slice, rank_of(entry.kind)));
         entries.insert(at, entry);
         if at == LEAF_SLOTS && entries.may_cut(at) {
-            return self.split_leaf(&spot, &entries, at, Point::EdgeSplit);
+            return self.split_leaf(&spot, claim, &entries, at, Point::EdgeSplit);
         }
         if at == 0 && entries.may_cut(1) {
-            return self.split_leaf(&spot, &entries, 1, Point::EdgeSplit);
+            return self.split_leaf(&spot, claim, &entries, 1, Point::EdgeSplit);
         }
-        if self.give_to_sibling(&spot, &entries)? {
-            return Ok(());
-        }
+        let Some(claim) = self.give_to_sibling(&spot, claim, &entries)? else { return Ok(()) };
         let cut = entries.cut_near(LEAF_SLOTS / 2);
-        self.split_leaf(&spot, &entries, cut, Point::LeafSplit)
+        self.split_leaf(&spot, claim, &entries, cut, Point::LeafSplit)
     }
 
     /// Replaces a small root leaf by one of the next class.
-    fn grow(&self, spot: &Spot<'_>, entry: Entry) -> Result<(), Restart> {
+    fn grow(&self, spot: &Spot<'_>, claim: Claimed<'_>, entry: Entry) -> Result<(), Restart> {
         let old = spot.leaf;
         let meta = old.0.meta();
         let fresh = self.arena.allocate(meta.class() + 1);
@@ -72,13 +70,11 @@ impl<P: Protocol> BTree<P> {
         for (i, slot) in entries[..count].iter_mut().enumerate() {
             *slot = old.entry(meta, i);
         }
-        // As above: the position belongs to the state that the search saw.
-        old.0.version().check(spot.version)?;
         leaf.fill(&entries[..count]);
         leaf.insert(spot.position, entry);
         fresh.node().set_meta(fresh.node().meta().with_skip(meta.skip()));
         let guard = spot.cell.guard.lock(spot.cell.version)?;
-        let lock = old.0.version().lock(spot.version)?;
+        let lock = claim.lock();
         spot.cell.word.store(fresh.publish().address(), Ordering::Release);
         lock.obsolete();
         guard.done();
@@ -88,7 +84,14 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// Puts `entries` from `cut` on into a new leaf to the right.
-    pub(super) fn split_leaf(&self, spot: &Spot<'_>, entries: &Entries, cut: usize, point: Point) -> Result<(), Restart> {
+    pub(super) fn split_leaf(
+        &self,
+        spot: &Spot<'_>,
+        claim: Claimed<'_>,
+        entries: &Entries,
+        cut: usize,
+        point: Point,
+    ) -> Result<(), Restart> {
         let (low, high) = entries.as_slice().split_at(cut);
         let leaf = spot.leaf;
         let fresh = self.arena.allocate(LARGE);
@@ -97,7 +100,7 @@ impl<P: Protocol> BTree<P> {
         right.set_next(leaf.next());
         right.set_previous(leaf.0.address());
         let above = self.lock_above(spot.cell, spot.parent, leaf.0)?;
-        let lock = leaf.0.version().lock(spot.version)?;
+        let lock = claim.lock();
         if !P::LINK_FIRST {
             return Self::split_leaf_unlinked(leaf, lock, above, (low, high), fresh);
         }
@@ -160,19 +163,22 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Evens out a full leaf with a sibling under the same parent, if that has room.
-    fn give_to_sibling(&self, spot: &Spot<'_>, entries: &Entries) -> Result<bool, Restart> {
-        let Some(parent) = spot.parent else { return Ok(false) };
+    /// Evens out a full leaf with a sibling under the same parent, if that has room; else gives the claim back.
+    fn give_to_sibling<'a>(&self, spot: &Spot<'_>, mut claim: Claimed<'a>, entries: &Entries) -> Result<Option<Claimed<'a>>, Restart> {
+        let Some(parent) = spot.parent else { return Ok(Some(claim)) };
         let count = parent.inner.count(parent.inner.0.meta());
         let sides = [(parent.index < count, true), (parent.index > 0, false)];
         for (_, right) in sides.into_iter().filter(|(exists, _)| *exists) {
             let index = if right { parent.index + 1 } else { parent.index - 1 };
             let Ok((node, version)) = self.sibling(parent, index) else { continue };
-            if Leaf(node).count(node.meta()) <= ROOMY && self.even_out(spot, parent, Leaf(node), version, right, entries)? {
-                return Ok(true);
+            if Leaf(node).count(node.meta()) <= ROOMY {
+                match self.even_out((spot, claim), parent, (Leaf(node), version), right, entries)? {
+                    Some(kept) => claim = kept,
+                    None => return Ok(None),
+                }
             }
         }
-        Ok(false)
+        Ok(Some(claim))
     }
 
     /// The child `index` of `parent` and its version; fails instead of waiting.
@@ -186,18 +192,16 @@ impl<P: Protocol> BTree<P> {
         Ok((node, version))
     }
 
-    /// Distributes `entries` (the full leaf's and the new one) and those of `other` over both.
-    fn even_out(
+    /// Distributes `entries` (the full leaf's and the new one) and those of `other` over both; gives the claim back if they cannot be cut so.
+    fn even_out<'a>(
         &self,
-        spot: &Spot<'_>,
+        (spot, claim): (&Spot<'_>, Claimed<'a>),
         parent: Parent<'_>,
-        other: Leaf<'_>,
-        version: u64,
+        (other, version): (Leaf<'_>, u64),
         other_is_right: bool,
         entries: &Entries,
-    ) -> Result<bool, Restart> {
+    ) -> Result<Option<Claimed<'a>>, Restart> {
         let parent_lock = parent.inner.0.version().lock(parent.version)?;
-        let lock = spot.leaf.0.version().lock(spot.version)?;
         let other_lock = other.0.version().lock(version)?;
         let mut all = Entries::new();
         let (left, right) = if other_is_right { (spot.leaf, other) } else { (other, spot.leaf) };
@@ -211,8 +215,9 @@ impl<P: Protocol> BTree<P> {
         let total = all.as_slice().len();
         let cut = all.cut_near(total / 2);
         if cut > LEAF_SLOTS || total - cut > LEAF_SLOTS {
-            return Ok(false);
+            return Ok(Some(claim));
         }
+        let lock = claim.lock();
         left.fill(&all.as_slice()[..cut]);
         right.fill(&all.as_slice()[cut..]);
         parent.inner.set_separator(parent.index - usize::from(!other_is_right), all.as_slice()[cut].slice);
@@ -220,7 +225,7 @@ impl<P: Protocol> BTree<P> {
         lock.done();
         parent_lock.done();
         P::reached(Point::Redistribute);
-        Ok(true)
+        Ok(None)
     }
 
     /// Locks what leads to `child`: its parent, or the cell if `child` is a root. A new root is made ready beforehand.

@@ -70,7 +70,7 @@ impl<P: Protocol> BTree<P> {
 
     /// Counts keys after a slot of `leaf` was filled or removed, and mends the tree if the leaf has become sparse.
     #[inline(always)]
-    fn count_change<'a>(&'a self, above: &impl Above<'a>, leaf: Leaf<'_>, key: &[u8], old: Ref, new: Ref) {
+    pub(super) fn count_change<'a>(&'a self, above: &impl Above<'a>, leaf: Leaf<'_>, key: &[u8], old: Ref, new: Ref) {
         if old.is_none() {
             self.keys.one_more();
         } else if new.is_none() {

@@ -15,7 +15,7 @@ fn pause(point: Point) {
     TURN.set(turn);
     match point {
         Point::HalfDone => std::thread::sleep(Duration::from_micros(200)),
-        Point::ScanRead | Point::Descend if turn.is_multiple_of(61) => std::thread::yield_now(),
+        Point::ScanRead | Point::Descend | Point::Claimed if turn.is_multiple_of(61) => std::thread::yield_now(),
         _ => {}
     }
 }
@@ -39,6 +39,7 @@ twin!(UnlinkedSibling, "A sibling is published before it is filled and linked.",
 twin!(TornRoot, "A root is split in steps.", ROOT_ATOMIC);
 twin!(LateUnlink, "An emptied leaf is unlinked in steps.", UNLINK_ATOMIC);
 twin!(Uncoupled, "A descent does not couple versions.", COUPLED);
+twin!(LooseClaim, "A claimed place does not keep other writers out.", CLAIMS_EXCLUDE);
 
 /// Runs `part` until it fails; how many runs that took, or `None`.
 pub(crate) fn runs_to_failure(mut part: impl FnMut(), limit: usize) -> Option<usize> {

@@ -1,25 +1,36 @@
 //! The version word of a node: optimistic reads, exclusive writes (optimistic lock coupling).
 //!
-//! Bit 0: locked. Bit 1: obsolete, that is, unlinked or free. The rest counts changes; it never goes back, not even when the node's
-//! memory is recycled, so that a version seen once names one state of one life of a node.
+//! Bit 0: locked. Bit 1: obsolete, that is, unlinked or free. Bit 2: claimed. Bit 3: wanted. The rest counts changes; it never goes back, not
+//! even when the node's memory is recycled, so that a version seen once names one state of one life of a node. Claimed and wanted are
+//! no part of that state: versions that are handed out are without them.
 //!
 //! * A reader takes the version, reads with relaxed loads, and asks whether the version is still [`Version::same`]. If not,
 //!   it throws away what it read and starts again ([`Restart`]).
 //! * A writer locks a node *at the version that it has read* and so knows that all it read still holds. It never waits for a
 //!   lock while it holds another, so there is no deadlock: it gives up and restarts.
+//! * A writer may *claim* a node at the version that it has read, and lock it later. A claim keeps other writers out, as a lock does; readers do
+//!   not see it, since nothing changes yet. The lock behind a claim is a plain store, so it need not wait for a flush (`docs/adr/0020`).
+//! * A writer that finds a node claimed marks it *wanted* and gives up. Until the node is locked again nobody claims it to hold it over
+//!   a flush, so that a thread which claims one node again and again cannot shut others out.
 //!
 //! # Memory order
 //!
 //! Locking is an acquire exchange followed by a release fence, so that no store of the section becomes visible before the
 //! lock; unlocking is a release store. A reader loads the version with acquire and validates behind an acquire fence: had it read
-//! a value of a later section, the fence pairs with that section's release fence and the version differs.
+//! a value of a later section, the fence pairs with that section's release fence and the version differs. A claim is an acquire exchange
+//! as well; it comes before the lock in the order of the word's changes, and only its holder stores to the word meanwhile, but for the mark
+//! "wanted", which may be lost: who set it sets it again.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 const LOCKED: u64 = 1;
 const OBSOLETE: u64 = 2;
-const STEP: u64 = 4;
+const CLAIMED: u64 = 4;
+const WANTED: u64 = 8;
+const STEP: u64 = 16;
 const FLAGS: u64 = LOCKED | OBSOLETE;
+/// What readers do not see.
+const CLAIMS: u64 = CLAIMED | WANTED;
 
 /// What was read no longer holds: start again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +50,7 @@ impl Version {
     #[inline(always)]
     pub(crate) fn read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
-        if version & FLAGS == 0 { Ok(version) } else { self.read_slow() }
+        if version & FLAGS == 0 { Ok(version & !CLAIMS) } else { self.read_slow() }
     }
 
     #[cold]
@@ -51,7 +62,7 @@ impl Version {
                 return Err(Restart);
             }
             if version & LOCKED == 0 {
-                return Ok(version);
+                return Ok(version & !CLAIMS);
             }
             back_off(&mut spins);
         }
@@ -62,7 +73,7 @@ impl Version {
     #[inline(always)]
     pub(crate) fn try_read(&self) -> Result<u64, Restart> {
         let version = self.0.load(Ordering::Acquire);
-        if version & FLAGS == 0 { Ok(version) } else { Err(Restart) }
+        if version & FLAGS == 0 { Ok(version & !CLAIMS) } else { Err(Restart) }
     }
 
     /// Whether nothing has changed since the version was `seen`: all loads before this call saw that state.
@@ -70,7 +81,7 @@ impl Version {
     pub(crate) fn same(&self, seen: u64) -> bool {
         // Orders the reader's relaxed loads before the load of the version.
         fence(Ordering::Acquire);
-        self.0.load(Ordering::Relaxed) == seen
+        (self.0.load(Ordering::Relaxed) ^ seen) & !CLAIMS == 0
     }
 
     /// [`Version::same`] as a result.
@@ -79,16 +90,59 @@ impl Version {
         if self.same(seen) { Ok(()) } else { Err(Restart) }
     }
 
-    /// Locks the node if its version is still `seen`.
+    /// Locks the node if its version is still `seen` and nobody has claimed it.
     #[inline(always)]
     pub(crate) fn lock(&self, seen: u64) -> Result<Locked<'_>, Restart> {
-        debug_assert_eq!(seen & FLAGS, 0);
+        debug_assert_eq!(seen & (FLAGS | CLAIMS), 0);
         if self.0.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return Err(Restart);
+            return self.lock_slow(seen);
         }
         // No store of the section may be seen before the lock bit.
         fence(Ordering::Release);
-        Ok(Locked { word: self, seen })
+        Ok(Locked { word: self, seen, wanted: 0 })
+    }
+
+    /// Locks a wanted node, and marks a claimed one wanted.
+    #[cold]
+    fn lock_slow(&self, seen: u64) -> Result<Locked<'_>, Restart> {
+        self.exchange_wanted(seen, seen | LOCKED)?;
+        fence(Ordering::Release);
+        Ok(Locked { word: self, seen, wanted: 0 })
+    }
+
+    /// From `seen` and wanted to `next`; or, if somebody has claimed the node, marks it wanted.
+    fn exchange_wanted(&self, seen: u64, next: u64) -> Result<(), Restart> {
+        if self.0.compare_exchange(seen | WANTED, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return Ok(());
+        }
+        let _ = self.0.compare_exchange(seen | CLAIMED, seen | CLAIMS, Ordering::Relaxed, Ordering::Relaxed);
+        Err(Restart)
+    }
+
+    /// Claims the node if its version is still `seen`, for as long as a flush takes: fails if somebody wants it.
+    #[inline(always)]
+    pub(crate) fn claim(&self, seen: u64) -> Result<Claimed<'_>, Restart> {
+        debug_assert_eq!(seen & (FLAGS | CLAIMS), 0);
+        match self.0.compare_exchange(seen, seen | CLAIMED, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Claimed { word: self, seen }),
+            Err(_) => Err(Restart),
+        }
+    }
+
+    /// As [`Version::claim`], for a structure change, which wants the node as every other lock does.
+    pub(crate) fn claim_wanted(&self, seen: u64) -> Result<Claimed<'_>, Restart> {
+        self.claim(seen).or_else(|Restart| {
+            self.exchange_wanted(seen, seen | CLAIMED)?;
+            Ok(Claimed { word: self, seen })
+        })
+    }
+
+    /// Takes up a claim that [`Claimed::keep`] left. Only for its holder.
+    #[inline(always)]
+    pub(crate) fn resume(&self) -> Claimed<'_> {
+        let word = self.0.load(Ordering::Relaxed);
+        debug_assert_eq!(word & (FLAGS | CLAIMED), CLAIMED, "the claim is the caller's");
+        Claimed { word: self, seen: word & !CLAIMS }
     }
 
     /// Marks fresh memory as not yet alive. Only for whoever the arena has just given it.
@@ -101,7 +155,7 @@ impl Version {
     /// Ends the preparation of a fresh node: readers may now find it.
     pub(crate) fn come_alive(&self) {
         let version = self.0.load(Ordering::Relaxed);
-        debug_assert_eq!(version & FLAGS, OBSOLETE);
+        debug_assert_eq!(version & (FLAGS | CLAIMS), OBSOLETE);
         self.0.store((version & !FLAGS) + STEP, Ordering::Release);
     }
 }
@@ -111,6 +165,8 @@ impl Version {
 pub(crate) struct Locked<'a> {
     word: &'a Version,
     seen: u64,
+    /// [`WANTED`] if somebody came by while the node was claimed, else 0.
+    wanted: u64,
 }
 
 impl Locked<'_> {
@@ -118,7 +174,7 @@ impl Locked<'_> {
     #[inline(always)]
     pub(crate) fn done(self) -> u64 {
         let next = self.seen + STEP;
-        self.word.0.store(next, Ordering::Release);
+        self.word.0.store(next | self.wanted, Ordering::Release);
         std::mem::forget(self);
         next
     }
@@ -132,7 +188,42 @@ impl Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.word.0.store(self.seen, Ordering::Release);
+        self.word.0.store(self.seen | self.wanted, Ordering::Release);
+    }
+}
+
+/// A claimed version. Dropping it gives the claim back.
+#[must_use = "the claim ends when this is dropped"]
+pub(crate) struct Claimed<'a> {
+    word: &'a Version,
+    seen: u64,
+}
+
+impl<'a> Claimed<'a> {
+    /// Locks the node, by a plain store.
+    #[inline(always)]
+    pub(crate) fn lock(self) -> Locked<'a> {
+        let wanted = self.word.0.load(Ordering::Relaxed) & WANTED;
+        self.word.0.store(self.seen | LOCKED, Ordering::Relaxed);
+        // No store of the section may be seen before the lock bit.
+        fence(Ordering::Release);
+        let lock = Locked { word: self.word, seen: self.seen, wanted };
+        std::mem::forget(self);
+        lock
+    }
+
+    /// Leaves the node claimed, for [`Version::resume`].
+    #[inline(always)]
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Claimed<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let wanted = self.word.0.load(Ordering::Relaxed) & WANTED;
+        self.word.0.store(self.seen | wanted, Ordering::Release);
     }
 }
 
@@ -178,5 +269,73 @@ mod tests {
         assert_eq!(version.read(), Err(Restart));
         version.come_alive();
         assert!(version.read().expect("alive again") > next);
+    }
+
+    #[test]
+    fn claims_keep_writers_out_and_readers_do_not_see_them() {
+        let version = Version::new();
+        let seen = version.read().expect("alive");
+        version.claim(seen).expect("free").keep();
+        assert_eq!(version.read(), Ok(seen));
+        assert_eq!(version.try_read(), Ok(seen));
+        assert!(version.same(seen), "a claim is no change");
+        assert!(version.lock(seen).is_err() && version.claim(seen).is_err());
+        assert_eq!(version.read(), Ok(seen), "nor is the mark of a writer that waits");
+        let lock = version.resume().lock();
+        assert!(version.try_read().is_err());
+        let next = lock.done();
+        assert_eq!(version.try_read(), Ok(next));
+        assert!(!version.same(seen) && version.same(next));
+    }
+
+    #[test]
+    fn a_wanted_node_is_locked_before_it_is_claimed_over_a_flush() {
+        let version = Version::new();
+        let mut seen = version.read().expect("alive");
+        for change in [true, false] {
+            let claim = version.claim(seen).expect("free");
+            assert!(version.lock(seen).is_err());
+            if change {
+                seen = claim.lock().done();
+            } else {
+                drop(claim);
+            }
+            assert!(version.claim(seen).is_err(), "somebody waits");
+            drop(version.claim_wanted(seen).expect("a structure change need not stand back"));
+            drop(version.claim(seen).expect("it has had the node"));
+        }
+        drop(version.claim(seen).expect("free"));
+        assert!(version.lock(seen).is_ok(), "nobody waits");
+    }
+
+    #[test]
+    fn claims_locks_and_reads_exclude() {
+        let (version, words) = (Version::new(), [AtomicU64::new(0), AtomicU64::new(0)]);
+        let bump = || words.iter().for_each(|word| word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
+        let write = |claims: bool| {
+            let Ok(seen) = version.try_read() else { return false };
+            let lock = if claims { version.claim(seen).map(Claimed::lock) } else { version.lock(seen) };
+            lock.map(|lock| (bump(), lock.done())).is_ok()
+        };
+        const TIMES: usize = 20_000;
+        std::thread::scope(|scope| {
+            for claims in [true, false, true] {
+                scope.spawn(move || {
+                    (0..TIMES).for_each(|_| {
+                        while !write(claims) {
+                            std::thread::yield_now()
+                        }
+                    })
+                });
+            }
+            scope.spawn(|| {
+                while words[0].load(Ordering::Relaxed) < 3 * TIMES as u64 {
+                    let Ok(seen) = version.read() else { continue };
+                    let read = [0, 1].map(|i: usize| words[i].load(Ordering::Relaxed));
+                    assert!(!version.same(seen) || read[0] == read[1], "torn: {read:?}");
+                }
+            });
+        });
+        assert_eq!(words[1].load(Ordering::Relaxed), 3 * TIMES as u64);
     }
 }

@@ -40,7 +40,9 @@ pub fn run_all<I: OrderedIndex>(make: impl Fn() -> I) {
         concurrent::layers_come_and_go(&make, round);
         concurrent::roots_grow_and_shrink(&make, round);
         concurrent::installs_exclude(&make, round);
+        concurrent::places_exclude(&make, round);
     }
+    concurrent::nobody_is_shut_out(&make);
 }
 
 /// An index, its log and what it should hold.
@@ -130,30 +132,40 @@ impl<I: OrderedIndex> World<I> {
     }
 }
 
-/// Inserts or updates `key` the way the engine does: append, locate, verify, install. Returns the new reference.
+/// Inserts or updates `key` the way the engine does. Returns the new reference.
 pub fn put<I: Index>(index: &I, log: &FakeLog, key: &[u8]) -> Ref {
     let _pin = epoch::pin();
     let new = log.append(key);
-    let hashed = log.key_of(key);
-    let located = index.locate(hashed, log);
-    let verified = located.verified || log.peek(located.candidate) == key;
-    let old = if verified { located.candidate } else { Ref::NONE };
-    let done = index.install(located.token, hashed, old, new, log);
-    assert_eq!(done, Ok(()), "the only writer of {} meets no conflict", show(key));
+    write(index, log, key, new);
     new
 }
 
 /// Removes `key`; whether it was there.
 pub fn delete<I: Index>(index: &I, log: &FakeLog, key: &[u8]) -> bool {
     let _pin = epoch::pin();
+    write(index, log, key, Ref::NONE).is_some()
+}
+
+/// Locates, verifies, installs; by turns as a member of a batch does, and as a single write, which locks its place first. Returns what the key had.
+fn write<I: Index>(index: &I, log: &FakeLog, key: &[u8], new: Ref) -> Ref {
     let hashed = log.key_of(key);
-    let located = index.locate(hashed, log);
-    if located.candidate.is_none() || !(located.verified || log.peek(located.candidate) == key) {
-        return false;
+    let (located, locked) = if (log.len() ^ key.len()).is_multiple_of(2) {
+        index.lock_place(hashed, index.prepare_write(hashed, log), log)
+    } else {
+        (index.locate(hashed, log), false)
+    };
+    let present = located.candidate.is_some() && (located.verified || log.peek(located.candidate) == key);
+    let old = if present { located.candidate } else { Ref::NONE };
+    match (locked, old == new) {
+        (true, true) => index.unlock_place(located.token),
+        (true, false) => index.install_locked(located.token, hashed, old, new, log),
+        (false, true) => {}
+        (false, false) => {
+            let done = index.install(located.token, hashed, old, new, log);
+            assert_eq!(done, Ok(()), "the only writer of {} meets no conflict", show(key));
+        }
     }
-    let done = index.install(located.token, hashed, located.candidate, Ref::NONE, log);
-    assert_eq!(done, Ok(()), "the only writer of {} meets no conflict", show(key));
-    true
+    old
 }
 
 /// A key for messages, shortened.

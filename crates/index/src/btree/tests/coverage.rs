@@ -5,7 +5,7 @@ use crate::btree::protocol::{Point, Protocol};
 use crate::common::twins::Counts;
 use crate::conformance::ordered;
 
-const POINTS: [Point; 16] = [
+const POINTS: [Point; 17] = [
     Point::ScanRead,
     Point::ScanReseek,
     Point::Descend,
@@ -21,6 +21,7 @@ const POINTS: [Point; 16] = [
     Point::InnerMerge,
     Point::RootCollapse,
     Point::LayerGone,
+    Point::Claimed,
     Point::TokenHit,
 ];
 

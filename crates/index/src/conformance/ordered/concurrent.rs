@@ -323,3 +323,108 @@ pub fn installs_exclude<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     index.check(&log).expect("the index's invariants hold");
     assert_eq!(index.len(), n as usize);
 }
+
+/// Writers of neighbouring keys, which lock their places where the index does so, beside a collector that installs: nothing is lost, and a
+/// reference that a place was locked with stays there until its holder replaces it.
+pub fn places_exclude<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log, maker) = (make(), FakeLog::new(11), MAKERS[round % MAKERS.len()]);
+    let n = 200u64;
+    for i in 0..n {
+        put(&index, &log, &maker(i));
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (index, log, stop) = (&index, &log, &stop);
+        scope.spawn(move || {
+            let mut rng = Rng::new(77);
+            while !stop.load(Ordering::Relaxed) {
+                let _pin = epoch::pin();
+                let key = maker(rng.below(n as usize) as u64);
+                let hashed = log.key_of(&key);
+                let old = index.get(hashed, log);
+                if old.is_some() {
+                    let _ = index.install(index.any_token(), hashed, old, log.append(&key), log);
+                }
+            }
+        });
+        let _stop = StopOnDrop(stop);
+        std::thread::scope(|scope| {
+            for writer in 0..2u64 {
+                scope.spawn(move || write_at_places(index, log, maker, (writer, n)));
+            }
+        });
+    });
+    index.check(&log).expect("the index's invariants hold");
+    assert_eq!(index.len(), n as usize);
+}
+
+/// Updates, deletes and inserts the keys that are `writer`'s.
+fn write_at_places<I: OrderedIndex>(index: &I, log: &FakeLog, maker: Maker, (writer, n): (u64, u64)) {
+    let mut rng = Rng::new(writer);
+    for step in 0..6000 {
+        let key = maker(rng.below(n as usize / 2) as u64 * 2 + writer);
+        if step % 3 == 0 {
+            assert!(write_at_place(index, log, &key, Ref::NONE, step % 7 == 0).is_some(), "{} is lost", show(&key));
+            assert!(write_at_place(index, log, &key, log.append(&key), step % 5 == 0).is_none(), "{} is back", show(&key));
+        } else {
+            assert!(write_at_place(index, log, &key, log.append(&key), step % 7 == 0).is_some(), "{} is lost", show(&key));
+        }
+    }
+}
+
+/// A single write beside a collector, with a pause as long as a flush on slow media if asked for. Returns what it replaced.
+fn write_at_place<I: OrderedIndex>(index: &I, log: &FakeLog, key: &[u8], new: Ref, pause: bool) -> Ref {
+    let _pin = epoch::pin();
+    let hashed = log.key_of(key);
+    let (located, locked) = index.lock_place(hashed, index.prepare_write(hashed, log), log);
+    let present = located.candidate.is_some() && (located.verified || log.peek(located.candidate) == key);
+    let mut old = if present { located.candidate } else { Ref::NONE };
+    if pause {
+        std::thread::yield_now();
+    }
+    if locked {
+        assert_eq!(index.get(hashed, log), old, "a locked place has changed, or readers see its lock");
+        index.install_locked(located.token, hashed, old, new, log);
+        return old;
+    }
+    while let Err(conflict) = index.install(located.token, hashed, old, new, log) {
+        old = conflict.current;
+    }
+    old
+}
+
+/// A writer that locks one place again and again lets others come to its neighbourhood: whoever waits for it comes next.
+pub fn nobody_is_shut_out<I: OrderedIndex>(make: impl Fn() -> I) {
+    const ROUNDS: u64 = 20;
+    let (index, log) = (make(), FakeLog::new(12));
+    for i in 0..60u64 {
+        put(&index, &log, &(i << 20).to_be_bytes());
+    }
+    let hot = (30u64 << 20).to_be_bytes();
+    let hashed = log.key_of(&hot);
+    let mut overtaken = 0;
+    for round in 0..ROUNDS {
+        let _pin = epoch::pin();
+        let lock = || index.lock_place(hashed, index.prepare_write(hashed, &log), &log);
+        let (located, locked) = lock();
+        let neighbour = ((30u64 << 20) + 1 + round).to_be_bytes();
+        if !locked {
+            put(&index, &log, &neighbour);
+            continue;
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| put(&index, &log, &neighbour));
+            // Long enough for the other thread to come to the place, whatever else the machine does.
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            index.install_locked(located.token, hashed, located.candidate, log.append(&hot), &log);
+            let (located, locked) = lock();
+            if locked {
+                overtaken += u64::from(index.get(log.key_of(&neighbour), &log).is_none());
+                index.unlock_place(located.token);
+            }
+        });
+    }
+    assert!(overtaken <= ROUNDS / 2, "a writer that waited was overtaken in {overtaken} of {ROUNDS} rounds");
+    index.check(&log).expect("the index's invariants hold");
+    assert_eq!(index.len(), 60 + ROUNDS as usize);
+}

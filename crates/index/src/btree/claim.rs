@@ -1,0 +1,78 @@
+//! Claims: a single write keeps other writers out of its leaf before the caller flushes, and changes the leaf by plain stores afterwards.
+//!
+//! A locked instruction behind a flush waits until the flush is complete, and with it everything that the next write could do meanwhile
+//! (`docs/adr/0010`, `docs/adr/0020`). So the one that an install pays anyway comes before it.
+//!
+//! # Thread safety
+//!
+//! A claim is held over the caller's append and fence. Readers do not see it. Other writers of the leaf give up and start again, or, if
+//! they have a choice, do without a claim; a structure change that finds one marks the leaf as wanted, and then has it next. Whoever
+//! holds a claim waits for no other node, so there is no deadlock.
+//!
+//! # Invariants
+//!
+//! * C1. Only leaves are claimed, and only if the write can be done there alone: the search proved the place, a new slot finds room, and a
+//!   removed one is not the last.
+//! * C2. Nothing of a claimed leaf changes but by its holder, except the `previous` link (L3) and the mark "wanted".
+
+use super::leaf::{Entry, Leaf};
+use super::protocol::{Point, Protocol};
+use super::spot::Whole;
+use super::{BTree, Token};
+use crate::Ref;
+use crate::common::slice::slice_at;
+use crate::common::version::retry;
+
+impl<P: Protocol> BTree<P> {
+    /// Claims the leaf of `token` if it has not changed since, nobody else has or wants it, and C1 holds.
+    #[inline(always)]
+    pub(super) fn claim_place(&self, token: Token) -> bool {
+        let Some(leaf) = self.arena.node(token.leaf).map(Leaf).filter(|_| token.is_exact()) else { return false };
+        // Read before the claim, which succeeds only if the leaf is still what the token says.
+        let fits = if token.is_found() { leaf.0.meta().count() > 1 } else { !leaf.is_full() };
+        if !fits {
+            return false;
+        }
+        let Ok(claim) = leaf.0.version().claim(token.version) else { return false };
+        // A planted bug (only for twins) gives the claim back at once.
+        if P::CLAIMS_EXCLUDE {
+            claim.keep()
+        } else {
+            drop(claim)
+        }
+        P::reached(Point::Claimed);
+        true
+    }
+
+    /// Ends [`BTree::claim_place`] by putting `new` in place of `old`, which is what the place holds, or none if it is to take a new slot.
+    #[inline(always)]
+    pub(super) fn replace_claimed(&self, token: Token, key: &[u8], old: Ref, new: Ref) {
+        let leaf = self.claimed_leaf(token);
+        let version = leaf.0.version();
+        let lock = if P::CLAIMS_EXCLUDE { version.resume().lock() } else { retry(|| version.lock(version.read()?)) };
+        let at = usize::from(token.position);
+        if old.is_none() {
+            let (slice, kind) = slice_at(key, token.depth());
+            leaf.insert(at, Entry { slice, kind, value: new.0 });
+        } else if new.is_some() {
+            leaf.set_value(at, new.0);
+        } else {
+            leaf.remove(at);
+        }
+        lock.done();
+        self.count_change(&Whole(self), leaf, key, old, new);
+    }
+
+    /// Ends [`BTree::claim_place`] without a change.
+    #[cold]
+    pub(super) fn release_claim(&self, token: Token) {
+        if P::CLAIMS_EXCLUDE {
+            drop(self.claimed_leaf(token).0.version().resume());
+        }
+    }
+
+    #[inline(always)]
+    fn claimed_leaf(&self, token: Token) -> Leaf<'_> {
+        Leaf(self.arena.node(token.leaf).expect("a claimed place names a leaf of this tree"))
+    }
+}
