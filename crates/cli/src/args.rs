@@ -117,7 +117,7 @@ pub enum Command {
     /// Show what this machine and directory offer: nodes, medium, flush instruction, persistence domain, huge pages
     Doctor,
     /// Serve the store to Redis clients
-    Serve(crate::serve_config::ServeArgs),
+    Serve(Box<crate::serve_config::ServeArgs>),
     /// Measure; see `hither bench --help`
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),

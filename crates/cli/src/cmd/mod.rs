@@ -33,7 +33,7 @@ pub fn run(cli: Cli, out: &mut Output) -> Result<Outcome, Failure> {
         Command::Compact(args) => compact::run(store, &args, out),
         Command::Keyspaces => keyspaces::run(store, out),
         Command::Doctor => doctor::run(store, out),
-        Command::Serve(args) => serve::run(store, args),
+        Command::Serve(args) => serve::run(store, *args),
         Command::Bench(args) => Ok(bench::run(args)),
     }
 }
