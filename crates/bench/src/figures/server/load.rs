@@ -140,7 +140,9 @@ impl Load {
     pub fn run(&self) -> Result<Outcome> {
         let mut poll = Poll::new().map_err(network("waiting for replies"))?;
         let mut connections = self.connect(&poll)?;
-        let mut latencies: Histogram<u64> = Histogram::new(3).map_err(|error| Error::Config(error.to_string()))?;
+        // Up to a minute; what takes longer is as bad.
+        let made = Histogram::new_with_max(60_000_000_000, 3);
+        let mut latencies: Histogram<u64> = made.map_err(|error| Error::Config(error.to_string()))?;
         let mut events = Events::with_capacity(self.clients);
         let mut buffer = vec![0; 256 << 10];
         let expected = self.reply_bytes() * self.pipeline;
@@ -160,7 +162,6 @@ impl Load {
                 connection.send()?;
                 while connection.receive(&mut buffer, self.ask)? {
                     requests += self.pipeline as u64;
-                    // A latency beyond all bounds is as bad as the bound.
                     latencies.saturating_record(connection.since.elapsed().as_nanos() as u64);
                     connection.begin(expected)?;
                 }
