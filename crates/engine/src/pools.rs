@@ -12,6 +12,8 @@ use hither_topology::{Meter, Topology};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Pools of fewer segments have none to spare for hot entries.
+const MIN_SEGMENTS_FOR_HOT: u32 = 50;
 /// Growth limit of a store whose user named none.
 const DEFAULT_MAX_CAPACITY: u64 = 64 << 30;
 /// Shards for each processor of a node on media with direct access: as in the paper's best settings at 16 and 32 threads (64 and 128).
@@ -44,16 +46,14 @@ pub(crate) fn open(options: &Options) -> Result<Opened> {
 }
 
 /// How the log is laid out over these pools.
-/// Pools of fewer segments have none to spare for hot entries.
-const MIN_SEGMENTS_FOR_HOT: u64 = 50;
-
 pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let one_tail = opened.pools.iter().any(Pool::needs_sync);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let max_segments = opened.pools[0].max_segments();
     let shards = match options.shards {
         // Files get one log tail (decision 13).
         0 if one_tail => 1,
-        0 => derived_shards(cores.div_ceil(opened.pools.len()), opened.pools[0].max_segments()),
+        0 => derived_shards(cores.div_ceil(opened.pools.len()), max_segments),
         given => u64::from(given),
     };
     LogOptions {

@@ -104,6 +104,7 @@ impl Thread<'_> {
                 done.wait().unwrap();
                 Action::Cas { expected, new, applied }
             }
+            Action::Add { .. } => unreachable!("only servers are asked to add"),
         }
     }
 
@@ -116,6 +117,7 @@ impl Thread<'_> {
             Action::Write(new) => format!("write {}", text(new)),
             Action::Delete { existed } => format!("delete {existed}"),
             Action::Cas { expected, new, applied } => format!("cas {} {} {applied}", text(expected), text(new)),
+            Action::Add { sum } => format!("add {sum}"),
         };
         self.notes.write_all(format!("{} {at} {place} {action}\n", char::from(what)).as_bytes()).unwrap();
     }

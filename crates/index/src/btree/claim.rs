@@ -1,7 +1,7 @@
 //! Claims: a single write keeps other writers out of its leaf before the caller flushes, and changes the leaf by plain stores afterwards.
 //!
 //! A locked instruction behind a flush waits until the flush is complete, and with it everything that the next write could do meanwhile
-//! (`docs/adr/0010`, `docs/adr/0020`). So the one that an install pays anyway comes before it.
+//! (`docs/adr/0010`, `docs/adr/0019`). So the one that an install pays anyway comes before it.
 //!
 //! # Thread safety
 //!

@@ -9,7 +9,7 @@
 //! * A writer locks a node *at the version that it has read* and so knows that all it read still holds. It never waits for a
 //!   lock while it holds another, so there is no deadlock: it gives up and restarts.
 //! * A writer may *claim* a node at the version that it has read, and lock it later. A claim keeps other writers out, as a lock does; readers do
-//!   not see it, since nothing changes yet. The lock behind a claim is a plain store, so it need not wait for a flush (`docs/adr/0020`).
+//!   not see it, since nothing changes yet. The lock behind a claim is a plain store, so it need not wait for a flush (`docs/adr/0019`).
 //! * A writer that finds a node claimed marks it *wanted* and gives up. Until the node is locked again nobody claims it to hold it over
 //!   a flush, so that a thread which claims one node again and again cannot shut others out.
 //!

@@ -114,6 +114,9 @@ fn program(args: &FiguresArgs) -> Result<PathBuf> {
     program.ok_or_else(|| Error::Config("the program hither is not there: build it, or say where it is by --server-program".into()))
 }
 
+/// Measures the rows of a group that are wanted.
+type Measure<R> = fn(&mut R, &dyn Fn(&str) -> bool) -> Result<()>;
+
 impl Run<'_> {
     fn round(&mut self, wanted: &impl Fn(&str) -> bool) {
         self.step("set-1", Self::rates, |id| RATES.iter().any(|rate| rate.0 == id) && wanted(id), wanted);
@@ -128,7 +131,7 @@ impl Run<'_> {
     fn step(
         &mut self,
         id: &'static str,
-        measure: fn(&mut Self, &dyn Fn(&str) -> bool) -> Result<()>,
+        measure: Measure<Self>,
         member: impl Fn(&str) -> bool,
         wanted: &impl Fn(&str) -> bool,
     ) {
