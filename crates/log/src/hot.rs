@@ -8,12 +8,13 @@
 //!
 //! Counters are changed without a locked instruction: some samples get lost. A wrong answer only means another segment.
 
+use hither_sync::Padded;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Counters in each of two rows: 8 KiB in all, which stay in the nearest cache.
 const ROW: usize = 4096;
-/// Of so many writes of a slot one is counted.
-pub(crate) const SAMPLE_EVERY: u32 = 16;
+/// Of so many writes of a slot one is counted. Seldom, since the counters' lines go from processor to processor.
+pub(crate) const SAMPLE_EVERY: u32 = 64;
 /// Samples after which counters are halved: two for each counter of a row.
 const WINDOW: u32 = 2 * ROW as u32;
 /// From this count on a key is hot: twice the most that a counter has on average.
@@ -26,13 +27,14 @@ pub(crate) struct HotSet {
     counters: Box<[AtomicU8]>,
     samples: AtomicU32,
     hot: AtomicU32,
-    on: AtomicBool,
+    /// On lines of its own: every write reads it.
+    on: Padded<AtomicBool>,
 }
 
 impl HotSet {
     pub fn new() -> HotSet {
         let counters = (0..2 * ROW).map(|_| AtomicU8::new(0)).collect();
-        HotSet { counters, samples: AtomicU32::new(0), hot: AtomicU32::new(0), on: AtomicBool::new(false) }
+        HotSet { counters, samples: AtomicU32::new(0), hot: AtomicU32::new(0), on: Padded(AtomicBool::new(false)) }
     }
 
     #[inline(always)]
@@ -50,7 +52,7 @@ impl HotSet {
     /// Whether the entry is to go to a segment of hot ones.
     #[inline(always)]
     pub fn is_hot(&self, hash: u64) -> bool {
-        self.on.load(Relaxed) && self.estimate(hash) >= HOT
+        self.on.0.load(Relaxed) && self.estimate(hash) >= HOT
     }
 
     /// Counts a write.
@@ -73,13 +75,13 @@ impl HotSet {
         self.samples.store(0, Relaxed);
         let hot = self.hot.load(Relaxed);
         self.hot.store(0, Relaxed);
-        self.on.store(hot * LEAST_SHARE >= samples, Relaxed);
+        self.on.0.store(hot * LEAST_SHARE >= samples, Relaxed);
         self.counters.iter().for_each(|counter| counter.store(counter.load(Relaxed) / 2, Relaxed));
     }
 
     /// Whether hot entries are told apart now.
     pub fn is_on(&self) -> bool {
-        self.on.load(Relaxed)
+        self.on.0.load(Relaxed)
     }
 }
 

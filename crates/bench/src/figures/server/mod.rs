@@ -128,13 +128,7 @@ impl Run<'_> {
     }
 
     /// Runs a group of rows if one is wanted; what goes wrong is noted in the table.
-    fn step(
-        &mut self,
-        id: &'static str,
-        measure: Measure<Self>,
-        member: impl Fn(&str) -> bool,
-        wanted: &impl Fn(&str) -> bool,
-    ) {
+    fn step(&mut self, id: &'static str, measure: Measure<Self>, member: impl Fn(&str) -> bool, wanted: &impl Fn(&str) -> bool) {
         let all = RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id));
         if all.clone().any(member)
             && let Err(error) = measure(self, wanted)
