@@ -62,7 +62,10 @@ impl Retained {
 }
 
 impl Drop for Retained {
+    /// Always under a pin that is older than the entry's absence from all snapshots: else its segment could be emptied, freed and in use again by now, and the count
+    /// would go to its next life, which might then pass for wholly dead.
     fn drop(&mut self) {
+        debug_assert!(epoch::is_pinned(), "the segment must not begin a new life");
         let reference = self.reference.load(Ordering::Acquire);
         self.log.count_dead(reference, self.log.size_of(reference), false);
     }
@@ -151,8 +154,11 @@ impl Store {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
+        // See `Retained`'s drop.
+        let _pin = epoch::pin();
         self.core.snapshots.count.fetch_sub(1, Ordering::SeqCst);
         self.core.snapshots.list.write().retain(|state| !Arc::ptr_eq(state, &self.state));
+        drop(std::mem::take(&mut *self.state.saved.lock()));
     }
 }
 

@@ -265,6 +265,9 @@ impl Store {
     /// Drops a keyspace with all its keys; durable at return. False if there is none of this name. O(keys) for the accounting.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         self.core.committer.ensure_writable()?;
+        // Begins before collectors can find the keyspace missing and ends when its entries are counted: until then no segment that they empty begins a new life, to
+        // which the count would go (`live_bytes` would be too small there, and live entries might pass for dead).
+        let pin;
         let dropped = {
             let mut catalogue = self.core.catalogue.lock();
             let mut changed = catalogue.clone();
@@ -273,6 +276,7 @@ impl Store {
             }
             self.core.log.pool(0).set_catalogue(&changed.encode())?;
             *catalogue = changed;
+            pin = epoch::pin();
             self.core.keyspaces.write().remove(name)
         };
         if let Some(keyspace) = dropped {
@@ -281,6 +285,7 @@ impl Store {
             epoch::synchronize_writers();
             self.core.discard_all(&keyspace);
         }
+        drop(pin);
         Ok(true)
     }
 
@@ -339,8 +344,9 @@ impl Drop for Store {
 }
 
 impl Core {
+    /// Counts all entries of a dropped keyspace as garbage, under the pin that its caller has held since before it was dropped.
     fn discard_all(&self, keyspace: &Keyspace) {
-        let _pin = epoch::pin();
+        debug_assert!(epoch::is_pinned(), "their segments must not begin new lives");
         let resolver = self.resolver();
         let mut discard = |reference: hither_index::Ref| {
             self.log.count_dead(reference.0, self.log.size_of(reference.0), false);

@@ -1,0 +1,86 @@
+//! Keyspaces and snapshots that are dropped while collectors empty their segments: what is counted as garbage then must not be counted in a segment's next life, where it
+//! would make live entries pass for dead.
+
+use hither_engine::{CollectorKind, Durability, KeyspaceHandle, Kind, Options, Store};
+use hither_topology::Topology;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const KEYS: u64 = 6_000;
+const ROUNDS: usize = 60;
+
+fn open(collector: CollectorKind) -> Store {
+    let options = Options {
+        in_memory: true,
+        capacity: 3 << 20,
+        max_capacity: 3 << 20,
+        segment_bytes: 16 << 10,
+        shards: 2,
+        topology: Some(Arc::new(Topology::single())),
+        durability: Durability::Process,
+        collector,
+        gc_threads: 1,
+        ..Options::default()
+    };
+    Store::open(options).unwrap()
+}
+
+fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {
+    store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 40])).unwrap();
+}
+
+/// Overwrites keys in no order until it is told to stop, and looks what was there; returns what each key has then.
+fn overwrite(store: &Store, keyspace: &KeyspaceHandle, stop: &AtomicBool) -> Vec<u8> {
+    let (mut random, mut last) = (1u64, vec![0; KEYS as usize]);
+    (0..KEYS).for_each(|key| put(store, keyspace, key, 0));
+    while !stop.load(Ordering::Relaxed) {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = (random >> 33) % KEYS;
+        assert_is(store, keyspace, key, last[key as usize]);
+        last[key as usize] = (random >> 20) as u8;
+        put(store, keyspace, key, last[key as usize]);
+    }
+    last
+}
+
+fn assert_is(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {
+    let found = store.get_with(keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap();
+    assert_eq!(found.as_deref(), Some(&[value; 40][..]), "key {key}");
+}
+
+/// Runs `work` beside a writer that keeps collectors busy; then everything must be there and accounted for.
+fn beside_collections(work: impl Fn(&Store, usize)) {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let store = open(collector);
+        let kept = store.create_keyspace("kept", Kind::Hash).unwrap();
+        let stop = AtomicBool::new(false);
+        let last = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| overwrite(&store, &kept, &stop));
+            (0..ROUNDS).for_each(|round| work(&store, round));
+            stop.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        (0..KEYS).for_each(|key| assert_is(&store, &kept, key, last[key as usize]));
+        let report = store.check().unwrap();
+        assert!(report.is_sound(), "{collector:?}: {report:?}");
+        assert!(store.stats().collections.segments > 100, "{collector:?}: segments were emptied and used again");
+    }
+}
+
+#[test]
+fn keyspaces_are_dropped_beside_collections() {
+    beside_collections(|store, round| {
+        let keyspace = store.create_keyspace("passing", if round % 2 == 0 { Kind::Hash } else { Kind::Ordered }).unwrap();
+        (0..KEYS).for_each(|key| put(store, &keyspace, key, 1));
+        store.drop_keyspace("passing").unwrap();
+    });
+}
+
+#[test]
+fn snapshots_are_dropped_beside_collections() {
+    beside_collections(|store, _| {
+        let snapshot = store.snapshot();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        drop(snapshot);
+    });
+}
