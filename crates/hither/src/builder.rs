@@ -26,6 +26,13 @@ impl Builder {
         self
     }
 
+    /// For tests: changes settings that users do not have, such as failpoints.
+    #[doc(hidden)]
+    pub fn with_options(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
     /// No files: everything is gone when the store is closed.
     pub fn in_memory(mut self) -> Self {
         self.options.in_memory = true;
