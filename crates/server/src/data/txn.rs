@@ -22,10 +22,12 @@ pub struct Item {
     pub expires_at_ms: u64,
 }
 
+/// Rows before keys: a database's writes are committed and become visible in this order, and a head's version stands for all of its rows (rule 2 of
+/// [`super`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Space {
-    Keys,
     Rows,
+    Keys,
 }
 
 /// Database, space, key.
@@ -366,9 +368,7 @@ impl Txn {
         for ((index, key), version) in &self.reads {
             batch.require_version(&self.touched_database(*index).keys, key, *version);
         }
-        // Rows before heads: what a batch writes becomes visible in this order, and a head's version stands for all of its rows (rule 2 of `super`).
-        let (rows, keys): (Vec<_>, Vec<_>) = self.writes.iter().partition(|(place, _)| place.1 == Space::Rows);
-        for (place, item) in rows.into_iter().chain(keys) {
+        for (place, item) in &self.writes {
             let keyspace = self.keyspace(place);
             match item {
                 Some(item) => batch.put_with_expiry(keyspace, &place.2, &item.entry, item.expires_at_ms),
