@@ -55,11 +55,12 @@ impl Log {
         self.pools.iter().map(of_pool).collect()
     }
 
-    /// DRAM that says what is garbage: the states of existing segments, and the counts that writers keep until they are folded. O(slots).
+    /// DRAM that says what is garbage: the states of existing segments, the bits of entries, and the counts that writers keep until they are folded.
+    /// O(segments + slots).
     pub fn garbage_dram_bytes(&self) -> usize {
         let states: usize = self.pools.iter().map(|pool| pool.pool.segment_count() as usize * size_of::<Segment>()).sum();
         let mut counts = 0;
         self.with_slots(|_, slot| counts += slot.dead.iter().map(|table| size_of_val(&**table)).sum::<usize>());
-        states + counts
+        states + self.garbage_map_bytes() + counts
     }
 }
