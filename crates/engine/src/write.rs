@@ -207,9 +207,7 @@ impl Core {
             }
             outcome => outcome,
         };
-        if pace::is_owed() {
-            self.pay_pause();
-        }
+        self.pay_if_owed();
         outcome
     }
 
@@ -220,10 +218,16 @@ impl Core {
             Err(error) if matches!(*error, Error::Full { .. }) => self.make_room(attempt),
             outcome => outcome,
         };
+        self.pay_if_owed();
+        outcome
+    }
+
+    /// A write is complete: pays for the space that it took, if there was little and it adds up to a pause.
+    #[inline(always)]
+    fn pay_if_owed(&self) {
         if pace::is_owed() {
             self.pay_pause();
         }
-        outcome
     }
 
     /// Sleeps as long as this thread owes for space that it took while there was little: in no section, with no latch.

@@ -302,7 +302,7 @@ impl Core {
 
     fn run_pass(&self, pass: Pass<'_>) -> Result<()> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
-        let started = Instant::now();
+        let _time = Stopwatch::start(&self.collections.nanos);
         let mut emptied = Emptied::default();
         let (node, bytes) = (pass.node(), pass.bytes());
         let outcome = self.collector.empty(self, &pass, &mut emptied);
@@ -314,9 +314,7 @@ impl Core {
         done.moved_tombstones.fetch_add(emptied.tombstones, Ordering::Relaxed);
         done.too_late.fetch_add(emptied.too_late, Ordering::Relaxed);
         done.known_garbage.fetch_add(emptied.known_garbage, Ordering::Relaxed);
-        let ended = outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)));
-        done.nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        ended?;
+        outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)))?;
         done.segments.fetch_add(1, Ordering::Relaxed);
         done.efforts[node].count(bytes);
         Ok(())
