@@ -1,7 +1,7 @@
 //! Which entries are known to be garbage: one bit per 32 bytes of the log, in DRAM (Pacman, section 3.2; P3).
 //!
-//! No entry is shorter, so no two begin in the same unit. That is 1/256 of the log (0.39 %), and only for segments that hold garbage. It spares
-//! collectors a lookup in the index for each such entry, which would miss the caches both there and in the log.
+//! No entry is shorter, so no two begin in the same unit. That is 1/256 of the log (0.39 %). It spares collectors
+//! a lookup in the index for each such entry, which would miss the caches both there and in the log.
 //!
 //! # Invariants
 //!
@@ -18,74 +18,63 @@
 use crate::address;
 use crate::entry::MIN_BYTES;
 use crate::log::Log;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bits of one pool's segments.
+/// Bytes of the log that one word of bits stands for.
+const WORD_BYTES: u64 = MIN_BYTES * 64;
+
+/// The bits of one pool's segments, side by side in the order of the log: an entry's word follows from its offset without another load. Memory that was never
+/// written is not there yet, so segments without garbage take none.
 pub(crate) struct GarbageMap {
-    /// By segment; allocated when its first entry becomes garbage.
-    segments: Box<[OnceLock<Box<[AtomicU64]>>]>,
-    words: usize,
+    words: Box<[AtomicU64]>,
+    segment_words: usize,
 }
 
 impl GarbageMap {
     pub fn new(segments: usize, segment_bytes: u64) -> GarbageMap {
-        let words = segment_bytes.div_ceil(MIN_BYTES * 64) as usize;
-        GarbageMap { segments: (0..segments).map(|_| OnceLock::new()).collect(), words }
+        debug_assert!(segment_bytes.is_multiple_of(WORD_BYTES), "no word belongs to two segments");
+        let segment_words = (segment_bytes / WORD_BYTES) as usize;
+        let words = Box::<[AtomicU64]>::new_zeroed_slice(segments * segment_words);
+        // SAFETY: an `AtomicU64` of zero bytes is a valid one.
+        GarbageMap { words: unsafe { words.assume_init() }, segment_words }
     }
 
-    /// Sets the bit of the entry at `offset` in a segment. It is `Relaxed` and no read-modify-write: G2.
+    /// Sets the bit of the entry at `offset` from the beginning of the first segment. It is `Relaxed` and no read-modify-write: G2.
     #[inline(always)]
-    pub fn set(&self, segment: usize, offset: u64) {
-        let Some(words) = self.segments[segment].get() else { return self.set_first(segment, offset) };
-        Self::set_in(words, offset);
-    }
-
-    /// Starts loading what [`GarbageMap::set`] is going to change.
-    #[inline(always)]
-    pub fn prefetch(&self, segment: usize, offset: u64) {
-        if let Some(word) = self.segments[segment].get().and_then(|words| words.get(Self::place(offset).0)) {
-            hither_sync::prefetch_write(word.as_ptr());
-        }
-    }
-
-    #[cold]
-    fn set_first(&self, segment: usize, offset: u64) {
-        let words = self.segments[segment].get_or_init(|| (0..self.words).map(|_| AtomicU64::new(0)).collect());
-        Self::set_in(words, offset);
-    }
-
-    #[inline(always)]
-    fn set_in(words: &[AtomicU64], offset: u64) {
+    pub fn set(&self, offset: u64) {
         let (word, bit) = Self::place(offset);
-        // An entry of a run begins at the run's first byte.
-        if let Some(word) = words.get(word) {
+        if let Some(word) = self.words.get(word) {
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
     }
 
-    /// Whether the bit of the entry at `offset` in a segment is set.
-    pub fn get(&self, segment: usize, offset: u64) -> bool {
+    /// Starts loading what [`GarbageMap::set`] is going to change.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: u64) {
+        // A hint is harmless for any address.
+        hither_sync::prefetch_write(self.words.as_ptr().wrapping_add(Self::place(offset).0));
+    }
+
+    /// Whether the bit of the entry at `offset` is set.
+    pub fn get(&self, offset: u64) -> bool {
         let (word, bit) = Self::place(offset);
-        self.segments[segment].get().and_then(|words| words.get(word)).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
+        self.words.get(word).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
     }
 
+    #[inline(always)]
     fn place(offset: u64) -> (usize, u64) {
-        let unit = offset / MIN_BYTES;
-        ((unit / 64) as usize, 1 << (unit % 64))
+        ((offset / WORD_BYTES) as usize, 1 << (offset / MIN_BYTES % 64))
     }
 
-    /// Forgets a segment's bits, before its next life.
+    /// Forgets a segment's bits, before its next life. What was never written is not touched.
     pub fn clear(&self, segment: usize) {
-        if let Some(words) = self.segments[segment].get() {
-            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        }
+        let words = &self.words[segment * self.segment_words..][..self.segment_words];
+        words.iter().filter(|word| word.load(Ordering::Relaxed) != 0).for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// Bytes of DRAM.
-    pub fn dram_bytes(&self) -> usize {
-        let allocated = self.segments.iter().filter(|words| words.get().is_some()).count();
-        size_of_val(&*self.segments) + allocated * self.words * 8
+    /// Bytes of DRAM at most, if `segments` segments exist.
+    pub fn dram_bytes(&self, segments: usize) -> usize {
+        segments * self.segment_words * size_of::<AtomicU64>()
     }
 }
 
@@ -96,8 +85,7 @@ impl Log {
         // A tombstone may be needed although the index has nothing for its key.
         if !tombstone {
             let at = address::unpack(reference);
-            let pool = &self.pools[at.node as usize];
-            pool.garbage.set(pool.segment_index(at.offset), pool.offset_in_segment(at.offset));
+            self.pools[at.node as usize].set_garbage(at.offset);
         }
     }
 
@@ -105,12 +93,12 @@ impl Log {
     pub fn is_known_garbage(&self, reference: u64) -> bool {
         let at = address::unpack(reference);
         let pool = &self.pools[at.node as usize];
-        pool.garbage.get(pool.segment_index(at.offset), pool.offset_in_segment(at.offset))
+        pool.garbage.get(at.offset - pool.data_offset)
     }
 
-    /// Bytes of DRAM for what is known to be garbage.
+    /// Bytes of DRAM for what is known to be garbage: at most so many.
     pub fn garbage_map_bytes(&self) -> usize {
-        self.pools.iter().map(|pool| pool.garbage.dram_bytes()).sum()
+        self.pools.iter().map(|pool| pool.garbage.dram_bytes(pool.pool.segment_count() as usize)).sum()
     }
 }
 
@@ -118,25 +106,36 @@ impl Log {
 mod tests {
     use super::*;
 
+    const SEGMENT: u64 = 64 << 10;
+
     #[test]
     fn bits_of_neighbours_differ_and_are_cleared_together() {
-        let map = GarbageMap::new(2, 64 << 10);
-        for offset in [0, 32, 2040, 2048, (64 << 10) - 32] {
-            assert!(!map.get(1, offset));
-            map.set(1, offset);
-            assert!(map.get(1, offset) && !map.get(0, offset));
+        let map = GarbageMap::new(3, SEGMENT);
+        for offset in [0, 32, 2040, 2048, SEGMENT - 32].map(|offset| SEGMENT + offset) {
+            assert!(!map.get(offset));
+            map.set(offset);
+            assert!(map.get(offset) && !map.get(offset - SEGMENT) && !map.get(offset + SEGMENT));
         }
-        assert!(!map.get(1, 64) && !map.get(1, 2080));
+        assert!(!map.get(SEGMENT + 64) && !map.get(SEGMENT + 2080));
+        map.set(SEGMENT - 32);
+        map.set(2 * SEGMENT);
         map.clear(1);
-        map.clear(0);
-        assert!(!map.get(1, 0) && !map.get(1, (64 << 10) - 32));
+        assert!(!map.get(SEGMENT) && !map.get(2 * SEGMENT - 32), "the segment's first and last are forgotten");
+        assert!(map.get(SEGMENT - 32) && map.get(2 * SEGMENT), "its neighbours are not");
     }
 
     #[test]
-    fn it_takes_at_most_half_a_per_cent_of_the_log_once_segments_hold_garbage() {
+    fn an_offset_beyond_the_log_is_nothing() {
+        let map = GarbageMap::new(1, SEGMENT);
+        map.prefetch(u64::MAX);
+        map.set(SEGMENT);
+        assert!(!map.get(SEGMENT) && (0..SEGMENT).step_by(32).all(|offset| !map.get(offset)));
+    }
+
+    #[test]
+    fn it_takes_at_most_half_a_per_cent_of_the_log() {
         let map = GarbageMap::new(100, 1 << 20);
-        assert!(map.dram_bytes() < 100 * 64, "nothing for segments without garbage: {}", map.dram_bytes());
-        (0..100).for_each(|segment| map.set(segment, 72));
-        assert!(map.dram_bytes() * 200 <= 100 << 20, "{} bytes for 100 MiB", map.dram_bytes());
+        assert_eq!(map.dram_bytes(100), size_of_val(&*map.words));
+        assert!(map.dram_bytes(100) * 200 <= 100 << 20, "{} bytes for 100 MiB", map.dram_bytes(100));
     }
 }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// Counters in each of two rows: 8 KiB in all, which stay in the nearest cache.
 const ROW: usize = 4096;
-/// Of so many writes of a slot one is counted. Seldom, since the counters' lines go from processor to processor.
-pub(crate) const SAMPLE_EVERY: u32 = 64;
+/// Of so many versions one is counted. Seldom, since the counters' lines go from processor to processor.
+pub(crate) const SAMPLE_EVERY: u64 = 64;
 /// Samples after which counters are halved: two for each counter of a row.
 const WINDOW: u32 = 2 * ROW as u32;
 /// From this count on a key is hot: twice the most that a counter has on average.

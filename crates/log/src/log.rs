@@ -84,7 +84,7 @@ pub(crate) struct NodePool {
     pub segments: Box<[Segment]>,
     pub garbage: GarbageMap,
     pub hot: HotSet,
-    data_offset: u64,
+    pub data_offset: u64,
     segment_shift: u32,
     chunk_bytes: u64,
     /// By shard, then one for hot entries of all shards; the last one is for moved entries.
@@ -407,10 +407,10 @@ impl NodePool {
         ((offset - self.data_offset) >> self.segment_shift) as usize
     }
 
-    /// Where `offset` lies in its segment.
+    /// Notes that the entry at `offset` is known to be garbage.
     #[inline(always)]
-    pub fn offset_in_segment(&self, offset: u64) -> u64 {
-        (offset - self.data_offset) & ((1 << self.segment_shift) - 1)
+    pub fn set_garbage(&self, offset: u64) {
+        self.garbage.set(offset - self.data_offset);
     }
 
     /// Size of the entry at `offset`, read from media (its reference has no size tag).

@@ -26,8 +26,6 @@ pub(crate) struct SlotState {
     pub block: VersionBlock,
     /// By shard; the last one is for hot entries of all shards.
     pub chunks: Box<[Chunk]>,
-    /// Appends, to sample them by.
-    pub appends: u32,
     /// Bytes made garbage since the last fold, by node and segment; allocated on first use.
     pub dead: Vec<Box<[u32]>>,
     /// Ranges written without a flush, by node: (offset, bytes).
@@ -52,7 +50,6 @@ impl Slot {
             state: UnsafeCell::new(SlotState {
                 block: VersionBlock::default(),
                 chunks: vec![Chunk::NONE; shards].into_boxed_slice(),
-                appends: 0,
                 dead: (0..nodes).map(|_| Box::default()).collect(),
                 dirty: vec![Vec::new(); nodes],
             }),
@@ -238,19 +235,15 @@ impl Writer<'_> {
         }
     }
 
-    /// The chunk for an entry with this hash: its shard's, or, if its key is hot, the one for such.
+    /// The chunk for an entry with this hash and version: its shard's, or, if its key is hot, the one for such.
     #[inline(always)]
-    fn stream_of(&mut self, hash: u64) -> usize {
-        if self.log.separates_hot() {
-            self.slot.appends = self.slot.appends.wrapping_add(1);
-            if self.slot.appends.is_multiple_of(SAMPLE_EVERY) {
-                self.pool.hot.sample(hash);
-            }
-            if self.pool.hot.is_hot(hash) {
-                return self.log.shards();
-            }
+    fn stream_of(&self, hash: u64, version: u64) -> usize {
+        // A slot's versions come one after the other: they serve as its count of appends.
+        if version.is_multiple_of(SAMPLE_EVERY) && self.log.separates_hot() {
+            self.pool.hot.sample(hash);
         }
-        self.log.shard_of(hash)
+        // Never on without samples.
+        if self.pool.hot.is_hot(hash) { self.log.shards() } else { self.log.shard_of(hash) }
     }
 
     /// Appends an entry and starts its write-back; returns its reference. Not durable before [`Writer::fence`] (or a sync).
@@ -258,7 +251,7 @@ impl Writer<'_> {
     /// O(size). Fails only if no segment can be had, with nothing written.
     #[inline(always)]
     pub fn append(&mut self, parts: &Parts<'_>, how: Append) -> Result<u64> {
-        let shard = self.stream_of(how.hash);
+        let shard = self.stream_of(how.hash, parts.version);
         let chunk = &mut self.slot.chunks[shard];
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
@@ -285,7 +278,7 @@ impl Writer<'_> {
     /// instructions. `None`, with nothing written, where the shard's chunk has no room, or such an entry needs an extension there.
     #[inline(always)]
     pub fn append_pair(&mut self, hash: u64, pair: &PlainPair) -> Option<u64> {
-        let shard = self.stream_of(hash);
+        let shard = self.stream_of(hash, pair.version);
         let chunk = self.slot.chunks.get_mut(shard)?;
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
@@ -406,7 +399,7 @@ impl Writer<'_> {
         if reference != 0 {
             let at = address::unpack(reference);
             let pool = &self.log.pools[at.node as usize];
-            pool.garbage.prefetch(pool.segment_index(at.offset), pool.offset_in_segment(at.offset));
+            pool.garbage.prefetch(at.offset - pool.data_offset);
         }
     }
 
@@ -417,7 +410,7 @@ impl Writer<'_> {
         let pool = &self.log.pools[at.node as usize];
         let size = address::tagged_size(reference).unwrap_or_else(|| pool.entry_size(at.offset)) as u32;
         let segment = pool.segment_index(at.offset);
-        pool.garbage.set(segment, pool.offset_in_segment(at.offset));
+        pool.set_garbage(at.offset);
         let dead = &mut self.slot.dead[at.node as usize];
         match dead.get_mut(segment) {
             Some(bytes) => *bytes += size,
