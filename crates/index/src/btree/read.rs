@@ -25,6 +25,26 @@ pub(crate) struct Found<'a> {
     pub(super) depth: usize,
 }
 
+/// The end of a search for a key of eight bytes in layer 0: its slot, or the place where it would go.
+struct FoundWord {
+    leaf: u32,
+    version: u64,
+    position: usize,
+    known: bool,
+    /// The reference; 0 if the key is not known.
+    value: u64,
+}
+
+impl FoundWord {
+    /// As a token and a candidate.
+    #[inline(always)]
+    fn located(&self) -> Located<Token> {
+        let place = if self.known { Token::EXACT | Token::FOUND } else { Token::EXACT };
+        let token = Token { leaf: self.leaf, place, position: self.position as u16, version: self.version };
+        Located { token, candidate: Ref(self.value), verified: true }
+    }
+}
+
 impl Found<'_> {
     /// As a token and a candidate.
     #[inline(always)]
@@ -156,15 +176,15 @@ impl<P: Protocol> BTree<P> {
         if let Ok(word) = <[u8; 8]>::try_from(key)
             && let Ok(found) = self.try_word(u64::from_be_bytes(word))
         {
-            return found;
+            return Ref(found.value);
         }
         self.lookup_any(key, resolver)
     }
 
-    /// One attempt to look up a key of eight bytes, whose slice is in layer 0 once at most. How many lookups overlap is a matter of how many
+    /// One attempt to find a key of eight bytes, whose slice is in layer 0 once at most. How many searches overlap is a matter of how many
     /// instructions fit into the processor's window, so this does nothing else; whatever is not so simple starts again.
     #[inline(always)]
-    fn try_word(&self, slice: u64) -> Result<Ref, Restart> {
+    fn try_word(&self, slice: u64) -> Result<FoundWord, Restart> {
         let (root, version) = self.top()?;
         if root.meta().level() == 0 {
             return Err(Restart);
@@ -172,14 +192,14 @@ impl<P: Protocol> BTree<P> {
         let (leaf, version) = self.descend(root, version, slice)?;
         let meta = leaf.0.meta();
         // A leaf below an inner node is a large one.
-        let at = leaf.find_word(meta, slice);
-        let known = at < leaf.count(meta) && leaf.slice(at) == slice;
-        if known && leaf.kind(at) != 8 {
+        let position = leaf.find_word(meta, slice);
+        let known = position < leaf.count(meta) && leaf.slice(position) == slice;
+        if known && leaf.kind(position) != 8 {
             return Err(Restart);
         }
-        let value = if known { leaf.value(meta, at) } else { 0 };
+        let value = if known { leaf.value(meta, position) } else { 0 };
         leaf.0.version().check(version)?;
-        Ok(Ref(value))
+        Ok(FoundWord { leaf: meta.id(), version, position, known, value })
     }
 
     #[inline(never)]
@@ -190,6 +210,16 @@ impl<P: Protocol> BTree<P> {
     /// See [`crate::Index::locate`].
     #[inline(always)]
     pub(super) fn locate_slot(&self, key: &[u8]) -> Located<Token> {
+        if let Ok(word) = <[u8; 8]>::try_from(key)
+            && let Ok(found) = self.try_word(u64::from_be_bytes(word))
+        {
+            return found.located();
+        }
+        self.locate_any(key)
+    }
+
+    #[inline(never)]
+    fn locate_any(&self, key: &[u8]) -> Located<Token> {
         self.find(key).located()
     }
 
