@@ -64,7 +64,7 @@ pub struct Config {
     pub timeout_s: u64,
     /// Bytes of replies that may wait for one client; beyond that it is closed.
     pub max_output_bytes: usize,
-    /// Bytes of one request.
+    /// Bytes of one request, and of what one client has waiting for EXEC, with the keys that it watches.
     pub max_request_bytes: usize,
     /// Commands that take longer, in microseconds, are put into the slow log; negative: none.
     pub slowlog_slower_than_us: i64,

@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod net;
 pub mod session;
 pub mod shared;
+pub mod transaction;
 
 pub use config::Config;
 pub use net::Server;

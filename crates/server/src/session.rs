@@ -9,9 +9,9 @@ use crate::commands::table::{Command, Numbered, TABLE, flag};
 use crate::commands::{Context, transactions};
 use crate::data::{Database, Txn};
 use crate::shared::{Client, CoreStats, Shared, now_ms};
+use crate::transaction::{Multi, Queued, Watches};
 use hither::{Error, WriteOptions};
 use hither_resp::{Args, Protocol, Writer};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub struct Session {
     /// Commands since MULTI.
     pub multi: Option<Multi>,
     /// Keys that EXEC depends on.
-    pub watches: Vec<Watch>,
+    pub watches: Watches,
     /// How its writes are made; the store's level unless it asked for another.
     pub options: WriteOptions,
     /// Whether it wants replies.
@@ -57,50 +57,6 @@ pub enum Replies {
     SkipThis,
 }
 
-/// A transaction that is being put together.
-#[derive(Default)]
-pub struct Multi {
-    /// The commands.
-    pub queue: Vec<Queued>,
-    /// One of them was refused: EXEC must fail.
-    pub refused: bool,
-}
-
-/// A command that waits for EXEC.
-pub struct Queued {
-    /// What to run.
-    pub found: Numbered,
-    bytes: Vec<u8>,
-    ranges: Vec<Range<usize>>,
-}
-
-impl Queued {
-    fn new(found: Numbered, args: Args<'_>) -> Queued {
-        let mut queued = Queued { found, bytes: Vec::new(), ranges: Vec::with_capacity(args.len()) };
-        for argument in args.iter() {
-            let start = queued.bytes.len();
-            queued.bytes.extend_from_slice(argument);
-            queued.ranges.push(start..queued.bytes.len());
-        }
-        queued
-    }
-
-    /// Its arguments.
-    pub fn args(&self) -> Args<'_> {
-        Args::new(&self.bytes, &self.ranges)
-    }
-}
-
-/// A key that must stay as it is until EXEC.
-pub struct Watch {
-    /// Its database.
-    pub database: Arc<Database>,
-    /// The key.
-    pub key: Vec<u8>,
-    /// What it was; `None`: absent.
-    pub version: Option<u64>,
-}
-
 impl Session {
     /// The session of a new client.
     pub fn new(shared: Arc<Shared>, client: Arc<Client>) -> Session {
@@ -116,7 +72,7 @@ impl Session {
             user,
             generation,
             multi: None,
-            watches: Vec::new(),
+            watches: Watches::default(),
             options: WriteOptions::new(),
             replies: Replies::On,
             closing: false,
@@ -134,6 +90,16 @@ impl Session {
         self.closing = closing;
         self.client.database.store(0, Ordering::Relaxed);
         self.client.protocol.store(2, Ordering::Relaxed);
+        self.publish();
+    }
+
+    /// Tells others what it keeps for its transaction.
+    pub fn publish(&self) {
+        let multi = self.multi.as_ref();
+        self.client.queued.store(multi.map_or(-1, |multi| multi.queue().len() as i64), Ordering::Relaxed);
+        self.client.queued_bytes.store(multi.map_or(0, Multi::held_bytes), Ordering::Relaxed);
+        self.client.watched.store(self.watches.len(), Ordering::Relaxed);
+        self.client.watched_bytes.store(self.watches.held_bytes(), Ordering::Relaxed);
     }
 
     /// What all sessions share.
@@ -192,7 +158,8 @@ impl Session {
         let outcome = self.admissible(args);
         let Err(failure) = &outcome else { return outcome };
         if let Some(multi) = &mut self.multi {
-            multi.refused = true;
+            multi.refuse();
+            self.publish();
         }
         if !args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
             return outcome;
@@ -201,6 +168,7 @@ impl Session {
         let message = failure.message();
         self.multi = None;
         self.watches.clear();
+        self.publish();
         let why = message.strip_prefix("ERR ").unwrap_or(&message);
         Err(Failure::made(format!("EXECABORT Transaction discarded because of: {why}")))
     }
@@ -315,7 +283,11 @@ impl Session {
         if let Some(multi) = &mut self.multi
             && !command.has(flag::IMMEDIATE)
         {
-            multi.queue.push(Queued::new(found, args));
+            let taken = multi.push(found, args, shared.settings.started.max_request_bytes - self.watches.held_bytes());
+            self.publish();
+            if !taken {
+                return Err(Failure::text("ERR the commands of the transaction are larger than max-request"));
+            }
             Writer::new(out, self.protocol).simple("QUEUED");
             return Ok(());
         }
@@ -344,7 +316,7 @@ impl Session {
         shared: &Arc<Shared>,
         out: &mut Vec<u8>,
         rests_on: &mut u64,
-        watches: Option<&[Watch]>,
+        watches: Option<&Watches>,
         mut work: impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let (mark, index, protocol) = (out.len(), self.index, self.protocol);
@@ -352,7 +324,7 @@ impl Session {
         let before = watches.is_some().then(|| (self.user.clone(), self.authenticated));
         for attempt in 0u64.. {
             let mut txn = Txn::new(self.database()?, watches.is_some(), self.options);
-            let outcome = match txn.require_unchanged(watches.unwrap_or_default()) {
+            let outcome = match watches.map_or(Ok(true), |watches| txn.require_unchanged(watches)) {
                 Ok(true) => work(self, &mut txn, out),
                 Ok(false) => Err(Failure::Watched),
                 Err(error) => Err(error.into()),

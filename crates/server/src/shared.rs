@@ -10,7 +10,7 @@ use hither::{Db, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// See the module's head.
@@ -201,25 +201,43 @@ pub struct Client {
     pub last_command: AtomicUsize,
     /// Milliseconds from its coming to its last command.
     pub active_ms: AtomicU64,
+    /// Commands that wait for EXEC; -1 without MULTI. And what they take, in bytes.
+    pub queued: AtomicI64,
+    /// See above.
+    pub queued_bytes: AtomicUsize,
+    /// Watched keys, and what they take, in bytes.
+    pub watched: AtomicUsize,
+    /// See above.
+    pub watched_bytes: AtomicUsize,
     /// It is to be closed.
     pub killed: AtomicBool,
 }
 
 impl Client {
+    /// What it keeps for its transaction, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.queued_bytes.load(Ordering::Relaxed) + self.watched_bytes.load(Ordering::Relaxed)
+    }
+
     /// One line of `CLIENT LIST`.
     pub fn describe(&self) -> String {
         let age = self.connected.elapsed();
         let idle = age.saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)));
         let (library, version) = self.library.lock().clone();
+        let queued = self.queued.load(Ordering::Relaxed);
+        let queued_bytes = self.queued_bytes.load(Ordering::Relaxed);
         format!(
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 multi=-1 cmd={} user={} lib-name={library} lib-ver={version} resp={}",
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 multi={queued} watch={} multi-mem={queued_bytes} tot-mem={} cmd={} user={} lib-name={library} lib-ver={version} resp={}",
             self.id,
             self.address,
             self.local_address,
             self.name.lock(),
             age.as_secs(),
             idle.as_secs(),
+            if queued < 0 { "N" } else { "x" },
             self.database.load(Ordering::Relaxed),
+            self.watched.load(Ordering::Relaxed),
+            self.held_bytes(),
             TABLE.by_number(self.last_command.load(Ordering::Relaxed)).map_or("NULL", |command| command.name),
             self.user.lock(),
             self.protocol.load(Ordering::Relaxed),
@@ -243,6 +261,10 @@ impl Clients {
             protocol: AtomicUsize::new(2),
             last_command: AtomicUsize::new(usize::MAX),
             active_ms: AtomicU64::new(0),
+            queued: AtomicI64::new(-1),
+            queued_bytes: AtomicUsize::new(0),
+            watched: AtomicUsize::new(0),
+            watched_bytes: AtomicUsize::new(0),
             killed: AtomicBool::new(false),
         });
         self.all.lock().insert(client.id, client.clone());

@@ -488,3 +488,57 @@ fn sorted_sets() {
         ZRANGE t 0 -1 => [b]",
     );
 }
+
+/// A server's state with room for so many bytes of a request.
+fn narrow(max_request_bytes: usize) -> std::sync::Arc<hither_server::Shared> {
+    let config = hither_server::Config { max_request_bytes, ..hither_server::Config::default() };
+    hither_server::Shared::new(hither::Db::builder().in_memory().open().unwrap(), config, 1).unwrap()
+}
+
+#[test]
+fn a_transaction_is_bounded_as_a_whole() {
+    let mut client = Client::new(&narrow(10_000));
+    let line = format!("SET k {}", "v".repeat(1000));
+    client.run("MULTI");
+    for _ in 0..8 {
+        assert_eq!(client.run(&line), "QUEUED");
+    }
+    let described = client.run("CLIENT INFO");
+    assert_eq!(described, "QUEUED", "it is a command like others");
+    let told = client.session.client.describe();
+    assert!(told.contains(" flags=x ") && told.contains(" multi=9 ") && !told.contains(" multi-mem=0 "), "{told}");
+    assert_eq!(client.run(&line), "!ERR the commands of the transaction are larger than max-request");
+    assert_eq!(client.session.client.held_bytes(), 0, "what waited is given back at once");
+    for _ in 0..1000 {
+        assert_eq!(client.run(&line), "QUEUED", "as in Redis, though it is not kept");
+    }
+    assert_eq!(client.session.client.held_bytes(), 0);
+    assert_eq!(client.run("EXEC"), "!EXECABORT Transaction discarded because of previous errors.");
+    assert_eq!(client.run("GET k"), "nil");
+    let told = client.session.client.describe();
+    assert!(told.contains(" flags=N ") && told.contains(" multi=-1 "), "{told}");
+    client.script(
+        "MULTI => OK
+        SET k v => QUEUED
+        EXEC => [OK]
+        GET k => v",
+    );
+}
+
+#[test]
+fn watched_keys_count_against_the_same_bound() {
+    let mut client = Client::new(&narrow(10_000));
+    assert_eq!(client.run("WATCH a"), "OK");
+    let one = client.session.client.held_bytes();
+    assert_eq!(client.run("WATCH a a"), "OK");
+    assert_eq!(client.session.client.held_bytes(), one, "each key counts once");
+    let line = format!("WATCH {}", "k".repeat(4000));
+    assert_eq!(client.run(&line), "OK");
+    let told = client.session.client.describe();
+    assert!(told.contains(" watch=2 "), "{told}");
+    assert_eq!(client.run(&format!("{line}x {line}y")), "!ERR the watched keys are larger than max-request");
+    client.run("MULTI");
+    assert_eq!(client.run(&format!("SET k {}", "v".repeat(4000))), "!ERR the commands of the transaction are larger than max-request");
+    assert_eq!(client.run("DISCARD"), "OK");
+    assert_eq!(client.session.client.held_bytes(), 0);
+}

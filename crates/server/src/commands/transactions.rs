@@ -8,8 +8,9 @@ use super::failure::Failure;
 use super::table::flag::{EXEC, FAST, IMMEDIATE};
 use super::table::{Command, Group};
 use super::{Context, Outcome};
-use crate::session::{Multi, Session, Watch, run_command};
+use crate::session::{Session, run_command};
 use crate::shared::{CoreStats, Shared};
+use crate::transaction::Multi;
 use hither_resp::Writer;
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ fn multi(context: &mut Context<'_>) -> Outcome {
         return Err(Failure::text("ERR MULTI calls can not be nested"));
     }
     context.session.multi = Some(Multi::default());
+    context.session.publish();
     context.reply.ok();
     Ok(())
 }
@@ -48,6 +50,7 @@ fn discard(context: &mut Context<'_>) -> Outcome {
         return Err(Failure::text("ERR DISCARD without MULTI"));
     }
     context.session.watches.clear();
+    context.session.publish();
     context.reply.ok();
     Ok(())
 }
@@ -57,19 +60,25 @@ fn watch(context: &mut Context<'_>) -> Outcome {
         return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
     }
     let database = context.txn.database().clone();
+    let limit = context.shared.settings.started.max_request_bytes;
     for key in context.args.iter().skip(1) {
-        let known = |watch: &Watch| watch.database.index == database.index && watch.key == key;
-        if !context.session.watches.iter().any(known) {
-            let version = context.txn.version_of(&database, key)?;
-            context.session.watches.push(Watch { database: database.clone(), key: key.to_vec(), version });
+        if context.session.watches.has(database.index, key) {
+            continue;
+        }
+        let version = context.txn.version_of(&database, key)?;
+        if !context.session.watches.add(&database, key, version, limit) {
+            context.session.publish();
+            return Err(Failure::text("ERR the watched keys are larger than max-request"));
         }
     }
+    context.session.publish();
     context.reply.ok();
     Ok(())
 }
 
 fn unwatch(context: &mut Context<'_>) -> Outcome {
     context.session.watches.clear();
+    context.session.publish();
     context.reply.ok();
     Ok(())
 }
@@ -83,12 +92,13 @@ fn exec_outside(_: &mut Context<'_>) -> Outcome {
 pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rests_on: &mut u64) -> Outcome {
     let Some(multi) = session.multi.take() else { return Err(Failure::text("ERR EXEC without MULTI")) };
     let watches = std::mem::take(&mut session.watches);
-    if multi.refused {
+    session.publish();
+    if multi.is_refused() {
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
     }
     let outcome = session.run(shared, out, rests_on, Some(&watches), |session, txn, out| {
-        Writer::new(out, session.protocol).array(multi.queue.len());
-        for queued in &multi.queue {
+        Writer::new(out, session.protocol).array(multi.queue().len());
+        for queued in multi.queue() {
             let mark = out.len();
             let allowed = session.check_queued(queued);
             match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {

@@ -390,17 +390,17 @@ impl Txn {
 
 impl Txn {
     /// Makes the commit depend on what a client watches; false if that has changed already.
-    pub fn require_unchanged(&mut self, watches: &[crate::session::Watch]) -> Result<bool> {
-        for watch in watches {
-            let version = match self.version_of(&watch.database, &watch.key) {
+    pub fn require_unchanged(&mut self, watches: &crate::transaction::Watches) -> Result<bool> {
+        for (database, key, before) in watches.iter() {
+            let version = match self.version_of(database, key) {
                 // The database was flushed.
                 Err(hither::Error::KeyspaceDropped(_)) => return Ok(false),
                 version => version?,
             };
-            if version != watch.version {
+            if version != before {
                 return Ok(false);
             }
-            self.require(&watch.database, &watch.key, version);
+            self.require(database, key, version);
         }
         Ok(true)
     }
