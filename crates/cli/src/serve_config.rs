@@ -69,7 +69,7 @@ pub struct ServeArgs {
     /// Close clients for which more replies wait than this [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub max_output: Option<String>,
-    /// Refuse requests that are longer than this [default: 1G]
+    /// Refuse requests, and transactions, that are longer than this [default: 1G]
     #[arg(long, value_name = "SIZE")]
     pub max_request: Option<String>,
     /// File with the users and their rights; see docs/server.md
@@ -225,6 +225,7 @@ impl ServeArgs {
             cert_file: needed(&self.tls_cert_file, "tls-cert-file")?,
             key_file: needed(&self.tls_key_file, "tls-key-file")?,
             ca_cert_file: self.tls_ca_cert_file.clone(),
+            check_every: TlsConfig::CHECK_EVERY,
             clients,
         }))
     }

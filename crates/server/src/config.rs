@@ -33,6 +33,13 @@ pub struct TlsConfig {
     pub ca_cert_file: Option<std::path::PathBuf>,
     /// Whether clients show certificates.
     pub clients: ClientCertificates,
+    /// How often it is looked whether the files have changed.
+    pub check_every: std::time::Duration,
+}
+
+impl TlsConfig {
+    /// What [`TlsConfig::check_every`] is, unless somebody wants it otherwise.
+    pub const CHECK_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 }
 
 /// How to run a server. The store is opened by the caller.
@@ -173,6 +180,8 @@ const ENTRIES: &[Entry] = &[
     fixed("databases", |s| s.started.databases.to_string()),
     fixed("port", |s| s.started.port.to_string()),
     fixed("tls-port", |s| s.started.tls.as_ref().map_or(0, |tls| tls.port).to_string()),
+    fixed("tls-cert-file", |s| s.started.tls.as_ref().map_or_else(String::new, |tls| tls.cert_file.display().to_string())),
+    fixed("tls-key-file", |s| s.started.tls.as_ref().map_or_else(String::new, |tls| tls.key_file.display().to_string())),
     fixed("io-threads", |s| s.started.threads.to_string()),
     fixed("maxmemory", |_| "0".to_owned()),
     fixed("maxmemory-policy", |_| "noeviction".to_owned()),

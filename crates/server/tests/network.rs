@@ -36,7 +36,7 @@ fn certify(dir: &Path) {
 
 fn tls(dir: &Path, clients: ClientCertificates) -> Option<TlsConfig> {
     let (cert_file, key_file) = (dir.join("server.pem"), dir.join("server.key"));
-    Some(TlsConfig { port: 0, cert_file, key_file, ca_cert_file: Some(dir.join("ca.pem")), clients })
+    Some(TlsConfig { port: 0, cert_file, key_file, ca_cert_file: Some(dir.join("ca.pem")), clients, check_every: TlsConfig::CHECK_EVERY })
 }
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
@@ -138,6 +138,33 @@ fn certificates_of_clients_are_asked_for_and_new_ones_are_read() {
     let tls = server.shared().tls.as_ref().unwrap();
     assert!(tls.reload().unwrap_err().contains("server.pem"));
     assert_eq!(say(&mut connect(address, other.path(), true), "PING").unwrap(), simple("PONG"), "the old ones stay");
+    server.stop();
+}
+
+#[test]
+fn certificates_that_change_are_read_by_themselves() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certify(dir.path());
+    certify(other.path());
+    let soon = TlsConfig { check_every: Duration::from_millis(50), ..tls(dir.path(), ClientCertificates::No).unwrap() };
+    let server = start(Config { tls: Some(soon), ..Config::default() });
+    let address = server.tls_address().unwrap();
+    assert_eq!(say(&mut connect(address, dir.path(), false), "PING").unwrap(), simple("PONG"));
+    // A certificate without its key: the old ones stay, until the key follows.
+    std::fs::copy(other.path().join("server.pem"), dir.path().join("server.pem")).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(say(&mut connect(address, dir.path(), false), "PING").unwrap(), simple("PONG"));
+    for name in ["server.key", "ca.pem"] {
+        std::fs::copy(other.path().join(name), dir.path().join(name)).unwrap();
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while say(&mut connect(address, other.path(), false), "PING").is_err() {
+        assert!(Instant::now() < end, "the new certificates are not used");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let tls = server.shared().tls.as_ref().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!tls.is_changed(), "what was read is not read again");
     server.stop();
 }
 

@@ -351,9 +351,10 @@ impl Core {
         self.free.push(slot);
     }
 
-    /// SIGHUP: new certificates.
-    fn reload(&self) {
-        let Some(tls) = &self.shared.tls else { return };
+    /// New certificates: at SIGHUP, or because the files have changed.
+    fn reload_if_need_be(&self) {
+        let asked = self.shared.reload.swap(false, Ordering::AcqRel);
+        let Some(tls) = self.shared.tls.as_ref().filter(|tls| tls.is_changed() || asked) else { return };
         match tls.reload() {
             Ok(()) => events::log(Level::Info, "certificates-reloaded", &[]),
             Err(why) => events::log(Level::Error, "certificates-kept", &[("why", &why)]),
@@ -366,8 +367,8 @@ impl Core {
         self.shared.settings.latency.note("loop", self.last_tick.elapsed().saturating_sub(2 * TICK));
         self.last_tick = Instant::now();
         self.shared.cores[self.index].alive_ms.store(now_ms(), Ordering::Relaxed);
-        if self.index == 0 && self.shared.reload.swap(false, Ordering::AcqRel) {
-            self.reload();
+        if self.index == 0 {
+            self.reload_if_need_be();
         }
         if !self.holding.is_empty() {
             self.mailboxes[self.index].committed.store(true, Ordering::Release);

@@ -5,16 +5,17 @@
 
 use crate::config::{ClientCertificates, TlsConfig};
 use mio::net::TcpStream;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Handshakes at a time; more connections are closed at once.
 pub const MAX_HANDSHAKES: usize = 1024;
@@ -23,9 +24,19 @@ pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Reads of the socket for one read of the connection: records without data must not hold up others.
 const RECORDS: usize = 8;
 
+/// How the files were when they were read last, and when that was looked at.
+struct Watch {
+    stamps: Stamps,
+    looked: Instant,
+}
+
+/// Of each file when it was written, its length and its number; `None`: it cannot be found.
+type Stamps = [Option<(SystemTime, u64, u64)>; 3];
+
 /// The certificates in force, and how many handshakes are under way.
 pub struct Tls {
     files: TlsConfig,
+    watch: Mutex<Watch>,
     config: RwLock<Arc<ServerConfig>>,
     handshakes: Arc<AtomicUsize>,
 }
@@ -36,8 +47,10 @@ impl Tls {
     /// # Errors
     /// Which file is wrong, and why.
     pub fn load(files: TlsConfig) -> std::result::Result<Tls, String> {
+        // Stamps first: what changes in the meantime is seen as a change.
+        let watch = Mutex::new(Watch { stamps: stamps(&files), looked: Instant::now() });
         let config = RwLock::new(read(&files)?);
-        Ok(Tls { files, config, handshakes: Arc::default() })
+        Ok(Tls { files, watch, config, handshakes: Arc::default() })
     }
 
     /// Reads the files again; connections that are there keep what they have.
@@ -45,8 +58,19 @@ impl Tls {
     /// # Errors
     /// As for [`Tls::load`]; what was in force stays.
     pub fn reload(&self) -> std::result::Result<(), String> {
+        *self.watch.lock() = Watch { stamps: stamps(&self.files), looked: Instant::now() };
         *self.config.write() = read(&self.files)?;
         Ok(())
+    }
+
+    /// Whether the files have changed since they were read, also if they were wrong. Looks at most once in [`TlsConfig::check_every`].
+    pub fn is_changed(&self) -> bool {
+        let mut watch = self.watch.lock();
+        if watch.looked.elapsed() < self.files.check_every {
+            return false;
+        }
+        watch.looked = Instant::now();
+        stamps(&self.files) != watch.stamps
     }
 
     /// A new connection; `None` if too many handshakes are under way.
@@ -73,6 +97,14 @@ impl Drop for Handshake {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+fn stamps(files: &TlsConfig) -> Stamps {
+    let stamp = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.modified().ok()?, found.len(), found.ino()))
+    };
+    [stamp(&files.cert_file), stamp(&files.key_file), files.ca_cert_file.as_deref().and_then(stamp)]
 }
 
 fn read(files: &TlsConfig) -> std::result::Result<Arc<ServerConfig>, String> {
