@@ -34,6 +34,7 @@ const CLIENTS: &[Client] = &[
     Client { name: "ioredis", needs: &["node", "npm"], install: install_node, run: run_node, short: true },
     Client { name: "go-redis", needs: &["go"], install: install_go, run: run_go, short: false },
     Client { name: "jedis", needs: &["java", "mvn"], install: install_java, run: run_java, short: false },
+    Client { name: "ycsb", needs: &["java", "mvn"], install: install_java, run: run_java, short: true },
 ];
 
 fn install(program: impl AsRef<std::ffi::OsStr>) -> Step {
@@ -157,7 +158,15 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 
 fn against_fresh_server(client: &Client, dir: &Path) -> Result<Tally, Failure> {
     let server = Server::start(&dir.join("data"))?;
-    (client.run)(dir, &server.port).run()
+    counted((client.run)(dir, &server.port).run()?)
+}
+
+/// A program that ended well without a check did not do its work.
+fn counted(tally: Tally) -> Result<Tally, Failure> {
+    match tally.counts.get("conformance_checks") {
+        Some(1..) => Ok(tally),
+        _ => Err("it ended well, but has not said how much it checked".to_owned()),
+    }
 }
 
 /// A server that is killed when it goes out of scope.
@@ -203,6 +212,16 @@ impl Drop for Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_that_checks_nothing_fails() {
+        let says = |checks: &[u64]| {
+            let counts = checks.iter().map(|count| ("conformance_checks".to_owned(), *count)).collect();
+            counted(Tally { counts, ..Tally::default() }).is_ok()
+        };
+        assert!(says(&[1]));
+        assert!(!says(&[0]) && !says(&[]));
+    }
 
     #[test]
     fn every_client_has_a_folder_that_the_readme_names() {

@@ -30,7 +30,7 @@ const STAGES: &[Stage<Context>] = &[
     Stage { name: "format", about: "docs/format.md against the constants of the code", budget_s: 10, run: format },
     Stage { name: "explorer", about: "crash explorer: legal post-crash images, planted bugs", budget_s: 80, run: explorer },
     Stage { name: "kill", about: "SIGKILL of the real program in mid-load", budget_s: 60, run: kill },
-    Stage { name: "clients", about: "client libraries of Redis: redis-py, ioredis", budget_s: 60, run: |_| conformance::short() },
+    Stage { name: "clients", about: "client libraries of Redis: redis-py, ioredis, and YCSB", budget_s: 60, run: |_| conformance::short() },
     Stage { name: "loom", about: "model-checked schedules of the lock-free parts", budget_s: 70, run: |c| variants::loom(&c.metadata, 3) },
     Stage {
         name: "asan",
