@@ -29,6 +29,7 @@ const STAGES: &[Stage<Context>] = &[
     Stage { name: "explore", about: "crash exploration with new seeds", budget_s: 2400, run: explore },
     Stage { name: "histories", about: "long concurrent histories across crashes", budget_s: 1200, run: histories },
     Stage { name: "model", about: "random operations against a model, reopened and crashed", budget_s: 900, run: model },
+    Stage { name: "redis", about: "generated commands for the server and for Redis, the same replies", budget_s: 300, run: redis },
     Stage { name: "kill", about: "50 SIGKILLs of the real program in mid-load", budget_s: 600, run: kill },
     Stage { name: "clients", about: "client libraries of Redis against the server", budget_s: 600, run: |_| conformance::all() },
     Stage { name: "fuzz", about: "decoding of damaged entries and segments", budget_s: 1200, run: fuzz_replay },
@@ -87,7 +88,7 @@ fn seeded(context: &Context, kind: suites::Kind, percent: u64, amount: (&str, &s
 }
 
 fn explore(context: &Context) -> Result<Done, Failure> {
-    seeded(context, suites::EXPLORER, 45, ("HITHER_EXPLORE_BUDGET", "20000", "100000"))
+    seeded(context, suites::EXPLORER, 40, ("HITHER_EXPLORE_BUDGET", "20000", "100000"))
 }
 
 fn histories(context: &Context) -> Result<Done, Failure> {
@@ -96,6 +97,11 @@ fn histories(context: &Context) -> Result<Done, Failure> {
 
 fn model(context: &Context) -> Result<Done, Failure> {
     seeded(context, suites::MODEL, 15, ("HITHER_MODEL_CASES", "20", "400"))
+}
+
+fn redis(context: &Context) -> Result<Done, Failure> {
+    setup::for_tests()?;
+    seeded(context, suites::REDIS, 5, ("HITHER_COMMANDS", "10000", "200000"))
 }
 
 fn kill(context: &Context) -> Result<Done, Failure> {

@@ -19,6 +19,9 @@ pub const KILL: Kind = &["kill"];
 /// Concurrent histories and their check.
 pub const HISTORIES: Kind = &["linear", "histor"];
 
+/// Generated commands for the server and for Redis.
+pub const REDIS: Kind = &["redis_differential"];
+
 /// Random operations against a model.
 pub const MODEL: Kind = &["model"];
 
