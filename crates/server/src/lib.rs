@@ -28,6 +28,7 @@ pub mod info;
 pub mod latency;
 pub mod metrics;
 pub mod net;
+pub mod pause;
 pub mod session;
 pub mod shared;
 pub mod transaction;

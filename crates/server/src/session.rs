@@ -153,6 +153,18 @@ impl Session {
         rests_on
     }
 
+    /// Whether a command has to wait for the end of CLIENT PAUSE. What would be refused anyway need not, and CLIENT UNPAUSE must not.
+    #[inline]
+    pub fn must_wait(&self, shared: &Shared, args: Args<'_>) -> bool {
+        let Some(pause) = shared.pause.at(now_ms) else { return false };
+        let Ok(Numbered { command, .. }) = TABLE.find(args) else { return false };
+        if !pause.writes_only {
+            return command.full_name() != "client|unpause";
+        }
+        let queued = || self.multi.iter().flat_map(Multi::queue).any(|queued| queued.found.command.has(flag::WRITE));
+        command.has(flag::WRITE) || command.has(flag::EXEC) && queued()
+    }
+
     /// Finds the command and says whether it may run at all.
     fn admit(&mut self, args: Args<'_>) -> Result<Numbered, Failure> {
         let outcome = self.admissible(args);

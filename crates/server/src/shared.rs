@@ -6,6 +6,7 @@ use crate::config::{Config, Settings};
 use crate::cursors::Cursors;
 use crate::data::Databases;
 use crate::net::tls::Tls;
+use crate::pause::Pauses;
 use hither::{Db, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +26,8 @@ pub struct Shared {
     pub clients: Clients,
     /// Commands that took long.
     pub slowlog: SlowLog,
+    /// CLIENT PAUSE.
+    pub pause: Pauses,
     /// Counters, one set per thread.
     pub cores: Vec<CoreStats>,
     /// Since when it runs.
@@ -134,6 +137,7 @@ impl Shared {
             cursors: Cursors::default(),
             clients: Clients::default(),
             slowlog: SlowLog::default(),
+            pause: Pauses::default(),
             cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
             started: Instant::now(),
             stopping: Arc::default(),

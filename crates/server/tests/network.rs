@@ -169,6 +169,39 @@ fn certificates_that_change_are_read_by_themselves() {
 }
 
 #[test]
+fn a_pause_holds_up_commands_and_ends() {
+    let server = start(Config::default());
+    let connect = || {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    };
+    let (mut operator, mut reader, mut writer) = (connect(), connect(), connect());
+    say(&mut writer, "MULTI").unwrap();
+    say(&mut writer, "INCR n").unwrap();
+    assert_eq!(say(&mut operator, "CLIENT PAUSE 60000 WRITE").unwrap(), simple("OK"));
+    // Two in one packet: neither is lost, and their order stays.
+    writer.write_all(b"EXEC\r\nINCR n\r\n").unwrap();
+    assert_eq!(say(&mut reader, "GET n").unwrap(), Value::Null, "reads go on");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(say(&mut reader, "GET n").unwrap(), Value::Null, "the write waits");
+    assert_eq!(say(&mut operator, "CLIENT UNPAUSE").unwrap(), simple("OK"));
+    let mut replies = [0; 12];
+    writer.read_exact(&mut replies).unwrap();
+    assert_eq!(&replies, b"*1\r\n:1\r\n:2\r\n");
+    // All commands, until it is over by itself.
+    let began = Instant::now();
+    assert_eq!(say(&mut operator, "CLIENT PAUSE 400").unwrap(), simple("OK"));
+    assert_eq!(say(&mut reader, "GET n").unwrap(), Value::Bulk(b"2".to_vec()));
+    assert!(began.elapsed() >= Duration::from_millis(350), "{:?}", began.elapsed());
+    // Who can end it must be able to.
+    say(&mut operator, "CLIENT PAUSE 60000 ALL").unwrap();
+    assert_eq!(say(&mut operator, "CLIENT UNPAUSE").unwrap(), simple("OK"));
+    assert_eq!(say(&mut reader, "PING").unwrap(), simple("PONG"));
+    server.stop();
+}
+
+#[test]
 fn half_handshakes_end_and_hold_little() {
     let dir = tempfile::tempdir().unwrap();
     certify(dir.path());

@@ -542,3 +542,131 @@ fn watched_keys_count_against_the_same_bound() {
     assert_eq!(client.run("DISCARD"), "OK");
     assert_eq!(client.session.client.held_bytes(), 0);
 }
+
+#[test]
+fn bits() {
+    script(
+        "SETBIT b 7 1 => 0
+        SETBIT b 7 1 => 1
+        SETBIT b 23 1 => 0
+        STRLEN b => 3
+        GETBIT b 7 => 1
+        GETBIT b 1000 => 0
+        SETBIT b 4294967288 1 => !ERR bit offset is not an integer or out of range
+        SETBIT b -1 1 => !ERR bit offset is not an integer or out of range
+        SETBIT b 1 2 => !ERR bit is not an integer or out of range
+        BITCOUNT b => 2
+        BITCOUNT b 0 0 => 1
+        BITCOUNT b 8 23 BIT => 1
+        BITCOUNT b 1 => !ERR syntax error
+        BITPOS b 1 => 7
+        BITPOS b 1 1 => 23
+        BITPOS b 0 0 0 => 0
+        BITPOS b 2 => !ERR The bit argument must be 1 or 0.
+        BITPOS nothing 1 => -1
+        BITPOS nothing 0 => 0
+        SET x abc => OK
+        SET y ab => OK
+        BITOP XOR z x y => 3
+        GETRANGE z 2 2 => c
+        BITCOUNT z 0 1 => 0
+        BITOP NOT z x y => !ERR BITOP NOT must be called with a single source key.
+        BITOP AND z nothing => 0
+        EXISTS z => 0
+        BITFIELD f SET u8 0 255 GET i8 0 => [0 -1]
+        BITFIELD f INCRBY u8 0 2 OVERFLOW SAT INCRBY u8 0 -9 OVERFLOW FAIL INCRBY u8 0 -1 => [1 0 nil]
+        BITFIELD f SET u16 #1 258 GET u8 24 => [0 2]
+        BITFIELD_RO f GET u8 24 => [2]
+        BITFIELD_RO f SET u8 24 1 => !ERR BITFIELD_RO only supports the GET subcommand
+        BITFIELD f GET u64 0 => !ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.
+        BITFIELD nothing GET i64 5 => [0]
+        EXISTS nothing => 0
+        HSET h f v => 1
+        GETBIT h 0 => !WRONGTYPE Operation against a key holding the wrong kind of value
+        BITOP OR x x h => !WRONGTYPE Operation against a key holding the wrong kind of value
+        BITOP OR h x y => 3
+        TYPE h => string",
+    );
+}
+
+#[test]
+fn common_subsequences() {
+    script(
+        "MSET a ohmytext b mynewtext => OK
+        LCS a b => mytext
+        LCS a b LEN => 6
+        LCS a b IDX => [matches [[[4 7] [5 8]] [[2 3] [0 1]]] len 6]
+        LCS a b IDX MINMATCHLEN 4 WITHMATCHLEN => [matches [[[4 7] [5 8] 4]] len 6]
+        LCS a b IDX LEN => !ERR If you want both the length and indexes, please just use IDX.
+        LCS a b MINMATCHLEN => !ERR syntax error
+        LCS a nothing => ''
+        HSET h f v => 1
+        LCS a h => !ERR The specified keys must contain string values",
+    );
+}
+
+#[test]
+fn every_container_has_help() {
+    let mut client = Client::new(&shared());
+    let containers: Vec<_> = hither_server::commands::table::TABLE.top().filter(|command| !command.subcommands.is_empty()).collect();
+    assert!(containers.len() >= 9);
+    for container in containers {
+        let Value::Array(lines) = client.call(&[container.name.as_bytes(), b"HELP"]) else { panic!("{}", container.name) };
+        assert_eq!(lines.len(), 1 + 2 * container.subcommands.len(), "{}", container.name);
+        assert!(show(&lines[0]).starts_with(&container.name.to_ascii_uppercase()), "{}", show(&lines[0]));
+        for (sub, lines) in container.subcommands.iter().zip(lines[1..].chunks(2)) {
+            assert_eq!(show(&lines[0]), sub.name.to_ascii_uppercase());
+            assert!(show(&lines[1]).starts_with("    ") && show(&lines[1]).ends_with('.'));
+        }
+    }
+}
+
+#[test]
+fn answers_of_operations_that_change_nothing_here() {
+    let mut client = Client::new(&shared());
+    client.script(
+        "SET k v => OK
+        OBJECT REFCOUNT k => 1
+        OBJECT REFCOUNT nothing => nil
+        OBJECT IDLETIME k => !ERR idle times are not kept: nothing is ever evicted
+        OBJECT FREQ nothing => nil
+        MEMORY PURGE => OK
+        MEMORY MALLOC-STATS => Stats not supported for the current allocator
+        ROLE => [master 0 []]
+        CONFIG REWRITE => !ERR settings are not written to a file: change the file that --config names
+        CLIENT TRACKING OFF => OK
+        CLIENT TRACKING ON => !ERR client-side caching is not supported: CLIENT TRACKING can only be OFF
+        CLIENT TRACKINGINFO => [flags [off] redirect -1 prefixes []]
+        CLIENT GETREDIR => -1
+        CLIENT UNBLOCK 5 => 0
+        CLIENT UNBLOCK 5 NOW => !ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR
+        CLIENT PAUSE x => !ERR timeout is not an integer or out of range
+        CLIENT PAUSE -1 => !ERR timeout is negative
+        CLIENT PAUSE 5 SOME => !ERR CLIENT PAUSE mode must be WRITE or ALL
+        LATENCY GRAPH command => !ERR No samples available for event 'command'",
+    );
+    let Value::Array(amounts) = client.call(&[b"MEMORY", b"STATS"]) else { panic!() };
+    let at = amounts.iter().position(|name| show(name) == "keys.count").unwrap();
+    assert_eq!(amounts[at + 1], Value::Integer(1));
+    assert!(client.run("MEMORY DOCTOR").contains("keys.count: 1"));
+}
+
+#[test]
+fn several_sorted_sets() {
+    script(
+        "ZADD a 1 x 2 y 3 z => 3
+        ZADD b 5 y 6 z 7 w => 3
+        ZINTERCARD 2 a b => 2
+        ZINTERCARD 2 a b LIMIT 1 => 1
+        ZINTERCARD 2 a nothing => 0
+        ZINTERCARD 2 a b LIMIT -1 => !ERR LIMIT can't be negative
+        ZMPOP 2 nothing a MAX COUNT 2 => [a [[z 3] [y 2]]]
+        ZMPOP 1 a MIN => [a [[x 1]]]
+        EXISTS a => 0
+        ZMPOP 1 a MIN => nil
+        ZMPOP 0 a MIN => !ERR numkeys should be greater than 0
+        ZMPOP 1 b MIN COUNT 0 => !ERR count should be greater than 0
+        ZMPOP 3 a b MIN => !ERR syntax error
+        ZCARD b => 3",
+    );
+}

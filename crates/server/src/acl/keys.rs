@@ -22,8 +22,22 @@ const WRITE: Access = Access { read: false, write: true };
 const BOTH: Access = Access { read: true, write: true };
 
 /// Reads that tell nothing of a value.
-const METADATA: &[&str] =
-    &["strlen", "exists", "touch", "type", "hexists", "hlen", "hstrlen", "zcard", "object|encoding", "memory|usage", "watch"];
+const METADATA: &[&str] = &[
+    "strlen",
+    "exists",
+    "touch",
+    "type",
+    "hexists",
+    "hlen",
+    "hstrlen",
+    "zcard",
+    "object|encoding",
+    "object|freq",
+    "object|idletime",
+    "object|refcount",
+    "memory|usage",
+    "watch",
+];
 
 /// Writes that tell nothing of a value.
 const BLIND: &[&str] = &[
@@ -59,7 +73,7 @@ fn of(command: &Command) -> (Access, Access) {
     match name.as_str() {
         "copy" => (READ, WRITE),
         "rename" | "renamenx" => (BOTH, WRITE),
-        "zrangestore" | "zunionstore" | "zinterstore" | "zdiffstore" => (WRITE, READ),
+        "bitop" | "zrangestore" | "zunionstore" | "zinterstore" | "zdiffstore" => (WRITE, READ),
         name if METADATA.contains(&name) => (NONE, NONE),
         name if BLIND.contains(&name) => (WRITE, WRITE),
         _ if command.has(flag::WRITE) => (BOTH, BOTH),
@@ -75,6 +89,11 @@ pub fn accesses(found: Numbered, args: Args<'_>) -> Vec<(usize, Access)> {
     // SET tells of the old value if asked to.
     if found.command.name == "set" && args.iter().skip(3).any(|word| word.eq_ignore_ascii_case(b"get")) {
         first = BOTH;
+    }
+    // BITFIELD writes only if asked to.
+    let writes = |word: &[u8]| word.eq_ignore_ascii_case(b"set") || word.eq_ignore_ascii_case(b"incrby");
+    if found.command.name == "bitfield" && !args.iter().skip(2).any(writes) {
+        first = READ;
     }
     let places = places_by(found.command, args.len(), |index| args.get(index));
     places.into_iter().enumerate().map(|(index, place)| (place, if index == 0 { first } else { rest })).collect()
@@ -134,6 +153,9 @@ mod tests {
         assert_eq!(accesses_of("ZUNION 2 a b"), [(2, READ), (3, READ)]);
         assert_eq!(accesses_of("ZUNION 99 a b"), [(2, READ), (3, READ)]);
         assert_eq!(accesses_of("ZUNION x a b"), []);
+        assert_eq!(accesses_of("BITFIELD a GET u8 0"), [(1, READ)]);
+        assert_eq!(accesses_of("BITFIELD a GET u8 0 incrBY u8 0 1"), [(1, BOTH)]);
+        assert_eq!(accesses_of("BITOP AND d a b"), [(2, WRITE), (3, READ), (4, READ)]);
         assert_eq!(accesses_of("MEMORY USAGE a"), [(2, NONE)]);
         assert_eq!(accesses_of("PING a"), []);
     }

@@ -4,7 +4,7 @@ use super::arguments::{integer, is};
 use super::failure::{Failure, shown};
 use super::table::flag::{ADMIN, NO_MULTI, SECRET};
 use super::table::{Command, Group, TABLE};
-use super::{Context, Outcome};
+use super::{Context, Outcome, help};
 use crate::acl::password::hex;
 use crate::acl::selector::{CATEGORIES, Denied, Selector};
 use crate::shared::now_ms;
@@ -34,6 +34,7 @@ static ACL: &[Command] = &[
     command("setuser", -3, "6.0.0", "Makes or changes a user.", setuser).flags(ADMIN | NO_MULTI | SECRET),
     command("users", 2, "6.0.0", "Returns the names of all users.", users).flags(ADMIN),
     command("whoami", 2, "6.0.0", "Returns the name of the client's user.", whoami),
+    help::of("acl", Group::Server, "6.0.0"),
 ];
 
 /// The family's part of the table.

@@ -1,9 +1,10 @@
 //! LATENCY: events that took long, and how long commands take.
 
 use super::arguments::is;
+use super::failure::{Failure, shown};
 use super::table::flag::ADMIN;
 use super::table::{Command, Group, TABLE};
-use super::{Context, Outcome};
+use super::{Context, Outcome, help};
 use crate::shared::BUCKETS;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -20,10 +21,12 @@ const fn command(
 
 static LATENCY: &[Command] = &[
     command("doctor", 2, "2.8.13", "Tells in words what took long.", doctor),
+    command("graph", 3, "2.8.13", "Draws the times of an event.", graph),
     command("histogram", -2, "7.0.0", "Returns how long commands take, in cumulative counts by microseconds.", histogram),
     command("history", 3, "2.8.13", "Returns the times of an event.", history),
     command("latest", 2, "2.8.13", "Returns the newest and the longest time of each event.", latest),
     command("reset", -2, "2.8.13", "Forgets events.", reset),
+    help::of("latency", Group::Server, "2.8.13"),
 ];
 
 /// The family's part of the table.
@@ -93,6 +96,54 @@ fn histogram(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
+/// Rows of a graph.
+const GRAPH_ROWS: u64 = 4;
+
+fn graph(context: &mut Context<'_>) -> Outcome {
+    let asked = &context.args[2];
+    let found = context.shared.settings.latency.events().into_iter().find(|(event, _)| is(asked, event));
+    let (event, samples) = found.ok_or_else(|| Failure::made(format!("ERR No samples available for event '{}'", shown(asked))))?;
+    let times = samples.newest.iter().copied().collect::<Vec<_>>();
+    context.reply.verbatim(&draw(event, samples.longest_ms, &times, context.now_ms / 1000));
+    Ok(())
+}
+
+/// A column for each sample, the oldest left; below them, read downwards, how long ago it was.
+fn draw(event: &str, longest_ms: u64, samples: &[(u64, u64)], now_s: u64) -> String {
+    let high = samples.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
+    let low = samples.iter().map(|(_, ms)| *ms).min().unwrap_or(0);
+    let mut text = format!("{event} - high {high} ms, low {low} ms (all time high {longest_ms} ms)\n{}\n", "-".repeat(80));
+    let heights = samples.iter().map(|(_, ms)| (ms - low) * (2 * GRAPH_ROWS - 1) / (high - low).max(1));
+    let heights: Vec<u64> = heights.collect();
+    for row in (0..GRAPH_ROWS).rev() {
+        let mark = |height: &u64| match height.checked_sub(2 * row) {
+            None => ' ',
+            Some(0) => '_',
+            Some(1) => 'o',
+            Some(_) => '|',
+        };
+        text += heights.iter().map(mark).collect::<String>().trim_end();
+        text.push('\n');
+    }
+    let ages: Vec<Vec<char>> = samples.iter().map(|(at_s, _)| age(now_s.saturating_sub(*at_s)).chars().collect()).collect();
+    text.push('\n');
+    for line in 0..ages.iter().map(Vec::len).max().unwrap_or(0) {
+        let letters: String = ages.iter().map(|age| age.get(line).copied().unwrap_or(' ')).collect();
+        text += letters.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
 fn doctor(context: &mut Context<'_>) -> Outcome {
     let monitor = &context.shared.settings.latency;
     let threshold = monitor.threshold_ms.load(Ordering::Relaxed);
@@ -117,4 +168,17 @@ fn doctor(context: &mut Context<'_>) -> Outcome {
     }
     context.reply.verbatim(&text);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_graph_has_a_column_for_each_sample() {
+        let text = draw("command", 900, &[(100, 10), (4000, 80), (4055, 45)], 4060);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "command - high 80 ms, low 10 ms (all time high 900 ms)");
+        assert_eq!(lines[2..], [" o", " |", " |o", "_||", "", "115", "hms"]);
+    }
 }

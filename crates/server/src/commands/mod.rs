@@ -5,12 +5,18 @@
 
 pub mod acl;
 pub mod arguments;
+pub mod bitfield;
+pub mod bits;
+pub mod client;
 pub mod collection;
 pub mod connection;
 pub mod failure;
 pub mod hashes;
+pub mod help;
 pub mod keys;
 pub mod latency;
+pub mod lcs;
+pub mod objects;
 pub mod ordered;
 pub mod server;
 pub mod strings;

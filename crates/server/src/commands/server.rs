@@ -1,14 +1,11 @@
-//! The server: INFO, CONFIG, COMMAND, SLOWLOG, MEMORY and the like.
+//! The server: INFO, CONFIG, COMMAND, SLOWLOG and the like.
 
 use super::arguments::{Options, integer, is, parse_float};
 use super::failure::Failure;
 use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
 use super::table::{Command, Group, TABLE};
-use super::{Context, Outcome};
-use crate::data::databases::member_rows;
-use crate::data::encoding::{Head, Type};
+use super::{Context, Outcome, help};
 use crate::glob;
-use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -29,6 +26,8 @@ static CONFIG: &[Command] = &[
     command("get", -3, "2.0.0", "Returns settings whose names match patterns.", config_get).flags(ADMIN).of("config"),
     command("set", -4, "2.0.0", "Changes settings, all or none.", config_set).flags(ADMIN | SECRET).of("config"),
     command("resetstat", 2, "2.0.0", "Resets the counters of commands.", config_resetstat).flags(ADMIN).of("config"),
+    command("rewrite", 2, "2.8.0", "Refused: settings are not written to a file.", config_rewrite).flags(ADMIN).of("config"),
+    help::of("config", Group::Server, "5.0.0"),
 ];
 
 static COMMAND: &[Command] = &[
@@ -37,38 +36,30 @@ static COMMAND: &[Command] = &[
     command("info", -2, "2.8.13", "Describes commands for programs.", command_info).of("command"),
     command("docs", -2, "7.0.0", "Describes commands for people.", command_docs).of("command"),
     command("getkeys", -3, "2.8.13", "Returns the keys of a command.", command_getkeys).of("command"),
+    help::of("command", Group::Server, "5.0.0"),
 ];
 
 static SLOWLOG: &[Command] = &[
     command("get", -2, "2.2.12", "Returns the commands that took long.", slowlog_get).flags(ADMIN).of("slowlog"),
     command("len", 2, "2.2.12", "Returns how many commands took long.", slowlog_len).flags(ADMIN).of("slowlog"),
     command("reset", 2, "2.2.12", "Forgets the commands that took long.", slowlog_reset).flags(ADMIN).of("slowlog"),
+    help::of("slowlog", Group::Server, "6.2.0"),
 ];
 
-static MEMORY: &[Command] =
-    &[command("usage", -3, "4.0.0", "Returns the bytes that a key takes, in the log and in the index.", memory_usage)
-        .flags(READONLY)
-        .keys(2, 2, 1)
-        .of("memory")];
-
-static OBJECT: &[Command] = &[command("encoding", 3, "2.2.3", "Returns how Redis would keep a value of this kind.", object_encoding)
-    .flags(READONLY)
-    .keys(2, 2, 1)
-    .of("object")];
-
-static DEBUG: &[Command] =
-    &[command("sleep", 3, "1.0.0", "Holds up this thread for some seconds.", debug_sleep).flags(ADMIN | DANGEROUS | NO_MULTI).of("debug")];
+static DEBUG: &[Command] = &[
+    command("sleep", 3, "1.0.0", "Holds up this thread for some seconds.", debug_sleep).flags(ADMIN | DANGEROUS | NO_MULTI).of("debug"),
+    help::of("debug", Group::Server, "5.0.0"),
+];
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[
     command("info", -1, "1.0.0", "Describes the server in numbers.", info).flags(DANGEROUS),
     command("time", 1, "2.6.0", "Returns the time.", time).flags(FAST),
     command("lolwut", -1, "5.0.0", "Says what this is.", lolwut).flags(READONLY | FAST),
+    command("role", 1, "2.8.12", "Returns the part this server has in replication: a master without replicas.", role).flags(FAST | ADMIN),
     command("shutdown", -1, "1.0.0", "Ends the server, once everything is durable.", shutdown).flags(ADMIN | DANGEROUS | NO_MULTI),
     Command::container("config", Group::Server, "2.0.0", "Commands about settings.", CONFIG),
     Command::container("slowlog", Group::Server, "2.2.12", "Commands about the log of slow commands.", SLOWLOG),
-    Command::container("memory", Group::Server, "4.0.0", "Commands about memory.", MEMORY),
-    Command::container("object", Group::Generic, "2.2.3", "Commands about values.", OBJECT),
     Command::container("debug", Group::Server, "1.0.0", "Commands for tests.", DEBUG),
     command("command", -1, "2.8.13", "Describes all commands; see also its subcommands.", command_all).subcommands(COMMAND),
 ];
@@ -83,6 +74,14 @@ fn time(context: &mut Context<'_>) -> Outcome {
 
 fn lolwut(context: &mut Context<'_>) -> Outcome {
     context.reply.verbatim(concat!("hither ", env!("CARGO_PKG_VERSION"), "\n"));
+    Ok(())
+}
+
+fn role(context: &mut Context<'_>) -> Outcome {
+    context.reply.array(3);
+    context.reply.bulk(b"master");
+    context.reply.integer(0);
+    context.reply.array(0);
     Ok(())
 }
 
@@ -136,6 +135,10 @@ fn config_resetstat(context: &mut Context<'_>) -> Outcome {
     }
     context.reply.ok();
     Ok(())
+}
+
+fn config_rewrite(_: &mut Context<'_>) -> Outcome {
+    Err(Failure::text("ERR settings are not written to a file: change the file that --config names"))
 }
 
 fn command_all(context: &mut Context<'_>) -> Outcome {
@@ -282,50 +285,6 @@ fn slowlog_len(context: &mut Context<'_>) -> Outcome {
 fn slowlog_reset(context: &mut Context<'_>) -> Outcome {
     context.shared.slowlog.clear();
     context.reply.ok();
-    Ok(())
-}
-
-/// Bytes of an entry of the log besides key and value, and of the index for it: roughly.
-const PER_ENTRY: usize = 48;
-
-fn memory_usage(context: &mut Context<'_>) -> Outcome {
-    let Context { txn, reply, args, .. } = context;
-    match args.len() {
-        3 => {}
-        5 if is(&args[3], "samples") => drop(integer(&args[4])?),
-        _ => return Err(Failure::SYNTAX),
-    }
-    let Some(item) = txn.load(&args[2])? else {
-        reply.null();
-        return Ok(());
-    };
-    let mut bytes = args[2].len() + item.entry.len() + PER_ENTRY;
-    if let Some(head) = Head::decode(&item.entry) {
-        let (start, end) = member_rows(head.number);
-        txn.rows(Bound::Included(&start), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |row, value| {
-            bytes += row.len() + value.len() + PER_ENTRY;
-            ControlFlow::Continue(())
-        })?;
-    }
-    reply.count(bytes);
-    Ok(())
-}
-
-fn object_encoding(context: &mut Context<'_>) -> Outcome {
-    let Context { txn, reply, args, .. } = context;
-    let encoding = txn.view(&args[2], |found| {
-        found.map(|(entry, _)| match Type::of(entry) {
-            Some(Type::String) if entry.len() <= 21 && hither_resp::parse_integer(&entry[1..]).is_some() => "int",
-            Some(Type::String) if entry.len() <= 45 => "embstr",
-            Some(Type::Hash) => "hashtable",
-            Some(Type::SortedSet) => "skiplist",
-            _ => "raw",
-        })
-    })?;
-    match encoding {
-        Some(encoding) => reply.bulk(encoding.as_bytes()),
-        None => reply.null(),
-    }
     Ok(())
 }
 

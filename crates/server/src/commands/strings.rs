@@ -48,7 +48,7 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 /// The longest string: what Redis' `proto-max-bulk-len` is, less the byte of the type.
-const MAX_STRING: usize = (512 << 20) - 1;
+pub const MAX_STRING: usize = (512 << 20) - 1;
 const TOO_LONG: Failure = Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
 /// The bytes of a string's entry.
@@ -61,7 +61,7 @@ pub fn bytes_of(entry: &[u8]) -> Result<&[u8], Failure> {
 }
 
 /// The string at a key, which the commit depends on, with its expiry.
-fn load(txn: &mut Txn, key: &[u8]) -> Result<Option<Item>, Failure> {
+pub fn load(txn: &mut Txn, key: &[u8]) -> Result<Option<Item>, Failure> {
     match txn.load(key)? {
         Some(item) => bytes_of(&item.entry).map(drop).map(|()| Some(item)),
         None => Ok(None),

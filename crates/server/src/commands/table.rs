@@ -1,7 +1,8 @@
 //! The table of all commands: what COMMAND tells of them, and what runs.
 
 use super::failure::{Failure, shown};
-use super::{Context, Outcome, acl, connection, hashes, keys, latency, ordered, server, strings, transactions, zsets};
+use super::{Context, Outcome};
+use super::{acl, bits, client, connection, hashes, keys, latency, lcs, objects, ordered, server, strings, transactions, zsets};
 use hither_resp::Args;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -51,6 +52,8 @@ pub mod flag {
 pub enum Group {
     /// Strings.
     String,
+    /// Bits of strings.
+    Bitmap,
     /// Hashes.
     Hash,
     /// Sorted sets.
@@ -70,6 +73,7 @@ impl Group {
     pub const fn name(self) -> &'static str {
         match self {
             Group::String => "string",
+            Group::Bitmap => "bitmap",
             Group::Hash => "hash",
             Group::SortedSet => "sorted-set",
             Group::Generic => "generic",
@@ -83,6 +87,7 @@ impl Group {
     pub const fn category(self) -> Option<&'static str> {
         match self {
             Group::String => Some("@string"),
+            Group::Bitmap => Some("@bitmap"),
             Group::Hash => Some("@hash"),
             Group::SortedSet => Some("@sortedset"),
             Group::Generic => Some("@keyspace"),
@@ -240,6 +245,8 @@ const MAX_NAME: usize = 32;
 pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let families = [
         strings::COMMANDS,
+        lcs::COMMANDS,
+        bits::COMMANDS,
         hashes::COMMANDS,
         zsets::COMMANDS,
         zsets::ranges::COMMANDS,
@@ -247,7 +254,9 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
         keys::COMMANDS,
         ordered::COMMANDS,
         connection::COMMANDS,
+        client::COMMANDS,
         server::COMMANDS,
+        objects::COMMANDS,
         acl::COMMANDS,
         latency::COMMANDS,
         transactions::COMMANDS,

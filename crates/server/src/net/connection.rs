@@ -34,6 +34,8 @@ pub struct Connection {
     authenticated: bool,
     /// Commands wait until replies have left.
     stalled: bool,
+    /// Commands wait until CLIENT PAUSE is over.
+    held: bool,
 }
 
 impl Connection {
@@ -52,6 +54,7 @@ impl Connection {
             broken: false,
             authenticated,
             stalled: false,
+            held: false,
         }
     }
 
@@ -72,13 +75,13 @@ impl Connection {
 
     /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again.
     pub fn serve(&mut self, shared: &Arc<Shared>, scratch: &mut [u8]) -> bool {
-        self.stalled = false;
+        (self.stalled, self.held) = (false, false);
         if !self.input.is_empty() {
             self.run_input(shared);
         }
         for _ in 0..READS {
             self.stalled |= self.is_paused();
-            if !self.readable || self.ended || self.session.closing || self.stalled {
+            if !self.readable || self.ended || self.session.closing || self.stalled || self.held {
                 return false;
             }
             match self.channel.read(scratch) {
@@ -130,6 +133,11 @@ impl Connection {
             match self.parser.parse(rest) {
                 Ok(Some(length)) => {
                     let args = self.parser.args(rest);
+                    if self.session.must_wait(shared, args) {
+                        // It is parsed again then.
+                        self.held = true;
+                        break;
+                    }
                     if !args.is_empty() {
                         let start = self.outbox.bytes.len();
                         let rests_on = if shared.settings.started.null {
@@ -184,6 +192,11 @@ impl Connection {
                 Err(_) => self.broken = true,
             }
         }
+    }
+
+    /// Whether commands wait for the end of CLIENT PAUSE: it has to be served again to see whether they may run.
+    pub fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Whether commands that had to wait for replies to leave can run now.

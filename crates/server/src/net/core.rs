@@ -361,7 +361,7 @@ impl Core {
         }
     }
 
-    /// Closes clients that were killed or are idle for too long, and sees to wakes that failed.
+    /// Closes clients that were killed or are idle for too long, and sees to pauses that are over and wakes that failed.
     fn tick(&mut self) {
         // A round waits for TICK at most, and comes here TICK after the last time: more is work.
         self.shared.settings.latency.note("loop", self.last_tick.elapsed().saturating_sub(2 * TICK));
@@ -378,10 +378,13 @@ impl Core {
             let Some(connection) = &self.connections[slot] else { continue };
             let client = &connection.session.client;
             let idle = || client.connected.elapsed().saturating_sub(Duration::from_millis(client.active_ms.load(Ordering::Relaxed)));
-            let idle_for_too_long = timeout_s != 0 && connection.outbox.waiting() == 0 && idle() >= Duration::from_secs(timeout_s);
+            let idle_for_too_long =
+                timeout_s != 0 && !connection.is_held() && connection.outbox.waiting() == 0 && idle() >= Duration::from_secs(timeout_s);
             let half_open = connection.channel.is_handshaking() && client.connected.elapsed() >= HANDSHAKE_TIME;
             if client.killed.load(Ordering::Acquire) || idle_for_too_long || half_open {
                 self.close(slot);
+            } else if connection.is_held() {
+                self.to_serve.push(slot);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Several sorted sets at once: union, intersection, difference, as an answer or stored.
+//! Several sorted sets at once: union, intersection, difference, as an answer or stored; members of the first that has some.
 
 use super::ranges::store;
-use super::{Scored, command, is_with_scores, members, reply_members};
+use super::{Scored, command, is_with_scores, members, reply_members, score, take};
 use crate::commands::arguments::{Options, float, integer, is};
-use crate::commands::collection::open;
+use crate::commands::collection::{Collection, open};
 use crate::commands::failure::Failure;
 use crate::commands::table::Command;
 use crate::commands::table::flag::{DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
@@ -16,6 +16,12 @@ pub static COMMANDS: &[Command] = &[
     command("zunion", -3, "6.2.0", "Returns the union of sorted sets.", zunion).flags(READONLY | MOVABLE_KEYS).keys(0, 0, 0),
     command("zinter", -3, "6.2.0", "Returns the intersection of sorted sets.", zinter).flags(READONLY | MOVABLE_KEYS).keys(0, 0, 0),
     command("zdiff", -3, "6.2.0", "Returns the difference of sorted sets.", zdiff).flags(READONLY | MOVABLE_KEYS).keys(0, 0, 0),
+    command("zintercard", -3, "7.0.0", "Counts the members of the intersection of sorted sets.", zintercard)
+        .flags(READONLY | MOVABLE_KEYS)
+        .keys(0, 0, 0),
+    command("zmpop", -4, "7.0.0", "Removes and returns members of the first sorted set that is not empty.", zmpop)
+        .flags(WRITE | MOVABLE_KEYS)
+        .keys(0, 0, 0),
     command("zunionstore", -4, "2.0.0", "Stores the union of sorted sets.", zunionstore).flags(WRITE | DENYOOM | MOVABLE_KEYS),
     command("zinterstore", -4, "2.0.0", "Stores the intersection of sorted sets.", zinterstore).flags(WRITE | DENYOOM | MOVABLE_KEYS),
     command("zdiffstore", -4, "6.2.0", "Stores the difference of sorted sets.", zdiffstore).flags(WRITE | DENYOOM | MOVABLE_KEYS),
@@ -47,8 +53,8 @@ impl Aggregate {
     }
 }
 
-/// Reads the sets and combines them: members by score, then by name. Also whether scores are wanted.
-fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &str) -> Result<(Vec<Scored>, bool), Failure> {
+/// The sets whose number stands at `at`, before their keys.
+fn open_all(context: &mut Context<'_>, at: usize, name: &str) -> Result<Vec<Option<Collection>>, Failure> {
     let args = context.args;
     let count = usize::try_from(integer(&args[at])?).ok().filter(|count| *count > 0);
     let count = count.ok_or_else(|| Failure::made(format!("ERR at least 1 input key is needed for '{name}' command")))?;
@@ -56,8 +62,14 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
         return Err(Failure::SYNTAX);
     }
     // Types before options, as in Redis.
-    let opened = args.iter().skip(at + 1).take(count).map(|key| open(context.txn, key, Type::SortedSet));
-    let opened = opened.collect::<Result<Vec<_>, Failure>>()?;
+    args.iter().skip(at + 1).take(count).map(|key| open(context.txn, key, Type::SortedSet)).collect()
+}
+
+/// Reads the sets and combines them: members by score, then by name. Also whether scores are wanted.
+fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &str) -> Result<(Vec<Scored>, bool), Failure> {
+    let args = context.args;
+    let opened = open_all(context, at, name)?;
+    let count = opened.len();
     let (mut weights, mut aggregate, mut with_scores) = (vec![1.0; count], Aggregate::Sum, false);
     let mut rest = Options::new(args, at + 1 + count);
     while let Some(word) = rest.next() {
@@ -147,4 +159,68 @@ fn zinterstore(context: &mut Context<'_>) -> Outcome {
 
 fn zdiffstore(context: &mut Context<'_>) -> Outcome {
     store_result(context, Operation::Difference, "zdiffstore")
+}
+
+fn zintercard(context: &mut Context<'_>) -> Outcome {
+    let opened = open_all(context, 1, "zintercard")?;
+    let mut rest = Options::new(context.args, 2 + opened.len());
+    let mut limit = 0;
+    while let Some(word) = rest.next() {
+        if !is(word, "limit") {
+            return Err(Failure::SYNTAX);
+        }
+        let parsed = hither_resp::parse_integer(rest.value()?).and_then(|limit| usize::try_from(limit).ok());
+        limit = parsed.ok_or(Failure::text("ERR LIMIT can't be negative"))?;
+    }
+    let mut common = 0;
+    if let Some(mut sets) = opened.into_iter().collect::<Option<Vec<_>>>() {
+        sets.sort_by_key(Collection::len);
+        for (member, _) in members(context.txn, &sets[0])? {
+            let mut in_all = true;
+            for set in &sets[1..] {
+                in_all = in_all && score(context.txn, set, &member)?.is_some();
+            }
+            common += usize::from(in_all);
+            if common == limit && limit > 0 {
+                break;
+            }
+        }
+    }
+    context.reply.count(common);
+    Ok(())
+}
+
+/// `ZMPOP numkeys key … MIN | MAX [COUNT n]`
+fn zmpop(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let above_zero = |text: &[u8]| hither_resp::parse_integer(text).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let keys = above_zero(&args[1]).ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
+    let mut rest = Options::new(*args, keys.saturating_add(2));
+    let reverse = match rest.value()?.to_ascii_lowercase().as_slice() {
+        b"min" => false,
+        b"max" => true,
+        _ => return Err(Failure::SYNTAX),
+    };
+    let mut count = None;
+    while let Some(word) = rest.next() {
+        if !is(word, "count") || count.is_some() {
+            return Err(Failure::SYNTAX);
+        }
+        count = Some(above_zero(rest.value()?).ok_or(Failure::text("ERR count should be greater than 0"))?);
+    }
+    for key in args.iter().skip(2).take(keys) {
+        let Some(mut set) = open(txn, key, Type::SortedSet)? else { continue };
+        let taken = take(txn, key, &mut set, reverse, count.unwrap_or(1))?;
+        reply.array(2);
+        reply.bulk(key);
+        reply.array(taken.len());
+        for (member, score) in taken {
+            reply.array(2);
+            reply.bulk(&member);
+            reply.double(score);
+        }
+        return Ok(());
+    }
+    reply.null_array();
+    Ok(())
 }

@@ -310,6 +310,23 @@ fn zpopmax(context: &mut Context<'_>) -> Outcome {
     pop(context, true)
 }
 
+/// Removes up to `count` members from the lower end of a sorted set, or the upper.
+pub fn take(txn: &mut Txn, key: &[u8], set: &mut Collection, reverse: bool, count: usize) -> Result<Vec<Scored>, Failure> {
+    let mut taken: Vec<Scored> = Vec::new();
+    if count == 0 {
+        return Ok(taken);
+    }
+    each(txn, set, reverse, |member, score| {
+        taken.push((member.to_vec(), score));
+        if taken.len() >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    for (member, score) in &taken {
+        remove(txn, set, member, *score);
+    }
+    set.save(txn, key)?;
+    Ok(taken)
+}
+
 fn pop(context: &mut Context<'_>, reverse: bool) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let count = match args.get(2) {
@@ -320,19 +337,10 @@ fn pop(context: &mut Context<'_>, reverse: bool) -> Outcome {
         }
         Some(_) => return Err(Failure::SYNTAX),
     };
-    let mut popped: Vec<Scored> = Vec::new();
-    if let Some(mut set) = open(txn, &args[1], Type::SortedSet)?
-        && count != Some(0)
-    {
-        each(txn, &set, reverse, |member, score| {
-            popped.push((member.to_vec(), score));
-            if popped.len() >= count.unwrap_or(1) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        for (member, score) in &popped {
-            remove(txn, &mut set, member, *score);
-        }
-        set.save(txn, &args[1])?;
-    }
+    let popped = match open(txn, &args[1], Type::SortedSet)? {
+        Some(mut set) => take(txn, &args[1], &mut set, reverse, count.unwrap_or(1))?,
+        None => Vec::new(),
+    };
     match (count, popped.first()) {
         // Without a count one pair, and not a list of pairs.
         (None, Some((member, score))) => {

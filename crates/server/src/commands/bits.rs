@@ -1,0 +1,239 @@
+//! Bits of strings. Bit 0 is the highest of the first byte; beyond a string's end all bits are 0.
+
+use super::arguments::{integer, is};
+use super::failure::Failure;
+use super::strings::{MAX_STRING, bytes_of, load};
+use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
+use super::table::{Command, Group};
+use super::{Context, Outcome};
+use crate::data::encoding::string_entry;
+use hither_resp::parse_integer;
+
+const fn command(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Command {
+    Command::new(name, arity, Group::Bitmap, since, summary, run).keys(1, 1, 1)
+}
+
+/// The family's part of the table; BITFIELD has a file of its own.
+pub static COMMANDS: &[Command] = &[
+    command("setbit", 4, "2.2.0", "Sets or clears a bit, and returns what it was.", setbit).flags(WRITE | DENYOOM),
+    command("getbit", 3, "2.2.0", "Returns a bit.", getbit).flags(READONLY | FAST),
+    command("bitcount", -2, "2.6.0", "Counts the bits that are set.", bitcount).flags(READONLY),
+    command("bitpos", -3, "2.8.7", "Finds the first bit that is set or clear.", bitpos).flags(READONLY),
+    command("bitop", -4, "2.6.0", "Joins strings bit by bit into another key.", bitop).flags(WRITE | DENYOOM).keys(2, -1, 1),
+    command("bitfield", -2, "3.2.0", "Reads, sets and adds to integers of any width within a string.", super::bitfield::bitfield)
+        .flags(WRITE | DENYOOM),
+    command("bitfield_ro", -2, "6.0.0", "Reads integers of any width within a string.", super::bitfield::bitfield_ro)
+        .flags(READONLY | FAST),
+];
+
+/// A place that cannot be in a string.
+pub const BAD_OFFSET: Failure = Failure::text("ERR bit offset is not an integer or out of range");
+const BAD_BIT: Failure = Failure::text("ERR bit is not an integer or out of range");
+
+/// The place of a bit, of `width` bits from there on.
+pub fn offset(text: &[u8], width: u64) -> Result<usize, Failure> {
+    let at = parse_integer(text).and_then(|at| usize::try_from(at).ok()).ok_or(BAD_OFFSET)?;
+    let last = at.checked_add(width as usize - 1).ok_or(BAD_OFFSET)?;
+    if last / 8 < MAX_STRING { Ok(at) } else { Err(BAD_OFFSET) }
+}
+
+/// One bit of a string.
+pub fn bit(bytes: &[u8], at: usize) -> bool {
+    bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1)
+}
+
+fn setbit(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let at = offset(&args[2], 1)?;
+    let on = match &args[3] {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(BAD_BIT),
+    };
+    let old = load(txn, &args[1])?;
+    let (mut entry, expires_at_ms) = old.map_or_else(|| (string_entry(b""), 0), |item| (item.entry, item.expires_at_ms));
+    reply.integer(i64::from(bit(&entry[1..], at)));
+    // The type's byte comes first.
+    let place = 1 + at / 8;
+    entry.resize(entry.len().max(place + 1), 0);
+    let mask = 0x80 >> (at % 8);
+    if on {
+        entry[place] |= mask;
+    } else {
+        entry[place] &= !mask;
+    }
+    txn.put(&args[1], entry, expires_at_ms);
+    Ok(())
+}
+
+fn getbit(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let at = offset(&args[2], 1)?;
+    let found = txn.view(&args[1], |found| found.map_or(Ok(false), |(entry, _)| bytes_of(entry).map(|bytes| bit(bytes, at))))??;
+    reply.integer(i64::from(found));
+    Ok(())
+}
+
+/// BYTE or BIT.
+fn in_bits(unit: Option<&[u8]>) -> Result<bool, Failure> {
+    match unit {
+        Some(unit) if is(unit, "bit") => Ok(true),
+        Some(unit) if !is(unit, "byte") => Err(Failure::SYNTAX),
+        _ => Ok(false),
+    }
+}
+
+/// The bits from `start` to `end`, both included, of `bytes` bytes; negative ones count from the end.
+fn range(start: i64, end: i64, in_bits: bool, bytes: usize) -> std::ops::Range<usize> {
+    let unit = if in_bits { 1 } else { 8 };
+    let total = (bytes * 8 / unit) as i64;
+    let place = |at: i64| if at < 0 { total.saturating_add(at).max(0) } else { at };
+    let (start, end) = (place(start), place(end).min(total - 1));
+    if start > end { 0..0 } else { start as usize * unit..(end as usize + 1) * unit }
+}
+
+/// Bits that are set in a range.
+fn ones(bytes: &[u8], range: std::ops::Range<usize>) -> usize {
+    let (first, last) = (range.start.div_ceil(8), range.end / 8);
+    if first >= last {
+        return range.filter(|at| bit(bytes, *at)).count();
+    }
+    let whole: usize = bytes[first..last].iter().map(|byte| byte.count_ones() as usize).sum();
+    let rest = (range.start..first * 8).chain(last * 8..range.end);
+    whole + rest.filter(|at| bit(bytes, *at)).count()
+}
+
+/// As in Redis 7.0 the rest is not looked at if the key is absent.
+fn bitcount(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let count = txn.view(&args[1], |found| {
+        let Some((entry, _)) = found else { return Ok(0) };
+        let bytes = bytes_of(entry)?;
+        let asked = match args.len() {
+            2 => 0..bytes.len() * 8,
+            4 | 5 => {
+                let (start, end) = (integer(&args[2])?, integer(&args[3])?);
+                if start < 0 && end < 0 && start > end {
+                    return Ok(0);
+                }
+                range(start, end, in_bits(args.get(4))?, bytes.len())
+            }
+            _ => return Err(Failure::SYNTAX),
+        };
+        Ok(ones(bytes, asked))
+    })??;
+    reply.count(count);
+    Ok(())
+}
+
+fn bitpos(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let wanted = match integer(&args[2])? {
+        0 => false,
+        1 => true,
+        _ => return Err(Failure::text("ERR The bit argument must be 1 or 0.")),
+    };
+    let found = txn.view(&args[1], |found| {
+        let Some((entry, _)) = found else { return Ok(if wanted { None } else { Some(0) }) };
+        let bytes = bytes_of(entry)?;
+        let (asked, open) = match args.len() {
+            3 => (0..bytes.len() * 8, true),
+            4 => (range(integer(&args[3])?, -1, false, bytes.len()), true),
+            5 | 6 => {
+                let (start, in_bits) = (integer(&args[3])?, in_bits(args.get(5))?);
+                (range(start, integer(&args[4])?, in_bits, bytes.len()), false)
+            }
+            _ => return Err(Failure::SYNTAX),
+        };
+        // Without an end of the range, clear bits follow the string.
+        let behind = (!wanted && open && !asked.is_empty()).then_some(asked.end);
+        Ok(first(bytes, asked, wanted).or(behind))
+    })??;
+    reply.integer(found.map_or(-1, |at| at as i64));
+    Ok(())
+}
+
+/// The first bit in a range that is as wanted.
+fn first(bytes: &[u8], range: std::ops::Range<usize>, wanted: bool) -> Option<usize> {
+    let mut at = range.start;
+    let none = if wanted { 0 } else { 0xff };
+    while at < range.end {
+        if at.is_multiple_of(8) && bytes[at / 8] == none {
+            at += 8;
+        } else if bit(bytes, at) == wanted {
+            return Some(at);
+        } else {
+            at += 1;
+        }
+    }
+    None
+}
+
+fn bitop(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let join: fn(u8, u8) -> u8 = match args[1].to_ascii_lowercase().as_slice() {
+        b"and" => |a, b| a & b,
+        b"or" => |a, b| a | b,
+        b"xor" => |a, b| a ^ b,
+        b"not" if args.len() == 4 => |a, _| !a,
+        b"not" => return Err(Failure::text("ERR BITOP NOT must be called with a single source key.")),
+        _ => return Err(Failure::SYNTAX),
+    };
+    let mut sources = Vec::new();
+    for key in args.iter().skip(3) {
+        sources.push(load(txn, key)?.map_or_else(Vec::new, |item| item.entry[1..].to_vec()));
+    }
+    let length = sources.iter().map(Vec::len).max().unwrap_or(0);
+    txn.forget_collection(&args[2])?;
+    reply.count(length);
+    if length == 0 {
+        txn.delete(&args[2])?;
+        return Ok(());
+    }
+    let byte = |source: &Vec<u8>, at: usize| source.get(at).copied().unwrap_or(0);
+    let (one, others) = sources.split_at(1);
+    let joined = (0..length).map(|at| match others {
+        [] if is(&args[1], "not") => join(byte(&one[0], at), 0),
+        others => others.iter().fold(byte(&one[0], at), |joined, other| join(joined, byte(other, at))),
+    });
+    let joined: Vec<u8> = joined.collect();
+    txn.put(&args[2], string_entry(&joined), 0);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counting_and_searching_agree_with_bit_by_bit() {
+        let bytes = [0b1010_0101, 0xff, 0, 0b0001_1000, 0xff];
+        for start in 0..=40 {
+            for end in start..=40 {
+                let slow = (start..end).filter(|at| bit(&bytes, *at)).count();
+                assert_eq!(ones(&bytes, start..end), slow, "{start}..{end}");
+                for wanted in [false, true] {
+                    let slow = (start..end).find(|at| bit(&bytes, *at) == wanted);
+                    assert_eq!(first(&bytes, start..end, wanted), slow, "{start}..{end} {wanted}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_count_from_both_ends() {
+        assert_eq!(range(0, -1, false, 3), 0..24);
+        assert_eq!(range(-2, -1, false, 3), 8..24);
+        assert_eq!(range(-2, -1, true, 3), 22..24);
+        assert_eq!(range(5, 30, true, 3), 5..24);
+        assert_eq!(range(2, 1, false, 3), 0..0);
+        assert_eq!(range(0, -1, false, 0), 0..0);
+        assert_eq!(range(i64::MIN, i64::MAX, true, 1), 0..8);
+    }
+}

@@ -1,0 +1,276 @@
+//! CLIENT: what clients are there, and what becomes of them.
+
+use super::arguments::{Options, integer, is};
+use super::failure::{Failure, shown};
+use super::table::flag::ADMIN;
+use super::table::{Command, Group};
+use super::{Context, Outcome, help};
+use crate::pause::Pause;
+use crate::session::Replies;
+use crate::shared::Client;
+use hither_resp::parse_integer;
+use std::sync::atomic::Ordering;
+
+const fn client(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Command {
+    Command::new(name, arity, Group::Connection, since, summary, run).of("client")
+}
+
+static CLIENT: &[Command] = &[
+    client("id", 2, "5.0.0", "Returns the client's number.", client_id),
+    client("getname", 2, "2.6.9", "Returns the client's name.", client_getname),
+    client("setname", 3, "2.6.9", "Names the client.", client_setname),
+    client("setinfo", 4, "7.2.0", "Tells the name or version of the client's library.", client_setinfo),
+    client("info", 2, "6.2.0", "Describes this client.", client_info),
+    client("list", -2, "2.4.0", "Describes all clients.", client_list).flags(ADMIN),
+    client("kill", -3, "2.4.0", "Closes clients.", client_kill).flags(ADMIN),
+    client("reply", 3, "3.2.0", "Chooses whether the client gets replies.", client_reply),
+    client("no-evict", 3, "7.0.0", "Accepted for compatibility: nothing is ever evicted.", client_on_off).flags(ADMIN),
+    client("no-touch", 3, "7.2.0", "Accepted for compatibility: reads change nothing.", client_on_off),
+    client("pause", -3, "3.0.0", "Holds up all commands, or all that write, for some time.", client_pause).flags(ADMIN),
+    client("unpause", 2, "6.2.0", "Ends CLIENT PAUSE.", client_unpause).flags(ADMIN),
+    client("unblock", -3, "5.0.0", "Returns 0: no command waits for data.", client_unblock).flags(ADMIN),
+    client("tracking", -3, "6.0.0", "Refused: there is no client-side caching. OFF is accepted.", client_tracking),
+    client("trackinginfo", 2, "6.2.0", "Says that nothing is tracked.", client_trackinginfo),
+    client("getredir", 2, "6.0.0", "Returns -1: nothing is tracked.", client_getredir),
+    client("caching", 3, "6.0.0", "Refused: there is no client-side caching.", client_caching),
+    help::of("client", Group::Connection, "5.0.0"),
+];
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[Command::container("client", Group::Connection, "2.4.0", "Commands about clients.", CLIENT)];
+
+/// A name that can stand in `CLIENT LIST`.
+pub fn client_name(name: &[u8]) -> Result<String, Failure> {
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        return Ok(String::from_utf8_lossy(name).into_owned());
+    }
+    Err(Failure::text("ERR Client names cannot contain spaces, newlines or special characters."))
+}
+
+fn client_id(context: &mut Context<'_>) -> Outcome {
+    context.reply.integer(context.session.client.id as i64);
+    Ok(())
+}
+
+fn client_getname(context: &mut Context<'_>) -> Outcome {
+    let name = context.session.client.name.lock();
+    if name.is_empty() {
+        context.reply.null()
+    } else {
+        context.reply.bulk(name.as_bytes())
+    }
+    Ok(())
+}
+
+fn client_setname(context: &mut Context<'_>) -> Outcome {
+    *context.session.client.name.lock() = client_name(&context.args[2])?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn client_setinfo(context: &mut Context<'_>) -> Outcome {
+    let (attribute, value) = (&context.args[2], &context.args[3]);
+    let value = client_name(value)
+        .map_err(|_| Failure::made(format!("ERR {} cannot contain spaces, newlines or special characters.", shown(attribute))))?;
+    let mut library = context.session.client.library.lock();
+    if is(attribute, "lib-name") {
+        library.0 = value;
+    } else if is(attribute, "lib-ver") {
+        library.1 = value;
+    } else {
+        return Err(Failure::made(format!("ERR Unrecognized option '{}'", shown(attribute))));
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+fn client_info(context: &mut Context<'_>) -> Outcome {
+    context.reply.verbatim(&(context.session.client.describe() + "\n"));
+    Ok(())
+}
+
+fn client_list(context: &mut Context<'_>) -> Outcome {
+    let mut rest = Options::new(context.args, 2);
+    let mut ids = None;
+    match rest.next() {
+        None => {}
+        Some(word) if is(word, "id") && rest.left() > 0 => ids = Some(rest.map(integer).collect::<Result<Vec<_>, _>>()?),
+        Some(word) if is(word, "type") && rest.left() == 1 && is(rest.value()?, "normal") => {}
+        Some(_) => return Err(Failure::SYNTAX),
+    }
+    let mut text = String::new();
+    for client in context.shared.clients.list() {
+        if ids.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64))) {
+            text += &client.describe();
+            text.push('\n');
+        }
+    }
+    context.reply.verbatim(&text);
+    Ok(())
+}
+
+/// Which clients to close.
+#[derive(Default)]
+struct KillFilter {
+    id: Option<u64>,
+    address: Option<Vec<u8>>,
+    local_address: Option<Vec<u8>>,
+    user: Option<String>,
+    none: bool,
+    skip_me: bool,
+}
+
+impl KillFilter {
+    fn parse(context: &Context<'_>) -> Result<KillFilter, Failure> {
+        let mut filter = KillFilter { skip_me: true, ..KillFilter::default() };
+        let mut rest = Options::new(context.args, 2);
+        while let Some(word) = rest.next() {
+            let value = rest.value()?;
+            match word.to_ascii_lowercase().as_slice() {
+                b"id" => {
+                    let id = u64::try_from(integer(value)?).ok().filter(|id| *id > 0);
+                    filter.id = Some(id.ok_or(Failure::text("ERR client-id should be greater than 0"))?);
+                }
+                b"addr" => filter.address = Some(value.to_vec()),
+                b"laddr" => filter.local_address = Some(value.to_vec()),
+                b"type" => filter.none |= !is(value, "normal"),
+                b"user" => {
+                    let user = String::from_utf8_lossy(value).into_owned();
+                    if context.shared.acl().user(&user).is_none() {
+                        return Err(Failure::made(format!("ERR No such user '{}'", shown(value))));
+                    }
+                    filter.user = Some(user);
+                }
+                b"skipme" if is(value, "yes") || is(value, "no") => filter.skip_me = is(value, "yes"),
+                _ => return Err(Failure::SYNTAX),
+            }
+        }
+        Ok(filter)
+    }
+
+    fn takes(&self, client: &Client, own: u64) -> bool {
+        let left_out = self.none || self.skip_me && client.id == own;
+        !left_out
+            && self.id.is_none_or(|id| id == client.id)
+            && self.user.as_ref().is_none_or(|user| *user == *client.user.lock())
+            && self.address.as_ref().is_none_or(|address| address == client.address.as_bytes())
+            && self.local_address.as_ref().is_none_or(|address| address == client.local_address.as_bytes())
+    }
+}
+
+fn client_kill(context: &mut Context<'_>) -> Outcome {
+    let own = context.session.client.id;
+    let old_form = context.args.len() == 3;
+    let filter = if old_form {
+        KillFilter { address: context.args.get(2).map(<[u8]>::to_vec), ..KillFilter::default() }
+    } else {
+        KillFilter::parse(context)?
+    };
+    let mut killed = 0;
+    for client in context.shared.clients.list() {
+        if filter.takes(&client, own) {
+            client.killed.store(true, Ordering::Release);
+            killed += 1;
+        }
+    }
+    match (old_form, killed) {
+        (true, 0) => return Err(Failure::text("ERR No such client")),
+        (true, _) => context.reply.ok(),
+        (false, _) => context.reply.integer(killed),
+    }
+    Ok(())
+}
+
+fn client_reply(context: &mut Context<'_>) -> Outcome {
+    let mode = &context.args[2];
+    context.session.replies = if is(mode, "on") {
+        Replies::On
+    } else if is(mode, "off") {
+        Replies::Off
+    } else if is(mode, "skip") {
+        Replies::SkipNext
+    } else {
+        return Err(Failure::SYNTAX);
+    };
+    if context.session.replies == Replies::On {
+        context.reply.ok();
+    }
+    Ok(())
+}
+
+fn client_on_off(context: &mut Context<'_>) -> Outcome {
+    if !is(&context.args[2], "on") && !is(&context.args[2], "off") {
+        return Err(Failure::SYNTAX);
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+/// `CLIENT PAUSE ms [ALL | WRITE]`
+fn client_pause(context: &mut Context<'_>) -> Outcome {
+    let writes_only = match context.args.get(3) {
+        None => false,
+        Some(mode) if context.args.len() == 4 && is(mode, "write") => true,
+        Some(mode) if context.args.len() == 4 && is(mode, "all") => false,
+        Some(_) => return Err(Failure::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    let ms = parse_integer(&context.args[2]).ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
+    let ms = u64::try_from(ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
+    context.shared.pause.begin(Pause { until_ms: context.now_ms.saturating_add(ms), writes_only });
+    context.reply.ok();
+    Ok(())
+}
+
+fn client_unpause(context: &mut Context<'_>) -> Outcome {
+    context.shared.pause.end();
+    context.reply.ok();
+    Ok(())
+}
+
+fn client_unblock(context: &mut Context<'_>) -> Outcome {
+    if context.args.len() > 4 || context.args.get(3).is_some_and(|how| !is(how, "timeout") && !is(how, "error")) {
+        return Err(Failure::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+    }
+    integer(&context.args[2])?;
+    context.reply.integer(0);
+    Ok(())
+}
+
+fn client_tracking(context: &mut Context<'_>) -> Outcome {
+    if context.args.len() == 3 && is(&context.args[2], "off") {
+        context.reply.ok();
+        return Ok(());
+    }
+    if !is(&context.args[2], "on") && !is(&context.args[2], "off") {
+        return Err(Failure::SYNTAX);
+    }
+    Err(Failure::text("ERR client-side caching is not supported: CLIENT TRACKING can only be OFF"))
+}
+
+fn client_trackinginfo(context: &mut Context<'_>) -> Outcome {
+    let reply = &mut context.reply;
+    reply.map(3);
+    reply.bulk(b"flags");
+    reply.set(1);
+    reply.bulk(b"off");
+    reply.bulk(b"redirect");
+    reply.integer(-1);
+    reply.bulk(b"prefixes");
+    reply.array(0);
+    Ok(())
+}
+
+fn client_getredir(context: &mut Context<'_>) -> Outcome {
+    context.reply.integer(-1);
+    Ok(())
+}
+
+fn client_caching(_: &mut Context<'_>) -> Outcome {
+    Err(Failure::text("ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled"))
+}

@@ -1,0 +1,167 @@
+//! OBJECT and MEMORY: how values are kept, and what they take.
+
+use super::arguments::{integer, is};
+use super::failure::Failure;
+use super::table::flag::READONLY;
+use super::table::{Command, Group};
+use super::{Context, Outcome, help};
+use crate::data::databases::member_rows;
+use crate::data::encoding::{Head, Type};
+use crate::info::resident_bytes;
+use std::fmt::Write as _;
+use std::ops::{Bound, ControlFlow};
+
+const fn memory(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Command {
+    Command::new(name, arity, Group::Server, since, summary, run).of("memory")
+}
+
+const fn object(name: &'static str, summary: &'static str, since: &'static str, run: fn(&mut Context<'_>) -> Outcome) -> Command {
+    Command::new(name, 3, Group::Generic, since, summary, run).flags(READONLY).keys(2, 2, 1).of("object")
+}
+
+static MEMORY: &[Command] = &[
+    memory("usage", -3, "4.0.0", "Returns the bytes that a key takes, in the log and in the index.", memory_usage)
+        .flags(READONLY)
+        .keys(2, 2, 1),
+    memory("stats", 2, "4.0.0", "Returns what takes memory, in bytes.", memory_stats),
+    memory("doctor", 2, "4.0.0", "Tells in words where memory is.", memory_doctor),
+    memory("purge", 2, "4.0.0", "Accepted for compatibility: the allocator gives back by itself.", memory_purge),
+    memory("malloc-stats", 2, "4.0.0", "Says that the allocator keeps no statistics.", memory_malloc_stats),
+    help::of("memory", Group::Server, "4.0.0"),
+];
+
+static OBJECT: &[Command] = &[
+    object("encoding", "Returns how Redis would keep a value of this kind.", "2.2.3", object_encoding),
+    object("refcount", "Returns 1 for a key that is there.", "2.2.3", object_refcount),
+    object("idletime", "Refused for a key that is there: idle times are not kept.", "2.2.3", object_idletime),
+    object("freq", "Refused for a key that is there: frequencies are not kept.", "4.0.0", object_freq),
+    help::of("object", Group::Generic, "6.2.0"),
+];
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[
+    Command::container("memory", Group::Server, "4.0.0", "Commands about memory.", MEMORY),
+    Command::container("object", Group::Generic, "2.2.3", "Commands about values.", OBJECT),
+];
+
+/// Bytes of an entry of the log besides key and value, and of the index for it: roughly.
+const PER_ENTRY: usize = 48;
+
+fn memory_usage(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    match args.len() {
+        3 => {}
+        5 if is(&args[3], "samples") => drop(integer(&args[4])?),
+        _ => return Err(Failure::SYNTAX),
+    }
+    let Some(item) = txn.load(&args[2])? else {
+        reply.null();
+        return Ok(());
+    };
+    let mut bytes = args[2].len() + item.entry.len() + PER_ENTRY;
+    if let Some(head) = Head::decode(&item.entry) {
+        let (start, end) = member_rows(head.number);
+        txn.rows(Bound::Included(&start), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |row, value| {
+            bytes += row.len() + value.len() + PER_ENTRY;
+            ControlFlow::Continue(())
+        })?;
+    }
+    reply.count(bytes);
+    Ok(())
+}
+
+fn object_encoding(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let encoding = txn.view(&args[2], |found| {
+        found.map(|(entry, _)| match Type::of(entry) {
+            Some(Type::String) if entry.len() <= 21 && hither_resp::parse_integer(&entry[1..]).is_some() => "int",
+            Some(Type::String) if entry.len() <= 45 => "embstr",
+            Some(Type::Hash) => "hashtable",
+            Some(Type::SortedSet) => "skiplist",
+            _ => "raw",
+        })
+    })?;
+    match encoding {
+        Some(encoding) => reply.bulk(encoding.as_bytes()),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+/// What an OBJECT command answers for a key that is there; nil for others.
+fn if_there(context: &mut Context<'_>, answer: impl FnOnce(&mut Context<'_>) -> Outcome) -> Outcome {
+    if context.txn.view(&context.args[2], |found| found.is_some())? {
+        return answer(context);
+    }
+    context.reply.null();
+    Ok(())
+}
+
+fn object_refcount(context: &mut Context<'_>) -> Outcome {
+    if_there(context, |context| {
+        context.reply.integer(1);
+        Ok(())
+    })
+}
+
+fn object_idletime(context: &mut Context<'_>) -> Outcome {
+    if_there(context, |_| Err(Failure::text("ERR idle times are not kept: nothing is ever evicted")))
+}
+
+/// In Redis' words, where it is so unless a policy of eviction needs frequencies.
+fn object_freq(context: &mut Context<'_>) -> Outcome {
+    if_there(context, |_| {
+        Err(Failure::text(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+        ))
+    })
+}
+
+/// Bytes of indexes, cache and clients' transactions, and of what is resident in all.
+fn amounts(context: &Context<'_>) -> [(&'static str, u64); 5] {
+    let stats = context.shared.databases.db.stats();
+    let clients = context.shared.clients.list();
+    [
+        ("total.allocated", resident_bytes()),
+        ("keys.count", context.shared.databases.existing().iter().map(|database| database.keys.len() as u64).sum()),
+        ("index.bytes", stats.keyspaces.iter().map(|keyspace| keyspace.index_bytes).sum()),
+        ("clients.count", clients.len() as u64),
+        ("clients.transactions", clients.iter().map(|client| client.held_bytes() as u64).sum()),
+    ]
+}
+
+fn memory_stats(context: &mut Context<'_>) -> Outcome {
+    let amounts = amounts(context);
+    context.reply.map(amounts.len());
+    for (name, amount) in amounts {
+        context.reply.bulk(name.as_bytes());
+        context.reply.integer(amount as i64);
+    }
+    Ok(())
+}
+
+fn memory_doctor(context: &mut Context<'_>) -> Outcome {
+    let mut text = String::from("Values are on the medium (INFO space), indexes in DRAM. Mapped pools count as resident.\n");
+    for (name, amount) in amounts(context) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name}: {amount}");
+    }
+    context.reply.verbatim(&text);
+    Ok(())
+}
+
+fn memory_purge(context: &mut Context<'_>) -> Outcome {
+    context.reply.ok();
+    Ok(())
+}
+
+fn memory_malloc_stats(context: &mut Context<'_>) -> Outcome {
+    context.reply.verbatim("Stats not supported for the current allocator");
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! CLIENT PAUSE: commands of all clients wait, or those that write.
+//!
+//! Thread safety: any thread. One word, so that whoever asks sees one pause, not parts of two.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Its end, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// Only commands that write wait.
+    pub writes_only: bool,
+}
+
+/// The pause in force, if there is one.
+#[derive(Default)]
+pub struct Pauses {
+    /// The end, times two, plus one if only writes wait; 0: none.
+    word: AtomicU64,
+}
+
+impl Pauses {
+    /// Begins a pause. Of two the later end counts, and that all wait if one of them says so, as in Redis.
+    pub fn begin(&self, pause: Pause) {
+        let now_ms = crate::shared::now_ms();
+        let join = |word| {
+            let old = decode(word).filter(|old| old.until_ms > now_ms).unwrap_or(pause);
+            let until_ms = old.until_ms.max(pause.until_ms).min(u64::MAX >> 1);
+            Some(until_ms << 1 | u64::from(old.writes_only && pause.writes_only))
+        };
+        // It is always set.
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, join);
+    }
+
+    /// Ends it.
+    pub fn end(&self) {
+        self.word.store(0, Ordering::Release);
+    }
+
+    /// The pause in force at this time.
+    #[inline]
+    pub fn at(&self, now_ms: impl FnOnce() -> u64) -> Option<Pause> {
+        let word = self.word.load(Ordering::Acquire);
+        if word == 0 { None } else { decode(word).filter(|pause| pause.until_ms > now_ms()) }
+    }
+}
+
+fn decode(word: u64) -> Option<Pause> {
+    (word != 0).then_some(Pause { until_ms: word >> 1, writes_only: word & 1 == 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_and_the_stricter_count() {
+        let (pauses, now_ms) = (Pauses::default(), crate::shared::now_ms());
+        assert_eq!(pauses.at(|| now_ms), None);
+        pauses.begin(Pause { until_ms: now_ms + 50_000, writes_only: true });
+        assert_eq!(pauses.at(|| now_ms), Some(Pause { until_ms: now_ms + 50_000, writes_only: true }));
+        assert_eq!(pauses.at(|| now_ms + 50_000), None, "it is over by itself");
+        pauses.begin(Pause { until_ms: now_ms + 20_000, writes_only: false });
+        assert_eq!(pauses.at(|| now_ms), Some(Pause { until_ms: now_ms + 50_000, writes_only: false }));
+        pauses.end();
+        assert_eq!(pauses.at(|| now_ms), None);
+        pauses.begin(Pause { until_ms: u64::MAX, writes_only: false });
+        assert!(pauses.at(|| now_ms).is_some(), "for ever");
+    }
+}
