@@ -115,7 +115,7 @@ pub struct Demand {
     pub name: &'static str,
     /// What its value is counted in.
     pub unit: Unit,
-    /// It must reach this.
+    /// It must reach this; 0 where more is better: nothing is demanded.
     pub at_least: f64,
     /// It should reach this.
     pub aim: f64,
@@ -129,6 +129,8 @@ pub enum Verdict {
     Aim,
     /// The demand is met.
     Met,
+    /// Nothing is demanded.
+    Told,
     /// The demand is not met.
     Short,
     /// Nothing was measured: counts as short.
@@ -138,7 +140,7 @@ pub enum Verdict {
 impl Verdict {
     /// True if the row is as demanded.
     pub fn is_good(self) -> bool {
-        matches!(self, Verdict::Aim | Verdict::Met)
+        matches!(self, Verdict::Aim | Verdict::Met | Verdict::Told)
     }
 
     /// The word in the table.
@@ -146,6 +148,7 @@ impl Verdict {
         match self {
             Verdict::Aim => "aim reached",
             Verdict::Met => "met",
+            Verdict::Told => "no demand",
             Verdict::Short => "SHORT",
             Verdict::NotMeasured => "NOT MEASURED",
         }
@@ -191,7 +194,17 @@ impl Row {
     }
 }
 
+impl Demand {
+    /// Whether nothing is demanded.
+    fn is_none(&self) -> bool {
+        self.at_least == 0.0 && !self.unit.less_is_better()
+    }
+}
+
 fn judge(demand: &Demand, value: f64) -> Verdict {
+    if demand.is_none() {
+        return Verdict::Told;
+    }
     let reaches = |bound: f64| if demand.unit.less_is_better() { value <= bound } else { value >= bound };
     match (reaches(demand.aim), reaches(demand.at_least)) {
         (true, _) => Verdict::Aim,
@@ -209,8 +222,8 @@ pub fn table(rows: &[Row]) -> String {
             d.name.to_string(),
             row.value.map_or("–".into(), |value| d.unit.show(value)),
             row.rate.map_or("–".into(), count),
-            d.unit.show(d.at_least),
-            d.unit.show(d.aim),
+            if d.is_none() { "–".into() } else { d.unit.show(d.at_least) },
+            if d.is_none() { "–".into() } else { d.unit.show(d.aim) },
             if row.note.is_empty() { row.verdict.word().to_string() } else { format!("{} ({})", row.verdict.word(), row.note) },
         ]
     };
@@ -253,6 +266,15 @@ mod tests {
         assert_eq!(row(RATE, &[0.5, 0.9, 0.7], false).value, Some(0.7));
         assert_eq!(row(SIZE, &[15.0, 19.0, 17.0], true).value, Some(19.0));
         assert_eq!(row(RATE, &[0.5, f64::NAN], false).rounds, [0.5]);
+    }
+
+    #[test]
+    fn where_nothing_is_demanded_the_value_is_told() {
+        let told = row(Demand { at_least: 0.0, aim: 0.0, ..RATE }, &[0.1], false);
+        assert!(told.verdict == Verdict::Told && told.verdict.is_good());
+        let text = table(&[told]);
+        assert!(text.contains("0.10 × append") && !text.contains("0.00") && text.contains("no demand"), "{text}");
+        assert_eq!(row(Demand { at_least: 0.0, aim: 0.0, ..RATE }, &[], false).verdict, Verdict::NotMeasured);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The table of the server: hither over the wire, beside Redis and beside the null server, with one client program for all.
 //!
-//! [`load`] is the client, [`process`] starts servers. Every ratio compares two servers within one round, one measured right after the other, at most
+//! [`load`] is the client, [`ycsb`] that of YCSB's workloads, [`process`] starts servers. Every ratio compares two servers within one round, one measured right after the other, at most
 //! seconds apart; a row is the median over the rounds. The null server is `hither serve --null`: the network code, which parses and answers, without
 //! commands; it bounds what the commands could reach.
 
 pub mod load;
 pub mod process;
+pub mod ycsb;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -47,6 +48,21 @@ const OTHERS: [Demand; 6] = [
     demand("restart-kill", "restart after SIGKILL, against Redis loading its RDB", Unit::RedisCost, 0.2),
 ];
 
+/// Nothing is demanded of these: the ratio is told.
+const YCSB: [(&str, &str, char); 6] = [
+    ("ycsb-a", "YCSB-A over the wire, sync on dax", 'a'),
+    ("ycsb-b", "YCSB-B over the wire, sync on dax", 'b'),
+    ("ycsb-c", "YCSB-C over the wire", 'c'),
+    ("ycsb-d", "YCSB-D over the wire, sync on dax", 'd'),
+    ("ycsb-e", "YCSB-E over the wire, sync on dax", 'e'),
+    ("ycsb-f", "YCSB-F over the wire, sync on dax", 'f'),
+];
+
+/// The names of all rows.
+fn ids() -> impl Iterator<Item = &'static str> + Clone {
+    RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).chain(YCSB.iter().map(|ycsb| ycsb.0))
+}
+
 const fn demand(id: &'static str, name: &'static str, unit: Unit, at_least: f64) -> Demand {
     Demand { id, name, unit, at_least, aim: at_least }
 }
@@ -58,11 +74,11 @@ pub struct Measurement {
     pub row: &'static str,
     /// The server.
     pub server: Kind,
-    /// Commands per second.
+    /// Commands, or operations of YCSB, per second.
     pub rate: f64,
-    /// Microseconds of a pipeline: p50, p99, p99.9, p99.99.
+    /// Microseconds of a pipeline, or of an operation of YCSB: p50, p99, p99.9, p99.99.
     pub latency_us: [f64; 4],
-    /// Microseconds of processor time for a command.
+    /// Microseconds of the server's processor time for one.
     pub cpu_us: f64,
 }
 
@@ -91,7 +107,7 @@ struct Run<'a> {
 /// Wrong use. A server that does not start or answer is an error of its rows.
 pub fn run(args: &FiguresArgs, _prefix: &[OsString]) -> Result<bool> {
     let wanted = |id: &str| args.only.is_empty() || args.only.iter().any(|word| id.contains(word.as_str()));
-    if !RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).any(wanted) {
+    if !ids().any(wanted) {
         return Err(Error::Config(format!("no row is called {}", args.only.join(" or "))));
     }
     let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
@@ -122,6 +138,7 @@ impl Run<'_> {
         self.step("set-1", Self::rates, |id| RATES.iter().any(|rate| rate.0 == id) && wanted(id), wanted);
         self.step("cpu-1", Self::cpu, |id| id == "cpu-1" && wanted(id), wanted);
         self.step("file-set", Self::on_file, |id| id == "file-set" && wanted(id), wanted);
+        self.step("ycsb-a", Self::ycsb, |id| id.starts_with("ycsb") && wanted(id), wanted);
         self.step("dram", Self::dram, |id| id == "dram" && wanted(id), wanted);
         self.step("idle", Self::idle, |id| id == "idle" && wanted(id), wanted);
         self.step("restart-clean", Self::restart, |id| id.starts_with("restart") && wanted(id), wanted);
@@ -129,8 +146,7 @@ impl Run<'_> {
 
     /// Runs a group of rows if one is wanted; what goes wrong is noted in the table.
     fn step(&mut self, id: &'static str, measure: Measure<Self>, member: impl Fn(&str) -> bool, wanted: &impl Fn(&str) -> bool) {
-        let all = RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id));
-        if all.clone().any(member)
+        if ids().any(member)
             && let Err(error) = measure(self, wanted)
         {
             self.notes.insert(id, error.to_string());
@@ -184,6 +200,25 @@ impl Run<'_> {
         let ours = self.load("file-set", Kind::File, &file, Ask::Set, 1)?;
         let theirs = self.load("file-set", Kind::RedisAlways, &redis, Ask::Set, 1)?;
         self.add("file-set", ours.rate / theirs.rate, Some(ours.rate));
+        Ok(())
+    }
+
+    fn ycsb(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
+        let records = if self.args.quick { 10_000 } else { KEYS };
+        let (dax, redis) = (Server::fresh(Kind::Dax, &self.places)?, Server::fresh(Kind::Redis, &self.places)?);
+        ycsb::fill(dax.address, records)?;
+        ycsb::fill(redis.address, records)?;
+        for (id, _, letter) in YCSB.into_iter().filter(|(id, ..)| wanted(id)) {
+            let mut rate = |kind: Kind, server: &Server| -> Result<f64> {
+                let cpu_s = server.cpu_s();
+                let outcome = ycsb::run(&ycsb::Run { address: server.address, letter, records, lasts: self.lasts })?;
+                let cpu_us = (server.cpu_s() - cpu_s) * 1e6 / outcome.requests.max(1) as f64;
+                self.measurements.push(Measurement { row: id, server: kind, rate: outcome.rate, latency_us: outcome.latency_us, cpu_us });
+                Ok(outcome.rate)
+            };
+            let (ours, theirs) = (rate(Kind::Dax, &dax)?, rate(Kind::Redis, &redis)?);
+            self.add(id, ours / theirs, Some(ours));
+        }
         Ok(())
     }
 
@@ -273,7 +308,8 @@ impl Run<'_> {
             row
         });
         let others = OTHERS.iter().map(|demand| self.row(*demand));
-        rates.chain(others).filter(|row| wanted(row.demand.id)).collect()
+        let ycsb = YCSB.iter().map(|(id, name, _)| self.row(demand(id, name, Unit::Redis, 0.0)));
+        rates.chain(others).chain(ycsb).filter(|row| wanted(row.demand.id)).collect()
     }
 
     fn print(self, wanted: &impl Fn(&str) -> bool) -> Result<bool> {
@@ -294,7 +330,7 @@ impl Run<'_> {
 
 fn text(shown: &Table) -> String {
     let mut text = table(&shown.rows);
-    text += "\n\nrow, server: per second; processor µs per command; µs of a pipeline at p50, p99, p99.9, p99.99";
+    text += "\n\nrow, server: per second; processor µs per command (YCSB: operation); µs of a pipeline at p50, p99, p99.9, p99.99";
     for m in &shown.measurements {
         let [p50, p99, p999, p9999] = m.latency_us;
         text += &format!("\n{} {:?}: {}/s; {:.2}; {p50:.0}, {p99:.0}, {p999:.0}, {p9999:.0}", m.row, m.server, count(m.rate), m.cpu_us);
@@ -320,7 +356,7 @@ mod tests {
 
     #[test]
     fn every_row_has_a_name_of_its_own() {
-        let mut ids: Vec<&str> = RATES.iter().map(|rate| rate.0).chain(OTHERS.iter().map(|other| other.id)).collect();
+        let mut ids: Vec<&str> = ids().collect();
         let all = ids.len();
         ids.sort_unstable();
         ids.dedup();
