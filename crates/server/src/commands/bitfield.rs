@@ -214,6 +214,17 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_is_wrapped_saturated_or_refused() {
+        let byte = Width { signed: true, bits: 8 };
+        for (value, wrapped, saturated) in [(200, -56, 127), (-129, 127, -128), (i128::from(i64::MIN), 0, -128)] {
+            assert_eq!(byte.fit(value, Overflow::Wrap), Some(wrapped), "{value}");
+            assert_eq!(byte.fit(value, Overflow::Saturate), Some(saturated), "{value}");
+            assert_eq!(byte.fit(value, Overflow::Fail), None, "{value}");
+        }
+        assert_eq!(byte.fit(-128, Overflow::Fail), Some(-128));
+    }
+
+    #[test]
     fn what_is_written_is_read_and_nothing_else_changes() {
         for bits in 1..=64 {
             for at in 0..17 {
