@@ -87,16 +87,20 @@ impl Queued {
     }
 }
 
+/// A database's number and a key.
+type Place = (u16, Vec<u8>);
+/// The database, and the version that the key had; `None`: it was absent.
+type Watched = (Arc<Database>, Option<u64>);
+
 /// The keys that must stay as they are until EXEC.
 #[derive(Default)]
 pub struct Watches {
-    /// By database and key; with what it was, `None`: absent.
-    keys: HashMap<(u16, Vec<u8>), (Arc<Database>, Option<u64>)>,
+    keys: HashMap<Place, Watched>,
     bytes: usize,
 }
 
 /// What a watched key takes besides its name, roughly: its place in the map, with what is free there.
-const PER_WATCH: usize = 2 * size_of::<((u16, Vec<u8>), (Arc<Database>, Option<u64>))>();
+const PER_WATCH: usize = 2 * size_of::<(Place, Watched)>();
 
 impl Watches {
     /// Whether a key is watched.

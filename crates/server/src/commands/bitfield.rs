@@ -117,7 +117,8 @@ fn parse(context: &Context<'_>) -> Result<Vec<Step>, Failure> {
         }
         let get = is(word, "get") && rest.left() >= 2;
         let set = is(word, "set") && rest.left() >= 3;
-        if !get && !set && !(is(word, "incrby") && rest.left() >= 3) {
+        let add = is(word, "incrby") && rest.left() >= 3;
+        if !(get || set || add) {
             return Err(Failure::SYNTAX);
         }
         let width = Width::parse(rest.value()?)?;
