@@ -214,11 +214,13 @@ fn half_handshakes_end_and_hold_little() {
     }
     assert_eq!(say(&mut connect(address, dir.path(), true), "PING").unwrap(), simple("PONG"), "others are served");
     let tls = server.shared().tls.as_ref().unwrap();
-    assert_eq!(tls.handshakes(), 50);
-    let end = Instant::now() + Duration::from_secs(30);
-    while tls.handshakes() > 0 {
-        assert!(Instant::now() < end, "{} are still there", tls.handshakes());
-        std::thread::sleep(Duration::from_millis(100));
+    // Another core than the one that served may accept its share later.
+    for expected in [50, 0] {
+        let end = Instant::now() + Duration::from_secs(30);
+        while tls.handshakes() != expected {
+            assert!(Instant::now() < end, "{} are there, not {expected}", tls.handshakes());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
     assert!(server.shared().clients.is_empty());
     server.stop();
