@@ -28,9 +28,9 @@ import site.ycsb.measurements.exporter.MeasurementsExporter;
 import site.ycsb.workloads.CoreWorkload;
 
 public final class Check {
-    private static final int RECORDS = 1000;
-    private static final int OPERATIONS = 1000;
-    private static final int THREADS = 4;
+    private static final int RECORDS = 200;
+    private static final int OPERATIONS = 400;
+    private static final int THREADS = 8;
 
     /** A workload: its letter, the shares of its operations, and how it chooses records. */
     private record Mix(char letter, double read, double update, double insert, double scan, double change, String chosen) {}
@@ -175,7 +175,7 @@ public final class Check {
         all.setProperty("insertproportion", "" + mix.insert);
         all.setProperty("scanproportion", "" + mix.scan);
         all.setProperty("readmodifywriteproportion", "" + mix.change);
-        all.setProperty("maxscanlength", "100");
+        all.setProperty("maxscanlength", "20");
         all.setProperty("dataintegrity", "true");
         all.setProperty("fieldlengthdistribution", "constant");
         return all;

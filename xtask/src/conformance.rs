@@ -27,7 +27,7 @@ struct Client {
 }
 
 const INSTALL_LIMIT_S: u64 = 300;
-const RUN_LIMIT_S: u64 = 60;
+const RUN_LIMIT_S: u64 = 120;
 
 const CLIENTS: &[Client] = &[
     Client { name: "redis-py", needs: &["python3"], install: install_python, run: run_python, short: true },
