@@ -139,6 +139,15 @@ pub struct Located<T> {
     pub verified: bool,
 }
 
+/// Where [`Index::find_at_hint`] found a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hinted {
+    /// A hint that leads to it now.
+    pub hint: u64,
+    /// It was not in the hinted leaf any more but in the one behind, where splits move slots to.
+    pub sibling: bool,
+}
+
 /// Why [`Index::install`] did not change anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -226,10 +235,21 @@ pub trait Index: Send + Sync {
         None
     }
 
-    /// Like [`Index::install`] of an update, but by a hint of unknown age: tries the hinted slot and its neighbours
-    /// without a search from the root. `None` if the hint leads nowhere; the caller then installs normally.
-    fn update_at_hint<R: Resolver>(&self, _hint: u64, _key: Key<'_>, _old: Ref, _new: Ref, _resolver: &R) -> Option<Result<(), Conflict>> {
+    /// Starts loading what [`Index::find_at_hint`] looks at first. Harmless for any word. Call under the pin.
+    #[inline(always)]
+    fn prefetch_hint(&self, _hint: u64) {}
+
+    /// Looks for `reference`, which must be an entry of `key`, where a hint of unknown age leads to, and beside it, without a search from the root.
+    /// If it is found it is the key's newest, and the answer says where it is now. `None` says nothing: it may be elsewhere. Any word will do as a hint, also
+    /// one of another index; what it leads to is looked at only as far as it is a live leaf of this one.
+    fn find_at_hint(&self, _hint: u64, _key: Key<'_>, _reference: Ref) -> Option<Hinted> {
         None
+    }
+
+    /// Like [`Index::install`] of an update, but by a hint of unknown age, as [`Index::find_at_hint`] follows it; `old` must be an entry of `key`. Whether it was
+    /// replaced; if not, the caller installs normally.
+    fn update_at_hint(&self, _hint: u64, _key: Key<'_>, _old: Ref, _new: Ref) -> bool {
+        false
     }
 
     /// Prepares for `keys` keys in total, so that a bulk load or recovery does not split step by step.

@@ -113,6 +113,13 @@ impl<'a> Leaf<'a> {
         }
     }
 
+    /// Starts loading what a hint is compared with in the leaf at `address`, if that is a large one: its header and slot `i`'s value.
+    #[inline(always)]
+    pub(super) fn prefetch_for_hint(address: u64, i: usize) {
+        hither_sync::prefetch_read(address as *const u8);
+        hither_sync::prefetch_read((address as *const u64).wrapping_add(SLICES + LEAF_SLOTS + i.min(LEAF_SLOTS - 1)));
+    }
+
     /// The address of the next leaf of the layer, or 0. To be followed once the version is validated (N2).
     #[inline(always)]
     pub(super) fn next(self) -> u64 {

@@ -36,7 +36,7 @@ mod bulk;
 pub(crate) mod check;
 mod claim;
 pub(crate) mod cursor;
-mod hint;
+pub(crate) mod hint;
 mod inner;
 mod leaf;
 mod many;
@@ -55,7 +55,7 @@ mod tests;
 use crate::common::arena::Arena;
 use crate::common::counter::Counter;
 use crate::common::version::Version;
-use crate::{Conflict, Index, Key, Located, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
+use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use hither_sync::Padded;
 use protocol::{Protocol, Sound};
 use std::marker::PhantomData;
@@ -201,12 +201,24 @@ impl<P: Protocol> Index for BTree<P> {
         Token::NOWHERE
     }
 
+    #[inline(always)]
     fn hint(&self, token: Token) -> Option<u64> {
         Self::hint_of(token)
     }
 
-    fn update_at_hint<R: Resolver>(&self, hint: u64, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Option<Result<(), Conflict>> {
-        self.replace_at_hint(hint, key.bytes, old, new, resolver)
+    #[inline(always)]
+    fn prefetch_hint(&self, hint: u64) {
+        self.prefetch_hinted(hint);
+    }
+
+    #[inline]
+    fn find_at_hint(&self, hint: u64, _key: Key<'_>, reference: Ref) -> Option<Hinted> {
+        self.find_hinted(hint, reference)
+    }
+
+    #[inline]
+    fn update_at_hint(&self, hint: u64, _key: Key<'_>, old: Ref, new: Ref) -> bool {
+        self.replace_at_hint(hint, old, new)
     }
 
     /// Does nothing: a tree grows leaf by leaf.

@@ -58,6 +58,8 @@ pub trait Protocol: Send + Sync + 'static {
     const COUPLED: bool = true;
     /// A claimed place keeps other writers out.
     const CLAIMS_EXCLUDE: bool = true;
+    /// Who follows a hint changes the leaf only in the state in which the reference was found there.
+    const HINTS_HOLD: bool = true;
 
     /// Called at each [`Point`].
     #[inline(always)]

@@ -40,6 +40,7 @@ twin!(TornRoot, "A root is split in steps.", ROOT_ATOMIC);
 twin!(LateUnlink, "An emptied leaf is unlinked in steps.", UNLINK_ATOMIC);
 twin!(Uncoupled, "A descent does not couple versions.", COUPLED);
 twin!(LooseClaim, "A claimed place does not keep other writers out.", CLAIMS_EXCLUDE);
+twin!(LooseHint, "A hint's slot is changed in whatever state its leaf is by then.", HINTS_HOLD);
 
 /// Runs `part` until it fails; how many runs that took, or `None`.
 pub(crate) fn runs_to_failure(mut part: impl FnMut(), limit: usize) -> Option<usize> {

@@ -41,6 +41,7 @@ pub fn run_all<I: OrderedIndex>(make: impl Fn() -> I) {
         concurrent::roots_grow_and_shrink(&make, round);
         concurrent::installs_exclude(&make, round);
         concurrent::places_exclude(&make, round);
+        concurrent::hints_beside_writers(&make, round);
     }
     concurrent::nobody_is_shut_out(&make);
 }

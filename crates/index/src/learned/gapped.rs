@@ -18,7 +18,7 @@
 //!   may follow one that a writer is changing, since pages stay mapped; what they read there is validated by the version.
 //! * G3. The shape names blocks that the class has, always.
 
-use super::block::{Block, PAGE_BLOCKS, WHOLE};
+use super::block::{BLOCK_BYTES, Block, PAGE_BLOCKS, WHOLE};
 use super::model::Model;
 use crate::common::node::{LEAF_HEAD, Node};
 use crate::common::search;
@@ -207,6 +207,15 @@ impl<'a> Gapped<'a> {
     #[inline(always)]
     pub(super) fn previous(self) -> u64 {
         self.load(PREVIOUS)
+    }
+
+    /// Starts loading block `b`, if the header has a page for it. Harmless in any state, also of a node that was never alive.
+    pub(super) fn prefetch_block(self, b: usize) {
+        if b < max_blocks(self.0.meta().class()) {
+            let block = self.load(PAGES + b / PAGE_BLOCKS) as usize + b % PAGE_BLOCKS * BLOCK_BYTES;
+            hither_sync::prefetch_read(block as *const u8);
+            hither_sync::prefetch_read((block + BLOCK_BYTES / 2) as *const u8);
+        }
     }
 
     /// Where (slice, rank) is, with its kind, or where it would go.

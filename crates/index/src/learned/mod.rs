@@ -37,6 +37,7 @@ mod check;
 mod edit;
 mod gapped;
 mod grow;
+mod hint;
 mod many;
 mod model;
 mod read;
@@ -51,7 +52,7 @@ use crate::btree::BTree;
 pub use crate::btree::Token;
 use crate::btree::protocol::{Protocol, Sound};
 use crate::common::node::LEAF_HEAD;
-use crate::{Conflict, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
+use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
 use gapped::Gapped;
 use std::sync::atomic::Ordering;
 
@@ -136,12 +137,24 @@ impl<P: Protocol> Index for Learned<P> {
         Token::NOWHERE
     }
 
+    #[inline(always)]
     fn hint(&self, token: Token) -> Option<u64> {
         BTree::<P>::hint_of(token)
     }
 
-    fn update_at_hint<R: Resolver>(&self, hint: u64, key: Key<'_>, old: Ref, new: Ref, resolver: &R) -> Option<Result<(), Conflict>> {
-        self.replace_at_hint(hint, key.bytes, old, new, resolver)
+    #[inline]
+    fn prefetch_hint(&self, hint: u64) {
+        self.prefetch_hinted(hint);
+    }
+
+    #[inline]
+    fn find_at_hint(&self, hint: u64, key: Key<'_>, reference: Ref) -> Option<Hinted> {
+        self.find_hinted(hint, key.bytes, reference)
+    }
+
+    #[inline]
+    fn update_at_hint(&self, hint: u64, key: Key<'_>, old: Ref, new: Ref) -> bool {
+        self.replace_at_hint(hint, key.bytes, old, new)
     }
 
     /// Does nothing: leaves grow one by one.

@@ -151,37 +151,6 @@ impl<P: Protocol> Learned<P> {
         drop(lock);
         self.make_room(slot, entry)
     }
-
-    /// Bits 0..31 of a hint are the leaf's number, 32..47 the slot. See [`crate::Index::update_at_hint`].
-    pub(super) fn replace_at_hint<R: Resolver>(
-        &self,
-        hint: u64,
-        key: &[u8],
-        old: Ref,
-        new: Ref,
-        resolver: &R,
-    ) -> Option<Result<(), Conflict>> {
-        let node = self.tree.arena.node(hint as u32)?;
-        if node.meta().class() != LEAF_HEAD {
-            return self.tree.replace_at_hint(hint, key, old, new, resolver);
-        }
-        if old.is_none() || new.is_none() || !resolver.matches(old, key) {
-            return None;
-        }
-        let (leaf, slice) = (Gapped(node), slice_at(key, 0).0);
-        let version = node.version().try_read().ok()?;
-        let shape = leaf.shape();
-        let hinted = Place::of_slot((hint >> 32) as u16);
-        // The leaf may have been built anew since: then the model leads on.
-        let at = leaf.slot_of(shape, hinted, old).or_else(|| {
-            let hit = leaf.find(shape, slice, slice_at(key, 0).1);
-            hit.kind.and_then(|_| leaf.slot_of(shape, hit.place, old))
-        })?;
-        let lock = node.version().lock(version).ok()?;
-        leaf.block(shape, at.block).set_value(at.index, new.0);
-        lock.done();
-        Some(Ok(()))
-    }
 }
 
 impl Gapped<'_> {

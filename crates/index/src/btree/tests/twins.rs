@@ -1,7 +1,7 @@
 //! Planted bugs, each caught by the part of the suite that aims at it; the unplanted twin with the same pauses passes.
 
 use crate::btree::BTree;
-use crate::common::twins::{BlindScan, LateUnlink, LooseClaim, Paused, TornRoot, Uncoupled, UnlinkedSibling, runs_to_failure};
+use crate::common::twins::{BlindScan, LateUnlink, LooseClaim, LooseHint, Paused, TornRoot, Uncoupled, UnlinkedSibling, runs_to_failure};
 use crate::conformance::ordered::concurrent;
 
 macro_rules! caught {
@@ -21,6 +21,7 @@ caught!(a_root_split_in_steps, TornRoot, concurrent::roots_grow_and_shrink);
 caught!(a_leaf_unlinked_in_steps, LateUnlink, concurrent::leaves_empty_and_fill);
 caught!(a_descent_without_coupling, Uncoupled, concurrent::gets_see_what_stays);
 caught!(a_claim_that_does_not_exclude, LooseClaim, concurrent::places_exclude);
+caught!(a_hint_that_does_not_hold, LooseHint, concurrent::hints_beside_writers);
 
 /// For nights: `cargo test -p hither-index --release -- --ignored soak`.
 #[test]
@@ -35,5 +36,6 @@ fn soak() {
         concurrent::roots_grow_and_shrink(make, round);
         concurrent::installs_exclude(make, round);
         concurrent::places_exclude(make, round);
+        concurrent::hints_beside_writers(make, round);
     }
 }

@@ -393,6 +393,67 @@ fn write_at_place<I: OrderedIndex>(index: &I, log: &FakeLog, key: &[u8], new: Re
     old
 }
 
+/// Collectors that follow hints, beside a writer whose keys come and go between theirs: every key keeps its newest reference, whatever moves.
+pub fn hints_beside_writers<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
+    let (index, log, maker) = (make(), FakeLog::new(13), MAKERS[round % MAKERS.len()]);
+    let n = 2000u64;
+    (0..n).step_by(2).for_each(|i| {
+        put(&index, &log, &maker(i));
+    });
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (index, log, stop) = (&index, &log, &stop);
+        scope.spawn(move || {
+            let mut rng = Rng::new(78 + round as u64);
+            while !stop.load(Ordering::Relaxed) {
+                // Clusters, so that leaves split and empty.
+                let from = rng.below(n as usize) as u64 | 1;
+                for i in (from..(from + 150).min(n)).step_by(2) {
+                    put(index, log, &maker(i));
+                }
+                for i in (from..(from + 150).min(n)).step_by(2) {
+                    delete(index, log, &maker(i));
+                }
+            }
+        });
+        let _stop = StopOnDrop(stop);
+        std::thread::scope(|scope| {
+            for collector in 0..2 {
+                scope.spawn(move || follow_hints(index, log, maker, (collector, n)));
+            }
+        });
+    });
+    index.check(&log).expect("the index's invariants hold");
+}
+
+/// Moves the keys that are this collector's, by hints that age, and compares with what it has written.
+fn follow_hints<I: OrderedIndex>(index: &I, log: &FakeLog, maker: Maker, (collector, n): (u64, u64)) {
+    let mut rng = Rng::new(collector);
+    let mine: Vec<Vec<u8>> = (0..n).step_by(2).filter(|i| i / 2 % 2 == collector).map(maker).collect();
+    let mut known: Vec<(Ref, Option<u64>)> = mine.iter().map(|_| (Ref::NONE, None)).collect();
+    let mut followed = 0;
+    for step in 0..30_000 {
+        let at = rng.below(mine.len());
+        let _pin = epoch::pin();
+        let (key, (reference, hint)) = (log.key_of(&mine[at]), &mut known[at]);
+        let current = index.get(key, log);
+        assert!(reference.is_none() || current == *reference, "{} was changed by another's hint", show(key.bytes));
+        let new = log.append(key.bytes);
+        let hinted = hint.and_then(|hint| index.find_at_hint(hint, key, current));
+        let by_hint = hinted.is_some_and(|hinted| index.update_at_hint(hinted.hint, key, current, new));
+        if by_hint {
+            followed += 1;
+        } else {
+            assert_eq!(index.install(index.any_token(), key, current, new, log), Ok(()), "nobody else writes {}", show(key.bytes));
+        }
+        *reference = new;
+        if hint.is_none() || step % 3 == 0 {
+            *hint = index.hint(index.locate(key, log).token);
+        }
+    }
+    assert!(followed > 1000 || known.iter().all(|(_, hint)| hint.is_none()), "only {followed} hints led anywhere");
+}
+
 /// A writer that locks one place again and again lets others come to its neighbourhood: whoever waits for it comes next.
 pub fn nobody_is_shut_out<I: OrderedIndex>(make: impl Fn() -> I) {
     const ROUNDS: u64 = 20;

@@ -238,12 +238,14 @@ pub fn stale_tokens<I: OrderedIndex>(make: impl Fn() -> I) {
     }
 }
 
-/// Hints find a slot that is there and never change another one, however old or wrong they are.
+/// Hints find a slot that is there and never change another one, however old or wrong they are: stale after splits, merges, removals and the end of layers, of another
+/// index of the same family, or random words.
 pub fn hints<I: OrderedIndex>(make: impl Fn() -> I) {
     let mut world = World::new(make());
+    let foreign = hints_of_another(make());
     let mut rng = Rng::new(6);
-    let mut hints = Vec::new();
-    let mut hits = 0;
+    let mut hints: Vec<(Vec<u8>, u64)> = Vec::new();
+    let (mut found, mut replaced) = (0, 0);
     for round in 0..40_000usize {
         let key = if rng.below(4) == 0 { format!("shared/{:05}", rng.below(900)).into_bytes() } else { word(rng.below(3000) as u64) };
         if rng.below(5) < if round % 10_000 < 6000 { 1 } else { 4 } {
@@ -256,25 +258,61 @@ pub fn hints<I: OrderedIndex>(make: impl Fn() -> I) {
             assert!(hint < 1 << 48, "a hint has 48 bits");
             hints.push((key.clone(), hint));
         }
-        let random = (key.clone(), rng.word() >> 16);
-        let (key, hint) = if hints.is_empty() || rng.below(10) == 0 { &random } else { &hints[rng.below(hints.len())] };
-        let old = world.model.get(key).copied().unwrap_or(Ref::NONE);
-        let new = world.log.append(key);
-        let wrong = world.log.append(key);
-        assert!(!matches!(world.index.update_at_hint(*hint, world.log.key_of(key), wrong, new, &world.log), Some(Ok(()))));
-        if old.is_some() {
-            match world.index.update_at_hint(*hint, world.log.key_of(key), old, new, &world.log) {
-                Some(Ok(())) => {
-                    hits += 1;
-                    world.model.insert(key.clone(), new);
-                }
-                Some(Err(conflict)) => panic!("the key has the old reference, but {conflict:?}"),
-                None => {}
-            }
-        }
+        let (key, hint) = match rng.below(10) {
+            0 => (key, rng.word() >> 16),
+            // Small numbers lead to nodes that exist.
+            1 => (key, rng.below(1 << 12) as u64 | (rng.below(1 << 16) as u64) << 32),
+            2 if !foreign.is_empty() => (key, foreign[rng.below(foreign.len())]),
+            _ if hints.is_empty() => (key, 0),
+            _ => hints[rng.below(hints.len())].clone(),
+        };
+        world.index.prefetch_hint(hint);
+        let (found_it, replaced_it) = follow(&mut world, &key, hint);
+        found += usize::from(found_it);
+        replaced += usize::from(replaced_it);
     }
     world.check_all();
-    assert!(hits > 1000 || hints.is_empty(), "only {hits} hints led anywhere");
+    assert!(found > 1000 && replaced > 1000 || hints.is_empty(), "only {found} and {replaced} hints led anywhere");
+}
+
+/// Follows one hint for `key`, to look and to replace; whether it led to the key.
+fn follow<I: OrderedIndex>(world: &mut World<I>, key: &[u8], hint: u64) -> (bool, bool) {
+    let hashed = world.log.key_of(key);
+    let (wrong, new) = (world.log.append(key), world.log.append(key));
+    assert_eq!(world.index.find_at_hint(hint, hashed, wrong), None, "a reference that the index does not hold");
+    assert!(!world.index.update_at_hint(hint, hashed, wrong, new), "a reference that the index does not hold");
+    let Some(old) = world.model.get(key).copied() else {
+        assert_eq!(world.index.find_at_hint(hint, hashed, Ref::NONE), None, "nothing is nowhere");
+        assert!(!world.index.update_at_hint(hint, hashed, Ref::NONE, new), "a hint inserts nothing");
+        return (false, false);
+    };
+    assert!(!world.index.update_at_hint(hint, hashed, old, Ref::NONE), "a hint removes nothing");
+    let hinted = world.index.find_at_hint(hint, hashed, old);
+    if let Some(there) = hinted {
+        let again = world.index.find_at_hint(there.hint, hashed, old);
+        assert_eq!(again.map(|again| (again.hint, again.sibling)), Some((there.hint, false)), "a hint that is right stays so");
+    }
+    let replaced = world.index.update_at_hint(hint, hashed, old, new);
+    assert_eq!(replaced, hinted.is_some(), "with no other writer both see the same");
+    if replaced {
+        assert_eq!(world.index.get(hashed, &world.log), new);
+        world.model.insert(key.to_vec(), new);
+    }
+    (hinted.is_some(), replaced)
+}
+
+/// What another index of the family gave as hints for other keys.
+fn hints_of_another<I: OrderedIndex>(index: I) -> Vec<u64> {
+    let log = super::FakeLog::new(9);
+    let mut rng = Rng::new(8);
+    let mut hints = Vec::new();
+    for _ in 0..20_000 {
+        let key = word(rng.word());
+        super::put(&index, &log, &key);
+        let _pin = epoch::pin();
+        hints.extend(index.hint(index.locate(log.key_of(&key), &log).token));
+    }
+    hints
 }
 
 /// Memory stays bounded while keys come and go: a moving window, and random keys of one size.
