@@ -68,6 +68,9 @@ pub enum CheckpointMode {
 /// A progress callback.
 pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
 
+/// The least key and value, in bytes, of entries that carry a shortcut: it then takes no more than a sixteenth of them.
+pub const SHORTCUT_FROM_BYTES: usize = 256;
+
 /// All settings of a store.
 #[derive(Clone)]
 pub struct Options {
@@ -107,6 +110,9 @@ pub struct Options {
     pub collector: CollectorKind,
     /// Give entries of keys that are written often segments of their own, where that is worth it; not on files, whose log has one tail.
     pub separate_hot: bool,
+    /// Entries of ordered keyspaces whose key and value have at least so many bytes carry a shortcut for the collector, 16 bytes of media; `None`: none do. Never entries
+    /// of keys that are written often, and only with the batched collector.
+    pub shortcut_from_bytes: Option<usize>,
     /// Share of garbage (0 to 1) from which on a segment is collected in the background.
     pub gc_threshold: f64,
     /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
@@ -152,6 +158,7 @@ impl Default for Options {
             background: true,
             collector: CollectorKind::default(),
             separate_hot: true,
+            shortcut_from_bytes: Some(SHORTCUT_FROM_BYTES),
             gc_threshold: 0.5,
             gc_threads: 1,
             spill: true,

@@ -93,6 +93,12 @@ pub struct CollectionStats {
     pub too_late: u64,
     /// Entries of emptied segments that were known to be garbage, so that no index was asked for them.
     pub known_garbage: u64,
+    /// Current entries whose shortcut led to the leaf of the index that names them.
+    pub shortcut_hits: u64,
+    /// Those whose shortcut led to the leaf beside it: a split had moved them there.
+    pub shortcut_sibling_hits: u64,
+    /// Current entries whose shortcut led nowhere, so that they were looked up.
+    pub shortcut_fallbacks: u64,
     /// Sweeps that made tombstones free to go.
     pub sweeps: u64,
     /// Entries that they marked dead on media.

@@ -12,6 +12,7 @@ use crate::maintenance::Maintenance;
 use crate::options::{CheckpointMode, Durability, Options, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
+use crate::shortcuts::Shortcuts;
 use crate::snapshot::Snapshots;
 use hither_cache::Cache;
 use hither_index::{Hasher, Index};
@@ -48,6 +49,7 @@ pub(crate) struct Core {
     pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
     pub collector: Box<dyn Collector>,
+    pub shortcuts: Shortcuts,
     /// What the verification in the background found.
     pub damage: Mutex<Vec<String>>,
     pub collections: Collections,
@@ -209,6 +211,7 @@ impl Store {
             last_delete: AtomicU64::new(0),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
+            shortcuts: Shortcuts::new(&options)?,
             collector: crate::collector::make(options.collector, recovery.last_version == 0),
             damage: Mutex::default(),
             collections: Collections::default(),

@@ -311,6 +311,7 @@ impl Core {
             keyspace: keyspace.info.id,
             expiry_ms: change.expiry_ms,
             batch: None,
+            shortcut: change.value.map_or(0, |value| self.shortcuts.to(index, located.token, key.bytes.len() + value.len())),
         };
         let flush = if level == Durability::Sync { Flush::Now } else { Flush::Later };
         let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush }).map_err(|error| Box::new(Error::from(error)))?);

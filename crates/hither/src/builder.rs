@@ -157,6 +157,20 @@ impl Builder {
         self
     }
 
+    /// Entries of ordered keyspaces whose key and value have at least so many bytes (default [`SHORTCUT_FROM_BYTES`](crate::SHORTCUT_FROM_BYTES), `None`: none do) carry a
+    /// shortcut: where the index names them, so that a collector need not search. It takes 16 bytes of media; smaller entries are not worth it, and a pair of 8 and 8 bytes never
+    /// carries one. Takes effect on what is written from now on.
+    pub fn shortcut_from_bytes(mut self, bytes: Option<usize>) -> Self {
+        self.options.shortcut_from_bytes = bytes;
+        self
+    }
+
+    /// Whether entries of keys that are written often get segments of their own (default yes), where that is worth it; never on files, whose log has one tail.
+    pub fn separate_hot(mut self, separate: bool) -> Self {
+        self.options.separate_hot = separate;
+        self
+    }
+
     /// Share of garbage, 0 to 1, from which on a segment is worth collecting in the background (default 0.5).
     pub fn gc_threshold(mut self, share: f64) -> Self {
         self.options.gc_threshold = share;

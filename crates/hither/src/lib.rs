@@ -55,7 +55,8 @@ pub use builder::Builder;
 pub use db::Db;
 pub use hither_engine::{
     CachePolicy, CheckpointMode, CollectorKind, CompactProgress, CompactReport, Deferred, Durability, Error, ErrorKind, Found,
-    KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase, Progress, Result, SpaceUse, Ticket, ValueGuard, WriteOptions,
+    KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase, Progress, Result, SHORTCUT_FROM_BYTES, SpaceUse, Ticket, ValueGuard,
+    WriteOptions,
 };
 pub use hither_engine::{ignore_file_size_signal, install_sigbus_guard};
 pub use hither_topology::Topology;

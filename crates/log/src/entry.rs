@@ -135,12 +135,24 @@ pub struct Parts<'a> {
     pub expiry_ms: u64,
     /// Batch membership.
     pub batch: Option<BatchTag>,
+    /// The word of a [`shortcut`], or 0.
+    pub shortcut: u64,
 }
 
 impl Parts<'static> {
     /// An insert of nothing: a base for struct updates.
-    pub const EMPTY: Parts<'static> =
-        Parts { op: Op::Insert, key: &[], value: &[], version: 0, parent: 0, parent_generation: 0, keyspace: 0, expiry_ms: 0, batch: None };
+    pub const EMPTY: Parts<'static> = Parts {
+        op: Op::Insert,
+        key: &[],
+        value: &[],
+        version: 0,
+        parent: 0,
+        parent_generation: 0,
+        keyspace: 0,
+        expiry_ms: 0,
+        batch: None,
+        shortcut: 0,
+    };
 }
 
 /// Whether `version` can be expressed in a segment with this base.
@@ -193,6 +205,9 @@ impl Parts<'_> {
         }
         if !version_fits(base_version, self.version) {
             mask |= ext::VERSION;
+        }
+        if self.shortcut != 0 {
+            mask |= ext::SHORTCUT;
         }
         mask
     }
@@ -295,6 +310,9 @@ impl Parts<'_> {
         }
         if mask & ext::VERSION != 0 {
             head.push(self.version);
+        }
+        if mask & ext::SHORTCUT != 0 {
+            head.push(self.shortcut);
         }
     }
 }
@@ -469,6 +487,12 @@ impl<'a> EntryView<'a> {
         (size != 0).then_some(BatchTag { size, index: (self.ext >> ext::BATCH_INDEX_SHIFT & ext::BATCH_MASK) as u32 })
     }
 
+    /// The word of its [`shortcut`], or 0.
+    #[inline(always)]
+    pub fn shortcut(&self) -> u64 {
+        self.fields[3]
+    }
+
     /// The first header word with the DEAD mark set: what a collector stores to mark the entry.
     pub fn dead_word(&self) -> u64 {
         self.first | DEAD_BIT
@@ -481,6 +505,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 mod pair;
+pub mod shortcut;
 #[cfg(test)]
 mod tests;
 

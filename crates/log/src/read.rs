@@ -4,7 +4,7 @@
 //! is reused only after every such pin has ended (L3).
 
 use crate::address;
-use crate::entry::{EntryView, flag, word0};
+use crate::entry::{EntryView, ext, flag, word0};
 use crate::log::Log;
 
 const PLAIN_MASK: u64 = ((flag::LEN | flag::EXT) as u64) << word0::FLAGS_SHIFT;
@@ -110,11 +110,11 @@ impl Log {
         self.readable_entry(reference).is_some_and(|entry| entry.key == key)
     }
 
-    /// The entry's expiry, 0 if it has none: one load for entries without extension.
+    /// The entry's expiry, 0 if it has none: the header and the extension word tell.
     #[inline(always)]
     pub fn expiry_of(&self, reference: u64) -> u64 {
-        let [first] = self.words(reference);
-        if first & (u64::from(flag::EXT) << word0::FLAGS_SHIFT) == 0 { 0 } else { self.entry(reference).expiry_ms() }
+        let [first, _, extension] = self.words(reference);
+        if first & EXT_MASK == 0 || extension as u8 & ext::EXPIRY == 0 { 0 } else { self.entry(reference).expiry_ms() }
     }
 
     /// The entry's key.

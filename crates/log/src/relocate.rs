@@ -1,6 +1,6 @@
 //! Moving entries: appending copies to a node's segments of moved entries.
 //!
-//! A copy keeps its source's version (decision 6) and expiry, has no batch tag (decision 10), and links to its source: so both are on the key's chain for as
+//! A copy keeps its source's version (decision 6) and expiry, has neither batch tag (decision 10) nor shortcut, and links to its source: so both are on the key's chain for as
 //! long as the source's segment is in use. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
 //!
 //! Copies are gathered in DRAM and written around the caches when a batch is complete (Pacman, section 3.3): nobody may read a copy before
@@ -47,6 +47,8 @@ impl Relocator<'_> {
             keyspace,
             expiry_ms: entry.expiry_ms(),
             batch: None,
+            // What is moved is cold, and likely to stay where it is then.
+            shortcut: 0,
         };
         let mut size = parts.size(self.chunk.keyspace, self.chunk.base_version);
         if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {

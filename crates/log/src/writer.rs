@@ -305,7 +305,11 @@ impl Writer<'_> {
 
     #[inline(never)]
     fn append_any(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
-        if parts.max_size() > self.pool.segment_bytes() {
+        let is_run = parts.max_size() > self.pool.segment_bytes();
+        // Hot entries are garbage before a collector comes, and runs are never moved.
+        let bare = Parts { shortcut: 0, ..*parts };
+        let parts = if is_run || shard == self.log.shards() { &bare } else { parts };
+        if is_run {
             return self.append_run(parts, shard, how);
         }
         let mut size = parts.size(self.slot.chunks[shard].keyspace, self.slot.chunks[shard].base_version);

@@ -40,6 +40,8 @@ pub enum Item {
     MovedForSnapshot,
     /// A collector moved a tombstone that still kept something out.
     MovedTombstone,
+    /// A collector found an entry in the index where its shortcut led.
+    ShortcutFollowed,
     /// A sweep marked what tombstones kept out.
     Swept,
     /// Recovery completed a collector's pass.
@@ -61,7 +63,7 @@ pub enum Item {
 }
 
 /// All items.
-pub const ALL: [Item; 25] = [
+pub const ALL: [Item; 26] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -78,6 +80,7 @@ pub const ALL: [Item; 25] = [
     Item::Moved,
     Item::MovedForSnapshot,
     Item::MovedTombstone,
+    Item::ShortcutFollowed,
     Item::Swept,
     Item::PassCompleted,
     Item::ChainMended,

@@ -99,6 +99,7 @@ pub fn store_options(
             CollectorKind::Batched
         },
         threads,
+        shortcut_from_bytes: Some(32),
         ..Options::default()
     }
 }
@@ -357,6 +358,7 @@ impl Life {
             (Item::Moved, before.moved_entries, after.moved_entries),
             (Item::MovedTombstone, before.moved_tombstones, after.moved_tombstones),
             (Item::Swept, before.swept, after.swept),
+            (Item::ShortcutFollowed, before.shortcut_hits, after.shortcut_hits),
         ];
         grown.into_iter().filter(|(_, before, after)| after > before).for_each(|(item, ..)| self.coverage.hit(item));
     }

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use hither_engine::checkpoint::format as checkpoint;
-use hither_log::entry::{self, BatchTag, EntryView, Op, Parts, Place, ext, flag, word0};
+use hither_log::entry::{self, BatchTag, EntryView, Op, Parts, Place, ext, flag, shortcut, word0};
 use hither_log::{address, crc};
 use hither_pmem::{CreateOptions, Descriptor, Pool, SegmentState, format_tables as tables};
 use std::collections::BTreeMap;
@@ -112,6 +112,14 @@ fn code() -> BTreeMap<&'static str, Vec<Row>> {
                 ("batch_index", ext::BATCH_INDEX_SHIFT.into(), batch_bits),
             ]),
         ),
+        (
+            "bits: shortcut",
+            fields(&[
+                ("leaf", 0, shortcut::SLOT_SHIFT.into()),
+                ("slot", shortcut::SLOT_SHIFT.into(), u64::from(shortcut::OPENING_SHIFT - shortcut::SLOT_SHIFT)),
+                ("opening", shortcut::OPENING_SHIFT.into(), u64::from(u64::BITS - shortcut::OPENING_SHIFT)),
+            ]),
+        ),
         ("bits: length", fields(&[("key_bytes", 0, 32), ("value_bytes", 32, 32)])),
         ("bits: reference", fields(&[("offset", 0, 44), ("node", 44, 4), ("size_tag", 48, 16)])),
     ])
@@ -202,6 +210,7 @@ fn entries_are_written_as_documented() {
         keyspace: 9,
         expiry_ms: 77,
         batch: Some(BatchTag { size: 3, index: 2 }),
+        shortcut: shortcut::word(0x0034_8765_4321, 0xBEEF),
     };
     let words = parts.encode_head(&at).words().to_vec();
     let flags = field(words[0], place("bits: entry_word0", "flags"));
@@ -213,12 +222,14 @@ fn entries_are_written_as_documented() {
     assert_eq!(link, parent & address::LINK_MASK);
     assert_eq!(field(words[1], place("bits: entry_word1", "version_delta")), 7);
     for (name, value) in
-        [("keyspace", 1), ("expiry", 1), ("version", 0), ("shortcut", 0), ("unused", 0), ("batch_size", 3), ("batch_index", 2)]
+        [("keyspace", 1), ("expiry", 1), ("version", 0), ("shortcut", 1), ("unused", 0), ("batch_size", 3), ("batch_index", 2)]
     {
         assert_eq!(field(words[2], place("bits: extension", name)), value, "{name}");
     }
     assert_eq!(words[3..5], [9, 77], "keyspace, then expiry");
-    assert_eq!((field(words[5], place("bits: length", "key_bytes")), field(words[5], place("bits: length", "value_bytes"))), (5, 7));
+    let shortcut = ["leaf", "slot", "opening"].map(|name| field(words[5], place("bits: shortcut", name)));
+    assert_eq!(shortcut, [0x8765_4321, 0x34, 0xBEEF], "then the shortcut");
+    assert_eq!((field(words[6], place("bits: length", "key_bytes")), field(words[6], place("bits: length", "value_bytes"))), (5, 7));
     // The checksum: header without its own bits, the other words, key, value; seeded with generation and place.
     let seed = 0x1122_3344u32 ^ 0x5566_7788 ^ (4096 / 8);
     let state = crc::words(seed, &[&[words[0] & !0xffff_ffff], &words[1..]].concat());

@@ -245,6 +245,7 @@ impl Commit<'_> {
                 keyspace: name.0,
                 expiry_ms: if operation.delete || operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
                 batch: (size > 1).then_some(BatchTag { size, index: index as u32 }),
+                shortcut: value.map_or(0, |value| Self::shortcut_to(core, batch, member, operation.key_len as usize + value.len())),
             };
             let reference = appending.writer.append(&parts, Append { hash, flush })?;
             appending.commit.members[index].reference = Ref(reference);
@@ -266,6 +267,15 @@ impl Commit<'_> {
         }
         appending.whole = true;
         Ok(())
+    }
+
+    /// The shortcut of a member with so many bytes of key and value.
+    #[inline(always)]
+    fn shortcut_to(core: &Core, batch: &Batch, member: &Member, bytes: usize) -> u64 {
+        if !core.shortcuts.may_have(bytes) {
+            return 0;
+        }
+        with_token!(batch.keyspace(member.operation(batch)), member.token, index, token => core.shortcuts.to(index, token, bytes))
     }
 
     /// Where an entry lies and how long it is.

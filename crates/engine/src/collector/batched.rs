@@ -3,6 +3,8 @@
 //! Ancestors are not buried: an overwritten version needs no mark, for the newer one wins at recovery. A tombstone is moved like a live entry, unless the
 //! index has something newer for its key, or a sweep (the `sweep` module) has seen to it that nothing older is left.
 //!
+//! An entry with a shortcut (`docs/adr/0020`) is not looked up if the index names it where the shortcut leads: there its reference is swung, too.
+//!
 //! A batch is one writer section, which sweeps, checkpoints and snapshots wait for when they draw a stable version. What is live is decided inside it.
 
 use super::{Collector, Emptied};
@@ -21,6 +23,9 @@ const BATCH: usize = 256;
 /// Bytes after which a batch ends early: a section holds up others.
 const BATCH_BYTES: u64 = 256 << 10;
 
+/// References are swung so many entries behind the prefetch of their leaf.
+const AHEAD: usize = 4;
+
 /// See the module's head.
 pub(crate) struct BatchedCollector;
 
@@ -31,12 +36,22 @@ struct Item<'a> {
     entry: EntryView<'a>,
     key: Key<'a>,
     keyspace: &'a Keyspace,
+    /// Where the index may name it.
+    hint: Option<u64>,
+}
+
+/// What an index has for an entry's key.
+#[derive(Clone, Copy)]
+struct Found {
+    current: Ref,
+    /// Where it is, if a shortcut led there.
+    hint: Option<u64>,
 }
 
 /// Why an entry is copied.
 enum Need {
-    /// The index names it.
-    Current,
+    /// The index names it, in this place if a shortcut led there.
+    Current(Option<u64>),
     /// A tombstone that keeps something out.
     Tombstone,
     /// Only a snapshot shows it.
@@ -67,7 +82,8 @@ impl Collector for BatchedCollector {
                 return;
             }
             let Some(keyspace) = keyspaces.get(&keyspace) else { return };
-            let item = Item { reference: Ref(reference), version, entry: *entry, key: core.hasher.key(entry.key), keyspace };
+            let hint = core.shortcuts.hint(entry.shortcut());
+            let item = Item { reference: Ref(reference), version, entry: *entry, key: core.hasher.key(entry.key), keyspace, hint };
             batch.bytes += entry.size;
             batch.items.push(item);
             if batch.items.len() == BATCH || batch.bytes >= BATCH_BYTES {
@@ -102,7 +118,8 @@ impl Batch<'_, '_> {
         let core = self.core;
         let _section = epoch::pin_writer();
         core.committer.ensure_writable()?;
-        let needed = items.iter().zip(self.look_up(items)).filter_map(|(item, current)| Some((item, self.need_of(item, current)?)));
+        let found = self.look_up(items, emptied);
+        let needed = items.iter().zip(found).filter_map(|(item, found)| Some((item, self.need_of(item, found)?)));
         let mut needed: Vec<(&Item<'_>, Need)> = needed.collect();
         if needed.iter().any(|(item, _)| item.keyspace.info.kind == Kind::Ordered) {
             // Copies lie as scans will read them (P4).
@@ -128,21 +145,31 @@ impl Batch<'_, '_> {
         outcome
     }
 
-    /// What the indexes have for the entries' keys, with overlapping misses. In the section that copies what is found.
-    fn look_up(&self, items: &[Item<'_>]) -> Vec<Ref> {
-        let mut current = vec![Ref::NONE; items.len()];
-        let keys: Vec<Key<'_>> = items.iter().map(|item| item.key).collect();
+    /// What the indexes have for the entries' keys: where shortcuts lead, and for the others by lookups with overlapping misses. In the section that copies what is
+    /// found.
+    fn look_up(&self, items: &[Item<'_>], emptied: &mut Emptied) -> Vec<Found> {
+        let mut found = vec![Found { current: Ref::NONE, hint: None }; items.len()];
+        follow_shortcuts(items, &mut found, emptied);
+        let rest: Vec<usize> = (0..items.len()).filter(|&at| found[at].hint.is_none()).collect();
+        let keys: Vec<Key<'_>> = rest.iter().map(|&at| items[at].key).collect();
+        let mut current = vec![Ref::NONE; rest.len()];
         let mut at = 0;
-        for same in items.chunk_by(|a, b| std::ptr::eq(a.keyspace, b.keyspace)) {
+        for same in rest.chunk_by(|&a, &b| std::ptr::eq(items[a].keyspace, items[b].keyspace)) {
             let part = at..at + same.len();
             at = part.end;
-            with_index!(same[0].keyspace, index => index.get_many(&keys[part.clone()], &mut current[part], &self.core.resolver()));
+            with_index!(items[same[0]].keyspace, index => {
+                index.get_many(&keys[part.clone()], &mut current[part], &self.core.resolver());
+            });
         }
-        current
+        for (at, current) in rest.into_iter().zip(current) {
+            found[at].current = current;
+            emptied.shortcuts[2] += u64::from(items[at].hint.is_some() && current == items[at].reference);
+        }
+        found
     }
 
     /// Whether an entry is needed, and what for, if this is what the index has for its key.
-    fn need_of(&self, item: &Item<'_>, current: Ref) -> Option<Need> {
+    fn need_of(&self, item: &Item<'_>, Found { current, hint }: Found) -> Option<Need> {
         let core = self.core;
         if item.entry.op() == Op::Delete {
             // Under something newer it is not needed: that, or what comes above it, stays.
@@ -150,7 +177,7 @@ impl Batch<'_, '_> {
             return stays.then_some(Need::Tombstone);
         }
         if current == item.reference {
-            return Some(Need::Current);
+            return Some(Need::Current(hint));
         }
         if !core.snapshots.any() {
             return None;
@@ -163,7 +190,10 @@ impl Batch<'_, '_> {
         let core = self.core;
         let mut writer = core.log.writer();
         let mut too_late = false;
-        for (item, need, copy) in copies {
+        for (number, (item, need, copy)) in copies.iter().enumerate() {
+            if let Some((item, Need::Current(Some(hint)), _)) = copies.get(number + AHEAD) {
+                with_index!(item.keyspace, index => index.prefetch_hint(*hint));
+            }
             match need {
                 Need::Tombstone => emptied.tombstones += 1,
                 Need::Shown(retained) => {
@@ -171,11 +201,11 @@ impl Batch<'_, '_> {
                     retained.reference.store(copy.0, Ordering::Release);
                     emptied.for_snapshots += 1;
                 }
-                Need::Current if item.swing(core, *copy) => {
+                Need::Current(hint) if item.swing(core, *hint, *copy) => {
                     writer.mark_dead(item.reference.0);
                     emptied.moved += 1;
                 }
-                Need::Current => {
+                Need::Current(_) => {
                     core.log.mark_dead_on_media(copy.0);
                     too_late = true;
                     emptied.too_late += 1;
@@ -194,11 +224,27 @@ impl Batch<'_, '_> {
     }
 }
 
+/// Looks for the entries where their shortcuts lead. A reference names one entry: if the index has it there, the entry is current, and its key need not be
+/// compared.
+fn follow_shortcuts(items: &[Item<'_>], found: &mut [Found], emptied: &mut Emptied) {
+    let with_hint = || items.iter().enumerate().filter_map(|(at, item)| Some((at, item, item.hint?)));
+    for (_, item, hint) in with_hint() {
+        with_index!(item.keyspace, index => index.prefetch_hint(hint));
+    }
+    for (at, item, hint) in with_hint() {
+        if let Some(there) = with_index!(item.keyspace, index => index.find_at_hint(hint, item.key, item.reference)) {
+            found[at] = Found { current: item.reference, hint: Some(there.hint) };
+            emptied.shortcuts[usize::from(there.sibling)] += 1;
+        }
+    }
+}
+
 impl Item<'_> {
     /// Replaces the entry in the index if it is there still. (Its place cannot have been used again: the victim is not free.)
-    fn swing(&self, core: &Core, copy: Ref) -> bool {
+    fn swing(&self, core: &Core, hint: Option<u64>, copy: Ref) -> bool {
         with_index!(self.keyspace, index => {
-            index.install(index.any_token(), self.key, self.reference, copy, &core.resolver()).is_ok()
+            hint.is_some_and(|hint| index.update_at_hint(hint, self.key, self.reference, copy))
+                || index.install(index.any_token(), self.key, self.reference, copy, &core.resolver()).is_ok()
         })
     }
 }

@@ -94,6 +94,8 @@ pub(crate) struct Emptied {
     pub too_late: u64,
     /// Entries that were known to be garbage, so that no index was asked for them.
     pub known_garbage: u64,
+    /// Current entries by what came of their shortcuts: found at once, in the leaf beside, not found.
+    pub shortcuts: [u64; 3],
     /// Bytes of the copies.
     pub bytes: u64,
     /// Ancestors that were marked dead.
@@ -111,6 +113,7 @@ pub(crate) struct Collections {
     pub moved_tombstones: AtomicU64,
     pub too_late: AtomicU64,
     pub known_garbage: AtomicU64,
+    pub shortcuts: [AtomicU64; 3],
     pub sweeps: AtomicU64,
     pub swept: AtomicU64,
     pub sweep_nanos: AtomicU64,
@@ -147,6 +150,9 @@ impl Collections {
             moved_tombstones: read(&self.moved_tombstones),
             too_late: read(&self.too_late),
             known_garbage: read(&self.known_garbage),
+            shortcut_hits: read(&self.shortcuts[0]),
+            shortcut_sibling_hits: read(&self.shortcuts[1]),
+            shortcut_fallbacks: read(&self.shortcuts[2]),
             sweeps: read(&self.sweeps),
             swept: read(&self.swept),
             sweep_ms: read(&self.sweep_nanos) / 1_000_000,
@@ -314,6 +320,9 @@ impl Core {
         done.moved_tombstones.fetch_add(emptied.tombstones, Ordering::Relaxed);
         done.too_late.fetch_add(emptied.too_late, Ordering::Relaxed);
         done.known_garbage.fetch_add(emptied.known_garbage, Ordering::Relaxed);
+        for (counter, count) in done.shortcuts.iter().zip(emptied.shortcuts) {
+            counter.fetch_add(count, Ordering::Relaxed);
+        }
         outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)))?;
         done.segments.fetch_add(1, Ordering::Relaxed);
         done.efforts[node].count(bytes);

@@ -87,12 +87,14 @@ proptest! {
         keyspace in 0u32..5,
         expiry_ms in prop_oneof![Just(0u64), any::<u64>()],
         batch in prop::option::of((1u32..1 << 28, 0u32..1 << 28)),
+        shortcut in prop_oneof![Just(0u64), any::<u64>()],
     ) {
         let value = if delete { Vec::new() } else { value };
         let parts = Parts {
             op: if delete { Op::Delete } else { Op::Update },
             key: &key, value: &value, version, parent, parent_generation: tag, keyspace, expiry_ms,
             batch: batch.map(|(size, index)| BatchTag { size, index }),
+            shortcut,
         };
         let mut bytes = image(&parts, &PLACE);
         prop_assert!(bytes.len() as u64 <= parts.max_size().max(MIN_BYTES));
@@ -108,6 +110,7 @@ proptest! {
         prop_assert_eq!(view.keyspace(PLACE.keyspace), keyspace);
         prop_assert_eq!(view.expiry_ms(), expiry_ms);
         prop_assert_eq!(view.batch(), parts.batch);
+        prop_assert_eq!(view.shortcut(), shortcut);
         prop_assert_eq!(view.size as usize, bytes.len() - 16);
     }
 

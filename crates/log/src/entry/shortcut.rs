@@ -1,0 +1,22 @@
+//! The word that leads a collector to an entry's place in the index (P1, decision 16, `docs/adr/0020`).
+//!
+//! It holds what the index gave as a hint, and which opening of the store wrote it: the leaves of a volatile index have other numbers after a restart, so the words of other openings
+//! are passed over. That is a matter of speed. A word may be stale, foreign or random without harm: whoever follows it believes only what it finds.
+
+/// First bit of the slot; below it is the leaf's number.
+pub const SLOT_SHIFT: u32 = 32;
+/// First bit of the opening's number.
+pub const OPENING_SHIFT: u32 = 48;
+
+/// The word of an index's hint, of which the low 48 bits count. Never 0, for no opening has the number 0.
+#[inline(always)]
+pub fn word(hint: u64, opening: u16) -> u64 {
+    debug_assert!(opening != 0 && hint >> OPENING_SHIFT == 0);
+    hint | u64::from(opening) << OPENING_SHIFT
+}
+
+/// The hint in a word, if it was written in this opening.
+#[inline(always)]
+pub fn hint(word: u64, opening: u16) -> Option<u64> {
+    (word >> OPENING_SHIFT == u64::from(opening)).then_some(word & ((1 << OPENING_SHIFT) - 1))
+}
