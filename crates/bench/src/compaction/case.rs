@@ -34,6 +34,10 @@ pub struct Case {
     pub index: Index,
     /// The collector.
     pub collector: Collector,
+    /// Whether entries of ordered indexes carry shortcuts, where they are large enough.
+    pub shortcuts: bool,
+    /// Whether entries of hot keys have segments of their own.
+    pub separate_hot: bool,
     /// Collectors of the background.
     pub cleaners: usize,
     /// Writers.
@@ -75,6 +79,8 @@ pub struct Measured {
     pub collector_cpu_s: f64,
     /// Bytes appended over bytes that writers appended.
     pub write_amplification: f64,
+    /// Current entries that collectors met, by what came of their shortcuts: found at once, in the leaf beside, not found.
+    pub shortcuts: [u64; 3],
     /// Times that writers waited for space.
     pub stalls: u64,
     /// How long, in milliseconds, all writers together.
@@ -86,6 +92,12 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// What came of shortcuts, each as a share of all that were followed; `None` if none were.
+    pub fn shortcut_shares(&self) -> Option<[f64; 3]> {
+        let followed: u64 = self.shortcuts.iter().sum();
+        (followed > 0).then(|| self.shortcuts.map(|count| count as f64 / followed as f64))
+    }
+
     /// Bytes of segments emptied in a second of a collector's processor time.
     pub fn per_cpu_second(&self) -> Option<f64> {
         (self.collector_cpu_s > 0.0).then(|| self.collected_bytes as f64 / self.collector_cpu_s)
@@ -139,13 +151,14 @@ impl Case {
     }
 
     fn settings(&self, builder: Builder) -> Builder {
-        builder.collector(self.collector.kind()).gc_threads(self.cleaners)
+        let builder = builder.collector(self.collector.kind()).gc_threads(self.cleaners).separate_hot(self.separate_hot);
+        if self.shortcuts { builder } else { builder.shortcut_from_bytes(None) }
     }
 
-    /// Mean bytes of an entry, and of key and value, by a sample.
+    /// Mean bytes of an entry without shortcut, and of key and value, by a sample: stores with and without shortcuts have the same size, of which these take their part.
     fn mean_bytes(&self, data: &DataSet) -> Result<(f64, f64)> {
         let keys = self.keys.min(SAMPLE_KEYS);
-        let builder = Db::builder().in_memory().durability(Durability::Process).capacity(64 << 20);
+        let builder = Db::builder().in_memory().durability(Durability::Process).capacity(64 << 20).shortcut_from_bytes(None);
         let sample = StoreTarget::create_with(builder, self.index)?;
         load(&sample, data, keys, 1)?;
         let (mut pairs, mut key) = (0, data.key_buffer());
@@ -186,6 +199,7 @@ struct Moment {
     cpu_ms: u64,
     appended: u64,
     copied: u64,
+    shortcuts: [u64; 3],
     stalls: u64,
     stall_ms: u64,
     garbage_info: u64,
@@ -202,6 +216,7 @@ impl Moment {
             cpu_ms: sum(|pool| pool.collector_cpu_ms),
             appended: sum(|pool| pool.appended_bytes),
             copied: sum(|pool| pool.copied_bytes),
+            shortcuts: [stats.collections.shortcut_hits, stats.collections.shortcut_sibling_hits, stats.collections.shortcut_fallbacks],
             stalls: stats.collections.stalls,
             stall_ms: stats.collections.stall_ms,
             garbage_info: stats.garbage_info_bytes,
@@ -222,6 +237,7 @@ impl Moment {
             collected_bytes: self.collected - before.collected,
             collector_cpu_s: (self.cpu_ms - before.cpu_ms) as f64 / 1e3,
             write_amplification: (appended + copied) as f64 / appended.max(1) as f64,
+            shortcuts: std::array::from_fn(|i| self.shortcuts[i] - before.shortcuts[i]),
             stalls: self.stalls - before.stalls,
             stall_ms: self.stall_ms - before.stall_ms,
             garbage_info: self.garbage_info as f64 / self.max_bytes.max(1) as f64,
@@ -238,6 +254,8 @@ mod tests {
         Case {
             index: Index::Hash,
             collector: Collector::Batched,
+            shortcuts: true,
+            separate_hot: true,
             cleaners: 1,
             threads: 2,
             keys: 100_000,
@@ -261,6 +279,17 @@ mod tests {
             assert!(found.garbage_info > 0.0 && (2.4..2.7).contains(&found.space_amplification), "{found:?}");
             assert_eq!(found.slices.iter().map(|slice| slice.ops).sum::<u64>(), 300_000);
         }
+    }
+
+    #[test]
+    fn shortcuts_are_followed_unless_they_are_off() {
+        let ordered = Case { index: Index::Ordered, value_bytes: Some(256), keys: 30_000, ops: 60_000, ..case("update:uniform") };
+        let found = ordered.run().expect("measured");
+        let shares = found.shortcut_shares().expect("some were followed");
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9 && shares[0] > 0.3, "{found:?}");
+        let off = Case { shortcuts: false, separate_hot: false, ..ordered }.run().expect("measured");
+        assert_eq!(off.shortcut_shares(), None, "{off:?}");
+        assert!((found.space_amplification / off.space_amplification - 1.0).abs() < 0.01, "{found:?} {off:?}");
     }
 
     #[test]

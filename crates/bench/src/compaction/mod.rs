@@ -21,9 +21,11 @@ use crate::workload::Workload;
 use case::{Case, Measured};
 
 /// Columns, which are also the fields of the JSON objects.
-const COLUMNS: [&str; 27] = [
+const COLUMNS: [&str; 32] = [
     "store",
     "collector",
+    "shortcuts",
+    "separate_hot",
     "cleaners",
     "writers",
     "workload",
@@ -44,6 +46,9 @@ const COLUMNS: [&str; 27] = [
     "collector_cpu_s",
     "collector_cpu_share",
     "write_amplification",
+    "shortcut_hits",
+    "shortcut_sibling_hits",
+    "shortcut_fallbacks",
     "stalls",
     "stall_ms",
     "garbage_info_share",
@@ -81,6 +86,12 @@ pub struct CompactionArgs {
     /// Collector; may be repeated [default: batched]
     #[arg(long, value_enum)]
     pub collector: Vec<Collector>,
+    /// Shortcuts for entries of ordered indexes that are large enough (values of 256 bytes); may be repeated [default: on]
+    #[arg(long, value_enum)]
+    pub shortcuts: Vec<Switch>,
+    /// Segments of their own for entries of hot keys; may be repeated [default: on]
+    #[arg(long, value_enum)]
+    pub separate_hot: Vec<Switch>,
     /// Collectors of the background; may be repeated [default: 1]
     #[arg(long, value_name = "COUNT")]
     pub cleaners: Vec<usize>,
@@ -113,6 +124,15 @@ pub enum IndexName {
     Ordered,
     /// Learned index
     Learned,
+}
+
+/// A technique of the collector on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// In use
+    On,
+    /// Not in use
+    Off,
 }
 
 impl IndexName {
@@ -165,11 +185,13 @@ impl CompactionArgs {
             for workload in self.workloads() {
                 for value_bytes in or(&self.value_bytes, &[8]) {
                     for cleaners in or(&self.cleaners, &[1]) {
-                        for collector in or(&self.collector, &[Collector::Batched]) {
+                        for (collector, shortcuts, separate_hot) in self.techniques() {
                             for utilization in or(&self.utilization, &[50, 80, 90]) {
                                 cases.push(Case {
                                     index: index.index(),
                                     collector,
+                                    shortcuts,
+                                    separate_hot,
                                     cleaners,
                                     threads: self.threads,
                                     keys: self.keys(),
@@ -189,6 +211,20 @@ impl CompactionArgs {
         }
         cases
     }
+
+    /// All combinations of collector, shortcuts, and segments of hot entries.
+    fn techniques(&self) -> Vec<(Collector, bool, bool)> {
+        let switched =
+            |given: &[Switch]| if given.is_empty() { vec![true] } else { given.iter().map(|switch| *switch == Switch::On).collect() };
+        let collectors = if self.collector.is_empty() { vec![Collector::Batched] } else { self.collector.clone() };
+        let mut techniques = Vec::new();
+        for collector in collectors {
+            for shortcuts in switched(&self.shortcuts) {
+                techniques.extend(switched(&self.separate_hot).into_iter().map(|separate_hot| (collector, shortcuts, separate_hot)));
+            }
+        }
+        techniques
+    }
 }
 
 /// Runs the experiment and prints it; `prefix` is what comes before this program's commands.
@@ -199,7 +235,11 @@ pub fn run(args: &CompactionArgs, prefix: &[OsString]) -> Result<()> {
 }
 
 fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
-    let chart = Chart { value: "mops", label: &["utilization", "collector", "cleaners"], group: &["store", "workload", "value_bytes"] };
+    let chart = Chart {
+        value: "mops",
+        label: &["utilization", "collector", "shortcuts", "cleaners"],
+        group: &["store", "workload", "value_bytes"],
+    };
     let title = "Overwrites in a store of fixed size, forced dax, durable at return".into();
     let mut report = Report { title, columns: COLUMNS.into(), notes: notes(), chart: Some(chart), ..Report::default() };
     for case in args.cases() {
@@ -218,11 +258,13 @@ fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
     Ok(report)
 }
 
-/// The settings of a row: its first nine columns.
+/// The settings of a row: its first eleven columns.
 fn settings(case: &Case) -> Vec<Value> {
     vec![
         case.index.store_name().into(),
         format!("{:?}", case.collector).to_lowercase().into(),
+        case.shortcuts.into(),
+        case.separate_hot.into(),
         case.cleaners.into(),
         case.threads.into(),
         case.workload.to_string().into(),
@@ -235,6 +277,7 @@ fn settings(case: &Case) -> Vec<Value> {
 
 fn row(case: &Case, found: &Measured) -> Vec<Value> {
     let mb = |bytes: f64| bytes / 1e6;
+    let share = |which: usize| found.shortcut_shares().map(|shares| shares[which]).into();
     let mut row = settings(case);
     row.extend([
         Value::from(found.utilization),
@@ -250,6 +293,9 @@ fn row(case: &Case, found: &Measured) -> Vec<Value> {
         found.collector_cpu_s.into(),
         (found.collector_cpu_s / found.seconds.max(1e-9)).into(),
         found.write_amplification.into(),
+        share(0),
+        share(1),
+        share(2),
         found.stalls.into(),
         found.stall_ms.into(),
         found.garbage_info.into(),
@@ -319,7 +365,7 @@ fn peers(args: &CompactionArgs, prefix: &[OsString], report: &mut Report) -> Res
 
 fn notes() -> Vec<String> {
     [
-        "Collector cpu share: processors that collecting kept busy, that of writers who found no space included. Latencies are those of puts. Space amplification: the store's",
+        "Shortcut hits, sibling hits and fallbacks: shares of the current entries with a shortcut that collectors met. Collector cpu share: processors that collecting kept busy, that of writers who found no space included. Latencies are those of puts. Space amplification: the store's",
         "size (of peers: what the file system gave their files) over the bytes of keys and values. The paper's store (200 M pairs of 8 B and 48 B, Optane, 12 writers and 4 collectors): at 90 % utilisation",
         "90 % of the throughput is kept with a B+-tree-like index; uniform overwrites lose 15 % at 80 % and 50 % at 90 %; 299 to 308 MB/s of each collector.",
     ]
@@ -349,6 +395,8 @@ mod tests {
             parse("--index hash --index learned --collector chain --collector batched --cleaners 2 --utilization 70 -w update:etc").cases();
         assert_eq!(cases.len(), 4);
         assert!(cases.iter().all(|case| case.cleaners == 2 && case.value_bytes.is_none()));
+        let techniques = parse("--shortcuts on --shortcuts off --separate-hot off --utilization 70 -w update:uniform").cases();
+        assert_eq!(techniques.iter().map(|case| (case.shortcuts, case.separate_hot)).collect::<Vec<_>>(), [(true, false), (false, false)]);
         for wrong in ["--keys 5", "--utilization 99", "--threads 0", "--seconds 0", "--value-bytes 0"] {
             assert!(parse(wrong).check().is_err(), "{wrong}");
         }
