@@ -36,10 +36,10 @@ impl Shortcuts {
     /// The shortcut of an entry with so many bytes of key and value whose place in the index is `token`; 0 for none.
     #[inline(always)]
     pub fn to<I: Index>(&self, index: &I, token: I::Token, bytes: usize) -> u64 {
-        match index.hint(token) {
-            Some(hint) if self.may_have(bytes) => shortcut::word(hint, self.opening),
-            _ => 0,
+        if !self.may_have(bytes) {
+            return 0;
         }
+        index.hint(token).map_or(0, |hint| shortcut::word(hint, self.opening))
     }
 
     /// Whether an entry with so many bytes of key and value is large enough for one.

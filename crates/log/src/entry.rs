@@ -135,7 +135,7 @@ pub struct Parts<'a> {
     pub expiry_ms: u64,
     /// Batch membership.
     pub batch: Option<BatchTag>,
-    /// The word of a [`shortcut`], or 0.
+    /// The word of a [`shortcut`], or 0. An entry without length word goes without.
     pub shortcut: u64,
 }
 
@@ -196,6 +196,13 @@ impl Parts<'_> {
     /// Extension fields that this entry needs in a segment of `segment_keyspace` whose base is `base_version`.
     #[inline(always)]
     fn ext_mask(&self, segment_keyspace: u32, base_version: u64) -> u8 {
+        let carries = self.shortcut != 0 && self.needs_len();
+        self.plain_ext_mask(segment_keyspace, base_version) | if carries { ext::SHORTCUT } else { 0 }
+    }
+
+    /// The same if key and value need no length word: such an entry carries no shortcut.
+    #[inline(always)]
+    fn plain_ext_mask(&self, segment_keyspace: u32, base_version: u64) -> u8 {
         let mut mask = 0;
         if self.keyspace != segment_keyspace {
             mask |= ext::KEYSPACE;
@@ -205,9 +212,6 @@ impl Parts<'_> {
         }
         if !version_fits(base_version, self.version) {
             mask |= ext::VERSION;
-        }
-        if self.shortcut != 0 {
-            mask |= ext::SHORTCUT;
         }
         mask
     }
@@ -237,7 +241,7 @@ impl Parts<'_> {
     #[inline(always)]
     pub fn encode_plain(&self, place: &Place) -> Option<[u64; 4]> {
         let key = u64::from_le_bytes(self.key.try_into().ok()?);
-        if self.batch.is_some() || self.ext_mask(place.keyspace, place.base_version) != 0 {
+        if self.batch.is_some() || self.plain_ext_mask(place.keyspace, place.base_version) != 0 {
             return None;
         }
         let mut words = [0, 0, key, 0];
@@ -258,7 +262,7 @@ impl Parts<'_> {
         let key = u64::from_le_bytes(self.key.try_into().ok()?);
         let value = u64::from_le_bytes(self.value.try_into().ok()?);
         let tag = self.batch?;
-        if self.op == Op::Delete || self.ext_mask(place.keyspace, place.base_version) != 0 {
+        if self.op == Op::Delete || self.plain_ext_mask(place.keyspace, place.base_version) != 0 {
             return None;
         }
         let mut words = [0, 0, tag.word(), key, value];

@@ -158,7 +158,8 @@ impl Case {
     /// Mean bytes of an entry without shortcut, and of key and value, by a sample: stores with and without shortcuts have the same size, of which these take their part.
     fn mean_bytes(&self, data: &DataSet) -> Result<(f64, f64)> {
         let keys = self.keys.min(SAMPLE_KEYS);
-        let builder = Db::builder().in_memory().durability(Durability::Process).capacity(64 << 20).shortcut_from_bytes(None);
+        let builder =
+            Db::builder().in_memory().durability(Durability::Process).capacity(64 << 20).max_capacity(64 << 20).shortcut_from_bytes(None);
         let sample = StoreTarget::create_with(builder, self.index)?;
         load(&sample, data, keys, 1)?;
         let (mut pairs, mut key) = (0, data.key_buffer());
