@@ -42,6 +42,7 @@ mod shortcuts;
 mod snapshot;
 mod stats;
 pub mod store;
+mod verification;
 mod write;
 
 pub use batch::Batch;

@@ -122,17 +122,9 @@ fn run_commits(core: &Core, stop: &Stop) {
     }
 }
 
-/// Verifies what recovery did not read, a segment at a time, and ends. Damage shows in the statistics, and to whoever reads it.
+/// Verifies what recovery did not read, a segment at a time, finds out what is garbage there, and ends. Damage shows in the statistics, and to whoever reads it.
 fn run_verification(core: &Core, stop: &Stop) {
-    let verify = || {
-        let outcome = core.log.verify_next();
-        let more = *outcome.as_ref().unwrap_or(&true);
-        if let Err(damage) = outcome {
-            core.damage.lock().push(damage.to_string());
-        }
-        more
-    };
-    run_paced(VERIFICATION_REST, verify, |pause| stop.wait(pause));
+    run_paced(VERIFICATION_REST, || core.verify_next(), |pause| stop.wait(pause));
 }
 
 /// Works piece by piece, as long as `work` says that there is more and `pause` that it is not time to end, and rests `rest` times as long as each piece took.

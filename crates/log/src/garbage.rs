@@ -6,14 +6,16 @@
 //! # Invariants
 //!
 //! * G1. A bit that is set is right: no index leads to the entry, none will, and no snapshot shows it. Whoever sets it has superseded the entry, in a writer section that
-//!   ends before anything is freed because of the bit; or runs alone, at recovery.
+//!   ends before anything is freed because of the bit; or runs alone, at recovery; or has found out afterwards that the index does not name it and no snapshot keeps it,
+//!   of an entry that was there before the store was opened: what is superseded never becomes current again, nor do later snapshots show it.
 //! * G2. A bit that is not set says nothing: bits get lost where two threads set neighbours at the same time (there is no locked instruction), and a restart from a
-//!   checkpoint begins without any.
-//! * G3. A segment's bits are cleared before it is opened again. Nobody who could still set one is left by then: writers are in sections, which the reuse waits for.
+//!   checkpoint begins without any: the verification in the background finds them (`verify`).
+//! * G3. A segment's bits are cleared before it is opened again. Nobody who could still set one is left by then: writers are in sections, and the
+//!   verification pins the segment; the reuse waits for both.
 //!
 //! # Crash
 //!
-//! Nothing of this is on media. A recovery that scans finds most of the bits again.
+//! Nothing of this is on media. A recovery finds the bits again where it scans, and the verification in the background where it does not.
 
 use crate::address;
 use crate::entry::MIN_BYTES;
@@ -84,9 +86,15 @@ impl Log {
         self.count_dead(reference, size, tombstone);
         // A tombstone may be needed although the index has nothing for its key.
         if !tombstone {
-            let at = address::unpack(reference);
-            self.pools[at.node as usize].set_garbage(at.offset);
+            self.know_garbage(reference);
         }
+    }
+
+    /// Remembers that collectors need not ask for the entry behind `reference`, which is counted as garbage already: G1 must hold, and the segment be kept from being
+    /// opened again (G3).
+    pub fn know_garbage(&self, reference: u64) {
+        let at = address::unpack(reference);
+        self.pools[at.node as usize].set_garbage(at.offset);
     }
 
     /// Whether the entry behind `reference` is known to be garbage. If not, it may be all the same.

@@ -56,5 +56,6 @@ pub use reclaim::MakeDurable;
 pub use relocate::Relocator;
 pub use segment::SegmentState;
 pub use sweep::{SegmentLife, TombstoneFilter};
+pub use verify::Met;
 pub use version::VersionClock;
 pub use writer::{Append, Flush, Writer};

@@ -108,6 +108,8 @@ impl Log {
             self.pools[node].free_run(index)?;
             self.waiting_for_readers.fetch_sub(1, Ordering::Relaxed);
             let pool = &self.pools[node];
+            // It may have been freed unread: nothing in it was needed.
+            self.count_as_verified(&pool.segments[index as usize]);
             if pool.free_segments() > pool.reserve(Filler::Put) {
                 pool.full.store(false, Ordering::Relaxed);
             }

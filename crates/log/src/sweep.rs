@@ -24,6 +24,17 @@ pub struct SegmentLife {
     generation: u64,
 }
 
+/// Keeps a segment from being opened again; it may be freed meanwhile.
+pub(crate) struct PinnedLife<'a> {
+    segment: &'a Segment,
+}
+
+impl Drop for PinnedLife<'_> {
+    fn drop(&mut self) {
+        self.segment.pins.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// Keys that have tombstones, by hash: never misses one, and takes about one other in a hundred for one.
 pub struct TombstoneFilter {
     bits: Box<[u64]>,
@@ -75,7 +86,7 @@ impl Log {
         (found, tombstones)
     }
 
-    fn lives_of(&self, mut wanted: impl FnMut(&Segment) -> bool) -> Vec<SegmentLife> {
+    pub(crate) fn lives_of(&self, mut wanted: impl FnMut(&Segment) -> bool) -> Vec<SegmentLife> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
             for (index, segment) in pool.segments[..pool.pool.segment_count() as usize].iter().enumerate() {
@@ -106,19 +117,21 @@ impl Log {
         mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>),
         finish: impl FnOnce() -> R,
     ) -> Option<R> {
-        let segment = &self.pools[life.node as usize].segments[life.index as usize];
-        {
-            // As `pin_segment`: whoever frees the segment after this look waits for the epoch pin first, and sees the count then.
-            let _pin = epoch::pin();
-            if !segment.in_use() || segment.generation.load(Ordering::Relaxed) != life.generation {
-                return None;
-            }
-            segment.pins.fetch_add(1, Ordering::SeqCst);
-        }
+        let _pinned = self.pin_life(life)?;
         self.visit_segment(life.node as usize, life.index, &mut visit);
-        let done = finish();
-        segment.pins.fetch_sub(1, Ordering::SeqCst);
-        Some(done)
+        Some(finish())
+    }
+
+    /// Keeps a segment from being opened again, if it is in that life still. Call outside epoch pins.
+    pub(crate) fn pin_life(&self, life: &SegmentLife) -> Option<PinnedLife<'_>> {
+        let segment = &self.pools[life.node as usize].segments[life.index as usize];
+        // As `pin_segment`: whoever frees the segment after this look waits for the epoch pin first, and sees the count then.
+        let _pin = epoch::pin();
+        if !segment.in_use() || segment.generation.load(Ordering::Relaxed) != life.generation {
+            return None;
+        }
+        segment.pins.fetch_add(1, Ordering::SeqCst);
+        Some(PinnedLife { segment })
     }
 
     /// Notes that of what is older than the tombstones of these segments up to `version` nothing is left alive, durably.

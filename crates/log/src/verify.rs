@@ -3,14 +3,36 @@
 //! Until then each entry is verified when it is read, so that damage is found and not served, as if the log had been scanned; a thread in the background
 //! verifies segment by segment. Once all are, a read costs one predictable branch. A segment with damage stays unverified: what is whole
 //! in it can be read, and it is not collected.
+//!
+//! Whoever verifies in the background meets every entry, as a scan would have, and can tell what is garbage ([`Log::verify_next`]).
+//!
+//! # Thread safety
+//!
+//! Beside writers, readers and collectors, several at a time. A segment is pinned while it is read in the background: a collector that frees it meanwhile does not get it
+//! zeroed under the reader, who would take that for damage.
 
 use crate::address;
+use crate::entry::{EntryView, Op};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::replay::{self, ScanTotals, SegmentToScan};
 use crate::segment::Segment;
 use hither_pmem::SegmentState as OnMedia;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Entries handed on together: misses of what is looked up for them overlap.
+const GROUP: usize = 64;
+
+/// An entry that a verification met.
+#[derive(Clone, Copy)]
+pub struct Met<'a> {
+    /// Where it is.
+    pub reference: u64,
+    /// Its keyspace.
+    pub keyspace: u32,
+    /// The entry.
+    pub entry: EntryView<'a>,
+}
 
 impl Log {
     /// Whether some segment is unverified.
@@ -36,36 +58,71 @@ impl Log {
         Err(Error::Damaged { pool: replay::name_of(&pool.pool, at.node), segment: index as u32, offset: at.offset, what: what.into() })
     }
 
-    /// Verifies the next unverified segment; `Ok(false)` if there is none left to do.
+    /// Verifies the next unverified segment; `Ok(false)` if there is none left to do. Call outside epoch pins.
+    ///
+    /// Of a segment that holds garbage, `meet` gets all entries that were there when the store was opened, some at a time, tombstones excepted: whoever has the
+    /// indexes can tell which of them are garbage ([`Log::know_garbage`]). The segment is not opened again meanwhile.
     ///
     /// # Errors
     /// [`Error::Damaged`]; the next call goes on with another segment.
-    pub fn verify_next(&self) -> Result<bool> {
+    pub fn verify_next<'a>(&'a self, mut meet: impl FnMut(&[Met<'a>])) -> Result<bool> {
         let wanted = |segment: &Segment| segment.in_use() && segment.unverified.load(Relaxed) && !segment.damaged.load(Relaxed);
-        // Not while a collector could free it.
-        let _alone = self.burials.lock();
-        let Some((node, index)) = self.select(wanted).into_iter().next() else { return Ok(false) };
-        self.verify_segment(node, index).map(|()| true)
+        for life in self.lives_of(wanted) {
+            // Beside collectors: one may free it, but what is read stays as it is.
+            if let Some(_pinned) = self.pin_life(&life) {
+                return self.verify_pinned(life.node as usize, life.index, &mut meet).map(|()| true);
+            }
+        }
+        Ok(false)
     }
 
-    /// Compares what a segment held when the store was opened with its descriptor: with what was sealed, or with what the last close recorded.
+    /// Compares what a segment held when the store was opened with its descriptor: with what was sealed, or with what the last close recorded. The segment must
+    /// not be freed, or be pinned.
     pub(crate) fn verify_segment(&self, node: usize, index: u32) -> Result<()> {
+        self.read_unverified(node, index, |_| {})
+    }
+
+    fn verify_pinned<'a>(&'a self, node: usize, index: u32, meet: &mut impl FnMut(&[Met<'a>])) -> Result<()> {
+        let segment = &self.pools[node].segments[index as usize];
+        if segment.dead_bytes.load(Relaxed) == 0 {
+            return self.read_unverified(node, index, |_| {});
+        }
+        let mut group = Vec::with_capacity(GROUP);
+        let outcome = self.read_unverified(node, index, |met| {
+            group.push(met);
+            if group.len() == GROUP {
+                meet(&group);
+                group.clear();
+            }
+        });
+        meet(&group);
+        outcome
+    }
+
+    /// Verifies a segment; `visit` gets the entries, tombstones excepted, that were there when the store was opened.
+    fn read_unverified<'a>(&'a self, node: usize, index: u32, mut visit: impl FnMut(Met<'a>)) -> Result<()> {
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
         if !segment.unverified.load(Acquire) {
             return Ok(());
         }
-        let descriptor = pool.pool.descriptor(index)?;
-        let end = match segment.tail_at_open.load(Relaxed) {
-            tail if tail != 0 && descriptor.state == OnMedia::Active => tail,
-            _ => u64::MAX,
+        let descriptor = pool.pool.descriptor(index).inspect_err(|_| segment.damaged.store(true, Relaxed))?;
+        let tail_at_open = match segment.tail_at_open.load(Relaxed) {
+            0 => u64::MAX,
+            tail => tail,
         };
+        let end = if descriptor.state == OnMedia::Active { tail_at_open } else { u64::MAX };
         let (mut entries, mut bytes) = (0, 0);
         let totals = replay::scan(&pool.pool, index, &descriptor, |offset, entry| {
             // Writers may be at work behind the end.
             let counts = offset < end;
             entries += u64::from(counts);
             bytes += entry.size * u64::from(counts);
+            // What was appended since may not be in the index yet.
+            if offset < tail_at_open && entry.op() != Op::Delete {
+                let reference = address::pack(node as u32, offset, entry.size);
+                visit(Met { reference, keyspace: entry.keyspace(descriptor.keyspace), entry: *entry });
+            }
         });
         let totals = ScanTotals { entries, bytes, ..totals };
         let scanned = SegmentToScan { node: node as u32, index, descriptor };
@@ -73,9 +130,14 @@ impl Log {
             segment.damaged.store(true, Relaxed);
             return Err(damage);
         }
+        self.count_as_verified(segment);
+        Ok(())
+    }
+
+    /// A segment was verified, or is no longer in use.
+    pub(crate) fn count_as_verified(&self, segment: &Segment) {
         if segment.unverified.swap(false, Relaxed) {
             self.unverified.fetch_sub(1, Relaxed);
         }
-        Ok(())
     }
 }
