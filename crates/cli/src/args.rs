@@ -56,6 +56,9 @@ pub struct StoreArgs {
     /// How far a new store may grow [default: 64G, or the capacity if that is larger]
     #[arg(long, value_name = "SIZE", global = true, value_parser = units::store_size)]
     pub max_capacity: Option<u64>,
+    /// Most live data while this command runs, in per cent of what the store may grow to, 1 to 95 [default: what fits]
+    #[arg(long, value_name = "PERCENT", global = true, value_parser = clap::value_parser!(u32).range(1..=95))]
+    pub utilization: Option<u32>,
 }
 
 /// What a directory is taken for.

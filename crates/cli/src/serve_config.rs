@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | `--data` | `HITHER_DATA` | `data = ["DIR"]` | must be given |
 //! | `--capacity`, `--max-capacity` | | `capacity = "64M"`, `max-capacity = "64G"` | those of a new store |
+//! | `--utilization` | `HITHER_UTILIZATION` | `utilization = 80` | what fits |
 //! | `--listen` (repeatable) | `HITHER_LISTEN`, separated by commas | `listen = ["127.0.0.1"]` | 127.0.0.1 |
 //! | `--port` | `HITHER_PORT` | `port = 6379` | 6379 |
 //! | `--threads` | `HITHER_THREADS` | `threads = 0` | 0: one per processor |
@@ -121,6 +122,9 @@ pub struct ServeArgs {
     /// How far a new store may grow.
     #[arg(skip)]
     pub max_capacity: Option<String>,
+    /// Most live data in per cent of what the store may grow to.
+    #[arg(skip)]
+    pub utilization: Option<u32>,
 }
 
 impl ServeArgs {
@@ -153,6 +157,7 @@ impl ServeArgs {
             data: self.data.or(other.data),
             capacity: self.capacity.or(other.capacity),
             max_capacity: self.max_capacity.or(other.max_capacity),
+            utilization: self.utilization.or(other.utilization),
         }
     }
 
@@ -181,6 +186,7 @@ impl ServeArgs {
             max_clients: fits("HITHER_MAX_CLIENTS")?,
             timeout: number("HITHER_TIMEOUT")?,
             max_output: variable("HITHER_MAX_OUTPUT"),
+            utilization: parse("HITHER_UTILIZATION", variable("HITHER_UTILIZATION"))?,
             max_request: variable("HITHER_MAX_REQUEST"),
             aclfile: path("HITHER_ACLFILE"),
             tls_port: parse("HITHER_TLS_PORT", variable("HITHER_TLS_PORT"))?,
@@ -256,6 +262,7 @@ impl ServeArgs {
         let store_size = |text: Option<&String>| text.map(|text| units::store_size(text)).transpose().map_err(Failure::Usage);
         store.capacity = store.capacity.or(store_size(all.capacity.as_ref())?);
         store.max_capacity = store.max_capacity.or(store_size(all.max_capacity.as_ref())?);
+        store.utilization = store.utilization.or(all.utilization);
         let bytes = |text: Option<&String>| Ok::<_, Failure>(size(text)?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
         all.set_log()?;
         let default = Config::default();
@@ -297,12 +304,14 @@ mod tests {
             "HITHER_THREADS" => Some("2".into()),
             "HITHER_LISTEN" => Some("127.0.0.1, ::1".into()),
             "HITHER_PROTECTED_MODE" => Some("No".into()),
+            "HITHER_UTILIZATION" => Some("70".into()),
             _ => None,
         })
         .unwrap();
-        let file: ServeArgs = toml::from_str("port = 3\nthreads = 3\ntimeout = 3\nlisten = [\"0.0.0.0\"]\nrequirepass = \"x\"").unwrap();
+        let file: ServeArgs =
+            toml::from_str("utilization = 60\nport = 3\nthreads = 3\ntimeout = 3\nlisten = [\"0.0.0.0\"]\nrequirepass = \"x\"").unwrap();
         let all = flags.or(environment).or(file);
-        assert_eq!((all.port, all.threads, all.timeout), (Some(1), Some(2), Some(3)));
+        assert_eq!((all.port, all.threads, all.timeout, all.utilization), (Some(1), Some(2), Some(3), Some(70)));
         assert_eq!(all.listen.unwrap().len(), 2);
         assert_eq!((all.protected_mode, all.requirepass.as_deref()), (Some(false), Some("x")));
     }
@@ -311,6 +320,7 @@ mod tests {
     fn what_cannot_be_read_is_refused() {
         assert!(ServeArgs::from_environment(|name| (name == "HITHER_PORT").then(|| "many".into())).is_err());
         assert!(ServeArgs::from_environment(|name| (name == "HITHER_LISTEN").then(|| "here".into())).is_err());
+        assert!(ServeArgs::from_environment(|name| (name == "HITHER_UTILIZATION").then(|| "most".into())).is_err());
         assert!(toml::from_str::<ServeArgs>("prot = 1").is_err());
         assert!(toml::from_str::<ServeArgs>("port = 70000").is_err());
         for text in

@@ -163,6 +163,9 @@ fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
     if let Some(bytes) = args.max_capacity {
         builder = builder.max_capacity(bytes);
     }
+    if let Some(percent) = args.utilization {
+        builder = builder.utilization(percent);
+    }
     Ok(builder)
 }
 

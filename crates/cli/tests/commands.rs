@@ -247,6 +247,33 @@ fn a_store_that_is_full_says_so() {
     store.run(&["check"]).done();
 }
 
+#[test]
+fn live_data_can_be_bounded() {
+    let store = Store::any();
+    let bounded = |percent: &str, arguments: &[&str]| {
+        let mut command = program();
+        command.args(["--capacity", "64M", "--max-capacity", "64M", "--utilization", percent, "--data"]).arg(store.data()).args(arguments);
+        command
+    };
+    let value = "v".repeat(1 << 20);
+    let input: String = (0..60).map(|n| format!("key{n}\t{value}\n")).collect();
+    let mut child = bounded("25", &["load"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(6) && errors.contains("higher --utilization"), "{errors}");
+    let reports = String::from_utf8(output.stdout).unwrap();
+    let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
+    assert!((14..24).contains(&durable), "{durable} records of 1 MiB in a quarter of 64 MiB");
+    // One that is there may be overwritten; and a command with another bound has that.
+    assert!(bounded("25", &["put", "key0", "short"]).status().unwrap().success());
+    assert!(bounded("90", &["put", "another", &"v".repeat(100_000)]).status().unwrap().success());
+    let stat = String::from_utf8(bounded("25", &["stat"]).output().unwrap().stdout).unwrap();
+    assert!(stat.contains("utilization limit  25.0 %") && stat.contains("live limit"), "{stat}");
+    assert_eq!(bounded("96", &["stat"]).output().unwrap().status.code(), Some(2));
+    store.run(&["check"]).done();
+}
+
 /// The kernel's answer to a file that grows beyond the limit is a signal, which would end the program without a word.
 #[test]
 fn a_limit_on_the_size_of_files_is_told_and_loses_nothing() {

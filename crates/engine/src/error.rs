@@ -19,6 +19,18 @@ pub enum Error {
         /// Bytes the pools may grow to.
         limit: u64,
     },
+    /// Live data would take more than the bound that the store was opened with.
+    #[error(
+        "the store is full: {live} bytes are live, and utilization {percent} bounds them to {limit}; delete or expire data, overwrite with values that are no longer, open it with a higher utilization, or copy it to a new store with a larger max-capacity"
+    )]
+    Utilization {
+        /// Bytes of entries that count.
+        live: u64,
+        /// Bytes that they may take.
+        limit: u64,
+        /// The bound in per cent of what the pools may grow to.
+        percent: u32,
+    },
     /// A key is longer than 65,536 bytes.
     #[error("a key of {bytes} bytes is too long; keys have 1 to 65536 bytes")]
     KeyTooLong {
@@ -143,7 +155,7 @@ impl Error {
     /// The error's kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Full { .. } => ErrorKind::Full,
+            Error::Full { .. } | Error::Utilization { .. } => ErrorKind::Full,
             Error::Damaged(_) => ErrorKind::Damaged,
             Error::NotFound(_) | Error::KeyspaceDropped(_) => ErrorKind::NotFound,
             Error::MissingPool { .. } | Error::WrongPool(_) => ErrorKind::WrongPool,

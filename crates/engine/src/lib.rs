@@ -17,6 +17,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod bound;
 mod cache;
 mod catalogue;
 mod check;

@@ -84,6 +84,8 @@ pub struct Options {
     pub capacity: u64,
     /// Bytes of segments that the store may grow to; 0: derived.
     pub max_capacity: u64,
+    /// Most live bytes, in per cent of what the store may grow to, 1 to 95; absent: as many as fit beside the reserve. Not kept on media.
+    pub utilization: Option<u32>,
     /// The store's durability level.
     pub durability: Durability,
     /// Which medium to take the storage for.
@@ -145,6 +147,7 @@ impl Default for Options {
             pools: None,
             capacity: 64 << 20,
             max_capacity: 0,
+            utilization: None,
             durability: Durability::Sync,
             medium: MediumChoice::Auto,
             topology: None,

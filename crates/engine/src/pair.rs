@@ -53,7 +53,8 @@ impl Core {
         let prepared = index.prepare_write(key, &self.resolver());
         let latch = stripe.lock();
         // Under the latch, so that a delete of this key by a write at another level has been noted by now (`reads_check`).
-        if self.committer.ensure_writable().is_err() || self.committer.reads_check() || keyspace.ensure_usable().is_err() {
+        let unusual = self.committer.reads_check() || self.log.is_crowded();
+        if unusual || self.committer.ensure_writable().is_err() || keyspace.ensure_usable().is_err() {
             return None;
         }
         let mut writer = self.log.writer();

@@ -24,6 +24,9 @@ const DAX_SHARDS: std::ops::RangeInclusive<u64> = 16..=64;
 /// Open segments stay within this share of the capacity, 2 % (decision 13).
 const SEGMENTS_PER_SHARD: u64 = 50;
 
+/// Bounds of live bytes that can be set, in per cent of what the store may grow to. Above them collectors have no room to work in.
+const UTILIZATION: std::ops::RangeInclusive<u32> = 1..=95;
+
 /// Pools, in node order, and what was found out on the way.
 pub(crate) struct Opened {
     pub pools: Vec<Pool>,
@@ -33,6 +36,12 @@ pub(crate) struct Opened {
 
 /// Opens or creates the pools that `options` describe.
 pub(crate) fn open(options: &Options) -> Result<Opened> {
+    if let Some(percent) = options.utilization.filter(|percent| !UTILIZATION.contains(percent)) {
+        let (least, most) = (UTILIZATION.start(), UTILIZATION.end());
+        return Err(Error::Config(format!(
+            "utilization {percent} is not possible; give {least} to {most} per cent of max-capacity, or none"
+        )));
+    }
     let topology = options.topology.clone().unwrap_or_else(|| Arc::new(Topology::detect()));
     let meter = options.meter.then(|| Meter::new(&topology));
     let pools = if let Some(make) = &options.pools {
@@ -63,6 +72,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
         chunk_bytes: 0,
         separate_hot: options.separate_hot && !one_tail && max_segments >= MIN_SEGMENTS_FOR_HOT,
         zero_ahead: options.durability == Durability::Sync,
+        utilization: options.utilization,
         topology: opened.topology.clone(),
     }
 }

@@ -131,6 +131,10 @@ pub struct Stats {
     pub shards: u64,
     /// The store's durability level.
     pub durability: Durability,
+    /// Most live bytes, in per cent of what the store may grow to, if they are bounded.
+    pub utilization_limit: Option<u32>,
+    /// Those bytes.
+    pub live_limit_bytes: Option<u64>,
     /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
     pub dram_bytes: u64,
     /// Of that, what says which entries are garbage: states of segments, and the counts of writers.
@@ -202,6 +206,8 @@ impl Store {
             pools,
             shards: core.log.shards() as u64,
             durability: core.durability,
+            utilization_limit: core.utilization,
+            live_limit_bytes: core.log.most_live_bytes(),
             dram_bytes: (core.index_bytes() + core.log.dram_bytes()) as u64 + core.cache.stats().used_bytes,
             garbage_info_bytes: core.log.garbage_dram_bytes() as u64,
             version: core.log.clock.upper_bound(),

@@ -40,6 +40,8 @@ pub(crate) struct Core {
     pub snapshots: Snapshots,
     pub checkpoints: Checkpoints,
     pub durability: Durability,
+    /// Most live bytes in per cent, if they are bounded.
+    pub utilization: Option<u32>,
     /// Some medium needs a sync for durability.
     pub needs_sync: bool,
     /// The newest delete.
@@ -206,6 +208,7 @@ impl Store {
             snapshots: Snapshots::default(),
             checkpoints,
             durability: options.durability,
+            utilization: options.utilization,
             needs_sync,
             clock_floor_ms: AtomicU64::new(clock_ms),
             last_delete: AtomicU64::new(0),
@@ -230,6 +233,9 @@ impl Store {
         });
         for node in 0..core.log.nodes() {
             core.log.pool(node).set_clean(false)?;
+        }
+        if options.utilization.is_some() {
+            core.log.measure_live();
         }
         let maintenance = options.background.then(|| Maintenance::start(&core, options.gc_threads, options.delegation.threads));
         Ok(Store { core, maintenance: Mutex::new(maintenance), recovery })

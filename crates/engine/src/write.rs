@@ -5,7 +5,7 @@
 //! The latch covers all of it, so that index and recovery agree on the order of a key's writes (decision 4).
 
 use crate::commit::Ticket;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
@@ -200,10 +200,10 @@ impl Core {
     fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         let key = self.hasher.key(change.key);
         let outcome = match self.try_write(keyspace, index, key, change, level) {
-            Err(error) if matches!(*error, Error::Full { .. }) => {
+            Err(error) if error.kind() == ErrorKind::Full => {
                 // Not `with_room`: these are copies, so that on the hot path neither key nor change need be in memory.
                 let change = *change;
-                self.make_room(move || self.try_write(keyspace, index, key, &change, level))
+                self.make_room(error, move || self.try_write(keyspace, index, key, &change, level))
             }
             outcome => outcome,
         };
@@ -215,7 +215,7 @@ impl Core {
     #[inline(always)]
     pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let outcome = match attempt() {
-            Err(error) if matches!(*error, Error::Full { .. }) => self.make_room(attempt),
+            Err(error) if error.kind() == ErrorKind::Full => self.make_room(error, attempt),
             outcome => outcome,
         };
         self.pay_if_owed();
@@ -245,15 +245,18 @@ impl Core {
     /// collectors can move.
     #[cold]
     #[inline(never)]
-    fn make_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
+    fn make_room<T>(&self, mut full: Box<Error>, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
         const PATIENCE: Duration = Duration::from_secs(3);
         let end = Instant::now() + PATIENCE;
         loop {
-            let made = self.make_space()?;
+            let made = match *full {
+                Error::Utilization { .. } => self.room_to_live().map(|()| true)?,
+                _ => self.make_space()?,
+            };
             match attempt() {
-                Err(error) if matches!(*error, Error::Full { .. }) && made && Instant::now() < end => {}
+                Err(error) if error.kind() == ErrorKind::Full && made && Instant::now() < end => full = error,
                 outcome => return outcome,
             }
         }
@@ -295,6 +298,12 @@ impl Core {
         }
         if change.value.is_none() && located.candidate.is_none() {
             return Ok(Written::nothing(latch.last_version(), true, false));
+        }
+        if let Some(value) = change.value
+            && self.log.is_crowded()
+            && Core::live_size(key.bytes, value) > self.live_size_of(located.candidate, located.verified, key.bytes)
+        {
+            return self.refuse_growth();
         }
 
         let version = writer.draw_versions(latch.last_version(), 1);

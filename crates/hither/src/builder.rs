@@ -51,6 +51,14 @@ impl Builder {
         self
     }
 
+    /// The most that live data may take, in per cent of what the store may grow to, 1 to 95 (default: what fits beside the store's reserve, a few segments). Writes that would add to it are refused with
+    /// [`crate::Error::Utilization`] then, at once; deletes, overwrites with values that are no longer, and batches that take no more than they give go on. Collection is the cheaper the more room
+    /// there is beside live data. Looked at when a segment is opened, so the open segments' rest may come on top. For this open store only.
+    pub fn utilization(mut self, percent: u32) -> Self {
+        self.options.utilization = Some(percent);
+        self
+    }
+
     /// What an acknowledged write survives (default: a power loss).
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;

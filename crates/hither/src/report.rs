@@ -175,6 +175,10 @@ pub struct Stats {
     pub pools: Vec<PoolStats>,
     /// Live bytes as a share of the bytes of segments in use, 0 to 1.
     pub utilization: f64,
+    /// The most that live bytes may take, as a share of all that the store may grow to ([`crate::Builder::utilization`]).
+    pub utilization_limit: Option<f64>,
+    /// Those bytes.
+    pub live_limit_bytes: Option<u64>,
     /// Garbage as a share of the bytes written into segments in use, 0 to 1.
     pub garbage: f64,
     /// Shards per node.
@@ -219,6 +223,8 @@ impl From<&hither_engine::Stats> for Stats {
             keyspaces: stats.keyspaces.iter().map(KeyspaceStats::from).collect(),
             pools: stats.pools.iter().map(PoolStats::from).collect(),
             utilization: stats.utilization(),
+            utilization_limit: stats.utilization_limit.map(|percent| f64::from(percent) / 100.0),
+            live_limit_bytes: stats.live_limit_bytes,
             garbage: stats.garbage(),
             shards: stats.shards,
             durability: match stats.durability {

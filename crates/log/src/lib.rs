@@ -25,6 +25,7 @@
 
 pub mod address;
 mod appended;
+mod bound;
 mod chain;
 mod checkpoint;
 pub mod crc;

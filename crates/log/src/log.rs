@@ -1,6 +1,7 @@
 //! The log over all nodes: pools, writer slots, segment allocation.
 
 use crate::address;
+use crate::bound::Bound;
 use crate::entry::Parts;
 use crate::error::{Error, Result};
 use crate::garbage::GarbageMap;
@@ -28,6 +29,8 @@ pub struct LogOptions {
     pub zero_ahead: bool,
     /// Give entries of hot keys segments of their own.
     pub separate_hot: bool,
+    /// Most live bytes, in per cent of what the pools may grow to; absent: as many as fit.
+    pub utilization: Option<u32>,
     /// Where threads run.
     pub topology: Arc<Topology>,
 }
@@ -44,6 +47,7 @@ pub struct Log {
     shard_mask: u64,
     separate_hot: bool,
     zero_ahead: bool,
+    pub(crate) bound: Bound,
     topology: Arc<Topology>,
     /// Where versions come from.
     pub clock: VersionClock,
@@ -86,7 +90,7 @@ pub(crate) struct NodePool {
     pub hot: HotSet,
     pub data_offset: u64,
     segment_shift: u32,
-    chunk_bytes: u64,
+    pub chunk_bytes: u64,
     /// By shard, then one for hot entries of all shards; the last one is for moved entries.
     active: Vec<Mutex<Active>>,
     alloc: Mutex<Allocator>,
@@ -207,6 +211,7 @@ impl Log {
         let nodes = pools.len();
         assert!(nodes <= address::MAX_NODES, "a reference names at most {} nodes", address::MAX_NODES);
         let shards = options.shards.next_power_of_two();
+        let bytes = pools.iter().map(|pool| u64::from(pool.max_segments()) * pool.segment_bytes()).sum();
         let slots: Vec<_> = (0..nodes * options.slots_per_node).map(|_| Slot::new(shards + 1, nodes)).collect();
         let mut bases = [Base(std::ptr::null()); address::MAX_NODES];
         for (base, pool) in bases.iter_mut().zip(&pools) {
@@ -225,6 +230,7 @@ impl Log {
             shard_mask: shards as u64 - 1,
             separate_hot: options.separate_hot,
             zero_ahead: options.zero_ahead,
+            bound: Bound::new(options.utilization, bytes),
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
@@ -654,6 +660,9 @@ impl NodePool {
         segment.set_state(SegmentState::Open);
         log.pressure.store(true, Ordering::Relaxed);
         log.opened_bytes.fetch_add(u64::from(run_len) * self.segment_bytes(), Ordering::Relaxed);
+        if kind == Filler::Put {
+            log.look_at_bound();
+        }
         Ok(())
     }
 

@@ -72,7 +72,9 @@ fn scalar(name: &str, value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Number(number) if name.ends_with("_bytes") => number.as_u64().map_or_else(|| number.to_string(), show_bytes),
         Value::Number(number) if name.ends_with("_ms") => format!("{number} ms"),
-        Value::Number(number) if matches!(name, "utilization" | "garbage" | "hit_share") => share(number.as_f64().unwrap_or(0.0)),
+        Value::Number(number) if matches!(name, "utilization" | "utilization_limit" | "garbage" | "hit_share") => {
+            share(number.as_f64().unwrap_or(0.0))
+        }
         Value::Bool(yes) => if *yes { "yes" } else { "no" }.into(),
         other => other.to_string(),
     }

@@ -71,6 +71,9 @@ impl Core {
         if commit.members.is_empty() {
             return Ok(Written::nothing(latches.last_version(), true, false));
         }
+        if self.log.is_crowded() && commit.grows() {
+            return self.refuse_growth();
+        }
         let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);
         commit.append(first, level, default_expiry_ms, &mut writer)?;
         let newest = first + commit.members.len() as u64 - 1;
@@ -200,6 +203,18 @@ impl Commit<'_> {
             kept += 1;
         }
         self.members.truncate(kept);
+    }
+
+    /// Whether it takes more live bytes than it gives back.
+    #[cold]
+    fn grows(&self) -> bool {
+        let (mut taken, mut given) = (0, 0);
+        for member in &*self.members {
+            let key = member.key(self.batch).bytes;
+            taken += self.batch.value(member.operation(self.batch)).map_or(0, |value| Core::live_size(key, value));
+            given += self.core.live_size_of(member.candidate, member.verified, key);
+        }
+        taken > given
     }
 
     #[inline(always)]
