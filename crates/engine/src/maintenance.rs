@@ -50,7 +50,7 @@ impl Maintenance {
     /// Starts the threads, `collectors` for each node among them, and `readers` for each node if scans delegate.
     pub fn start(core: &Arc<Core>, collectors: usize, readers: usize) -> Maintenance {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
-        if collectors > 0 {
+        if collectors > 0 && core.techniques.pacing {
             core.log.pace_writers();
         }
         starting.spawn("hither-commit", run_commits);

@@ -65,6 +65,24 @@ pub enum CheckpointMode {
     Every(u64),
 }
 
+/// Parts of garbage collection that can be left out, to measure what each is worth (`hither-bench compaction --techniques`). Nobody else has a reason to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Techniques {
+    /// Entries that are known to be garbage have a bit in DRAM (P3).
+    pub garbage_bits: bool,
+    /// Writers are slowed down where space is scarce (P7).
+    pub pacing: bool,
+    /// Copies of a batch lie in the order of their keys (P4).
+    pub key_order: bool,
+}
+
+impl Default for Techniques {
+    /// All of them.
+    fn default() -> Self {
+        Techniques { garbage_bits: true, pacing: true, key_order: true }
+    }
+}
+
 /// A progress callback.
 pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
 
@@ -115,6 +133,9 @@ pub struct Options {
     /// Entries of ordered keyspaces whose key and value have at least so many bytes carry a shortcut for the collector, 16 bytes of media; `None`: none do. Never entries
     /// of keys that are written often, and only with the batched collector.
     pub shortcut_from_bytes: Option<usize>,
+    /// What the batched collector does.
+    #[doc(hidden)]
+    pub techniques: Techniques,
     /// Share of garbage (0 to 1) from which on a segment is collected in the background.
     pub gc_threshold: f64,
     /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
@@ -162,6 +183,7 @@ impl Default for Options {
             collector: CollectorKind::default(),
             separate_hot: true,
             shortcut_from_bytes: Some(SHORTCUT_FROM_BYTES),
+            techniques: Techniques::default(),
             gc_threshold: 0.5,
             gc_threads: 1,
             spill: true,

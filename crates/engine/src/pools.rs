@@ -71,6 +71,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
         slots_per_node: if one_tail && options.durability == Durability::Sync { 1 } else { (2 * cores).clamp(8, 64) + 1 },
         chunk_bytes: 0,
         separate_hot: options.separate_hot && !one_tail && max_segments >= MIN_SEGMENTS_FOR_HOT,
+        garbage_bits: options.techniques.garbage_bits,
         zero_ahead: options.durability == Durability::Sync,
         utilization: options.utilization,
         topology: opened.topology.clone(),

@@ -9,7 +9,7 @@ use crate::delegation::Delegation;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
 use crate::maintenance::Maintenance;
-use crate::options::{CheckpointMode, Durability, Options, wall_clock_ms};
+use crate::options::{CheckpointMode, Durability, Options, Techniques, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
 use crate::shortcuts::Shortcuts;
@@ -52,6 +52,7 @@ pub(crate) struct Core {
     catalogue: Mutex<Catalogue>,
     pub collector: Box<dyn Collector>,
     pub shortcuts: Shortcuts,
+    pub techniques: Techniques,
     /// What the verification in the background found.
     pub damage: Mutex<Vec<String>>,
     pub collections: Collections,
@@ -216,6 +217,7 @@ impl Store {
             catalogue: Mutex::new(catalogue),
             shortcuts: Shortcuts::new(&options)?,
             collector: crate::collector::make(options.collector, recovery.last_version == 0),
+            techniques: options.techniques,
             damage: Mutex::default(),
             collections: Collections::default(),
             compacting: Mutex::default(),

@@ -28,6 +28,7 @@ const WORD_BYTES: u64 = MIN_BYTES * 64;
 /// The bits of one pool's segments, side by side in the order of the log: an entry's word follows from its offset without another load. Memory that was never
 /// written is not there yet, so segments without garbage take none.
 pub(crate) struct GarbageMap {
+    /// Empty: nothing is remembered.
     words: Box<[AtomicU64]>,
     segment_words: usize,
 }
@@ -70,13 +71,13 @@ impl GarbageMap {
 
     /// Forgets a segment's bits, before its next life. What was never written is not touched.
     pub fn clear(&self, segment: usize) {
-        let words = &self.words[segment * self.segment_words..][..self.segment_words];
+        let words = self.words.chunks(self.segment_words).nth(segment).unwrap_or(&[]);
         words.iter().filter(|word| word.load(Ordering::Relaxed) != 0).for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
     /// Bytes of DRAM at most, if `segments` segments exist.
     pub fn dram_bytes(&self, segments: usize) -> usize {
-        segments * self.segment_words * size_of::<AtomicU64>()
+        (segments * self.segment_words).min(self.words.len()) * size_of::<AtomicU64>()
     }
 }
 
@@ -138,6 +139,15 @@ mod tests {
         map.prefetch(u64::MAX);
         map.set(SEGMENT);
         assert!(!map.get(SEGMENT) && (0..SEGMENT).step_by(32).all(|offset| !map.get(offset)));
+    }
+
+    #[test]
+    fn a_map_of_no_segments_remembers_nothing() {
+        let map = GarbageMap::new(0, SEGMENT);
+        map.prefetch(3 * SEGMENT);
+        map.set(3 * SEGMENT);
+        map.clear(3);
+        assert!(!map.get(3 * SEGMENT) && map.dram_bytes(4) == 0);
     }
 
     #[test]

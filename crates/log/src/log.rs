@@ -29,6 +29,8 @@ pub struct LogOptions {
     pub zero_ahead: bool,
     /// Give entries of hot keys segments of their own.
     pub separate_hot: bool,
+    /// Remember in DRAM which entries are garbage.
+    pub garbage_bits: bool,
     /// Most live bytes, in per cent of what the pools may grow to; absent: as many as fit.
     pub utilization: Option<u32>,
     /// Where threads run.
@@ -220,11 +222,7 @@ impl Log {
         Log {
             bases,
             metered: pools.iter().any(Pool::is_metered),
-            pools: pools
-                .into_iter()
-                .enumerate()
-                .map(|(node, pool)| NodePool::new(node as u32, pool, shards, options.chunk_bytes))
-                .collect(),
+            pools: pools.into_iter().enumerate().map(|(node, pool)| NodePool::new(node as u32, pool, shards, options)).collect(),
             slots,
             slots_per_node: options.slots_per_node,
             shard_mask: shards as u64 - 1,
@@ -378,17 +376,20 @@ impl Drop for SegmentPin {
 }
 
 impl NodePool {
-    fn new(node: u32, pool: Pool, shards: usize, chunk_bytes: u64) -> NodePool {
+    fn new(node: u32, pool: Pool, shards: usize, options: &LogOptions) -> NodePool {
         let segment_bytes = pool.segment_bytes();
         let max = pool.max_segments() as usize;
-        let chunk_bytes = if chunk_bytes == 0 { (segment_bytes / 16).clamp(512, 64 << 10) } else { chunk_bytes.min(segment_bytes) };
+        let chunk_bytes = match options.chunk_bytes {
+            0 => (segment_bytes / 16).clamp(512, 64 << 10),
+            given => given.min(segment_bytes),
+        };
         NodePool {
             node,
             data_offset: pool.segment_offset(0),
             segment_shift: segment_bytes.trailing_zeros(),
             chunk_bytes,
             segments: zeroed_segments(max),
-            garbage: GarbageMap::new(max, segment_bytes),
+            garbage: GarbageMap::new(if options.garbage_bits { max } else { 0 }, segment_bytes),
             hot: HotSet::new(),
             active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),

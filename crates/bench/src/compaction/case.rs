@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hither::{Builder, Db, Durability, MediumChoice, PoolStats};
 
+use super::techniques::Step;
 use crate::harness::closed::Closed;
 use crate::harness::latency::Quantiles;
 use crate::harness::pin;
@@ -32,12 +33,10 @@ const SLICE: Duration = Duration::from_millis(250);
 pub struct Case {
     /// The index.
     pub index: Index,
-    /// The collector.
-    pub collector: Collector,
-    /// Whether entries of ordered indexes carry shortcuts, where they are large enough.
+    /// How garbage is collected.
+    pub way: Way,
+    /// Whether entries of ordered indexes carry shortcuts, where they are large enough and the way of collection has them.
     pub shortcuts: bool,
-    /// Whether entries of hot keys have segments of their own.
-    pub separate_hot: bool,
     /// Collectors of the background.
     pub cleaners: usize,
     /// Writers.
@@ -58,6 +57,45 @@ pub struct Case {
     pub ops: u64,
     /// Ends the measurement even if operations are left.
     pub at_most: Duration,
+}
+
+/// How garbage is collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By this collector, with all that it has.
+    Collector(Collector),
+    /// With some techniques.
+    Step(Step),
+}
+
+impl Way {
+    /// The collector's name.
+    pub fn collector(self) -> &'static str {
+        match self {
+            Way::Collector(Collector::Chain) | Way::Step(Step::Chain) => "chain",
+            Way::Collector(Collector::Batched) | Way::Step(_) => "batched",
+        }
+    }
+
+    /// The techniques' name.
+    pub fn techniques(self) -> &'static str {
+        match self {
+            Way::Collector(_) => "default",
+            Way::Step(step) => step.name(),
+        }
+    }
+
+    /// Whether it makes use of shortcuts, as far as entries carry any.
+    pub fn has_shortcuts(self) -> bool {
+        matches!(self, Way::Collector(Collector::Batched) | Way::Step(Step::Shortcuts))
+    }
+
+    fn settings(self, builder: Builder) -> Builder {
+        match self {
+            Way::Collector(collector) => builder.collector(collector.kind()),
+            Way::Step(step) => step.settings(builder),
+        }
+    }
 }
 
 /// What a case gave.
@@ -85,6 +123,10 @@ pub struct Measured {
     pub stalls: u64,
     /// How long, in milliseconds, all writers together.
     pub stall_ms: u64,
+    /// How long writers were slowed down, in milliseconds, all together.
+    pub paced_ms: f64,
+    /// Entries of emptied segments that were known to be garbage.
+    pub known_garbage: u64,
     /// DRAM that says what is garbage, as a share of the bytes of the log.
     pub garbage_info: f64,
     /// Bytes that the store may have, over bytes of keys and values.
@@ -151,8 +193,8 @@ impl Case {
     }
 
     fn settings(&self, builder: Builder) -> Builder {
-        let builder = builder.collector(self.collector.kind()).gc_threads(self.cleaners).separate_hot(self.separate_hot);
-        if self.shortcuts { builder } else { builder.shortcut_from_bytes(None) }
+        let builder = self.way.settings(builder).gc_threads(self.cleaners);
+        if self.shortcuts && self.way.has_shortcuts() { builder } else { builder.shortcut_from_bytes(None) }
     }
 
     /// Mean bytes of an entry without shortcut, and of key and value, by a sample: stores with and without shortcuts have the same size, of which these take their part.
@@ -203,6 +245,8 @@ struct Moment {
     shortcuts: [u64; 3],
     stalls: u64,
     stall_ms: u64,
+    paced_ns: u64,
+    known_garbage: u64,
     garbage_info: u64,
     live: u64,
     max_bytes: u64,
@@ -220,6 +264,8 @@ impl Moment {
             shortcuts: [stats.collections.shortcut_hits, stats.collections.shortcut_sibling_hits, stats.collections.shortcut_fallbacks],
             stalls: stats.collections.stalls,
             stall_ms: stats.collections.stall_ms,
+            paced_ns: stats.collections.paced_ns,
+            known_garbage: stats.collections.known_garbage,
             garbage_info: stats.garbage_info_bytes,
             live: sum(|pool| pool.live_bytes),
             max_bytes: sum(|pool| pool.max_bytes),
@@ -241,6 +287,8 @@ impl Moment {
             shortcuts: std::array::from_fn(|i| self.shortcuts[i] - before.shortcuts[i]),
             stalls: self.stalls - before.stalls,
             stall_ms: self.stall_ms - before.stall_ms,
+            paced_ms: (self.paced_ns - before.paced_ns) as f64 / 1e6,
+            known_garbage: self.known_garbage - before.known_garbage,
             garbage_info: self.garbage_info as f64 / self.max_bytes.max(1) as f64,
             space_amplification: 0.0,
         }
@@ -254,9 +302,8 @@ mod tests {
     fn case(workload: &str) -> Case {
         Case {
             index: Index::Hash,
-            collector: Collector::Batched,
+            way: Way::Collector(Collector::Batched),
             shortcuts: true,
-            separate_hot: true,
             cleaners: 1,
             threads: 2,
             keys: 100_000,
@@ -273,7 +320,7 @@ mod tests {
     #[test]
     fn a_store_is_as_full_as_asked_for_and_collects() {
         for (collector, workload) in [(Collector::Batched, "update:uniform"), (Collector::Chain, "ycsb-a")] {
-            let found = Case { collector, ..case(workload) }.run().expect("measured");
+            let found = Case { way: Way::Collector(collector), ..case(workload) }.run().expect("measured");
             assert!((0.75..0.85).contains(&found.utilization), "{found:?}");
             assert!(found.ops_per_s > 0.0 && found.collected_bytes > 0 && found.write_amplification > 1.0, "{found:?}");
             assert!(found.puts.p50_us > 0.0 && found.puts.p9999_us >= found.puts.p999_us, "{found:?}");
@@ -288,7 +335,7 @@ mod tests {
         let found = ordered.run().expect("measured");
         let shares = found.shortcut_shares().expect("some were followed");
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9 && shares[0] > 0.3, "{found:?}");
-        let off = Case { shortcuts: false, separate_hot: false, ..ordered }.run().expect("measured");
+        let off = Case { shortcuts: false, ..ordered }.run().expect("measured");
         assert_eq!(off.shortcut_shares(), None, "{off:?}");
         assert!((found.space_amplification / off.space_amplification - 1.0).abs() < 0.01, "{found:?} {off:?}");
     }

@@ -4,6 +4,7 @@
 //! amplification, and DRAM for the accounts of garbage; the page has the longest stall in each slice of time. Peers take the same overwrites, for the space they use.
 
 pub mod case;
+pub mod techniques;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,14 +19,15 @@ use crate::report::experiment::{Chart, Report};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::workload::Workload;
-use case::{Case, Measured};
+use case::{Case, Measured, Way};
+use techniques::Step;
 
 /// Columns, which are also the fields of the JSON objects.
-const COLUMNS: [&str; 32] = [
+const COLUMNS: [&str; 34] = [
     "store",
     "collector",
+    "techniques",
     "shortcuts",
-    "separate_hot",
     "cleaners",
     "writers",
     "workload",
@@ -51,6 +53,8 @@ const COLUMNS: [&str; 32] = [
     "shortcut_fallbacks",
     "stalls",
     "stall_ms",
+    "paced_ms",
+    "known_garbage",
     "garbage_info_share",
     "space_amplification",
     "note",
@@ -80,6 +84,9 @@ pub struct CompactionArgs {
     /// Overwrites, for example update:uniform, ycsb-a, update:etc; may be repeated [default: update:zipf=0.99, update:uniform and ycsb-a]
     #[arg(long = "workload", short = 'w')]
     pub workloads: Vec<Workload>,
+    /// Turns the techniques of collection on one after the other, a row each (Pacman, Fig. 8); without --utilization and --workload at 80 % under update:zipf=0.99
+    #[arg(long, conflicts_with_all = ["collector", "shortcuts"])]
+    pub techniques: bool,
     /// Index; may be repeated [default: hash]
     #[arg(long, value_enum)]
     pub index: Vec<IndexName>,
@@ -89,9 +96,6 @@ pub struct CompactionArgs {
     /// Shortcuts for entries of ordered indexes that are large enough (values of 256 bytes); may be repeated [default: on]
     #[arg(long, value_enum)]
     pub shortcuts: Vec<Switch>,
-    /// Segments of their own for entries of hot keys; may be repeated [default: on]
-    #[arg(long, value_enum)]
-    pub separate_hot: Vec<Switch>,
     /// Collectors of the background; may be repeated [default: 1]
     #[arg(long, value_name = "COUNT")]
     pub cleaners: Vec<usize>,
@@ -156,7 +160,30 @@ impl CompactionArgs {
 
     fn workloads(&self) -> Vec<Workload> {
         let usual = || ["update:zipf=0.99", "update:uniform", "ycsb-a"].map(|text| text.parse().expect("a valid workload")).into();
-        if self.workloads.is_empty() { usual() } else { self.workloads.clone() }
+        match (self.workloads.as_slice(), self.techniques) {
+            ([], true) => vec!["update:zipf=0.99".parse().expect("a valid workload")],
+            ([], false) => usual(),
+            (given, _) => given.to_vec(),
+        }
+    }
+
+    fn utilizations(&self) -> Vec<u32> {
+        match (self.utilization.as_slice(), self.techniques) {
+            ([], true) => vec![80],
+            ([], false) => vec![50, 80, 90],
+            (given, _) => given.to_vec(),
+        }
+    }
+
+    /// How garbage is collected, in rows, with shortcuts or without.
+    fn ways(&self, index: IndexName) -> Vec<(Way, bool)> {
+        let ways: Vec<Way> = match (self.collector.as_slice(), self.techniques) {
+            (_, true) => Step::of(index).map(Way::Step).collect(),
+            ([], false) => vec![Way::Collector(Collector::Batched)],
+            (given, false) => given.iter().copied().map(Way::Collector).collect(),
+        };
+        let shortcuts = or(&self.shortcuts, &[Switch::On]);
+        ways.into_iter().flat_map(|way| shortcuts.iter().map(move |switch| (way, *switch == Switch::On))).collect()
     }
 
     fn check(&self) -> Result<()> {
@@ -177,21 +204,17 @@ impl CompactionArgs {
 
     /// All combinations.
     fn cases(&self) -> Vec<Case> {
-        fn or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
-            if given.is_empty() { usual.to_vec() } else { given.to_vec() }
-        }
         let mut cases = Vec::new();
         for index in or(&self.index, &[IndexName::Hash]) {
             for workload in self.workloads() {
                 for value_bytes in or(&self.value_bytes, &[8]) {
                     for cleaners in or(&self.cleaners, &[1]) {
-                        for (collector, shortcuts, separate_hot) in self.techniques() {
-                            for utilization in or(&self.utilization, &[50, 80, 90]) {
+                        for (way, shortcuts) in self.ways(index) {
+                            for utilization in self.utilizations() {
                                 cases.push(Case {
                                     index: index.index(),
-                                    collector,
+                                    way,
                                     shortcuts,
-                                    separate_hot,
                                     cleaners,
                                     threads: self.threads,
                                     keys: self.keys(),
@@ -211,20 +234,10 @@ impl CompactionArgs {
         }
         cases
     }
+}
 
-    /// All combinations of collector, shortcuts, and segments of hot entries.
-    fn techniques(&self) -> Vec<(Collector, bool, bool)> {
-        let switched =
-            |given: &[Switch]| if given.is_empty() { vec![true] } else { given.iter().map(|switch| *switch == Switch::On).collect() };
-        let collectors = if self.collector.is_empty() { vec![Collector::Batched] } else { self.collector.clone() };
-        let mut techniques = Vec::new();
-        for collector in collectors {
-            for shortcuts in switched(&self.shortcuts) {
-                techniques.extend(switched(&self.separate_hot).into_iter().map(|separate_hot| (collector, shortcuts, separate_hot)));
-            }
-        }
-        techniques
-    }
+fn or<T: Clone>(given: &[T], usual: &[T]) -> Vec<T> {
+    if given.is_empty() { usual.to_vec() } else { given.to_vec() }
 }
 
 /// Runs the experiment and prints it; `prefix` is what comes before this program's commands.
@@ -237,7 +250,7 @@ pub fn run(args: &CompactionArgs, prefix: &[OsString]) -> Result<()> {
 fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
     let chart = Chart {
         value: "mops",
-        label: &["utilization", "collector", "shortcuts", "cleaners"],
+        label: &["utilization", "collector", "techniques", "shortcuts", "cleaners"],
         group: &["store", "workload", "value_bytes"],
     };
     let title = "Overwrites in a store of fixed size, forced dax, durable at return".into();
@@ -258,13 +271,13 @@ fn measure(args: &CompactionArgs, prefix: &[OsString]) -> Result<Report> {
     Ok(report)
 }
 
-/// The settings of a row: its first eleven columns.
+/// The settings of a row: its first columns.
 fn settings(case: &Case) -> Vec<Value> {
     vec![
         case.index.store_name().into(),
-        format!("{:?}", case.collector).to_lowercase().into(),
-        case.shortcuts.into(),
-        case.separate_hot.into(),
+        case.way.collector().into(),
+        case.way.techniques().into(),
+        (case.shortcuts && case.way.has_shortcuts()).into(),
         case.cleaners.into(),
         case.threads.into(),
         case.workload.to_string().into(),
@@ -298,6 +311,8 @@ fn row(case: &Case, found: &Measured) -> Vec<Value> {
         share(2),
         found.stalls.into(),
         found.stall_ms.into(),
+        found.paced_ms.into(),
+        found.known_garbage.into(),
         found.garbage_info.into(),
         found.space_amplification.into(),
         Value::Null,
@@ -316,11 +331,12 @@ fn failed_row(case: &Case, error: &Error) -> Vec<Value> {
 /// The longest stretch of calls in each slice of time.
 fn course(case: &Case, found: &Measured) -> (String, Vec<(String, f64)>) {
     let title = format!(
-        "Longest stall in each quarter of a second, ms: {} {}, {} %, {} collector, {} cleaners",
+        "Longest stall in each quarter of a second, ms: {} {}, {} %, {} collector, {}, {} cleaners",
         case.index.store_name(),
         case.workload,
         case.utilization,
-        format!("{:?}", case.collector).to_lowercase(),
+        case.way.collector(),
+        case.way.techniques(),
         case.cleaners
     );
     let bar = |(at, slice): (usize, &crate::harness::steady::Slice)| (format!("{:.2} s", at as f64 / 4.0), slice.worst.as_secs_f64() * 1e3);
@@ -395,11 +411,27 @@ mod tests {
             parse("--index hash --index learned --collector chain --collector batched --cleaners 2 --utilization 70 -w update:etc").cases();
         assert_eq!(cases.len(), 4);
         assert!(cases.iter().all(|case| case.cleaners == 2 && case.value_bytes.is_none()));
-        let techniques = parse("--shortcuts on --shortcuts off --separate-hot off --utilization 70 -w update:uniform").cases();
-        assert_eq!(techniques.iter().map(|case| (case.shortcuts, case.separate_hot)).collect::<Vec<_>>(), [(true, false), (false, false)]);
+        let switched = parse("--shortcuts on --shortcuts off --utilization 70 -w update:uniform").cases();
+        assert_eq!(switched.iter().map(|case| case.shortcuts).collect::<Vec<_>>(), [true, false]);
         for wrong in ["--keys 5", "--utilization 99", "--threads 0", "--seconds 0", "--value-bytes 0"] {
             assert!(parse(wrong).check().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn techniques_are_turned_on_row_by_row() {
+        let args = parse("--techniques --keys 30000 --ops 60000 --index hash --index ordered");
+        assert_eq!(args.cases().len(), 5 + 6);
+        assert!(args.cases().iter().all(|case| case.utilization == 80));
+        assert!(Program::try_parse_from(["x", "--techniques", "--collector", "chain"]).is_err());
+        let report = measure(&CompactionArgs { index: vec![IndexName::Hash], ..args }, &[]).expect("a report");
+        let column = |name: &str| COLUMNS.iter().position(|column| *column == name).expect("a column");
+        let of = |name: &str| report.rows.iter().map(|row| row[column(name)].clone()).collect::<Vec<_>>();
+        assert_eq!(of("techniques"), ["none (chain)", "batches", "+ garbage bits", "+ hot and cold", "+ pacing"]);
+        assert_eq!(of("collector"), ["chain", "batched", "batched", "batched", "batched"]);
+        let known: Vec<bool> = of("known_garbage").iter().map(|count| count.as_u64().expect("a count") > 0).collect();
+        assert_eq!(known, [false, false, true, true, true], "{:?}", of("known_garbage"));
+        assert!(of("paced_ms")[..4].iter().all(|paced| paced.as_f64() == Some(0.0)), "{:?}", of("paced_ms"));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Batch<'_, '_> {
         let found = self.look_up(items, emptied);
         let needed = items.iter().zip(found).filter_map(|(item, found)| Some((item, self.need_of(item, found)?)));
         let mut needed: Vec<(&Item<'_>, Need)> = needed.collect();
-        if needed.iter().any(|(item, _)| item.keyspace.info.kind == Kind::Ordered) {
+        if core.techniques.key_order && needed.iter().any(|(item, _)| item.keyspace.info.kind == Kind::Ordered) {
             // Copies lie as scans will read them (P4).
             needed.sort_unstable_by_key(|(item, _)| (item.keyspace.info.id, item.key.bytes));
         }
