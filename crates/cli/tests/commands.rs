@@ -269,7 +269,10 @@ fn live_data_can_be_bounded() {
     assert!(bounded("25", &["put", "key0", "short"]).status().unwrap().success());
     assert!(bounded("90", &["put", "another", &"v".repeat(100_000)]).status().unwrap().success());
     let stat = String::from_utf8(bounded("25", &["stat"]).output().unwrap().stdout).unwrap();
-    assert!(stat.contains("utilization limit  25.0 %") && stat.contains("live limit"), "{stat}");
+    let shown: Vec<Vec<&str>> = stat.lines().map(|line| line.split_whitespace().collect()).collect();
+    for expected in [["utilization", "limit", "25.0", "%"], ["live", "limit", "16.0", "MiB"]] {
+        assert!(shown.iter().any(|line| *line == expected), "{stat}");
+    }
     assert_eq!(bounded("96", &["stat"]).output().unwrap().status.code(), Some(2));
     store.run(&["check"]).done();
 }
