@@ -420,11 +420,11 @@ mod tests {
 
     #[test]
     fn techniques_are_turned_on_row_by_row() {
-        let args = parse("--techniques --keys 30000 --ops 60000 --index hash --index ordered");
+        let args = parse("--techniques --keys 100000 --ops 200000 --index hash --index ordered");
         assert_eq!(args.cases().len(), 5 + 6);
         assert!(args.cases().iter().all(|case| case.utilization == 80));
         assert!(Program::try_parse_from(["x", "--techniques", "--collector", "chain"]).is_err());
-        let report = measure(&CompactionArgs { index: vec![IndexName::Hash], ..args }, &[]).expect("a report");
+        let report = measure(&CompactionArgs { index: vec![IndexName::Hash], utilization: vec![70], ..args }, &[]).expect("a report");
         let column = |name: &str| COLUMNS.iter().position(|column| *column == name).expect("a column");
         let of = |name: &str| report.rows.iter().map(|row| row[column(name)].clone()).collect::<Vec<_>>();
         assert_eq!(of("techniques"), ["none (chain)", "batches", "+ garbage bits", "+ hot and cold", "+ pacing"]);
