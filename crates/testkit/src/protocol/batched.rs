@@ -193,3 +193,26 @@ fn sweep(bounds: &Bounds, state: &State, segment: u8, next: &mut Next) {
     after.sweeper.at = SweeperAt::Sweeping(segment + 1);
     next.push((Step::SweepSegment { segment, marked: places.len() as u8 }, after));
 }
+
+/// What the verification after a restart may find to be garbage. The code asks only for what was there when the store was opened; here it may ask for all that is not
+/// in the hands of a writer or collector.
+pub fn verification(bounds: &Bounds, state: &State, next: &mut Next) {
+    if bounds.collector != Collector::Batched {
+        return;
+    }
+    for (place, entry) in state.media.entries() {
+        let key = entry.key as usize;
+        let on_its_way = state.writers.iter().any(|writer| writer.new[key] == Some(place)) || state.collector.copies.contains(&Some(place));
+        let known = state.garbage[place.segment as usize][place.slot as usize] == place.generation;
+        if entry.kind != Kind::Delete
+            && !known
+            && state.index[key] != Some(place)
+            && (!on_its_way || bounds.lacks(Flaw::VerificationTakesNew))
+            && (!saved(state, place, entry) || bounds.lacks(Flaw::VerificationForgetsSnapshots))
+        {
+            let mut after = state.clone();
+            after.note_garbage(place);
+            next.push((Step::FindGarbage { at: place }, after));
+        }
+    }
+}

@@ -110,6 +110,7 @@ pub fn successors(bounds: &Bounds, state: &State, next: &mut Next) {
     collector::steps(bounds, state, next);
     collector::grace(bounds, state, next);
     batched::sweeps(bounds, state, next);
+    batched::verification(bounds, state, next);
     checkpointer::steps(bounds, state, next);
     checkpointer::close(state, next);
 }

@@ -103,11 +103,15 @@ pub enum Flaw {
     GarbageOutlivesSegment,
     /// Batched: what a snapshot shows passes for garbage once it was overwritten.
     ShownPassesForGarbage,
+    /// Batched: the verification takes for garbage what a snapshot shows.
+    VerificationForgetsSnapshots,
+    /// Batched: the verification takes for garbage what is on its way into the index.
+    VerificationTakesNew,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 50] = [
+    pub const ALL: [Flaw; 52] = [
         Flaw::NoLatch,
         Flaw::CopyGetsNewVersion,
         Flaw::TombstoneNotBuried,
@@ -158,5 +162,7 @@ impl Flaw {
         Flaw::CoveringNotDurable,
         Flaw::GarbageOutlivesSegment,
         Flaw::ShownPassesForGarbage,
+        Flaw::VerificationForgetsSnapshots,
+        Flaw::VerificationTakesNew,
     ];
 }

@@ -193,7 +193,8 @@ pub fn that_misses(flaw: Flaw) -> Bounds {
         Flaw::SweptBeforeCheckpoint => batched_checkpoint(Fence),
         Flaw::RetainedAtSource | Flaw::FailedCopyNotRetained => batched_readers(),
         Flaw::GarbageOutlivesSegment => lives(),
-        Flaw::ShownPassesForGarbage => batched_readers(),
+        Flaw::ShownPassesForGarbage | Flaw::VerificationForgetsSnapshots => batched_readers(),
+        Flaw::VerificationTakesNew => swept(Fence),
         Flaw::NoGracePeriod | Flaw::SnapshotForgotten | Flaw::SnapshotCopyAlive => readers(),
     };
     bounds.with(flaw)
