@@ -203,7 +203,7 @@ impl Core {
             Err(error) if error.kind() == ErrorKind::Full => {
                 // Not `with_room`: these are copies, so that on the hot path neither key nor change need be in memory.
                 let change = *change;
-                self.make_room(error, move || self.try_write(keyspace, index, key, &change, level))
+                self.make_room(is_bound(&error), move || self.try_write(keyspace, index, key, &change, level))
             }
             outcome => outcome,
         };
@@ -215,7 +215,7 @@ impl Core {
     #[inline(always)]
     pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let outcome = match attempt() {
-            Err(error) if error.kind() == ErrorKind::Full => self.make_room(error, attempt),
+            Err(error) if error.kind() == ErrorKind::Full => self.make_room(is_bound(&error), attempt),
             outcome => outcome,
         };
         self.pay_if_owed();
@@ -241,22 +241,19 @@ impl Core {
         std::thread::sleep(pause);
     }
 
-    /// Tries again after a vain attempt, as long as space is being made. Everything is released between attempts, so that readers and
+    /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and
     /// collectors can move.
     #[cold]
     #[inline(never)]
-    fn make_room<T>(&self, mut full: Box<Error>, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
+    fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
         const PATIENCE: Duration = Duration::from_secs(3);
         let end = Instant::now() + PATIENCE;
         loop {
-            let made = match *full {
-                Error::Utilization { .. } => self.room_to_live().map(|()| true)?,
-                _ => self.make_space()?,
-            };
+            let made = if bound { self.room_to_live().map(|()| true)? } else { self.make_space()? };
             match attempt() {
-                Err(error) if error.kind() == ErrorKind::Full && made && Instant::now() < end => full = error,
+                Err(error) if error.kind() == ErrorKind::Full && made && Instant::now() < end => bound = is_bound(&error),
                 outcome => return outcome,
             }
         }
@@ -434,6 +431,12 @@ impl Core {
             _ => false,
         }
     }
+}
+
+/// Whether a write was refused for the live bytes that it adds, not for lack of space.
+#[cold]
+fn is_bound(error: &Error) -> bool {
+    matches!(error, Error::Utilization { .. })
 }
 
 /// A place in an index that a write is going to change; unlocks it if the write does not come to that.

@@ -151,7 +151,7 @@ fn keys_that_expired_give_room_when_they_are_swept() {
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     let expiring = WriteOptions { expires_at_ms: Some(1), ..WriteOptions::default() };
     for key in 0..5_000u64 {
-        store.write(&keyspace, &(key << 32).to_be_bytes(), Some(&[1; 100]), Condition::None, &expiring).unwrap();
+        store.write(&keyspace, &(key << 32).to_be_bytes(), Some(&[1; 100]), Condition::None, &expiring).unwrap().2.wait().unwrap();
     }
     let refused = fill(&store, &keyspace, 1, 100);
     store.sweep_expired();
