@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn techniques_are_turned_on_row_by_row() {
         let args = parse("--techniques --keys 100000 --ops 200000 --index hash --index ordered");
-        assert_eq!(args.cases().len(), 5 + 6);
+        assert_eq!(args.cases().len(), 5 + 7);
         assert!(args.cases().iter().all(|case| case.utilization == 80));
         assert!(Program::try_parse_from(["x", "--techniques", "--collector", "chain"]).is_err());
         let report = measure(&CompactionArgs { index: vec![IndexName::Hash], utilization: vec![70], ..args }, &[]).expect("a report");

@@ -73,7 +73,14 @@ mod tests {
             let _ = step.settings(hither::Db::builder()).with_options(|options| found = Some(options.clone()));
             let options = found.expect("called");
             let on = options.techniques;
-            [options.collector == CollectorKind::Batched, on.garbage_bits, options.separate_hot, on.pacing, on.key_order, options.shortcut_from_bytes.is_some()]
+            [
+                options.collector == CollectorKind::Batched,
+                on.garbage_bits,
+                options.separate_hot,
+                on.pacing,
+                on.key_order,
+                options.shortcut_from_bytes.is_some(),
+            ]
         };
         for (number, step) in STEPS.into_iter().enumerate() {
             let expected: Vec<bool> = (0..6).map(|technique| technique < number).collect();
