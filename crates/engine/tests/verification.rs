@@ -118,9 +118,12 @@ fn what_a_snapshot_shows_is_not_garbage() {
         (0..KEYS).filter(|key| key % 5 > 0).for_each(|key| put(&store, &keyspace, key, 9));
         store.verify_unread();
         // Four segments each.
-        (0..30).for_each(|_| assert!(store.reclaim().is_ok()));
-        let done = store.stats().collections;
-        assert!(done.moved_for_snapshots > 300 && done.known_garbage > 1_000, "{done:?}");
+        let enough = (0..200).any(|_| {
+            store.reclaim().unwrap();
+            let done = store.stats().collections;
+            done.moved_for_snapshots > 300 && done.known_garbage > 1_000
+        });
+        assert!(enough, "{:?}", store.stats().collections);
         for key in 0..KEYS {
             let found = snapshot.get_with(&keyspace, &key.to_be_bytes(), |value| value[0]).unwrap();
             assert_eq!(found, shown[key as usize], "key {key}");
