@@ -349,6 +349,16 @@ impl Log {
         Room { free: pool.free_segments() + retiring, existing, growth: limit - existing, limit, reserve: pool.reserve(Filler::Put) }
     }
 
+    /// Where a collector can move entries to on `node`: bytes of segments that are free or can be made, and of what is left of the one that moved entries go to now.
+    pub fn room_to_move(&self, node: usize) -> (u64, u64) {
+        let pool = &self.pools[node];
+        let rest = pool.active.last().map_or(0, |active| {
+            let active = active.lock();
+            active.segment.map_or(0, |_| active.end - active.tail)
+        });
+        ((pool.free_segments() + pool.can_grow_by()) * pool.segment_bytes(), rest)
+    }
+
     /// How full each pool is. Folds the writer slots first, so that the figures are exact when no writer is active.
     pub fn usage(&self) -> Vec<PoolUsage> {
         self.fold_slots(false);

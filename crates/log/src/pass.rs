@@ -257,6 +257,12 @@ impl Pass<'_> {
         self.log.pools[self.node].segments[self.index as usize].live_bytes() == 0
     }
 
+    /// The most that is to be moved: what counts as live, and tombstones.
+    pub fn live_bytes(&self) -> u64 {
+        let segment = &self.log.pools[self.node].segments[self.index as usize];
+        segment.live_bytes() + segment.tombstone_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether the victim holds tombstones.
     pub fn has_tombstones(&self) -> bool {
         self.log.pools[self.node].segments[self.index as usize].tombstones.load(Ordering::Relaxed) > 0

@@ -21,6 +21,7 @@
 mod batched;
 mod chain;
 mod effort;
+mod movers;
 mod sweep;
 
 use crate::error::{Error, Result};
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 use batched::BatchedCollector;
 use chain::ChainCollector;
 use effort::{Bill, Effort, Stopwatch};
+use movers::{MoveRoom, Movers};
 use sweep::Scope;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
@@ -125,6 +127,8 @@ pub(crate) struct Collections {
     stall_nanos: AtomicU64,
     /// By node.
     pub efforts: [Effort; hither_log::address::MAX_NODES],
+    /// By node.
+    movers: [Movers; hither_log::address::MAX_NODES],
     /// Writes that were slowed down because space was scarce, and by how much.
     pub paced_writes: AtomicU64,
     pub paced_nanos: AtomicU64,
@@ -174,6 +178,24 @@ pub(crate) enum Need {
     Some,
     /// Whatever brings space.
     Any,
+}
+
+/// How much longer copies may be than what is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    None,
+    /// A segment of moved entries belongs to one keyspace; an entry of another says which, in 16 bytes more, and none is shorter than 32.
+    ByKeyspace,
+}
+
+impl Growth {
+    /// The most that copies of so many bytes take.
+    fn most_of(self, bytes: u64) -> u64 {
+        match self {
+            Growth::None => bytes,
+            Growth::ByKeyspace => bytes + bytes / 2,
+        }
+    }
 }
 
 impl Core {
@@ -227,12 +249,17 @@ impl Core {
         let worth = |candidate: &Candidate| {
             node.is_none_or(|node| candidate.node as usize == node) && candidate.gain > 0 && candidate.garbage() >= least
         };
+        // Where room is short: what is larger would get no permit.
+        let growth = self.growth_of_copies();
+        let room: Vec<u64> = (0..self.log.nodes()).map(|node| self.room_to_move(node).most()).collect();
+        let fits = |candidate: &Candidate| growth.most_of(candidate.live) <= room[candidate.node as usize];
         let tombstones = self.collector.tombstones();
         let make_durable = self.make_durable();
         let passes: Vec<Pass<'_>> = {
             let _one_at_a_time = self.collections.round.lock();
             self.collector.prepare(self)?;
-            let victims: Vec<_> = self.log.candidates(tombstones).into_iter().filter(worth).collect();
+            let victims: Vec<_> =
+                self.log.candidates(tombstones).into_iter().filter(|candidate| worth(candidate) && fits(candidate)).collect();
             if victims.is_empty() {
                 return Ok(0);
             }
@@ -250,8 +277,8 @@ impl Core {
         let mut freed = 0;
         for pass in passes {
             bill.turn_to(pass.node());
-            match self.run_pass(pass) {
-                Ok(()) => freed += 1,
+            match self.run_pass(pass, growth) {
+                Ok(emptied) => freed += usize::from(emptied),
                 // No room to move to: what was freed may be had once readers have left.
                 Err(Error::Full { .. }) => {}
                 Err(error) => return Err(error),
@@ -306,11 +333,28 @@ impl Core {
         Ok(())
     }
 
-    fn run_pass(&self, pass: Pass<'_>) -> Result<()> {
+    /// What can be moved to on `node`.
+    fn room_to_move(&self, node: usize) -> MoveRoom {
+        let (fresh, rest) = self.log.room_to_move(node);
+        MoveRoom { fresh, rest }
+    }
+
+    fn growth_of_copies(&self) -> Growth {
+        if self.keyspaces.read().len() > 1 { Growth::ByKeyspace } else { Growth::None }
+    }
+
+    /// Empties and frees the victim; false, with nothing done, if there is no room for what it holds.
+    fn run_pass(&self, pass: Pass<'_>, growth: Growth) -> Result<bool> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
+        let (node, bytes) = (pass.node(), pass.bytes());
+        let moves = if pass.is_wholly_dead() && !pass.has_tombstones() { 0 } else { growth.most_of(pass.live_bytes()) };
+        let enter = || self.collections.movers[node].enter(moves, self.log.pool(node).segment_bytes(), || self.room_to_move(node));
+        let permit = if moves > 0 { enter() } else { None };
+        if moves > 0 && permit.is_none() {
+            return Ok(false);
+        }
         let _time = Stopwatch::start(&self.collections.nanos);
         let mut emptied = Emptied::default();
-        let (node, bytes) = (pass.node(), pass.bytes());
         let outcome = self.collector.empty(self, &pass, &mut emptied);
         let done = &self.collections;
         done.moved_entries.fetch_add(emptied.moved + emptied.for_snapshots, Ordering::Relaxed);
@@ -326,7 +370,7 @@ impl Core {
         outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)))?;
         done.segments.fetch_add(1, Ordering::Relaxed);
         done.efforts[node].count(bytes);
-        Ok(())
+        Ok(true)
     }
 
     /// Runs `f` while no pass is in progress.

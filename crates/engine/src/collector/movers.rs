@@ -1,0 +1,119 @@
+//! Who may move entries where room is short.
+//!
+//! A pass gives its victim back only when all that is needed has been moved. Several that begin with room for one of them, or one that is larger than the room, would take the last free
+//! segments and free none: the store would be full for ever, whatever garbage it holds. So a pass asks first. Alone, it gets its permit if all it has to move fits; beside others,
+//! if it fits besides everything that is promised to them, and waits otherwise.
+//!
+//! Thread safety: any number of threads. Whoever holds a permit asks for no other and waits for nobody who does, so there is no deadlock.
+
+use parking_lot::{Condvar, Mutex};
+
+/// Bytes that can be moved to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MoveRoom {
+    /// In whole segments.
+    pub fresh: u64,
+    /// In the segment that moved entries go to now. An entry that does not fit there leaves a gap.
+    pub rest: u64,
+}
+
+impl MoveRoom {
+    /// The most that surely fits.
+    pub fn most(self) -> u64 {
+        self.fresh.max(self.rest)
+    }
+}
+
+/// Passes of one node that are moving entries.
+#[derive(Debug, Default)]
+pub(crate) struct Movers {
+    busy: Mutex<Busy>,
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Busy {
+    passes: u64,
+    /// The most that they may still take, each with a gap at the end of a segment.
+    promised: u64,
+}
+
+/// Leave to move entries, until it is dropped.
+#[must_use = "others may move when this is dropped"]
+#[derive(Debug)]
+pub(crate) struct Permit<'a> {
+    movers: &'a Movers,
+    promised: u64,
+}
+
+impl Movers {
+    /// A permit for moving up to `bytes`; waits for others if there is no room beside them. `None` if there is not even room alone. `gap`: bytes of a segment.
+    pub fn enter(&self, bytes: u64, gap: u64, room: impl Fn() -> MoveRoom) -> Option<Permit<'_>> {
+        let promised = bytes + gap;
+        let mut busy = self.busy.lock();
+        loop {
+            let room = room();
+            let fits = if busy.passes == 0 { bytes <= room.most() } else { busy.promised + promised <= room.fresh };
+            if fits {
+                busy.passes += 1;
+                busy.promised += promised;
+                return Some(Permit { movers: self, promised });
+            }
+            if busy.passes == 0 {
+                return None;
+            }
+            self.left.wait(&mut busy);
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.movers.busy.lock();
+        busy.passes -= 1;
+        busy.promised -= self.promised;
+        drop(busy);
+        self.movers.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const SEGMENT: u64 = 1000;
+
+    #[test]
+    fn alone_a_pass_needs_room_for_itself_and_beside_others_for_all() {
+        let movers = Movers::default();
+        let enter = |bytes, fresh, rest| movers.enter(bytes, SEGMENT, || MoveRoom { fresh, rest });
+        assert!(enter(900, 0, 0).is_none(), "no room at all");
+        assert!(enter(900, 800, 800).is_none(), "it may not be split at a gap");
+        assert!(enter(900, 0, 900).is_some() && enter(900, 1000, 0).is_some());
+        let first = enter(900, SEGMENT, 0).expect("alone");
+        let second = enter(900, 4 * SEGMENT, 0).expect("room for both, with a gap each");
+        drop(first);
+        drop(second);
+        assert_eq!(movers.busy.lock().promised, 0);
+    }
+
+    #[test]
+    fn who_finds_no_room_beside_others_waits_for_them() {
+        let (movers, most, now) = (Movers::default(), AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let permit = movers.enter(900, SEGMENT, || MoveRoom { fresh: 2 * SEGMENT, rest: 0 }).expect("alone there is room");
+                        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        now.fetch_sub(1, Ordering::SeqCst);
+                        drop(permit);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 1);
+    }
+}
