@@ -421,6 +421,10 @@ fn sorted_sets() {
         ZADD z GT 1 a => 0
         ZADD z INCR 2 b => 4
         ZADD z NX INCR 2 b => nil
+        ZADD z inf i => 1
+        ZADD z NX INCR -inf i => nil
+        ZADD z INCR -inf i => !ERR resulting score is not a number (NaN)
+        ZREM z i => 1
         ZADD z NX XX 1 a => !ERR XX and NX options at the same time are not compatible
         ZADD z GT LT 1 a => !ERR GT, LT, and/or NX options at the same time are not compatible
         ZADD z 1 => !ERR wrong number of arguments for 'zadd' command

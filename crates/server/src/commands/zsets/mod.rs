@@ -177,7 +177,8 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     for (given, member) in scores {
         let old = score(txn, &set, member)?;
         let new = if options.increment { old.unwrap_or(0.0) + given } else { given };
-        if new.is_nan() {
+        // NX leaves what is there alone, whatever the sum would be.
+        if new.is_nan() && !(options.if_absent && old.is_some()) {
             return Err(NAN);
         }
         if !options.allow(old, new) {
