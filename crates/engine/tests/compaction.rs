@@ -93,7 +93,9 @@ fn statistics_of_collections_add_up() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         put(&store, &keyspace, (random >> 33) % keys);
     }
-    let stats = store.stats();
+    // The collector may end a pass between the counts of the pool and those of the store.
+    let settled = |stats: &hither_engine::Stats| stats.pools[0].collected_segments == stats.collections.segments;
+    let stats = (0..1000).map(|_| store.stats()).find(settled).expect("the collector rests now and then");
     let (pool, done) = (&stats.pools[0], &stats.collections);
     let entry = stats.pools[0].usage.live_bytes / keys;
     let written = entry * keys * rounds;

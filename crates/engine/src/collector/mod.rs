@@ -42,6 +42,8 @@ use sweep::Scope;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
 const LEAST_GAIN: f64 = 0.05;
+/// The same for a write that would fail otherwise: dear, but it goes on.
+const LAST_GAIN: f64 = 0.01;
 /// How long a write waits for passes of other threads, and for readers, before it fails for lack of space.
 const PATIENCE_MS: usize = 1000;
 /// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it.
@@ -178,6 +180,14 @@ pub(crate) enum Need {
     Some,
     /// Whatever brings space.
     Any,
+    /// Whatever brings any space at all, before a write fails.
+    Last,
+}
+
+impl Need {
+    fn is_urgent(self) -> bool {
+        matches!(self, Need::Any | Need::Last)
+    }
 }
 
 /// How much longer copies may be than what is copied.
@@ -233,8 +243,12 @@ impl Core {
     pub fn collect(&self, node: Option<usize>, need: Need) -> Result<usize> {
         self.committer.ensure_writable()?;
         let mut bill = Bill::open(&self.collections.efforts, node.unwrap_or(0));
-        let least = if need == Need::Any { LEAST_GAIN } else { self.gc_threshold };
-        self.sweep_if_due(node, if need == Need::Any { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
+        let least = match need {
+            Need::Last => LAST_GAIN,
+            Need::Any => LEAST_GAIN,
+            Need::Some | Need::None => self.gc_threshold,
+        };
+        self.sweep_if_due(node, if need.is_urgent() { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
         self.collect_from(node, need, least, &mut bill)
     }
 
@@ -268,7 +282,7 @@ impl Core {
             for victim in &victims {
                 passes.extend(self.log.begin_pass(victim, tombstones).map_err(|error| self.explain(error))?);
                 // Without burials a pass is short, and the round costs as much as it does.
-                if passes.len() == if need == Need::Any && tombstones == Tombstones::Buried { 1 } else { PASSES_PER_ROUND } {
+                if passes.len() == if need.is_urgent() && tombstones == Tombstones::Buried { 1 } else { PASSES_PER_ROUND } {
                     break;
                 }
             }
@@ -284,7 +298,7 @@ impl Core {
                 Err(error) => return Err(error),
             }
             // Early: the next pass may need the space.
-            self.reuse_freed(need == Need::Any)?;
+            self.reuse_freed(need.is_urgent())?;
         }
         Ok(freed)
     }
@@ -413,7 +427,7 @@ impl Core {
             return Ok(true);
         }
         for _ in 0..PATIENCE_MS {
-            for need in [Need::Some, Need::Any] {
+            for need in [Need::Some, Need::Any, Need::Last] {
                 if self.reclaim_for(node, need)? > 0 || done.reused.load(Ordering::Acquire) != before {
                     return Ok(true);
                 }
