@@ -1,25 +1,14 @@
 //! What collectors know to be garbage without asking an index: bits that overwrites set in DRAM and recovery finds again (P3).
 
-use hither_engine::{CheckpointMode, Durability, KeyspaceHandle, Kind, Options, Store};
-use hither_topology::Topology;
+mod common;
+
+use hither_engine::{CheckpointMode, KeyspaceHandle, Kind, Options, Store};
 use std::path::Path;
-use std::sync::Arc;
 
 const KEYS: u64 = 30_000;
 
 fn options(dir: &Path) -> Options {
-    Options {
-        paths: vec![(None, dir.to_owned())],
-        capacity: 8 << 20,
-        max_capacity: 8 << 20,
-        segment_bytes: 64 << 10,
-        shards: 2,
-        topology: Some(Arc::new(Topology::single())),
-        durability: Durability::Process,
-        checkpoints: CheckpointMode::Off,
-        background: false,
-        ..Options::default()
-    }
+    Options { paths: vec![(None, dir.to_owned())], checkpoints: CheckpointMode::Off, ..common::small() }
 }
 
 fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, round: u8) {

@@ -1,28 +1,21 @@
 //! Shortcuts (P1): collectors that follow them keep everything, whatever has moved in the index since; who carries one, and what a restart makes of old ones.
 
-use hither_engine::{Batch, CheckpointMode, CollectionStats, CollectorKind, Durability, KeyspaceHandle, Kind, Options, OrderedKind, Store};
-use hither_topology::Topology;
+mod common;
+
+use hither_engine::{Batch, CheckpointMode, CollectionStats, CollectorKind, KeyspaceHandle, Kind, Options, OrderedKind, Store};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn options(dir: Option<&Path>, ordered_index: OrderedKind) -> Options {
     Options {
         paths: dir.map(|dir| (None, dir.to_owned())).into_iter().collect(),
         in_memory: dir.is_none(),
-        capacity: 8 << 20,
-        max_capacity: 8 << 20,
-        segment_bytes: 64 << 10,
-        shards: 2,
-        topology: Some(Arc::new(Topology::single())),
-        durability: Durability::Process,
         checkpoints: CheckpointMode::Off,
-        background: false,
         ordered_index,
         gc_threshold: 0.2,
         shortcut_from_bytes: Some(64),
-        ..Options::default()
+        ..common::small()
     }
 }
 

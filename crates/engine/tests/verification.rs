@@ -1,25 +1,15 @@
 //! What is garbage is found again by a restart that does not scan: by the verification in the background (P3).
 
-use hither_engine::{Batch, CheckpointMode, Durability, KeyspaceHandle, Kind, Options, RestartSource, Store};
-use hither_topology::Topology;
+mod common;
+
+use hither_engine::{Batch, CheckpointMode, KeyspaceHandle, Kind, Options, RestartSource, Store};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KEYS: u64 = 20_000;
 
 fn options(dir: &Path) -> Options {
-    Options {
-        paths: vec![(None, dir.to_owned())],
-        capacity: 8 << 20,
-        max_capacity: 8 << 20,
-        segment_bytes: 64 << 10,
-        shards: 2,
-        topology: Some(Arc::new(Topology::single())),
-        durability: Durability::Process,
-        background: false,
-        ..Options::default()
-    }
+    Options { paths: vec![(None, dir.to_owned())], ..common::small() }
 }
 
 fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {

@@ -54,7 +54,7 @@ pub use error::{Error, Result};
 pub use log::{COLD_SHARD, Log, LogOptions, PoolUsage, Room, SegmentPin};
 pub use pass::{Candidate, Pass, Tombstones};
 pub use reclaim::MakeDurable;
-pub use relocate::Relocator;
+pub use relocate::{MoveRoom, Relocator};
 pub use segment::SegmentState;
 pub use sweep::{SegmentLife, TombstoneFilter};
 pub use verify::Met;

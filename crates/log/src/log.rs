@@ -349,16 +349,6 @@ impl Log {
         Room { free: pool.free_segments() + retiring, existing, growth: limit - existing, limit, reserve: pool.reserve(Filler::Put) }
     }
 
-    /// Where a collector can move entries to on `node`: bytes of segments that are free or can be made, and of what is left of the one that moved entries go to now.
-    pub fn room_to_move(&self, node: usize) -> (u64, u64) {
-        let pool = &self.pools[node];
-        let rest = pool.active.last().map_or(0, |active| {
-            let active = active.lock();
-            active.segment.map_or(0, |_| active.end - active.tail)
-        });
-        ((pool.free_segments() + pool.can_grow_by()) * pool.segment_bytes(), rest)
-    }
-
     /// How full each pool is. Folds the writer slots first, so that the figures are exact when no writer is active.
     pub fn usage(&self) -> Vec<PoolUsage> {
         self.fold_slots(false);
@@ -450,7 +440,8 @@ impl NodePool {
         self.segments[..self.pool.segment_count() as usize].iter().filter(|segment| segment.state() == state).count() as u64
     }
 
-    fn can_grow_by(&self) -> u64 {
+    /// Segments that can be made still.
+    pub fn can_grow_by(&self) -> u64 {
         u64::from(self.pool.max_segments() - self.pool.segment_count())
     }
 
@@ -521,6 +512,12 @@ impl NodePool {
         }
         drop(active);
         self.give_back(chunk);
+    }
+
+    /// Bytes left in the segment that moved entries go to now.
+    pub fn cold_rest(&self) -> u64 {
+        let active = self.active.last().expect("every pool has a stream of moved entries").lock();
+        active.segment.map_or(0, |_| active.end - active.tail)
     }
 
     fn carve(&self, index: u32, active: &mut Active, parts: &Parts<'_>, least: u64) -> Option<Chunk> {

@@ -257,8 +257,8 @@ impl Pass<'_> {
         self.log.pools[self.node].segments[self.index as usize].live_bytes() == 0
     }
 
-    /// The most that is to be moved: what counts as live, and tombstones.
-    pub fn live_bytes(&self) -> u64 {
+    /// The most that is to be moved: what counts as live, and tombstones. 0 if the victim holds neither.
+    pub fn bytes_to_move(&self) -> u64 {
         let segment = &self.log.pools[self.node].segments[self.index as usize];
         segment.live_bytes() + segment.tombstone_bytes.load(Ordering::Relaxed)
     }

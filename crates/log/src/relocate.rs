@@ -12,6 +12,22 @@ use crate::error::Result;
 use crate::log::{Log, NodePool};
 use crate::segment::Chunk;
 
+/// Bytes that can be moved to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoveRoom {
+    /// In whole segments.
+    pub fresh: u64,
+    /// In the segment that moved entries go to now. An entry that does not fit there leaves a gap.
+    pub rest: u64,
+}
+
+impl MoveRoom {
+    /// The most that surely fits.
+    pub fn most(self) -> u64 {
+        self.fresh.max(self.rest)
+    }
+}
+
 /// Appends copies on one node.
 pub struct Relocator<'a> {
     log: &'a Log,
@@ -23,6 +39,12 @@ pub struct Relocator<'a> {
 }
 
 impl Log {
+    /// Where a collector can move entries to on `node`: free segments and those that can be made, and what is left of the one that moved entries go to now.
+    pub fn room_to_move(&self, node: usize) -> MoveRoom {
+        let pool = &self.pools[node];
+        MoveRoom { fresh: (pool.free_segments() + pool.can_grow_by()) * pool.segment_bytes(), rest: pool.cold_rest() }
+    }
+
     /// A relocator for `node`.
     pub fn relocator(&self, node: usize) -> Relocator<'_> {
         Relocator { log: self, pool: &self.pools[node], chunk: Chunk::NONE, buffer: Vec::new(), start: 0 }

@@ -307,8 +307,13 @@ impl Writer<'_> {
     fn append_any(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
         let is_run = parts.max_size() > self.pool.segment_bytes();
         // Hot entries are garbage before a collector comes, and runs are never moved.
-        let bare = Parts { shortcut: 0, ..*parts };
-        let parts = if is_run || shard == self.log.shards() { &bare } else { parts };
+        let bare;
+        let parts = if parts.shortcut != 0 && (is_run || shard == self.log.shards()) {
+            bare = Parts { shortcut: 0, ..*parts };
+            &bare
+        } else {
+            parts
+        };
         if is_run {
             return self.append_run(parts, shard, how);
         }

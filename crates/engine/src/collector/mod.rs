@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use batched::BatchedCollector;
 use chain::ChainCollector;
 use effort::{Bill, Effort, Stopwatch};
-use movers::{MoveRoom, Movers};
+use movers::Movers;
 use sweep::Scope;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
@@ -265,7 +265,7 @@ impl Core {
         };
         // Where room is short: what is larger would get no permit.
         let growth = self.growth_of_copies();
-        let room: Vec<u64> = (0..self.log.nodes()).map(|node| self.room_to_move(node).most()).collect();
+        let room: Vec<u64> = (0..self.log.nodes()).map(|node| self.log.room_to_move(node).most()).collect();
         let fits = |candidate: &Candidate| growth.most_of(candidate.live) <= room[candidate.node as usize];
         let tombstones = self.collector.tombstones();
         let make_durable = self.make_durable();
@@ -347,12 +347,6 @@ impl Core {
         Ok(())
     }
 
-    /// What can be moved to on `node`.
-    fn room_to_move(&self, node: usize) -> MoveRoom {
-        let (fresh, rest) = self.log.room_to_move(node);
-        MoveRoom { fresh, rest }
-    }
-
     fn growth_of_copies(&self) -> Growth {
         if self.keyspaces.read().len() > 1 { Growth::ByKeyspace } else { Growth::None }
     }
@@ -361,12 +355,16 @@ impl Core {
     fn run_pass(&self, pass: Pass<'_>, growth: Growth) -> Result<bool> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
         let (node, bytes) = (pass.node(), pass.bytes());
-        let moves = if pass.is_wholly_dead() && !pass.has_tombstones() { 0 } else { growth.most_of(pass.live_bytes()) };
-        let enter = || self.collections.movers[node].enter(moves, self.log.pool(node).segment_bytes(), || self.room_to_move(node));
-        let permit = if moves > 0 { enter() } else { None };
-        if moves > 0 && permit.is_none() {
-            return Ok(false);
-        }
+        let _permit = match growth.most_of(pass.bytes_to_move()) {
+            0 => None,
+            most => {
+                let gap = self.log.pool(node).segment_bytes();
+                match self.collections.movers[node].enter(most, gap, || self.log.room_to_move(node)) {
+                    None => return Ok(false),
+                    permit => permit,
+                }
+            }
+        };
         let _time = Stopwatch::start(&self.collections.nanos);
         let mut emptied = Emptied::default();
         let outcome = self.collector.empty(self, &pass, &mut emptied);

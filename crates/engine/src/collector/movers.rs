@@ -6,23 +6,8 @@
 //!
 //! Thread safety: any number of threads. Whoever holds a permit asks for no other and waits for nobody who does, so there is no deadlock.
 
+use hither_log::MoveRoom;
 use parking_lot::{Condvar, Mutex};
-
-/// Bytes that can be moved to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MoveRoom {
-    /// In whole segments.
-    pub fresh: u64,
-    /// In the segment that moved entries go to now. An entry that does not fit there leaves a gap.
-    pub rest: u64,
-}
-
-impl MoveRoom {
-    /// The most that surely fits.
-    pub fn most(self) -> u64 {
-        self.fresh.max(self.rest)
-    }
-}
 
 /// Passes of one node that are moving entries.
 #[derive(Debug, Default)]
