@@ -7,6 +7,7 @@
 
 use crate::error::Result;
 use crate::store::{Core, Store};
+use hither_log::TakeBack;
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -93,15 +94,15 @@ impl Core {
     fn compact(&self, garbage: f64, on_progress: &mut dyn FnMut(CompactProgress) -> ControlFlow<()>) -> Result<bool> {
         // What was being filled can be emptied, too.
         self.log.close_open();
-        self.reclaim(false)?;
+        self.seal(TakeBack::All)?;
+        self.reuse_freed(false)?;
         self.sweep_all()?;
         if self.checkpoints.hold_tombstones() {
             // Tombstones wait for a checkpoint that is newer than they are.
             self.checkpoints.take(self, false, &mut || true)?;
         }
         let in_use = self.log.usage().iter().map(|usage| usage.segments - usage.free).sum::<u64>();
-        let expected =
-            self.log.candidates(self.collector.tombstones()).iter().filter(|found| found.gain > 0 && found.garbage() >= garbage).count();
+        let expected = self.log.candidates(self.collector.tombstones(), |found| found.gain > 0 && found.garbage() >= garbage).len();
         let mut done = 0;
         while done < in_use {
             let freed = self.collect_worth(garbage)? as u64;

@@ -1,10 +1,11 @@
 //! Background work: commits that nobody waits for, sealing, collection and reuse of segments, sweeping of expired keys, checkpoints of the indexes,
 //! reads for scans of other nodes.
 
-use crate::collector::Need;
+use crate::collector::{Need, Turn};
 use crate::options::Durability;
 use crate::store::Core;
 use crate::write::{Change, Condition};
+use hither_log::TakeBack;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +85,7 @@ impl Maintenance {
     pub fn stop(self) {
         self.stop.flag.store(true, Ordering::Release);
         self.stop.changed.notify_all();
+        (0..self.core.log.nodes()).for_each(|node| self.core.log.few_free(node).ring());
         *self.core.committer.wake_lock.lock() = true;
         self.core.committer.wake.notify_all();
         self.core.delegation.close();
@@ -141,16 +143,18 @@ fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Du
 fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
     // A node without processors cannot run a thread; its segments are collected from wherever this one runs.
     let _ = core.log.topology().pin_current_thread_to_node(node as u32);
-    let mut pause = TICK;
-    while !stop.wait(pause) {
-        pause = TICK;
-        let need = core.need_of_collector(node, place.0, place.1);
-        if need == Need::None {
-            continue;
-        }
-        // Errors come from the medium and reach the next write through the committer or the log.
-        if core.reclaim(false).is_ok() && core.collect(Some(node), need).is_ok_and(|collected| collected > 0) {
-            pause = Duration::ZERO;
+    let mut heard = 0;
+    loop {
+        core.log.few_free(node).wait(&mut heard, TICK);
+        let mut freed = 1;
+        while freed > 0 {
+            if stop.flag.load(Ordering::Acquire) {
+                return;
+            }
+            let need = core.need_of_collector(node, place.0, place.1);
+            // Errors come from the medium and reach the next write through the committer or the log.
+            let collect = || core.seal(TakeBack::Idle).and_then(|()| core.collect(Some(node), need, Turn::Round));
+            freed = if need == Need::None { 0 } else { collect().unwrap_or(0) };
         }
     }
 }
@@ -163,7 +167,7 @@ fn run_maintenance(core: &Core, stop: &Stop) {
         }
         if core.log.take_pressure() || core.log.has_retiring() {
             // Errors here come from the medium and reach the next write through the committer or the log.
-            let _ = core.reclaim(false);
+            let _ = core.seal(TakeBack::Idle).and_then(|()| core.reuse_freed(false));
         }
         hither_sync::epoch::collect();
         core.tick_cache();

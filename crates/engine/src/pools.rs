@@ -21,8 +21,8 @@ const SHARDS_PER_PROCESSOR: u64 = 4;
 /// And no fewer of them (the paper's best setting at 2 threads), nor more: here up to 64 cost the same, and from 128 on puts are dearer
 /// (`docs/experiments.md`), by the segments that have to be opened.
 const DAX_SHARDS: std::ops::RangeInclusive<u64> = 16..=64;
-/// Open segments stay within this share of the capacity, 2 % (decision 13).
-const SEGMENTS_PER_SHARD: u64 = 50;
+/// Open segments stay within this share of the capacity, 0.8 % (decision 13), of which half is empty on average.
+const SEGMENTS_PER_SHARD: u64 = 128;
 
 /// Bounds of live bytes that can be set, in per cent of what the store may grow to. Above them collectors have no room to work in.
 const UTILIZATION: std::ops::RangeInclusive<u32> = 1..=95;
@@ -356,7 +356,7 @@ mod tests {
         let large = 1 << 20;
         let by_processors: Vec<u64> = [1, 2, 4, 8, 16, 32, 128].map(|n| derived_shards(n, large)).into();
         assert_eq!(by_processors, [16, 16, 16, 32, 64, 64, 64]);
-        for (segments, shards) in [(0, 1), (1, 1), (99, 1), (100, 2), (799, 15), (800, 16), (3199, 63), (3200, 64)] {
+        for (segments, shards) in [(0, 1), (1, 1), (255, 1), (256, 2), (2047, 15), (2048, 16), (8191, 63), (8192, 64)] {
             assert_eq!(derived_shards(64, segments), shards, "{segments} segments");
         }
     }

@@ -309,7 +309,7 @@ impl Store {
     /// Collects garbage now, as the background does when space is short: seals full segments, empties those of which at least `gc_threshold` is garbage and
     /// frees them; returns the number of segments that became free. Waits for readers that may still look at them.
     pub fn reclaim(&self) -> Result<usize> {
-        self.core.reclaim(true)
+        self.core.reclaim()
     }
 
     /// Takes a checkpoint of the indexes now, so that a restart scans only what comes later. False if this store keeps none, or if lack of space made it

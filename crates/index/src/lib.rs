@@ -184,6 +184,17 @@ pub trait Index: Send + Sync {
     /// Panics if the slices differ in length.
     fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R);
 
+    /// Which references the index names: `names[i]` becomes whether `refs[i]`, which must be an entry of `keys[i]`, is that key's newest. For a collector, which has the
+    /// entries and asked for their places before ([`Index::prefetch_for_write`]): where references suffice, the log is not read. Panics if the slices differ in length.
+    fn name_many<R: Resolver>(&self, keys: &[Key<'_>], refs: &[Ref], names: &mut [bool], resolver: &R) {
+        assert!(keys.len() == refs.len() && keys.len() == names.len(), "name_many needs a reference and a place per key");
+        let mut found = vec![Ref::NONE; keys.len()];
+        self.get_many(keys, &mut found, resolver);
+        for ((names, found), reference) in names.iter_mut().zip(found).zip(refs) {
+            *names = found == *reference;
+        }
+    }
+
     /// Finds where `key` is or would go, for a write that follows.
     fn locate<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Self::Token>;
 

@@ -4,6 +4,7 @@
 //! so that no segment counts twice or not at all; exact when no writer or collector is in the middle of something. Nothing is on media.
 
 use crate::log::Log;
+use crate::reclaim::TakeBack;
 use crate::segment::{Segment, SegmentState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +45,7 @@ impl Log {
     /// Bytes appended so far, by node. O(segments).
     pub fn appended(&self) -> Vec<AppendedBytes> {
         let _one_at_a_time = self.reclaim.lock();
-        self.fold_slots(false);
+        self.fold_slots(TakeBack::None);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let of_pool = |pool: &crate::log::NodePool| {
             let mut sum = AppendedBytes { fresh: read(&pool.freed.fresh), moved: read(&pool.freed.moved) };

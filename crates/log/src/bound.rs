@@ -10,6 +10,7 @@
 //! Thread safety: any number of threads. Nothing is on media: the bound is one of the open store.
 
 use crate::log::Log;
+use crate::reclaim::TakeBack;
 use crate::segment::Segment;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,7 +43,7 @@ impl Log {
 
     /// Live bytes in all pools now, and whether they are below the bound, so that there is room for more. Call outside writer sections. O(segments + slots).
     pub fn measure_live(&self) -> (u64, bool) {
-        self.fold_slots(false);
+        self.fold_slots(TakeBack::None);
         let live = self.sum_live(|_, _| 0);
         let has_room = live < self.bound.most;
         self.bound.crowded.store(!has_room, Ordering::Relaxed);

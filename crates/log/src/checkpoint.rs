@@ -19,7 +19,7 @@
 use crate::address;
 use crate::error::Result;
 use crate::log::Log;
-use crate::reclaim::MakeDurable;
+use crate::reclaim::{MakeDurable, TakeBack};
 use crate::replay::{ScanTotals, SegmentToScan};
 use crate::segment::{Segment, SegmentState};
 use std::collections::HashMap;
@@ -119,7 +119,7 @@ impl Log {
     pub fn capture(&self, make_durable: MakeDurable<'_>) -> Result<Covered> {
         let _one_at_a_time = self.reclaim.lock();
         self.close_cold();
-        self.fold_slots(true);
+        self.fold_slots(TakeBack::All);
         self.seal_full(make_durable)?;
         let sealed = self.select(|segment| segment.state() == SegmentState::Sealed && segment.run_len.load(Relaxed) > 0);
         let generation = |node: usize, index: u32| self.pools[node].segments[index as usize].generation.load(Relaxed);
@@ -150,7 +150,7 @@ impl Log {
     pub fn final_rows(&self) -> Vec<SegmentRow> {
         let _one_at_a_time = self.reclaim.lock();
         self.close_cold();
-        self.fold_slots(true);
+        self.fold_slots(TakeBack::All);
         let used = self.select(Segment::in_use);
         let tail = |node: usize, index| self.pools[node].active_tail(index).unwrap_or(0);
         used.into_iter().map(|(node, index)| SegmentRow { tail: tail(node, index), ..self.row(node, index) }).collect()

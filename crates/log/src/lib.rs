@@ -53,7 +53,7 @@ pub use entry::{EntryView, Op, PlainPair};
 pub use error::{Error, Result};
 pub use log::{COLD_SHARD, Log, LogOptions, PoolUsage, Room, SegmentPin};
 pub use pass::{Candidate, Pass, Tombstones};
-pub use reclaim::MakeDurable;
+pub use reclaim::{MakeDurable, TakeBack};
 pub use relocate::{MoveRoom, Relocator};
 pub use segment::SegmentState;
 pub use sweep::{SegmentLife, TombstoneFilter};

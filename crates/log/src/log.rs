@@ -6,15 +6,17 @@ use crate::entry::Parts;
 use crate::error::{Error, Result};
 use crate::garbage::GarbageMap;
 use crate::hot::HotSet;
+use crate::reclaim::TakeBack;
 use crate::segment::{Chunk, Segment, SegmentState, Tally};
 use crate::version::VersionClock;
 use crate::writer::Slot;
 use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
-use hither_sync::Padded;
+use hither_sync::{Bell, Padded};
 use hither_topology::Topology;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// How a log is laid out over threads.
 #[derive(Clone, Debug)]
@@ -60,12 +62,22 @@ pub struct Log {
     pub(crate) unverified: AtomicU64,
     /// Passes in progress.
     pub(crate) passes: AtomicU64,
+    /// [`Log::settle`]: how often begun, and the number of the last one that has ended.
+    pub(crate) settles_begun: AtomicU64,
+    pub(crate) settles_done: AtomicU64,
+    /// When the writers' counts were last folded, in nanoseconds since `started`.
+    pub(crate) folded_ns: AtomicU64,
+    pub(crate) started: Instant,
     /// Held while ancestors are marked, until the marks are durable.
     pub(crate) burials: Mutex<()>,
     /// Held by whoever freezes slots; see the `writer` module.
     pub(crate) freezing: Mutex<()>,
     /// Raised when a segment was opened: the maintenance thread has something to do.
     pub(crate) pressure: AtomicBool,
+    /// By node: rung when a segment was opened and few are left free.
+    few_free: Box<[Bell]>,
+    /// What is installed may not be durable yet: a medium needs syncs, or some write left its flush for later.
+    pub(crate) lags: AtomicBool,
     /// Writers are slowed down where space is scarce (`pace`).
     pub(crate) paced: AtomicBool,
     /// Tombstones newer than this stay: a checkpoint may name what they deleted.
@@ -95,6 +107,8 @@ pub(crate) struct NodePool {
     pub chunk_bytes: u64,
     /// By shard, then one for hot entries of all shards; the last one is for moved entries.
     active: Vec<Mutex<Active>>,
+    /// What collectors left of their chunks. Their segments may be closed; they are not sealed before.
+    cold_rests: Mutex<Vec<Chunk>>,
     alloc: Mutex<Allocator>,
     pub segments_reused: AtomicU64,
     /// Its threads append elsewhere.
@@ -214,6 +228,7 @@ impl Log {
         assert!(nodes <= address::MAX_NODES, "a reference names at most {} nodes", address::MAX_NODES);
         let shards = options.shards.next_power_of_two();
         let bytes = pools.iter().map(|pool| u64::from(pool.max_segments()) * pool.segment_bytes()).sum();
+        let lags = AtomicBool::new(pools.iter().any(Pool::needs_sync));
         let slots: Vec<_> = (0..nodes * options.slots_per_node).map(|_| Slot::new(shards + 1, nodes)).collect();
         let mut bases = [Base(std::ptr::null()); address::MAX_NODES];
         for (base, pool) in bases.iter_mut().zip(&pools) {
@@ -235,9 +250,15 @@ impl Log {
             waiting_for_readers: AtomicU64::new(0),
             unverified: AtomicU64::new(0),
             passes: AtomicU64::new(0),
+            settles_begun: AtomicU64::new(0),
+            settles_done: AtomicU64::new(0),
+            folded_ns: AtomicU64::new(0),
+            started: Instant::now(),
             burials: Mutex::default(),
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
+            few_free: (0..nodes).map(|_| Bell::default()).collect(),
+            lags,
             paced: AtomicBool::new(false),
             tombstone_floor: AtomicU64::new(u64::MAX),
             opened_bytes: AtomicU64::new(0),
@@ -262,6 +283,11 @@ impl Log {
     /// Whether some pool needs flushes for durability.
     pub fn needs_flush(&self) -> bool {
         self.pools.iter().any(|pool| pool.pool.needs_flush())
+    }
+
+    /// Whether something may not be durable that was written in a section that has ended.
+    pub fn may_lag(&self) -> bool {
+        self.lags.load(Ordering::Relaxed)
     }
 
     /// The topology.
@@ -349,9 +375,14 @@ impl Log {
         Room { free: pool.free_segments() + retiring, existing, growth: limit - existing, limit, reserve: pool.reserve(Filler::Put) }
     }
 
+    /// Rung whenever a segment of `node` is opened and fewer are free than collectors begin with ([`Room::early`]).
+    pub fn few_free(&self, node: usize) -> &Bell {
+        &self.few_free[node]
+    }
+
     /// How full each pool is. Folds the writer slots first, so that the figures are exact when no writer is active.
     pub fn usage(&self) -> Vec<PoolUsage> {
-        self.fold_slots(false);
+        self.fold_slots(TakeBack::None);
         self.pools.iter().map(NodePool::usage).collect()
     }
 
@@ -392,6 +423,7 @@ impl NodePool {
             garbage: GarbageMap::new(if options.garbage_bits { max } else { 0 }, segment_bytes),
             hot: HotSet::new(),
             active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
+            cold_rests: Mutex::default(),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
             full: AtomicBool::new(false),
@@ -474,6 +506,12 @@ impl NodePool {
 
     /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)
     pub fn take_cold_chunk(&self, log: &Log, parts: &Parts<'_>) -> Result<Chunk> {
+        let mut rests = self.cold_rests.lock();
+        let fits = |chunk: &Chunk| chunk.end - chunk.cursor >= parts.size(chunk.keyspace, chunk.base_version);
+        if let Some(at) = rests.iter().position(fits) {
+            return Ok(rests.swap_remove(at));
+        }
+        drop(rests);
         let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move };
         self.take_chunk_for(&self.active[log.shards() + 1], log, purpose, parts, |_| true)
     }
@@ -504,11 +542,17 @@ impl NodePool {
         }
     }
 
-    /// Gives the rest of a moved entries' chunk back to its segment, if nobody took a chunk since.
-    pub fn return_cold_chunk(&self, log: &Log, chunk: &Chunk) {
+    /// Gives the rest of a moved entries' chunk back to its segment, or, if another one was taken since, leaves it to the next collector.
+    pub fn return_cold_chunk(&self, log: &Log, chunk: &mut Chunk) {
         let mut active = self.active[log.shards() + 1].lock();
+        let rest = chunk.cursor.next_multiple_of(64).min(chunk.end);
         if active.segment == Some(chunk.segment) && active.tail == chunk.end {
-            active.tail = chunk.cursor.next_multiple_of(64).min(chunk.end);
+            active.tail = rest;
+        } else if rest < chunk.end {
+            // Under the lock of the active segment: whoever closes it finds the rest.
+            self.segments[chunk.segment as usize].absorb(&std::mem::replace(&mut chunk.tally, Tally::EMPTY));
+            self.cold_rests.lock().push(Chunk { cursor: rest, ..*chunk });
+            return;
         }
         drop(active);
         self.give_back(chunk);
@@ -541,10 +585,11 @@ impl NodePool {
             base_version,
             keyspace,
             tally: Tally::EMPTY,
+            seen: 0,
         })
     }
 
-    /// Closes the active segments of the shards from `shard` on: what comes goes to new ones.
+    /// Closes the active segments of the shards from `shard` on, and those of moved entries: what comes goes to new ones.
     pub fn close_from(&self, shard: usize) {
         for active in self.active.iter().skip(shard) {
             let mut active = active.lock();
@@ -552,6 +597,7 @@ impl NodePool {
                 self.segments[segment as usize].set_state(SegmentState::Closed);
             }
         }
+        self.cold_rests.lock().drain(..).for_each(|rest| self.give_back(&rest));
     }
 
     /// The next byte to hand out of a segment, if it is a shard's active one.
@@ -598,6 +644,7 @@ impl NodePool {
             base_version: segment.base_version.load(Ordering::Relaxed),
             keyspace,
             tally: Tally::EMPTY,
+            seen: 0,
         })
     }
 
@@ -667,6 +714,10 @@ impl NodePool {
         segment.opened_at.store(log.opened_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         segment.set_state(SegmentState::Open);
         log.pressure.store(true, Ordering::Relaxed);
+        let room = log.room(self.node as usize);
+        if room.free < room.early() {
+            log.few_free[self.node as usize].ring();
+        }
         log.opened_bytes.fetch_add(u64::from(run_len) * self.segment_bytes(), Ordering::Relaxed);
         if kind == Filler::Put {
             log.look_at_bound();

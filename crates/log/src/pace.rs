@@ -16,7 +16,7 @@ const MOST_NS: u64 = 1_000_000;
 /// Shorter ones are saved up: a sleep takes some fifty microseconds more than it should.
 const LEAST_NS: u64 = 50_000;
 /// Pause for each byte where nothing is left but the reserve: 64 MB/s for a writer.
-const NS_PER_BYTE: u64 = 16;
+const NS_PER_BYTE: u64 = 4;
 
 thread_local! {
     static OWED_NS: Cell<u64> = const { Cell::new(0) };
@@ -42,9 +42,15 @@ fn pause_ns(bytes: u64, left: u64, reserve: u64, watermark: u64) -> u64 {
 }
 
 impl Room {
+    /// With fewer free ones collectors look for garbage that is worth it. Free space is space that garbage cannot gather in: the less of it is kept, the emptier
+    /// victims are. So they begin late, with no more than they need to be ahead of the writers; the bell wakes them then.
+    pub fn early(&self) -> u64 {
+        self.existing / 32 + self.reserve
+    }
+
     /// So many segments, free or still to be made, are few: below it writers are paced, and collectors take whatever brings space.
     pub fn watermark(&self) -> u64 {
-        (self.limit / 64).max(4) + self.reserve
+        (self.limit / 256).max(4) + self.reserve
     }
 
     /// Free ones and those still to be made.

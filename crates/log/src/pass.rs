@@ -15,7 +15,7 @@ use crate::chain::{Child, Link};
 use crate::entry::EntryView;
 use crate::error::Result;
 use crate::log::Log;
-use crate::reclaim::MakeDurable;
+use crate::reclaim::{MakeDurable, NO_STAMP, TakeBack};
 use crate::replay::{self, SegmentToScan};
 use crate::segment::SegmentState;
 use hither_pmem::{Descriptor, MediumKind, Pool, SegmentState as OnMedia};
@@ -27,6 +27,8 @@ pub const COLLECTING: u8 = 2;
 
 /// Links followed at the same time: their misses overlap.
 const AHEAD: usize = 16;
+/// Counts that were folded so long ago are good enough to choose by.
+const FRESH_NS: u64 = 500_000;
 /// Walks under one epoch pin, which holds up the reuse of freed segments.
 const WALKS_PER_PIN: usize = 256;
 
@@ -66,7 +68,7 @@ pub enum Tombstones {
     Swept,
 }
 
-/// A pass in progress. Dropping it without [`Pass::free`] gives the segment back as it is: what was moved is reached by the links of the copies.
+/// A pass in progress. Dropping it without [`Log::free_victims`] gives the segment back as it is: what was moved is reached by the links of the copies.
 pub struct Pass<'a> {
     log: &'a Log,
     node: usize,
@@ -74,11 +76,11 @@ pub struct Pass<'a> {
 }
 
 impl Log {
-    /// Full segments, best first. Folds the writers' counts first.
-    ///
-    /// Best is what frees most for its copies: with [`Tombstones::Swept`], what is old counts for more, for it will not lose much more by waiting (P7).
-    pub fn candidates(&self, tombstones: Tombstones) -> Vec<Candidate> {
-        self.fold_slots(true);
+    /// Full segments that are worth a pass, in no order. Folds the writers' counts first, unless somebody did just now.
+    pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
+        if (self.started.elapsed().as_nanos() as u64).saturating_sub(self.folded_ns.load(Ordering::Relaxed)) > FRESH_NS {
+            self.fold_slots(TakeBack::None);
+        }
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
         let now = self.opened_bytes.load(Ordering::Relaxed);
         let mut found = Vec::new();
@@ -104,24 +106,46 @@ impl Log {
                 found.push(Candidate { node: node as u32, index, gain: if live == 0 { bytes } else { gain }, live, age });
             }
         }
-        match tombstones {
-            Tombstones::Buried => found.sort_by(|a, b| b.garbage().total_cmp(&a.garbage())),
-            Tombstones::Swept => found.sort_by(|a, b| b.benefit().total_cmp(&a.benefit())),
+        found.retain(worth);
+        found
+    }
+
+    /// The best of them, at most so many, best first. That is what frees most for its copies: with [`Tombstones::Swept`], what is old counts for more, for it will not lose
+    /// much more by waiting (P7).
+    pub fn best_candidates(&self, tombstones: Tombstones, most: usize, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
+        let merit = |candidate: &Candidate| match tombstones {
+            Tombstones::Buried => candidate.garbage(),
+            Tombstones::Swept => candidate.benefit(),
+        };
+        let by_merit = |a: &Candidate, b: &Candidate| merit(b).total_cmp(&merit(a));
+        let mut found = self.candidates(tombstones, worth);
+        if found.len() > most {
+            found.select_nth_unstable_by(most, by_merit);
+            found.truncate(most);
         }
+        found.sort_unstable_by(by_merit);
         found
     }
 
     /// Makes everything written so far durable and settled: the first step of passes.
     pub fn settle(&self, make_durable: MakeDurable<'_>) -> Result<()> {
+        let number = self.settles_begun.fetch_add(1, Ordering::SeqCst) + 1;
         let stable = self.clock.stable();
         make_durable(stable)?;
         for pool in &self.pools {
             pool.pool.set_settled(stable)?;
         }
+        self.settles_done.fetch_max(number, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Begins a pass over a segment that was sealed before the last [`Log::settle`]. `None` if it is no longer there to be had, or if it
+    /// Whether a segment was sealed before a [`Log::settle`] began that has ended.
+    pub fn is_settled(&self, candidate: &Candidate) -> bool {
+        let segment = &self.pools[candidate.node as usize].segments[candidate.index as usize];
+        segment.sealed_after.load(Ordering::SeqCst) < self.settles_done.load(Ordering::SeqCst)
+    }
+
+    /// Begins a pass over a segment that is settled ([`Log::is_settled`]). `None` if it is no longer there to be had, or if it
     /// holds a tombstone that must stay (P2).
     pub fn begin_pass(&self, candidate: &Candidate, tombstones: Tombstones) -> Result<Option<Pass<'_>>> {
         let (node, index) = (candidate.node as usize, candidate.index);
@@ -142,6 +166,20 @@ impl Log {
             pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
         }
         Ok(Some(pass))
+    }
+
+    /// Ends passes: everything worth keeping was moved. Makes that durable, then frees the segments on media; they are opened again only after every
+    /// reader has left. Call outside writer sections, for which it waits: one wait for all of them.
+    pub fn free_victims(&self, passes: Vec<Pass<'_>>, make_durable: MakeDurable<'_>) -> Result<()> {
+        if passes.is_empty() {
+            return Ok(());
+        }
+        // Not only for the version: a batch that is under way says of what it replaces that it is garbage, before it is durable itself.
+        let stable = self.clock.stable();
+        if self.may_lag() {
+            make_durable(stable)?;
+        }
+        passes.into_iter().try_for_each(Pass::free)
     }
 
     /// Whether there can be a recovery: not if all pools are anonymous memory.
@@ -315,17 +353,13 @@ impl Pass<'_> {
         Ok(marked)
     }
 
-    /// Ends the pass: everything worth keeping was moved. Makes that durable, then frees the segment on media; it is opened again only after every
-    /// reader has left. Call outside writer sections.
-    pub fn free(self, make_durable: MakeDurable<'_>) -> Result<()> {
+    fn free(self) -> Result<()> {
         let (pool, index) = (&self.log.pools[self.node], self.index);
-        make_durable(self.log.clock.stable())?;
         pool.pool.commit_descriptor(index, &pool.describe(index, OnMedia::Free))?;
         let segment = &pool.segments[index as usize];
-        segment.retire_stamp.store(u64::MAX, Ordering::Relaxed);
+        segment.retire_stamp.store(NO_STAMP, Ordering::Relaxed);
         self.log.waiting_for_readers.fetch_add(1, Ordering::Relaxed);
         segment.set_state(SegmentState::Retiring);
-        segment.retire_stamp.store(epoch::stamp(), Ordering::Relaxed);
         Ok(())
     }
 }

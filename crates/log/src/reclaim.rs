@@ -6,10 +6,24 @@
 
 use crate::error::Result;
 use crate::log::{Filler, Log, NodePool};
-use crate::segment::{Chunk, SegmentState};
+use crate::segment::{Chunk, Segment, SegmentState};
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
+
+/// Which chunks of segments that are no longer filled are taken back from the writers' slots. A chunk's rest is lost then: a gap, until the segment is collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeBack {
+    /// None.
+    None,
+    /// Those into which nothing was written since they were looked at last: a busy writer fills its chunk soon.
+    Idle,
+    /// All.
+    All,
+}
+
+/// In place of the stamp of a freed segment that has none yet.
+pub(crate) const NO_STAMP: u64 = u64::MAX;
 
 /// Makes everything up to a version durable; supplied by the layer that knows about group commit.
 pub type MakeDurable<'a> = &'a dyn Fn(u64) -> Result<()>;
@@ -25,10 +39,10 @@ impl Log {
         self.waiting_for_readers.load(Ordering::Relaxed) > 0
     }
 
-    /// Seals full segments.
-    pub fn seal(&self, make_durable: MakeDurable<'_>) -> Result<()> {
+    /// Seals full segments, as far as no writer holds a chunk of them that is not taken back.
+    pub fn seal(&self, make_durable: MakeDurable<'_>, chunks: TakeBack) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
-        self.fold_slots(true);
+        self.fold_slots(chunks);
         self.seal_full(make_durable)
     }
 
@@ -39,15 +53,21 @@ impl Log {
 
     /// Gives freed segments whose readers have left to the writers; returns how many. Blocks for readers only if `wait`, and not inside an epoch pin.
     pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
-        if wait && !epoch::is_pinned() && self.has_retiring() {
-            epoch::synchronize();
+        if !self.has_retiring() {
+            return Ok(0);
         }
-        let _one_at_a_time = self.reclaim.lock();
-        self.free_retired()
+        self.stamp_retired();
+        let reused = self.free_ready()?;
+        if reused > 0 || !wait || epoch::is_pinned() {
+            return Ok(reused);
+        }
+        epoch::synchronize();
+        self.free_ready()
     }
 
-    /// Gathers garbage counts from all slots; with `return_chunks`, also takes back chunks of segments that are no longer active.
-    pub(crate) fn fold_slots(&self, return_chunks: bool) {
+    /// Gathers garbage counts from all slots; also takes back chunks.
+    pub(crate) fn fold_slots(&self, chunks: TakeBack) {
+        let now = self.started.elapsed().as_nanos() as u64;
         self.with_slots(|number, slot| {
             for (pool, dead) in self.pools.iter().zip(&mut slot.dead) {
                 for (segment, bytes) in dead.iter_mut().enumerate().filter(|(_, bytes)| **bytes != 0) {
@@ -57,17 +77,24 @@ impl Log {
             // Slots lie node by node; a slot's chunks are of its node's pool.
             let pool = &self.pools[number / self.slots_per_node];
             for chunk in &mut slot.chunks {
-                Self::fold_chunk(pool, chunk, return_chunks);
+                Self::fold_chunk(pool, chunk, chunks);
             }
         });
+        self.folded_ns.store(now, Ordering::Relaxed);
     }
 
-    fn fold_chunk(pool: &NodePool, chunk: &mut Chunk, return_it: bool) {
+    fn fold_chunk(pool: &NodePool, chunk: &mut Chunk, chunks: TakeBack) {
         if chunk.is_none() {
             return;
         }
         let segment = &pool.segments[chunk.segment as usize];
-        if return_it && segment.state() != SegmentState::Open {
+        let is_wanted = segment.state() != SegmentState::Open
+            && match chunks {
+                TakeBack::None => false,
+                TakeBack::Idle => chunk.is_idle(),
+                TakeBack::All => true,
+            };
+        if is_wanted {
             pool.give_back(chunk);
             *chunk = Chunk::NONE;
         } else {
@@ -88,21 +115,36 @@ impl Log {
             let torn = pool.segments[index as usize].torn.load(Ordering::Relaxed);
             let state = if torn { OnMedia::Recovered } else { OnMedia::Sealed };
             pool.pool.commit_descriptor(index, &pool.describe(index, state))?;
+            pool.segments[index as usize].sealed_after.store(self.settles_begun.load(Ordering::SeqCst), Ordering::SeqCst);
             pool.segments[index as usize].set_state(SegmentState::Sealed);
         }
         Ok(())
     }
 
-    fn free_retired(&self) -> Result<usize> {
+    /// Notes for freed segments that nobody can come upon them from now on. One stamp for all, since it is a barrier on every processor.
+    fn stamp_retired(&self) {
+        let _one_at_a_time = self.reclaim.lock();
+        let is_new =
+            |segment: &Segment| segment.state() == SegmentState::Retiring && segment.retire_stamp.load(Ordering::Relaxed) == NO_STAMP;
+        let new = self.select(is_new);
+        // Drawn after they were retired.
+        let stamp = if new.is_empty() { return } else { epoch::stamp() };
+        for (node, index) in new {
+            self.pools[node].segments[index as usize].retire_stamp.store(stamp, Ordering::Relaxed);
+        }
+    }
+
+    fn free_ready(&self) -> Result<usize> {
+        let _one_at_a_time = self.reclaim.lock();
         let ready = self.select(|segment| {
             segment.state() == SegmentState::Retiring
-                && epoch::has_passed(segment.retire_stamp.load(Ordering::Relaxed))
+                && Self::has_left(segment.retire_stamp.load(Ordering::Relaxed))
                 && segment.pins.load(Ordering::SeqCst) == 0
         });
         let count = ready.len();
         if count > 0 {
             // Whoever superseded an entry there has left, but its slot may still hold the count: it must not reach the segment's next life.
-            self.fold_slots(false);
+            self.fold_slots(TakeBack::None);
         }
         for (node, index) in ready {
             self.pools[node].free_run(index)?;
@@ -115,6 +157,11 @@ impl Log {
             }
         }
         Ok(count)
+    }
+
+    /// Whether every reader has left that could have seen a segment with this stamp.
+    fn has_left(stamp: u64) -> bool {
+        stamp != NO_STAMP && epoch::has_passed(stamp)
     }
 
     pub(crate) fn select(&self, wanted: impl Fn(&crate::segment::Segment) -> bool) -> Vec<(usize, u32)> {
@@ -135,7 +182,7 @@ impl Log {
     /// when everything is durable and no writer is active.
     pub fn record_totals(&self) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
-        self.fold_slots(true);
+        self.fold_slots(TakeBack::All);
         // Also full ones that nobody sealed yet: their descriptors may hold the totals of an earlier close.
         for (node, index) in self.select(|segment| matches!(segment.state(), SegmentState::Open | SegmentState::Closed)) {
             let pool = &self.pools[node];

@@ -7,10 +7,13 @@
 //! [`Relocator::persist`], and then one fence covers them all.
 
 use crate::address;
-use crate::entry::{EntryView, Op, Parts, Place};
+use crate::entry::{EntryView, MIN_BYTES, Op, Parts, Place, PlainPair};
 use crate::error::Result;
 use crate::log::{Log, NodePool};
 use crate::segment::Chunk;
+
+/// Room for copies that are gathered, to begin with.
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// Bytes that can be moved to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +50,7 @@ impl Log {
 
     /// A relocator for `node`.
     pub fn relocator(&self, node: usize) -> Relocator<'_> {
-        Relocator { log: self, pool: &self.pools[node], chunk: Chunk::NONE, buffer: Vec::new(), start: 0 }
+        Relocator { log: self, pool: &self.pools[node], chunk: Chunk::NONE, buffer: Vec::with_capacity(BUFFER_BYTES), start: 0 }
     }
 }
 
@@ -57,7 +60,52 @@ impl Relocator<'_> {
     ///
     /// # Errors
     /// If no segment can be had; the copies before it stand.
+    #[inline]
     pub fn append(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32, born_dead: bool) -> Result<u64> {
+        if !born_dead && let Some(copy) = self.append_pair(source, entry, version, keyspace) {
+            return Ok(copy);
+        }
+        self.append_any(source, entry, version, keyspace, born_dead)
+    }
+
+    /// Appends a pair of eight bytes each in few instructions, if it is one and there is room in the chunk.
+    #[inline(always)]
+    fn append_pair(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32) -> Option<u64> {
+        let (key, value) = (entry.key.try_into().ok()?, entry.value.try_into().ok()?);
+        if entry.op() == Op::Delete || entry.expiry_ms() != 0 || self.chunk.end - self.chunk.cursor < MIN_BYTES {
+            return None;
+        }
+        let pair = PlainPair {
+            op: Op::Insert,
+            key: u64::from_ne_bytes(key),
+            value: u64::from_ne_bytes(value),
+            version,
+            parent: source,
+            parent_generation: self.log.generation_tag(source),
+            keyspace,
+        };
+        let words = pair.encode(&self.next_place())?;
+        let offset = self.chunk.cursor;
+        if self.buffer.is_empty() {
+            self.start = offset;
+        }
+        self.chunk.cursor += MIN_BYTES;
+        self.chunk.tally.count(Op::Insert, version, MIN_BYTES);
+        let mut bytes = [0; MIN_BYTES as usize];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
+        self.buffer.extend_from_slice(&bytes);
+        Some(address::pack(self.pool.node, offset, MIN_BYTES))
+    }
+
+    /// Where the next copy goes, if the chunk has room for it.
+    #[inline(always)]
+    fn next_place(&self) -> Place {
+        let chunk = &self.chunk;
+        Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor }
+    }
+
+    #[inline(never)]
+    fn append_any(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32, born_dead: bool) -> Result<u64> {
         let parent = if born_dead { 0 } else { source };
         let parts = Parts {
             op: if entry.op() == Op::Delete { Op::Delete } else { Op::Insert },
@@ -79,10 +127,8 @@ impl Relocator<'_> {
             self.chunk = self.pool.take_cold_chunk(self.log, &parts)?;
             size = parts.size(self.chunk.keyspace, self.chunk.base_version);
         }
-        let chunk = &mut self.chunk;
-        let place =
-            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
-        chunk.take(&parts, size);
+        let place = self.next_place();
+        self.chunk.take(&parts, size);
         if self.buffer.is_empty() {
             self.start = place.offset;
         }
@@ -133,7 +179,7 @@ impl Drop for Relocator<'_> {
     fn drop(&mut self) {
         self.persist();
         if !self.chunk.is_none() {
-            self.pool.return_cold_chunk(self.log, &self.chunk);
+            self.pool.return_cold_chunk(self.log, &mut self.chunk);
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::address;
 use crate::entry::{EntryView, Invalid};
 use crate::error::{Error, Result};
 use crate::log::Log;
+use crate::reclaim::TakeBack;
 use crate::segment::{SegmentState, Tally};
 use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
 use std::sync::atomic::Ordering;
@@ -270,7 +271,7 @@ pub struct CheckedSegment {
 impl Log {
     /// Reads every segment in use again and compares it with its descriptor. Run it without writers.
     pub fn check_segments(&self) -> Result<Vec<CheckedSegment>> {
-        self.fold_slots(false);
+        self.fold_slots(TakeBack::None);
         let mut checked = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
             for index in 0..pool.pool.segment_count() {

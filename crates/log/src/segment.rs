@@ -71,6 +71,8 @@ pub(crate) struct Segment {
     pub swept_to: AtomicU64,
     /// Bytes of segments opened before it: its age, to a clock that ticks with what is written.
     pub opened_at: AtomicU64,
+    /// How many [`Log::settle`](crate::Log::settle) had begun when it was sealed.
+    pub sealed_after: AtomicU64,
     /// Value guards that point into it.
     pub pins: AtomicU32,
     /// Epoch stamp after which nobody can hold a reference into it (state Retiring).
@@ -183,6 +185,8 @@ pub(crate) struct Chunk {
     pub base_version: u64,
     pub keyspace: u32,
     pub tally: Tally,
+    /// Where the cursor was when somebody looked for idle chunks.
+    pub seen: u64,
 }
 
 impl Chunk {
@@ -195,7 +199,12 @@ impl Chunk {
 
     /// No chunk: nothing fits.
     pub const NONE: Chunk =
-        Chunk { segment: u32::MAX, cursor: 0, end: 0, generation: 0, base_version: 0, keyspace: 0, tally: Tally::EMPTY };
+        Chunk { segment: u32::MAX, cursor: 0, end: 0, generation: 0, base_version: 0, keyspace: 0, tally: Tally::EMPTY, seen: 0 };
+
+    /// Whether nothing was written since this was asked last.
+    pub fn is_idle(&mut self) -> bool {
+        std::mem::replace(&mut self.seen, self.cursor) == self.cursor
+    }
 
     pub fn is_none(&self) -> bool {
         self.segment == u32::MAX

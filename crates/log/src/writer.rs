@@ -374,6 +374,8 @@ impl Writer<'_> {
 
     #[cold]
     fn remember_dirty(&mut self, offset: u64, size: u64) {
+        // Before the entry is installed: whoever finds it there finds this, too.
+        self.log.lags.store(true, Ordering::Relaxed);
         let dirty = &mut self.slot.dirty[self.pool.node as usize];
         match dirty.last_mut() {
             Some((start, len)) if *start + *len == offset => *len += size,

@@ -66,9 +66,10 @@ pub(crate) const MAX_POOL_BYTES: u64 = 1 << 47;
 /// Segment numbers are `u32`.
 pub(crate) const MAX_SEGMENTS: u64 = u32::MAX as u64;
 
-/// The segment size for a pool of `capacity_bytes`: a power of two in 64 KiB..=8 MiB, about 1/512 of the pool.
+/// The segment size for a pool of `capacity_bytes`: a power of two in 64 KiB..=8 MiB, between 1/2048 and 1/1024 of the pool:
+/// the room that collectors and open segments take is counted in segments, and what they leave decides how empty victims are (`docs/adr/0014`).
 pub fn default_segment_bytes(capacity_bytes: u64) -> u64 {
-    (capacity_bytes / 512).checked_next_power_of_two().unwrap_or(8 << 20).clamp(64 << 10, 8 << 20)
+    (capacity_bytes / 2048).checked_next_power_of_two().unwrap_or(8 << 20).clamp(64 << 10, 8 << 20)
 }
 
 /// Sizes and places of one pool.
@@ -122,8 +123,9 @@ mod tests {
     #[test]
     fn segment_size_follows_capacity() {
         assert_eq!(default_segment_bytes(0), 64 << 10);
-        assert_eq!(default_segment_bytes(64 << 20), 128 << 10);
-        assert_eq!(default_segment_bytes(4 << 30), 8 << 20);
+        assert_eq!(default_segment_bytes(64 << 20), 64 << 10);
+        assert_eq!(default_segment_bytes(178 << 20), 128 << 10);
+        assert_eq!(default_segment_bytes(4 << 30), 2 << 20);
         assert_eq!(default_segment_bytes(u64::MAX), 8 << 20);
     }
 

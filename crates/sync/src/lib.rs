@@ -1,11 +1,14 @@
 //! What several layers need to run concurrently: an epoch scheme with cheap announcements ([`epoch`]), striped key
-//! latches that also order versions ([`latch`]), and cache-line padding ([`Padded`]).
+//! latches that also order versions ([`latch`]), a way to wake background threads ([`Bell`]), and cache-line padding ([`Padded`]).
 //!
 //! Nothing here touches media. Locks never live on media (rule 3 of the crash model): a crash forgets them all.
 
 pub mod atomic;
+mod bell;
 pub mod epoch;
 pub mod latch;
+
+pub use bell::Bell;
 
 /// Aligns `T` to a pair of cache lines, so that neither false sharing nor the adjacent-line prefetcher couples two of them.
 #[derive(Debug, Default)]

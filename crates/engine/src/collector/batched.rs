@@ -34,18 +34,27 @@ struct Item<'a> {
     reference: Ref,
     version: u64,
     entry: EntryView<'a>,
-    key: Key<'a>,
+    hash: u64,
     keyspace: &'a Keyspace,
     /// Where the index may name it.
     hint: Option<u64>,
 }
 
-/// What an index has for an entry's key.
+impl<'a> Item<'a> {
+    fn key(&self) -> Key<'a> {
+        Key { bytes: self.entry.key, hash: self.hash }
+    }
+}
+
+/// What the index has for an entry's key.
 #[derive(Clone, Copy)]
-struct Found {
-    current: Ref,
-    /// Where it is, if a shortcut led there.
-    hint: Option<u64>,
+enum Found {
+    /// This entry, in this place if a shortcut led there.
+    This(Option<u64>),
+    /// Something else.
+    Other,
+    /// Nothing. Asked for tombstones only.
+    Nothing,
 }
 
 /// Why an entry is copied.
@@ -56,6 +65,13 @@ enum Need {
     Tombstone,
     /// Only a snapshot shows it.
     Shown(Arc<Retained>),
+}
+
+/// An entry that is copied: which of the batch, why, and to where.
+struct Copy {
+    item: usize,
+    need: Need,
+    to: Ref,
 }
 
 impl Collector for BatchedCollector {
@@ -70,7 +86,8 @@ impl Collector for BatchedCollector {
         pass.verify().map_err(|error| core.explain(error))?;
         // After the victim was sealed: whatever has entries in it is here, or was dropped.
         let keyspaces = core.keyspaces_by_id();
-        let mut batch = Batch { core, pass, relocator: core.log.relocator(pass.node()), items: Vec::with_capacity(BATCH), bytes: 0 };
+        let mut last: Option<&Keyspace> = None;
+        let mut batch = Batch::new(core, pass);
         let mut outcome = Ok(());
         core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
             // A dead entry may still be shown by a snapshot.
@@ -81,11 +98,11 @@ impl Collector for BatchedCollector {
                 emptied.known_garbage += 1;
                 return;
             }
-            let Some(keyspace) = keyspaces.get(&keyspace) else { return };
-            let hint = core.shortcuts.hint(entry.shortcut());
-            let item = Item { reference: Ref(reference), version, entry: *entry, key: core.hasher.key(entry.key), keyspace, hint };
-            batch.bytes += entry.size;
-            batch.items.push(item);
+            if last.is_none_or(|last| last.info.id != keyspace) {
+                last = keyspaces.get(&keyspace).map(AsRef::as_ref);
+            }
+            let Some(keyspace) = last else { return };
+            batch.add(Ref(reference), version, entry, keyspace);
             if batch.items.len() == BATCH || batch.bytes >= BATCH_BYTES {
                 outcome = batch.run(emptied);
             }
@@ -95,125 +112,154 @@ impl Collector for BatchedCollector {
     }
 }
 
+/// Entries of a victim that are moved together; and room to work in, which each batch of the pass uses again.
 struct Batch<'a, 'b> {
     core: &'a Core,
     pass: &'a Pass<'a>,
     relocator: Relocator<'a>,
     items: Vec<Item<'b>>,
     bytes: u64,
+    found: Vec<Found>,
+    copies: Vec<Copy>,
+    asked: Asked<'b>,
 }
 
-impl Batch<'_, '_> {
+/// What an index is asked for at once, side by side.
+#[derive(Default)]
+struct Asked<'b> {
+    items: Vec<usize>,
+    keys: Vec<Key<'b>>,
+    refs: Vec<Ref>,
+    names: Vec<bool>,
+}
+
+impl<'a, 'b> Batch<'a, 'b> {
+    fn new(core: &'a Core, pass: &'a Pass<'a>) -> Self {
+        let relocator = core.log.relocator(pass.node());
+        let (items, found, copies) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        Batch { core, pass, relocator, items, bytes: 0, found, copies, asked: Asked::default() }
+    }
+
+    /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
+    #[inline(always)]
+    fn add(&mut self, reference: Ref, version: u64, entry: &EntryView<'b>, keyspace: &'b Keyspace) {
+        let key = self.core.hasher.key(entry.key);
+        let hint = self.core.shortcuts.hint(entry.shortcut());
+        with_index!(keyspace, index => match hint {
+            Some(hint) => index.prefetch_hint(hint),
+            None => index.prefetch_for_write(key),
+        });
+        self.bytes += entry.size;
+        self.items.push(Item { reference, version, entry: *entry, hash: key.hash, keyspace, hint });
+    }
+
     /// Moves what is needed of the gathered entries.
     fn run(&mut self, emptied: &mut Emptied) -> Result<()> {
-        let items = std::mem::take(&mut self.items);
-        let outcome = self.run_in_section(&items, emptied);
-        self.items = items;
+        let core = self.core;
+        let _section = epoch::pin_writer();
+        core.committer.ensure_writable()?;
+        self.look_up(emptied);
+        self.choose();
+        let outcome = self.copy(emptied);
+        self.relocator.persist();
+        self.swing(emptied);
+        // Within the section: what a snapshot has let go meanwhile ends here.
+        self.copies.clear();
         self.items.clear();
         self.bytes = 0;
         outcome
     }
 
-    fn run_in_section(&mut self, items: &[Item<'_>], emptied: &mut Emptied) -> Result<()> {
-        let core = self.core;
-        let _section = epoch::pin_writer();
-        core.committer.ensure_writable()?;
-        let found = self.look_up(items, emptied);
-        let needed = items.iter().zip(found).filter_map(|(item, found)| Some((item, self.need_of(item, found)?)));
-        let mut needed: Vec<(&Item<'_>, Need)> = needed.collect();
-        if core.techniques.key_order && needed.iter().any(|(item, _)| item.keyspace.info.kind == Kind::Ordered) {
-            // Copies lie as scans will read them (P4).
-            needed.sort_unstable_by_key(|(item, _)| (item.keyspace.info.id, item.key.bytes));
+    /// What the indexes have for the entries' keys: where shortcuts lead, and for the others by lookups with overlapping misses. In the section that copies what is
+    /// found.
+    fn look_up(&mut self, emptied: &mut Emptied) {
+        self.found.clear();
+        self.found.resize(self.items.len(), Found::Other);
+        follow_shortcuts(&self.items, &mut self.found, emptied);
+        let mut from = 0;
+        for same in self.items.chunk_by(|a, b| std::ptr::eq(a.keyspace, b.keyspace)) {
+            self.asked.clear();
+            for (at, item) in (from..).zip(same) {
+                if item.entry.op() == Op::Delete {
+                    self.found[at] = self.core.find_for_tombstone(item);
+                } else if matches!(self.found[at], Found::Other) {
+                    self.asked.add(at, item);
+                }
+            }
+            from += same.len();
+            self.asked.ask(self.core, same[0].keyspace);
+            for (&at, _) in self.asked.items.iter().zip(&self.asked.names).filter(|(_, named)| **named) {
+                self.found[at] = Found::This(None);
+                emptied.shortcuts[2] += u64::from(self.items[at].hint.is_some());
+            }
         }
-        let mut copies: Vec<(&Item<'_>, Need, Ref)> = Vec::with_capacity(needed.len());
-        let mut outcome = Ok(());
-        for (item, need) in needed {
-            let born_dead = matches!(need, Need::Shown(_));
+    }
+
+    /// Finds out which entries are needed, in the order that they shall have.
+    fn choose(&mut self) {
+        self.copies.clear();
+        for (at, (item, found)) in self.items.iter().zip(&self.found).enumerate() {
+            if let Some(need) = self.core.need_of(self.pass, item, *found) {
+                self.copies.push(Copy { item: at, need, to: Ref::NONE });
+            }
+        }
+        let items = &self.items;
+        if self.core.techniques.key_order && items.iter().any(|item| item.keyspace.info.kind == Kind::Ordered) {
+            // Copies lie as scans will read them (P4).
+            self.copies.sort_unstable_by_key(|copy| (items[copy.item].keyspace.info.id, items[copy.item].entry.key));
+        }
+    }
+
+    /// Appends the copies. Where space ends, so do they.
+    fn copy(&mut self, emptied: &mut Emptied) -> Result<()> {
+        for at in 0..self.copies.len() {
+            let copy = &mut self.copies[at];
+            let item = &self.items[copy.item];
+            let born_dead = matches!(copy.need, Need::Shown(_));
             match self.relocator.append(item.reference.0, &item.entry, item.version, item.keyspace.info.id, born_dead) {
-                Ok(copy) => {
+                Ok(to) => {
                     emptied.bytes += item.entry.size;
-                    copies.push((item, need, Ref(copy)));
+                    copy.to = Ref(to);
                 }
                 Err(error) => {
-                    outcome = Err(core.explain(error));
-                    break;
+                    self.copies.truncate(at);
+                    return Err(self.core.explain(error));
                 }
             }
         }
-        self.relocator.persist();
-        self.swing(&copies, emptied);
-        outcome
-    }
-
-    /// What the indexes have for the entries' keys: where shortcuts lead, and for the others by lookups with overlapping misses. In the section that copies what is
-    /// found.
-    fn look_up(&self, items: &[Item<'_>], emptied: &mut Emptied) -> Vec<Found> {
-        let mut found = vec![Found { current: Ref::NONE, hint: None }; items.len()];
-        follow_shortcuts(items, &mut found, emptied);
-        let rest: Vec<usize> = (0..items.len()).filter(|&at| found[at].hint.is_none()).collect();
-        let keys: Vec<Key<'_>> = rest.iter().map(|&at| items[at].key).collect();
-        let mut current = vec![Ref::NONE; rest.len()];
-        let mut at = 0;
-        for same in rest.chunk_by(|&a, &b| std::ptr::eq(items[a].keyspace, items[b].keyspace)) {
-            let part = at..at + same.len();
-            at = part.end;
-            with_index!(items[same[0]].keyspace, index => {
-                index.get_many(&keys[part.clone()], &mut current[part], &self.core.resolver());
-            });
-        }
-        for (at, current) in rest.into_iter().zip(current) {
-            found[at].current = current;
-            emptied.shortcuts[2] += u64::from(items[at].hint.is_some() && current == items[at].reference);
-        }
-        found
-    }
-
-    /// Whether an entry is needed, and what for, if this is what the index has for its key.
-    fn need_of(&self, item: &Item<'_>, Found { current, hint }: Found) -> Option<Need> {
-        let core = self.core;
-        if item.entry.op() == Op::Delete {
-            // Under something newer it is not needed: that, or what comes above it, stays.
-            let stays = current.is_none() && !self.pass.may_drop_tombstone(item.version);
-            return stays.then_some(Need::Tombstone);
-        }
-        if current == item.reference {
-            return Some(Need::Current(hint));
-        }
-        if !core.snapshots.any() {
-            return None;
-        }
-        core.snapshots.retained(item.keyspace, item.key.bytes, item.reference).map(Need::Shown)
+        Ok(())
     }
 
     /// Puts the copies in the place of their sources, where these are current still.
-    fn swing(&self, copies: &[(&Item<'_>, Need, Ref)], emptied: &mut Emptied) {
+    fn swing(&mut self, emptied: &mut Emptied) {
         let core = self.core;
         let mut writer = core.log.writer();
         let mut too_late = false;
-        for (number, (item, need, copy)) in copies.iter().enumerate() {
-            if let Some((item, Need::Current(Some(hint)), _)) = copies.get(number + AHEAD) {
-                with_index!(item.keyspace, index => index.prefetch_hint(*hint));
+        for (number, Copy { item, need, to }) in self.copies.iter().enumerate() {
+            let item = &self.items[*item];
+            if let Some(Copy { item: next, need: Need::Current(Some(hint)), .. }) = self.copies.get(number + AHEAD) {
+                with_index!(self.items[*next].keyspace, index => index.prefetch_hint(*hint));
             }
             match need {
                 Need::Tombstone => emptied.tombstones += 1,
                 Need::Shown(retained) => {
                     // A snapshot does not outlive the process: nothing to wait for.
-                    retained.reference.store(copy.0, Ordering::Release);
+                    retained.reference.store(to.0, Ordering::Release);
                     emptied.for_snapshots += 1;
                 }
-                Need::Current(hint) if item.swing(core, *hint, *copy) => {
+                Need::Current(hint) if item.swing(core, *hint, *to) => {
                     writer.mark_dead(item.reference.0);
                     emptied.moved += 1;
                 }
                 Need::Current(_) => {
-                    core.log.mark_dead_on_media(copy.0);
                     too_late = true;
                     emptied.too_late += 1;
+                    core.log.mark_dead_on_media(to.0);
                     // Whoever replaced the entry has saved it for the snapshots that show it, before it was replaced.
-                    let retained = core.snapshots.any().then(|| core.snapshots.retained(item.keyspace, item.key.bytes, item.reference));
+                    let retained = core.snapshots.any().then(|| core.snapshots.retained(item.keyspace, item.entry.key, item.reference));
                     match retained.flatten() {
-                        Some(retained) => retained.reference.store(copy.0, Ordering::Release),
-                        None => writer.mark_dead(copy.0),
+                        Some(retained) => retained.reference.store(to.0, Ordering::Release),
+                        None => writer.mark_dead(to.0),
                     }
                 }
             }
@@ -224,16 +270,56 @@ impl Batch<'_, '_> {
     }
 }
 
+impl<'b> Asked<'b> {
+    fn clear(&mut self) {
+        self.items.clear();
+        self.keys.clear();
+        self.refs.clear();
+    }
+
+    #[inline(always)]
+    fn add(&mut self, at: usize, item: &Item<'b>) {
+        self.items.push(at);
+        self.keys.push(item.key());
+        self.refs.push(item.reference);
+    }
+
+    fn ask(&mut self, core: &Core, keyspace: &Keyspace) {
+        self.names.clear();
+        self.names.resize(self.keys.len(), false);
+        with_index!(keyspace, index => index.name_many(&self.keys, &self.refs, &mut self.names, &core.resolver()));
+    }
+}
+
+impl Core {
+    fn find_for_tombstone(&self, item: &Item<'_>) -> Found {
+        let current = with_index!(item.keyspace, index => index.get(item.key(), &self.resolver()));
+        if current.is_none() { Found::Nothing } else { Found::Other }
+    }
+
+    /// Whether an entry is needed, and what for, if this is what the index has for its key.
+    #[inline(always)]
+    fn need_of(&self, pass: &Pass<'_>, item: &Item<'_>, found: Found) -> Option<Need> {
+        match found {
+            Found::This(hint) => return Some(Need::Current(hint)),
+            // Under something newer a tombstone is not needed: that, or what comes above it, stays.
+            Found::Nothing => return (!pass.may_drop_tombstone(item.version)).then_some(Need::Tombstone),
+            Found::Other => {}
+        }
+        if item.entry.op() == Op::Delete || !self.snapshots.any() {
+            return None;
+        }
+        self.snapshots.retained(item.keyspace, item.entry.key, item.reference).map(Need::Shown)
+    }
+}
+
 /// Looks for the entries where their shortcuts lead. A reference names one entry: if the index has it there, the entry is current, and its key need not be
 /// compared.
 fn follow_shortcuts(items: &[Item<'_>], found: &mut [Found], emptied: &mut Emptied) {
-    let with_hint = || items.iter().enumerate().filter_map(|(at, item)| Some((at, item, item.hint?)));
-    for (_, item, hint) in with_hint() {
-        with_index!(item.keyspace, index => index.prefetch_hint(hint));
-    }
-    for (at, item, hint) in with_hint() {
-        if let Some(there) = with_index!(item.keyspace, index => index.find_at_hint(hint, item.key, item.reference)) {
-            found[at] = Found { current: item.reference, hint: Some(there.hint) };
+    for (item, found) in items.iter().zip(found) {
+        let Some(hint) = item.hint else { continue };
+        if let Some(there) = with_index!(item.keyspace, index => index.find_at_hint(hint, item.key(), item.reference)) {
+            *found = Found::This(Some(there.hint));
             emptied.shortcuts[usize::from(there.sibling)] += 1;
         }
     }
@@ -241,10 +327,11 @@ fn follow_shortcuts(items: &[Item<'_>], found: &mut [Found], emptied: &mut Empti
 
 impl Item<'_> {
     /// Replaces the entry in the index if it is there still. (Its place cannot have been used again: the victim is not free.)
+    #[inline(always)]
     fn swing(&self, core: &Core, hint: Option<u64>, copy: Ref) -> bool {
         with_index!(self.keyspace, index => {
-            hint.is_some_and(|hint| index.update_at_hint(hint, self.key, self.reference, copy))
-                || index.install(index.any_token(), self.key, self.reference, copy, &core.resolver()).is_ok()
+            hint.is_some_and(|hint| index.update_at_hint(hint, self.key(), self.reference, copy))
+                || index.install(index.any_token(), self.key(), self.reference, copy, &core.resolver()).is_ok()
         })
     }
 }

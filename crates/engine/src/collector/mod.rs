@@ -23,12 +23,14 @@ mod chain;
 mod effort;
 mod movers;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use crate::error::{Error, Result};
 use crate::options::CollectorKind;
 use crate::stats::CollectionStats;
 use crate::store::Core;
-use hither_log::{Candidate, Pass, Tombstones};
+use hither_log::{Candidate, Pass, TakeBack, Tombstones};
 use hither_sync::epoch;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,8 +54,14 @@ const SWEEP_SHARE: u64 = 16;
 const URGENT_SWEEP_SHARE: u64 = 64;
 /// A sweep rests at most so long after a segment.
 const LONGEST_REST: Duration = Duration::from_millis(20);
-/// Passes that share one settling.
-const PASSES_PER_ROUND: usize = 4;
+/// Bytes of the victims that share one search and one settling, in the background.
+const ROUND_BYTES: u64 = 2 << 20;
+/// Passes of such a round: so many at least, and at most.
+const PASSES_PER_ROUND: std::ops::RangeInclusive<u64> = 4..=16;
+/// Victims are freed, and handed on, after so many passes, or earlier if a few segments are left to move to.
+const PASSES_PER_REUSE: usize = 4;
+/// So few segments.
+const FEW: u64 = 3;
 
 /// How one segment is emptied.
 pub(crate) trait Collector: Send + Sync {
@@ -138,8 +146,6 @@ pub(crate) struct Collections {
     pub nanos: AtomicU64,
     /// Freed segments that writers got back.
     pub reused: AtomicU64,
-    /// Held by the writer that makes space.
-    emergency: Mutex<()>,
     /// One thread at a time searches for victims, so that two do not settle for the same ones.
     round: Mutex<()>,
 }
@@ -190,6 +196,27 @@ impl Need {
     }
 }
 
+/// How much a call collects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// One victim: somebody waits.
+    Pass,
+    /// A round of some.
+    Round,
+}
+
+/// What is to be collected.
+struct Wanted {
+    /// Of one node, or of any.
+    node: Option<usize>,
+    need: Need,
+    /// Victims of which at least this share is garbage.
+    least: f64,
+    /// Only as long as they are the best of all.
+    first: bool,
+    turn: Turn,
+}
+
 /// How much longer copies may be than what is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
@@ -212,10 +239,8 @@ impl Core {
     /// How urgently `node` needs space.
     pub fn need_of_space(&self, node: usize) -> Need {
         let room = self.log.room(node);
-        // Free space is space that garbage cannot gather in: the less of it is kept, the emptier victims are. So a collector begins late, with no more than
-        // it needs to be ahead of the writers.
         let (urgent, early) = match self.collector.tombstones() {
-            Tombstones::Swept => (room.watermark(), room.existing / 16 + room.reserve),
+            Tombstones::Swept => (room.watermark(), room.early()),
             Tombstones::Buried => ((room.limit / 16).max(3), room.existing / 4),
         };
         if room.left() <= urgent {
@@ -239,8 +264,8 @@ impl Core {
         if room.left() <= call_at { need } else { Need::None }
     }
 
-    /// Collects some of the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
-    pub fn collect(&self, node: Option<usize>, need: Need) -> Result<usize> {
+    /// Collects the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
+    pub fn collect(&self, node: Option<usize>, need: Need, turn: Turn) -> Result<usize> {
         self.committer.ensure_writable()?;
         let mut bill = Bill::open(&self.collections.efforts, node.unwrap_or(0));
         let least = match need {
@@ -249,58 +274,86 @@ impl Core {
             Need::Some | Need::None => self.gc_threshold,
         };
         self.sweep_if_due(node, if need.is_urgent() { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
-        self.collect_from(node, need, least, &mut bill)
+        // While there is time, what gains by waiting waits: young segments of hot keys lose more entries soon.
+        let first = !need.is_urgent() && node.is_some();
+        self.collect_from(&Wanted { node, need, least, first, turn }, &mut bill)
     }
 
     /// Collects some of the best victims of any node of which at least `least` is garbage, by hand; returns the number of segments freed. Call outside epoch pins.
     pub fn collect_worth(&self, least: f64) -> Result<usize> {
         self.committer.ensure_writable()?;
         let mut bill = Bill::open(&self.collections.efforts, 0);
-        self.collect_from(None, Need::Some, least, &mut bill)
+        self.collect_from(&Wanted { node: None, need: Need::Some, least, first: false, turn: Turn::Round }, &mut bill)
     }
 
-    fn collect_from(&self, node: Option<usize>, need: Need, least: f64, bill: &mut Bill<'_>) -> Result<usize> {
-        let worth = |candidate: &Candidate| {
-            node.is_none_or(|node| candidate.node as usize == node) && candidate.gain > 0 && candidate.garbage() >= least
-        };
-        // Where room is short: what is larger would get no permit.
+    fn collect_from(&self, wanted: &Wanted, bill: &mut Bill<'_>) -> Result<usize> {
         let growth = self.growth_of_copies();
-        let room: Vec<u64> = (0..self.log.nodes()).map(|node| self.log.room_to_move(node).most()).collect();
-        let fits = |candidate: &Candidate| growth.most_of(candidate.live) <= room[candidate.node as usize];
-        let tombstones = self.collector.tombstones();
-        let make_durable = self.make_durable();
-        let passes: Vec<Pass<'_>> = {
-            let _one_at_a_time = self.collections.round.lock();
-            self.collector.prepare(self)?;
-            let victims: Vec<_> =
-                self.log.candidates(tombstones).into_iter().filter(|candidate| worth(candidate) && fits(candidate)).collect();
-            if victims.is_empty() {
-                return Ok(0);
-            }
-            self.log.settle(&make_durable).map_err(|error| self.explain(error))?;
-            let mut passes = Vec::new();
-            for victim in &victims {
-                passes.extend(self.log.begin_pass(victim, tombstones).map_err(|error| self.explain(error))?);
-                // Without burials a pass is short, and the round costs as much as it does.
-                if passes.len() == if need.is_urgent() && tombstones == Tombstones::Buried { 1 } else { PASSES_PER_ROUND } {
-                    break;
-                }
-            }
-            passes
-        };
         let mut freed = 0;
-        for pass in passes {
-            bill.turn_to(pass.node());
-            match self.run_pass(pass, growth) {
-                Ok(emptied) => freed += usize::from(emptied),
+        let mut emptied = Vec::new();
+        for pass in self.begin_passes(wanted, growth)? {
+            let node = pass.node();
+            bill.turn_to(node);
+            match self.run_pass(&pass, growth) {
+                Ok(true) => emptied.push(pass),
                 // No room to move to: what was freed may be had once readers have left.
-                Err(Error::Full { .. }) => {}
+                Ok(false) | Err(Error::Full { .. }) => {}
                 Err(error) => return Err(error),
             }
-            // Early: the next pass may need the space.
-            self.reuse_freed(need.is_urgent())?;
+            // Early where the next pass may need the space.
+            let is_short = || self.log.room_to_move(node).fresh < FEW * self.log.pool(node).segment_bytes();
+            if emptied.len() == PASSES_PER_REUSE || is_short() {
+                freed += self.free_victims(std::mem::take(&mut emptied))?;
+                self.reuse_freed(wanted.need.is_urgent())?;
+            }
         }
+        freed += self.free_victims(emptied)?;
+        self.reuse_freed(wanted.need.is_urgent())?;
         Ok(freed)
+    }
+
+    /// Frees victims that were emptied; returns how many there were.
+    fn free_victims(&self, emptied: Vec<Pass<'_>>) -> Result<usize> {
+        let count = emptied.len();
+        for pass in &emptied {
+            self.collections.efforts[pass.node()].count(pass.bytes());
+        }
+        self.log.free_victims(emptied, &self.make_durable()).map_err(|error| self.explain(error))?;
+        self.collections.segments.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// Begins passes over the best victims.
+    fn begin_passes(&self, wanted: &Wanted, growth: Growth) -> Result<Vec<Pass<'_>>> {
+        // Where room is short: what is larger would get no permit.
+        let room: Vec<u64> = (0..self.log.nodes()).map(|node| self.log.room_to_move(node).most()).collect();
+        let worth = |candidate: &Candidate| {
+            wanted.node.is_none_or(|node| candidate.node as usize == node)
+                && candidate.gain > 0
+                && (wanted.first || candidate.garbage() >= wanted.least)
+                && growth.most_of(candidate.live) <= room[candidate.node as usize]
+        };
+        let tombstones = self.collector.tombstones();
+        let most = match wanted.turn {
+            Turn::Pass => 1,
+            Turn::Round => (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end()),
+        };
+        let _one_at_a_time = self.collections.round.lock();
+        self.collector.prepare(self)?;
+        let mut victims = self.log.best_candidates(tombstones, most as usize, worth);
+        if wanted.first {
+            victims.truncate(victims.iter().take_while(|victim| victim.garbage() >= wanted.least).count());
+        }
+        if victims.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !victims.iter().all(|victim| self.log.is_settled(victim)) {
+            self.log.settle(&self.make_durable()).map_err(|error| self.explain(error))?;
+        }
+        let mut passes = Vec::new();
+        for victim in &victims {
+            passes.extend(self.log.begin_pass(victim, tombstones).map_err(|error| self.explain(error))?);
+        }
+        Ok(passes)
     }
 
     /// Makes tombstones free to go once those of a node, of `node` if given, take more than one part in `share` of its segments.
@@ -337,7 +390,7 @@ impl Core {
         for node in 0..self.log.nodes() {
             if self.need_of_space(node) == Need::Any {
                 is_short = true;
-                self.collect(Some(node), Need::Any)?;
+                self.collect(Some(node), Need::Any, Turn::Round)?;
                 self.reuse_freed(false)?;
             }
         }
@@ -351,10 +404,10 @@ impl Core {
         if self.keyspaces.read().len() > 1 { Growth::ByKeyspace } else { Growth::None }
     }
 
-    /// Empties and frees the victim; false, with nothing done, if there is no room for what it holds.
-    fn run_pass(&self, pass: Pass<'_>, growth: Growth) -> Result<bool> {
+    /// Empties the victim; false, with nothing done, if there is no room for what it holds.
+    fn run_pass(&self, pass: &Pass<'_>, growth: Growth) -> Result<bool> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
-        let (node, bytes) = (pass.node(), pass.bytes());
+        let node = pass.node();
         let _permit = match growth.most_of(pass.bytes_to_move()) {
             0 => None,
             most => {
@@ -367,7 +420,7 @@ impl Core {
         };
         let _time = Stopwatch::start(&self.collections.nanos);
         let mut emptied = Emptied::default();
-        let outcome = self.collector.empty(self, &pass, &mut emptied);
+        let outcome = self.collector.empty(self, pass, &mut emptied);
         let done = &self.collections;
         done.moved_entries.fetch_add(emptied.moved + emptied.for_snapshots, Ordering::Relaxed);
         done.moved_for_snapshots.fetch_add(emptied.for_snapshots, Ordering::Relaxed);
@@ -379,10 +432,7 @@ impl Core {
         for (counter, count) in done.shortcuts.iter().zip(emptied.shortcuts) {
             counter.fetch_add(count, Ordering::Relaxed);
         }
-        outcome.and_then(|()| pass.free(&self.make_durable()).map_err(|error| self.explain(error)))?;
-        done.segments.fetch_add(1, Ordering::Relaxed);
-        done.efforts[node].count(bytes);
-        Ok(true)
+        outcome.map(|()| true)
     }
 
     /// Runs `f` while no pass is in progress.
@@ -394,17 +444,19 @@ impl Core {
         f()
     }
 
-    /// Seals full segments, collects victims and gives freed segments to the writers; returns how many of those there were.
-    /// Collects, and waits for readers, only with `wait`.
-    pub fn reclaim(&self, wait: bool) -> Result<usize> {
+    /// Seals full segments, collects victims and gives freed segments to the writers, as thoroughly as can be; returns how many of those there were.
+    pub fn reclaim(&self) -> Result<usize> {
+        self.seal(TakeBack::All)?;
+        self.collect(None, Need::Some, Turn::Round)?;
+        // What is swept goes with the next collection.
+        self.sweep_all()?;
+        self.reuse_freed(true)
+    }
+
+    /// Seals full segments, so that they can be collected.
+    pub fn seal(&self, chunks: TakeBack) -> Result<()> {
         self.committer.ensure_writable()?;
-        self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;
-        if wait {
-            self.collect(None, Need::Some)?;
-            // By hand: as thorough as can be. What is swept goes with the next collection.
-            self.sweep_all()?;
-        }
-        self.reuse_freed(wait)
+        self.log.seal(&self.make_durable(), chunks).map_err(|error| self.explain(error))
     }
 
     /// Makes every tombstone free to go that may.
@@ -412,23 +464,18 @@ impl Core {
         self.sweep_if_due(None, u64::MAX)
     }
 
-    /// For a write that found no space: makes some, or waits for somebody who does. False if there is nothing to be gained. One writer at a time:
-    /// each pass needs room to move to.
+    /// For a write that found no space: makes some, or waits for somebody who does. False if there is nothing to be gained. Any number of writers: each empties one
+    /// victim at a time, beside the collectors.
     pub fn make_space(&self) -> Result<bool> {
         let done = &self.collections;
         done.stalls.fetch_add(1, Ordering::Relaxed);
         let _stalled = Stopwatch::start(&done.stall_nanos);
         let node = self.log.local_node();
         let before = done.reused.load(Ordering::Acquire);
-        let _one_writer = done.emergency.lock();
-        if done.reused.load(Ordering::Acquire) != before {
-            return Ok(true);
-        }
+        let others_made_some = || done.reused.load(Ordering::Acquire) != before;
         for _ in 0..PATIENCE_MS {
-            for need in [Need::Some, Need::Any, Need::Last] {
-                if self.reclaim_for(node, need)? > 0 || done.reused.load(Ordering::Acquire) != before {
-                    return Ok(true);
-                }
+            if self.reclaim_for(node)? || others_made_some() {
+                return Ok(true);
             }
             if self.checkpoints.hold_tombstones() {
                 // Segments with tombstones wait for the next checkpoint; there is no time for that.
@@ -444,14 +491,25 @@ impl Core {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        Ok(done.reused.load(Ordering::Acquire) != before)
+        Ok(others_made_some())
     }
 
-    fn reclaim_for(&self, node: usize, need: Need) -> Result<usize> {
-        self.log.seal(&self.make_durable()).map_err(|error| self.explain(error))?;
-        // Freed is freed, also if another thread hands it on.
-        let collected = self.collect(Some(node), need)?;
-        Ok(collected + self.reuse_freed(true)?)
+    /// Empties a victim of `node`, better a good one than one that brings little; whether one was, or segments became free otherwise.
+    fn reclaim_for(&self, node: usize) -> Result<bool> {
+        for need in [Need::Some, Need::Any, Need::Last] {
+            let freed = self.collect(Some(node), need, Turn::Pass)?;
+            // Freed is freed, also if another thread hands it on.
+            if freed + self.reuse_freed(true)? > 0 {
+                return Ok(true);
+            }
+            if need == Need::Some {
+                self.seal(TakeBack::Idle)?;
+            }
+            if need == Need::Any {
+                self.seal(TakeBack::All)?;
+            }
+        }
+        Ok(false)
     }
 
     pub fn reuse_freed(&self, wait: bool) -> Result<usize> {

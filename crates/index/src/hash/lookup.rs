@@ -77,6 +77,15 @@ impl<P: Protocol> HashTable<P> {
         }
     }
 
+    /// The slot that holds `reference`, if it is the first of its tag in the home line, as most are.
+    #[inline(always)]
+    pub(super) fn slot_at_home(&self, segment: Segment, hash: u64, reference: Ref) -> Option<usize> {
+        // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
+        let line = unsafe { &segment.pair(segment.pair_number(hash, 0)).lines[home_line(hash)] };
+        let set = matches(line.meta.load(Ordering::Acquire), tag_of(hash));
+        (set != 0).then(|| first_slot(set)).filter(|&slot| line.refs[slot].load(Ordering::Acquire) == reference.0)
+    }
+
     /// The segment that was searched and the key's verified reference in it.
     #[inline(always)]
     pub(super) fn find<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> (Segment, Ref) {

@@ -147,10 +147,10 @@ impl<P: Protocol> Index for HashTable<P> {
 
     #[inline(always)]
     fn prefetch_for_write(&self, key: Key<'_>) {
-        // Line 0 carries the lock; the home line, if it is the other one, comes along as its neighbour or with the first look.
+        // Line 0 carries the lock. The other one matters if it is the home line: only one key in ten lies outside of that.
         let pair = self.segment(key.hash).home(key.hash).cast::<line::Line>();
         prefetch_write(pair);
-        prefetch_write(pair.wrapping_add(1));
+        prefetch_write(pair.wrapping_add(directory::home_line(key.hash)));
     }
 
     #[inline(always)]
@@ -167,6 +167,15 @@ impl<P: Protocol> Index for HashTable<P> {
         assert_eq!(keys.len(), found.len(), "get_many needs one place per key");
         for (keys, found) in keys.chunks(lookup::GROUP).zip(found.chunks_mut(lookup::GROUP)) {
             self.find_group(keys, found, resolver);
+        }
+    }
+
+    fn name_many<R: Resolver>(&self, keys: &[Key<'_>], refs: &[Ref], names: &mut [bool], _resolver: &R) {
+        assert!(keys.len() == refs.len() && keys.len() == names.len(), "name_many needs a reference and a place per key");
+        for ((names, key), reference) in names.iter_mut().zip(keys).zip(refs) {
+            let segment = self.segment(key.hash);
+            *names = self.slot_at_home(segment, key.hash, *reference).is_some()
+                || self.walk(segment, key.hash, |place| place.reference == *reference).is_some();
         }
     }
 

@@ -46,6 +46,11 @@ impl<P: Protocol> HashTable<P> {
                 return Ok(());
             }
         }
+        if let Some(slot) = self.slot_at_home(segment, key.hash, old)
+            && self.swap(segment, segment.pair_number(key.hash, 0), home_line(key.hash), slot, old, new) == Attempt::Done
+        {
+            return Ok(());
+        }
         self.search_and_replace(key, old, new, resolver)
     }
 
