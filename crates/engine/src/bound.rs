@@ -31,7 +31,7 @@ impl Core {
         if candidate.is_none() || !(verified || self.log.key_matches(candidate.0, key)) {
             return 0;
         }
-        Core::live_size(key, self.log.entry(candidate.0).value)
+        self.log.readable_entry(candidate.0).map_or(0, |entry| Core::live_size(key, entry.value))
     }
 
     /// After a write was refused: looks closely whether there is room for more live bytes. Call outside writer sections.

@@ -128,12 +128,12 @@ impl Core {
         let place = place_of(keyspace, key.hash);
         if !self.cache.is_on(place) {
             let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
-            return if found.is_none() { self.absent(key.hash) } else { self.visit(found, f) };
+            return if found.is_none() { self.absent(keyspace, key) } else { self.visit(found, f) };
         }
         let (copies, keys) = ([self.cache.look(place, key.bytes)], [key]);
         let resolver = Copies { log: self.resolver(), keys: &keys, copies: &copies };
         let found = with_index!(keyspace, index => index.get(key, &resolver));
-        self.answer(place, key, copies[0].as_ref(), found, f)
+        self.answer(keyspace, place, key, copies[0].as_ref(), found, f)
     }
 
     /// As [`Core::get_group`]. Call under an epoch pin.
@@ -159,7 +159,7 @@ impl Core {
         with_index!(keyspace, index => index.get_many(group, found, &resolver));
         found.iter().for_each(|reference| resolver.prefetch(*reference));
         for (i, &reference) in found.iter().enumerate() {
-            if self.answer(places[i], group[i], copies[i].as_ref(), reference, |value| f(i, Some(value)))?.is_none() {
+            if self.answer(keyspace, places[i], group[i], copies[i].as_ref(), reference, |value| f(i, Some(value)))?.is_none() {
                 f(i, None);
             }
         }
@@ -168,10 +168,18 @@ impl Core {
 
     /// Answers a get whose key the index leads to `found`, from the copy if it is one of that entry.
     #[inline(always)]
-    fn answer<R>(&self, place: u64, key: Key<'_>, copy: Option<&Found>, found: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+    fn answer<R>(
+        &self,
+        keyspace: &Keyspace,
+        place: u64,
+        key: Key<'_>,
+        copy: Option<&Found>,
+        found: Ref,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
         if found.is_none() {
             copy.into_iter().for_each(|copy| self.cache.forget(copy));
-            return self.absent(key.hash);
+            return self.absent(keyspace, key);
         }
         let (reader, home) = (self.log.topology().current_node(), address::unpack(found.0).node);
         let f = match copy.filter(|copy| is_of(copy, found, &self.log)) {

@@ -116,7 +116,8 @@ impl Core {
             let current = with_index!(index, index => index.get(key, &self.resolver()));
             let newest = match current {
                 Ref::NONE => tombstones.get(&(keyspace, key.hash)).copied().unwrap_or(0),
-                current => self.log.version_of(current.0, &self.log.entry(current.0)),
+                // What is damaged was reported.
+                current => self.log.verified_entry(current.0).map_or(u64::MAX, |entry| self.log.version_of(current.0, &entry)),
             };
             if version > newest || (version == newest && current.is_none()) {
                 let at = hither_log::address::unpack(reference);

@@ -60,13 +60,12 @@ impl Store {
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() {
+            core.ensure_absent(&keyspace.0, key)?;
             core.latches.wait_until_free(core.latches.stripe_of(key.hash));
             let rests_on = if core.committer.reads_check() { core.latches.last_delete(core.latches.stripe_of(key.hash)) } else { 0 };
             return Ok((None, core.unless_durable(rests_on)));
         }
-        if core.log.has_unverified() {
-            core.log.verify_entry(found.0)?;
-        }
+        core.ensure_whole(found)?;
         let entry = core.log.entry(found.0);
         if entry.batch().is_some() {
             core.latches.wait_until_free(core.latches.stripe_of(key.hash));
@@ -190,9 +189,7 @@ impl Core {
             self.log.prefetch(reference.0);
         }
         for reference in refs {
-            if self.log.has_unverified() {
-                self.log.verify_entry(reference.0)?;
-            }
+            self.ensure_whole(*reference)?;
             let entry = self.log.entry(reference.0);
             if range.is_past_end(entry.key) {
                 return Ok(ControlFlow::Break(()));

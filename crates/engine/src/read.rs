@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
+use crate::resolver::Doubting;
 use crate::store::{Core, Store};
 use crate::write::check_key;
 use hither_index::{Index, Key, Ref};
@@ -28,7 +29,7 @@ impl Store {
         }
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() {
-            return core.absent(key.hash);
+            return core.absent(&keyspace.0, key);
         }
         core.visit(found, f)
     }
@@ -42,8 +43,9 @@ impl Store {
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() {
-            return core.absent(key.hash);
+            return core.absent(&keyspace.0, key);
         }
+        core.ensure_whole(found)?;
         let version = core.log.version_of(found.0, &core.log.entry(found.0));
         Ok(core.visit(found, <[u8]>::to_vec)?.map(|value| (value, version)))
     }
@@ -57,7 +59,7 @@ impl Store {
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
         if found.is_none() || core.visit(found, |_| ())?.is_none() {
-            return core.absent(key.hash);
+            return core.absent(&keyspace.0, key);
         }
         Ok(Some(ValueGuard::new(&core.log, found.0)))
     }
@@ -102,7 +104,7 @@ impl Core {
         }
         for (i, &reference) in found.iter().enumerate() {
             if reference.is_none() {
-                self.absent::<()>(group[i].hash)?;
+                self.absent::<()>(keyspace, group[i])?;
                 f(i, None);
             } else if self.visit(reference, |value| f(i, Some(value)))?.is_none() {
                 f(i, None);
@@ -123,11 +125,9 @@ impl Core {
     /// As [`Core::visit`]; `f` also gets the time of expiry, 0 if there is none.
     #[inline(always)]
     pub fn visit_with_expiry<R>(&self, reference: Ref, f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+        self.ensure_whole(reference)?;
         if self.committer.reads_check() {
             self.wait_until_durable(reference)?;
-        }
-        if self.log.has_unverified() {
-            self.log.verify_entry(reference.0)?;
         }
         if let Some(value) = self.log.plain_value(reference.0) {
             return Ok(Some(f(&value, 0)));
@@ -139,9 +139,55 @@ impl Core {
         Ok(Some(f(entry.value, entry.expiry_ms())))
     }
 
+    /// Refuses an entry that is damaged, if nobody has looked since the store was opened. Call under an epoch pin, before anything of the entry is used.
+    #[inline(always)]
+    pub fn ensure_whole(&self, reference: Ref) -> Result<()> {
+        if self.log.has_unverified() {
+            self.log.verify_entry(reference.0)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to call a key absent that the index does not find, if it may be the key of a damaged entry. Call under an epoch pin.
+    #[inline(always)]
+    pub fn ensure_absent(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
+        if self.log.has_unverified() { self.look_for_damage(keyspace, key) } else { Ok(()) }
+    }
+
+    /// Refuses a key whose entry is damaged, or may be. Call under an epoch pin.
+    #[inline(always)]
+    pub fn ensure_readable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
+        if self.log.has_unverified() { self.look_whether_readable(keyspace, key) } else { Ok(()) }
+    }
+
+    /// Refuses a write whose place in the index has a damaged entry. Call under an epoch pin.
+    #[inline(always)]
+    pub fn ensure_writable_beside(&self, keyspace: &Keyspace, key: Key<'_>, candidate: Ref) -> Result<()> {
+        if !self.log.has_unverified() {
+            return Ok(());
+        }
+        if candidate.is_some() { self.ensure_whole(candidate) } else { self.look_for_damage(keyspace, key) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_whether_readable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
+        let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
+        if found.is_some() { self.ensure_whole(found) } else { self.look_for_damage(keyspace, key) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_for_damage(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
+        let found = with_index!(keyspace, index => index.get(key, &Doubting(self.resolver())));
+        if found.is_some() { self.ensure_whole(found) } else { Ok(()) }
+    }
+
     /// The answer for a key that is not there: a delete that made it so must be durable first (decision 11).
     #[inline(always)]
-    pub fn absent<R>(&self, hash: u64) -> Result<Option<R>> {
+    pub fn absent<R>(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<Option<R>> {
+        self.ensure_absent(keyspace, key)?;
+        let hash = key.hash;
         if self.committer.reads_check() {
             let delete = self.latches.last_delete(self.latches.stripe_of(hash));
             if delete > self.committer.durable() {

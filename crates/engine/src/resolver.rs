@@ -33,3 +33,25 @@ impl Resolver for LogResolver<'_> {
         self.hasher.hash(self.log.key(reference.0))
     }
 }
+
+/// The log as [`LogResolver`] shows it, but that a damaged entry matches whatever key the index compares it with: nobody knows what its key was.
+#[derive(Clone, Copy)]
+pub(crate) struct Doubting<'a>(pub LogResolver<'a>);
+
+impl Resolver for Doubting<'_> {
+    fn prefetch(&self, reference: Ref) {
+        self.0.prefetch(reference);
+    }
+
+    fn key(&self, reference: Ref) -> &[u8] {
+        self.0.key(reference)
+    }
+
+    fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        self.0.matches(reference, key) || self.0.log.verify_entry(reference.0).is_err()
+    }
+
+    fn hash(&self, reference: Ref) -> u64 {
+        self.0.hash(reference)
+    }
+}

@@ -157,10 +157,13 @@ impl Snapshot {
         {
             let _pin = epoch::pin();
             keyspace.0.ensure_usable()?;
+            let mut outcome = Ok(());
             crate::keyspace::with_index!(keyspace.0, index => index.for_each(&core.resolver(), &mut |reference| {
+                outcome = core.ensure_whole(reference);
                 keys.push(core.log.key(reference.0).to_vec());
-                true
+                outcome.is_ok()
             }));
+            outcome?;
         }
         keys.extend(self.saved_between(&keyspace.0, (Bound::Unbounded, Bound::Unbounded)).into_iter().map(|(key, _)| key.into_vec()));
         keys.sort_unstable();
@@ -307,7 +310,8 @@ impl Core {
             Position::After(key) => Bound::Excluded(key.as_slice()),
             Position::Start => range.start(),
         };
-        let far = match group.refs.len().checked_sub(1) {
+        let readable = self.readable_part(group, range)?;
+        let far = match readable.checked_sub(1) {
             Some(last) if !group.at_end => Bound::Included(group.key(&self.log, last)),
             _ if range.direction == Direction::Forward => range.to,
             _ => range.from,
@@ -318,7 +322,7 @@ impl Core {
         let saved = if stretch.is_empty() { Vec::new() } else { group.snapshot.saved_between(keyspace, (from, to)) };
         // Keys in order; a saved entry hides the index's one of the same key, which is newer.
         let mut merged: Vec<(&[u8], Option<Shown<'_>>)> =
-            (0..group.refs.len()).map(|i| (group.key(&self.log, i), group.shown(keyspace, &self.log, i))).collect();
+            (0..readable).map(|i| (group.key(&self.log, i), group.shown(keyspace, &self.log, i))).collect();
         merged.extend(saved.iter().map(|(key, reference)| (&**key, Some(Shown::Entry(*reference)))));
         merged.sort_by(|(a, _), (b, _)| if backward { b.cmp(a) } else { a.cmp(b) });
         merged.dedup_by(|(b, _), (a, _)| a == b);
@@ -336,6 +340,22 @@ impl Core {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// How many of a group's entries are of use, the first beyond the end of `range` included; refuses if one of them is damaged.
+    fn readable_part(&self, group: &Merge<'_>, range: &ScanRange<'_>) -> Result<usize> {
+        if !self.log.has_unverified() {
+            return Ok(group.refs.len());
+        }
+        for (i, &reference) in group.refs.iter().enumerate() {
+            if group.copy(i).is_none() {
+                self.ensure_whole(reference)?;
+            }
+            if range.is_past_end(group.key(&self.log, i)) {
+                return Ok(i + 1);
+            }
+        }
+        Ok(group.refs.len())
     }
 
     /// As [`Core::emit_within`], of an entry that was copied by a thread of its node.
@@ -374,9 +394,7 @@ impl Core {
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        if self.log.has_unverified() {
-            self.log.verify_entry(reference.0)?;
-        }
+        self.ensure_whole(reference)?;
         let (key, value, expiry_ms) = self.log.pair(reference.0);
         if range.is_past_end(key) {
             return Ok(ControlFlow::Break(()));

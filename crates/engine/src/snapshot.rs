@@ -81,7 +81,8 @@ impl Snapshots {
     /// Saves `old` for every snapshot that shows it; false if none does. Call before installing the write of `version`, under the key's latch.
     #[cold]
     pub fn retain(&self, core: &Core, keyspace: &Keyspace, key: &[u8], old: Ref, version: u64) -> bool {
-        let old_version = core.log.version_of(old.0, &core.log.entry(old.0));
+        // What is damaged is kept, too: who asks for it gets the error.
+        let old_version = core.log.readable_entry(old.0).map_or(0, |entry| core.log.version_of(old.0, &entry));
         let mut retained: Option<Arc<Retained>> = None;
         for snapshot in self.list.read().iter() {
             let shows = snapshot.wait_for_version();
@@ -175,9 +176,15 @@ impl Snapshot {
         let _pin = epoch::pin();
         keyspace.0.ensure_usable()?;
         let current = with_index!(keyspace.0, index => index.get(hashed, &self.core.resolver()));
+        if current.is_some() {
+            self.core.ensure_whole(current)?;
+        }
         match self.shown(&keyspace.0, key, current) {
             Some(reference) => self.core.visit(reference, f),
             None => {
+                if current.is_none() {
+                    self.core.ensure_absent(&keyspace.0, hashed)?;
+                }
                 self.settle()?;
                 Ok(None)
             }
@@ -193,7 +200,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What the snapshot shows for `key`, given what the index holds now.
+    /// What the snapshot shows for `key`, given what the index holds now: a whole entry.
     pub(crate) fn shown(&self, keyspace: &Keyspace, key: &[u8], current: Ref) -> Option<Ref> {
         if current.is_some() && self.core.log.version_of(current.0, &self.core.log.entry(current.0)) <= self.version {
             return Some(current);

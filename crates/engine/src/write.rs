@@ -6,7 +6,7 @@
 
 use crate::commit::Ticket;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
+use crate::keyspace::{Keyspace, KeyspaceHandle, Kind, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
 use hither_index::{Index, Key, Located, Ref, Resolver};
@@ -276,10 +276,17 @@ impl Core {
         keyspace.ensure_usable()?;
         let prepared = index.prepare_write(key, &resolver);
         let latch = stripe.lock();
+        if !matches!(change.condition, Condition::None) {
+            self.ensure_readable(keyspace, key)?;
+        }
         // Before the place: whoever waits for a locked place may hold a writer slot, so nobody may wait for a slot with a place locked.
         let mut writer = self.log.writer();
         let (mut located, locked) = index.lock_place(key, prepared, &resolver);
         let place = PlaceGuard { index, token: located.token, locked };
+        if keyspace.info.kind == Kind::Ordered {
+            // An ordered index has to know where a key belongs beside its neighbour.
+            self.ensure_writable_beside(keyspace, key, located.candidate)?;
+        }
         if located.candidate.is_some() {
             resolver.prefetch(located.candidate);
             writer.prefetch_mark(located.candidate.0);

@@ -114,7 +114,11 @@ impl Log {
     #[inline(always)]
     pub fn expiry_of(&self, reference: u64) -> u64 {
         let [first, _, extension] = self.words(reference);
-        if first & EXT_MASK == 0 || extension as u8 & ext::EXPIRY == 0 { 0 } else { self.entry(reference).expiry_ms() }
+        if first & EXT_MASK == 0 || extension as u8 & ext::EXPIRY == 0 {
+            return 0;
+        }
+        // What has no shape does not expire.
+        self.readable_entry(reference).map_or(0, |entry| entry.expiry_ms())
     }
 
     /// The entry's key.
@@ -130,7 +134,7 @@ impl Log {
 
     /// The entry behind `reference`; `None` if it is damaged so that it has no shape, which only an unverified one can be.
     #[inline]
-    fn readable_entry(&self, reference: u64) -> Option<EntryView<'_>> {
+    pub fn readable_entry(&self, reference: u64) -> Option<EntryView<'_>> {
         let at = address::unpack(reference);
         let entry = crate::replay::entry_at(&self.pools[at.node as usize].pool, at.offset)?;
         self.pools[at.node as usize].pool.meter_read(at.offset, entry.size as usize);

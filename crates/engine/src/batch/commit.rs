@@ -16,7 +16,7 @@
 use super::Batch;
 use super::member::{AnyToken, Member, Scratch, drop_overwritten, with_token};
 use crate::error::Result;
-use crate::keyspace::{AnyIndex, with_index};
+use crate::keyspace::{AnyIndex, Kind, with_index};
 use crate::options::Durability;
 use crate::store::Core;
 use crate::write::{Attempt, Condition, PlaceGuard, Written, op_of};
@@ -60,9 +60,12 @@ impl Core {
         scratch.gather(batch);
         let Scratch { members, stripes, sorted } = scratch;
         let latches = self.lock_all(batch, members, stripes, sorted);
-        if let Some(number) = self.unmet_precondition(batch) {
+        if let Some(number) = self.unmet_precondition(batch)? {
             *unmet = number;
             return Ok(Written::nothing(latches.last_version(), false, false));
+        }
+        if self.log.has_unverified() {
+            self.ensure_members_writable(batch, members)?;
         }
         // Before any place is locked: see the module's head.
         let mut writer = self.log.writer();
@@ -135,15 +138,31 @@ impl Core {
         self.latches.lock_set(stripes)
     }
 
+    /// Refuses members of ordered keyspaces whose places have damaged entries.
+    #[cold]
+    fn ensure_members_writable(&self, batch: &Batch, members: &[Member]) -> Result<()> {
+        for member in members {
+            let keyspace = batch.keyspace(member.operation(batch));
+            if keyspace.info.kind == Kind::Ordered {
+                self.ensure_readable(keyspace, member.key(batch))?;
+            }
+        }
+        Ok(())
+    }
+
     /// The number of the first precondition that does not hold.
     #[inline(always)]
-    fn unmet_precondition(&self, batch: &Batch) -> Option<usize> {
-        batch.parts().preconditions.iter().position(|(operation, version)| {
+    fn unmet_precondition(&self, batch: &Batch) -> Result<Option<usize>> {
+        for (number, (operation, version)) in batch.parts().preconditions.iter().enumerate() {
             let keyspace = batch.keyspace(operation);
             let key = Key { bytes: batch.key(operation), hash: operation.hash };
+            self.ensure_readable(keyspace, key)?;
             let current = with_index!(keyspace, index => index.get(key, &self.resolver()));
-            !self.holds(Condition::Version(*version), current)
-        })
+            if !self.holds(Condition::Version(*version), current) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -256,8 +256,8 @@ impl Loader<'_> {
         }
         keyspace.has_expiry.store(row.has_expiry, Ordering::Relaxed);
         match &keyspace.index {
-            AnyIndex::Ordered(index) => self.ordered(index, blocks, keyspace.hasher())?,
-            AnyIndex::Learned(index) => self.ordered(index, blocks, keyspace.hasher())?,
+            AnyIndex::Ordered(index) => self.ordered(index, blocks, keyspace.hasher(), false)?,
+            AnyIndex::Learned(index) => self.ordered(index, blocks, keyspace.hasher(), true)?,
             AnyIndex::Hash(index) => self.hash(index, blocks)?,
         }
         self.failure.lock().take().map_or(Ok(()), Err)
@@ -288,14 +288,15 @@ impl Loader<'_> {
         if checksum(into) == block.checksum { Ok(()) } else { Err(format!("the block at {} is damaged", block.offset)) }
     }
 
-    fn ordered<I: OrderedIndex>(&self, index: &I, blocks: &[BlockRow], hasher: Hasher) -> Result<(), String> {
+    /// `reads_log`: the index takes the keys from there, so that damage would put them out of order.
+    fn ordered<I: OrderedIndex>(&self, index: &I, blocks: &[BlockRow], hasher: Hasher, reads_log: bool) -> Result<(), String> {
         if blocks.iter().any(|block| block.kind == BlockKind::Images) {
             return Err("it holds images of a table for an ordered keyspace".into());
         }
         let resolver = LogResolver { log: self.log, hasher };
         let _pin = epoch::pin();
         if !blocks.iter().all(|block| block.kind == BlockKind::Words) {
-            index.load_pieces(&mut Run::new(self, blocks), &resolver);
+            index.load_pieces(&mut Run::new(self, blocks, reads_log), &resolver);
             return Ok(());
         }
         let firsts = self.first_words(blocks)?;
@@ -303,7 +304,7 @@ impl Loader<'_> {
             return Err("its blocks are out of order".into());
         }
         let share = blocks.len().div_ceil(self.threads).max(1);
-        let mut runs: Vec<Run<'_>> = blocks.chunks(share).map(|run| Run::new(self, run)).collect();
+        let mut runs: Vec<Run<'_>> = blocks.chunks(share).map(|run| Run::new(self, run, reads_log)).collect();
         for (i, run) in runs.iter_mut().enumerate() {
             run.before = firsts.get((i + 1) * share).copied();
         }
@@ -355,11 +356,13 @@ struct Run<'a> {
     payload: Vec<u8>,
     /// All words of this run lie below.
     before: Option<u64>,
+    reads_log: bool,
 }
 
 impl<'a> Run<'a> {
-    fn new(loader: &'a Loader<'a>, blocks: &'a [BlockRow]) -> Run<'a> {
-        Run { loader, blocks: blocks.iter(), sieve: loader.sieve(), order: Order::default(), payload: Vec::new(), before: None }
+    fn new(loader: &'a Loader<'a>, blocks: &'a [BlockRow], reads_log: bool) -> Run<'a> {
+        let blocks = blocks.iter();
+        Run { loader, blocks, sieve: loader.sieve(), order: Order::default(), payload: Vec::new(), before: None, reads_log }
     }
 
     fn next(&mut self, block: &BlockRow, piece: &mut SortedPiece) -> Result<(), String> {
@@ -368,7 +371,12 @@ impl<'a> Run<'a> {
         let decoded =
             blocks::decode(block.kind, &self.payload, block.items as usize, &mut self.order, piece, |reference| sieve.admit(reference));
         let inside = self.before.is_none_or(|before| piece.words().is_some_and(|words| words.last().is_none_or(|last| *last < before)));
-        decoded.filter(|()| inside).ok_or_else(|| format!("the block at {} holds no keys in order", block.offset))
+        decoded.filter(|()| inside).ok_or_else(|| format!("the block at {} holds no keys in order", block.offset))?;
+        let damaged = |reference: &&hither_index::Ref| self.loader.log.verified_entry(reference.0).is_none();
+        match piece.refs().iter().filter(|_| self.reads_log).find(damaged) {
+            None => Ok(()),
+            Some(reference) => Err(format!("{reference:?} leads to no valid entry")),
+        }
     }
 }
 

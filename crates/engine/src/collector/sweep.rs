@@ -109,6 +109,10 @@ impl Sweep<'_> {
         let core = self.core;
         let _pin = epoch::pin();
         let current = with_index!(keyspace, index => index.get(key, &core.resolver()));
-        current.is_none() || (current != reference && core.log.version_of(current.0, &core.log.entry(current.0)) > version)
+        // What is damaged supersedes nothing.
+        let newer = |current: hither_index::Ref| {
+            core.log.readable_entry(current.0).is_some_and(|entry| core.log.version_of(current.0, &entry) > version)
+        };
+        current.is_none() || (current != reference && newer(current))
     }
 }

@@ -1,0 +1,185 @@
+//! Damage in what a clean restart does not read: whoever asks for it gets an error that names the place, whatever the operation; nobody gets wrong data, nobody
+//! panics, and everything else stays usable. (A learned index takes keys from the log when it is loaded, so there the store is refused at once.)
+
+mod common;
+
+use hither_engine::{
+    Batch, Condition, Direction, ErrorKind, KeyspaceHandle, Kind, Options, OrderedKind, RestartSource, Result, ScanRange, Store,
+    WriteOptions,
+};
+use std::ops::{Bound, ControlFlow};
+use std::path::Path;
+
+const KEYS: u64 = 300;
+const VICTIM: u64 = 123;
+
+/// Which bytes of the victim are damaged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Damage {
+    /// Header and key are zeros, as after a lost block.
+    Zeros,
+    /// Header and key are ones: lengths beyond everything.
+    Ones,
+    KeyBit,
+    ValueBit,
+}
+
+const ALL: [Damage; 4] = [Damage::Zeros, Damage::Ones, Damage::KeyBit, Damage::ValueBit];
+
+/// Forms of keys: those that an index holds whole, and those of which it reads the rest from the log.
+fn key_of(number: u64, long: bool) -> Vec<u8> {
+    if long {
+        format!("a long beginning that all keys share {number:016}").into_bytes()
+    } else {
+        (number << 8 | 0x5a).to_be_bytes().to_vec()
+    }
+}
+
+fn value_of(number: u64) -> Vec<u8> {
+    format!("the value of key {number:016} and no other").into_bytes()
+}
+
+fn options(dir: &Path, ordered_index: OrderedKind) -> Options {
+    Options { paths: vec![(None, dir.to_owned())], ordered_index, ..common::small() }
+}
+
+/// A store that was closed orderly, and then damaged.
+fn damaged(dir: &Path, kind: Kind, ordered: OrderedKind, long: bool, damage: Damage) -> Result<(Store, KeyspaceHandle)> {
+    let store = Store::open(options(dir, ordered)).unwrap();
+    let keyspace = store.create_keyspace("k", kind).unwrap();
+    for number in 0..KEYS {
+        store.write_wait(&keyspace, &key_of(number, long), Some(&value_of(number))).unwrap();
+    }
+    drop((store, keyspace));
+    let path = dir.join("node0.hither");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let value = value_of(VICTIM);
+    let at = bytes.windows(value.len()).position(|window| window == value).unwrap();
+    let key = at - key_of(VICTIM, long).len().next_multiple_of(8);
+    match damage {
+        Damage::Zeros => bytes[key - 16..at].fill(0),
+        Damage::Ones => bytes[key - 16..at].fill(0xff),
+        Damage::KeyBit => {
+            let found = bytes[..at].windows(8).rposition(|window| window == &key_of(VICTIM, long)[..8]).unwrap();
+            bytes[found + 3] ^= 4;
+        }
+        Damage::ValueBit => bytes[at + 20] ^= 1,
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let store = Store::open(options(dir, ordered))?;
+    assert_eq!(store.recovery().source, RestartSource::Clean, "nothing was read");
+    let keyspace = store.open_keyspace("k").unwrap();
+    Ok((store, keyspace))
+}
+
+fn each(mut f: impl FnMut(&Store, &KeyspaceHandle, bool, &str)) {
+    for kind in [Kind::Hash, Kind::Ordered] {
+        for long in [false, true] {
+            for damage in ALL {
+                let dir = tempfile::tempdir().unwrap();
+                let (store, keyspace) = damaged(dir.path(), kind, OrderedKind::BTree, long, damage).unwrap();
+                f(&store, &keyspace, long, &format!("{kind:?} long {long} {damage:?}"));
+            }
+        }
+    }
+}
+
+/// Wrong data never, an error that says so.
+fn assert_damaged<T: std::fmt::Debug>(what: &str, outcome: Result<T>) {
+    assert!(matches!(&outcome, Err(error) if error.kind() == ErrorKind::Damaged), "{what}: {outcome:?}");
+}
+
+#[test]
+fn reads_of_damage_are_refused() {
+    each(|store, keyspace, long, what| {
+        let key = key_of(VICTIM, long);
+        let copy = |value: &[u8]| value.to_vec();
+        assert_damaged(&format!("{what}: get"), store.get_with(keyspace, &key, copy));
+        assert_damaged(&format!("{what}: versioned"), store.get_versioned(keyspace, &key));
+        assert_damaged(&format!("{what}: pinned"), store.get_pinned(keyspace, &key).map(|guard| guard.map(|guard| guard.to_vec())));
+        assert_damaged(&format!("{what}: peek"), store.peek_with(keyspace, &key, |value, _| value.to_vec()));
+        assert_damaged(&format!("{what}: many"), store.multi_get_with(keyspace, &[&key, &key], |_, value| drop(value.map(copy))));
+        let snapshot = store.snapshot();
+        assert_damaged(&format!("{what}: snapshot"), snapshot.get_with(keyspace, &key, copy));
+        for number in (0..KEYS).filter(|number| *number != VICTIM) {
+            assert_eq!(store.get_with(keyspace, &key_of(number, long), copy).unwrap(), Some(value_of(number)), "{what}");
+            assert_eq!(snapshot.get_with(keyspace, &key_of(number, long), copy).unwrap(), Some(value_of(number)), "{what}");
+        }
+    });
+}
+
+#[test]
+fn scans_end_at_damage_with_an_error() {
+    each(|store, keyspace, long, what| {
+        let snapshot = store.snapshot();
+        let seen = std::cell::Cell::new(0);
+        let visit = |key: &[u8], value: &[u8]| {
+            let number = (0..KEYS).find(|number| key == key_of(*number, long)).unwrap_or_else(|| panic!("{what}: {key:?}"));
+            assert_eq!(value, value_of(number), "{what}");
+            seen.set(seen.get() + 1);
+            ControlFlow::Continue(())
+        };
+        assert_damaged(&format!("{what}: all"), store.for_each(keyspace, visit));
+        if keyspace.info().kind == Kind::Hash {
+            assert_damaged(&format!("{what}: keys"), snapshot.sorted_keys(keyspace));
+            return;
+        }
+        for direction in [Direction::Forward, Direction::Backward] {
+            let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction };
+            assert_damaged(&format!("{what}: scan"), store.scan(keyspace, &range, visit));
+            assert_damaged(&format!("{what}: snapshot"), snapshot.scan(keyspace, &range, visit));
+            assert_damaged(&format!("{what}: deferred"), store.scan_deferred(keyspace, &range, |key, value, _| visit(key, value)));
+        }
+        assert!(seen.get() > KEYS);
+    });
+}
+
+#[test]
+fn conditions_on_damage_are_refused_and_a_check_tells_of_it() {
+    each(|store, keyspace, long, what| {
+        let report = store.check().unwrap();
+        assert!(!report.is_sound(), "{what}");
+        let key = key_of(VICTIM, long);
+        for condition in [Condition::Value(None), Condition::Value(Some(b"x")), Condition::Version(None), Condition::Version(Some(7))] {
+            let outcome = store.write(keyspace, &key, Some(b"new"), condition, &WriteOptions::new()).map(|(applied, ..)| applied);
+            assert_damaged(&format!("{what}: {condition:?}"), outcome);
+        }
+    });
+}
+
+#[test]
+fn a_learned_index_is_not_built_from_damaged_keys() {
+    for long in [false, true] {
+        for damage in ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let outcome = damaged(dir.path(), Kind::Ordered, OrderedKind::Learned, long, damage);
+            assert_damaged(&format!("long {long} {damage:?}"), outcome.map(|_| ()));
+        }
+    }
+}
+
+/// Found by an attack: a write beside a key that could not be read looked for its place without an end, with the whole process waiting for it.
+#[test]
+fn writes_over_damage_end_and_harm_nothing_else() {
+    each(|store, keyspace, long, what| {
+        let key = key_of(VICTIM, long);
+        let copy = |value: &[u8]| value.to_vec();
+        let mut batch = Batch::default();
+        batch.put(keyspace, &key, b"new", 0);
+        batch.put(keyspace, &key_of(KEYS, long), b"new", 0);
+        if keyspace.info().kind == Kind::Ordered {
+            assert_damaged(&format!("{what}: put"), store.write_wait(keyspace, &key, Some(b"new")));
+            assert_damaged(&format!("{what}: delete"), store.write_wait(keyspace, &key, None));
+            assert_damaged(&format!("{what}: batch"), store.commit_wait(&batch));
+            assert_damaged(&format!("{what}: get"), store.get_with(keyspace, &key, copy));
+        } else {
+            // A hash index has a place for it.
+            store.commit_wait(&batch).unwrap();
+            assert_eq!(store.get_with(keyspace, &key, copy).unwrap().as_deref(), Some(&b"new"[..]), "{what}");
+        }
+        for number in (0..2 * KEYS).filter(|number| *number != VICTIM) {
+            store.write_wait(keyspace, &key_of(number, long), Some(b"newer")).unwrap();
+            assert_eq!(store.get_with(keyspace, &key_of(number, long), copy).unwrap().as_deref(), Some(&b"newer"[..]), "{what}");
+        }
+    });
+}
