@@ -2,6 +2,7 @@
 //! reads for scans of other nodes.
 
 use crate::collector::{Need, Turn};
+use crate::error::ErrorKind;
 use crate::options::Durability;
 use crate::store::Core;
 use crate::write::{Change, Condition};
@@ -21,6 +22,8 @@ const VERIFICATION_REST: u32 = 4;
 const SWEEP_REST: u32 = 9;
 /// Expired keys removed per pass and keyspace.
 const SWEEP: usize = 10_000;
+/// Between passes that leave nothing behind.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// The background threads of a store.
 pub(crate) struct Maintenance {
@@ -160,7 +163,7 @@ fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
 }
 
 fn run_maintenance(core: &Core, stop: &Stop) {
-    let mut next_sweep = Instant::now() + Duration::from_secs(1);
+    let mut next_sweep = Instant::now() + SWEEP_EVERY;
     loop {
         if stop.wait(TICK) {
             return;
@@ -173,8 +176,9 @@ fn run_maintenance(core: &Core, stop: &Stop) {
         core.tick_cache();
         if Instant::now() >= next_sweep {
             let started = Instant::now();
-            core.sweep_expired();
-            next_sweep = Instant::now() + (started.elapsed() * SWEEP_REST).max(Duration::from_secs(1));
+            let deleted = core.sweep_expired();
+            let rest = started.elapsed() * SWEEP_REST;
+            next_sweep = Instant::now() + if deleted < SWEEP { rest.max(SWEEP_EVERY) } else { rest };
         }
     }
 }
@@ -204,25 +208,39 @@ fn run_checkpoints(core: &Core, stop: &Stop) {
 }
 
 impl Core {
-    /// Deletes keys whose time has come: an expired entry retires like a tombstone (decision 8).
-    pub fn sweep_expired(&self) {
+    /// Deletes keys whose time has come: an expired entry retires like a tombstone (decision 8). Returns how many; [`SWEEP`] or more mean that some may be left.
+    pub fn sweep_expired(&self) -> usize {
         let keyspaces: Vec<_> =
             self.keyspaces.read().values().filter(|keyspace| keyspace.has_expiry.load(Ordering::Relaxed)).cloned().collect();
-        if keyspaces.is_empty() {
-            return;
-        }
-        if self.persist_clock().is_err() {
-            return;
+        let mut deleted = 0;
+        if keyspaces.is_empty() || self.persist_clock().is_err() {
+            return deleted;
         }
         for keyspace in keyspaces {
             for (key, version) in self.expired_keys(&keyspace, SWEEP) {
                 let _no_check = self.sweeping.lock();
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
-                if self.write(&keyspace, &change, self.durability).is_err() {
-                    return;
+                match self.write(&keyspace, &change, self.durability) {
+                    Ok(_) => deleted += 1,
+                    Err(error) if error.kind() == ErrorKind::Damaged => {}
+                    Err(_) => return deleted,
                 }
             }
         }
+        deleted
+    }
+
+    /// For a write that found no space, nor anything to collect: makes garbage of what has expired. False if that is nothing, if somebody else is at it, or
+    /// if it was vain a moment ago: the search may be long. (The deletes may come here themselves for want of space. Then they fail.)
+    #[cold]
+    pub fn sweep_for_space(&self) -> bool {
+        let Some(mut vain) = self.vain_sweep.try_lock() else { return false };
+        if vain.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
+            return false;
+        }
+        let deleted = self.sweep_expired();
+        *vain = (deleted == 0).then(Instant::now);
+        deleted > 0
     }
 }
 

@@ -249,9 +249,16 @@ impl Core {
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
         const PATIENCE: Duration = Duration::from_secs(3);
+        if epoch::is_pinned() {
+            // Inside a closure of a read: what waits for readers would wait for itself.
+            return attempt();
+        }
         let end = Instant::now() + PATIENCE;
         loop {
-            let made = if bound { self.room_to_live().map(|()| true)? } else { self.make_space()? };
+            let made = match bound {
+                true => self.room_to_live().map(|()| true).or_else(|error| if self.sweep_for_space() { Ok(true) } else { Err(error) })?,
+                false => self.make_space()? || self.sweep_for_space(),
+            };
             match attempt() {
                 Err(error) if error.kind() == ErrorKind::Full && made && Instant::now() < end => bound = is_bound(&error),
                 outcome => return outcome,

@@ -403,3 +403,20 @@ fn a_spilling_node_shows_in_the_statistics() {
     }
     assert_eq!(state(&db), [(true, true, true), (false, false, false)]);
 }
+
+/// Found by an attack: a store full of expired keys refused writes until the sweeper had come by, ten thousand keys a second.
+#[test]
+fn what_has_expired_makes_room() {
+    for utilization in [None, Some(50)] {
+        let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
+        let db = utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap();
+        let ks = db.keyspace("k").unwrap();
+        for number in 0..400_000u64 {
+            let soon = WriteOptions::default().ttl(Duration::from_millis(20));
+            ks.put_with(&number.to_be_bytes(), &[1; 16], &soon).map(drop).unwrap_or_else(|error| panic!("{number}: {error}"));
+            if number % 10_000 == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
