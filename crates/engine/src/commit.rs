@@ -209,9 +209,12 @@ impl Committer {
     }
 }
 
+/// Runs them all. A panic of one ends that one only: it must reach neither the others nor whoever happened to lead the commit, such as the thread in the background.
 fn run_callbacks(callbacks: Vec<Callback>, error: Option<String>) {
     for callback in callbacks {
-        callback(error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error))));
+        let outcome = error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
+        // The hook for panics has reported it.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(outcome)));
     }
 }
 
@@ -252,10 +255,10 @@ impl Ticket {
     }
 
     /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on the thread that led the
-    /// commit and must not block.
+    /// commit and must not block. If it panics, that is reported as for a thread that panics, and goes no further.
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {
-            None => f(Ok(())),
+            None => run_callbacks(vec![Box::new(f)], None),
             Some(core) => core.committer.on_durable(self.version, Box::new(f)),
         }
     }

@@ -118,6 +118,9 @@ pub enum Error {
         /// The key, lossily as text.
         key: String,
     },
+    /// Called from a closure that runs during a read.
+    #[error("{0} waits for all reads to end, so it cannot be called from inside one; call it when the closure has returned")]
+    InsideRead(&'static str),
     /// A handle of another store was given.
     #[error("keyspace \"{0}\" belongs to another store; use handles of this one")]
     ForeignKeyspace(String),

@@ -313,12 +313,14 @@ impl Store {
     /// Collects garbage now, as the background does when space is short: seals full segments, empties those of which at least `gc_threshold` is garbage and
     /// frees them; returns the number of segments that became free. Waits for readers that may still look at them.
     pub fn reclaim(&self) -> Result<usize> {
+        ensure_outside_reads("reclaim")?;
         self.core.reclaim()
     }
 
     /// Takes a checkpoint of the indexes now, so that a restart scans only what comes later. False if this store keeps none, or if lack of space made it
     /// void.
     pub fn checkpoint(&self) -> Result<bool> {
+        ensure_outside_reads("checkpoint")?;
         self.core.committer.ensure_writable()?;
         self.core.checkpoints.take(&self.core, false, &mut || true)
     }
@@ -331,7 +333,15 @@ impl Store {
 
     /// Refuses further writes, stops background work, makes everything durable and marks the store clean. Also done when the last handle is
     /// dropped. Reads go on.
+    ///
+    /// # Errors
+    /// [`Error::InsideRead`]; then nothing has changed. Otherwise the store refuses writes from now on, and is as after a crash when it is opened again.
     pub fn close(&self) -> Result<()> {
+        ensure_outside_reads("close")?;
+        self.shut()
+    }
+
+    fn shut(&self) -> Result<()> {
         let first = self.core.committer.refuse_writes();
         if let Some(maintenance) = self.maintenance.lock().take() {
             maintenance.stop();
@@ -354,8 +364,13 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean flag unset.
-        let _ = self.close();
+        let _ = self.shut();
     }
+}
+
+/// Refuses what waits until readers have left if this thread is one: it would wait for itself.
+pub(crate) fn ensure_outside_reads(what: &'static str) -> Result<()> {
+    if epoch::is_pinned() { Err(Error::InsideRead(what)) } else { Ok(()) }
 }
 
 impl Core {

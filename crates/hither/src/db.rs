@@ -137,7 +137,7 @@ impl Db {
     }
 
     /// Makes everything durable and marks the store clean. Other handles stay usable for reading; the files are released when
-    /// the last one is dropped.
+    /// the last one is dropped, and with them the last snapshot, iterator, pinned value and ticket.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }

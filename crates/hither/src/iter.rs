@@ -1,6 +1,6 @@
 //! Iterators over pairs, from both ends.
 
-use hither_engine::{Direction, KeyspaceHandle, Result, ScanRange, Snapshot, Store};
+use hither_engine::{Direction, Error, KeyspaceHandle, Result, ScanRange, Snapshot, Store};
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ enum State {
     Ordered { from: Bound<Vec<u8>>, to: Bound<Vec<u8>>, front: VecDeque<Pair>, back: VecDeque<Pair>, exhausted: bool },
     /// Keys still to be looked up; `None` until they are collected.
     Hash(Option<VecDeque<Vec<u8>>>),
+    /// What is still to be told, and then nothing.
+    Failed(Option<Error>),
 }
 
 /// An iterator over key–value pairs, from both ends. Fetches groups of pairs; after an error it ends.
@@ -59,6 +61,11 @@ impl Iter {
 
     pub(crate) fn hash(source: Source) -> Iter {
         Iter { source, state: State::Hash(None) }
+    }
+
+    /// Gives this error, and ends.
+    pub(crate) fn failed(source: Source, error: Error) -> Iter {
+        Iter { source, state: State::Failed(Some(error)) }
     }
 
     fn step(&mut self, direction: Direction) -> Result<Option<Pair>> {
@@ -88,13 +95,14 @@ impl Iter {
                 }
                 Ok(None)
             }
+            State::Failed(error) => error.take().map_or(Ok(None), Err),
         }
     }
 
     fn advance(&mut self, direction: Direction) -> Option<Result<Pair>> {
         let outcome = self.step(direction);
         if outcome.is_err() {
-            self.state = State::Hash(Some(VecDeque::new()));
+            self.state = State::Failed(None);
         }
         outcome.transpose()
     }

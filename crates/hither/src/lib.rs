@@ -33,7 +33,8 @@
 //! # Thread safety
 //!
 //! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock. Closures given to `get_with`,
-//! `multi_get_with` and `scan_with` run while reclamation is held back: keep them short and do not wait for other threads in them.
+//! `multi_get_with` and `scan_with` run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
+//! (`reclaim`, `compact`, `check`, `checkpoint`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
 //!
 //! # Limits
 //!

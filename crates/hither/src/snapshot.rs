@@ -2,7 +2,7 @@
 
 use crate::iter::{Iter, Source};
 use crate::keyspace::{Keyspace, owned, prefix_end};
-use hither_engine::{Kind, Result, Store};
+use hither_engine::{Error, Kind, Result, Store};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -30,12 +30,20 @@ impl Snapshot {
     }
 
     /// Calls `f` with the value that `key` had, in place.
+    ///
+    /// # Errors
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store.
     pub fn get_with<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.ensure_own(keyspace)?;
         self.inner.get_with(&keyspace.handle, key, f)
     }
 
-    /// All pairs in key order (also of a hash keyspace, whose keys are collected and sorted first).
+    /// All pairs in key order (also of a hash keyspace, whose keys are collected and sorted first). Of a keyspace of another store:
+    /// [`Error::ForeignKeyspace`] and nothing else.
     pub fn iter(&self, keyspace: &Keyspace) -> Iter {
+        if let Err(error) = self.ensure_own(keyspace) {
+            return Iter::failed(self.source(keyspace), error);
+        }
         match keyspace.kind() {
             Kind::Ordered => Iter::ordered(self.source(keyspace), Bound::Unbounded, Bound::Unbounded),
             Kind::Hash => Iter::hash(self.source(keyspace)),
@@ -45,8 +53,9 @@ impl Snapshot {
     /// The pairs whose keys lie in `range`, in key order, from either end.
     ///
     /// # Errors
-    /// [`crate::Error::NotOrdered`] for a hash keyspace.
+    /// [`Error::NotOrdered`] for a hash keyspace, [`Error::ForeignKeyspace`] for one of another store.
     pub fn range<'k>(&self, keyspace: &Keyspace, range: impl RangeBounds<&'k [u8]>) -> Result<Iter> {
+        self.ensure_own(keyspace)?;
         keyspace.ensure_ordered()?;
         Ok(Iter::ordered(self.source(keyspace), owned(range.start_bound()), owned(range.end_bound())))
     }
@@ -54,10 +63,17 @@ impl Snapshot {
     /// The pairs whose keys begin with `prefix`, in key order, from either end.
     ///
     /// # Errors
-    /// [`crate::Error::NotOrdered`] for a hash keyspace.
+    /// [`Error::NotOrdered`] for a hash keyspace, [`Error::ForeignKeyspace`] for one of another store.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Iter> {
+        self.ensure_own(keyspace)?;
         keyspace.ensure_ordered()?;
         Ok(Iter::ordered(self.source(keyspace), Bound::Included(prefix.to_vec()), prefix_end(prefix)))
+    }
+
+    /// What the index of another store's keyspace leads to lies in another log.
+    #[inline]
+    fn ensure_own(&self, keyspace: &Keyspace) -> Result<()> {
+        if Arc::ptr_eq(&self.store, &keyspace.store) { Ok(()) } else { Err(Error::ForeignKeyspace(keyspace.name().to_owned())) }
     }
 
     fn source(&self, keyspace: &Keyspace) -> Source {

@@ -61,6 +61,83 @@ fn bad_arguments_are_refused_by_name() {
     assert!(matches!(batch.commit(), Err(Error::ForeignKeyspace(_))));
 }
 
+/// Found by an attack: a snapshot followed what another store's index says into its own log, to wherever that led.
+#[test]
+fn a_snapshot_shows_no_keyspace_of_another_store() {
+    let (small, large) =
+        (Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).open().unwrap(), Db::builder().in_memory().open().unwrap());
+    small.keyspace("k").unwrap().put(b"k", b"v").unwrap();
+    let snapshot = small.snapshot();
+    for options in [KeyspaceOptions::ordered(), KeyspaceOptions::hash()] {
+        let theirs = large.create_keyspace(if options == KeyspaceOptions::hash() { "h" } else { "k" }, options).unwrap();
+        for number in 0..20_000u32 {
+            theirs.put(&number.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        for number in [0u32, 77, 19_999] {
+            assert!(matches!(snapshot.get(&theirs, &number.to_be_bytes()), Err(Error::ForeignKeyspace(_))));
+        }
+        let mut pairs = snapshot.iter(&theirs);
+        assert!(matches!(pairs.next(), Some(Err(Error::ForeignKeyspace(_)))));
+        assert!(pairs.next().is_none() && pairs.next_back().is_none());
+        assert!(matches!(snapshot.range(&theirs, ..), Err(Error::ForeignKeyspace(_))));
+        assert!(matches!(snapshot.prefix(&theirs, b"a"), Err(Error::ForeignKeyspace(_))));
+    }
+}
+
+/// Found by an attack: each of these waited for the read that it was called from.
+#[test]
+fn what_waits_for_reads_is_refused_inside_one() {
+    let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).open().unwrap();
+    let ks = db.keyspace("k").unwrap();
+    let fill = |byte| (0..700u32).try_for_each(|number| ks.put(&number.to_be_bytes(), &[byte; 1000]));
+    fill(1).unwrap();
+    let key = 5u32.to_be_bytes();
+    let inside = |f: &dyn Fn() -> Result<(), Error>| ks.get_with(&key, |_| f()).unwrap().unwrap();
+    for waiting in [
+        &(|| db.reclaim().map(drop)) as &dyn Fn() -> Result<(), Error>,
+        &|| db.compact().map(drop),
+        &|| db.check().map(drop),
+        &|| db.checkpoint().map(drop),
+        &|| db.clone().close(),
+    ] {
+        assert!(matches!(inside(waiting), Err(Error::InsideRead(_))));
+        waiting_is_over(&ks);
+    }
+    // Space can be made of garbage, but not from in here.
+    let outcome = inside(&|| (2..20).try_for_each(fill));
+    assert!(matches!(outcome, Err(Error::Full { .. })), "{outcome:?}");
+    (2..20).try_for_each(fill).unwrap();
+}
+
+fn waiting_is_over(ks: &hither::Keyspace) {
+    ks.put(b"after", b"that").unwrap();
+}
+
+/// Found by an attack: a callback that panicked took the thread with it that commits in the background, and all callbacks behind it.
+#[test]
+fn a_callback_that_panics_harms_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::builder().path(dir.path()).capacity(1 << 20).medium(hither::MediumChoice::File).open().unwrap();
+    let ks = db.keyspace("k").unwrap();
+    let (told, tell) = std::sync::mpsc::channel();
+    for round in 0..2 {
+        for number in 0..20u32 {
+            let told = told.clone();
+            ks.put_with(&number.to_be_bytes(), b"v", &WriteOptions::default()).unwrap().on_durable(move |outcome| {
+                told.send(outcome.is_ok()).unwrap();
+                assert!(number % 7 > 0, "meant to be seen in the test's output");
+            });
+        }
+        // Nobody waits for them: the background must come.
+        for number in 0..20 {
+            assert!(
+                tell.recv_timeout(std::time::Duration::from_secs(30))
+                    .unwrap_or_else(|_| panic!("round {round}, callback {number} was not called"))
+            );
+        }
+    }
+}
+
 #[test]
 fn compare_and_swap_and_update() {
     everywhere(|db, kind| {

@@ -86,7 +86,7 @@ pub enum Error {
         pool: Place,
     },
     /// Another process, or another handle of this one, has it open.
-    #[error("{pool} is in use{}; stop that process first", holder(*pid))]
+    #[error("{pool} is in use{}", holder(*pid))]
     Locked {
         /// Which pool.
         pool: Place,
@@ -229,7 +229,13 @@ pub enum Error {
 }
 
 fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" by process {pid}"))
+    match pid {
+        Some(pid) if pid == std::process::id() => {
+            " by this process itself; drop what still keeps it open: handles, snapshots, iterators, pinned values, tickets".into()
+        }
+        Some(pid) => format!(" by process {pid}; stop that process first"),
+        None => "; stop the process that has it first".into(),
+    }
 }
 
 fn read_only_hint(possible: bool) -> &'static str {

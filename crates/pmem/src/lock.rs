@@ -96,6 +96,10 @@ mod tests {
         let first = LockedFile::acquire(&place, open(), false).unwrap();
         let refused = LockedFile::acquire(&place, open(), false);
         assert!(matches!(refused, Err(Error::Locked { pid, .. }) if pid.is_none() || pid == Some(std::process::id())), "{refused:?}");
+        let text = |pid| Error::Locked { pool: place.clone(), pid }.to_string();
+        let (own, other) = (text(Some(std::process::id())), text(Some(1)));
+        assert!(own.contains("this process itself") && !own.contains("stop"), "nobody should stop himself: {own}");
+        assert!(other.contains("by process 1; stop that process"), "{other}");
         let duplicate = first.duplicate().unwrap();
         drop(duplicate);
         assert!(LockedFile::acquire(&place, open(), false).is_err(), "a duplicate does not end the lock");
