@@ -122,6 +122,20 @@ pub(crate) fn as_log_error(error: Error) -> hither_log::Error {
     hither_log::Error::Durability(error.to_string())
 }
 
+/// Why a checkpoint is not used.
+enum Refusal {
+    /// It is of no use; the log is scanned.
+    Ignore(String),
+    /// It shows that the log is not whole.
+    Damage(String),
+}
+
+impl From<String> for Refusal {
+    fn from(what: String) -> Refusal {
+        Refusal::Ignore(what)
+    }
+}
+
 /// The indexes after a restart, and how they came about.
 struct Restart {
     hasher: Hasher,
@@ -134,13 +148,20 @@ impl Restart {
     /// Loads the checkpoint, if there is one that holds, and scans the rest.
     fn run(log: &Log, catalogue: &Catalogue, options: &Options) -> Result<Restart> {
         let started = std::time::Instant::now();
-        let in_use = log.load_tables()?;
+        let mut salvaged = Vec::new();
+        let in_use = log.load_tables(options.salvage.then_some(&mut salvaged))?;
         let (mut refused, mut found) = (String::new(), None);
         let place = checkpoint::store_of(options);
+        if options.salvage {
+            // The checkpoint is not trusted, but what it knows to be missing is worth telling.
+            let saved = place.as_deref().and_then(|place| place.open().ok().flatten()).and_then(|image| Saved::read(image).ok());
+            salvaged.extend(saved.and_then(|saved| load::lost_segment(&saved, log)));
+        }
         if options.checkpoints != CheckpointMode::Off && !options.salvage {
             match Self::load(log, catalogue, options, &in_use, place.as_deref()) {
                 Ok(loaded) => found = loaded,
-                Err(what) => refused = what,
+                Err(Refusal::Ignore(what)) => refused = what,
+                Err(Refusal::Damage(what)) => return Err(Error::Damaged(what)),
             }
         }
         let checkpoint_ms = if found.is_some() { started.elapsed().as_millis() as u64 } else { 0 };
@@ -155,6 +176,7 @@ impl Restart {
         let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &in_use, loaded)?;
         recovery.elapsed_ms = started.elapsed().as_millis() as u64;
         (recovery.checkpoint_ms, recovery.checkpoint_refused) = (checkpoint_ms, refused);
+        recovery.salvaged.splice(0..0, salvaged);
         let kept = found.as_ref().map(|(saved, loaded, _)| (saved, loaded));
         let checkpoints = Checkpoints::new(options, kept, recovery.bytes, recovery.threads);
         if let Some((_, loaded)) = kept {
@@ -177,12 +199,15 @@ impl Restart {
         options: &Options,
         in_use: &[hither_log::replay::SegmentToScan],
         place: Option<&dyn checkpoint::store::CheckpointStore>,
-    ) -> std::result::Result<Option<(Saved, Loaded, Vec<Arc<Keyspace>>)>, String> {
+    ) -> std::result::Result<Option<(Saved, Loaded, Vec<Arc<Keyspace>>)>, Refusal> {
         let Some(place) = place else { return Ok(None) };
         let Some(image) = place.open().map_err(|error| error.to_string())? else { return Ok(None) };
         let saved = Saved::read(image)?;
         if saved.header.store_uuid != log.pool(0).superblock().store_uuid {
-            return Err("it belongs to another store".into());
+            return Err(String::from("it belongs to another store").into());
+        }
+        if let Some(what) = load::lost_segment(&saved, log) {
+            return Err(Refusal::Damage(what));
         }
         let keyspaces = Self::keyspaces(catalogue, Hasher::new(saved.header.hash_seed), options.ordered_index);
         let clean = (0..log.nodes()).all(|node| log.pool(node).was_clean());

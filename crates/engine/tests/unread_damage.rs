@@ -183,3 +183,68 @@ fn writes_over_damage_end_and_harm_nothing_else() {
         }
     });
 }
+
+/// Where the descriptors of a pool begin, and their length (`docs/format.md`).
+const TABLE: usize = 139_264;
+const DESCRIPTOR: usize = 128;
+
+fn change_file(path: &Path, change: impl FnOnce(&mut [u8])) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A closed store with so many keys that they take several segments; the numbers of those.
+fn several_segments(dir: &Path) -> Vec<usize> {
+    let store = Store::open(options(dir, OrderedKind::BTree)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    for number in 0..5_000 {
+        store.write_wait(&keyspace, &key_of(number, true), Some(&value_of(number))).unwrap();
+    }
+    drop((store, keyspace));
+    let bytes = std::fs::read(dir.join("node0.hither")).unwrap();
+    let used = |segment: &usize| bytes[TABLE + segment * DESCRIPTOR..][..DESCRIPTOR].iter().any(|byte| *byte != 0);
+    let segments: Vec<_> = (0..128).filter(used).collect();
+    assert!(segments.len() > 5, "{segments:?}");
+    segments
+}
+
+/// Found by an attack: a descriptor that had become zeros passed for that of a segment never used; its data were missing, a check found the store sound, and new entries would have
+/// been written over them.
+#[test]
+fn a_blank_descriptor_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = several_segments(dir.path());
+    let (path, checkpoint) = (dir.path().join("node0.hither"), dir.path().join("checkpoint.hither"));
+    for blank in [&segments[..1], &segments[2..3], &segments[..]] {
+        let files = [&path, &checkpoint].map(|path| std::fs::read(path).unwrap());
+        change_file(&path, |bytes| blank.iter().for_each(|segment| bytes[TABLE + segment * DESCRIPTOR..][..DESCRIPTOR].fill(0)));
+        assert_damaged(&format!("{blank:?}"), Store::open(options(dir.path(), OrderedKind::BTree)).map(|_| ()));
+        assert!(checkpoint.exists(), "it alone knows");
+        let store = Store::open(Options { salvage: true, ..options(dir.path(), OrderedKind::BTree) }).unwrap();
+        assert!(store.recovery().salvaged.iter().any(|what| what.contains("is blank now")), "{blank:?}");
+        drop(store);
+        [&path, &checkpoint].into_iter().zip(files).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    }
+}
+
+/// Found by an attack: with one bit of one descriptor wrong, nothing of the store could be saved.
+#[test]
+fn a_damaged_descriptor_costs_its_own_segment_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let segments = several_segments(dir.path());
+    change_file(&dir.path().join("node0.hither"), |bytes| bytes[TABLE + segments[2] * DESCRIPTOR] ^= 1);
+    assert_damaged("open", Store::open(options(dir.path(), OrderedKind::BTree)).map(|_| ()));
+    for _ in 0..2 {
+        let store = Store::open(Options { salvage: true, ..options(dir.path(), OrderedKind::BTree) }).unwrap();
+        assert!(store.recovery().salvaged[0].contains("descriptor of segment"), "{:?}", store.recovery().salvaged);
+        let keyspace = store.open_keyspace("k").unwrap();
+        let mut kept = 0;
+        for number in 0..5_000 {
+            let value = store.get_with(&keyspace, &key_of(number, true), <[u8]>::to_vec).unwrap();
+            assert!(value.is_none() || value == Some(value_of(number)));
+            kept += usize::from(value.is_some());
+        }
+        assert!(kept > 3_000 && kept < 5_000, "{kept} keys");
+    }
+}

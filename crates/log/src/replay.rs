@@ -143,15 +143,25 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, 
 }
 
 impl Log {
-    /// Reads the segment tables: registers free segments and returns those to scan. Call once, before anything is written.
-    pub fn load_tables(&self) -> Result<Vec<SegmentToScan>> {
+    /// Reads the segment tables: registers free segments and returns those to scan. Call once, before anything is written. With `salvaged`, a segment whose descriptor
+    /// is damaged is noted there and left alone: what it holds cannot be read without, but neither is it written over.
+    pub fn load_tables(&self, mut salvaged: Option<&mut Vec<String>>) -> Result<Vec<SegmentToScan>> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
             let count = pool.pool.segment_count();
             let mut index = 0;
             while index < count {
-                let descriptor = pool.pool.descriptor(index)?;
                 let state = &pool.segments[index as usize];
+                let descriptor = match (pool.pool.descriptor(index), &mut salvaged) {
+                    (Err(damage), Some(salvaged)) => {
+                        salvaged.push(damage.to_string());
+                        state.reset(0, 0, 0, 0, 0);
+                        state.set_state(SegmentState::Sealed);
+                        index += 1;
+                        continue;
+                    }
+                    (descriptor, _) => descriptor?,
+                };
                 let run_len = descriptor.run_len.max(1);
                 if run_len > count - index {
                     return Err(Error::Damaged {

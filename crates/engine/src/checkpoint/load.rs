@@ -170,6 +170,23 @@ struct Loader<'a> {
     failure: Mutex<Option<String>>,
 }
 
+/// A segment that held entries when the checkpoint was taken, and of which the pool has no record at all: that was not freed, its descriptor is gone. A scan would take it
+/// for a fresh one, find nothing missing, and have it written over.
+pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
+    let newer = (0..log.nodes()).any(|node| log.pool(node).settled() < saved.header.version);
+    if newer || saved.header.store_uuid != log.pool(0).superblock().store_uuid {
+        return None;
+    }
+    let there = |row: &&SegmentRow| (row.node as usize) < log.nodes() && row.index < log.pool(row.node as usize).segment_count();
+    let lost = saved.tables.segments.iter().filter(there).find(|row| !log.pool(row.node as usize).was_used(row.index))?;
+    let pool = log.pool(lost.node as usize);
+    let place = pool.path().map_or_else(|| format!("of node {}", lost.node), |path| path.display().to_string());
+    Some(format!(
+        "pool {place} is damaged: segment {} held {} entries when the checkpoint of the indexes was taken, and its descriptor is blank now; restore the pool from a backup, or use --salvage to keep what is readable",
+        lost.index, lost.entries
+    ))
+}
+
 /// Loads `saved` into the indexes of `keyspaces`, which are empty and hash with its seed. `clean`: all pools were closed cleanly.
 pub(crate) fn load(
     saved: &Saved,

@@ -27,6 +27,15 @@ impl Pool {
         }
     }
 
+    /// Whether segment `i` was ever in use: its descriptor has been written since the pool was made.
+    ///
+    /// # Panics
+    /// If there is no such segment.
+    pub fn was_used(&self, i: u32) -> bool {
+        assert!(i < self.segment_count(), "segment {i} is one of {}", self.segment_count());
+        self.access.load_u64(descriptor_place(&self.geometry, i).commit_off) != 0
+    }
+
     /// Replaces the descriptor of segment `i`, durably and atomically.
     ///
     /// # Panics
