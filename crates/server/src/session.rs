@@ -186,7 +186,7 @@ impl Session {
     }
 
     fn admissible(&mut self, args: Args<'_>) -> Result<Numbered, Failure> {
-        let found = TABLE.find(args)?;
+        let found = TABLE.find(args).map_err(|failure| self.hang_up_on_http(args).unwrap_or(failure))?;
         let command = found.command;
         if !command.takes(args.len()) {
             return Err(Failure::arity(command));
@@ -206,6 +206,18 @@ impl Session {
             return Err(self.refuse(denied, found, args));
         }
         Ok(found)
+    }
+
+    /// Some web page may have had a browser on this machine send a request here, whose lines would pass for commands: whoever speaks HTTP gets no further.
+    #[cold]
+    fn hang_up_on_http(&mut self, args: Args<'_>) -> Option<Failure> {
+        let name = args.get(0)?;
+        if !name.eq_ignore_ascii_case(b"post") && !name.eq_ignore_ascii_case(b"host:") {
+            return None;
+        }
+        self.closing = true;
+        crate::events::log(crate::events::Level::Warn, "http-refused", &[("client", &self.client.id)]);
+        Some(Failure::text("ERR this is no HTTP server"))
     }
 
     /// Some user has changed: this one, perhaps. Who was deleted may do nothing more.

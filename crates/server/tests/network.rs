@@ -168,6 +168,44 @@ fn certificates_that_change_are_read_by_themselves() {
     server.stop();
 }
 
+/// Found by an attack: a page in a browser can have a form sent to this port, and its lines were run.
+#[test]
+fn requests_of_browsers_run_no_commands() {
+    let server = start(Config::default());
+    for request in [
+        "POST / HTTP/1.1\r\nHost: localhost:6379\r\nContent-Length: 20\r\n\r\nSET page was-here\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost:6379\r\n\r\nSET page was-here\r\n",
+        "post x\r\nSET page was-here\r\n",
+    ] {
+        let mut browser = TcpStream::connect(server.address()).unwrap();
+        browser.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        browser.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        browser.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("-ERR this is no HTTP server\r\n"), "{answer}");
+    }
+    let mut client = TcpStream::connect(server.address()).unwrap();
+    assert_eq!(say(&mut client, "GET page").unwrap(), Value::Null);
+    server.stop();
+}
+
+/// Found by an attack: `normal 0 0 0`, which is how Redis says "no limit", had every client closed at its next reply.
+#[test]
+fn an_output_limit_of_zero_is_none() {
+    let server = start(Config { max_output_bytes: 0, ..Config::default() });
+    let mut client = TcpStream::connect(server.address()).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(say(&mut client, "PING").unwrap(), simple("PONG"));
+    for limit in ["normal 1000000 0 0", "normal 0 0 0", "0"] {
+        let words = ["CONFIG", "SET", "client-output-buffer-limit", limit];
+        let request: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        client.write_all(format!("*{}\r\n{request}", words.len()).as_bytes()).unwrap();
+        assert_eq!(receive(&mut client).unwrap(), simple("OK"), "{limit}");
+        assert_eq!(say(&mut client, "PING").unwrap(), simple("PONG"), "{limit}");
+    }
+    server.stop();
+}
+
 #[test]
 fn a_pause_holds_up_commands_and_ends() {
     let server = start(Config::default());

@@ -173,7 +173,8 @@ impl Connection {
 
     /// Sends what may be sent.
     pub fn flush(&mut self, shared: &Shared) {
-        if self.outbox.waiting() > shared.settings.max_output_bytes.load(Ordering::Relaxed) {
+        let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
+        if most > 0 && self.outbox.waiting() > most {
             // The client asks for more than it reads.
             self.broken = true;
         }
