@@ -38,6 +38,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// Threads that may be asked for: each has counters of its own for every command.
+const MOST_THREADS: usize = 1024;
+
 /// `serve`: one layer of settings; also what a file may hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -52,7 +55,7 @@ pub struct ServeArgs {
     /// TCP port; 0 takes any free one [default: 6379]
     #[arg(long, value_name = "N")]
     pub port: Option<u16>,
-    /// Threads that serve; 0: one for each processor [default: 0]
+    /// Threads that serve, up to 1024; 0: one for each processor [default: 0]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Databases for SELECT [default: 16]
@@ -270,15 +273,26 @@ impl ServeArgs {
         if !(1..=256).contains(&databases) {
             return Err(Failure::Usage(format!("{databases} databases are not possible; have 1 to 256")));
         }
+        let threads = all.threads.unwrap_or(default.threads);
+        if threads > MOST_THREADS {
+            return Err(Failure::Usage(format!(
+                "{threads} threads are not possible; have 1 to {MOST_THREADS}, or 0 for one per processor"
+            )));
+        }
+        let max_clients = all.max_clients.unwrap_or(default.max_clients);
+        let max_request_bytes = bytes(all.max_request.as_ref())?.unwrap_or(default.max_request_bytes);
+        if max_clients == 0 || max_request_bytes == 0 {
+            return Err(Failure::Usage("max-clients and max-request have to be more than 0: nobody could be served".into()));
+        }
         Ok(Config {
             port: all.port.unwrap_or(default.port),
-            threads: all.threads.unwrap_or(default.threads),
+            threads,
             databases,
             protected_mode: all.protected_mode.unwrap_or(default.protected_mode),
-            max_clients: all.max_clients.unwrap_or(default.max_clients),
+            max_clients,
             timeout_s: all.timeout.unwrap_or(default.timeout_s),
             max_output_bytes: bytes(all.max_output.as_ref())?.unwrap_or(default.max_output_bytes),
-            max_request_bytes: bytes(all.max_request.as_ref())?.unwrap_or(default.max_request_bytes),
+            max_request_bytes,
             listen: all.listen.clone().unwrap_or(default.listen),
             tls: all.tls()?,
             tls_only: all.tls_only.unwrap_or(default.tls_only),
@@ -314,6 +328,23 @@ mod tests {
         assert_eq!((all.port, all.threads, all.timeout, all.utilization), (Some(1), Some(2), Some(3), Some(70)));
         assert_eq!(all.listen.unwrap().len(), 2);
         assert_eq!((all.protected_mode, all.requirepass.as_deref()), (Some(false), Some("x")));
+    }
+
+    #[test]
+    fn more_threads_or_databases_than_make_sense_are_refused() {
+        let store = || <crate::args::Cli as clap::Parser>::parse_from(["hither", "serve", "--data", "d"]).store;
+        let few = ServeArgs { threads: Some(MOST_THREADS), databases: Some(256), ..ServeArgs::default() };
+        assert!(few.resolve(&mut store()).is_ok());
+        for args in [
+            ServeArgs { threads: Some(MOST_THREADS + 1), ..ServeArgs::default() },
+            ServeArgs { threads: Some(99_999_999), ..ServeArgs::default() },
+            ServeArgs { databases: Some(257), ..ServeArgs::default() },
+            ServeArgs { databases: Some(0), ..ServeArgs::default() },
+            ServeArgs { max_clients: Some(0), ..ServeArgs::default() },
+            ServeArgs { max_request: Some("0".into()), ..ServeArgs::default() },
+        ] {
+            assert!(matches!(args.resolve(&mut store()), Err(Failure::Usage(_))));
+        }
     }
 
     #[test]
