@@ -147,6 +147,11 @@ const COMMANDS: &[&str] = &[
     "ZPOPMAX {k} {n}",
     "ZMPOP 2 {k} {k} {minmax}",
     "ZMPOP {n} {k} {k} {minmax} COUNT {n}",
+    "BZPOPMIN {k} {btime}",
+    "BZPOPMAX {k} {k} {btime}",
+    "BZMPOP {btime} 2 {k} {k} {minmax}",
+    "BZMPOP {btime} {n} {k} {k} {minmax} COUNT {n}",
+    "WAIT {rep} {wtime}",
     "ZINTERCARD 2 {k} {k}",
     "ZINTERCARD {n} {k} {k} LIMIT {n}",
     "ZSCAN {k} 0 COUNT 1000",
@@ -209,6 +214,10 @@ fn draw(word: &str, random: &mut Random) -> String {
         "expopt" => &["NX", "XX", "GT", "LT", "BAD"],
         "zopt" => &["NX", "XX", "GT", "LT", "CH"],
         "minmax" => &["MIN", "MAX", "min", "BAD"],
+        // Never for ever: one connection waits in vain.
+        "btime" => &["0.001", "0.01", "5e-3", "-1", "x", "1e30", "inf", "nan", "''"],
+        "wtime" => &["1", "5", "-1", "x", "1.5", "9223372036854775807"],
+        "rep" => &["0", "-1", "x", "''"],
         "lcs" => &["LEN", "IDX", "WITHMATCHLEN", "MINMATCHLEN", "len", "BAD"],
         // None that needs much memory.
         "bit" => &["0", "1", "7", "8", "21", "100", "#0", "#3", "-1", "4294967296", "#9223372036854775807", "x"],
@@ -272,7 +281,7 @@ fn normal(name: &str, value: Value) -> Value {
         }
         ("TTL" | "EXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number.saturating_add(50) / 100),
         ("PTTL" | "PEXPIRETIME", Value::Integer(number)) if number > 0 => Value::Integer(number.saturating_add(50_000) / 100_000),
-        (name, value) if name.starts_with('Z') => numbers(value),
+        (name, value) if name.starts_with('Z') || name.starts_with("BZ") => numbers(value),
         (_, value) => value,
     }
 }
@@ -528,10 +537,9 @@ fn rights_are_those_of_redis() {
     }
     for (number, rules) in USERS.iter().enumerate() {
         admin.line(&format!("ACL SETUSER u{number} {rules}"));
-        for template in COMMANDS
-            .iter()
-            .filter(|template| !["ZUNION {n}", "ZMPOP {n}", "ZINTERCARD {n}"].iter().any(|wrong| template.starts_with(wrong)))
-        {
+        for template in COMMANDS.iter().filter(|template| {
+            !["ZUNION {n}", "ZMPOP {n}", "ZINTERCARD {n}", "BZMPOP {btime} {n}"].iter().any(|wrong| template.starts_with(wrong))
+        }) {
             let words = ["ACL".into(), "DRYRUN".into(), format!("u{number}")].into_iter().chain(fill(template, &mut random));
             admin.run(&words.collect::<Vec<_>>());
         }

@@ -146,6 +146,11 @@ impl Store {
         self.core.committer.durable()
     }
 
+    /// A version at or above all that was written so far, whatever its level, and below all that is written later. Waits for writers under way; O(threads).
+    pub fn written_version(&self) -> u64 {
+        self.core.log.clock.stable()
+    }
+
     /// A ticket for everything that rests on `version`; a commit is under way or asked for when this returns.
     pub fn ticket_at(&self, version: u64) -> Ticket {
         if version <= self.core.committer.durable() { Ticket::durable(version) } else { Ticket::pending(&self.core, version) }

@@ -62,6 +62,11 @@ impl Db {
         self.store.durable_version()
     }
 
+    /// A version that all writes made so far rest on or are below of, whatever their level, for [`Db::ticket_at`]. O(threads).
+    pub fn written_version(&self) -> u64 {
+        self.store.written_version()
+    }
+
     /// A ticket for everything that rests on `version` or a lower one.
     pub fn ticket_at(&self, version: u64) -> Ticket {
         self.store.ticket_at(version)

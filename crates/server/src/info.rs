@@ -44,7 +44,7 @@ fn server(shared: &Shared, text: &mut String) -> std::fmt::Result {
 
 fn clients(shared: &Shared, text: &mut String) -> std::fmt::Result {
     let most = shared.settings.max_clients.load(Ordering::Relaxed);
-    write!(text, "connected_clients:{}\r\nmaxclients:{most}\r\nblocked_clients:0\r\n", shared.clients.len())
+    write!(text, "connected_clients:{}\r\nmaxclients:{most}\r\nblocked_clients:{}\r\n", shared.clients.len(), shared.waiting.len())
 }
 
 fn memory(shared: &Shared, text: &mut String) -> std::fmt::Result {

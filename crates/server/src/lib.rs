@@ -32,6 +32,7 @@ pub mod pause;
 pub mod session;
 pub mod shared;
 pub mod transaction;
+pub mod waiting;
 
 pub use config::Config;
 pub use net::Server;

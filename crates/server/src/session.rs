@@ -10,6 +10,7 @@ use crate::commands::{Context, transactions};
 use crate::data::{Database, Txn};
 use crate::shared::{Client, CoreStats, Shared, now_ms};
 use crate::transaction::{Multi, Queued, Watches};
+use crate::waiting::Wait;
 use hither::{Error, WriteOptions};
 use hither_resp::{Args, Protocol, Writer};
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub struct Session {
     pub options: WriteOptions,
     /// Whether it wants replies.
     pub replies: Replies,
+    /// Its command waits.
+    pub wait: Option<Box<Wait>>,
     /// No more commands; close once everything is sent.
     pub closing: bool,
     database: Option<(u64, Arc<Database>)>,
@@ -75,6 +78,7 @@ impl Session {
             watches: Watches::default(),
             options: WriteOptions::new(),
             replies: Replies::On,
+            wait: None,
             closing: false,
             database: None,
             shared,
@@ -129,14 +133,26 @@ impl Session {
     }
 
     /// Runs one command and appends its reply to `out`. Returns the version that must be durable before the reply may leave; 0: none. `shared` is what
-    /// the session was made with.
+    /// the session was made with. If the command waits ([`Session::is_waiting`]) there is no reply: call again with the same arguments once the client was woken.
     pub fn execute(&mut self, shared: &Arc<Shared>, args: Args<'_>, out: &mut Vec<u8>) -> u64 {
         let mark = out.len();
         if self.replies == Replies::SkipNext {
             self.replies = Replies::SkipThis;
         }
         let mut rests_on = 0;
-        let outcome = self.admit(args).and_then(|found| self.dispatch(shared, found, args, out, &mut rests_on));
+        let mut outcome = self.attempt(shared, args, out, &mut rests_on);
+        if let Err(Failure::Wait(request)) = &mut outcome
+            && self.wait.is_none()
+        {
+            self.wait = Some(Box::new(shared.waiting.enter(&self.client, self.index, std::mem::take(request))));
+            out.truncate(mark);
+            outcome = self.attempt(shared, args, out, &mut rests_on);
+        }
+        if matches!(outcome, Err(Failure::Wait(_))) {
+            out.truncate(mark);
+            return 0;
+        }
+        self.wait = None;
         if let Err(failure) = outcome {
             CoreStats::add(&self.stats().errors, 1);
             out.truncate(mark);
@@ -151,6 +167,16 @@ impl Session {
             }
         }
         rests_on
+    }
+
+    /// Whether its last command waits.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    fn attempt(&mut self, shared: &Arc<Shared>, args: Args<'_>, out: &mut Vec<u8>, rests_on: &mut u64) -> Result<(), Failure> {
+        self.admit(args).and_then(|found| self.dispatch(shared, found, args, out, rests_on))
     }
 
     /// Whether a command has to wait for the end of CLIENT PAUSE. What would be refused anyway need not, and CLIENT UNPAUSE must not.
@@ -302,7 +328,9 @@ impl Session {
         rests_on: &mut u64,
     ) -> Result<(), Failure> {
         let Numbered { command, number } = found;
-        CoreStats::add(&self.stats().calls[number], 1);
+        if self.wait.is_none() {
+            CoreStats::add(&self.stats().calls[number], 1);
+        }
         self.client.last_command.store(number, Ordering::Relaxed);
         if let Some(multi) = &mut self.multi
             && !command.has(flag::IMMEDIATE)
@@ -358,6 +386,7 @@ impl Session {
             match outcome.and_then(|()| Ok(txn.commit(&shared.databases.db)?)) {
                 Ok(done) if done.applied => {
                     *rests_on = done.rests_on.max(*rests_on);
+                    shared.waiting.fed(txn.sorted_sets());
                     done.orphans.into_iter().for_each(|(database, number)| shared.databases.reaper.announce(database, number));
                     return Ok(());
                 }

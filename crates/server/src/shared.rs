@@ -7,6 +7,7 @@ use crate::cursors::Cursors;
 use crate::data::Databases;
 use crate::net::tls::Tls;
 use crate::pause::Pauses;
+use crate::waiting::{WaitState, Waiting};
 use hither::{Db, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +29,8 @@ pub struct Shared {
     pub slowlog: SlowLog,
     /// CLIENT PAUSE.
     pub pause: Pauses,
+    /// Clients whose commands wait.
+    pub waiting: Arc<Waiting>,
     /// Counters, one set per thread.
     pub cores: Vec<CoreStats>,
     /// Since when it runs.
@@ -138,6 +141,7 @@ impl Shared {
             clients: Clients::default(),
             slowlog: SlowLog::default(),
             pause: Pauses::default(),
+            waiting: Arc::new(Waiting::new(cores.max(1))),
             cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
             started: Instant::now(),
             stopping: Arc::default(),
@@ -215,6 +219,10 @@ pub struct Client {
     pub watched_bytes: AtomicUsize,
     /// It is to be closed.
     pub killed: AtomicBool,
+    /// Its place among the connections of its thread.
+    pub slot: AtomicUsize,
+    /// Whether its command waits.
+    pub wait: WaitState,
 }
 
 impl Client {
@@ -238,7 +246,11 @@ impl Client {
             self.name.lock(),
             age.as_secs(),
             idle.as_secs(),
-            if queued < 0 { "N" } else { "x" },
+            match () {
+                () if self.wait.is_asleep() => "b",
+                () if queued < 0 => "N",
+                () => "x",
+            },
             self.database.load(Ordering::Relaxed),
             self.watched.load(Ordering::Relaxed),
             self.held_bytes(),
@@ -270,6 +282,8 @@ impl Clients {
             watched: AtomicUsize::new(0),
             watched_bytes: AtomicUsize::new(0),
             killed: AtomicBool::new(false),
+            slot: AtomicUsize::new(0),
+            wait: WaitState::default(),
         });
         self.all.lock().insert(client.id, client.clone());
         client
@@ -288,6 +302,11 @@ impl Clients {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The client with this number.
+    pub fn get(&self, id: u64) -> Option<Arc<Client>> {
+        self.all.lock().get(&id).cloned()
     }
 
     /// All clients, by id.

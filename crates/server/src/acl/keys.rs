@@ -107,8 +107,8 @@ pub fn places_in(command: &Command, words: &[&[u8]]) -> Vec<usize> {
 fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&'a [u8]>) -> Vec<usize> {
     let mut places = command.key_places(len);
     if command.has(flag::MOVABLE_KEYS) {
-        // [destination] numkeys key …; a wrong number is the command's to refuse.
-        let at = places.len() + 1;
+        // [destination | timeout] numkeys key …; a wrong number is the command's to refuse.
+        let at = places.len() + if command.has(flag::BLOCKING) { 2 } else { 1 };
         let count = word(at).and_then(parse_integer).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
         places.extend((at + 1..len).take(count));
     }

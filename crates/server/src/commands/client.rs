@@ -34,7 +34,7 @@ static CLIENT: &[Command] = &[
     client("no-touch", 3, "7.2.0", "Accepted for compatibility: reads change nothing.", client_on_off),
     client("pause", -3, "3.0.0", "Holds up all commands, or all that write, for some time.", client_pause).flags(ADMIN),
     client("unpause", 2, "6.2.0", "Ends CLIENT PAUSE.", client_unpause).flags(ADMIN),
-    client("unblock", -3, "5.0.0", "Returns 0: no command waits for data.", client_unblock).flags(ADMIN),
+    client("unblock", -3, "5.0.0", "Ends the waiting of a client's command.", client_unblock).flags(ADMIN),
     client("tracking", -3, "6.0.0", "Refused: there is no client-side caching. OFF is accepted.", client_tracking),
     client("trackinginfo", 2, "6.2.0", "Says that nothing is tracked.", client_trackinginfo),
     client("getredir", 2, "6.0.0", "Returns -1: nothing is tracked.", client_getredir),
@@ -237,8 +237,10 @@ fn client_unblock(context: &mut Context<'_>) -> Outcome {
     if context.args.len() > 4 || context.args.get(3).is_some_and(|how| !is(how, "timeout") && !is(how, "error")) {
         return Err(Failure::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
     }
-    integer(&context.args[2])?;
-    context.reply.integer(0);
+    let refuse = context.args.get(3).is_some_and(|how| is(how, "error"));
+    let id = u64::try_from(integer(&context.args[2])?).ok();
+    let client = id.and_then(|id| context.shared.clients.get(id));
+    context.reply.integer(i64::from(client.is_some_and(|client| context.shared.waiting.unblock(&client, refuse))));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Errors as clients see them: a code, a space, a message, in Redis' words where Redis has the same error.
 
 use super::table::Command;
+use crate::waiting::Request;
 use hither::{Error, ErrorKind};
 use std::borrow::Cow;
 
@@ -15,6 +16,8 @@ pub enum Failure {
     Again,
     /// A watched key has changed: EXEC answers nothing.
     Watched,
+    /// Nothing to answer yet: see [`crate::waiting`].
+    Wait(Box<Request>),
 }
 
 impl From<Error> for Failure {
@@ -60,6 +63,7 @@ impl Failure {
             Failure::Store(error) => of_store(error).into(),
             Failure::Again => "TRYAGAIN somebody else changes the same keys".into(),
             Failure::Watched => "EXECABORT a watched key has changed".into(),
+            Failure::Wait(_) => "ERR the command has to wait".into(),
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod acl;
 pub mod arguments;
 pub mod bitfield;
 pub mod bits;
+pub mod blocking;
 pub mod client;
 pub mod collection;
 pub mod connection;

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, shown};
 use super::{Context, Outcome};
-use super::{acl, bits, client, connection, hashes, keys, latency, lcs, objects, ordered, server, strings, transactions, zsets};
+use super::{acl, bits, blocking, client, connection, hashes, keys, latency, lcs, objects, ordered, server, strings, transactions, zsets};
 use hither_resp::Args;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -33,6 +33,8 @@ pub mod flag {
     pub const DANGEROUS: u32 = 1 << 10;
     /// Keys are not all where the table says; the command finds them.
     pub const MOVABLE_KEYS: u32 = 1 << 11;
+    /// May wait.
+    pub const BLOCKING: u32 = 1 << 12;
 
     /// Names that COMMAND shows.
     pub const SHOWN: &[(u32, &str)] = &[
@@ -42,6 +44,7 @@ pub mod flag {
         (ADMIN, "admin"),
         (FAST, "fast"),
         (NO_AUTH, "no_auth"),
+        (BLOCKING, "blocking"),
         (NO_MULTI, "no_multi"),
         (MOVABLE_KEYS, "movablekeys"),
     ];
@@ -200,6 +203,9 @@ impl Command {
         // Redis counts COMMAND among those of the connection.
         let category = if self.name == "command" || self.container == "command" { Some("@connection") } else { self.group.category() };
         all.extend(category);
+        if self.has(flag::BLOCKING) {
+            all.push("@blocking");
+        }
         all.push(if self.has(flag::FAST) { "@fast" } else { "@slow" });
         if self.flags & (flag::DANGEROUS | flag::ADMIN) != 0 {
             all.push("@dangerous");
@@ -251,6 +257,7 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
         zsets::COMMANDS,
         zsets::ranges::COMMANDS,
         zsets::combine::COMMANDS,
+        blocking::COMMANDS,
         keys::COMMANDS,
         ordered::COMMANDS,
         connection::COMMANDS,

@@ -7,7 +7,7 @@
 //! Thread safety: belongs to one thread.
 
 use super::databases::Database;
-use super::encoding::{self, Head};
+use super::encoding::{self, Head, Type};
 use hither::{Db, Result, WriteOptions};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, ControlFlow};
@@ -94,6 +94,18 @@ impl Txn {
     /// The version that what it has told so far rests on.
     pub fn rests_on(&self) -> u64 {
         self.rests_on
+    }
+
+    /// What it tells rests on this version, too.
+    pub fn rest_on(&mut self, version: u64) {
+        self.note(version);
+    }
+
+    /// The places where it leaves a sorted set.
+    pub fn sorted_sets(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        let is_set = |item: &Item| Type::of(&item.entry) == Some(Type::SortedSet);
+        let heads = self.writes.iter().filter(move |((_, space, _), item)| *space == Space::Keys && item.as_ref().is_some_and(is_set));
+        heads.map(|((database, _, key), _)| (*database, key.as_slice()))
     }
 
     /// Makes the commit depend on a key being as a client saw it.
@@ -336,13 +348,13 @@ impl Txn {
         self.rests_on = self.rests_on.max(rests_on);
     }
 
-    /// Applies everything, or nothing if something that was read has changed.
-    pub fn commit(self, db: &Db) -> Result<Committed> {
+    /// Applies everything, or nothing if something that was read has changed. Once only.
+    pub fn commit(&mut self, db: &Db) -> Result<Committed> {
         if self.writes.is_empty() && self.reads.is_empty() {
             return Ok(Committed { applied: true, rests_on: self.rests_on, orphans: Vec::new() });
         }
         let done = if self.writes.len() == 1 && self.reads.len() <= 1 { self.commit_one(db)? } else { self.commit_batch(db)? };
-        Ok(Committed { applied: done.applied, rests_on: self.rests_on.max(done.rests_on), orphans: self.orphans })
+        Ok(Committed { applied: done.applied, rests_on: self.rests_on.max(done.rests_on), orphans: std::mem::take(&mut self.orphans) })
     }
 
     /// Most commands: one key, read and written.

@@ -8,6 +8,7 @@ use hither_resp::{Limits, Parser, Protocol, Writer};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Bytes read at once.
 pub const READ_BYTES: usize = 64 << 10;
@@ -36,6 +37,10 @@ pub struct Connection {
     stalled: bool,
     /// Commands wait until CLIENT PAUSE is over.
     held: bool,
+    /// The command that waits is to run again.
+    roused: bool,
+    /// The other side has hung up, though not all that it sent may have been read.
+    hung_up: bool,
 }
 
 impl Connection {
@@ -55,12 +60,29 @@ impl Connection {
             authenticated,
             stalled: false,
             held: false,
+            roused: false,
+            hung_up: false,
         }
     }
 
     /// The socket has something to read.
     pub fn note_readable(&mut self) {
         self.readable = true;
+    }
+
+    /// The other side has hung up: nobody waits for the answer of a command that waits.
+    pub fn note_hung_up(&mut self) {
+        self.hung_up = true;
+    }
+
+    /// The command that waits is to run again.
+    pub fn rouse(&mut self) {
+        self.roused = true;
+    }
+
+    /// Until when its command waits.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.session.wait.as_ref()?.deadline
     }
 
     /// Whether it is done with: everything was sent that can be.
@@ -75,12 +97,21 @@ impl Connection {
 
     /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again.
     pub fn serve(&mut self, shared: &Arc<Shared>, scratch: &mut [u8]) -> bool {
-        (self.stalled, self.held) = (false, false);
-        if !self.input.is_empty() {
+        // What waits for data runs again only if there may be some, or could not run when there was.
+        let runs = !self.session.is_waiting() || self.roused || self.stalled || self.held;
+        (self.stalled, self.held, self.roused) = (false, false, false);
+        if !self.input.is_empty() && runs {
             self.run_input(shared);
         }
         for _ in 0..READS {
             self.stalled |= self.is_paused();
+            if self.session.is_waiting() {
+                if self.hung_up {
+                    self.session.closing = true;
+                    self.session.wait = None;
+                }
+                return false;
+            }
             if !self.readable || self.ended || self.session.closing || self.stalled || self.held {
                 return false;
             }
@@ -146,6 +177,10 @@ impl Connection {
                         } else {
                             self.session.execute(shared, args, &mut self.outbox.bytes)
                         };
+                        if self.session.is_waiting() {
+                            // It is parsed again when the client was woken.
+                            break;
+                        }
                         self.outbox.appended(start, rests_on);
                         if self.session.authenticated != self.authenticated {
                             self.authenticated = self.session.authenticated;

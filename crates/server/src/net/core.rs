@@ -12,6 +12,7 @@ use hither::Error;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub struct Core {
     to_flush: Vec<usize>,
     /// Connections with replies that wait for durability.
     holding: Vec<usize>,
+    /// When commands that wait must wait no longer, with their connections.
+    deadlines: BTreeSet<(Instant, usize)>,
     /// A commit was asked for up to here.
     asked: u64,
     scratch: Vec<u8>,
@@ -79,6 +82,11 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
         }));
         polls.push(poll);
     }
+    for (index, mailbox) in mailboxes.iter().enumerate() {
+        let mailbox: Arc<Mailbox> = mailbox.clone();
+        // If that fails, the next tick looks.
+        shared.waiting.set_ring(index, move || drop(mailbox.waker.wake()));
+    }
     let mut cores = Vec::new();
     for (index, poll) in polls.into_iter().enumerate() {
         let mut own = std::mem::take(&mut listeners);
@@ -96,6 +104,7 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
             to_serve: Vec::new(),
             to_flush: Vec::new(),
             holding: Vec::new(),
+            deadlines: BTreeSet::new(),
             asked: 0,
             scratch: vec![0; READ_BYTES],
             last_tick: Instant::now(),
@@ -127,7 +136,8 @@ impl Core {
     }
 
     fn round(&mut self, events: &mut Events) {
-        let wait = if self.to_serve.is_empty() { TICK } else { Duration::ZERO };
+        let due = self.deadlines.first().map_or(TICK, |(deadline, _)| deadline.saturating_duration_since(Instant::now()));
+        let wait = if self.to_serve.is_empty() { TICK.min(due) } else { Duration::ZERO };
         if let Err(error) = self.poll.poll(events, Some(wait))
             && error.kind() != ErrorKind::Interrupted
         {
@@ -140,12 +150,14 @@ impl Core {
             match event.token() {
                 WAKE => {}
                 Token(token) if token >= FIRST_CONNECTION => {
-                    self.note(token - FIRST_CONNECTION, event.is_readable() || event.is_read_closed())
+                    let hung_up = event.is_read_closed() || event.is_error();
+                    self.note(token - FIRST_CONNECTION, event.is_readable() || hung_up, hung_up)
                 }
                 Token(_) => self.accept_at = Some(Instant::now()),
             }
         }
         self.take_mail();
+        self.rouse();
         if self.accept_at.is_some_and(|at| at <= Instant::now()) {
             self.accept();
         }
@@ -156,8 +168,11 @@ impl Core {
         }
     }
 
-    fn note(&mut self, slot: usize, readable: bool) {
+    fn note(&mut self, slot: usize, readable: bool, hung_up: bool) {
         let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
+        if hung_up {
+            connection.note_hung_up();
+        }
         if readable {
             connection.note_readable();
             self.to_serve.push(slot);
@@ -165,11 +180,37 @@ impl Core {
         self.to_flush.push(slot);
     }
 
+    /// Commands that wait run again if their clients were woken, or their time is over.
+    fn rouse(&mut self) {
+        if self.shared.waiting.is_empty() {
+            return;
+        }
+        let mut slots = self.shared.waiting.take_woken(self.index);
+        let now = Instant::now();
+        while let Some((_, slot)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now).copied() {
+            self.deadlines.pop_first();
+            slots.push(slot);
+        }
+        for slot in slots {
+            if let Some(Some(connection)) = self.connections.get_mut(slot) {
+                connection.rouse();
+                self.to_serve.push(slot);
+            }
+        }
+    }
+
     fn serve(&mut self) {
         let slots = std::mem::take(&mut self.to_serve);
         for slot in slots {
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
-            if connection.serve(&self.shared, &mut self.scratch) {
+            let before = connection.deadline();
+            let again = connection.serve(&self.shared, &mut self.scratch);
+            let after = connection.deadline();
+            if before != after {
+                before.map(|deadline| self.deadlines.remove(&(deadline, slot)));
+                after.map(|deadline| self.deadlines.insert((deadline, slot)));
+            }
+            if again {
                 self.to_serve.push(slot);
             }
             if connection.outbox.is_holding() {
@@ -337,12 +378,14 @@ impl Core {
         };
         CoreStats::add(&self.shared.cores[self.index].connections, 1);
         let client = self.shared.clients.add(peer.to_string(), local, self.index);
+        client.slot.store(slot, Ordering::Relaxed);
         let session = Session::new(self.shared.clone(), client);
         self.connections[slot] = Some(Box::new(Connection::new(channel, session)));
     }
 
     fn close(&mut self, slot: usize) {
         let Some(mut connection) = self.connections[slot].take() else { return };
+        connection.deadline().map(|deadline| self.deadlines.remove(&(deadline, slot)));
         // It is closed by being dropped, whatever this says.
         connection.channel.finish();
         let _ = self.poll.registry().deregister(&mut connection.channel.stream);
@@ -378,8 +421,11 @@ impl Core {
             let Some(connection) = &self.connections[slot] else { continue };
             let client = &connection.session.client;
             let idle = || client.connected.elapsed().saturating_sub(Duration::from_millis(client.active_ms.load(Ordering::Relaxed)));
-            let idle_for_too_long =
-                timeout_s != 0 && !connection.is_held() && connection.outbox.waiting() == 0 && idle() >= Duration::from_secs(timeout_s);
+            let idle_for_too_long = timeout_s != 0
+                && !connection.is_held()
+                && !connection.session.is_waiting()
+                && connection.outbox.waiting() == 0
+                && idle() >= Duration::from_secs(timeout_s);
             let half_open = connection.channel.is_handshaking() && client.connected.elapsed() >= HANDSHAKE_TIME;
             if client.killed.load(Ordering::Acquire) || idle_for_too_long || half_open {
                 self.close(slot);

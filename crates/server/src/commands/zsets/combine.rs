@@ -9,6 +9,7 @@ use crate::commands::table::Command;
 use crate::commands::table::flag::{DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
 use crate::commands::{Context, Outcome};
 use crate::data::encoding::Type;
+use hither_resp::Args;
 use std::collections::HashMap;
 
 /// The family's part of the table.
@@ -190,27 +191,45 @@ fn zintercard(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// `ZMPOP numkeys key … MIN | MAX [COUNT n]`
-fn zmpop(context: &mut Context<'_>) -> Outcome {
-    let Context { txn, reply, args, .. } = context;
-    let above_zero = |text: &[u8]| hither_resp::parse_integer(text).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-    let keys = above_zero(&args[1]).ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
-    let mut rest = Options::new(*args, keys.saturating_add(2));
-    let reverse = match rest.value()?.to_ascii_lowercase().as_slice() {
-        b"min" => false,
-        b"max" => true,
-        _ => return Err(Failure::SYNTAX),
-    };
-    let mut count = None;
-    while let Some(word) = rest.next() {
-        if !is(word, "count") || count.is_some() {
-            return Err(Failure::SYNTAX);
+/// What ZMPOP and BZMPOP were asked for.
+pub struct PopOptions<'a> {
+    args: Args<'a>,
+    first: usize,
+    keys: usize,
+    reverse: bool,
+    count: usize,
+}
+
+impl<'a> PopOptions<'a> {
+    /// Reads `numkeys key … MIN | MAX [COUNT n]` from the argument `at` on.
+    pub fn parse(args: Args<'a>, at: usize) -> Result<PopOptions<'a>, Failure> {
+        let above_zero = |text: &[u8]| hither_resp::parse_integer(text).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+        let keys = above_zero(&args[at]).ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
+        let mut rest = Options::new(args, keys.saturating_add(at + 1));
+        let reverse = match rest.value()?.to_ascii_lowercase().as_slice() {
+            b"min" => false,
+            b"max" => true,
+            _ => return Err(Failure::SYNTAX),
+        };
+        let mut count = None;
+        while let Some(word) = rest.next() {
+            if !is(word, "count") || count.is_some() {
+                return Err(Failure::SYNTAX);
+            }
+            count = Some(above_zero(rest.value()?).ok_or(Failure::text("ERR count should be greater than 0"))?);
         }
-        count = Some(above_zero(rest.value()?).ok_or(Failure::text("ERR count should be greater than 0"))?);
+        Ok(PopOptions { args, first: at + 1, keys, reverse, count: count.unwrap_or(1) })
     }
-    for key in args.iter().skip(2).take(keys) {
-        let Some(mut set) = open(txn, key, Type::SortedSet)? else { continue };
-        let taken = take(txn, key, &mut set, reverse, count.unwrap_or(1))?;
+
+    /// The keys.
+    pub fn keys(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.args.iter().skip(self.first).take(self.keys)
+    }
+
+    /// Takes from the set at a key, and answers.
+    pub fn pop(&self, context: &mut Context<'_>, key: &[u8], mut set: Collection) -> Outcome {
+        let taken = take(context.txn, key, &mut set, self.reverse, self.count)?;
+        let reply = &mut context.reply;
         reply.array(2);
         reply.bulk(key);
         reply.array(taken.len());
@@ -219,8 +238,18 @@ fn zmpop(context: &mut Context<'_>) -> Outcome {
             reply.bulk(&member);
             reply.double(score);
         }
-        return Ok(());
+        Ok(())
     }
-    reply.null_array();
+}
+
+/// `ZMPOP numkeys key … MIN | MAX [COUNT n]`
+fn zmpop(context: &mut Context<'_>) -> Outcome {
+    let options = PopOptions::parse(context.args, 1)?;
+    for key in options.keys() {
+        if let Some(set) = open(context.txn, key, Type::SortedSet)? {
+            return options.pop(context, key, set);
+        }
+    }
+    context.reply.null_array();
     Ok(())
 }

@@ -1,0 +1,248 @@
+//! Clients whose commands wait: for members of sorted sets (BZPOPMIN, BZPOPMAX, BZMPOP), for time (WAIT), for work in the background (SAVE).
+//!
+//! # How it works
+//!
+//! A command that has nothing to answer yet fails with [`Failure::Wait`]. The session then *enters* the queues of the keys that it waits for, and runs the command once
+//! more, because something may have come in between. If that fails in the same way, the client sleeps: its request stays in its connection's buffer, nothing behind
+//! it is read, its thread goes on with others. When it is woken the request runs once more, as if it had just come, but for its place in the queues and its deadline,
+//! which stay. No command ever runs on behalf of a client on another thread.
+//!
+//! # Contract
+//!
+//! 1. *No wake is lost.* Who commits a sorted set at a key wakes the first of that key's queue, after the commit; who leaves a queue wakes the new first one. A
+//!    client is in the queues before it looks for the last time. Between the commit and the look at [`Waiting::count`], and between entering and that last look,
+//!    there is a fence: one of the two sees the other.
+//! 2. *In order of arrival.* A command takes from a key only if nobody waits for that key who came before; so also one that has just come. (ZPOPMIN and its
+//!    like do not wait and do not ask.) What one takes from several keys is taken from the first that holds something and where it is first.
+//! 3. *At most once.* A member is removed by the commit of the command that answers it, which is durable before the answer leaves, like every write. If the connection ends in
+//!    that moment, the answer is lost, as with Redis. A client that hangs up while it sleeps leaves its queues when its thread is told.
+//! 4. Within MULTI nothing waits: a command that would is answered as if its time were over.
+//! 5. A wait ends by an answer, its deadline, CLIENT UNBLOCK, or the end of the connection. A crash ends it without a trace: nothing of it is on media.
+//!
+//! While nobody waits, a commit of a sorted set pays for a fence and one load, other commits for a look at what they wrote.
+//!
+//! Thread safety: any thread. One lock for all queues, held for a few map operations; it is the innermost.
+
+use crate::shared::Client;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// A database's number and a key.
+pub type Place = (u16, Vec<u8>);
+
+/// What a command waits for.
+#[derive(Debug, Default)]
+pub struct Request {
+    /// Keys of the session's database; none if it waits for something else.
+    pub keys: Vec<Vec<u8>>,
+    /// Until when; `None`: for ever.
+    pub deadline: Option<Instant>,
+    /// What the command wants to know when it runs again.
+    pub note: u64,
+}
+
+/// All that wait.
+pub struct Waiting {
+    /// How many clients wait.
+    count: AtomicUsize,
+    state: Mutex<State>,
+    doors: Vec<Door>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// Who waits for a key, in order of arrival.
+    queues: HashMap<Place, BTreeMap<u64, Arc<Client>>>,
+}
+
+/// The way to a thread.
+#[derive(Default)]
+struct Door {
+    /// Slots of its connections that were woken.
+    woken: Mutex<Vec<usize>>,
+    ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// What a client's wait has come to, see [`Client::wait`].
+#[derive(Default, Debug)]
+pub struct WaitState(AtomicU8);
+
+/// It does not wait.
+const AWAKE: u8 = 0;
+/// It waits.
+const ASLEEP: u8 = 1;
+/// CLIENT UNBLOCK: as if its time were over.
+const TIMED_OUT: u8 = 2;
+/// CLIENT UNBLOCK: with an error.
+const REFUSED: u8 = 3;
+
+impl WaitState {
+    /// Whether its client waits.
+    pub fn is_asleep(&self) -> bool {
+        self.0.load(Ordering::Acquire) != AWAKE
+    }
+
+    fn end(&self, how: u8) -> bool {
+        self.0.compare_exchange(ASLEEP, how, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its time was over, or somebody said so.
+    TimedOut,
+    /// Somebody wants it to fail.
+    Refused,
+}
+
+/// A client's wait; it ends when this is dropped.
+pub struct Wait {
+    /// Until when; `None`: for ever.
+    pub deadline: Option<Instant>,
+    /// See [`Request::note`].
+    pub note: u64,
+    ticket: u64,
+    places: Vec<Place>,
+    client: Arc<Client>,
+    waiting: Arc<Waiting>,
+}
+
+impl Waiting {
+    /// Nobody waits, on any of so many threads.
+    pub fn new(threads: usize) -> Waiting {
+        Waiting { count: AtomicUsize::new(0), state: Mutex::default(), doors: (0..threads).map(|_| Door::default()).collect() }
+    }
+
+    /// How many clients wait.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Says how to tell a thread that there is somebody to wake. Once for each thread.
+    pub fn set_ring(&self, thread: usize, ring: impl Fn() + Send + Sync + 'static) {
+        // A second one is not needed.
+        let _ = self.doors[thread].ring.set(Box::new(ring));
+    }
+
+    /// The slots of a thread's connections that are to be served because their clients were woken.
+    pub fn take_woken(&self, thread: usize) -> Vec<usize> {
+        std::mem::take(&mut *self.doors[thread].woken.lock())
+    }
+
+    /// Enters the queues. Run the command again before the client sleeps.
+    pub fn enter(self: &Arc<Self>, client: &Arc<Client>, database: u16, request: Request) -> Wait {
+        let mut places: Vec<Place> = request.keys.into_iter().map(|key| (database, key)).collect();
+        places.sort_unstable();
+        places.dedup();
+        client.wait.0.store(ASLEEP, Ordering::Release);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let mut state = self.state.lock();
+        let ticket = state.next;
+        state.next += 1;
+        for place in &places {
+            state.queues.entry(place.clone()).or_default().insert(ticket, client.clone());
+        }
+        drop(state);
+        // Rule 1: the queues before the last look.
+        fence(Ordering::SeqCst);
+        Wait { deadline: request.deadline, note: request.note, ticket, places, client: client.clone(), waiting: self.clone() }
+    }
+
+    /// Whether nobody waits for the key who came before: `own` is who asks, if it waits itself.
+    pub fn is_first(&self, own: Option<&Wait>, database: u16, key: &[u8]) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let state = self.state.lock();
+        let first = state.queues.get(&(database, key.to_vec())).and_then(|queue| queue.first_key_value()).map(|(ticket, _)| *ticket);
+        first.is_none_or(|first| own.is_some_and(|own| own.ticket <= first))
+    }
+
+    /// Sorted sets were committed at these places.
+    #[inline]
+    pub fn fed<'a>(&self, places: impl Iterator<Item = (u16, &'a [u8])>) {
+        let mut places = places.peekable();
+        if places.peek().is_none() {
+            return;
+        }
+        // Rule 1: the commit before the look.
+        fence(Ordering::SeqCst);
+        if self.is_empty() {
+            return;
+        }
+        let state = self.state.lock();
+        places.for_each(|(database, key)| self.wake_first(&state, &(database, key.to_vec())));
+    }
+
+    /// Everything may have changed in these databases.
+    pub fn stirred(&self, databases: &[u16]) {
+        fence(Ordering::SeqCst);
+        let state = self.state.lock();
+        let places = state.queues.keys().filter(|place| databases.contains(&place.0));
+        places.for_each(|place| self.wake_first(&state, place));
+    }
+
+    /// The number of clients that were woken, of those with this id: 0 if it does not wait.
+    pub fn unblock(&self, client: &Client, refuse: bool) -> bool {
+        let ended = client.wait.end(if refuse { REFUSED } else { TIMED_OUT });
+        if ended {
+            self.wake(client);
+        }
+        ended
+    }
+
+    fn wake_first(&self, state: &State, place: &Place) {
+        if let Some((_, client)) = state.queues.get(place).and_then(|queue| queue.first_key_value()) {
+            self.wake(client);
+        }
+    }
+
+    /// Has a client's command run again.
+    pub fn wake(&self, client: &Client) {
+        let Some(door) = self.doors.get(client.core) else { return };
+        door.woken.lock().push(client.slot.load(Ordering::Relaxed));
+        if let Some(ring) = door.ring.get() {
+            ring();
+        }
+    }
+}
+
+impl Wait {
+    /// How it ended; `None`: it goes on.
+    pub fn end(&self) -> Option<End> {
+        match self.client.wait.0.load(Ordering::Acquire) {
+            REFUSED => Some(End::Refused),
+            TIMED_OUT => Some(End::TimedOut),
+            _ => self.deadline.filter(|deadline| *deadline <= Instant::now()).map(|_| End::TimedOut),
+        }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let mut state = self.waiting.state.lock();
+        for place in &self.places {
+            let Some(queue) = state.queues.get_mut(place) else { continue };
+            let was_first = queue.first_key_value().is_some_and(|(ticket, _)| *ticket == self.ticket);
+            queue.remove(&self.ticket);
+            if queue.is_empty() {
+                state.queues.remove(place);
+            } else if was_first {
+                self.waiting.wake_first(&state, place);
+            }
+        }
+        drop(state);
+        self.waiting.count.fetch_sub(1, Ordering::SeqCst);
+        self.client.wait.0.store(AWAKE, Ordering::Release);
+    }
+}

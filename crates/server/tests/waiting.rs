@@ -1,0 +1,344 @@
+//! Commands that wait: first through sessions, where every step is the test's own, then through a whole server.
+
+mod common;
+
+use common::{Client, shared, show};
+use hither::Db;
+use hither_resp::{Limits, Value, decode};
+use hither_server::{Config, Server, Shared};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs a command that must wait.
+fn waits(client: &mut Client, line: &str) {
+    let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    assert!(client.raw(&words).is_empty() && client.session.is_waiting(), "{line} does not wait");
+}
+
+/// Three clients, of whom the first two are to wait; each has a connection's slot of its own.
+fn three() -> (Arc<Shared>, [Client; 3]) {
+    let shared = shared();
+    let clients = [0, 1, 2].map(|slot| {
+        let client = Client::new(&shared);
+        client.session.client.slot.store(slot, std::sync::atomic::Ordering::Relaxed);
+        client
+    });
+    (shared, clients)
+}
+
+#[test]
+fn who_came_first_is_served_first() {
+    let (shared, [mut first, mut second, mut third]) = three();
+    waits(&mut first, "BZPOPMIN a b 0");
+    waits(&mut second, "BZPOPMAX b c 0");
+    assert_eq!(shared.waiting.len(), 2);
+    third.script("ZADD b 1 x 2 y => 2");
+    assert_eq!(shared.waiting.take_woken(0), [0], "one member of the queue at a time");
+    // The second finds the set, but is not first; neither is who comes now.
+    waits(&mut second, "BZPOPMAX b c 0");
+    waits(&mut third, "BZPOPMIN b 0");
+    first.script("BZPOPMIN a b 0 => [b x 1]");
+    assert_eq!(shared.waiting.take_woken(0), [0, 1], "a set is left, and who leaves wakes the next");
+    second.script("BZPOPMAX b c 0 => [b y 2]");
+    assert_eq!(shared.waiting.take_woken(0), [2], "the last member is gone, but the third has to see for itself");
+    waits(&mut third, "BZPOPMIN b 0");
+    assert_eq!(shared.waiting.len(), 1);
+    first.script("EXISTS b => 0");
+}
+
+#[test]
+fn whatever_makes_a_sorted_set_wakes() {
+    let (shared, [mut waiter, mut other, _]) = three();
+    other.script("ZADD src 1 m => 1");
+    for (line, reply, key) in [
+        ("ZADD k 1 m", "1", "k"),
+        ("ZINCRBY k 1 m", "1", "k"),
+        ("ZUNIONSTORE k 1 src", "1", "k"),
+        ("ZRANGESTORE k src 0 -1", "1", "k"),
+        ("COPY src k", "1", "k"),
+        ("RENAME src k", "OK", "k"),
+    ] {
+        waits(&mut waiter, &format!("BZPOPMIN {key} 0"));
+        assert_eq!(other.run(line), reply);
+        assert_eq!(shared.waiting.take_woken(0), [0], "{line}");
+        assert_eq!(waiter.run(&format!("BZPOPMIN {key} 0")), "[k m 1]");
+    }
+    waits(&mut waiter, "BZMPOP 0 2 other k MAX COUNT 5");
+    // Not seen outside, so nobody is woken before EXEC, and by it only if something is left.
+    other.script(
+        "MULTI => OK
+        ZADD k 1 a 2 b => QUEUED
+        DEL k => QUEUED
+        EXEC => [2 1]",
+    );
+    assert_eq!(shared.waiting.take_woken(0), [0; 0]);
+    other.script(
+        "SET k text => OK
+        MULTI => OK
+        DEL k => QUEUED
+        ZADD k 1 a 2 b => QUEUED",
+    );
+    waits(&mut waiter, "BZMPOP 0 2 other k MAX COUNT 5");
+    other.script("EXEC => [1 2]");
+    assert_eq!(shared.waiting.take_woken(0), [0]);
+    waiter.script("BZMPOP 0 2 other k MAX COUNT 5 => [k [[b 2] [a 1]]]");
+    waits(&mut waiter, "BZPOPMIN k 0");
+    other.script("MOVE src 1 => 0");
+    other.script("SELECT 1 => OK\nZADD k 1 m => 1");
+    assert_eq!(shared.waiting.take_woken(0), [0; 0], "another database");
+    other.script("MOVE k 0 => 1");
+    assert_eq!(shared.waiting.take_woken(0), [0]);
+    waiter.script("BZPOPMIN k 0 => [k m 1]");
+}
+
+#[test]
+fn waits_end() {
+    let (shared, [mut waiter, mut other, _]) = three();
+    waits(&mut waiter, "BZPOPMIN a 0.02");
+    std::thread::sleep(Duration::from_millis(25));
+    waiter.script("BZPOPMIN a 0.02 => nil");
+    let id = waiter.session.client.id;
+    other.script(&format!("CLIENT UNBLOCK {id} => 0"));
+    waits(&mut waiter, "BZPOPMIN a 0");
+    assert!(other.run("CLIENT LIST").contains(" flags=b "));
+    assert!(other.run("INFO clients").contains("blocked_clients:1"));
+    other.script(&format!("CLIENT UNBLOCK {id} => 1\nCLIENT UNBLOCK {id} => 0"));
+    assert_eq!(shared.waiting.take_woken(0), [0]);
+    waiter.script("BZPOPMIN a 0 => nil");
+    waits(&mut waiter, "WAIT 1 0");
+    other.script(&format!("CLIENT UNBLOCK {id} ERROR => 1"));
+    waiter.script("WAIT 1 0 => !UNBLOCKED client unblocked via CLIENT UNBLOCK");
+    assert!(shared.waiting.is_empty());
+    // The end of the client, too.
+    let mut second = Client::new(&shared);
+    second.session.client.slot.store(7, std::sync::atomic::Ordering::Relaxed);
+    waits(&mut waiter, "BZPOPMIN a 0");
+    waits(&mut second, "BZPOPMIN a 0");
+    shared.waiting.take_woken(0);
+    drop(waiter);
+    assert_eq!((shared.waiting.take_woken(0), shared.waiting.len()), (vec![7], 1));
+}
+
+#[test]
+fn what_does_not_wait() {
+    let mut client = Client::new(&shared());
+    client.script(
+        "ZADD z 1 a 2 b 3 c => 3
+        SET s text => OK
+        BZPOPMIN nothing z 0 => [z a 1]
+        BZPOPMAX z nothing 0 => [z c 3]
+        BZPOPMIN s z 0 => !WRONGTYPE Operation against a key holding the wrong kind of value
+        BZPOPMIN z x => !ERR timeout is not a float or out of range
+        BZPOPMIN z -1 => !ERR timeout is negative
+        BZPOPMIN z inf => !ERR timeout is out of range
+        BZMPOP 0 0 z MIN => !ERR numkeys should be greater than 0
+        BZMPOP 0 1 z MIDDLE => !ERR syntax error
+        BZMPOP 0 2 nothing z MIN COUNT 3 => [z [[b 2]]]
+        MULTI => OK
+        BZPOPMIN z 0 => QUEUED
+        BZMPOP 0 1 z MIN => QUEUED
+        WAIT 3 0 => QUEUED
+        EXEC => [nil nil 0]
+        WAIT 0 0 => 0
+        WAIT x 0 => !ERR value is not an integer or out of range
+        WAIT 1 -1 => !ERR timeout is negative
+        WAITAOF 0 0 0 => [0 0]
+        WAITAOF 1 0 0 => [1 0]
+        WAITAOF 2 0 0 => !ERR value is out of range, value must between 0 and 1
+        WAITAOF -1 0 0 => !ERR value is out of range, must be positive",
+    );
+}
+
+#[test]
+fn waitaof_rests_on_writes_of_every_level() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::builder().path(dir.path()).medium(hither::MediumChoice::File).open().unwrap();
+    let mut client = Client::new(&common::shared_on(db));
+    client.script("HITHER.DURABILITY PROCESS => OK\nSET a 1 => OK");
+    assert_eq!(client.rests_on, 0);
+    client.script("WAITAOF 0 0 0 => [0 0]");
+    assert_eq!(client.rests_on, 0);
+    client.script("WAITAOF 1 0 0 => [1 0]");
+    let db = &client.shared.databases.db;
+    assert!(client.rests_on > db.durable_version());
+    db.ticket_at(client.rests_on).wait().unwrap();
+    assert!(client.rests_on <= db.durable_version());
+}
+
+fn start() -> Server {
+    Server::start(Db::builder().in_memory().open().unwrap(), Config { port: 0, threads: 2, ..Config::default() }).unwrap()
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+fn receive(stream: &mut TcpStream, count: usize) -> Vec<String> {
+    let (mut bytes, mut chunk, mut replies) = (Vec::new(), vec![0; 64 << 10], Vec::new());
+    loop {
+        while let Some((value, length)) = decode(&bytes, &Limits::default()).unwrap() {
+            bytes.drain(..length);
+            replies.push(show(&value));
+        }
+        if replies.len() >= count {
+            return replies;
+        }
+        match stream.read(&mut chunk).unwrap() {
+            0 => panic!("it was closed after {replies:?}"),
+            read => bytes.extend_from_slice(&chunk[..read]),
+        }
+    }
+}
+
+fn send(stream: &mut TcpStream, lines: &str) {
+    stream.write_all(format!("{}\r\n", lines.replace("; ", "\r\n")).as_bytes()).unwrap();
+}
+
+fn say(stream: &mut TcpStream, line: &str) -> String {
+    send(stream, line);
+    receive(stream, 1).remove(0)
+}
+
+/// Until so many clients wait.
+fn until_waiting(server: &Server, count: usize) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.shared().waiting.len() != count {
+        assert!(Instant::now() < end, "{} wait, not {count}", server.shared().waiting.len());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn clients_of_all_threads_are_woken_in_order() {
+    let server = start();
+    let mut writer = connect(&server);
+    let mut waiters: Vec<TcpStream> = (0..8)
+        .map(|number| {
+            let mut stream = connect(&server);
+            // What follows waits, too.
+            send(&mut stream, "PING; BZPOPMIN a b 0; PING again");
+            assert_eq!(receive(&mut stream, 1), ["PONG"]);
+            until_waiting(&server, number + 1);
+            stream
+        })
+        .collect();
+    for (number, waiter) in waiters.iter_mut().enumerate() {
+        assert_eq!(say(&mut writer, &format!("ZADD b 5 m{number}")), "1");
+        assert_eq!(receive(waiter, 2), [format!("[b m{number} 5]"), "again".into()]);
+    }
+    // All at once.
+    for (number, waiter) in waiters.iter_mut().enumerate() {
+        send(waiter, "BZPOPMIN a 0");
+        until_waiting(&server, number + 1);
+    }
+    let members: Vec<String> = (0..8).map(|number| format!("{number} m{number}")).collect();
+    assert_eq!(say(&mut writer, &format!("ZADD a {}", members.join(" "))), "8");
+    for (number, waiter) in waiters.iter_mut().enumerate() {
+        assert_eq!(receive(waiter, 1), [format!("[a m{number} {number}]")]);
+    }
+    until_waiting(&server, 0);
+    server.stop();
+}
+
+#[test]
+fn time_runs_out_and_clients_hang_up() {
+    let server = start();
+    let (mut a, mut b, mut operator) = (connect(&server), connect(&server), connect(&server));
+    let began = Instant::now();
+    send(&mut a, "BZPOPMIN k 0.15");
+    send(&mut b, "WAIT 2 30");
+    assert_eq!(receive(&mut b, 1), ["0"]);
+    assert!(began.elapsed() >= Duration::from_millis(30), "{:?}", began.elapsed());
+    assert_eq!(receive(&mut a, 1), ["nil"]);
+    assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
+    // Who has hung up takes nothing, also if it did so before its command was read.
+    send(&mut a, "BZPOPMIN k 0");
+    until_waiting(&server, 1);
+    drop(a);
+    send(&mut b, "BZPOPMIN k 0");
+    drop(b);
+    until_waiting(&server, 0);
+    assert_eq!(say(&mut operator, "ZADD k 1 m"), "1");
+    assert_eq!(say(&mut operator, "ZCARD k"), "1");
+    // One that is killed, one that is told to stop, one that waits for the end of a pause as well.
+    let (mut a, mut b) = (connect(&server), connect(&server));
+    let id = say(&mut a, "CLIENT ID");
+    send(&mut a, "BZPOPMIN x 0; PING");
+    let other = say(&mut b, "CLIENT ID");
+    send(&mut b, "BZPOPMIN x 0; PING");
+    until_waiting(&server, 2);
+    assert_eq!(say(&mut operator, &format!("CLIENT UNBLOCK {id} ERROR")), "1");
+    assert_eq!(receive(&mut a, 2), ["!UNBLOCKED client unblocked via CLIENT UNBLOCK", "PONG"]);
+    assert_eq!(say(&mut operator, &format!("CLIENT KILL ID {other}")), "1");
+    until_waiting(&server, 0);
+    send(&mut a, "BZPOPMIN x 0.1");
+    until_waiting(&server, 1);
+    assert_eq!(say(&mut operator, "CLIENT PAUSE 60000 WRITE"), "OK");
+    std::thread::sleep(Duration::from_millis(250));
+    assert_eq!(say(&mut operator, "CLIENT UNPAUSE"), "OK");
+    assert_eq!(receive(&mut a, 1), ["nil"]);
+    // The end of the server does not wait for who waits.
+    send(&mut a, "BZPOPMIN x 0");
+    until_waiting(&server, 1);
+    let began = Instant::now();
+    server.stop();
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn every_member_goes_to_one_client() {
+    const ROUNDS: usize = 300;
+    let server = start();
+    let mut taken: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let mut stream = connect(&server);
+                scope.spawn(move || {
+                    let mut taken = Vec::new();
+                    loop {
+                        let reply = say(&mut stream, "BZPOPMIN low high 0");
+                        let member = reply.trim_matches(['[', ']']).split(' ').nth(1).unwrap().to_owned();
+                        if member.starts_with("end") {
+                            return taken;
+                        }
+                        taken.push(member);
+                    }
+                })
+            })
+            .collect();
+        let mut writers = [connect(&server), connect(&server)];
+        for round in 0..ROUNDS {
+            for (number, writer) in writers.iter_mut().enumerate() {
+                let key = if round % 3 == 0 { "high" } else { "low" };
+                send(writer, &format!("ZADD {key} {round} {number}:{round}; ZADD {key} {round} {number}:{round}:again"));
+            }
+            writers.iter_mut().for_each(|writer| drop(receive(writer, 2)));
+        }
+        (0..4).for_each(|number| assert_eq!(say(&mut writers[0], &format!("ZADD high 100000 end{number}")), "1"));
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(taken.len(), ROUNDS * 4);
+    taken.sort();
+    taken.dedup();
+    assert_eq!(taken.len(), ROUNDS * 4, "a member was answered twice");
+    server.stop();
+}
+
+#[test]
+fn replies_in_version_3_have_null_and_doubles() {
+    let mut client = Client::new(&shared());
+    client.run("HELLO 3");
+    client.run("ZADD z 1.5 a");
+    assert_eq!(
+        client.call(&[b"BZPOPMIN", b"z", b"0"]),
+        Value::Array(vec![Value::Bulk(b"z".to_vec()), Value::Bulk(b"a".to_vec()), Value::Double(1.5)])
+    );
+    let words: [&[u8]; 3] = [b"BZPOPMIN", b"z", b"0.001"];
+    assert!(client.raw(&words).is_empty());
+    std::thread::sleep(Duration::from_millis(2));
+    assert_eq!(client.call(&words), Value::Null);
+}
