@@ -54,6 +54,15 @@ impl Catalogue {
         Some(self.keyspaces.remove(at))
     }
 
+    /// Exchanges two names; false if one of them is not there.
+    pub fn swap(&mut self, a: &str, b: &str) -> bool {
+        let place = |name| self.keyspaces.iter().position(|known| known.name == name);
+        let (Some(at_a), Some(at_b)) = (place(a), place(b)) else { return false };
+        self.keyspaces[at_a].name = b.to_owned();
+        self.keyspaces[at_b].name = a.to_owned();
+        true
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&self.next_id.to_le_bytes());

@@ -104,8 +104,8 @@ pub enum Error {
     /// The catalogue has no room.
     #[error("the catalogue is full ({0} keyspaces); drop one first")]
     TooManyKeyspaces(usize),
-    /// The keyspace was dropped under the handle.
-    #[error("keyspace \"{0}\" was dropped; open or create it again")]
+    /// The keyspace was dropped, or given another name, under the handle.
+    #[error("keyspace \"{0}\" was dropped or renamed; open or create it again")]
     KeyspaceDropped(String),
     /// An ordered operation on a hash keyspace.
     #[error("keyspace \"{0}\" is a hash keyspace and has no order; use an ordered keyspace for ranges")]

@@ -69,7 +69,7 @@ impl AnyIndex {
 /// Runs `$body` with `$index` bound to the concrete index: one branch, then static dispatch.
 macro_rules! with_index {
     ($keyspace:expr, $index:ident => $body:expr) => {
-        match &$keyspace.index {
+        match &*$keyspace.index {
             $crate::keyspace::AnyIndex::Ordered($index) => $body,
             $crate::keyspace::AnyIndex::Hash($index) => $body,
             $crate::keyspace::AnyIndex::Learned($index) => $body,
@@ -81,18 +81,31 @@ pub(crate) use with_index;
 /// An open keyspace.
 pub(crate) struct Keyspace {
     pub info: KeyspaceInfo,
-    pub index: AnyIndex,
+    /// Of its own, but for who still holds it under the name that it had before ([`Keyspace::renamed`]) and may not use it.
+    pub index: Arc<AnyIndex>,
     hasher: Hasher,
     pub dropped: AtomicBool,
     /// Some entry carries an expiry: the sweeper looks here.
-    pub has_expiry: AtomicBool,
+    pub has_expiry: Arc<AtomicBool>,
 }
 
 impl Keyspace {
     /// A keyspace of a store that hashes with `hasher`.
     pub fn new(info: KeyspaceInfo, hasher: Hasher, ordered: OrderedKind) -> Keyspace {
-        let index = AnyIndex::new(info.kind, ordered);
-        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), has_expiry: AtomicBool::new(false) }
+        let index = Arc::new(AnyIndex::new(info.kind, ordered));
+        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), has_expiry: Arc::default() }
+    }
+
+    /// The same keyspace under another name. This one must be marked as dropped, and all that used it must have finished.
+    pub fn renamed(&self, name: &str) -> Keyspace {
+        let info = KeyspaceInfo { name: name.to_owned(), ..self.info.clone() };
+        Keyspace {
+            info,
+            index: self.index.clone(),
+            hasher: self.hasher,
+            dropped: AtomicBool::new(false),
+            has_expiry: self.has_expiry.clone(),
+        }
     }
 
     /// How the store hashes.
@@ -137,7 +150,7 @@ impl Keyspace {
 
     /// See [`OrderedIndex::scan`].
     pub fn scan<R: Resolver>(&self, start: Start<'_>, backward: bool, limit: usize, out: &mut Vec<Ref>, resolver: &R) {
-        match &self.index {
+        match &*self.index {
             AnyIndex::Ordered(index) => index.scan(start, backward, limit, out, resolver),
             AnyIndex::Learned(index) => index.scan(start, backward, limit, out, resolver),
             AnyIndex::Hash(_) => {}

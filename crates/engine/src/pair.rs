@@ -22,7 +22,7 @@ impl Core {
     /// Writes a pair (`value` `None` deletes) if nothing about the call, the store and the key's place is unusual.
     #[inline(always)]
     pub fn write_pair(&self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
-        let AnyIndex::Hash(index) = &keyspace.index else { return None };
+        let AnyIndex::Hash(index) = &*keyspace.index else { return None };
         let key = u64::from_ne_bytes(key.try_into().ok()?);
         if self.needs_sync || self.durability != Durability::Sync {
             return None;

@@ -124,7 +124,7 @@ impl Store {
     /// Calls `f` for the keys of any keyspace in unspecified order, until it breaks. A key that changes meanwhile may be seen in either state.
     pub fn for_each(&self, keyspace: &KeyspaceHandle, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward };
-        match &keyspace.0.index {
+        match &*keyspace.0.index {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &everything, f),
             AnyIndex::Hash(index) => {
                 let core = &*self.core;

@@ -329,6 +329,36 @@ impl Store {
         Ok(true)
     }
 
+    /// Exchanges the names of keyspaces: all pairs at once, or none if one of the names is not there (false). Durable and crash-atomic, and so is everything that was
+    /// written before: it is durable first. Handles from before refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more under a name
+    /// that it had; open them again. No name may be in two pairs.
+    pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
+        self.core.committer.ensure_writable()?;
+        let mut catalogue = self.core.catalogue.lock();
+        let mut changed = catalogue.clone();
+        if !pairs.iter().all(|(a, b)| changed.swap(a, b)) {
+            return Ok(false);
+        }
+        let names = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]);
+        let old: Vec<(&str, Arc<Keyspace>)> = {
+            let keyspaces = self.core.keyspaces.read();
+            names.filter_map(|(from, to)| Some((to, keyspaces.get(from)?.clone()))).collect()
+        };
+        old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(true, Ordering::SeqCst));
+        // Writers that did not see the flag finish first; later ones refuse.
+        epoch::synchronize_writers();
+        if let Err(error) = self.sync().and_then(|()| Ok(self.core.log.pool(0).set_catalogue(&changed.encode())?)) {
+            old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(false, Ordering::SeqCst));
+            return Err(error);
+        }
+        *catalogue = changed;
+        let mut keyspaces = self.core.keyspaces.write();
+        for (name, keyspace) in old {
+            keyspaces.insert(name.to_owned(), Arc::new(keyspace.renamed(name)));
+        }
+        Ok(true)
+    }
+
     /// Makes everything written so far durable.
     pub fn sync(&self) -> Result<()> {
         let version = self.core.log.clock.stable();

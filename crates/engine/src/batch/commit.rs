@@ -240,7 +240,7 @@ impl Commit<'_> {
     fn locate_member(core: &Core, batch: &Batch, member: &mut Member, lock: bool) -> bool {
         let resolver = core.resolver();
         let key = member.key(batch);
-        match &batch.keyspace(member.operation(batch)).index {
+        match &*batch.keyspace(member.operation(batch)).index {
             AnyIndex::Ordered(index) => member.note(index.locate(key, &resolver), AnyToken::Ordered),
             AnyIndex::Learned(index) => member.note(index.locate(key, &resolver), AnyToken::Learned),
             AnyIndex::Hash(index) => {
@@ -367,7 +367,7 @@ impl Commit<'_> {
             let number = self.held.trailing_zeros() as usize;
             self.held &= self.held - 1;
             let member = &self.members[number];
-            let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&self.batch.keyspace(member.operation(self.batch)).index, member.token)
+            let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&*self.batch.keyspace(member.operation(self.batch)).index, member.token)
             else {
                 unreachable!("only the hash index locks places for batches")
             };
@@ -406,7 +406,7 @@ impl Commit<'_> {
     /// Gives a locked place back unchanged.
     #[cold]
     fn unlock(&self, member: &Member) {
-        if let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&self.batch.keyspace(member.operation(self.batch)).index, member.token) {
+        if let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&*self.batch.keyspace(member.operation(self.batch)).index, member.token) {
             index.unlock_place(token);
         }
     }

@@ -31,7 +31,7 @@ pub(super) enum AnyToken {
 /// Runs `$body` with `$index` bound to the keyspace's index and `$place` to the token that it gave.
 macro_rules! with_token {
     ($keyspace:expr, $token:expr, $index:ident, $place:ident => $body:expr) => {
-        match (&$keyspace.index, $token) {
+        match (&*$keyspace.index, $token) {
             (AnyIndex::Ordered($index), AnyToken::Ordered($place)) => $body,
             (AnyIndex::Learned($index), AnyToken::Learned($place)) => $body,
             (AnyIndex::Hash($index), AnyToken::Hash($place)) => $body,

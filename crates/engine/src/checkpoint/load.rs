@@ -272,7 +272,7 @@ impl Loader<'_> {
             return Err(format!("it takes keyspace \"{}\" for one of another kind", keyspace.info.name));
         }
         keyspace.has_expiry.store(row.has_expiry, Ordering::Relaxed);
-        match &keyspace.index {
+        match &*keyspace.index {
             AnyIndex::Ordered(index) => self.ordered(index, blocks, keyspace.hasher(), false)?,
             AnyIndex::Learned(index) => self.ordered(index, blocks, keyspace.hasher(), true)?,
             AnyIndex::Hash(index) => self.hash(index, blocks)?,

@@ -61,7 +61,7 @@ impl<'a> Writer<'a> {
     /// Copies a keyspace.
     pub fn keyspace(&mut self, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<(), Abandoned> {
         let before = self.tables.blocks.len();
-        let (kind, keys) = match &keyspace.index {
+        let (kind, keys) = match &*keyspace.index {
             AnyIndex::Ordered(index) => (1, self.ordered(index, resolver)?),
             AnyIndex::Learned(index) => (1, self.ordered(index, resolver)?),
             AnyIndex::Hash(index) => (2, self.hash(index)?),
