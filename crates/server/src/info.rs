@@ -1,6 +1,7 @@
 //! What INFO tells, section by section.
 
 use crate::commands::table::TABLE;
+use crate::saving::Work;
 use crate::shared::Shared;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -66,7 +67,13 @@ pub fn resident_bytes() -> u64 {
 
 fn persistence(shared: &Shared, text: &mut String) -> std::fmt::Result {
     let recovery = shared.databases.db.recovery();
-    write!(text, "loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\nrecovery_ms:{}\r\n", recovery.elapsed_ms)
+    let saving = &shared.saving;
+    let word = |good| if good { "ok" } else { "err" };
+    let ((saved_s, saved), (_, rewritten)) = (saving.last(Work::Save), saving.last(Work::Rewrite));
+    write!(text, "loading:0\r\nrdb_bgsave_in_progress:{}\r\n", u8::from(saving.is_running(Work::Save)))?;
+    write!(text, "rdb_last_save_time:{saved_s}\r\nrdb_last_bgsave_status:{}\r\n", word(saved))?;
+    write!(text, "aof_enabled:0\r\naof_rewrite_in_progress:{}\r\n", u8::from(saving.is_running(Work::Rewrite)))?;
+    write!(text, "aof_last_bgrewrite_status:{}\r\nrecovery_ms:{}\r\n", word(rewritten), recovery.elapsed_ms)
 }
 
 fn durability(shared: &Shared, text: &mut String) -> std::fmt::Result {

@@ -8,6 +8,7 @@ use crate::commands::failure::Failure;
 use crate::commands::table::{Command, Numbered, TABLE, flag};
 use crate::commands::{Context, transactions};
 use crate::data::{Database, Txn};
+use crate::monitor::Watching;
 use crate::shared::{Client, CoreStats, Shared, now_ms};
 use crate::transaction::{Multi, Queued, Watches};
 use crate::waiting::Wait;
@@ -41,6 +42,8 @@ pub struct Session {
     pub replies: Replies,
     /// Its command waits.
     pub wait: Option<Box<Wait>>,
+    /// It is shown the commands of others.
+    pub watching: Option<Watching>,
     /// No more commands; close once everything is sent.
     pub closing: bool,
     database: Option<(u64, Arc<Database>)>,
@@ -79,6 +82,7 @@ impl Session {
             options: WriteOptions::new(),
             replies: Replies::On,
             wait: None,
+            watching: None,
             closing: false,
             database: None,
             shared,
@@ -342,6 +346,9 @@ impl Session {
             }
             Writer::new(out, self.protocol).simple("QUEUED");
             return Ok(());
+        }
+        if !shared.monitors.is_empty() && self.wait.is_none() {
+            shared.monitors.show(shared, &self.client, self.index, command, args);
         }
         let slow_us = shared.settings.slowlog_slower_than_us.load(Ordering::Relaxed);
         let started = Instant::now();

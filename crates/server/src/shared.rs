@@ -5,8 +5,10 @@ use crate::commands::table::{TABLE, Table};
 use crate::config::{Config, Settings};
 use crate::cursors::Cursors;
 use crate::data::Databases;
+use crate::monitor::Monitors;
 use crate::net::tls::Tls;
 use crate::pause::Pauses;
+use crate::saving::Saving;
 use crate::waiting::{WaitState, Waiting};
 use hither::{Db, Result};
 use parking_lot::Mutex;
@@ -29,6 +31,10 @@ pub struct Shared {
     pub slowlog: SlowLog,
     /// CLIENT PAUSE.
     pub pause: Pauses,
+    /// MONITOR.
+    pub monitors: Monitors,
+    /// SAVE and its like.
+    pub saving: Saving,
     /// Clients whose commands wait.
     pub waiting: Arc<Waiting>,
     /// Counters, one set per thread.
@@ -141,6 +147,8 @@ impl Shared {
             clients: Clients::default(),
             slowlog: SlowLog::default(),
             pause: Pauses::default(),
+            monitors: Monitors::default(),
+            saving: Saving::new(),
             waiting: Arc::new(Waiting::new(cores.max(1))),
             cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
             started: Instant::now(),

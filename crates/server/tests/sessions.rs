@@ -288,7 +288,7 @@ fn the_connection() {
         SLOWLOG LEN => 0
         SLOWLOG GET => []
         COMMAND GETKEYS MSET a 1 b 2 => [a b]
-        COMMAND GETKEYS PING => !ERR The command has no key arguments
+        COMMAND GETKEYS PING x => !ERR The command has no key arguments
         COMMAND INFO nothing => [nil]
         DEBUG SLEEP 0 => OK
         MEMORY USAGE nothing => nil

@@ -203,13 +203,19 @@ fn say(stream: &mut TcpStream, line: &str) -> String {
     receive(stream, 1).remove(0)
 }
 
-/// Until so many clients wait.
-fn until_waiting(server: &Server, count: usize) {
+#[track_caller]
+fn until(holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
-    while server.shared().waiting.len() != count {
-        assert!(Instant::now() < end, "{} wait, not {count}", server.shared().waiting.len());
+    while !holds() {
+        assert!(Instant::now() < end, "it does not come to that");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Until so many clients wait.
+#[track_caller]
+fn until_waiting(server: &Server, count: usize) {
+    until(|| server.shared().waiting.len() == count);
 }
 
 #[test]
@@ -261,7 +267,7 @@ fn time_runs_out_and_clients_hang_up() {
     drop(a);
     send(&mut b, "BZPOPMIN k 0");
     drop(b);
-    until_waiting(&server, 0);
+    until(|| server.shared().clients.len() == 1);
     assert_eq!(say(&mut operator, "ZADD k 1 m"), "1");
     assert_eq!(say(&mut operator, "ZCARD k"), "1");
     // One that is killed, one that is told to stop, one that waits for the end of a pause as well.
@@ -341,4 +347,150 @@ fn replies_in_version_3_have_null_and_doubles() {
     assert!(client.raw(&words).is_empty());
     std::thread::sleep(Duration::from_millis(2));
     assert_eq!(client.call(&words), Value::Null);
+}
+
+#[test]
+fn databases_are_exchanged_for_everybody() {
+    let (shared, [mut waiter, mut other, mut watcher]) = three();
+    other.script(
+        "SET k zero => OK
+        HSET h a 1 => 1
+        SELECT 1 => OK
+        ZADD z 1 m => 1
+        SET k one => OK
+        SELECT 0 => OK
+        SWAPDB 0 x => !ERR invalid second DB index
+        SWAPDB 99999999999 1 => !ERR invalid first DB index
+        SWAPDB 0 16 => !ERR DB index is out of range
+        SWAPDB -1 0 => !ERR DB index is out of range
+        SWAPDB 0 0 => OK
+        GET k => zero",
+    );
+    waits(&mut waiter, "BZPOPMIN z 0");
+    watcher.script("WATCH k => OK\nMULTI => OK\nSET k mine => QUEUED");
+    other.script("SWAPDB 0 1 => OK");
+    assert_eq!(shared.waiting.take_woken(0), [0]);
+    waiter.script("BZPOPMIN z 0 => [z m 1]");
+    watcher.script("EXEC => nil");
+    other.script(
+        "GET k => one
+        EXISTS h => 0
+        HSET h a 2 => 1
+        SWAPDB 1 0 => OK
+        HGETALL h => [a 1]
+        GET k => zero
+        SWAPDB 3 1 => OK
+        SELECT 3 => OK
+        HGETALL h => [a 2]
+        DEL h => 1
+        MULTI => OK
+        SWAPDB 0 1 => !ERR Command not allowed inside a transaction
+        DISCARD => OK",
+    );
+    // Rows without a head are found wherever they are now.
+    other.script("SWAPDB 3 0 => OK");
+    hither_server::data::reaper::sweep(&shared.databases).unwrap();
+    let rows: Vec<usize> = shared.databases.existing().iter().map(|database| database.rows.len()).collect();
+    assert_eq!(rows.iter().sum::<usize>(), 2, "one hash with one field: {rows:?}");
+}
+
+/// Ends the other threads of a test, also if this one fails.
+struct Stop<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_overlaps_with_an_exchange_happens_before_it_or_after() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let shared = shared();
+    let stop = AtomicBool::new(false);
+    // Each database knows which it was, and how many writes it has had.
+    Client::new(&shared).script("MSET id x n 0 => OK\nSELECT 1 => OK\nMSET id y n 0 => OK");
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|number| {
+                let (shared, stop) = (&shared, &stop);
+                scope.spawn(move || {
+                    let mut client = Client::new(shared);
+                    let mut made = [0, 0];
+                    client.run(&format!("SELECT {number}"));
+                    while !stop.load(Ordering::Relaxed) {
+                        for line in ["MULTI", "GET id", "INCR n"] {
+                            client.run(line);
+                        }
+                        match client.run("EXEC").chars().nth(1) {
+                            Some('x') => made[0] += 1,
+                            Some('y') => made[1] += 1,
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    made
+                })
+            })
+            .collect();
+        let mut operator = Client::new(&shared);
+        let stopping = Stop(&stop);
+        for round in 1..=200 {
+            operator.script("SWAPDB 0 1 => OK");
+            assert_eq!(operator.run("GET id"), if round % 2 == 0 { "x" } else { "y" });
+        }
+        drop(stopping);
+        let made = workers.into_iter().map(|worker| worker.join().unwrap()).fold([0, 0], |all, made| [all[0] + made[0], all[1] + made[1]]);
+        operator.script(&format!("GET n => {}\nSELECT 1 => OK\nGET n => {}", made[0], made[1]));
+    });
+}
+
+#[test]
+fn monitors_are_shown_commands() {
+    let server = start();
+    let (mut monitor, mut client) = (connect(&server), connect(&server));
+    assert_eq!(say(&mut monitor, "MONITOR"), "OK");
+    send(&mut client, "SET a 1; CONFIG GET port; AUTH someone secret; SELECT 3; GET \"\\x00\\\"\"; MULTI; INCR n; EXEC; NOTHING");
+    receive(&mut client, 9);
+    let lines = receive(&mut monitor, 7);
+    let address = client.local_addr().unwrap();
+    let shown = |index: u8, words: &str| format!("[{index} {address}] {words}");
+    for (line, expected) in lines.iter().zip([
+        shown(0, "\"SET\" \"a\" \"1\""),
+        shown(0, "\"AUTH\" \"(redacted)\""),
+        shown(0, "\"SELECT\" \"3\""),
+        shown(3, "\"GET\" \"\\x00\\\"\""),
+        shown(3, "\"MULTI\""),
+        shown(3, "\"EXEC\""),
+        shown(3, "\"INCR\" \"n\""),
+    ]) {
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.parse::<f64>().unwrap() > 1e9 && rest == expected, "{line}, not {expected}");
+    }
+    assert_eq!(lines.len(), 7);
+    // Its own commands, too; until it does not want them any more.
+    send(&mut monitor, "PING");
+    let own = receive(&mut monitor, 2);
+    assert!(own[0] == "PONG" && own[1].ends_with("\"PING\""), "{own:?}");
+    assert_eq!(say(&mut monitor, "RESET"), "RESET");
+    assert!(server.shared().monitors.is_empty());
+    server.stop();
+}
+
+#[test]
+fn a_monitor_that_does_not_read_is_closed() {
+    let server = Server::start(
+        Db::builder().in_memory().open().unwrap(),
+        Config { port: 0, threads: 2, max_output_bytes: 1 << 20, ..Config::default() },
+    )
+    .unwrap();
+    let (mut monitor, mut client) = (connect(&server), connect(&server));
+    assert_eq!(say(&mut monitor, "MONITOR"), "OK");
+    let text = "x".repeat(60_000);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !server.shared().monitors.is_empty() {
+        assert_eq!(say(&mut client, &format!("ECHO {text}")), text);
+        assert!(Instant::now() < end);
+    }
+    assert_eq!(say(&mut client, "PING"), "PONG");
+    server.stop();
 }

@@ -40,7 +40,8 @@ impl Server {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"]).arg(dir);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        // SORT's order of texts is the locale's there.
+        let child = command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.expect("redis-server is needed to compare with: `cargo xtask setup` installs it");
         let server = Server { child, port };
         server.client();

@@ -16,97 +16,97 @@ pub struct Access {
     pub write: bool,
 }
 
-const NONE: Access = Access { read: false, write: false };
-const READ: Access = Access { read: true, write: false };
-const WRITE: Access = Access { read: false, write: true };
-const BOTH: Access = Access { read: true, write: true };
+/// What a command does with a key, in the words of COMMAND GETKEYSANDFLAGS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use(&'static str);
 
-/// Reads that tell nothing of a value.
-const METADATA: &[&str] = &[
-    "strlen",
-    "exists",
-    "touch",
-    "type",
-    "hexists",
-    "hlen",
-    "hstrlen",
-    "zcard",
-    "object|encoding",
-    "object|freq",
-    "object|idletime",
-    "object|refcount",
-    "memory|usage",
-    "watch",
-];
+/// Whether it is there, or something that a value tells besides itself.
+const ASK: Use = Use("RO");
+const READ: Use = Use("RO access");
+const REPLACE: Use = Use("OW update");
+const CREATE: Use = Use("OW insert");
+const REMOVE: Use = Use("RM delete");
+const TAKE: Use = Use("RW access delete");
+const DELETE: Use = Use("RW delete");
+const INSERT: Use = Use("RW insert");
+const UPDATE: Use = Use("RW update");
+const CHANGE: Use = Use("RW access update");
 
-/// Writes that tell nothing of a value.
-const BLIND: &[&str] = &[
-    "append",
-    "mset",
-    "msetnx",
-    "psetex",
-    "set",
-    "setex",
-    "setnx",
-    "setrange",
-    "del",
-    "unlink",
-    "expire",
-    "expireat",
-    "pexpire",
-    "pexpireat",
-    "persist",
-    "hdel",
-    "hmset",
-    "hset",
-    "hsetnx",
-    "zadd",
-    "zrem",
-    "zremrangebylex",
-    "zremrangebyrank",
-    "zremrangebyscore",
-];
+impl Use {
+    /// The words.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        self.0.split(' ')
+    }
 
-/// The accesses to the first key, and to those behind it.
-fn of(command: &Command) -> (Access, Access) {
-    let name = command.full_name();
-    match name.as_str() {
-        "copy" => (READ, WRITE),
-        "rename" | "renamenx" => (BOTH, WRITE),
-        "bitop" | "zrangestore" | "zunionstore" | "zinterstore" | "zdiffstore" => (WRITE, READ),
-        name if METADATA.contains(&name) => (NONE, NONE),
-        name if BLIND.contains(&name) => (WRITE, WRITE),
-        _ if command.has(flag::WRITE) => (BOTH, BOTH),
-        _ => (READ, READ),
+    /// What a user needs for it.
+    fn access(self) -> Access {
+        let write = self.names().any(|name| ["update", "insert", "delete"].contains(&name));
+        Access { read: self.names().any(|name| name == "access"), write }
     }
 }
 
-static ACCESSES: LazyLock<Vec<(Access, Access)>> = LazyLock::new(|| TABLE.all().map(of).collect());
+/// The commands of which the table's flags do not tell enough: what they do with their first key, and with those behind it.
+const USES: &[(Use, Use, &[&str])] = &[
+    (ASK, ASK, &["strlen", "exists", "touch", "type", "hexists", "hlen", "hstrlen", "zcard", "memory|usage", "watch"]),
+    (ASK, ASK, &["object|encoding", "object|freq", "object|idletime", "object|refcount"]),
+    (REPLACE, REPLACE, &["mset", "psetex", "restore", "set", "setex"]),
+    (CREATE, CREATE, &["msetnx", "setnx"]),
+    (REMOVE, REMOVE, &["del", "unlink"]),
+    (TAKE, TAKE, &["bzmpop", "bzpopmax", "bzpopmin", "getdel", "zmpop", "zpopmax", "zpopmin"]),
+    (DELETE, DELETE, &["hdel", "zrem", "zremrangebylex", "zremrangebyrank", "zremrangebyscore"]),
+    (INSERT, INSERT, &["append", "hsetnx"]),
+    (UPDATE, UPDATE, &["expire", "expireat", "hmset", "hset", "persist", "pexpire", "pexpireat", "setrange", "zadd"]),
+    (REPLACE, READ, &["bitop", "zdiffstore", "zinterstore", "zrangestore", "zunionstore"]),
+    (READ, REPLACE, &["copy", "sort"]),
+    (TAKE, REPLACE, &["rename"]),
+    (TAKE, CREATE, &["renamenx"]),
+];
+
+/// What a command does with its first key, and with those behind it.
+fn of(command: &Command) -> (Use, Use) {
+    let name = command.full_name();
+    let known = USES.iter().find(|(_, _, names)| names.contains(&name.as_str())).map(|(first, rest, _)| (*first, *rest));
+    known.unwrap_or(if command.has(flag::WRITE) { (CHANGE, CHANGE) } else { (READ, READ) })
+}
+
+static ACCESSES: LazyLock<Vec<(Use, Use)>> = LazyLock::new(|| TABLE.all().map(of).collect());
+
+/// The places of a command's keys with what it must be allowed there.
+pub fn accesses(found: Numbered, args: Args<'_>) -> Vec<(usize, Access)> {
+    let uses = uses_by(found.command, ACCESSES[found.number], args.len(), |index| args.get(index));
+    uses.into_iter().map(|(place, does)| (place, does.access())).collect()
+}
 
 /// The places of a command's keys with what it does there.
-pub fn accesses(found: Numbered, args: Args<'_>) -> Vec<(usize, Access)> {
-    let (mut first, rest) = ACCESSES[found.number];
-    // SET tells of the old value if asked to.
-    if found.command.name == "set" && args.iter().skip(3).any(|word| word.eq_ignore_ascii_case(b"get")) {
-        first = BOTH;
-    }
-    // BITFIELD writes only if asked to.
-    let writes = |word: &[u8]| word.eq_ignore_ascii_case(b"set") || word.eq_ignore_ascii_case(b"incrby");
-    if found.command.name == "bitfield" && !args.iter().skip(2).any(writes) {
-        first = READ;
-    }
-    let places = places_by(found.command, args.len(), |index| args.get(index));
-    places.into_iter().enumerate().map(|(index, place)| (place, if index == 0 { first } else { rest })).collect()
+pub fn uses_in(command: &Command, words: &[&[u8]]) -> Vec<(usize, Use)> {
+    uses_by(command, of(command), words.len(), |index| words.get(index).copied())
 }
 
-/// The places of a command's keys.
-pub fn places_in(command: &Command, words: &[&[u8]]) -> Vec<usize> {
-    places_by(command, words.len(), |index| words.get(index).copied())
+fn uses_by<'a>(command: &Command, uses: (Use, Use), len: usize, word: impl Fn(usize) -> Option<&'a [u8]>) -> Vec<(usize, Use)> {
+    let (mut first, rest) = uses;
+    let has = |from: usize, words: &[&str]| {
+        (from..len).any(|at| word(at).is_some_and(|word| words.iter().any(|known| word.eq_ignore_ascii_case(known.as_bytes()))))
+    };
+    match command.name {
+        // It tells of the old value if asked to.
+        "set" if has(3, &["get"]) => first = CHANGE,
+        // It writes only if asked to.
+        "bitfield" if !has(2, &["set", "incrby"]) => first = READ,
+        _ => {}
+    }
+    let places = places_by(command, len, word);
+    places.into_iter().enumerate().map(|(index, place)| (place, if index == 0 { first } else { rest })).collect()
 }
 
 fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&'a [u8]>) -> Vec<usize> {
     let mut places = command.key_places(len);
-    if command.has(flag::MOVABLE_KEYS) {
+    let is_store = |at: &usize| word(*at).is_some_and(|word| word.eq_ignore_ascii_case(b"store"));
+    if command.name == "sort" {
+        // The last STORE counts.
+        places.extend((2..len.saturating_sub(1)).rev().find(is_store).map(|at| at + 1));
+    } else if command.name == "sort_ro" {
+        // Only its patterns lead to other keys.
+    } else if command.has(flag::MOVABLE_KEYS) {
         // [destination | timeout] numkeys key …; a wrong number is the command's to refuse.
         let at = places.len() + if command.has(flag::BLOCKING) { 2 } else { 1 };
         let count = word(at).and_then(parse_integer).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
@@ -117,7 +117,14 @@ fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{Access, USES, uses_in};
+    use crate::commands::table::{TABLE, flag};
+    use hither_resp::Args;
+
+    const NONE: Access = Access { read: false, write: false };
+    const READ: Access = Access { read: true, write: false };
+    const WRITE: Access = Access { read: false, write: true };
+    const BOTH: Access = Access { read: true, write: true };
 
     fn accesses_of(line: &str) -> Vec<(usize, Access)> {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
@@ -126,16 +133,16 @@ mod tests {
         let ranges: Vec<_> = ranges.iter().zip(&words).map(|(start, word)| *start..start + word.len()).collect();
         let bytes = words.concat();
         let args = Args::new(&bytes, &ranges);
-        accesses(TABLE.find(args).unwrap_or_else(|_| panic!("{line}")), args)
+        super::accesses(TABLE.find(args).unwrap_or_else(|_| panic!("{line}")), args)
     }
 
     #[test]
     fn lists_name_commands_of_the_right_kind() {
-        for name in BLIND {
-            assert!(TABLE.named(name.as_bytes()).unwrap().has(flag::WRITE), "{name}");
-        }
-        for name in METADATA {
-            assert!(!TABLE.named(name.as_bytes()).unwrap().has(flag::WRITE), "{name}");
+        for (first, rest, names) in USES {
+            for name in *names {
+                let command = TABLE.named(name.as_bytes()).unwrap();
+                assert_eq!(command.has(flag::WRITE), first.access().write || rest.access().write, "{name}");
+            }
         }
     }
 
@@ -157,6 +164,23 @@ mod tests {
         assert_eq!(accesses_of("BITFIELD a GET u8 0 incrBY u8 0 1"), [(1, BOTH)]);
         assert_eq!(accesses_of("BITOP AND d a b"), [(2, WRITE), (3, READ), (4, READ)]);
         assert_eq!(accesses_of("MEMORY USAGE a"), [(2, NONE)]);
+        assert_eq!(accesses_of("BZMPOP 0 2 a b MIN"), [(3, BOTH), (4, BOTH)]);
+        assert_eq!(accesses_of("BZPOPMIN a b 0"), [(1, BOTH), (2, BOTH)]);
+        assert_eq!(accesses_of("SORT a STORE b BY x STORE c"), [(1, READ), (7, WRITE)]);
+        assert_eq!(accesses_of("SORT_RO a STORE b"), [(1, READ)]);
+        assert_eq!(accesses_of("RESTORE a 0 payload"), [(1, WRITE)]);
         assert_eq!(accesses_of("PING a"), []);
+    }
+
+    #[test]
+    fn uses_in_words() {
+        let uses = |line: &str| {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let uses = uses_in(TABLE.named(words[0]).unwrap(), &words);
+            uses.into_iter().map(|(place, does)| (place, does.names().collect::<Vec<_>>().join("+"))).collect::<Vec<_>>()
+        };
+        assert_eq!(uses("get a"), [(1, "RO+access".to_owned())]);
+        assert_eq!(uses("set a b"), [(1, "OW+update".to_owned())]);
+        assert_eq!(uses("rename a b"), [(1, "RW+access+delete".to_owned()), (2, "OW+update".to_owned())]);
     }
 }

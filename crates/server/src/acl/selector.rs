@@ -213,6 +213,11 @@ impl Selector {
         self.all_keys || self.keys.iter().any(|known| enough(known.access) && glob::matches(&known.pattern, key))
     }
 
+    /// Whether all keys may be read, because a rule says so in so many words.
+    pub fn reads_all_keys(&self) -> bool {
+        self.all_keys || self.keys.iter().any(|known| known.access.read && known.pattern == b"*")
+    }
+
     /// Its command rules.
     pub fn describe_commands(&self) -> String {
         let base = if self.from_all { "+@all" } else { "-@all" };

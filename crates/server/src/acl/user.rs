@@ -144,6 +144,12 @@ impl User {
         self.unrestricted || all.any(|selector| selector.allows_key(key, read) && selector.check(found, &[], args).is_ok())
     }
 
+    /// Whether it may read every key by this command.
+    pub fn may_read_all(&self, found: Numbered, args: Args<'_>) -> bool {
+        let mut all = std::iter::once(&self.root).chain(&self.selectors);
+        self.unrestricted || all.any(|selector| selector.reads_all_keys() && selector.check(found, &[], args).is_ok())
+    }
+
     /// The words of GETUSER.
     pub fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.enabled { "on" } else { "off" }];

@@ -3,7 +3,7 @@
 use super::arguments::{integer, is};
 use super::failure::{Failure, shown};
 use super::table::flag::{ADMIN, NO_MULTI, SECRET};
-use super::table::{Command, Group, TABLE};
+use super::table::{Command, Group, TABLE, entries};
 use super::{Context, Outcome, help};
 use crate::acl::password::hex;
 use crate::acl::selector::{CATEGORIES, Denied, Selector};
@@ -11,15 +11,7 @@ use crate::shared::now_ms;
 use hither_resp::{Args, Writer};
 use std::sync::atomic::Ordering;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Server, since, summary, run).of("acl")
-}
+entries!(command, Server.of("acl"));
 
 static ACL: &[Command] = &[
     command("cat", -2, "6.0.0", "Lists the categories, or the commands of one.", cat),

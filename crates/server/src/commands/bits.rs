@@ -4,20 +4,12 @@ use super::arguments::{integer, is};
 use super::failure::Failure;
 use super::strings::{MAX_STRING, bytes_of, load};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::data::encoding::string_entry;
 use hither_resp::parse_integer;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Bitmap, since, summary, run).keys(1, 1, 1)
-}
+entries!(command, Bitmap.keys(1, 1, 1));
 
 /// The family's part of the table; BITFIELD has a file of its own.
 pub static COMMANDS: &[Command] = &[

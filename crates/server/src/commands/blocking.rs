@@ -4,7 +4,7 @@ use super::arguments::{Options, integer, parse_float};
 use super::collection::{Collection, open};
 use super::failure::Failure;
 use super::table::flag::{BLOCKING, FAST, MOVABLE_KEYS, WRITE};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::zsets::combine::PopOptions;
 use super::zsets::take;
 use super::{Context, Outcome};
@@ -13,13 +13,9 @@ use crate::waiting::{End, Request};
 use hither_resp::{Writer, parse_integer};
 use std::time::{Duration, Instant};
 
-const fn pop(name: &'static str, arity: i32, since: &'static str, summary: &'static str, run: fn(&mut Context<'_>) -> Outcome) -> Command {
-    Command::new(name, arity, Group::SortedSet, since, summary, run).flags(WRITE | BLOCKING)
-}
+entries!(pop, SortedSet.flags(WRITE | BLOCKING));
 
-const fn wait(name: &'static str, arity: i32, since: &'static str, summary: &'static str, run: fn(&mut Context<'_>) -> Outcome) -> Command {
-    Command::new(name, arity, Group::Generic, since, summary, run).flags(BLOCKING)
-}
+entries!(wait, Generic.flags(BLOCKING));
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[

@@ -3,7 +3,7 @@
 use super::arguments::{Options, integer, is};
 use super::failure::{Failure, shown};
 use super::table::flag::ADMIN;
-use super::table::{Command, Group};
+use super::table::{Command, Group, entries};
 use super::{Context, Outcome, help};
 use crate::pause::Pause;
 use crate::session::Replies;
@@ -11,15 +11,7 @@ use crate::shared::Client;
 use hither_resp::parse_integer;
 use std::sync::atomic::Ordering;
 
-const fn client(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Connection, since, summary, run).of("client")
-}
+entries!(client, Connection.of("client"));
 
 static CLIENT: &[Command] = &[
     client("id", 2, "5.0.0", "Returns the client's number.", client_id),

@@ -44,6 +44,11 @@ impl Collection {
         Collection { head, expires_at_ms: 0, fresh: true }
     }
 
+    /// Gives it an expiry, in milliseconds since 1970; 0: none.
+    pub fn set_expiry(&mut self, expires_at_ms: u64) {
+        self.expires_at_ms = expires_at_ms;
+    }
+
     /// Its number.
     pub fn number(&self) -> u64 {
         self.head.number

@@ -5,7 +5,7 @@ use super::client::client_name;
 use super::failure::{Failure, shown};
 use super::keys::database_number;
 use super::table::flag::{FAST, IMMEDIATE, NO_AUTH, NO_MULTI, SECRET};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::acl::log::Reason;
 use hither::Durability;
@@ -13,15 +13,7 @@ use hither_resp::Protocol;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Connection, since, summary, run)
-}
+entries!(command, Connection);
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[

@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::keys::{ScanOptions, position, reply_cursor};
 use super::strings::add_floats;
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row};
@@ -14,15 +14,7 @@ use crate::glob;
 use hither_resp::{Protocol, parse_integer};
 use std::ops::ControlFlow;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Hash, since, summary, run).keys(1, 1, 1)
-}
+entries!(command, Hash.keys(1, 1, 1));
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[

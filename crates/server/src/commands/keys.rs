@@ -3,7 +3,7 @@
 use super::arguments::{Options, expiry, integer, is};
 use super::failure::Failure;
 use super::table::flag::{DANGEROUS, DENYOOM, FAST, NO_MULTI, READONLY, WRITE};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::cursors::Scope;
 use crate::data::databases::member_rows;
@@ -13,15 +13,7 @@ use crate::glob;
 use hither_resp::parse_integer;
 use std::ops::{Bound, ControlFlow};
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Generic, since, summary, run).keys(1, 1, 1)
-}
+entries!(command, Generic.keys(1, 1, 1));
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[
@@ -49,6 +41,7 @@ pub static COMMANDS: &[Command] = &[
     command("scan", -2, "2.8.0", "Iterates over the keys, in order.", scan).flags(READONLY).keys(0, 0, 0),
     command("randomkey", 1, "1.0.0", "Returns some key.", randomkey).flags(READONLY).keys(0, 0, 0),
     command("dbsize", 1, "1.0.0", "Returns the number of keys.", dbsize).flags(READONLY | FAST).keys(0, 0, 0),
+    command("swapdb", 3, "4.0.0", "Exchanges two databases.", swapdb).flags(WRITE | FAST | DANGEROUS | NO_MULTI).keys(0, 0, 0),
     command("flushdb", -1, "1.0.0", "Removes all keys of the database.", flushdb).flags(WRITE | DANGEROUS | NO_MULTI).keys(0, 0, 0),
     command("flushall", -1, "1.0.0", "Removes all keys of all databases.", flushall).flags(WRITE | DANGEROUS | NO_MULTI).keys(0, 0, 0),
 ];
@@ -486,6 +479,23 @@ fn check_flush_mode(context: &Context<'_>) -> Outcome {
         Some(mode) if context.args.len() == 2 && (is(mode, "async") || is(mode, "sync")) => Ok(()),
         Some(_) => Err(Failure::SYNTAX),
     }
+}
+
+/// Waits for a sync, as FLUSHDB does. In Redis' words, which tells apart what is no number.
+fn swapdb(context: &mut Context<'_>) -> Outcome {
+    let read = |at: usize, wrong| {
+        let number = integer(&context.args[at]).ok().and_then(|number| i32::try_from(number).ok());
+        number.ok_or(Failure::text(wrong))
+    };
+    let numbers = [read(1, "ERR invalid first DB index")?, read(2, "ERR invalid second DB index")?];
+    let count = context.shared.databases.count();
+    let [Some(a), Some(b)] = numbers.map(|number| u16::try_from(number).ok().filter(|number| *number < count)) else {
+        return Err(Failure::text("ERR DB index is out of range"));
+    };
+    context.shared.databases.swap(a, b)?;
+    context.shared.waiting.stirred(&[a, b]);
+    context.reply.ok();
+    Ok(())
 }
 
 fn flushdb(context: &mut Context<'_>) -> Outcome {

@@ -3,21 +3,13 @@
 use super::arguments::is;
 use super::failure::{Failure, shown};
 use super::table::flag::ADMIN;
-use super::table::{Command, Group, TABLE};
+use super::table::{Command, Group, TABLE, entries};
 use super::{Context, Outcome, help};
 use crate::shared::BUCKETS;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Server, since, summary, run).flags(ADMIN).of("latency")
-}
+entries!(command, Server.flags(ADMIN).of("latency"));
 
 static LATENCY: &[Command] = &[
     command("doctor", 2, "2.8.13", "Tells in words what took long.", doctor),

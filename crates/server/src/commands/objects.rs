@@ -3,7 +3,7 @@
 use super::arguments::{integer, is};
 use super::failure::Failure;
 use super::table::flag::READONLY;
-use super::table::{Command, Group};
+use super::table::{Command, Group, entries};
 use super::{Context, Outcome, help};
 use crate::data::databases::member_rows;
 use crate::data::encoding::{Head, Type};
@@ -11,15 +11,7 @@ use crate::info::resident_bytes;
 use std::fmt::Write as _;
 use std::ops::{Bound, ControlFlow};
 
-const fn memory(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Server, since, summary, run).of("memory")
-}
+entries!(memory, Server.of("memory"));
 
 const fn object(name: &'static str, summary: &'static str, since: &'static str, run: fn(&mut Context<'_>) -> Outcome) -> Command {
     Command::new(name, 3, Group::Generic, since, summary, run).flags(READONLY).keys(2, 2, 1).of("object")

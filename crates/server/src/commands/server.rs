@@ -3,24 +3,18 @@
 use super::arguments::{Options, integer, is, parse_float};
 use super::failure::Failure;
 use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
-use super::table::{Command, Group, TABLE};
+use super::table::{Command, Group, TABLE, entries};
 use super::{Context, Outcome, help};
+use crate::acl::keys::Use;
 use crate::glob;
+use crate::monitor::Watching;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The version of Redis whose commands these are; clients choose by it what they use.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Server, since, summary, run)
-}
+entries!(command, Server);
 
 static CONFIG: &[Command] = &[
     command("get", -3, "2.0.0", "Returns settings whose names match patterns.", config_get).flags(ADMIN).of("config"),
@@ -35,7 +29,9 @@ static COMMAND: &[Command] = &[
     command("list", -2, "7.0.0", "Returns the names of commands.", command_list).of("command"),
     command("info", -2, "2.8.13", "Describes commands for programs.", command_info).of("command"),
     command("docs", -2, "7.0.0", "Describes commands for people.", command_docs).of("command"),
-    command("getkeys", -3, "2.8.13", "Returns the keys of a command.", command_getkeys).of("command"),
+    command("getkeysandflags", -4, "7.0.0", "Returns the keys of a command, and what it does with each.", command_getkeysandflags)
+        .of("command"),
+    command("getkeys", -4, "2.8.13", "Returns the keys of a command.", command_getkeys).of("command"),
     help::of("command", Group::Server, "5.0.0"),
 ];
 
@@ -56,7 +52,10 @@ pub static COMMANDS: &[Command] = &[
     command("info", -1, "1.0.0", "Describes the server in numbers.", info).flags(DANGEROUS),
     command("time", 1, "2.6.0", "Returns the time.", time).flags(FAST),
     command("lolwut", -1, "5.0.0", "Says what this is.", lolwut).flags(READONLY | FAST),
+    command("monitor", 1, "1.0.0", "Shows the client all commands from here on.", monitor).flags(ADMIN | NO_MULTI),
     command("role", 1, "2.8.12", "Returns the part this server has in replication: a master without replicas.", role).flags(FAST | ADMIN),
+    command("replicaof", 3, "5.0.0", "Accepts NO ONE: this server replicates nobody.", replicaof).flags(ADMIN),
+    command("slaveof", 3, "1.0.0", "The same under its old name.", replicaof).flags(ADMIN),
     command("shutdown", -1, "1.0.0", "Ends the server, once everything is durable.", shutdown).flags(ADMIN | DANGEROUS | NO_MULTI),
     Command::container("config", Group::Server, "2.0.0", "Commands about settings.", CONFIG),
     Command::container("slowlog", Group::Server, "2.2.12", "Commands about the log of slow commands.", SLOWLOG),
@@ -77,11 +76,27 @@ fn lolwut(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
+fn monitor(context: &mut Context<'_>) -> Outcome {
+    if context.session.watching.is_none() {
+        context.session.watching = Some(Watching::begin(context.shared, &context.session.client));
+    }
+    context.reply.ok();
+    Ok(())
+}
+
 fn role(context: &mut Context<'_>) -> Outcome {
     context.reply.array(3);
     context.reply.bulk(b"master");
     context.reply.integer(0);
     context.reply.array(0);
+    Ok(())
+}
+
+fn replicaof(context: &mut Context<'_>) -> Outcome {
+    if !is(&context.args[1], "no") || !is(&context.args[2], "one") {
+        return Err(Failure::text("ERR there is no replication: only NO ONE can be replicated"));
+    }
+    context.reply.ok();
     Ok(())
 }
 
@@ -236,20 +251,40 @@ fn document(context: &mut Context<'_>, command: &Command) {
     }
 }
 
-fn command_getkeys(context: &mut Context<'_>) -> Outcome {
-    let args = context.args;
-    let command = TABLE.named(&args[2]).ok_or(Failure::text("ERR Invalid command specified"))?;
-    let count = args.len() - 2;
-    if !command.takes(count) {
+/// The keys of the command in the arguments, each with what is done to it.
+fn keys_of_command<'a>(context: &Context<'a>) -> Result<Vec<(&'a [u8], Use)>, Failure> {
+    let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
+    let command = TABLE.named(words[0]).ok_or(Failure::text("ERR Invalid command specified"))?;
+    // A subcommand is named by two words.
+    let command = words.get(1).and_then(|sub| command.named_sub(sub)).unwrap_or(command);
+    if !command.takes(words.len()) {
         return Err(Failure::text("ERR Invalid number of arguments specified for command"));
     }
-    let words: Vec<&[u8]> = args.iter().skip(2).collect();
-    let places = crate::acl::keys::places_in(command, &words);
-    if places.is_empty() {
+    let uses = crate::acl::keys::uses_in(command, &words);
+    if uses.is_empty() {
         return Err(Failure::text("ERR The command has no key arguments"));
     }
-    context.reply.array(places.len());
-    places.iter().filter_map(|place| args.get(place + 2)).for_each(|key| context.reply.bulk(key));
+    Ok(uses.into_iter().filter_map(|(place, does)| Some((*words.get(place)?, does))).collect())
+}
+
+fn command_getkeys(context: &mut Context<'_>) -> Outcome {
+    let keys = keys_of_command(context)?;
+    context.reply.array(keys.len());
+    keys.into_iter().for_each(|(key, _)| context.reply.bulk(key));
+    Ok(())
+}
+
+fn command_getkeysandflags(context: &mut Context<'_>) -> Outcome {
+    let keys = keys_of_command(context)?;
+    let reply = &mut context.reply;
+    reply.array(keys.len());
+    for (key, does) in keys {
+        reply.array(2);
+        reply.bulk(key);
+        let names: Vec<&str> = does.names().collect();
+        reply.set(names.len());
+        names.into_iter().for_each(|name| reply.simple(name));
+    }
     Ok(())
 }
 

@@ -3,22 +3,14 @@
 use super::arguments::{Options, expiry, integer, is, parse_float};
 use super::failure::Failure;
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::data::encoding::{Type, string_entry};
 use crate::data::{Item, Txn};
 use crate::shared::CoreStats;
 use hither_resp::parse_integer;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::String, since, summary, run).keys(1, 1, 1)
-}
+entries!(command, String.keys(1, 1, 1));
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[

@@ -2,7 +2,10 @@
 
 use super::failure::{Failure, shown};
 use super::{Context, Outcome};
-use super::{acl, bits, blocking, client, connection, hashes, keys, latency, lcs, objects, ordered, server, strings, transactions, zsets};
+use super::{
+    acl, bits, blocking, client, connection, dump, hashes, keys, latency, lcs, objects, ordered, saving, server, sort, strings,
+    transactions, zsets,
+};
 use hither_resp::Args;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -174,6 +177,11 @@ impl Command {
         self
     }
 
+    /// Its subcommand of this name.
+    pub fn named_sub(&self, name: &[u8]) -> Option<&'static Command> {
+        self.subcommands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
     /// Whether it has all of these flags.
     #[inline]
     pub const fn has(&self, flags: u32) -> bool {
@@ -200,9 +208,12 @@ impl Command {
                 all.push(name);
             }
         }
-        // Redis counts COMMAND among those of the connection.
-        let category = if self.name == "command" || self.container == "command" { Some("@connection") } else { self.group.category() };
-        all.extend(category);
+        // Redis counts COMMAND and WAIT among those of the connection, and SORT among those of what it sorts.
+        match (self.container, self.name) {
+            ("command", _) | ("", "command" | "wait" | "waitaof") => all.push("@connection"),
+            ("", "sort" | "sort_ro") => all.extend(["@set", "@sortedset", "@list"]),
+            _ => all.extend(self.group.category()),
+        }
         if self.has(flag::BLOCKING) {
             all.push("@blocking");
         }
@@ -223,6 +234,23 @@ impl Command {
         (i64::from(first)..=last).step_by(step as usize).map(|place| place as usize).collect()
     }
 }
+
+/// Defines the function that makes the entries of a family: `entries!(command, Generic.keys(1, 1, 1))`. Its arguments: name, arity, since, summary, what runs.
+macro_rules! entries {
+    ($make:ident, $group:ident $($more:tt)*) => {
+        const fn $make(
+            name: &'static str,
+            arity: i32,
+            since: &'static str,
+            summary: &'static str,
+            run: fn(&mut $crate::commands::Context<'_>) -> $crate::commands::Outcome,
+        ) -> $crate::commands::table::Command {
+            use $crate::commands::table::{Command, Group};
+            Command::new(name, arity, Group::$group, since, summary, run)$($more)*
+        }
+    };
+}
+pub(crate) use entries;
 
 fn unreachable_container(_: &mut Context<'_>) -> Outcome {
     Err(Failure::SYNTAX)
@@ -260,9 +288,12 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
         blocking::COMMANDS,
         keys::COMMANDS,
         ordered::COMMANDS,
+        dump::COMMANDS,
+        sort::COMMANDS,
         connection::COMMANDS,
         client::COMMANDS,
         server::COMMANDS,
+        saving::COMMANDS,
         objects::COMMANDS,
         acl::COMMANDS,
         latency::COMMANDS,

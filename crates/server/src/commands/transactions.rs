@@ -6,7 +6,7 @@
 
 use super::failure::Failure;
 use super::table::flag::{EXEC, FAST, IMMEDIATE};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::session::{Session, run_command};
 use crate::shared::{CoreStats, Shared};
@@ -14,15 +14,7 @@ use crate::transaction::Multi;
 use hither_resp::Writer;
 use std::sync::Arc;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::Transactions, since, summary, run)
-}
+entries!(command, Transactions);
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[
@@ -114,6 +106,11 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         }
         Ok(())
     });
+    if outcome.is_ok() && !shared.monitors.is_empty() {
+        for queued in multi.queue() {
+            shared.monitors.show(shared, &session.client, session.index, queued.found.command, queued.args());
+        }
+    }
     match outcome {
         Err(Failure::Watched) => {
             Writer::new(out, session.protocol).null_array();

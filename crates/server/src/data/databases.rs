@@ -120,6 +120,30 @@ impl Databases {
         Ok(())
     }
 
+    /// Exchanges two databases at once, durably and crash-atomically. Commands under way finish before, or run again after it.
+    pub fn swap(&self, a: u16, b: u16) -> Result<()> {
+        if a == b {
+            return Ok(());
+        }
+        let (low, high) = (a.min(b), a.max(b));
+        let mut slots = [(low, self.slots[usize::from(low)].write()), (high, self.slots[usize::from(high)].write())];
+        for (index, slot) in &mut slots {
+            if slot.is_none() {
+                **slot = Some(Arc::new(self.make(*index)?));
+            }
+        }
+        self.db.swap_keyspaces(&[(&keys_name(low), &keys_name(high)), (&rows_name(low), &rows_name(high))])?;
+        for (index, slot) in &mut slots {
+            **slot = None;
+            **slot = Some(Arc::new(self.make(*index)?));
+        }
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        drop(slots);
+        // What was announced was announced under the other number.
+        self.reaper.sweep_soon();
+        Ok(())
+    }
+
     /// A number for a new collection.
     pub fn next_number(&self) -> Result<u64> {
         self.numbers.next()

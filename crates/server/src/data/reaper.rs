@@ -60,6 +60,12 @@ impl Reaper {
         self.expiring.store(true, Ordering::Relaxed);
     }
 
+    /// Collections may have lost their heads, and nobody can say which.
+    pub fn sweep_soon(&self) {
+        self.state.lock().sweep = true;
+        self.changed.notify_one();
+    }
+
     /// Asks [`run`] to return.
     pub fn stop(&self) {
         self.state.lock().stopping = true;

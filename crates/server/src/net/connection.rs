@@ -103,6 +103,7 @@ impl Connection {
         if !self.input.is_empty() && runs {
             self.run_input(shared);
         }
+        self.show_commands();
         for _ in 0..READS {
             self.stalled |= self.is_paused();
             if self.session.is_waiting() {
@@ -132,6 +133,17 @@ impl Connection {
         true
     }
 
+    /// For MONITOR: what others have done.
+    fn show_commands(&mut self) {
+        if let Some(watching) = &self.session.watching
+            && !self.is_paused()
+        {
+            let start = self.outbox.bytes.len();
+            watching.take(&mut self.outbox.bytes);
+            self.outbox.appended(start, 0);
+        }
+    }
+
     /// Runs the requests in new bytes: in place if no request has begun before.
     fn take_in(&mut self, shared: &Arc<Shared>, bytes: &[u8]) {
         if self.input.is_empty() {
@@ -159,7 +171,8 @@ impl Connection {
     /// Runs the requests in `bytes`; how many bytes they had.
     fn run(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> usize {
         let mut at = 0;
-        while !self.session.closing && !self.is_paused() {
+        // A command that waits runs whatever else waits: others may be queued behind it.
+        while !self.session.closing && (!self.is_paused() || self.session.is_waiting()) {
             let rest = &bytes[at..];
             match self.parser.parse(rest) {
                 Ok(Some(length)) => {

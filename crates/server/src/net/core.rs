@@ -182,7 +182,7 @@ impl Core {
 
     /// Commands that wait run again if their clients were woken, or their time is over.
     fn rouse(&mut self) {
-        if self.shared.waiting.is_empty() {
+        if self.shared.waiting.is_empty() && self.shared.monitors.is_empty() {
             return;
         }
         let mut slots = self.shared.waiting.take_woken(self.index);

@@ -179,6 +179,7 @@ impl Server {
             // A panic there was printed; the others end in order.
             let _ = thread.join();
         }
+        self.shared.saving.join();
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
     }

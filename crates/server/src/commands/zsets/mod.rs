@@ -11,22 +11,14 @@ use super::collection::{Collection, glance, open, open_or_new, random_places, wa
 use super::failure::Failure;
 use super::hashes::{random_arguments, scan_collection};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use super::table::{Command, Group};
+use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row, score_bytes, score_of, score_row, split_score_row};
 use hither_resp::{Protocol, Writer, format_double};
 use std::ops::ControlFlow;
 
-const fn command(
-    name: &'static str,
-    arity: i32,
-    since: &'static str,
-    summary: &'static str,
-    run: fn(&mut Context<'_>) -> Outcome,
-) -> Command {
-    Command::new(name, arity, Group::SortedSet, since, summary, run).keys(1, 1, 1)
-}
+entries!(command, SortedSet.keys(1, 1, 1));
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[

@@ -1,0 +1,134 @@
+//! DUMP and RESTORE: values as bytes that Redis understands, see [`crate::rdb`].
+
+use super::arguments::{Options, integer, is};
+use super::collection::{Collection, open, walk};
+use super::failure::Failure;
+use super::table::flag::{DANGEROUS, DENYOOM, READONLY, WRITE};
+use super::table::{Command, entries};
+use super::{Context, Outcome, zsets};
+use crate::data::Txn;
+use crate::data::encoding::{Head, Type, part, row, string_entry};
+use crate::rdb::{self, Payload, Refused, Value};
+use std::ops::ControlFlow;
+
+entries!(command, Generic.keys(1, 1, 1));
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[
+    command("dump", 2, "2.6.0", "Returns the value of a key as bytes for RESTORE, here or in Redis.", dump).flags(READONLY),
+    command("restore", -4, "2.6.0", "Makes a key of what DUMP has returned.", restore).flags(WRITE | DENYOOM | DANGEROUS),
+];
+
+fn dump(context: &mut Context<'_>) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let Some(item) = txn.load(&args[1])? else {
+        reply.null();
+        return Ok(());
+    };
+    let payload = match Head::decode(&item.entry) {
+        None => Payload::string(&item.entry[1..]),
+        Some(head) => dump_members(txn, &args[1], &head)?,
+    };
+    reply.bulk(&payload.finish());
+    Ok(())
+}
+
+fn dump_members(txn: &mut Txn, key: &[u8], head: &Head) -> Result<Payload, Failure> {
+    let mut payload = Payload::collection(head.kind, head.count);
+    if head.kind == Type::Hash {
+        walk(txn, head.number, part::FIELD, false, |field, value| {
+            payload.text(field);
+            payload.text(value);
+            ControlFlow::Continue(())
+        })?;
+    } else if let Some(set) = open(txn, key, Type::SortedSet)? {
+        zsets::each(txn, &set, false, |member, score| {
+            payload.text(member);
+            payload.score(score);
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(payload)
+}
+
+/// What RESTORE was asked for besides. IDLETIME and FREQ are checked only: nothing is evicted.
+#[derive(Default)]
+struct RestoreOptions {
+    replace: bool,
+    absolute: bool,
+}
+
+impl RestoreOptions {
+    fn parse(mut rest: Options<'_>) -> Result<RestoreOptions, Failure> {
+        let (mut options, mut idle, mut frequency) = (RestoreOptions::default(), false, false);
+        while let Some(word) = rest.next() {
+            if is(word, "replace") {
+                options.replace = true;
+            } else if is(word, "absttl") {
+                options.absolute = true;
+            } else if is(word, "idletime") && rest.left() > 0 && !frequency {
+                idle = true;
+                if rest.integer()? < 0 {
+                    return Err(Failure::text("ERR Invalid IDLETIME value, must be >= 0"));
+                }
+            } else if is(word, "freq") && rest.left() > 0 && !idle {
+                frequency = true;
+                if !(0..=255).contains(&rest.integer()?) {
+                    return Err(Failure::text("ERR Invalid FREQ value, must be >= 0 and <= 255"));
+                }
+            } else {
+                return Err(Failure::SYNTAX);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// `RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`
+fn restore(context: &mut Context<'_>) -> Outcome {
+    let options = RestoreOptions::parse(Options::new(context.args, 4))?;
+    let Context { txn, reply, args, shared, now_ms, .. } = context;
+    let key = &args[1];
+    if !options.replace && txn.load(key)?.is_some() {
+        return Err(Failure::text("BUSYKEY Target key name already exists."));
+    }
+    let ttl = u64::try_from(integer(&args[2])?).map_err(|_| Failure::text("ERR Invalid TTL value, must be >= 0"))?;
+    let value = rdb::read(&args[3]).map_err(|refused| match refused {
+        Refused::Footer => Failure::text("ERR DUMP payload version or checksum are wrong"),
+        Refused::Data => Failure::text("ERR Bad data format"),
+    })?;
+    let expires_at_ms = if ttl == 0 || options.absolute { ttl } else { now_ms.saturating_add(ttl) };
+    txn.delete(key)?;
+    reply.ok();
+    if expires_at_ms != 0 && expires_at_ms <= *now_ms {
+        return Ok(());
+    }
+    let kind = match &value {
+        Value::String(text) => {
+            txn.put(key, string_entry(text), expires_at_ms);
+            return Ok(());
+        }
+        Value::Hash(_) => Type::Hash,
+        Value::SortedSet(_) => Type::SortedSet,
+    };
+    let mut collection = Collection::fresh(Head { kind, number: shared.databases.next_number()?, count: 0 });
+    fill(txn, &mut collection, &value);
+    if expires_at_ms != 0 {
+        shared.databases.reaper.note_expiring();
+        collection.set_expiry(expires_at_ms);
+    }
+    collection.save(txn, key)
+}
+
+fn fill(txn: &mut Txn, collection: &mut Collection, value: &Value) {
+    match value {
+        Value::String(_) => {}
+        Value::Hash(pairs) => {
+            for (field, value) in pairs {
+                txn.put_row(&row(collection.number(), part::FIELD, field), value.clone());
+            }
+            collection.head.count = pairs.len() as u64;
+        }
+        Value::SortedSet(pairs) => pairs.iter().for_each(|(member, score)| zsets::put(txn, collection, member, None, *score)),
+    }
+}

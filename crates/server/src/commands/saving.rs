@@ -1,0 +1,80 @@
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF: see [`crate::saving`].
+
+use super::arguments::is;
+use super::failure::Failure;
+use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI};
+use super::table::{Command, entries};
+use super::{Context, Outcome};
+use crate::saving::Work;
+use crate::waiting::Request;
+
+entries!(command, Server);
+
+/// The family's part of the table.
+pub static COMMANDS: &[Command] = &[
+    command("save", 1, "1.0.0", "Takes a checkpoint, so that the next start is fast, and waits for it.", save).flags(ADMIN | NO_MULTI),
+    command("bgsave", -1, "1.0.0", "Takes a checkpoint in the background.", bgsave).flags(ADMIN),
+    command("lastsave", 1, "1.0.0", "Returns when SAVE or BGSAVE took a checkpoint last, in seconds since 1970.", lastsave)
+        .flags(ADMIN | DANGEROUS | FAST),
+    command("bgrewriteaof", 1, "1.0.0", "Gives back the space of what was overwritten and deleted, in the background.", bgrewriteaof)
+        .flags(ADMIN),
+];
+
+const SAVING: Failure = Failure::text("ERR Background save already in progress");
+
+fn begin(context: &Context<'_>, work: Work, waits: bool) -> Result<Option<u64>, Failure> {
+    let waiter = waits.then_some(&context.session.client);
+    let begun = context.shared.saving.begin(context.shared, work, waiter);
+    begun.map_err(|error| Failure::made(format!("ERR cannot start a thread: {error}")))
+}
+
+/// Runs again when its work has ended.
+fn save(context: &mut Context<'_>) -> Outcome {
+    let number = match &context.session.wait {
+        Some(wait) => wait.note,
+        None => begin(context, Work::Save, true)?.ok_or(SAVING)?,
+    };
+    match context.shared.saving.outcome(Work::Save, number) {
+        None => Err(Failure::Wait(Box::new(Request { note: number, ..Request::default() }))),
+        Some(Ok(())) => {
+            context.reply.ok();
+            Ok(())
+        }
+        Some(Err(why)) => Err(Failure::made(format!("ERR {why}"))),
+    }
+}
+
+fn bgsave(context: &mut Context<'_>) -> Outcome {
+    match context.args.get(1) {
+        None => {}
+        Some(word) if context.args.len() == 2 && is(word, "schedule") => {}
+        Some(_) => return Err(Failure::SYNTAX),
+    }
+    let begun = begin(context, Work::Save, false)?;
+    if context.txn.is_isolated() {
+        // It may run several times.
+        context.reply.simple("Background saving scheduled");
+    } else if begun.is_some() {
+        context.reply.simple("Background saving started");
+    } else {
+        return Err(SAVING);
+    }
+    Ok(())
+}
+
+fn lastsave(context: &mut Context<'_>) -> Outcome {
+    context.reply.integer(context.shared.saving.last(Work::Save).0 as i64);
+    Ok(())
+}
+
+fn bgrewriteaof(context: &mut Context<'_>) -> Outcome {
+    let begun = begin(context, Work::Rewrite, false)?;
+    if context.txn.is_isolated() {
+        context.reply.simple("Background append only file rewriting scheduled");
+    } else if begun.is_some() {
+        context.reply.simple("Background append only file rewriting started");
+    } else {
+        return Err(Failure::text("ERR Background append only file rewriting already in progress"));
+    }
+    Ok(())
+}

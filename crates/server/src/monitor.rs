@@ -1,0 +1,127 @@
+//! MONITOR: clients that are shown the commands of all others.
+//!
+//! While there is none, a command pays for one load. A command is shown when it begins, with its arguments, so before it is durable, and also if it fails; commands of a
+//! transaction when EXEC has applied them. Administrators' commands are not shown, of those with secrets only the name.
+//!
+//! Who runs a command leaves its line with each monitor and wakes that one's thread; nobody waits for a client that reads slowly: one that has let more than the limit of
+//! output gather is closed.
+//!
+//! Thread safety: any thread.
+
+use crate::commands::table::{Command, flag};
+use crate::shared::{Client, Shared};
+use hither_resp::Args;
+use parking_lot::Mutex;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// All monitors.
+#[derive(Default)]
+pub struct Monitors {
+    count: AtomicUsize,
+    all: Mutex<Vec<Arc<Monitor>>>,
+}
+
+/// One of them.
+struct Monitor {
+    client: Arc<Client>,
+    /// What it was not sent yet.
+    lines: Mutex<Vec<u8>>,
+}
+
+/// A client's being a monitor; over when this is dropped.
+pub struct Watching {
+    monitor: Arc<Monitor>,
+    shared: Arc<Shared>,
+}
+
+impl Monitors {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Shows a command of `client`, in the database `index`.
+    #[cold]
+    pub fn show(&self, shared: &Shared, client: &Client, index: u16, command: &Command, args: Args<'_>) {
+        if command.has(flag::ADMIN) {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut line = format!("+{}.{:06} [{index} {}]", now.as_secs(), now.subsec_micros(), client.address);
+        let shown = if command.has(flag::SECRET) { 1 } else { args.len() };
+        args.iter().take(shown).for_each(|argument| quote(&mut line, argument));
+        if shown < args.len() {
+            line.push_str(" \"(redacted)\"");
+        }
+        line.push_str("\r\n");
+        let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
+        for monitor in self.all.lock().iter() {
+            let mut lines = monitor.lines.lock();
+            if lines.len() + line.len() > most {
+                monitor.client.killed.store(true, Ordering::Release);
+                continue;
+            }
+            let first = lines.is_empty();
+            lines.extend_from_slice(line.as_bytes());
+            drop(lines);
+            if first {
+                shared.waiting.wake(&monitor.client);
+            }
+        }
+    }
+}
+
+/// As Redis' tools read it.
+fn quote(line: &mut String, argument: &[u8]) {
+    line.push_str(" \"");
+    for byte in argument {
+        match byte {
+            b'\\' | b'"' => line.extend(['\\', char::from(*byte)]),
+            b'\n' => line.push_str("\\n"),
+            b'\r' => line.push_str("\\r"),
+            b'\t' => line.push_str("\\t"),
+            7 => line.push_str("\\a"),
+            8 => line.push_str("\\b"),
+            b' '..=b'~' => line.push(char::from(*byte)),
+            // Writing to a string does not fail.
+            _ => drop(write!(line, "\\x{byte:02x}")),
+        }
+    }
+    line.push('"');
+}
+
+impl Watching {
+    /// From here on the client is shown commands.
+    pub fn begin(shared: &Arc<Shared>, client: &Arc<Client>) -> Watching {
+        let monitor = Arc::new(Monitor { client: client.clone(), lines: Mutex::default() });
+        shared.monitors.all.lock().push(monitor.clone());
+        shared.monitors.count.fetch_add(1, Ordering::Relaxed);
+        Watching { monitor, shared: shared.clone() }
+    }
+
+    /// Moves what it was not sent yet to `out`.
+    pub fn take(&self, out: &mut Vec<u8>) {
+        out.append(&mut self.monitor.lines.lock());
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.shared.monitors.all.lock().retain(|monitor| !Arc::ptr_eq(monitor, &self.monitor));
+        self.shared.monitors.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn arguments_are_quoted() {
+        let mut line = String::new();
+        super::quote(&mut line, b"a \"b\"\\\n\x01\xff");
+        assert_eq!(line, " \"a \\\"b\\\"\\\\\\n\\x01\\xff\"");
+    }
+}

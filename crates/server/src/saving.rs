@@ -1,0 +1,136 @@
+//! Work that somebody asked for: SAVE and BGSAVE take a checkpoint of the indexes, BGREWRITEAOF gives back the space of garbage.
+//!
+//! Nothing depends on either. What was acknowledged is durable already; a checkpoint only makes the next start faster. It is made of whatever the store
+//! holds when it is taken, after everything that was written before is durable (at any level). Each kind of work has a thread of its own while it lasts, so that no client waits but the
+//! one that said SAVE. A crash in between leaves the checkpoint of before.
+//!
+//! Thread safety: any thread.
+
+use crate::events::{self, Level};
+use crate::shared::{Client, Shared, now_ms};
+use parking_lot::Mutex;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Everything durable, and a checkpoint.
+    Save,
+    /// Space given back.
+    Rewrite,
+}
+
+/// What is under way, and what came of it.
+pub struct Saving {
+    save: Mutex<State>,
+    rewrite: Mutex<State>,
+}
+
+/// Of one kind of work.
+#[derive(Default)]
+struct State {
+    /// How many were begun, and have ended.
+    begun: u64,
+    ended: u64,
+    /// When the last good one ended, in milliseconds since 1970; of one that has never been: when the server started.
+    last_ms: u64,
+    /// Why the last one failed.
+    failure: Option<String>,
+    /// Who waits for the end.
+    waiters: Vec<Arc<Client>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Saving {
+    /// Nothing is under way.
+    pub fn new() -> Saving {
+        let state = || Mutex::new(State { last_ms: now_ms(), ..State::default() });
+        Saving { save: state(), rewrite: state() }
+    }
+
+    fn of(&self, work: Work) -> &Mutex<State> {
+        match work {
+            Work::Save => &self.save,
+            Work::Rewrite => &self.rewrite,
+        }
+    }
+
+    /// Begins; the number of this work, or `None` if such work is under way.
+    pub fn begin(&self, shared: &Arc<Shared>, work: Work, waiter: Option<&Arc<Client>>) -> std::io::Result<Option<u64>> {
+        let mut state = self.of(work).lock();
+        if state.begun > state.ended {
+            return Ok(None);
+        }
+        let (name, shared) = (if work == Work::Save { "hither-save" } else { "hither-rewrite" }, shared.clone());
+        let thread =
+            std::thread::Builder::new().name(name.into()).spawn(move || shared.saving.finish(&shared, work, run(&shared, work)))?;
+        // The one before has ended, so nothing is lost with its handle.
+        state.thread = Some(thread);
+        state.begun += 1;
+        state.waiters.extend(waiter.cloned());
+        Ok(Some(state.begun))
+    }
+
+    fn finish(&self, shared: &Shared, work: Work, outcome: hither::Result<()>) {
+        let mut state = self.of(work).lock();
+        state.ended += 1;
+        state.failure = outcome.err().map(|error| error.to_string());
+        match &state.failure {
+            None => state.last_ms = now_ms(),
+            Some(why) => events::log(Level::Error, "save-failed", &[("why", why)]),
+        }
+        state.waiters.drain(..).for_each(|client| shared.waiting.wake(&client));
+    }
+
+    /// Whether the work with this number has ended, and how.
+    pub fn outcome(&self, work: Work, number: u64) -> Option<Result<(), String>> {
+        let state = self.of(work).lock();
+        (state.ended >= number).then(|| state.failure.clone().map_or(Ok(()), Err))
+    }
+
+    /// Whether such work is under way.
+    pub fn is_running(&self, work: Work) -> bool {
+        let state = self.of(work).lock();
+        state.begun > state.ended
+    }
+
+    /// When the last good one ended, in seconds since 1970, and whether the last one was good.
+    pub fn last(&self, work: Work) -> (u64, bool) {
+        let state = self.of(work).lock();
+        (state.last_ms / 1000, state.failure.is_none())
+    }
+
+    /// Waits for the end of what is under way.
+    pub fn join(&self) {
+        for state in [&self.save, &self.rewrite] {
+            let thread = state.lock().thread.take();
+            // A panic there was printed.
+            thread.map(JoinHandle::join);
+        }
+    }
+}
+
+impl Default for Saving {
+    fn default() -> Saving {
+        Saving::new()
+    }
+}
+
+fn run(shared: &Shared, work: Work) -> hither::Result<()> {
+    let db = &shared.databases.db;
+    db.sync()?;
+    match work {
+        // A store in memory keeps no checkpoints.
+        Work::Save => db.checkpoint().map(drop),
+        Work::Rewrite => {
+            let stopping = |_| if shared.stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            db.compact_with(GARBAGE, stopping).map(drop)
+        }
+    }
+}
+
+/// Segments with more garbage than this share are emptied by BGREWRITEAOF: most of the space for a fraction of the work.
+const GARBAGE: f64 = 0.2;

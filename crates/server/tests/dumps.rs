@@ -1,0 +1,184 @@
+//! SAVE and its kind, DUMP and RESTORE, SORT, COMMAND GETKEYSANDFLAGS: through sessions.
+
+mod common;
+
+use common::{Client, shared, shared_on};
+use hither::Db;
+use hither_resp::Value;
+use std::time::{Duration, Instant};
+
+/// The payload that DUMP answers.
+fn dump(client: &mut Client, key: &str) -> Vec<u8> {
+    match client.call(&[b"DUMP", key.as_bytes()]) {
+        Value::Bulk(payload) => payload,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn restore(client: &mut Client, words: &str, payload: &[u8]) -> String {
+    let mut words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+    words.insert(3, payload);
+    common::show(&client.call(&words))
+}
+
+#[test]
+fn what_is_dumped_can_be_restored() {
+    let mut client = Client::new(&shared());
+    client.script(
+        "SET s text EX 100 => OK
+        HSET h a 1 b 2 => 2
+        ZADD z -inf a 1.5 b 1.5 c => 3
+        DUMP nothing => nil",
+    );
+    let (s, h, z) = (dump(&mut client, "s"), dump(&mut client, "h"), dump(&mut client, "z"));
+    assert_eq!(restore(&mut client, "RESTORE s 0", &h), "!BUSYKEY Target key name already exists.");
+    assert_eq!(restore(&mut client, "RESTORE s 0 REPLACE", &h), "OK");
+    assert_eq!(restore(&mut client, "RESTORE h 5000 REPLACE FREQ 3", &z), "OK");
+    assert_eq!(restore(&mut client, "RESTORE z 4102444800000 REPLACE ABSTTL IDLETIME 9", &s), "OK");
+    client.script(
+        "HGETALL s => [a 1 b 2]
+        TTL s => -1
+        ZRANGE h 0 -1 WITHSCORES => [a -inf b 1.5 c 1.5]
+        TTL h => 5
+        GET z => text
+        EXPIRETIME z => 4102444800
+        ZADD h 0 d => 1
+        ZRANK h d => 1
+        HSET s a 2 c 3 => 1",
+    );
+    // Over already: it goes.
+    assert_eq!(restore(&mut client, "RESTORE h 1 ABSTTL REPLACE", &z), "OK");
+    assert_eq!(restore(&mut client, "RESTORE x 1 ABSTTL", &z), "OK");
+    client.script("EXISTS h x => 0");
+}
+
+#[test]
+fn a_payload_that_is_refused_changes_nothing() {
+    let mut client = Client::new(&shared());
+    client.script("SET s text => OK\nHSET h a 1 => 1");
+    let payload = dump(&mut client, "h");
+    let mut damaged = payload.clone();
+    damaged[3] ^= 1;
+    let footer = "!ERR DUMP payload version or checksum are wrong";
+    for (words, payload, reply) in [
+        ("RESTORE s 0 REPLACE", &damaged, footer),
+        ("RESTORE s 0 REPLACE", &payload[..5].to_vec(), footer),
+        ("RESTORE new 0", &damaged, footer),
+        ("RESTORE s -1 REPLACE", &payload, "!ERR Invalid TTL value, must be >= 0"),
+        ("RESTORE s x REPLACE", &payload, "!ERR value is not an integer or out of range"),
+        ("RESTORE s 0 REPLACE BAD", &payload, "!ERR syntax error"),
+        ("RESTORE s 0 REPLACE FREQ 256", &payload, "!ERR Invalid FREQ value, must be >= 0 and <= 255"),
+        ("RESTORE s 0 REPLACE IDLETIME -1", &payload, "!ERR Invalid IDLETIME value, must be >= 0"),
+        ("RESTORE s 0 REPLACE IDLETIME 1 FREQ 1", &payload, "!ERR syntax error"),
+    ] {
+        assert_eq!(restore(&mut client, words, payload), reply, "{words}");
+    }
+    client.script("GET s => text\nHGETALL h => [a 1]\nDBSIZE => 2");
+}
+
+#[test]
+fn sort() {
+    let mut client = Client::new(&shared());
+    client.script(
+        "ZADD z 3 1 2 10 1 9 => 3
+        SORT z => [1 9 10]
+        SORT z DESC => [10 9 1]
+        SORT z ALPHA => [1 10 9]
+        SORT z ALPHA DESC LIMIT 0 2 => [9 10]
+        SORT z LIMIT 1 1 => [9]
+        SORT z LIMIT 5 1 => []
+        SORT z LIMIT -1 2 => [1 9]
+        SORT z BY nosort => [9 10 1]
+        SORT z BY nosort DESC LIMIT 1 2 => [10 9]
+        MSET w1 3 w9 1 => OK
+        SORT z BY w* => [10 9 1]
+        SORT_RO z BY w* GET # GET w* => [10 nil 9 1 1 3]
+        HSET h1 f 5 g x => 2
+        HSET h9 f 4 => 1
+        SORT z BY h*->f DESC GET h*->g GET h*->-> => [x nil nil nil nil nil]
+        SET w9 text => OK
+        SORT z BY w* => !ERR One or more scores can't be converted into double
+        SORT z BY w* ALPHA => [10 1 9]
+        SORT z STORE => !ERR syntax error
+        SORT_RO z STORE d => !ERR syntax error
+        SORT z STORE d => !ERR there are no lists: SORT cannot STORE its result
+        SORT z LIMIT 0 => !ERR syntax error
+        SORT z LIMIT 0 x => !ERR value is not an integer or out of range
+        SORT w1 => !WRONGTYPE Operation against a key holding the wrong kind of value
+        SORT nothing => []
+        ACL SETUSER low on nopass +sort +sort_ro +auth ~* => OK
+        ACL SETUSER lower on nopass +sort +sort_ro +auth ~z ~w* => OK
+        AUTH low x => OK
+        SORT z BY h*->f => [10 9 1]
+        AUTH lower x => OK
+        SORT z BY nosort => [9 10 1]
+        SORT z BY w* => !ERR BY option of SORT denied due to insufficient ACL permissions
+        SORT_RO z GET # => !ERR GET option of SORT denied due to insufficient ACL permissions",
+    );
+}
+
+#[test]
+fn keys_and_flags() {
+    Client::new(&shared()).script(
+        "COMMAND GETKEYSANDFLAGS SET a b => [[a [OW update]]]
+        COMMAND GETKEYSANDFLAGS SET a b GET => [[a [RW access update]]]
+        COMMAND GETKEYSANDFLAGS OBJECT FREQ a => [[a [RO]]]
+        COMMAND GETKEYSANDFLAGS SORT a STORE b => [[a [RO access]] [b [OW update]]]
+        COMMAND GETKEYSANDFLAGS PING x => !ERR The command has no key arguments
+        COMMAND GETKEYSANDFLAGS GET a b => !ERR Invalid number of arguments specified for command
+        COMMAND GETKEYSANDFLAGS NOTHING a => !ERR Invalid command specified
+        COMMAND GETKEYS BZMPOP 0 2 a b MIN => [a b]
+        COMMAND GETKEYS MEMORY USAGE a => [a]
+        REPLICAOF no one => OK
+        SLAVEOF localhost 6379 => !ERR there is no replication: only NO ONE can be replicated",
+    );
+}
+
+/// Runs a command that may wait until it does not wait any more.
+fn finish(client: &mut Client, word: &[u8]) -> Vec<u8> {
+    // A sync can take long where much else is written.
+    let end = Instant::now() + Duration::from_secs(200);
+    loop {
+        let reply = client.raw(&[word]);
+        if !reply.is_empty() {
+            return reply;
+        }
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn saves_take_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::builder().path(dir.path()).open().unwrap();
+    let mut client = Client::new(&shared_on(db.clone()));
+    let taken = || db.stats().checkpoints.taken;
+    let started: u64 = client.run("LASTSAVE").parse().unwrap();
+    client.script("HITHER.DURABILITY PROCESS => OK\nSET a 1 => OK");
+    let before = taken();
+    assert_eq!(finish(&mut client, b"SAVE"), b"+OK\r\n");
+    // The store takes some of its own accord, too.
+    assert!(taken() > before);
+    assert!(client.run("LASTSAVE").parse::<u64>().unwrap() >= started);
+    client.script(
+        "BGSAVE BAD => !ERR syntax error
+        BGSAVE SCHEDULE EXTRA => !ERR syntax error
+        BGSAVE => Background saving started",
+    );
+    client.shared.saving.join();
+    assert!(taken() > before + 1);
+    client.script(
+        "BGREWRITEAOF => Background append only file rewriting started
+        MULTI => OK
+        SAVE => !ERR Command not allowed inside a transaction
+        DISCARD => OK
+        MULTI => OK
+        BGSAVE => QUEUED
+        EXEC => [Background saving scheduled]",
+    );
+    client.shared.saving.join();
+    assert!(taken() > before + 2);
+    let persistence = client.run("INFO persistence");
+    assert!(persistence.contains("rdb_last_bgsave_status:ok") && persistence.contains("rdb_bgsave_in_progress:0"), "{persistence}");
+}
