@@ -248,7 +248,7 @@ impl Core {
     fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
-        const PATIENCE: Duration = Duration::from_secs(3);
+        const PATIENCE: Duration = Duration::from_secs(10);
         if epoch::is_pinned() {
             // Inside a closure of a read: what waits for readers would wait for itself.
             return attempt();

@@ -33,6 +33,7 @@ pub fn run_sequential<I: Index>(make: &impl Fn() -> I) {
     stale_tokens(make());
     candidates(make());
     get_many_equals_get(make());
+    references_are_known(make());
     visiting(make());
     reserve(make());
     slots_are_reused(make());
@@ -285,6 +286,28 @@ pub fn get_many_equals_get<I: Index>(index: I) {
         }
     }
     let uneven = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.index.get_many(&keys, &mut [], &bench.log)));
+    assert!(uneven.is_err(), "slices of different lengths are refused");
+}
+
+/// `name_many` knows the newest reference of each key, also in places where many keys have the same tag, and takes no older one for it.
+pub fn references_are_known<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let bytes: Vec<[u8; 4]> = (0..20_000u32).map(u32::to_le_bytes).collect();
+    let older: Vec<Ref> = bytes.iter().map(|bytes| bench.put(bytes)).collect();
+    // Every third is written again, and every fifth removed.
+    let newest: Vec<Ref> =
+        bytes.iter().zip(&older).enumerate().map(|(i, (bytes, old))| if i % 3 == 0 { bench.put(bytes) } else { *old }).collect();
+    for bytes in bytes.iter().step_by(5) {
+        bench.write(bytes, Ref::NONE);
+    }
+    let keys: Vec<_> = bytes.iter().map(|bytes| bench.log.key_of(bytes)).collect();
+    let _pin = epoch::pin();
+    let mut names = vec![false; keys.len()];
+    bench.index.name_many(&keys, &newest, &mut names, &bench.log);
+    assert!(names.iter().enumerate().all(|(i, named)| *named == (i % 5 != 0)));
+    bench.index.name_many(&keys, &older, &mut names, &bench.log);
+    assert!(names.iter().enumerate().all(|(i, named)| *named == (i % 5 != 0 && i % 3 != 0)));
+    let uneven = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.index.name_many(&keys, &older, &mut [], &bench.log)));
     assert!(uneven.is_err(), "slices of different lengths are refused");
 }
 
