@@ -47,7 +47,7 @@ impl Log {
         let _one_at_a_time = self.reclaim.lock();
         self.fold_slots(TakeBack::None);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let of_pool = |pool: &crate::log::NodePool| {
+        let of_pool = |pool: &crate::node::NodePool| {
             let mut sum = AppendedBytes { fresh: read(&pool.freed.fresh), moved: read(&pool.freed.moved) };
             let existing = &pool.segments[..pool.pool.segment_count() as usize];
             existing.iter().filter(|segment| segment.state() != SegmentState::Free).for_each(|segment| sum.add(segment));

@@ -6,7 +6,8 @@
 //!
 //! Deletes and collectors owe nothing: they make space.
 
-use crate::log::{Log, NodePool, Room};
+use crate::log::{Log, Room};
+use crate::node::NodePool;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -5,7 +5,9 @@
 //! passed) and no value guard pins it; it is zeroed here, ahead of that, so that no writer waits for it.
 
 use crate::error::Result;
-use crate::log::{Filler, Log, NodePool};
+use crate::log::Log;
+use crate::node::NodePool;
+use crate::opening::Filler;
 use crate::segment::{Chunk, Segment, SegmentState};
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
 use hither_sync::epoch;

@@ -9,7 +9,8 @@
 use crate::address;
 use crate::entry::{EntryView, MIN_BYTES, Op, Parts, Place, PlainPair};
 use crate::error::Result;
-use crate::log::{Log, NodePool};
+use crate::log::Log;
+use crate::node::NodePool;
 use crate::segment::Chunk;
 
 /// Room for copies that are gathered, to begin with.

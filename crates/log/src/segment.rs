@@ -100,7 +100,7 @@ impl Segment {
 
     /// Whether it holds entries that a collector moved.
     pub fn is_cold(&self) -> bool {
-        self.shard.load(Ordering::Relaxed) == u32::from(crate::log::COLD_SHARD)
+        self.shard.load(Ordering::Relaxed) == u32::from(crate::opening::COLD_SHARD)
     }
 
     /// Takes over what a chunk counted.

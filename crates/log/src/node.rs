@@ -1,0 +1,208 @@
+//! One node's pool, and what DRAM knows of its segments.
+//!
+//! Thread safety: any number of threads; a segment's counters are atomics, and each stream and the list of free segments has a lock of its own.
+
+use crate::garbage::GarbageMap;
+use crate::hot::HotSet;
+use crate::log::LogOptions;
+use crate::opening::{Allocator, Filler};
+use crate::segment::{Chunk, Segment, SegmentState};
+use crate::streams::Active;
+use hither_pmem::Pool;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// One node's pool and what DRAM knows of its segments.
+pub(crate) struct NodePool {
+    pub node: u32,
+    pub pool: Pool,
+    pub segments: Box<[Segment]>,
+    pub garbage: GarbageMap,
+    pub hot: HotSet,
+    pub data_offset: u64,
+    pub segment_shift: u32,
+    pub chunk_bytes: u64,
+    /// By shard, then one for hot entries of all shards; the last one is for moved entries.
+    pub active: Vec<Mutex<Active>>,
+    /// What collectors left of their chunks. Their segments may be closed; they are not sealed before.
+    pub cold_rests: Mutex<Vec<Chunk>>,
+    pub alloc: Mutex<Allocator>,
+    pub segments_reused: AtomicU64,
+    /// Its threads append elsewhere.
+    pub full: AtomicBool,
+    /// How often that began.
+    pub spills: AtomicU64,
+    /// What freed segments held.
+    pub freed: crate::appended::Freed,
+}
+
+/// How a pool is filled.
+#[derive(Clone, Debug, Default)]
+pub struct PoolUsage {
+    /// Node.
+    pub node: u32,
+    /// Segments that exist on media.
+    pub segments: u64,
+    /// Segments that may exist after growth.
+    pub max_segments: u64,
+    /// Free ones among those that exist.
+    pub free: u64,
+    /// Open for appends.
+    pub open: u64,
+    /// Closed or sealed.
+    pub closed: u64,
+    /// Free on media, waiting for readers.
+    pub retiring: u64,
+    /// Bytes of entries that count.
+    pub live_bytes: u64,
+    /// Bytes of superseded entries.
+    pub dead_bytes: u64,
+    /// Entries of hot keys get segments of their own now.
+    pub tells_hot_apart: bool,
+    /// Bytes of tombstones.
+    pub tombstone_bytes: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Entries written into segments in use.
+    pub entries: u64,
+    /// Bytes of entries written into segments in use.
+    pub written_bytes: u64,
+    /// Segments opened again after they had been freed.
+    pub reused: u64,
+    /// Value guards that pin segments.
+    pub pins: u64,
+    /// No segment is left that a put may open, unless some are freed.
+    pub full: bool,
+    /// The pool is full, and threads of its node append to another one's.
+    pub spilling: bool,
+    /// How often that has begun since the store was opened.
+    pub spills: u64,
+}
+
+impl NodePool {
+    pub fn new(node: u32, pool: Pool, shards: usize, options: &LogOptions) -> NodePool {
+        let segment_bytes = pool.segment_bytes();
+        let max = pool.max_segments() as usize;
+        let chunk_bytes = match options.chunk_bytes {
+            0 => (segment_bytes / 16).clamp(512, 64 << 10),
+            given => given.min(segment_bytes),
+        };
+        NodePool {
+            node,
+            data_offset: pool.segment_offset(0),
+            segment_shift: segment_bytes.trailing_zeros(),
+            chunk_bytes,
+            segments: zeroed_segments(max),
+            garbage: GarbageMap::new(if options.garbage_bits { max } else { 0 }, segment_bytes),
+            hot: HotSet::new(),
+            active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
+            cold_rests: Mutex::default(),
+            alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
+            segments_reused: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            spills: AtomicU64::new(0),
+            freed: crate::appended::Freed::default(),
+            pool,
+        }
+    }
+
+    pub fn segment_bytes(&self) -> u64 {
+        1 << self.segment_shift
+    }
+
+    pub fn max_segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    #[inline(always)]
+    pub fn segment_index(&self, offset: u64) -> usize {
+        ((offset - self.data_offset) >> self.segment_shift) as usize
+    }
+
+    /// Notes that the entry at `offset` is known to be garbage.
+    #[inline(always)]
+    pub fn set_garbage(&self, offset: u64) {
+        self.garbage.set(offset - self.data_offset);
+    }
+
+    /// Size of the entry at `offset`, read from media (its reference has no size tag).
+    #[cold]
+    pub fn entry_size(&self, offset: u64) -> u64 {
+        crate::replay::entry_at(&self.pool, offset).map_or(0, |entry| entry.size)
+    }
+
+    /// Registers a segment as free (at open).
+    pub fn add_free(&self, segment: u32) {
+        self.segments[segment as usize].set_state(SegmentState::Free);
+        self.alloc.lock().free.insert(segment);
+    }
+
+    pub fn free_segments(&self) -> u64 {
+        self.alloc.lock().free.len() as u64
+    }
+
+    pub fn count_in_state(&self, state: SegmentState) -> u64 {
+        self.segments[..self.pool.segment_count() as usize].iter().filter(|segment| segment.state() == state).count() as u64
+    }
+
+    /// Segments that can be made still.
+    pub fn can_grow_by(&self) -> u64 {
+        u64::from(self.pool.max_segments() - self.pool.segment_count())
+    }
+
+    /// Free segments that are not for everybody.
+    pub fn reserve(&self, kind: Filler) -> u64 {
+        let max = u64::from(self.pool.max_segments());
+        let reserve = (max / 64).clamp(3, 9).min(max / 4);
+        match kind {
+            Filler::Put => reserve,
+            Filler::Delete => reserve / 3,
+            Filler::Move => 0,
+        }
+    }
+
+    pub fn usage(&self) -> PoolUsage {
+        let free = self.free_segments();
+        let mut usage = PoolUsage {
+            node: self.node,
+            segments: self.pool.segment_count().into(),
+            max_segments: self.pool.max_segments().into(),
+            free,
+            full: free + self.can_grow_by() <= self.reserve(Filler::Put),
+            reused: self.segments_reused.load(Ordering::Relaxed),
+            spilling: self.full.load(Ordering::Relaxed),
+            tells_hot_apart: self.hot.is_on(),
+            spills: self.spills.load(Ordering::Relaxed),
+            ..PoolUsage::default()
+        };
+        for segment in &self.segments[..self.pool.segment_count() as usize] {
+            match segment.state() {
+                SegmentState::Free => continue,
+                SegmentState::Open => usage.open += 1,
+                SegmentState::Closed | SegmentState::Sealed | SegmentState::Collecting => usage.closed += 1,
+                SegmentState::Retiring => {
+                    usage.retiring += 1;
+                    usage.pins += u64::from(segment.pins.load(Ordering::Relaxed));
+                    continue;
+                }
+            }
+            if segment.run_len.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            usage.live_bytes += segment.live_bytes();
+            usage.dead_bytes += segment.dead_bytes.load(Ordering::Relaxed);
+            usage.tombstones += u64::from(segment.tombstones.load(Ordering::Relaxed));
+            usage.tombstone_bytes += segment.tombstone_bytes.load(Ordering::Relaxed);
+            usage.entries += u64::from(segment.entries.load(Ordering::Relaxed));
+            usage.written_bytes += segment.written_bytes.load(Ordering::Relaxed);
+            usage.pins += u64::from(segment.pins.load(Ordering::Relaxed));
+        }
+        usage
+    }
+}
+
+fn zeroed_segments(count: usize) -> Box<[Segment]> {
+    let zeroed = Box::<[Segment]>::new_zeroed_slice(count);
+    // SAFETY: a segment consists of atomics, for which zero bytes are valid. (Zeroed pages are not touched until used.)
+    unsafe { zeroed.assume_init() }
+}

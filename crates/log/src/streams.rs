@@ -1,0 +1,192 @@
+//! Where entries go: the segment that each stream of a pool fills, and the chunks that writers and collectors take of it.
+//!
+//! There is a stream for each shard, one for hot entries of all shards, and one for moved entries.
+//!
+//! Thread safety: one lock for each stream, held while a chunk is carved or a segment opened.
+
+use crate::entry::Parts;
+use crate::error::Result;
+use crate::log::Log;
+use crate::node::NodePool;
+use crate::opening::{COLD_SHARD, Filler, Purpose};
+use crate::segment::{Chunk, Segment, SegmentState, Tally};
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
+
+/// A shard's active segment.
+pub(crate) struct Active {
+    pub segment: Option<u32>,
+    /// Next byte to hand out, as offset in the pool.
+    pub tail: u64,
+    pub end: u64,
+}
+
+impl NodePool {
+    /// Counts a chunk's entries into its segment.
+    pub fn give_back(&self, chunk: &Chunk) {
+        if chunk.is_none() {
+            return;
+        }
+        let segment = &self.segments[chunk.segment as usize];
+        segment.absorb(&chunk.tally);
+        segment.open_chunks.fetch_sub(1, Ordering::Release);
+    }
+
+    /// A chunk of the shard's active segment that `parts` fits into; opens a new segment if need be.
+    pub fn take_chunk(&self, log: &Log, shard: usize, parts: &Parts<'_>) -> Result<Chunk> {
+        let fits = |segment: &Segment| crate::entry::version_fits(segment.base_version.load(Ordering::Relaxed), parts.version);
+        self.take_chunk_for(&self.active[shard], log, Purpose::of(parts, shard), parts, fits)
+    }
+
+    /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)
+    pub fn take_cold_chunk(&self, log: &Log, parts: &Parts<'_>) -> Result<Chunk> {
+        let mut rests = self.cold_rests.lock();
+        let fits = |chunk: &Chunk| chunk.end - chunk.cursor >= parts.size(chunk.keyspace, chunk.base_version);
+        if let Some(at) = rests.iter().position(fits) {
+            return Ok(rests.swap_remove(at));
+        }
+        drop(rests);
+        let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move };
+        self.take_chunk_for(&self.active[log.shards() + 1], log, purpose, parts, |_| true)
+    }
+
+    fn take_chunk_for(
+        &self,
+        active: &Mutex<Active>,
+        log: &Log,
+        purpose: Purpose,
+        parts: &Parts<'_>,
+        fits: impl Fn(&Segment) -> bool,
+    ) -> Result<Chunk> {
+        let mut active = active.lock();
+        loop {
+            if let Some(segment) = active.segment {
+                // A collector fills its chunk without a gap, and gives the rest back: it may be large.
+                let least = if purpose.kind == Filler::Move { self.segment_bytes() / 2 } else { self.chunk_bytes };
+                if fits(&self.segments[segment as usize])
+                    && let Some(chunk) = self.carve(segment, &mut active, parts, least)
+                {
+                    return Ok(chunk);
+                }
+                self.segments[segment as usize].set_state(SegmentState::Closed);
+                active.segment = None;
+            }
+            let segment = self.open_segments(log, 1, purpose)?;
+            *active = Active { segment: Some(segment), tail: self.pool.segment_offset(segment), end: self.segment_end(segment) };
+        }
+    }
+
+    /// Gives the rest of a moved entries' chunk back to its segment, or, if another one was taken since, leaves it to the next collector.
+    pub fn return_cold_chunk(&self, log: &Log, chunk: &mut Chunk) {
+        let mut active = self.active[log.shards() + 1].lock();
+        let rest = chunk.cursor.next_multiple_of(64).min(chunk.end);
+        if active.segment == Some(chunk.segment) && active.tail == chunk.end {
+            active.tail = rest;
+        } else if rest < chunk.end {
+            // Under the lock of the active segment: whoever closes it finds the rest.
+            self.segments[chunk.segment as usize].absorb(&std::mem::replace(&mut chunk.tally, Tally::EMPTY));
+            self.cold_rests.lock().push(Chunk { cursor: rest, ..*chunk });
+            return;
+        }
+        drop(active);
+        self.give_back(chunk);
+    }
+
+    /// Bytes left in the segment that moved entries go to now.
+    pub fn cold_rest(&self) -> u64 {
+        let active = self.active.last().expect("every pool has a stream of moved entries").lock();
+        active.segment.map_or(0, |_| active.end - active.tail)
+    }
+
+    fn carve(&self, index: u32, active: &mut Active, parts: &Parts<'_>, least: u64) -> Option<Chunk> {
+        let segment = &self.segments[index as usize];
+        let base_version = segment.base_version.load(Ordering::Relaxed);
+        let keyspace = segment.keyspace.load(Ordering::Relaxed);
+        let size = parts.size(keyspace, base_version);
+        let left = active.end - active.tail;
+        if left < size {
+            return None;
+        }
+        let bytes = size.next_multiple_of(64).max(least).min(left);
+        let cursor = active.tail;
+        active.tail += bytes;
+        segment.open_chunks.fetch_add(1, Ordering::Relaxed);
+        Some(Chunk {
+            segment: index,
+            cursor,
+            end: cursor + bytes,
+            generation: segment.generation.load(Ordering::Relaxed),
+            base_version,
+            keyspace,
+            tally: Tally::EMPTY,
+            seen: 0,
+        })
+    }
+
+    /// Closes the active segments of the shards from `shard` on, and those of moved entries: what comes goes to new ones.
+    pub fn close_from(&self, shard: usize) {
+        for active in self.active.iter().skip(shard) {
+            let mut active = active.lock();
+            if let Some(segment) = active.segment.take() {
+                self.segments[segment as usize].set_state(SegmentState::Closed);
+            }
+        }
+        self.cold_rests.lock().drain(..).for_each(|rest| self.give_back(&rest));
+    }
+
+    /// The next byte to hand out of a segment, if it is a shard's active one.
+    pub fn active_tail(&self, index: u32) -> Option<u64> {
+        self.active.iter().find_map(|active| {
+            let active = active.lock();
+            (active.segment == Some(index)).then_some(active.tail)
+        })
+    }
+
+    /// Makes a half-filled segment the active one of its shard, if the shard has none and there is room behind `tail`.
+    pub fn resume_segment(&self, index: u32, shard: u32, tail: u64) -> bool {
+        let (cold, shards) = self.active.split_last().expect("every pool has a stream of moved entries");
+        // There may be fewer shards than last time.
+        let stream = if shard == u32::from(COLD_SHARD) { Some(cold) } else { shards.get(shard as usize) };
+        let Some(active) = stream else { return false };
+        let mut active = active.lock();
+        // Whole lines: no line is shared with what was there before the restart.
+        let tail = tail.next_multiple_of(64);
+        let end = self.segment_end(index);
+        if active.segment.is_some() || end.saturating_sub(tail) < self.chunk_bytes {
+            return false;
+        }
+        self.segments[index as usize].set_state(SegmentState::Open);
+        *active = Active { segment: Some(index), tail, end };
+        true
+    }
+
+    fn segment_end(&self, segment: u32) -> u64 {
+        self.pool.segment_offset(segment) + self.segment_bytes()
+    }
+
+    /// Opens a run of segments for one large entry.
+    pub fn open_run(&self, log: &Log, size: u64, keyspace: u32, shard: u32) -> Result<Chunk> {
+        let run_len = size.div_ceil(self.segment_bytes()) as u32;
+        let index = self.open_segments(log, run_len, Purpose { keyspace, shard, kind: Filler::Put })?;
+        let segment = &self.segments[index as usize];
+        segment.open_chunks.fetch_add(1, Ordering::Relaxed);
+        Ok(Chunk {
+            segment: index,
+            cursor: self.pool.segment_offset(index),
+            end: self.pool.segment_offset(index) + u64::from(run_len) * self.segment_bytes(),
+            generation: segment.generation.load(Ordering::Relaxed),
+            base_version: segment.base_version.load(Ordering::Relaxed),
+            keyspace,
+            tally: Tally::EMPTY,
+            seen: 0,
+        })
+    }
+
+    /// A run is full as soon as its entry is written.
+    pub fn close_run(&self, segment: u32, tally: &Tally) {
+        let state = &self.segments[segment as usize];
+        state.absorb(tally);
+        state.set_state(SegmentState::Closed);
+        state.open_chunks.fetch_sub(1, Ordering::Release);
+    }
+}
