@@ -154,6 +154,13 @@ pub enum ErrorKind {
     Conflict,
 }
 
+impl ErrorKind {
+    /// Whether something can be written once garbage is collected, keys are deleted or the disk has room again.
+    pub fn is_lack_of_space(self) -> bool {
+        matches!(self, ErrorKind::Full | ErrorKind::DiskFull)
+    }
+}
+
 impl Error {
     /// The error's kind.
     pub fn kind(&self) -> ErrorKind {

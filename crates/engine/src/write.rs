@@ -5,7 +5,7 @@
 //! The latch covers all of it, so that index and recovery agree on the order of a key's writes (decision 4).
 
 use crate::commit::Ticket;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, Kind, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::store::{Core, Store};
@@ -200,7 +200,7 @@ impl Core {
     fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         let key = self.hasher.key(change.key);
         let outcome = match self.try_write(keyspace, index, key, change, level) {
-            Err(error) if error.kind() == ErrorKind::Full => {
+            Err(error) if error.kind().is_lack_of_space() => {
                 // Not `with_room`: these are copies, so that on the hot path neither key nor change need be in memory.
                 let change = *change;
                 self.make_room(is_bound(&error), move || self.try_write(keyspace, index, key, &change, level))
@@ -215,7 +215,7 @@ impl Core {
     #[inline(always)]
     pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let outcome = match attempt() {
-            Err(error) if error.kind() == ErrorKind::Full => self.make_room(is_bound(&error), attempt),
+            Err(error) if error.kind().is_lack_of_space() => self.make_room(is_bound(&error), attempt),
             outcome => outcome,
         };
         self.pay_if_owed();
@@ -248,7 +248,7 @@ impl Core {
     fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
-        const PATIENCE: Duration = Duration::from_secs(10);
+        const PATIENCE: Duration = Duration::from_secs(60);
         if epoch::is_pinned() {
             // Inside a closure of a read: what waits for readers would wait for itself.
             return attempt();
@@ -260,7 +260,7 @@ impl Core {
                 false => self.make_space()? || self.sweep_for_space(),
             };
             match attempt() {
-                Err(error) if error.kind() == ErrorKind::Full && made && Instant::now() < end => bound = is_bound(&error),
+                Err(error) if error.kind().is_lack_of_space() && made && Instant::now() < end => bound = is_bound(&error),
                 outcome => return outcome,
             }
         }

@@ -11,6 +11,10 @@ use crate::streams::Active;
 use hither_pmem::Pool;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// So long after a pool could not grow it is taken for one that cannot.
+const DISK_STAYS_FULL: Duration = Duration::from_secs(1);
 
 /// One node's pool and what DRAM knows of its segments.
 pub(crate) struct NodePool {
@@ -27,6 +31,8 @@ pub(crate) struct NodePool {
     /// What collectors left of their chunks. Their segments may be closed; they are not sealed before.
     pub cold_rests: Mutex<Vec<Chunk>>,
     pub alloc: Mutex<Allocator>,
+    /// When the pool could not grow for want of space on its disk.
+    pub disk_full_at: Mutex<Option<Instant>>,
     pub segments_reused: AtomicU64,
     /// Its threads append elsewhere.
     pub full: AtomicBool,
@@ -97,6 +103,7 @@ impl NodePool {
             hot: HotSet::new(),
             active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             cold_rests: Mutex::default(),
+            disk_full_at: Mutex::default(),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
             full: AtomicBool::new(false),
@@ -145,8 +152,11 @@ impl NodePool {
         self.segments[..self.pool.segment_count() as usize].iter().filter(|segment| segment.state() == state).count() as u64
     }
 
-    /// Segments that can be made still.
+    /// Segments that can be made still, as far as is known: none for a while after the disk was full.
     pub fn can_grow_by(&self) -> u64 {
+        if self.disk_full_at.lock().is_some_and(|at| at.elapsed() < DISK_STAYS_FULL) {
+            return 0;
+        }
         u64::from(self.pool.max_segments() - self.pool.segment_count())
     }
 

@@ -9,6 +9,7 @@ use crate::node::NodePool;
 use crate::segment::SegmentState;
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// The shard number of segments for moved entries ("cold"), in descriptors too: no shard has it, however many there are.
 pub const COLD_SHARD: u16 = u16::MAX;
@@ -116,13 +117,13 @@ impl NodePool {
         Ok(())
     }
 
-    /// Finds `run_len` adjacent free segments, growing the pool within its limit.
+    /// Finds `run_len` adjacent free segments, growing the pool within its limit. The reserve is kept of segments that exist: when the disk turns out to be full, there is no other.
     fn allocate(&self, log: &Log, run_len: u32, kind: Filler) -> Result<u32> {
         let mut alloc = self.alloc.lock();
         let reserve = self.reserve(kind);
         loop {
-            let available = alloc.free.len() as u64 + self.can_grow_by();
-            if available >= u64::from(run_len) + reserve
+            let missing = (u64::from(run_len) + reserve).saturating_sub(alloc.free.len() as u64);
+            if missing == 0
                 && let Some(first) = first_run(&alloc.free, run_len)
             {
                 for part in first..first + run_len {
@@ -130,11 +131,13 @@ impl NodePool {
                 }
                 return Ok(first);
             }
-            let by = self.can_grow_by().min(u64::from(run_len).max(u64::from(alloc.count) / 4).max(1));
-            if by == 0 || available < u64::from(run_len) + reserve {
+            // Enough free ones, but not side by side: what is made is.
+            let least = if missing == 0 { run_len.into() } else { missing };
+            let limit = u64::from(self.pool.max_segments() - alloc.count);
+            if limit < least {
                 return Err(log.full_error());
             }
-            let now = self.grow(by, u64::from(run_len).min(by))? as u32;
+            let now = self.grow(limit.min(least.max(u64::from(alloc.count) / 4)), least)? as u32;
             let before = alloc.count;
             alloc.free.extend(before..now);
             alloc.count = now;
@@ -147,7 +150,11 @@ impl NodePool {
         loop {
             match self.pool.grow(by) {
                 Err(hither_pmem::Error::DiskFull { .. }) if by > least => by = (by / 2).max(least),
-                grown => return Ok(grown?),
+                grown => {
+                    let is_full = matches!(grown, Err(hither_pmem::Error::DiskFull { .. }));
+                    *self.disk_full_at.lock() = is_full.then(Instant::now);
+                    return Ok(grown?);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //!
-//! A command that has nothing to answer yet fails with [`Failure::Wait`]. The session then *enters* the queues of the keys that it waits for, and runs the command once
+//! A command that has nothing to answer yet fails with `Failure::Wait`. The session then *enters* the queues of the keys that it waits for, and runs the command once
 //! more, because something may have come in between. If that fails in the same way, the client sleeps: its request stays in its connection's buffer, nothing behind
 //! it is read, its thread goes on with others. When it is woken the request runs once more, as if it had just come, but for its place in the queues and its deadline,
 //! which stay. No command ever runs on behalf of a client on another thread.

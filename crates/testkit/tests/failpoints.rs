@@ -8,6 +8,7 @@ use common::shm;
 use hither_engine::{Condition, Durability, Error, ErrorKind, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
 use hither_pmem::{FailAt, Failpoints};
 use hither_topology::Topology;
+use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -92,6 +93,33 @@ fn a_full_disk_at_growth_refuses_and_goes_on_later() {
     assert_eq!(get(&store, &ks, stored).unwrap(), None, "a refused put left something");
     points.disarm("fallocate");
     put(&store, &ks, stored, b"now there is room").unwrap();
+    assert!(store.check().unwrap().is_sound(), "{:?}", store.check().unwrap().problems);
+}
+
+/// Found on a small file system: the reserve was counted in segments that could not be made, so deletes, overwrites and compaction failed as well.
+#[test]
+fn a_store_on_a_full_disk_can_be_overwritten_and_emptied() {
+    let (dir, points) = (shm(), Failpoints::new());
+    let store = Store::open(options(dir.path(), &points)).unwrap();
+    let ks = store.create_keyspace("k", Kind::Hash).unwrap();
+    points.arm("fallocate", fail(libc::ENOSPC, 0, ALWAYS));
+    let stored = (0..10_000).find(|key| put(&store, &ks, *key, &[0; 1000]).is_err()).expect("256 KiB take less than 10 MB");
+    let delete = |key: u64| store.write_wait(&ks, &key.to_be_bytes(), None).map(drop).unwrap();
+    (0..stored).step_by(3).for_each(delete);
+    let kept = || (0..stored).filter(|key| key % 3 != 0);
+    for round in 1..20u8 {
+        kept().for_each(|key| put(&store, &ks, key, &[round; 1000]).unwrap());
+    }
+    let refused = put(&store, &ks, stored, &[1; 100_000]).expect_err("there is no room for more");
+    assert!(refused.kind().is_lack_of_space(), "{refused}");
+    for key in kept() {
+        assert_eq!(get(&store, &ks, key).unwrap().unwrap(), [19; 1000], "key {key}");
+        delete(key);
+    }
+    store.compact(0.01, |_| ControlFlow::Continue(())).unwrap();
+    for key in 0..stored / 2 {
+        put(&store, &ks, key, &[20; 1000]).unwrap();
+    }
     assert!(store.check().unwrap().is_sound(), "{:?}", store.check().unwrap().problems);
 }
 

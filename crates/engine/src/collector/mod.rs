@@ -26,7 +26,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::options::CollectorKind;
 use crate::stats::CollectionStats;
 use crate::store::Core;
@@ -296,7 +296,8 @@ impl Core {
             match self.run_pass(&pass, growth) {
                 Ok(true) => emptied.push(pass),
                 // No room to move to: what was freed may be had once readers have left.
-                Ok(false) | Err(Error::Full { .. }) => {}
+                Ok(false) => {}
+                Err(error) if error.kind().is_lack_of_space() => {}
                 Err(error) => return Err(error),
             }
             // Early where the next pass may need the space.
