@@ -260,7 +260,7 @@ impl Log {
         let limit = u64::from(pool.pool.max_segments());
         let waiting = self.waiting_for_readers.load(Ordering::Relaxed);
         let retiring = if waiting == 0 { 0 } else { pool.count_in_state(SegmentState::Retiring) };
-        Room { free: pool.free_segments() + retiring, existing, growth: limit - existing, limit, reserve: pool.reserve(Filler::Put) }
+        Room { free: pool.free_segments() + retiring, existing, growth: pool.can_grow_by(), limit, reserve: pool.reserve(Filler::Put) }
     }
 
     /// Rung whenever a segment of `node` is opened and fewer are free than collectors begin with ([`Room::early`]).

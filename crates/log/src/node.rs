@@ -162,8 +162,9 @@ impl NodePool {
 
     /// Free segments that are not for everybody.
     pub fn reserve(&self, kind: Filler) -> u64 {
-        let max = u64::from(self.pool.max_segments());
-        let reserve = (max / 64).clamp(3, 9).min(max / 4);
+        let (max, existing) = (u64::from(self.pool.max_segments()), u64::from(self.pool.segment_count()));
+        // Before it has grown a small store has few segments; it need not grow for the reserve's sake.
+        let reserve = (max / 64).clamp(3, 9).min(max / 4).min(existing / 2);
         match kind {
             Filler::Put => reserve,
             Filler::Delete => reserve / 3,
