@@ -137,7 +137,7 @@ pub struct Stats {
     pub live_limit_bytes: Option<u64>,
     /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
     pub dram_bytes: u64,
-    /// Of that, what says which entries are garbage: states of segments, and the counts of writers.
+    /// Of that, what says which entries are garbage: bits, counters of segments, and the counts of writers.
     pub garbage_info_bytes: u64,
     /// An upper bound of the versions given out.
     pub version: u64,

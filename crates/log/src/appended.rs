@@ -56,10 +56,10 @@ impl Log {
         self.pools.iter().map(of_pool).collect()
     }
 
-    /// DRAM that says what is garbage: the states of existing segments, the bits of entries, and the counts that writers keep until they are folded.
+    /// DRAM that says what is garbage: the counters of existing segments, the bits of entries, and the counts that writers keep until they are folded.
     /// O(segments + slots).
     pub fn garbage_dram_bytes(&self) -> usize {
-        let states: usize = self.pools.iter().map(|pool| pool.pool.segment_count() as usize * size_of::<Segment>()).sum();
+        let states: usize = self.pools.iter().map(|pool| pool.pool.segment_count() as usize * Segment::COUNTER_BYTES).sum();
         let mut counts = 0;
         self.with_slots(|_, slot| counts += slot.dead.iter().map(|table| size_of_val(&**table)).sum::<usize>());
         states + self.garbage_map_bytes() + counts

@@ -55,8 +55,6 @@ pub struct Log {
     /// Where versions come from.
     pub clock: VersionClock,
     pub(crate) reclaim: Mutex<()>,
-    /// Segments in state Retiring.
-    pub(crate) waiting_for_readers: AtomicU64,
     /// Segments whose entries nobody has verified yet.
     pub(crate) unverified: AtomicU64,
     /// Passes in progress.
@@ -135,7 +133,6 @@ impl Log {
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
-            waiting_for_readers: AtomicU64::new(0),
             unverified: AtomicU64::new(0),
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),
@@ -253,13 +250,12 @@ impl Log {
         SegmentPin { log: self.clone(), node: at.node, segment: segment as u32 }
     }
 
-    /// What room the pool of `node` has. O(segments) only while some wait for readers.
+    /// What room the pool of `node` has.
     pub fn room(&self, node: usize) -> Room {
         let pool = &self.pools[node];
         let existing = u64::from(pool.pool.segment_count());
         let limit = u64::from(pool.pool.max_segments());
-        let waiting = self.waiting_for_readers.load(Ordering::Relaxed);
-        let retiring = if waiting == 0 { 0 } else { pool.count_in_state(SegmentState::Retiring) };
+        let retiring = pool.retiring.load(Ordering::Relaxed);
         Room { free: pool.free_segments() + retiring, existing, growth: pool.can_grow_by(), limit, reserve: pool.reserve(Filler::Put) }
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct NodePool {
     /// What collectors left of their chunks. Their segments may be closed; they are not sealed before.
     pub cold_rests: Mutex<Vec<Chunk>>,
     pub alloc: Mutex<Allocator>,
+    /// Segments in state Retiring.
+    pub retiring: AtomicU64,
     /// When the pool could not grow for want of space on its disk.
     pub disk_full_at: Mutex<Option<Instant>>,
     pub segments_reused: AtomicU64,
@@ -104,6 +106,7 @@ impl NodePool {
             active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             cold_rests: Mutex::default(),
             disk_full_at: Mutex::default(),
+            retiring: AtomicU64::new(0),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             segments_reused: AtomicU64::new(0),
             full: AtomicBool::new(false),

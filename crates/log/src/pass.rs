@@ -358,7 +358,7 @@ impl Pass<'_> {
         pool.pool.commit_descriptor(index, &pool.describe(index, OnMedia::Free))?;
         let segment = &pool.segments[index as usize];
         segment.retire_stamp.store(NO_STAMP, Ordering::Relaxed);
-        self.log.waiting_for_readers.fetch_add(1, Ordering::Relaxed);
+        pool.retiring.fetch_add(1, Ordering::Relaxed);
         segment.set_state(SegmentState::Retiring);
         Ok(())
     }

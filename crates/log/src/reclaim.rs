@@ -38,7 +38,7 @@ impl Log {
 
     /// Whether some freed segment waits for its readers.
     pub fn has_retiring(&self) -> bool {
-        self.waiting_for_readers.load(Ordering::Relaxed) > 0
+        self.pools.iter().any(|pool| pool.retiring.load(Ordering::Relaxed) > 0)
     }
 
     /// Seals full segments, as far as no writer holds a chunk of them that is not taken back.
@@ -150,7 +150,7 @@ impl Log {
         }
         for (node, index) in ready {
             self.pools[node].free_run(index)?;
-            self.waiting_for_readers.fetch_sub(1, Ordering::Relaxed);
+            self.pools[node].retiring.fetch_sub(1, Ordering::Relaxed);
             let pool = &self.pools[node];
             // It may have been freed unread: nothing in it was needed.
             self.count_as_verified(&pool.segments[index as usize]);

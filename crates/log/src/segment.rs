@@ -80,6 +80,9 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// Bytes of the counters that say how much of a segment is garbage: written and dead bytes, tombstones.
+    pub const COUNTER_BYTES: usize = 5 * size_of::<AtomicU64>() + size_of::<AtomicU32>();
+
     pub fn state(&self) -> SegmentState {
         SegmentState::from_u8(self.state.load(Ordering::Acquire))
     }
