@@ -41,9 +41,12 @@ impl NodePool {
     /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)
     pub fn take_cold_chunk(&self, log: &Log, parts: &Parts<'_>) -> Result<Chunk> {
         let mut rests = self.cold_rests.lock();
-        let fits = |chunk: &Chunk| chunk.end - chunk.cursor >= parts.size(chunk.keyspace, chunk.base_version);
-        if let Some(at) = rests.iter().position(fits) {
-            return Ok(rests.swap_remove(at));
+        while let Some(rest) = rests.pop() {
+            if rest.end - rest.cursor >= parts.size(rest.keyspace, rest.base_version) {
+                return Ok(rest);
+            }
+            // As a segment is closed when an entry does not fit: otherwise this one's would never be sealed.
+            self.give_back(&rest);
         }
         drop(rests);
         let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move };

@@ -3,9 +3,7 @@ use crate::{Kind, Options, Store};
 use hither_topology::Topology;
 use std::sync::{Arc, Barrier};
 
-/// A batch says of what it replaces that it is garbage before it is durable itself. A collector that has passed over such an entry must not free it before.
-#[test]
-fn victims_are_freed_only_when_sections_under_way_have_ended() {
+fn small() -> Store {
     let options = Options {
         in_memory: true,
         capacity: 1 << 20,
@@ -16,7 +14,13 @@ fn victims_are_freed_only_when_sections_under_way_have_ended() {
         background: false,
         ..Options::default()
     };
-    let store = Store::open(options).unwrap();
+    Store::open(options).unwrap()
+}
+
+/// A batch says of what it replaces that it is garbage before it is durable itself. A collector that has passed over such an entry must not free it before.
+#[test]
+fn victims_are_freed_only_when_sections_under_way_have_ended() {
+    let store = small();
     let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
     for key in 0..4000u64 {
         store.write_wait(&keyspace, &(key % 1000).to_be_bytes(), Some(&[7; 48])).unwrap();
@@ -38,4 +42,38 @@ fn victims_are_freed_only_when_sections_under_way_have_ended() {
         assert_eq!(core.free_victims(std::mem::take(&mut passes)).unwrap(), 1);
         assert!(ended.load(Ordering::SeqCst), "a section is under way still");
     });
+}
+
+/// What one collector leaves of its chunk while another has taken the next may be too little for any entry. It must not keep its segment from being sealed.
+#[test]
+fn a_rest_that_nothing_fits_into_is_given_back() {
+    let store = small();
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    store.write_wait(&keyspace, b"short", Some(&[1; 700])).unwrap();
+    store.write_wait(&keyspace, b"long", Some(&[2; 3000])).unwrap();
+    let log = &store.core.log;
+    let mut entries = Vec::new();
+    log.visit_all(|reference, version, keyspace, entry| entries.push((reference, version, keyspace, *entry)));
+    entries.sort_by_key(|(.., entry)| entry.size);
+    let [short, long] = &entries[..] else { panic!("two entries") };
+    let copy = |relocator: &mut hither_log::Relocator<'_>,
+                (reference, version, keyspace, entry): &(u64, u64, u32, hither_log::EntryView<'_>)| {
+        relocator.append(*reference, entry, *version, *keyspace, false).unwrap()
+    };
+    let (mut one, mut other) = (log.relocator(0), log.relocator(0));
+    let first = copy(&mut one, short);
+    copy(&mut other, short);
+    // A chunk is half a segment.
+    let more = (8 << 10) / short.3.size - 1;
+    let last = (0..more).map(|_| copy(&mut one, short)).last().unwrap();
+    assert_eq!(log.segment_of(first), log.segment_of(last));
+    drop(one);
+    drop(other);
+    let mut next = log.relocator(0);
+    let beyond = (0..6).map(|_| copy(&mut next, long)).last().unwrap();
+    assert_ne!(log.segment_of(first), log.segment_of(beyond));
+    drop(next);
+    store.core.seal(TakeBack::All).unwrap();
+    let sealed = log.candidates(Tombstones::Swept, |_| true);
+    assert!(sealed.iter().any(|candidate| (candidate.node, candidate.index) == log.segment_of(first)), "{sealed:?}");
 }
