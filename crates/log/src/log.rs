@@ -165,6 +165,11 @@ impl Log {
         &self.pools[node].pool
     }
 
+    /// How errors name the pool of a node.
+    pub fn pool_name(&self, node: usize) -> String {
+        crate::replay::name_of(self.pool(node), node as u32)
+    }
+
     /// Whether some pool needs flushes for durability.
     pub fn needs_flush(&self) -> bool {
         self.pools.iter().any(|pool| pool.pool.needs_flush())

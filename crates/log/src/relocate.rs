@@ -139,10 +139,6 @@ impl Relocator<'_> {
     }
 
     fn gather(&mut self, parts: &Parts<'_>, place: &Place, born_dead: bool) {
-        if !born_dead && let Some(words) = parts.encode_plain(place) {
-            words.iter().for_each(|word| self.buffer.extend_from_slice(&word.to_le_bytes()));
-            return;
-        }
         let mut head = parts.encode_head(place);
         if born_dead {
             head.mark_dead();

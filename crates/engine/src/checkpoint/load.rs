@@ -179,8 +179,7 @@ pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
     }
     let there = |row: &&SegmentRow| (row.node as usize) < log.nodes() && row.index < log.pool(row.node as usize).segment_count();
     let lost = saved.tables.segments.iter().filter(there).find(|row| !log.pool(row.node as usize).was_used(row.index))?;
-    let pool = log.pool(lost.node as usize);
-    let place = pool.path().map_or_else(|| format!("of node {}", lost.node), |path| path.display().to_string());
+    let place = log.pool_name(lost.node as usize);
     Some(format!(
         "pool {place} is damaged: segment {} held {} entries when the checkpoint of the indexes was taken, and its descriptor is blank now; restore the pool from a backup, or use --salvage to keep what is readable",
         lost.index, lost.entries

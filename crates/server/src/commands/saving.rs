@@ -50,16 +50,7 @@ fn bgsave(context: &mut Context<'_>) -> Outcome {
         Some(word) if context.args.len() == 2 && is(word, "schedule") => {}
         Some(_) => return Err(Failure::SYNTAX),
     }
-    let begun = begin(context, Work::Save, false)?;
-    if context.txn.is_isolated() {
-        // It may run several times.
-        context.reply.simple("Background saving scheduled");
-    } else if begun.is_some() {
-        context.reply.simple("Background saving started");
-    } else {
-        return Err(SAVING);
-    }
-    Ok(())
+    begin_behind(context, Work::Save, "Background saving", SAVING)
 }
 
 fn lastsave(context: &mut Context<'_>) -> Outcome {
@@ -68,13 +59,20 @@ fn lastsave(context: &mut Context<'_>) -> Outcome {
 }
 
 fn bgrewriteaof(context: &mut Context<'_>) -> Outcome {
-    let begun = begin(context, Work::Rewrite, false)?;
+    let already = Failure::text("ERR Background append only file rewriting already in progress");
+    begin_behind(context, Work::Rewrite, "Background append only file rewriting", already)
+}
+
+/// Begins work that nobody waits for, and says so; `already`: it is under way.
+fn begin_behind(context: &mut Context<'_>, work: Work, what: &str, already: Failure) -> Outcome {
+    let begun = begin(context, work, false)?;
     if context.txn.is_isolated() {
-        context.reply.simple("Background append only file rewriting scheduled");
+        // It may run several times.
+        context.reply.simple(&format!("{what} scheduled"));
     } else if begun.is_some() {
-        context.reply.simple("Background append only file rewriting started");
+        context.reply.simple(&format!("{what} started"));
     } else {
-        return Err(Failure::text("ERR Background append only file rewriting already in progress"));
+        return Err(already);
     }
     Ok(())
 }
