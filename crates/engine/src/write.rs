@@ -234,11 +234,10 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn pay_pause(&self) {
-        let pause = pace::take_owed();
+        let pause = pace::pay();
         let done = &self.collections;
         done.paced_writes.fetch_add(1, Ordering::Relaxed);
         done.paced_nanos.fetch_add(pause.as_nanos() as u64, Ordering::Relaxed);
-        std::thread::sleep(pause);
     }
 
     /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and

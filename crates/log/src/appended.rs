@@ -46,6 +46,8 @@ impl Log {
     pub fn appended(&self) -> Vec<AppendedBytes> {
         let _one_at_a_time = self.reclaim.lock();
         self.fold_slots(TakeBack::None);
+        // What is freed meanwhile would be missing, or counted twice.
+        let _none_freed = self.reuse.lock();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let of_pool = |pool: &crate::node::NodePool| {
             let mut sum = AppendedBytes { fresh: read(&pool.freed.fresh), moved: read(&pool.freed.moved) };
@@ -60,8 +62,8 @@ impl Log {
     /// O(segments + slots).
     pub fn garbage_dram_bytes(&self) -> usize {
         let states: usize = self.pools.iter().map(|pool| pool.pool.segment_count() as usize * Segment::COUNTER_BYTES).sum();
-        let mut counts = 0;
-        self.with_slots(|_, slot| counts += slot.dead.iter().map(|table| size_of_val(&**table)).sum::<usize>());
-        states + self.garbage_map_bytes() + counts
+        let counts: usize = self.slots.iter().flat_map(|slot| &slot.dead).map(crate::dead::DeadCounts::dram_bytes).sum();
+        let folded: usize = self.pools.iter().map(|pool| size_of_val(&**pool.folded.lock())).sum();
+        states + self.garbage_map_bytes() + counts + folded
     }
 }

@@ -248,10 +248,10 @@ impl Parts<'_> {
         (words[0], words[1]) = self.header(self.op as u8, place);
         if self.op == Op::Delete && self.value.is_empty() {
             // The last word is padding, which no checksum covers.
-            words[0] |= u64::from(crc::words(seed(place), &words[..3]));
+            words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words[..3]));
         } else {
             words[3] = u64::from_le_bytes(self.value.try_into().ok()?);
-            words[0] |= u64::from(crc::words(seed(place), &words));
+            words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words));
         }
         Some(words)
     }
@@ -267,7 +267,7 @@ impl Parts<'_> {
         }
         let mut words = [0, 0, tag.word(), key, value];
         (words[0], words[1]) = self.header(self.op as u8 | flag::EXT, place);
-        words[0] |= u64::from(crc::words(seed(place), &words));
+        words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words));
         Some(words)
     }
 
@@ -291,7 +291,7 @@ impl Parts<'_> {
         if flags & flag::LEN != 0 {
             head.push(self.key.len() as u64 | (self.value.len() as u64) << 32);
         }
-        let state = crc::words(seed(place), head.words());
+        let state = crc::words(seed(place.generation, place.offset), head.words());
         let state = crc::bytes(crc::bytes(state, self.key), self.value);
         head.words[0] |= u64::from(state);
         head
@@ -332,8 +332,8 @@ fn header_words(flags: u8, parent: u64, parent_generation: u8, version_delta: u6
 }
 
 #[inline(always)]
-fn seed(place: &Place) -> u32 {
-    (place.generation as u32) ^ (place.generation >> 32) as u32 ^ (place.offset >> 3) as u32
+fn seed(generation: u64, offset: u64) -> u32 {
+    (generation as u32) ^ (generation >> 32) as u32 ^ (offset >> 3) as u32
 }
 
 /// A decoded entry that borrows from the pool.
@@ -421,31 +421,36 @@ impl<'a> EntryView<'a> {
         Ok((key_len, value_len))
     }
 
-    /// Decodes the entry and verifies its checksum against its place.
-    #[inline]
+    /// Decodes the entry and verifies its checksum against its place; in few instructions if it is a pair of eight bytes each.
+    #[inline(always)]
     pub fn verify(bytes: &'a [u8], generation: u64, offset: u64) -> Result<EntryView<'a>, Invalid> {
-        let place = Place { generation, base_version: 0, keyspace: 0, offset };
-        if let Some(view) = Self::plain_pair(bytes, &place) {
-            return Ok(view);
+        match Self::verify_pair(bytes, generation, offset) {
+            Some(pair) => Ok(pair),
+            None => Self::verify_any(bytes, generation, offset),
         }
+    }
+
+    #[inline(never)]
+    fn verify_any(bytes: &'a [u8], generation: u64, offset: u64) -> Result<EntryView<'a>, Invalid> {
         let view = Self::parse(bytes)?;
         let masked = view.first & !(CRC_MASK | DEAD_BIT);
-        let state = crc::words(seed(&place), &[masked, view.second]);
+        let state = crc::words(seed(generation, offset), &[masked, view.second]);
         let state = crc::bytes(state, &bytes[HEADER_BYTES as usize..view.head_bytes]);
         let state = crc::bytes(crc::bytes(state, view.key), view.value);
         if u64::from(state) == view.first & CRC_MASK { Ok(view) } else { Err(Invalid::Checksum) }
     }
 
-    /// The entry at the start of `bytes` in few instructions, if it is a whole pair of eight bytes each without extension.
+    /// `None` if it is no such pair, or not a whole one.
     #[inline(always)]
-    fn plain_pair(bytes: &'a [u8], place: &Place) -> Option<EntryView<'a>> {
+    fn verify_pair(bytes: &'a [u8], generation: u64, offset: u64) -> Option<EntryView<'a>> {
         let bytes = bytes.first_chunk::<{ MIN_BYTES as usize }>()?;
         let (first, second) = (word(bytes, 0)?, word(bytes, 8)?);
         let flags = (first >> word0::FLAGS_SHIFT) as u8;
         if flags & flag::OP_MASK <= Op::Delete as u8 || flags & !(flag::OP_MASK | flag::DEAD) != 0 {
             return None;
         }
-        let state = crc::words(seed(place), &[first & !(CRC_MASK | DEAD_BIT), second, word(bytes, 16)?, word(bytes, 24)?]);
+        let words = [first & !(CRC_MASK | DEAD_BIT), second, word(bytes, 16)?, word(bytes, 24)?];
+        let state = crc::words(seed(generation, offset), &words);
         let (key, value) = (&bytes[16..24], &bytes[24..]);
         let view = EntryView { first, second, ext: 0, fields: [0; 4], key, value, size: MIN_BYTES, head_bytes: HEADER_BYTES as usize };
         (u64::from(state) == first & CRC_MASK).then_some(view)

@@ -29,6 +29,7 @@ mod bound;
 mod chain;
 mod checkpoint;
 pub mod crc;
+mod dead;
 pub mod entry;
 mod error;
 mod garbage;

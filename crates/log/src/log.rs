@@ -54,7 +54,10 @@ pub struct Log {
     topology: Arc<Topology>,
     /// Where versions come from.
     pub clock: VersionClock,
+    /// Held by whoever takes chunks back and seals, or looks at all segments.
     pub(crate) reclaim: Mutex<()>,
+    /// Held by whoever hands freed segments on.
+    pub(crate) reuse: Mutex<()>,
     /// Segments whose entries nobody has verified yet.
     pub(crate) unverified: AtomicU64,
     /// Passes in progress.
@@ -133,6 +136,7 @@ impl Log {
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
             reclaim: Mutex::new(()),
+            reuse: Mutex::new(()),
             unverified: AtomicU64::new(0),
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),

@@ -23,6 +23,8 @@ pub(crate) struct NodePool {
     pub segments: Box<[Segment]>,
     pub garbage: GarbageMap,
     pub hot: HotSet,
+    /// Of what slots count as garbage, what is in the segments' counts already.
+    pub folded: Mutex<Vec<u32>>,
     pub data_offset: u64,
     pub segment_shift: u32,
     pub chunk_bytes: u64,
@@ -103,6 +105,7 @@ impl NodePool {
             segments: zeroed_segments(max),
             garbage: GarbageMap::new(if options.garbage_bits { max } else { 0 }, segment_bytes),
             hot: HotSet::new(),
+            folded: Mutex::default(),
             active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
             cold_rests: Mutex::default(),
             disk_full_at: Mutex::default(),

@@ -15,7 +15,7 @@ use crate::chain::{Child, Link};
 use crate::entry::EntryView;
 use crate::error::Result;
 use crate::log::Log;
-use crate::reclaim::{MakeDurable, NO_STAMP, TakeBack};
+use crate::reclaim::{MakeDurable, NO_STAMP};
 use crate::replay::{self, SegmentToScan};
 use crate::segment::SegmentState;
 use hither_pmem::{Descriptor, MediumKind, Pool, SegmentState as OnMedia};
@@ -79,7 +79,7 @@ impl Log {
     /// Full segments that are worth a pass, in no order. Folds the writers' counts first, unless somebody did just now.
     pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         if (self.started.elapsed().as_nanos() as u64).saturating_sub(self.folded_ns.load(Ordering::Relaxed)) > FRESH_NS {
-            self.fold_slots(TakeBack::None);
+            self.fold_dead();
         }
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
         let now = self.opened_bytes.load(Ordering::Relaxed);
@@ -130,8 +130,7 @@ impl Log {
     /// Makes everything written so far durable and settled: the first step of passes.
     pub fn settle(&self, make_durable: MakeDurable<'_>) -> Result<()> {
         let number = self.settles_begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let stable = self.clock.stable();
-        make_durable(stable)?;
+        let stable = self.make_stable(make_durable)?;
         for pool in &self.pools {
             pool.pool.set_settled(stable)?;
         }
@@ -175,10 +174,7 @@ impl Log {
             return Ok(());
         }
         // Not only for the version: a batch that is under way says of what it replaces that it is garbage, before it is durable itself.
-        let stable = self.clock.stable();
-        if self.may_lag() {
-            make_durable(stable)?;
-        }
+        self.make_stable(make_durable)?;
         passes.into_iter().try_for_each(Pass::free)
     }
 

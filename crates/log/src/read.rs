@@ -68,9 +68,15 @@ impl Log {
     /// The value word of a plain 8-byte pair; `None` for any other layout.
     #[inline(always)]
     pub fn plain_value(&self, reference: u64) -> Option<[u8; 8]> {
-        let [first, _, _, value] = self.words(reference);
+        self.plain_pair(reference).map(|(_, value)| value.to_ne_bytes())
+    }
+
+    /// Key and value of a plain 8-byte pair, as their bytes lie in memory; `None` for any other layout.
+    #[inline(always)]
+    pub(crate) fn plain_pair(&self, reference: u64) -> Option<(u64, u64)> {
+        let [first, _, key, value] = self.words(reference);
         let delete = first >> word0::FLAGS_SHIFT & u64::from(flag::OP_MASK) == 1;
-        (first & PLAIN_MASK == 0 && !delete).then(|| value.to_le_bytes())
+        (first & PLAIN_MASK == 0 && !delete).then_some((key, value))
     }
 
     /// The key of an entry with an 8-byte key and neither extension nor expiry; `None` for any other layout.

@@ -44,7 +44,10 @@ impl Log {
     /// Seals full segments, as far as no writer holds a chunk of them that is not taken back.
     pub fn seal(&self, make_durable: MakeDurable<'_>, chunks: TakeBack) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
-        self.fold_slots(chunks);
+        let is_held = |segment: &Segment| segment.state() == SegmentState::Closed && segment.open_chunks.load(Ordering::Acquire) > 0;
+        if chunks != TakeBack::None && !self.select(is_held).is_empty() {
+            self.fold_slots(chunks);
+        }
         self.seal_full(make_durable)
     }
 
@@ -58,31 +61,43 @@ impl Log {
         if !self.has_retiring() {
             return Ok(0);
         }
-        self.stamp_retired();
-        let reused = self.free_ready()?;
+        let reused = {
+            // Who does not wait leaves it to whoever is at it.
+            let one_at_a_time = if wait { Some(self.reuse.lock()) } else { self.reuse.try_lock() };
+            if one_at_a_time.is_none() {
+                return Ok(0);
+            }
+            self.stamp_retired();
+            self.free_ready()?
+        };
         if reused > 0 || !wait || epoch::is_pinned() {
             return Ok(reused);
         }
         epoch::synchronize();
+        let _one_at_a_time = self.reuse.lock();
         self.free_ready()
     }
 
-    /// Gathers garbage counts from all slots; also takes back chunks.
+    /// Waits until all writer sections under way have ended, and makes what they wrote durable; returns the version up to which that is so.
+    pub(crate) fn make_stable(&self, make_durable: MakeDurable<'_>) -> Result<u64> {
+        let stable = self.clock.stable();
+        // Where nothing lags a section ends with what it wrote durable.
+        if self.may_lag() {
+            make_durable(stable)?;
+        }
+        Ok(stable)
+    }
+
+    /// Gathers from all slots what was written into chunks, and what is garbage; also takes back chunks. Waits for writer sections under way.
     pub(crate) fn fold_slots(&self, chunks: TakeBack) {
-        let now = self.started.elapsed().as_nanos() as u64;
         self.with_slots(|number, slot| {
-            for (pool, dead) in self.pools.iter().zip(&mut slot.dead) {
-                for (segment, bytes) in dead.iter_mut().enumerate().filter(|(_, bytes)| **bytes != 0) {
-                    pool.segments[segment].dead_bytes.fetch_add(u64::from(std::mem::take(bytes)), Ordering::Relaxed);
-                }
-            }
             // Slots lie node by node; a slot's chunks are of its node's pool.
             let pool = &self.pools[number / self.slots_per_node];
             for chunk in &mut slot.chunks {
                 Self::fold_chunk(pool, chunk, chunks);
             }
         });
-        self.folded_ns.store(now, Ordering::Relaxed);
+        self.fold_dead();
     }
 
     fn fold_chunk(pool: &NodePool, chunk: &mut Chunk, chunks: TakeBack) {
@@ -111,7 +126,7 @@ impl Log {
         if full.is_empty() {
             return Ok(());
         }
-        make_durable(self.clock.stable())?;
+        self.make_stable(make_durable)?;
         for (node, index) in full {
             let pool = &self.pools[node];
             let torn = pool.segments[index as usize].torn.load(Ordering::Relaxed);
@@ -125,7 +140,6 @@ impl Log {
 
     /// Notes for freed segments that nobody can come upon them from now on. One stamp for all, since it is a barrier on every processor.
     fn stamp_retired(&self) {
-        let _one_at_a_time = self.reclaim.lock();
         let is_new =
             |segment: &Segment| segment.state() == SegmentState::Retiring && segment.retire_stamp.load(Ordering::Relaxed) == NO_STAMP;
         let new = self.select(is_new);
@@ -137,7 +151,6 @@ impl Log {
     }
 
     fn free_ready(&self) -> Result<usize> {
-        let _one_at_a_time = self.reclaim.lock();
         let ready = self.select(|segment| {
             segment.state() == SegmentState::Retiring
                 && Self::has_left(segment.retire_stamp.load(Ordering::Relaxed))
@@ -145,8 +158,8 @@ impl Log {
         });
         let count = ready.len();
         if count > 0 {
-            // Whoever superseded an entry there has left, but its slot may still hold the count: it must not reach the segment's next life.
-            self.fold_slots(TakeBack::None);
+            // Whoever superseded an entry there has left, but what it counted may not be folded yet (C2).
+            self.fold_dead();
         }
         for (node, index) in ready {
             self.pools[node].free_run(index)?;

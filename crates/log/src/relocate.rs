@@ -69,22 +69,38 @@ impl Relocator<'_> {
         self.append_any(source, entry, version, keyspace, born_dead)
     }
 
+    /// As [`Relocator::append`] for the entry at `source`, which has a value and was verified: it is read again, from the caches mostly. Returns its size, too.
+    ///
+    /// # Errors
+    /// As [`Relocator::append`].
+    #[inline(always)]
+    pub fn append_again(&mut self, source: u64, version: u64, keyspace: u32) -> Result<(u64, u64)> {
+        if let Some((key, value)) = self.log.plain_pair(source)
+            && let Some(copy) = self.append_words(source, key, value, version, keyspace)
+        {
+            return Ok((copy, MIN_BYTES));
+        }
+        let entry = self.log.entry(source);
+        Ok((self.append_any(source, &entry, version, keyspace, false)?, entry.size))
+    }
+
     /// Appends a pair of eight bytes each in few instructions, if it is one and there is room in the chunk.
     #[inline(always)]
     fn append_pair(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32) -> Option<u64> {
         let (key, value) = (entry.key.try_into().ok()?, entry.value.try_into().ok()?);
-        if entry.op() == Op::Delete || entry.expiry_ms() != 0 || self.chunk.end - self.chunk.cursor < MIN_BYTES {
+        if entry.op() == Op::Delete || entry.expiry_ms() != 0 {
             return None;
         }
-        let pair = PlainPair {
-            op: Op::Insert,
-            key: u64::from_ne_bytes(key),
-            value: u64::from_ne_bytes(value),
-            version,
-            parent: source,
-            parent_generation: self.log.generation_tag(source),
-            keyspace,
-        };
+        self.append_words(source, u64::from_ne_bytes(key), u64::from_ne_bytes(value), version, keyspace)
+    }
+
+    #[inline(always)]
+    fn append_words(&mut self, source: u64, key: u64, value: u64, version: u64, keyspace: u32) -> Option<u64> {
+        if self.chunk.end - self.chunk.cursor < MIN_BYTES {
+            return None;
+        }
+        let pair =
+            PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: self.log.generation_tag(source), keyspace };
         let words = pair.encode(&self.next_place())?;
         let offset = self.chunk.cursor;
         if self.buffer.is_empty() {

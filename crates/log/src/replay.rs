@@ -4,7 +4,7 @@
 //! torn entry, and scanning goes on behind it; a sealed segment must hold exactly the entries that its descriptor counts.
 
 use crate::address;
-use crate::entry::{EntryView, Invalid};
+use crate::entry::{EntryView, Invalid, MIN_BYTES};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::reclaim::TakeBack;
@@ -68,7 +68,7 @@ pub fn scan<'a>(pool: &'a Pool, segment: u32, descriptor: &Descriptor, mut visit
     let mut totals = ScanTotals { tail: start, ..ScanTotals::default() };
     let mut at = 0usize;
     let mut in_torn = false;
-    while at + crate::entry::MIN_BYTES as usize <= bytes.len() {
+    while at + MIN_BYTES as usize <= bytes.len() {
         match EntryView::verify(&bytes[at..], descriptor.generation, start + at as u64) {
             Ok(entry) => {
                 totals.entries += 1;

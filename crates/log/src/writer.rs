@@ -1,6 +1,6 @@
 //! Appending: the path that every write takes.
 //!
-//! A slot holds, per shard, a chunk of the shard's active segment, a block of versions, and counters of what its writes made garbage.
+//! A slot holds, per shard, a chunk of the shard's active segment, and a block of versions. What its writes made garbage is counted beside (the `dead` module).
 //!
 //! # Who may touch a slot
 //!
@@ -11,6 +11,7 @@
 //! over one operation, fence included, never over a sync.
 
 use crate::address;
+use crate::dead::DeadCounts;
 use crate::entry::{self, Op, Parts, Place, PlainPair};
 use crate::error::Result;
 use crate::hot::SAMPLE_EVERY;
@@ -27,8 +28,6 @@ pub(crate) struct SlotState {
     pub block: VersionBlock,
     /// By shard; the last one is for hot entries of all shards.
     pub chunks: Box<[Chunk]>,
-    /// Bytes made garbage since the last fold, by node and segment; allocated on first use.
-    pub dead: Vec<Box<[u32]>>,
     /// Ranges written without a flush, by node: (offset, bytes).
     pub dirty: Vec<Vec<(u64, u64)>>,
 }
@@ -37,6 +36,8 @@ pub(crate) struct Slot {
     locked: AtomicBool,
     /// Its owner stays outside.
     frozen: AtomicBool,
+    /// What its writes made garbage, by node.
+    pub dead: Box<[DeadCounts]>,
     state: UnsafeCell<SlotState>,
 }
 
@@ -48,10 +49,10 @@ impl Slot {
         Padded(Slot {
             locked: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
+            dead: (0..nodes).map(|_| DeadCounts::default()).collect(),
             state: UnsafeCell::new(SlotState {
                 block: VersionBlock::default(),
                 chunks: vec![Chunk::NONE; shards].into_boxed_slice(),
-                dead: (0..nodes).map(|_| Box::default()).collect(),
                 dirty: vec![Vec::new(); nodes],
             }),
         })
@@ -423,14 +424,7 @@ impl Writer<'_> {
         let size = address::tagged_size(reference).unwrap_or_else(|| pool.entry_size(at.offset)) as u32;
         let segment = pool.segment_index(at.offset);
         pool.set_garbage(at.offset);
-        let dead = &mut self.slot.dead[at.node as usize];
-        match dead.get_mut(segment) {
-            Some(bytes) => *bytes += size,
-            None => {
-                *dead = vec![0; pool.max_segments()].into_boxed_slice();
-                dead[segment] += size;
-            }
-        }
+        self.slot.slot.dead[at.node as usize].add(segment, size, || pool.max_segments());
     }
 
     /// Node whose pool this writer appends to.

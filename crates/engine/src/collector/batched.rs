@@ -7,13 +7,14 @@
 //!
 //! A batch is one writer section, which sweeps, checkpoints and snapshots wait for when they draw a stable version. What is live is decided inside it.
 
+use super::puts::Puts;
 use super::{Collector, Emptied};
 use crate::error::Result;
 use crate::keyspace::{Keyspace, Kind, with_index};
 use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::{Index, Key, Ref};
-use hither_log::{EntryView, Op, Pass, Relocator, Tombstones};
+use hither_log::{EntryView, Op, Pass, Relocator, Tombstones, Writer};
 use hither_sync::epoch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,7 +104,7 @@ impl Collector for BatchedCollector {
             }
             let Some(keyspace) = last else { return };
             batch.add(Ref(reference), version, entry, keyspace);
-            if batch.items.len() == BATCH || batch.bytes >= BATCH_BYTES {
+            if batch.is_full() {
                 outcome = batch.run(emptied);
             }
         });
@@ -118,6 +119,9 @@ struct Batch<'a, 'b> {
     pass: &'a Pass<'a>,
     relocator: Relocator<'a>,
     items: Vec<Item<'b>>,
+    /// What goes the short way.
+    puts: Puts<'b>,
+    /// Of all these entries.
     bytes: u64,
     found: Vec<Found>,
     copies: Vec<Copy>,
@@ -137,13 +141,21 @@ impl<'a, 'b> Batch<'a, 'b> {
     fn new(core: &'a Core, pass: &'a Pass<'a>) -> Self {
         let relocator = core.log.relocator(pass.node());
         let (items, found, copies) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
-        Batch { core, pass, relocator, items, bytes: 0, found, copies, asked: Asked::default() }
+        Batch { core, pass, relocator, items, puts: Puts::with_capacity(BATCH), bytes: 0, found, copies, asked: Asked::default() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.items.len() + self.puts.len() >= BATCH || self.bytes >= BATCH_BYTES
     }
 
     /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
     #[inline(always)]
     fn add(&mut self, reference: Ref, version: u64, entry: &EntryView<'b>, keyspace: &'b Keyspace) {
         let key = self.core.hasher.key(entry.key);
+        if entry.op() != Op::Delete && !self.core.snapshots.any() && self.puts.add(reference, version, key, keyspace) {
+            self.bytes += entry.size;
+            return;
+        }
         let hint = self.core.shortcuts.hint(entry.shortcut());
         with_index!(keyspace, index => match hint {
             Some(hint) => index.prefetch_hint(hint),
@@ -160,11 +172,17 @@ impl<'a, 'b> Batch<'a, 'b> {
         core.committer.ensure_writable()?;
         self.look_up(emptied);
         self.choose();
-        let outcome = self.copy(emptied);
+        let outcome = self.puts.copy(core, &mut self.relocator, emptied).and_then(|()| self.copy(emptied));
         self.relocator.persist();
-        self.swing(emptied);
+        let mut writer = core.log.writer();
+        let too_late = self.puts.swing(core, &mut writer, emptied) | self.swing(&mut writer, emptied);
+        drop(writer);
+        if too_late {
+            self.relocator.fence();
+        }
         // Within the section: what a snapshot has let go meanwhile ends here.
         self.copies.clear();
+        self.puts.clear();
         self.items.clear();
         self.bytes = 0;
         outcome
@@ -230,10 +248,9 @@ impl<'a, 'b> Batch<'a, 'b> {
         Ok(())
     }
 
-    /// Puts the copies in the place of their sources, where these are current still.
-    fn swing(&mut self, emptied: &mut Emptied) {
+    /// Puts the copies in the place of their sources, where these are current still; true if some were not. A fence must follow then.
+    fn swing(&self, writer: &mut Writer<'_>, emptied: &mut Emptied) -> bool {
         let core = self.core;
-        let mut writer = core.log.writer();
         let mut too_late = false;
         for (number, Copy { item, need, to }) in self.copies.iter().enumerate() {
             let item = &self.items[*item];
@@ -253,20 +270,11 @@ impl<'a, 'b> Batch<'a, 'b> {
                 }
                 Need::Current(_) => {
                     too_late = true;
-                    emptied.too_late += 1;
-                    core.log.mark_dead_on_media(to.0);
-                    // Whoever replaced the entry has saved it for the snapshots that show it, before it was replaced.
-                    let retained = core.snapshots.any().then(|| core.snapshots.retained(item.keyspace, item.entry.key, item.reference));
-                    match retained.flatten() {
-                        Some(retained) => retained.reference.store(to.0, Ordering::Release),
-                        None => writer.mark_dead(to.0),
-                    }
+                    core.came_too_late(writer, item.keyspace, item.entry.key, item.reference, *to, emptied);
                 }
             }
         }
-        if too_late {
-            self.relocator.fence();
-        }
+        too_late
     }
 }
 
@@ -295,6 +303,26 @@ impl Core {
     fn find_for_tombstone(&self, item: &Item<'_>) -> Found {
         let current = with_index!(item.keyspace, index => index.get(item.key(), &self.resolver()));
         if current.is_none() { Found::Nothing } else { Found::Other }
+    }
+
+    /// For a copy whose key was written meanwhile: it is marked dead, and garbage, unless a snapshot shows its source: that sees the copy then.
+    pub(super) fn came_too_late(
+        &self,
+        writer: &mut Writer<'_>,
+        keyspace: &Keyspace,
+        key: &[u8],
+        source: Ref,
+        copy: Ref,
+        emptied: &mut Emptied,
+    ) {
+        emptied.too_late += 1;
+        self.log.mark_dead_on_media(copy.0);
+        // Whoever replaced the entry has saved it for the snapshots that show it, before it was replaced.
+        let retained = self.snapshots.any().then(|| self.snapshots.retained(keyspace, key, source));
+        match retained.flatten() {
+            Some(retained) => retained.reference.store(copy.0, Ordering::Release),
+            None => writer.mark_dead(copy.0),
+        }
     }
 
     /// Whether an entry is needed, and what for, if this is what the index has for its key.

@@ -22,6 +22,7 @@ mod batched;
 mod chain;
 mod effort;
 mod movers;
+mod puts;
 mod sweep;
 #[cfg(test)]
 mod tests;

@@ -52,6 +52,7 @@ mod lookup;
 mod place;
 pub mod protocol;
 mod rebuild;
+mod spot;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -70,6 +71,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use home::Home;
+pub use spot::Spot;
 
 /// The hash index.
 pub type HashIndex = HashTable<Sound>;
@@ -173,9 +175,7 @@ impl<P: Protocol> Index for HashTable<P> {
     fn name_many<R: Resolver>(&self, keys: &[Key<'_>], refs: &[Ref], names: &mut [bool], _resolver: &R) {
         assert!(keys.len() == refs.len() && keys.len() == names.len(), "name_many needs a reference and a place per key");
         for ((names, key), reference) in names.iter_mut().zip(keys).zip(refs) {
-            let segment = self.segment(key.hash);
-            *names = self.slot_at_home(segment, key.hash, *reference).is_some()
-                || self.walk(segment, key.hash, |place| place.reference == *reference).is_some();
+            *names = self.find_reference(key.hash, *reference).is_some();
         }
     }
 

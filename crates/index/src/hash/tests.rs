@@ -261,6 +261,42 @@ fn a_full_pair_refuses_under_the_lock() {
 }
 
 /// Images of a whole table, in stretches of `bytes`.
+/// A spot is good for one replacement, for as long as its segment is not replaced; and nothing but the newest reference has one. Hashes with few bits fill paths.
+#[test]
+fn spots_serve_as_long_as_they_are_what_the_index_says() {
+    for mask in [u64::MAX, 0xf << 60 | 0xff] {
+        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, mask) };
+        let _pin = epoch::pin();
+        let keys: Vec<[u8; 4]> = (0..2_000u32).map(u32::to_le_bytes).collect();
+        let old: Vec<Ref> = keys.iter().map(|key| bench.put(key)).collect();
+        let hash = |key: &[u8; 4]| bench.log.key_of(key).hash;
+        let mut spots = Vec::new();
+        for (key, &old) in keys.iter().zip(&old) {
+            let spot = bench.index.find_reference(hash(key), old).expect("the index names it");
+            let copy = bench.log.append(key);
+            assert!(bench.index.find_reference(hash(key), copy).is_none());
+            assert!(bench.index.swing(spot, old, copy));
+            assert_eq!(bench.get(key), copy);
+            assert!(!bench.index.swing(spot, old, bench.log.append(key)), "it holds something else now");
+            assert!(bench.index.find_reference(hash(key), old).is_none());
+            spots.push((spot, copy));
+        }
+        (2_000..40_000u32).for_each(|key| {
+            bench.put(&key.to_le_bytes());
+        });
+        let mut frozen = 0;
+        for (key, (spot, copy)) in keys.iter().zip(spots) {
+            let next = bench.log.append(key);
+            if !bench.index.swing(spot, copy, next) {
+                assert_eq!(bench.get(key), copy, "nothing was changed");
+                frozen += 1;
+            }
+        }
+        assert!(frozen > 1_900, "of 2,000 keys {frozen} are where splits have been");
+        bench.check(40_000);
+    }
+}
+
 fn images_of(index: &HashIndex, bytes: usize) -> (Vec<Vec<u8>>, u64) {
     let (mut stretches, mut next, mut keys) = (Vec::new(), Some(0), 0);
     while let Some(position) = next {

@@ -34,10 +34,10 @@ impl PlainPair {
         let mut words = [first, second, u64::from_le(self.key), 0];
         if self.op == Op::Delete {
             // The last word is padding, which no checksum covers.
-            words[0] |= u64::from(crc::words(seed(place), &words[..3]));
+            words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words[..3]));
         } else {
             words[3] = u64::from_le(self.value);
-            words[0] |= u64::from(crc::words(seed(place), &words));
+            words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words));
         }
         Some(words)
     }

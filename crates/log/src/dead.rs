@@ -1,0 +1,88 @@
+//! How many bytes of each segment writers have made garbage.
+//!
+//! Each slot counts in a table of its own, so that an overwrite takes no locked instruction and shares no line (P2). The counts only grow (and wrap around): whoever wants to know
+//! how much came since the last look reads them beside the writer, who is not stopped ([`Log::fold_dead`]).
+//!
+//! # Invariants
+//!
+//! * C1. Only the thread that may touch the slot adds to its table.
+//! * C2. Before a segment is opened again its counts are folded, after everybody has left who could have superseded an entry in it: nothing of one life is counted in the next.
+
+use crate::log::Log;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// One slot's counts for the segments of one pool; memory is allocated with the first.
+#[derive(Default)]
+pub(crate) struct DeadCounts(OnceLock<Box<[AtomicU32]>>);
+
+impl DeadCounts {
+    /// Counts bytes of a segment (C1). `segments`: how many the pool may have.
+    #[inline(always)]
+    pub fn add(&self, segment: usize, bytes: u32, segments: impl FnOnce() -> usize) {
+        let table = match self.0.get() {
+            Some(table) => table,
+            None => self.allocate(segments()),
+        };
+        let count = &table[segment];
+        // Not a read-modify-write: nobody else stores here.
+        count.store(count.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn allocate(&self, segments: usize) -> &[AtomicU32] {
+        self.0.get_or_init(|| std::iter::repeat_with(AtomicU32::default).take(segments).collect())
+    }
+
+    /// Adds the counts of the first segments to `sums`.
+    fn add_to(&self, sums: &mut [u32]) {
+        let table = self.0.get().map_or(&[][..], |table| table);
+        sums.iter_mut().zip(table).for_each(|(sum, count)| *sum = sum.wrapping_add(count.load(Ordering::Relaxed)));
+    }
+
+    /// Bytes of DRAM.
+    pub fn dram_bytes(&self) -> usize {
+        self.0.get().map_or(0, |table| size_of_val(&**table))
+    }
+}
+
+impl Log {
+    /// Adds what slots have counted since the last time to the segments. What a writer section that ended before has counted is there; of sections under way, some.
+    /// O(segments × threads), and nobody waits.
+    pub(crate) fn fold_dead(&self) {
+        for (node, pool) in self.pools.iter().enumerate() {
+            let mut folded = pool.folded.lock();
+            let mut sums = vec![0; pool.pool.segment_count() as usize];
+            self.slots.iter().for_each(|slot| slot.dead[node].add_to(&mut sums));
+            if folded.len() < sums.len() {
+                folded.resize(sums.len(), 0);
+            }
+            for ((sum, folded), segment) in sums.iter().zip(&mut *folded).zip(&pool.segments) {
+                let new = sum.wrapping_sub(*folded);
+                if new != 0 {
+                    segment.dead_bytes.fetch_add(u64::from(new), Ordering::Relaxed);
+                    *folded = *sum;
+                }
+            }
+        }
+        self.folded_ns.store(self.started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_add_up_over_slots_and_wrap_around() {
+        let (a, b, none) = (DeadCounts::default(), DeadCounts::default(), DeadCounts::default());
+        a.add(2, u32::MAX, || 4);
+        a.add(2, 3, || unreachable!("allocated once"));
+        b.add(0, 32, || 4);
+        b.add(2, 5, || 4);
+        let mut sums = [0; 3];
+        [&a, &b, &none].into_iter().for_each(|counts| counts.add_to(&mut sums));
+        assert_eq!(sums, [32, 0, 7]);
+        assert_eq!((a.dram_bytes(), none.dram_bytes()), (16, 0));
+    }
+}
