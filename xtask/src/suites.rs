@@ -1,7 +1,7 @@
 //! Which test programs belong to which stage.
 //!
-//! Test programs are found by name (`crates/*/tests/NAME.rs`), so that a new one joins the run by being there. All are
-//! built with the same package selection: another selection may unite features otherwise and build everything twice.
+//! Test programs are found by name (`crates/*/tests/NAME.rs` or `crates/*/tests/NAME/main.rs`), so that a new one joins the run by being there. All
+//! are built with the same package selection: another selection may unite features otherwise and build everything twice.
 
 use crate::Failure;
 use crate::exec::{Step, Tally};
@@ -62,7 +62,7 @@ pub fn named(names: &[String], env: &[(&str, &str)], show: bool) -> Result<Tally
 pub fn of_kind(metadata: &Metadata, kind: Kind, env: &[(&str, &str)]) -> Result<Tally, Failure> {
     let names: Vec<String> = metadata.integration_tests().into_iter().filter(|name| belongs(name, kind)).collect();
     if names.is_empty() {
-        return Err(format!("no test program (crates/*/tests/NAME.rs) whose name begins with {}", kind.join(" or ")));
+        return Err(format!("no test program (crates/*/tests/NAME.rs or NAME/main.rs) whose name begins with {}", kind.join(" or ")));
     }
     let tally = named(&names, env, true)?;
     if tally.passed == 0 {

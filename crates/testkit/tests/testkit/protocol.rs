@@ -1,6 +1,6 @@
 //! The protocol of writers, collector, checkpointer and recovery: the model passes, and misses every rule that is taken out.
 //!
-//! `cargo test --release -p hither-testkit --test protocol -- --ignored --nocapture` walks the full bounds; what is printed is explained in `docs/testing.md`.
+//! `cargo test --release -p hither-testkit --test testkit protocol -- --ignored --nocapture` walks the full bounds; what is printed is explained in `docs/testing.md`.
 
 use hither_testkit::protocol::step::KINDS;
 use hither_testkit::protocol::{Bounds, Flaw, explore, scenarios};

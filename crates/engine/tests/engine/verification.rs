@@ -1,7 +1,6 @@
 //! What is garbage is found again by a restart that does not scan: by the verification in the background (P3).
 
-mod common;
-
+use crate::common;
 use hither_engine::{Batch, CheckpointMode, KeyspaceHandle, Kind, Options, RestartSource, Store};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,12 +1,10 @@
 //! `hither compact` on the real program: what it gives back, what it refuses, and SIGKILL in the middle of it.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::Store;
+use crate::common::Store;
 
 const KEYS: u64 = 40_000;
 

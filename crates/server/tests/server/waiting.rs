@@ -1,8 +1,7 @@
 //! Commands that wait: first through sessions, where every step is the test's own, then through a whole server.
 
-mod common;
-
-use common::{Client, shared, show};
+use crate::common;
+use crate::common::{Client, shared, show};
 use hither::Db;
 use hither_resp::{Limits, Value, decode};
 use hither_server::{Config, Server, Shared};

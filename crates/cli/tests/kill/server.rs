@@ -5,10 +5,8 @@
 //! in MULTI/EXEC. Each remembers how many replies it got. After the kill the server is started again on the same store and asked.
 //! The number of kills is `HITHER_KILLS` (6), the moments follow from `HITHER_SEED` (printed).
 
-mod common;
-
-use common::Store;
-use common::wire::{Client, Random, Server, push, seed};
+use crate::common::Store;
+use crate::common::wire::{Client, Random, Server, push, seed};
 use hither_resp::Value;
 use std::io::Write;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The cache of entries: histories of several threads over two emulated nodes must be linearizable with it, and caches with a planted mistake
 //! must be found out.
 //!
-//! The store's own test (`crates/engine/tests/cache.rs`) shows what single changes do. Here threads on both nodes write, delete, batch and read few hot keys in a
+//! The store's own test (`crates/engine/tests/engine/cache.rs`) shows what single changes do. Here threads on both nodes write, delete, batch and read few hot keys in a
 //! store so small that segments are reused all the time; the cache is forced to be on, and the run fails if it did not serve, or nothing was reused.
 //!
 //! The planted caches stand in a model of the read path around the real [`Cache`]: a log of few places that are reused at once, an index, and gets that
@@ -9,9 +9,8 @@
 
 #![forbid(unsafe_code)]
 
-mod common;
-
-use common::{Rng, now};
+use crate::common;
+use crate::common::{Rng, now};
 use hither_cache::{Cache, CacheOptions, Holdings, Policy, Record, Weights};
 use hither_engine::{Batch, CacheSetting, Condition, KeyspaceHandle, Options, Store, WriteOptions};
 use hither_sync::epoch;

@@ -1,11 +1,10 @@
 //! Every command of the real program: what it prints, its exit status, the shape of its JSON.
 
-mod common;
-
+use crate::common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
-use common::{Store, program, run, write};
+use crate::common::{Store, program, run, write};
 use serde_json::json;
 
 #[test]

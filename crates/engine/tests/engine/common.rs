@@ -1,4 +1,4 @@
-//! What several test programs begin with.
+//! What several modules begin with.
 
 use hither_engine::{Durability, Options};
 use hither_topology::Topology;

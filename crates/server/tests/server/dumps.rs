@@ -1,8 +1,7 @@
 //! SAVE and its kind, DUMP and RESTORE, SORT, COMMAND GETKEYSANDFLAGS: through sessions.
 
-mod common;
-
-use common::{Client, shared, shared_on};
+use crate::common;
+use crate::common::{Client, shared, shared_on};
 use hither::Db;
 use hither_resp::Value;
 use std::time::{Duration, Instant};

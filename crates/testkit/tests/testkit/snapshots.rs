@@ -2,9 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-mod common;
-
-use common::{Rng, Setup, Work, shm};
+use crate::common;
+use crate::common::{Rng, Setup, Work, shm};
 use hither_engine::{Batch, Direction, Error, KeyspaceHandle, ScanRange, Store, WriteOptions};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -145,7 +144,7 @@ fn sums_are_constant_across_kills() {
     for setup in [Setup::ShadowAdr, Setup::ShadowFile, Setup::File] {
         let (dir, mut rng) = (shm(), Rng(3));
         for round in 0..12 {
-            let mut child = Work { setup, dir: dir.path().to_owned(), round }.spawn("child_transfers");
+            let mut child = Work { setup, dir: dir.path().to_owned(), round }.spawn("snapshots::child_transfers");
             std::thread::sleep(Duration::from_micros(rng.below(20_000)));
             child.kill().unwrap();
             child.wait().unwrap();

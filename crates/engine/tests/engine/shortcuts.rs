@@ -1,7 +1,6 @@
 //! Shortcuts (P1): collectors that follow them keep everything, whatever has moved in the index since; who carries one, and what a restart makes of old ones.
 
-mod common;
-
+use crate::common;
 use hither_engine::{Batch, CheckpointMode, CollectionStats, CollectorKind, KeyspaceHandle, Kind, Options, OrderedKind, Store};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -100,7 +100,7 @@ fn every_key_has_its_last_value_wherever_it_lies() {
     assert!(store.stats().collections.segments > 0 && store.check().unwrap().is_sound());
 }
 
-/// `cargo test --release -p hither-engine --test hot_cold -- --ignored --nocapture`
+/// `cargo test --release -p hither-engine --test engine hot_cold -- --ignored --nocapture`
 #[test]
 #[ignore = "figures"]
 fn figures() {

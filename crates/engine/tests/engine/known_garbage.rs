@@ -1,7 +1,6 @@
 //! What collectors know to be garbage without asking an index: bits that overwrites set in DRAM and recovery finds again (P3).
 
-mod common;
-
+use crate::common;
 use hither_engine::{CheckpointMode, KeyspaceHandle, Kind, Options, Store};
 use std::path::Path;
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::common;
 use hither_engine::checkpoint::format::{HEADER_BYTES, Header, Index, TRAILER_BYTES, Trailer};
 use hither_engine::{CheckpointMode, Kind, MediumChoice, Options, RestartSource, Store};
 use hither_pmem::{Emulate, FailAt, Failpoints, OpenOptions, Pool};
@@ -15,8 +16,6 @@ use hither_testkit::images::Machine;
 use hither_testkit::oracle::{Dump, sound};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-mod common;
 
 const CONFIG: Config = Config { rules: Emulate::Adr, nodes: 1, shards: 1, max_segments: 60, seed: 5 };
 

@@ -7,15 +7,14 @@
 //! The input has repeated keys (so the order of writes matters), binary text, empty values and values of several KiB. The number of kills
 //! of each run is `HITHER_KILLS` (6), the choice of the moments `HITHER_SEED` (printed).
 
-mod common;
-
+use crate::common;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Stdio};
 use std::time::{Duration, SystemTime};
 
-use common::Store;
+use crate::common::Store;
 
 const RECORDS: u64 = 200_000;
 

@@ -1,9 +1,8 @@
 //! `hither serve` over the wire: pipelines, broken and greedy clients, settings, its end; redis-cli and redis-benchmark as first clients.
 
-mod common;
-
-use common::Store;
-use common::wire::{Server, push};
+use crate::common;
+use crate::common::Store;
+use crate::common::wire::{Server, push};
 use hither_resp::Value;
 use std::io::{Read, Write};
 use std::process::{Command, Output};

@@ -4,12 +4,11 @@
 //! keyspace, all layouts of an entry that version 1 writes, a batch over both nodes' keys, tombstones, expiry, and a run of segments.
 //! The files are kept with runs of one byte shortened (see [`pack`]). A change of the format adds images; it never replaces these.
 //!
-//! `cargo test -p hither-testkit --test golden -- --ignored` writes them anew. Do that only while version 1 is not released.
+//! `cargo test -p hither-testkit --test testkit golden -- --ignored` writes them anew. Do that only while version 1 is not released.
 
 #![forbid(unsafe_code)]
 
-mod common;
-
+use crate::common;
 use hither::{Db, KeyspaceOptions, Kind, MediumChoice, Topology, WriteOptions};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,7 @@
 
 #![deny(unsafe_code)]
 
-mod common;
-
-use common::shm;
+use crate::common::shm;
 use hither_engine::{Condition, Durability, Error, ErrorKind, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
 use hither_pmem::{FailAt, Failpoints};
 use hither_topology::Topology;
@@ -229,7 +227,7 @@ fn child_meets_sigbus() {
 #[test]
 fn sigbus_names_the_pool_and_aborts() {
     let dir = shm();
-    let output = child("child_meets_sigbus", dir.path());
+    let output = child("failpoints::child_meets_sigbus", dir.path());
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!out.contains("SURVIVED"), "{out}");
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{out} {err}");

@@ -1,8 +1,6 @@
 //! Users and rights, through sessions.
 
-mod common;
-
-use common::{Client, shared, show};
+use crate::common::{Client, shared, show};
 use hither_resp::Value;
 
 #[test]

@@ -1,10 +1,8 @@
 //! `load` and `dump`: formats, bad lines, repetition, and dumps that load back byte for byte.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Store, write};
+use crate::common::{Store, write};
 use serde_json::json;
 
 #[test]

@@ -1,8 +1,7 @@
 //! Damage in what a clean restart does not read: whoever asks for it gets an error that names the place, whatever the operation; nobody gets wrong data, nobody
 //! panics, and everything else stays usable. (A learned index takes keys from the log when it is loaded, so there the store is refused at once.)
 
-mod common;
-
+use crate::common;
 use hither_engine::{
     Batch, Condition, Direction, ErrorKind, KeyspaceHandle, Kind, Options, OrderedKind, RestartSource, Result, ScanRange, Store,
     WriteOptions,

@@ -8,9 +8,8 @@
 
 #![forbid(unsafe_code)]
 
-mod common;
-
-use common::Rng;
+use crate::common;
+use crate::common::Rng;
 use hither_engine::{Error, ErrorKind, Kind, MediumChoice, Options, Store, WriteOptions};
 use hither_pmem::{Descriptor, OpenOptions, Pool, SegmentState};
 use proptest::prelude::*;

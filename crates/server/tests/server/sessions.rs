@@ -1,8 +1,6 @@
 //! Commands, family by family, through sessions without a socket: replies and errors as Redis gives them.
 
-mod common;
-
-use common::{Client, shared, show};
+use crate::common::{Client, shared, show};
 use hither_resp::Value;
 
 fn script(text: &str) {

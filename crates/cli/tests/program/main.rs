@@ -1,0 +1,10 @@
+//! The real program: its commands, its server, its packaging.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod commands;
+mod compact;
+mod load;
+mod packaging;
+mod serve;

@@ -1,0 +1,23 @@
+//! The engine through its own interface, one module a subject. In one program, because each would be linked with all of the engine again.
+//!
+//! Tests of all modules run beside each other in one process: what counts in it (threads, memory) or changes it belongs into a program of its own,
+//! such as `delegation`.
+
+mod batches;
+mod cache;
+mod check;
+mod close;
+mod collector;
+mod common;
+mod compaction;
+mod drops;
+mod hot_cold;
+mod known_garbage;
+mod limits;
+mod nearly_full;
+mod pacing;
+mod placement;
+mod shortcuts;
+mod unread_damage;
+mod utilization;
+mod verification;

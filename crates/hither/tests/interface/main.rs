@@ -1,0 +1,6 @@
+//! The library as its users see it.
+
+mod basic;
+mod deferred;
+mod swaps;
+mod whole_batches;

@@ -1,0 +1,9 @@
+//! The server in this process: sessions without a socket, and whole servers.
+
+mod acl;
+mod common;
+mod dumps;
+mod failed_sync;
+mod network;
+mod sessions;
+mod waiting;

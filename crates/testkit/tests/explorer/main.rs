@@ -1,0 +1,6 @@
+//! The crash explorer: on the production code, and on planted bugs.
+
+#![forbid(unsafe_code)]
+
+mod explore;
+mod planted;
