@@ -3,11 +3,11 @@
 //! Each library is installed by its own package manager into the build directory, and its program runs against a fresh server. A program
 //! that is missing, or an installation that fails (no network, most likely), is a skip with the reason; a check that fails is a failure.
 
-use crate::Failure;
 use crate::args::Args;
 use crate::exec::{Step, Tally, exists};
 use crate::stage::Done;
 use crate::workspace::{root, target_dir};
+use crate::{Failure, suites};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -103,7 +103,7 @@ pub fn all() -> Result<Done, Failure> {
 }
 
 fn check(wanted: impl Fn(&Client) -> bool) -> Result<Done, Failure> {
-    Step::cargo().args(["build", "--package", "hither-cli", "--bin", "hither"]).run()?;
+    suites::build_program()?;
     let mut total = Tally::default();
     let (mut ran, mut skipped, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for client in CLIENTS.iter().filter(|client| wanted(client)) {

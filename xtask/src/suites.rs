@@ -39,6 +39,12 @@ pub fn doctests() -> Result<Tally, Failure> {
     Step::cargo().args(["test", "--workspace", "--doc"]).run()
 }
 
+/// Builds `hither`, into the folder `debug` of the build directory: by way of a test program that runs it, because `cargo build` leaves out what only tests
+/// depend on, unites features otherwise for it, and builds every layer a second time.
+pub fn build_program() -> Result<(), Failure> {
+    Step::cargo().args(["test", "--workspace", "--test", "program", "--no-run"]).run().map(drop)
+}
+
 /// The names of the test programs that have no stage of their own.
 pub fn ordinary(metadata: &Metadata) -> Vec<String> {
     let special = |name: &str| [FORMAT, EXPLORER, KILL].iter().any(|kind| belongs(name, kind));
