@@ -101,6 +101,9 @@ fn sort() {
         SORT z STORE => !ERR syntax error
         SORT_RO z STORE d => !ERR syntax error
         SORT z STORE d => !ERR there are no lists: SORT cannot STORE its result
+        SET d kept => OK
+        SORT nothing STORE d => !ERR there are no lists: SORT cannot STORE its result
+        GET d => kept
         SORT z LIMIT 0 => !ERR syntax error
         SORT z LIMIT 0 x => !ERR value is not an integer or out of range
         SORT w1 => !WRONGTYPE Operation against a key holding the wrong kind of value
