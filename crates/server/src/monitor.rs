@@ -9,6 +9,7 @@
 //! Thread safety: any thread.
 
 use crate::commands::table::{Command, flag};
+use crate::events::Level;
 use crate::shared::{Client, Shared};
 use hither_resp::Args;
 use parking_lot::Mutex;
@@ -61,8 +62,11 @@ impl Monitors {
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
         for monitor in self.all.lock().iter() {
             let mut lines = monitor.lines.lock();
-            if lines.len() + line.len() > most {
-                monitor.client.killed.store(true, Ordering::Release);
+            // 0 is no limit.
+            if most > 0 && lines.len() + line.len() > most {
+                monitor
+                    .client
+                    .kill(Level::Warn, &format!("it reads too little of what MONITOR shows it: more than max-output ({most}) waits"));
                 continue;
             }
             let first = lines.is_empty();

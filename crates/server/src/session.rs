@@ -8,6 +8,7 @@ use crate::commands::failure::Failure;
 use crate::commands::table::{Command, Numbered, TABLE, flag};
 use crate::commands::{Context, transactions};
 use crate::data::{Database, Txn};
+use crate::events::{self, Level};
 use crate::monitor::Watching;
 use crate::shared::{Client, CoreStats, Shared, now_ms};
 use crate::transaction::{Multi, Queued, Watches};
@@ -246,7 +247,7 @@ impl Session {
             return None;
         }
         self.closing = true;
-        crate::events::log(crate::events::Level::Warn, "http-refused", &[("client", &self.client.id)]);
+        events::log(Level::Warn, "http-refused", &[("client", &self.client.id), ("address", &self.client.address)]);
         Some(Failure::text("ERR this is no HTTP server"))
     }
 
@@ -263,6 +264,7 @@ impl Session {
             None => {
                 self.authenticated = false;
                 self.closing = true;
+                self.client.kill(Level::Info, &"its user was deleted");
             }
         }
     }

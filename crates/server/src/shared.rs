@@ -5,6 +5,7 @@ use crate::commands::table::{TABLE, Table};
 use crate::config::{Config, Settings};
 use crate::cursors::Cursors;
 use crate::data::Databases;
+use crate::events::{self, Level};
 use crate::monitor::Monitors;
 use crate::net::tls::Tls;
 use crate::pause::Pauses;
@@ -13,6 +14,7 @@ use crate::waiting::{WaitState, Waiting};
 use hither::{Db, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -43,6 +45,8 @@ pub struct Shared {
     pub started: Instant,
     /// Somebody asked for the end.
     pub stopping: Arc<AtomicBool>,
+    /// Why it ends, if nobody wants it to.
+    pub ended_because: Mutex<Option<String>>,
     /// Names this run.
     pub run_id: String,
     /// A sync has failed: writes are refused.
@@ -153,6 +157,7 @@ impl Shared {
             cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
             started: Instant::now(),
             stopping: Arc::default(),
+            ended_because: Mutex::default(),
             run_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
             failed: AtomicBool::new(false),
             tls,
@@ -170,6 +175,13 @@ impl Shared {
     /// The sum of a counter over all threads.
     pub fn total(&self, counter: impl Fn(&CoreStats) -> &AtomicU64) -> u64 {
         self.cores.iter().map(|core| counter(core).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Has the server end because it cannot go on, and says so in the log.
+    pub fn fail_stop(&self, why: &str) {
+        events::log(Level::Error, "cannot-go-on", &[("why", &why)]);
+        self.ended_because.lock().get_or_insert_with(|| why.to_owned());
+        self.stopping.store(true, Ordering::SeqCst);
     }
 
     /// Commands run so far.
@@ -215,7 +227,7 @@ pub struct Client {
     pub protocol: AtomicUsize,
     /// Number of the last command.
     pub last_command: AtomicUsize,
-    /// Milliseconds from its coming to its last command.
+    /// Milliseconds from its coming to when something last came from it or left for it.
     pub active_ms: AtomicU64,
     /// Commands that wait for EXEC; -1 without MULTI. And what they take, in bytes.
     pub queued: AtomicI64,
@@ -234,6 +246,30 @@ pub struct Client {
 }
 
 impl Client {
+    /// Something came from it, or left for it: it is not idle.
+    #[inline]
+    pub fn note_active(&self) {
+        self.active_ms.store(self.connected.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// How long nothing came from it or left for it.
+    pub fn idle(&self) -> Duration {
+        self.connected.elapsed().saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)))
+    }
+
+    /// Has its thread close it, and says why in the log.
+    pub fn kill(&self, level: Level, why: &dyn Display) {
+        if !self.killed.swap(true, Ordering::AcqRel) {
+            self.log_closed(level, why);
+        }
+    }
+
+    /// Says in the log why it is closed, which it has not asked for.
+    #[cold]
+    pub fn log_closed(&self, level: Level, why: &dyn Display) {
+        events::log(level, "client-closed", &[("client", &self.id), ("address", &self.address), ("why", why)]);
+    }
+
     /// What it keeps for its transaction, in bytes.
     pub fn held_bytes(&self) -> usize {
         self.queued_bytes.load(Ordering::Relaxed) + self.watched_bytes.load(Ordering::Relaxed)
@@ -241,8 +277,7 @@ impl Client {
 
     /// One line of `CLIENT LIST`.
     pub fn describe(&self) -> String {
-        let age = self.connected.elapsed();
-        let idle = age.saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)));
+        let (age, idle) = (self.connected.elapsed(), self.idle());
         let (library, version) = self.library.lock().clone();
         let queued = self.queued.load(Ordering::Relaxed);
         let queued_bytes = self.queued_bytes.load(Ordering::Relaxed);

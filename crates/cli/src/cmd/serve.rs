@@ -43,11 +43,13 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     }
     log(Level::Info, "ready", &[("address", &server.address())]);
     notify("READY=1");
-    server.wait();
+    let ended = server.wait();
     notify("STOPPING=1");
     log(Level::Info, "stopping", &[]);
     db.close()?;
     log(Level::Info, "closed", &[]);
+    // With an exit status that has a service manager start it again.
+    ended.map_err(|why| Failure::Io { what: "serving".into(), source: std::io::Error::other(why) })?;
     Ok(Outcome::Done)
 }
 

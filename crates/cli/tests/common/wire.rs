@@ -6,12 +6,15 @@ use hither_resp::{Limits, Protocol, Value, Writer, decode};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A server that is killed when the test ends.
 pub struct Server {
     child: Child,
     pub port: u16,
+    /// What it has said on standard error.
+    log: Arc<Mutex<String>>,
 }
 
 impl Server {
@@ -20,7 +23,7 @@ impl Server {
         let mut command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         // From here on it is killed and waited for whatever happens.
-        let mut server = Server { child, port: 0 };
+        let mut server = Server { child, port: 0, log: Arc::default() };
         let mut lines = BufReader::new(server.child.stderr.take().unwrap());
         let mut log = String::new();
         loop {
@@ -28,8 +31,14 @@ impl Server {
             assert_ne!(lines.read_line(&mut log).unwrap(), 0, "the server has not started:\n{log}");
             if let Some((_, address)) = log[from..].split_once("event=ready address=") {
                 server.port = address.trim().rsplit(':').next().unwrap().parse().unwrap();
-                // Nobody reads what else it says, but it must not wait for that.
-                std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+                let kept = server.log.clone();
+                kept.lock().unwrap().push_str(&log);
+                // It must not wait for being read.
+                std::thread::spawn(move || {
+                    for line in lines.lines().map_while(Result::ok) {
+                        *kept.lock().unwrap() += &(line + "\n");
+                    }
+                });
                 return server;
             }
         }
@@ -43,7 +52,7 @@ impl Server {
         // SORT's order of texts is the locale's there.
         let child = command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.expect("redis-server is needed to compare with: `cargo xtask setup` installs it");
-        let server = Server { child, port };
+        let server = Server { child, port, log: Arc::default() };
         server.client();
         server
     }
@@ -57,6 +66,21 @@ impl Server {
                 Err(error) => assert!(Instant::now() < end, "no connection: {error}"),
             }
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until its log has a line with all of these.
+    #[track_caller]
+    pub fn expect_log(&self, parts: &[&str]) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !self.log.lock().unwrap().lines().any(|line| parts.iter().all(|part| line.contains(part))) {
+            assert!(Instant::now() < end, "no line with {parts:?} in:\n{}", self.log.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 

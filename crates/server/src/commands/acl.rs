@@ -7,9 +7,9 @@ use super::table::{Command, Group, TABLE, entries};
 use super::{Context, Outcome, help};
 use crate::acl::password::hex;
 use crate::acl::selector::{CATEGORIES, Denied, Selector};
+use crate::events::Level;
 use crate::shared::now_ms;
 use hither_resp::{Args, Writer};
-use std::sync::atomic::Ordering;
 
 entries!(command, Server.of("acl"));
 
@@ -78,7 +78,7 @@ fn deluser(context: &mut Context<'_>) -> Outcome {
         if context.shared.acl().delete(name) {
             deleted += 1;
             let all = context.shared.clients.list();
-            all.iter().filter(|client| *client.user.lock() == name).for_each(|client| client.killed.store(true, Ordering::Release));
+            all.iter().filter(|client| *client.user.lock() == name).for_each(|client| client.kill(Level::Info, &"its user was deleted"));
         }
     }
     context.reply.count(deleted);

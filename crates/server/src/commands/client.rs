@@ -5,11 +5,11 @@ use super::failure::{Failure, shown};
 use super::table::flag::ADMIN;
 use super::table::{Command, Group, entries};
 use super::{Context, Outcome, help};
+use crate::events::Level;
 use crate::pause::Pause;
 use crate::session::Replies;
 use crate::shared::Client;
 use hither_resp::parse_integer;
-use std::sync::atomic::Ordering;
 
 entries!(client, Connection.of("client"));
 
@@ -167,7 +167,7 @@ fn client_kill(context: &mut Context<'_>) -> Outcome {
     let mut killed = 0;
     for client in context.shared.clients.list() {
         if filter.takes(&client, own) {
-            client.killed.store(true, Ordering::Release);
+            client.kill(Level::Info, &format!("CLIENT KILL by client {own}"));
             killed += 1;
         }
     }

@@ -1,11 +1,17 @@
 //! One connection: bytes in, commands, replies out.
+//!
+//! # How it ends
+//!
+//! By the client's wish (it hangs up, or says QUIT), or with a line in the log that says why ([`Client::log_closed`](crate::shared::Client::log_closed)). What breaks the
+//! protocol gets an error first. Who reads too little of its replies, or whose socket fails, cannot be told anything.
 
 use super::outbox::{Outbox, PAUSE_BYTES};
 use super::tls::Channel;
+use crate::events::Level;
 use crate::session::Session;
 use crate::shared::{CoreStats, Shared};
 use hither_resp::{Limits, Parser, Protocol, Writer};
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -120,11 +126,12 @@ impl Connection {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().input_bytes, count as u64);
+                    self.session.client.note_active();
                     self.take_in(shared, &scratch[..count]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.broken = true,
+                Err(error) => self.lose(&error),
             }
             if self.broken {
                 return false;
@@ -205,6 +212,7 @@ impl Connection {
                 Ok(None) => break,
                 Err(error) => {
                     self.say(&format!("ERR {error}"));
+                    self.session.client.log_closed(Level::Info, &error);
                     self.session.closing = true;
                 }
             }
@@ -222,25 +230,47 @@ impl Connection {
     /// Sends what may be sent.
     pub fn flush(&mut self, shared: &Shared) {
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
-        if most > 0 && self.outbox.waiting() > most {
+        let waiting = self.outbox.waiting();
+        if most > 0 && waiting > most {
             // The client asks for more than it reads.
+            let why = format!("{waiting} bytes of replies wait for it, more than max-output ({most})");
+            self.session.client.log_closed(Level::Warn, &why);
             self.broken = true;
+            return;
         }
-        if self.channel.flush().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
-            self.broken = true;
+        if let Err(error) = self.channel.flush()
+            && error.kind() != ErrorKind::WouldBlock
+        {
+            self.lose(&error);
         }
         while !self.broken && !self.outbox.ready().is_empty() {
             match self.channel.write(self.outbox.ready()) {
-                Ok(0) => self.broken = true,
+                Ok(0) => self.lose(&ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().output_bytes, count as u64);
+                    self.session.client.note_active();
                     self.outbox.sent(count);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.broken = true,
+                Err(error) => self.lose(&error),
             }
         }
+    }
+
+    /// Its socket has failed. Who hangs up without reading everything (clients that are killed do) wants that.
+    #[cold]
+    fn lose(&mut self, error: &Error) {
+        let hung_up = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe);
+        let (level, what) = if hung_up { (Level::Debug, "it has hung up") } else { (Level::Warn, "its socket failed") };
+        let handshake = if self.channel.is_handshaking() { ", in the handshake" } else { "" };
+        self.session.client.log_closed(level, &format!("{what}{handshake}: {error}"));
+        self.broken = true;
+    }
+
+    /// Whether it is the client's turn: nothing of it is under way. Who watches others by MONITOR need not say anything.
+    pub fn may_be_idle(&self) -> bool {
+        !self.held && !self.session.is_waiting() && self.session.watching.is_none() && self.outbox.waiting() == 0
     }
 
     /// Whether commands wait for the end of CLIENT PAUSE: it has to be served again to see whether they may run.

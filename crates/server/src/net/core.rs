@@ -4,6 +4,7 @@
 //! Sockets are registered once, edge-triggered.
 
 use super::connection::{Connection, READ_BYTES};
+use super::refusals::Refusals;
 use super::tls::{Channel, HANDSHAKE_TIME};
 use crate::events::{self, Level};
 use crate::session::Session;
@@ -64,6 +65,7 @@ pub struct Core {
     scratch: Vec<u8>,
     last_tick: Instant,
     accept_at: Option<Instant>,
+    refusals: Refusals,
 }
 
 /// The loops of a server; the first one gets the listeners.
@@ -109,6 +111,7 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
             scratch: vec![0; READ_BYTES],
             last_tick: Instant::now(),
             accept_at: None,
+            refusals: Refusals::default(),
         });
     }
     Ok(cores)
@@ -133,6 +136,16 @@ impl Core {
         while self.connections.iter().any(Option::is_some) && Instant::now() < end {
             self.round(&mut events);
         }
+        self.give_up();
+    }
+
+    /// The end does not wait any longer: whoever was not sent everything by now is not told what became of its last commands.
+    fn give_up(&mut self) {
+        self.refusals.log();
+        for connection in self.connections.iter().flatten() {
+            let why = format!("the server ends, and {} bytes of replies have not left", connection.outbox.waiting());
+            connection.session.client.log_closed(Level::Warn, &why);
+        }
     }
 
     fn round(&mut self, events: &mut Events) {
@@ -142,8 +155,7 @@ impl Core {
             && error.kind() != ErrorKind::Interrupted
         {
             // Nothing can be known of any connection any more.
-            events::log(Level::Error, "waiting-failed", &[("why", &error)]);
-            self.shared.stopping.store(true, Ordering::SeqCst);
+            self.shared.fail_stop(&format!("a thread can no longer wait for its connections: {error}"));
             return;
         }
         for event in events.iter() {
@@ -289,7 +301,12 @@ impl Core {
         }
         let arrivals = std::mem::take(&mut *mailbox.arrivals.lock());
         for (stream, peer, tls) in arrivals {
-            self.admit(stream, peer, tls);
+            if self.shared.stopping.load(Ordering::Acquire) {
+                self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+                self.refuse(peer, "the server ends");
+            } else {
+                self.admit(stream, peer, tls);
+            }
         }
     }
 
@@ -303,8 +320,9 @@ impl Core {
                     Ok((stream, peer)) => self.hand_out(stream, peer, tls),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                    Err(_) => {
-                        // Out of descriptors, most likely: others will close.
+                    Err(error) => {
+                        // Out of descriptors, most likely: others will close. Who came waits in the system's queue.
+                        self.refusals.note_failure(&error);
                         self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
                         break;
                     }
@@ -316,11 +334,11 @@ impl Core {
     /// Gives a connection to the thread with the fewest.
     fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
         if let Some(refusal) = self.refusal(peer) {
-            CoreStats::add(&self.shared.cores[self.index].rejected, 1);
             // It is closed either way.
             if !tls {
-                let _ = stream.write(refusal.as_bytes());
+                let _ = stream.write(format!("-{refusal}\r\n").as_bytes());
             }
+            self.refuse(peer, refusal);
             return;
         }
         let load = |mailbox: &Arc<Mailbox>| mailbox.connections.load(Ordering::Relaxed);
@@ -339,12 +357,12 @@ impl Core {
         let settings = &self.shared.settings;
         let total: usize = self.mailboxes.iter().map(|mailbox| mailbox.connections.load(Ordering::Relaxed)).sum();
         if total >= settings.max_clients.load(Ordering::Relaxed) {
-            return Some("-ERR max number of clients reached\r\n");
+            return Some("ERR max number of clients reached");
         }
         let guarded = settings.protected_mode.load(Ordering::Relaxed) && settings.acl.is_open();
         if guarded && !peer.ip().to_canonical().is_loopback() {
             return Some(
-                "-DENIED hither is in protected mode: it has no password and serves this machine only. Set requirepass, or switch protected-mode off if everybody who can reach it may use it.\r\n",
+                "DENIED hither is in protected mode: it has no password and serves this machine only. Set requirepass, or switch protected-mode off if everybody who can reach it may use it.",
             );
         }
         None
@@ -359,28 +377,37 @@ impl Core {
             self.connections.len() - 1
         });
         let interests = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + slot), interests).is_err() {
-            self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-            self.free.push(slot);
-            return;
+        if let Err(error) = self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + slot), interests) {
+            return self.turn_away(slot, peer, &format!("its events cannot be had: {error}"));
         }
         let local = stream.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
         let channel = match &self.shared.tls {
             Some(config) if tls => config.accept(stream),
-            _ => Some(Channel::plain(stream)),
+            _ => Ok(Channel::plain(stream)),
         };
-        let Some(channel) = channel else {
-            // Too many handshakes: the socket is dropped, and with it its registration.
-            CoreStats::add(&self.shared.cores[self.index].rejected, 1);
-            self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-            self.free.push(slot);
-            return;
+        let channel = match channel {
+            Ok(channel) => channel,
+            // The socket was dropped, and with it its registration.
+            Err(why) => return self.turn_away(slot, peer, &why),
         };
         CoreStats::add(&self.shared.cores[self.index].connections, 1);
         let client = self.shared.clients.add(peer.to_string(), local, self.index);
         client.slot.store(slot, Ordering::Relaxed);
         let session = Session::new(self.shared.clone(), client);
         self.connections[slot] = Some(Box::new(Connection::new(channel, session)));
+    }
+
+    /// Gives back the place of a connection that cannot be taken.
+    fn turn_away(&mut self, slot: usize, peer: SocketAddr, why: &str) {
+        self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        self.free.push(slot);
+        self.refuse(peer, why);
+    }
+
+    /// Counts a connection that is refused, and has the log say so.
+    fn refuse(&mut self, peer: SocketAddr, why: &str) {
+        CoreStats::add(&self.shared.cores[self.index].rejected, 1);
+        self.refusals.note(peer, why);
     }
 
     fn close(&mut self, slot: usize) {
@@ -410,6 +437,7 @@ impl Core {
         self.shared.settings.latency.note("loop", self.last_tick.elapsed().saturating_sub(2 * TICK));
         self.last_tick = Instant::now();
         self.shared.cores[self.index].alive_ms.store(now_ms(), Ordering::Relaxed);
+        self.refusals.log_if_due();
         if self.index == 0 {
             self.reload_if_need_be();
         }
@@ -420,14 +448,12 @@ impl Core {
         for slot in 0..self.connections.len() {
             let Some(connection) = &self.connections[slot] else { continue };
             let client = &connection.session.client;
-            let idle = || client.connected.elapsed().saturating_sub(Duration::from_millis(client.active_ms.load(Ordering::Relaxed)));
-            let idle_for_too_long = timeout_s != 0
-                && !connection.is_held()
-                && !connection.session.is_waiting()
-                && connection.outbox.waiting() == 0
-                && idle() >= Duration::from_secs(timeout_s);
-            let half_open = connection.channel.is_handshaking() && client.connected.elapsed() >= HANDSHAKE_TIME;
-            if client.killed.load(Ordering::Acquire) || idle_for_too_long || half_open {
+            if timeout_s != 0 && connection.may_be_idle() && client.idle() >= Duration::from_secs(timeout_s) {
+                client.kill(Level::Info, &format!("nothing came from it for {timeout_s} s (timeout)"));
+            } else if connection.channel.is_handshaking() && client.connected.elapsed() >= HANDSHAKE_TIME {
+                client.kill(Level::Info, &format!("its TLS handshake has taken {} s", HANDSHAKE_TIME.as_secs()));
+            }
+            if client.killed.load(Ordering::Acquire) {
                 self.close(slot);
             } else if connection.is_held() {
                 self.to_serve.push(slot);

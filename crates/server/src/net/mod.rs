@@ -24,6 +24,7 @@ pub mod connection;
 pub mod core;
 pub mod null;
 pub mod outbox;
+pub mod refusals;
 pub mod tls;
 
 use crate::config::Config;
@@ -33,6 +34,7 @@ use hither::Db;
 use mio::net::TcpListener;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -61,6 +63,11 @@ pub enum StartError {
     #[error("cannot start the threads of the server: {0}")]
     Threads(std::io::Error),
 }
+
+/// Why a server has ended by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("the server has ended: {0}")]
+pub struct Ended(String);
 
 /// A running server.
 pub struct Server {
@@ -119,9 +126,10 @@ impl Server {
             threads.push(spawn("hither-metrics".into()).spawn(serve).map_err(StartError::Threads)?);
         }
         for (index, mut core) in cores.into_iter().enumerate() {
+            let shared_with_it = shared.clone();
             let serve = move || {
                 pin(index);
-                core.run();
+                run_or_stop(&shared_with_it, || core.run());
             };
             match spawn(format!("hither-serve-{index}")).spawn(serve) {
                 Ok(thread) => threads.push(thread),
@@ -170,11 +178,15 @@ impl Server {
     /// Asks it to end, and waits for that.
     pub fn stop(self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.wait();
+        // It is wanted to end; why it did before is in the log.
+        let _ = self.wait();
     }
 
     /// Waits until it ends: by [`Shared::stopping`], or the command SHUTDOWN.
-    pub fn wait(self) {
+    ///
+    /// # Errors
+    /// It has ended by itself, because it could not go on; see [`Shared::fail_stop`].
+    pub fn wait(self) -> Result<(), Ended> {
         for thread in self.threads {
             // A panic there was printed; the others end in order.
             let _ = thread.join();
@@ -182,6 +194,16 @@ impl Server {
         self.shared.saving.join();
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
+        let why = self.shared.ended_because.lock().take();
+        why.map_or(Ok(()), |why| Err(Ended(why)))
+    }
+}
+
+/// Runs a thread's loop. If it panics, its clients are lost, and those that it is given next would never be answered: so the server ends, and is started again by whoever
+/// sees to that.
+fn run_or_stop(shared: &Shared, run: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(run)).is_err() {
+        shared.fail_stop("a thread that serves clients has panicked; what it said is on standard error");
     }
 }
 
@@ -206,5 +228,18 @@ fn pin(index: usize) {
         let mut set = CpuSet::new();
         set.set(*processor);
         let _ = sched_setaffinity(None, &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_thread_ends_the_server() {
+        let db = Db::builder().in_memory().open().unwrap();
+        let server = Server::start(db, Config { port: 0, threads: 2, ..Config::default() }).unwrap();
+        run_or_stop(&server.shared().clone(), || panic!("for the test"));
+        assert!(server.wait().unwrap_err().to_string().contains("has panicked"));
     }
 }

@@ -73,15 +73,18 @@ impl Tls {
         stamps(&self.files) != watch.stamps
     }
 
-    /// A new connection; `None` if too many handshakes are under way.
-    pub fn accept(&self, stream: TcpStream) -> Option<Channel> {
+    /// A new connection.
+    ///
+    /// # Errors
+    /// Too many handshakes are under way, or there is no session to be had.
+    pub fn accept(&self, stream: TcpStream) -> std::result::Result<Channel, String> {
         let before = self.handshakes.fetch_add(1, Ordering::Relaxed);
         let handshake = Handshake(self.handshakes.clone());
         if before >= MAX_HANDSHAKES {
-            return None;
+            return Err(format!("{MAX_HANDSHAKES} TLS handshakes are under way"));
         }
-        let session = ServerConnection::new(self.config.read().clone()).ok()?;
-        Some(Channel { stream, tls: Some(Box::new(Session { session, handshake: Some(handshake) })) })
+        let session = ServerConnection::new(self.config.read().clone()).map_err(|error| format!("TLS: {error}"))?;
+        Ok(Channel { stream, tls: Some(Box::new(Session { session, handshake: Some(handshake) })) })
     }
 
     /// Handshakes that are under way.
@@ -225,10 +228,14 @@ impl Channel {
     }
 }
 
+/// Sends what the session has. Interruptions end here: above, the bytes that the session took would be given to it again.
 fn send(session: &mut ServerConnection, stream: &mut TcpStream) -> Result<()> {
     while session.wants_write() {
-        if session.write_tls(stream)? == 0 {
-            return Err(ErrorKind::WriteZero.into());
+        match session.write_tls(stream) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -1,0 +1,179 @@
+//! Whenever the server closes a connection that its client did not want closed, the log says why, and the client is told where the protocol allows.
+
+mod common;
+
+use common::Store;
+use common::wire::{Client, Server};
+use hither_resp::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Simple(text) | Value::Bulk(text) | Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Its lines in the log name it so.
+fn address(client: &Client) -> String {
+    format!("address={} ", client.stream.local_addr().unwrap())
+}
+
+/// Reads to the end, which may be a cut.
+#[track_caller]
+fn expect_end(client: &mut Client) {
+    while client.receive().is_some() {}
+    assert!(!matches!(client.stream.read(&mut [0]), Ok(1..)), "it is still there");
+}
+
+#[test]
+fn who_asks_for_more_than_it_reads_is_closed_with_a_line() {
+    let server = Server::start(&Store::any(), &["--max-output", "2M"]);
+    let mut client = server.client();
+    client.call(&["SET", "large", &"x".repeat(3 << 20)]);
+    client.send(&["GET", "large"]).unwrap();
+    expect_end(&mut client);
+    server.expect_log(&["level=warn event=client-closed", &address(&client), "max-output (2097152)"]);
+
+    let mut monitor = server.client();
+    monitor.run("MONITOR");
+    // Its thread cannot take what gathers for it while it sleeps.
+    let mut busy = server.client();
+    let end = Instant::now() + Duration::from_secs(60);
+    let large = "x".repeat(1 << 20);
+    while server.client().number("CLIENT ID") > 0 && Instant::now() < end {
+        busy.call(&["ECHO", &large]);
+        let Value::Bulk(list) = busy.run("CLIENT LIST") else { panic!() };
+        let there = address(&monitor).replace("address=", "addr=");
+        if !String::from_utf8(list).unwrap().contains(&there) {
+            break;
+        }
+    }
+    server.expect_log(&["level=warn event=client-closed", &address(&monitor), "MONITOR"]);
+}
+
+/// Zero is no limit, also of what waits for a client that watches the others.
+#[test]
+fn monitors_stay_where_output_has_no_limit() {
+    let server = Server::start(&Store::any(), &["--max-output", "0"]);
+    let (mut monitor, mut other) = (server.client(), server.client());
+    assert_eq!(text(&monitor.run("MONITOR")), "OK");
+    other.run("ECHO shown");
+    assert!(text(&monitor.receive().expect("it is closed")).ends_with("\"ECHO\" \"shown\""));
+}
+
+#[test]
+fn protocol_errors_and_administrators_leave_lines() {
+    let server = Server::start(&Store::any(), &[]);
+    let mut client = server.client();
+    client.stream.write_all(b"*1\r\n:1\r\n").unwrap();
+    assert!(text(&client.receive().unwrap()).starts_with("ERR Protocol error"));
+    expect_end(&mut client);
+    server.expect_log(&["event=client-closed", &address(&client), "expected '$', got ':'"]);
+
+    let (mut operator, mut victim) = (server.client(), server.client());
+    let id = victim.number("CLIENT ID");
+    assert_eq!(operator.number(&format!("CLIENT KILL ID {id}")), 1);
+    expect_end(&mut victim);
+    server.expect_log(&["event=client-closed", &address(&victim), "CLIENT KILL by client"]);
+
+    operator.run("ACL SETUSER ada on nopass +@all");
+    let mut ada = server.client();
+    assert_eq!(text(&ada.run("AUTH ada x")), "OK");
+    assert_eq!(operator.number("ACL DELUSER ada"), 1);
+    expect_end(&mut ada);
+    server.expect_log(&["event=client-closed", &address(&ada), "its user was deleted"]);
+
+    let mut browser = server.client();
+    browser.stream.write_all(b"POST / HTTP/1.1\r\n\r\n").unwrap();
+    expect_end(&mut browser);
+    server.expect_log(&["event=http-refused", &address(&browser).trim_end()]);
+}
+
+/// Found by reading: commands that are queued for EXEC, those that wait for a sync, and a long request did not count as activity.
+#[test]
+fn idle_clients_are_closed_with_a_line_and_others_are_not() {
+    let server = Server::start(&Store::any(), &["--timeout", "1"]);
+    let (mut idle, mut queuing, mut slow, mut monitor) = (server.client(), server.client(), server.client(), server.client());
+    idle.run("PING");
+    monitor.run("MONITOR");
+    queuing.run("MULTI");
+    slow.stream.write_all(b"*2\r\n$4\r\nECHO\r\n$8\r\n").unwrap();
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(250));
+        assert_eq!(text(&queuing.run("PING")), "QUEUED");
+        slow.stream.write_all(b"x").unwrap();
+    }
+    slow.stream.write_all(b"\r\n").unwrap();
+    assert_eq!(text(&slow.receive().expect("it was sending")), "xxxxxxxx");
+    assert!(matches!(queuing.run("EXEC"), Value::Array(replies) if replies.len() == 8));
+    assert!(monitor.receive().is_some(), "it is shown what others do, if they do something");
+    expect_end(&mut idle);
+    server.expect_log(&["event=client-closed", &address(&idle), "nothing came from it for 1 s"]);
+}
+
+#[test]
+fn refused_connections_leave_a_line() {
+    let server = Server::start(&Store::any(), &["--max-clients", "2"]);
+    let (mut first, mut second) = (server.client(), server.client());
+    first.run("PING");
+    second.run("PING");
+    let mut third = server.client();
+    assert_eq!(text(&third.receive().unwrap()), "ERR max number of clients reached");
+    server.expect_log(&["event=connections-refused count=1", "max number of clients reached"]);
+}
+
+#[test]
+fn a_lack_of_descriptors_leaves_a_line_and_ends() {
+    let server = Server::start(&Store::any(), &[]);
+    let mut first = server.client();
+    first.run("PING");
+    let open = std::fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().count();
+    let limit = |most: usize| {
+        let status = Command::new("prlimit").args(["--pid", &server.id().to_string(), &format!("--nofile={most}:")]).status();
+        assert!(status.unwrap().success());
+    };
+    limit(open + 2);
+    let clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
+    server.expect_log(&["level=warn event=accept-failed", "Too many open files"]);
+    drop(clients);
+    assert_eq!(text(&first.run("PING")), "PONG", "those who are there are served");
+    assert_eq!(text(&server.client().run("PING")), "PONG", "and others once somebody has left");
+}
+
+/// An end does not wait for a client that does not read; who gets no answer is named.
+#[test]
+fn an_end_names_those_whose_replies_have_not_left() {
+    let server = Server::start(&Store::any(), &[]);
+    let mut client = server.client();
+    client.call(&["SET", "large", &"x".repeat(64 << 20)]);
+    client.send(&["GET", "large"]).unwrap();
+    let mut first = [0; 1];
+    client.stream.read_exact(&mut first).unwrap();
+    server.client().send(&["SHUTDOWN"]).unwrap();
+    server.expect_log(&["level=warn event=client-closed", &address(&client), "bytes of replies have not left"]);
+    assert_eq!(server.wait(), 0);
+}
+
+#[test]
+fn handshakes_that_fail_or_never_end_leave_lines() {
+    let store = Store::any();
+    let (key, certificate) = (store.path("server.key"), store.path("server.pem"));
+    let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    common::write(&certificate, own.cert.pem());
+    common::write(&key, own.signing_key.serialize_pem());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let files = ["--tls-cert-file", certificate.to_str().unwrap(), "--tls-key-file", key.to_str().unwrap(), "--tls-auth-clients", "no"];
+    let server = Server::start(&store, &[&["--tls-port", &port.to_string()], &files[..]].concat());
+    let mut half = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    half.write_all(&[22, 3, 1]).unwrap();
+    let mut wrong = Client::connect(port).unwrap();
+    wrong.stream.write_all(b"PING\r\nPING\r\n").unwrap();
+    // The alert is no reply.
+    let _ = wrong.stream.read_to_end(&mut Vec::new());
+    server.expect_log(&["level=warn event=client-closed", &address(&wrong), "its socket failed, in the handshake"]);
+    server.expect_log(&["event=client-closed", &half.local_addr().unwrap().to_string(), "TLS handshake has taken"]);
+}
