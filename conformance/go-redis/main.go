@@ -111,7 +111,11 @@ func refusals(r *redis.Client) {
 
 func main() {
 	for _, protocol := range []int{2, 3} {
-		r := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Args[1], Protocol: protocol})
+		r := redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:" + os.Args[1], Protocol: protocol,
+			// A reply waits for the disk: the library's three seconds are too little for a busy one, and look like a lost connection.
+			ReadTimeout: time.Minute, WriteTimeout: time.Minute,
+		})
 		expect(r.FlushDB(ctx).Err(), nil)
 		plain(r)
 		collections(r)

@@ -20,6 +20,8 @@ import redis.clients.jedis.params.SetParams;
 import redis.clients.jedis.resps.ScanResult;
 
 public final class Check {
+    /** A reply waits for the disk: the library's two seconds are too little for a busy one, and look like a lost connection. */
+    private static final int PATIENCE_MS = 60_000;
     private static int checks = 0;
 
     private static void expect(Object got, Object wanted) {
@@ -107,7 +109,7 @@ public final class Check {
     public static void main(String[] args) throws InterruptedException {
         HostAndPort server = new HostAndPort("127.0.0.1", Integer.parseInt(args[0]));
         for (RedisProtocol protocol : new RedisProtocol[] {RedisProtocol.RESP2, RedisProtocol.RESP3}) {
-            DefaultJedisClientConfig config = DefaultJedisClientConfig.builder().protocol(protocol).build();
+            DefaultJedisClientConfig config = DefaultJedisClientConfig.builder().protocol(protocol).timeoutMillis(PATIENCE_MS).build();
             try (Jedis r = new Jedis(server, config); Jedis other = new Jedis(server, config)) {
                 r.flushDB();
                 strings(r);

@@ -31,6 +31,8 @@ public final class Check {
     private static final int RECORDS = 200;
     private static final int OPERATIONS = 400;
     private static final int THREADS = 8;
+    /** A reply waits for the disk: the library's two seconds are too little for a busy one, and look like a lost connection. */
+    private static final int PATIENCE_MS = 60_000;
 
     /** A workload: its letter, the shares of its operations, and how it chooses records. */
     private record Mix(char letter, double read, double update, double insert, double scan, double change, String chosen) {}
@@ -58,7 +60,7 @@ public final class Check {
 
         @Override
         public void init() {
-            jedis = new Jedis("127.0.0.1", port);
+            jedis = new Jedis("127.0.0.1", port, PATIENCE_MS);
         }
 
         @Override
@@ -213,7 +215,7 @@ public final class Check {
     private static int check(int port, Mix mix) throws Exception {
         Map<String, Integer> before = counts();
         Properties properties = properties(mix);
-        try (Jedis jedis = new Jedis("127.0.0.1", port)) {
+        try (Jedis jedis = new Jedis("127.0.0.1", port, PATIENCE_MS)) {
             jedis.flushDB();
             CoreWorkload workload = new CoreWorkload();
             workload.init(properties);

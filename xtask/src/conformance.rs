@@ -11,6 +11,7 @@ use crate::{Failure, suites};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// One library.
 struct Client {
@@ -158,7 +159,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 
 fn against_fresh_server(client: &Client, dir: &Path) -> Result<Tally, Failure> {
     let server = Server::start(&dir.join("data"))?;
-    counted((client.run)(dir, &server.port).run()?)
+    // Whenever the server closes a connection it says why.
+    (client.run)(dir, &server.port).run().and_then(counted).map_err(|why| format!("{why}; the server's log:\n{}", server.log()))
 }
 
 /// A program that ended well without a check did not do its work.
@@ -173,6 +175,7 @@ fn counted(tally: Tally) -> Result<Tally, Failure> {
 struct Server {
     child: Child,
     port: String,
+    log: Arc<Mutex<String>>,
 }
 
 impl Server {
@@ -184,20 +187,30 @@ impl Server {
         command.args(["serve", "--port", "0", "--medium", "file", "--data"]).arg(data);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("cannot start hither: {error}"))?;
-        let mut server = Server { child, port: String::new() };
+        let mut server = Server { child, port: String::new(), log: Arc::default() };
         let Some(stderr) = server.child.stderr.take() else { return Err("the server has no standard error".to_owned()) };
         let mut lines = BufReader::new(stderr);
         let mut line = String::new();
         while lines.read_line(&mut line).map_err(|error| format!("the server's log: {error}"))? > 0 {
             if let Some((_, address)) = line.split_once("event=ready address=") {
                 address.trim().rsplit(':').next().unwrap_or_default().clone_into(&mut server.port);
-                // Nobody reads what else it says, but it must not wait for that.
-                std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+                let log = server.log.clone();
+                // It must not wait for being read.
+                std::thread::spawn(move || {
+                    for line in lines.lines().map_while(Result::ok) {
+                        *log.lock().unwrap_or_else(PoisonError::into_inner) += &(line + "\n");
+                    }
+                });
                 return Ok(server);
             }
             line.clear();
         }
         Err("the server has not started".to_owned())
+    }
+
+    /// What it has said since it was ready.
+    fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
