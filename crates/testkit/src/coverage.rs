@@ -34,6 +34,8 @@ pub enum Item {
     Sweep,
     /// A keyspace was created or dropped.
     CatalogueChange,
+    /// Names of keyspaces were exchanged.
+    KeyspaceSwap,
     /// A collector moved entries.
     Moved,
     /// A collector moved an entry that only a snapshot showed.
@@ -63,7 +65,7 @@ pub enum Item {
 }
 
 /// All items.
-pub const ALL: [Item; 26] = [
+pub const ALL: [Item; 27] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -77,6 +79,7 @@ pub const ALL: [Item; 26] = [
     Item::Run,
     Item::Sweep,
     Item::CatalogueChange,
+    Item::KeyspaceSwap,
     Item::Moved,
     Item::MovedForSnapshot,
     Item::MovedTombstone,

@@ -143,6 +143,39 @@ pub fn collections(config: &Config) -> Subject {
     life.finish(0)
 }
 
+/// Keyspaces exchange their names, one pair or two at once, with writes before that nobody waited for, writes behind, and a checkpoint, a drop and a new keyspace between.
+/// `in_two_steps` is wrong: see [`Life::swap_keyspaces`].
+pub fn swaps(config: &Config, in_two_steps: bool) -> Subject {
+    let mut life = Life::begin(config);
+    let kinds = [("one", Kind::Ordered), ("two", Kind::Hash), ("three", Kind::Ordered), ("four", Kind::Hash)];
+    let [one, two, three, four] = kinds.map(|(name, kind)| life.create(name, kind));
+    let write_all = |life: &mut Life, round: u8| {
+        for (number, keyspace) in [one, two, three, four].into_iter().enumerate() {
+            let (value, level) =
+                (life.value(40), if (number + usize::from(round)).is_multiple_of(2) { Level::Process } else { Level::Sync });
+            life.write(keyspace, b"everywhere", Some(value), level, false);
+            let value = life.value(200);
+            life.write(keyspace, &[b'k', round], Some(value), Level::Process, false);
+        }
+        let pair = [(one, b"pair".to_vec(), Some(life.value(9))), (three, b"pair".to_vec(), Some(life.value(9)))];
+        assert!(life.batch(&pair, Level::Process), "there is room");
+    };
+    for (round, pairs) in [&[(one, two)][..], &[(one, three), (four, two)], &[(two, one), (three, four)]].into_iter().enumerate() {
+        write_all(&mut life, round as u8);
+        life.swap_keyspaces(pairs, in_two_steps);
+        life.get(one, b"everywhere");
+        if round == 1 {
+            life.checkpoint();
+        }
+    }
+    life.drop_keyspace(two);
+    let again = life.create("again", Kind::Hash);
+    let value = life.value(30);
+    life.write(again, b"k", Some(value), Level::Process, false);
+    life.swap_keyspaces(&[(again, four)], in_two_steps);
+    life.finish(0)
+}
+
 /// Random operations on few keys with checkpoints and reuse of segments between them: what is deleted, overwritten and freed around a checkpoint.
 pub fn checkpoints(config: &Config, operations: usize) -> Subject {
     let mut life = Life::begin(config);

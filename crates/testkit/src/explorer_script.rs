@@ -68,9 +68,10 @@ pub struct Life {
     pub coverage: Coverage,
     /// Steps until the store was born.
     pub born: usize,
-    handles: Vec<Option<KeyspaceHandle>>,
+    /// By number; `None`: dropped.
+    pub(crate) handles: Vec<Option<KeyspaceHandle>>,
     now: Shown,
-    rng: ShadowRng,
+    pub(crate) rng: ShadowRng,
 }
 
 /// Options of a store on given pools, without threads of its own, and without checkpoints unless there is a place for them.
@@ -185,12 +186,35 @@ impl Life {
     /// Drops a keyspace.
     pub fn drop_keyspace(&mut self, number: usize) {
         self.note(|life| {
-            let name = life.history.keyspaces[number].0.clone();
+            let name = life.name(number);
             assert!(life.store.drop_keyspace(&name).expect("a keyspace can be dropped"), "it was there");
             life.handles[number] = None;
             life.now.retain(|slot, _| slot.0 != number);
             ((), Deed::Drop(number))
         });
+    }
+
+    /// Exchanges the names of keyspaces, all pairs by one call of the store; `in_two_steps`: each by its own, which no crash may come between.
+    pub fn swap_keyspaces(&mut self, pairs: &[(usize, usize)], in_two_steps: bool) {
+        self.coverage.hit(Item::KeyspaceSwap);
+        self.note(|life| {
+            let names: Vec<(String, String)> = pairs.iter().map(|(a, b)| (life.name(*a), life.name(*b))).collect();
+            let names: Vec<(&str, &str)> = names.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+            for call in names.chunks(if in_two_steps { 1 } else { names.len() }) {
+                assert!(life.store.swap_keyspaces(call).expect("names can be exchanged"), "both are there");
+            }
+            for ((a, b), (name_of_a, name_of_b)) in pairs.iter().zip(names) {
+                // Those of before refuse.
+                life.handles[*a] = life.store.open_keyspace(name_of_b);
+                life.handles[*b] = life.store.open_keyspace(name_of_a);
+            }
+            ((), Deed::Swap(pairs.to_vec()))
+        });
+    }
+
+    /// The name that a keyspace has now.
+    pub(crate) fn name(&self, number: usize) -> String {
+        self.handle(number).info().name.clone()
     }
 
     fn handle(&self, number: usize) -> KeyspaceHandle {
@@ -396,90 +420,6 @@ impl Life {
         let mut value = number.to_be_bytes().to_vec();
         value.extend((8..len).map(|i| (i as u8) ^ (number as u8)));
         value
-    }
-
-    fn key(&mut self) -> Vec<u8> {
-        let number = self.rng.below(14) as u64;
-        match number % 4 {
-            0 | 1 => (number + 1).to_be_bytes().to_vec(),
-            2 => format!("key {number} ").repeat(number as usize % 5 + 1).into_bytes(),
-            _ => vec![number as u8; 1],
-        }
-    }
-
-    fn level(&mut self) -> Level {
-        [Level::Sync, Level::Sync, Level::Sync, Level::Ticket, Level::Process][self.rng.below(5)]
-    }
-
-    fn length(&mut self) -> usize {
-        match self.rng.below(20) {
-            0..=8 => 8,
-            9..=13 => 8 + self.rng.below(60),
-            14..=16 => 100 + self.rng.below(400),
-            17..=18 => 1000 + self.rng.below(1500),
-            _ => 4200 + self.rng.below(5000),
-        }
-    }
-
-    fn alive(&mut self) -> usize {
-        let alive: Vec<usize> = (0..self.handles.len()).filter(|&i| self.handles[i].is_some()).collect();
-        alive[self.rng.below(alive.len())]
-    }
-
-    /// One random operation.
-    pub fn random(&mut self) {
-        let (keyspace, key, level) = (self.alive(), self.key(), self.level());
-        match self.rng.below(100) {
-            0..=39 => {
-                let len = self.length();
-                let value = self.value(len);
-                let expired = self.rng.below(12) == 0;
-                self.write(keyspace, &key, Some(value), level, expired);
-            }
-            40..=51 => {
-                self.write(keyspace, &key, None, level, false);
-            }
-            52..=59 => {
-                let (len, right, delete) = (self.length(), self.rng.below(3) > 0, self.rng.below(4) == 0);
-                let new = (!delete).then(|| self.value(len));
-                self.swap(keyspace, &key, new, right);
-            }
-            60..=75 => self.random_batch(level),
-            76..=81 => self.get(keyspace, &key),
-            82..=84 => self.sync(),
-            85..=86 => self.sweep(),
-            87..=92 => self.reclaim(),
-            93..=95 => {
-                let node = self.rng.below(2);
-                self.bind(node);
-            }
-            _ => self.change_keyspaces(),
-        }
-    }
-
-    fn random_batch(&mut self, level: Level) {
-        let members = 2 + self.rng.below(6);
-        let changes: Vec<_> = (0..members)
-            .map(|_| {
-                let len = self.length().min(700);
-                (self.alive(), self.key(), (self.rng.below(5) > 0).then(|| self.value(len)))
-            })
-            .collect();
-        self.batch(&changes, level);
-    }
-
-    fn change_keyspaces(&mut self) {
-        let alive = self.handles.iter().flatten().count();
-        if alive > 2 && self.rng.below(2) == 0 {
-            let number = self.alive();
-            self.drop_keyspace(number);
-        } else if alive < 4 {
-            let kind = if self.rng.below(2) == 0 { Kind::Ordered } else { Kind::Hash };
-            let taken = |name: &str, life: &Life| life.history.keyspaces.iter().zip(&life.handles).any(|(k, h)| k.0 == name && h.is_some());
-            if let Some(name) = ["one", "two", "three", "four"].into_iter().find(|name| !taken(name, self)) {
-                self.create(name, kind);
-            }
-        }
     }
 
     /// Notes what the store's figures and the recording show.

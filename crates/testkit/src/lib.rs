@@ -15,6 +15,7 @@ pub mod checkpoints;
 pub mod coverage;
 pub mod explorer;
 pub mod explorer_histories;
+mod explorer_random;
 pub mod explorer_script;
 pub mod history;
 pub mod images;

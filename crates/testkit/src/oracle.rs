@@ -12,7 +12,8 @@
 //!
 //! So a key holds the effect of its last certain write or of any later open one, never of an earlier one: an older value never comes
 //! back over a newer durable value. Between open writes of different keys no order is promised. A batch is found whole or not at all: it is
-//! impossible that one key shows it and another key of it shows something older. Keyspace changes are atomic and durable at return.
+//! impossible that one key shows it and another key of it shows something older. Keyspace changes are atomic and durable at return. An exchange of names that is under
+//! way has happened for all its pairs or for none, and if it has, everything before it is certain.
 //! Nothing else is found: no other key, no other value (each value names its write), no other keyspace.
 
 use hither_engine::{Direction, Kind, ScanRange, Store};
@@ -45,6 +46,8 @@ pub enum Deed {
     Create(usize),
     /// A keyspace went.
     Drop(usize),
+    /// Pairs of keyspaces took each other's name, and everything before became durable.
+    Swap(Vec<(usize, usize)>),
     /// Anything without effect on the content.
     Other,
 }
@@ -63,7 +66,7 @@ pub struct Done {
 /// All operations of a store's life.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Every keyspace there ever was: a name that is used again gets a new number.
+    /// Every keyspace there ever was, with its first name: a name that is used again gets a new number.
     pub keyspaces: Vec<(String, Kind)>,
     /// The operations.
     pub deeds: Vec<Done>,
@@ -95,6 +98,8 @@ pub struct Expectation {
     keys: BTreeMap<Slot, Vec<Candidate>>,
     /// Open writes of several keys.
     batches: Vec<(usize, Vec<Slot>)>,
+    /// The other state that is possible: an exchange of names that was under way has happened.
+    swapped: Option<Box<Expectation>>,
 }
 
 impl Expectation {
@@ -102,18 +107,31 @@ impl Expectation {
     pub fn at(history: &History, position: usize) -> Expectation {
         let begun = history.deeds.partition_point(|done| done.begin < position || done.end <= position);
         let deeds = &history.deeds[..begun];
+        let mut expectation = Expectation::of(history, deeds, position);
+        if let Some(Done { end, deed: Deed::Swap(_), .. }) = deeds.last()
+            && *end > position
+        {
+            expectation.swapped = Some(Box::new(Expectation::of(history, deeds, *end)));
+        }
+        expectation
+    }
+
+    /// After `deeds` and a crash at `position`, if an exchange of names that was under way has not happened.
+    fn of(history: &History, deeds: &[Done], position: usize) -> Expectation {
         let certain = certain_writes(deeds, position);
         let mut expectation = Expectation {
             keyspaces: vec![None; history.keyspaces.len()],
             names: history.keyspaces.clone(),
             keys: BTreeMap::new(),
             batches: Vec::new(),
+            swapped: None,
         };
         for (number, done) in deeds.iter().enumerate() {
             let returned = done.end <= position;
             match &done.deed {
                 Deed::Create(keyspace) => expectation.keyspaces[*keyspace] = Some(returned),
                 Deed::Drop(keyspace) => expectation.keyspaces[*keyspace] = if returned { None } else { Some(false) },
+                Deed::Swap(pairs) if returned => pairs.iter().for_each(|pair| expectation.swap_names(*pair)),
                 Deed::Write(effects, _) => expectation.write(number, effects, certain.contains(&number)),
                 _ => {}
             }
@@ -135,8 +153,20 @@ impl Expectation {
         }
     }
 
+    fn swap_names(&mut self, (a, b): (usize, usize)) {
+        let name = self.names[a].0.clone();
+        self.names[a].0 = std::mem::replace(&mut self.names[b].0, name);
+    }
+
     /// Compares with what was found; says what is wrong.
     pub fn judge(&self, found: &Dump) -> Result<(), String> {
+        self.judge_one(found).or_else(|before| match &self.swapped {
+            Some(swapped) => swapped.judge_one(found).map_err(|after| format!("neither before a swap: {before}; nor after it: {after}")),
+            None => Err(before),
+        })
+    }
+
+    fn judge_one(&self, found: &Dump) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         let mut possible: BTreeMap<&Slot, (Option<usize>, Option<usize>)> = BTreeMap::new();
         for (number, presence) in self.keyspaces.iter().enumerate() {
@@ -224,7 +254,7 @@ fn certain_writes(deeds: &[Done], position: usize) -> BTreeSet<usize> {
                 }
             }
             Deed::Answer(keyspace, key) => certain.extend(last.get(&(*keyspace, key.clone()))),
-            Deed::Sync => certain.extend(last.values()),
+            Deed::Sync | Deed::Swap(_) => certain.extend(last.values()),
             _ => {}
         }
     }

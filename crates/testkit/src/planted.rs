@@ -43,6 +43,8 @@ pub enum Forgotten {
     CatalogueFlush,
     /// A sync of the store does not flush what was written at process level.
     RelaxedFlush,
+    /// An exchange of names does not flush what was written before.
+    FlushBeforeSwap,
     /// A write on a file is acknowledged without a sync.
     SyncOfWrite,
     /// The catalogue on a file is changed without a sync between slot and commit word. (A descriptor would be safe: its slots share a sector with
@@ -77,10 +79,10 @@ pub fn plant(subject: &Subject, bug: Forgotten) -> Subject {
         Forgotten::WordBeforeSlot => swap_words_and_slots(&mut planted.recording, data),
         Forgotten::MagicFirst => magic_first(&mut planted.recording),
         Forgotten::EntryFence => erase_entry_fences(&mut planted.recording, data),
-        Forgotten::RelaxedFlush => within(
+        Forgotten::RelaxedFlush | Forgotten::FlushBeforeSwap => within(
             subject,
             &mut planted.recording,
-            |deed| matches!(deed, Deed::Sync),
+            |deed| matches!((deed, bug), (Deed::Sync, Forgotten::RelaxedFlush) | (Deed::Swap(_), Forgotten::FlushBeforeSwap)),
             |what| matches!(what, What::Flush { off, .. } if *off >= data),
         ),
         Forgotten::SyncOfWrite => {

@@ -5,7 +5,7 @@
 use hither_pmem::Emulate;
 use hither_testkit::coverage::{Coverage, Item};
 use hither_testkit::explorer::{MEDIA, budget, explore, seed};
-use hither_testkit::explorer_histories::{batches, checkpoints, collections, full, large, mixed, pairs};
+use hither_testkit::explorer_histories::{batches, checkpoints, collections, full, large, mixed, pairs, swaps};
 use hither_testkit::explorer_script::Config;
 use std::time::Instant;
 
@@ -26,6 +26,7 @@ fn run(rules: Emulate, nodes: usize) {
             collections(&config),
             checkpoints(&config, 60),
             pairs(&config),
+            swaps(&config, false),
         ];
         for subject in long {
             let outcome = explore(&subject, share).unwrap_or_else(|failure| panic!("{failure}"));

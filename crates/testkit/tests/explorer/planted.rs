@@ -1,8 +1,8 @@
 //! The explorer finds every planted bug, and passes the sound twins. Images to detection are printed.
 
 use hither_pmem::Emulate;
-use hither_testkit::explorer::{Subject, explore};
-use hither_testkit::explorer_histories::{batches, full, mixed};
+use hither_testkit::explorer::{MEDIA, Subject, explore};
+use hither_testkit::explorer_histories::{batches, full, mixed, swaps};
 use hither_testkit::explorer_script::Config;
 use hither_testkit::planted::{FLUSHES, Forgotten, SYNCS, hunt, plant};
 use hither_testkit::reference::{MISTAKES, Mistake};
@@ -51,6 +51,25 @@ fn forgotten_flushes_are_found() {
 #[test]
 fn forgotten_syncs_are_found() {
     find(Emulate::File, &SYNCS);
+}
+
+/// An exchange of two pairs of names, written pair by pair, leaves one exchanged and the other not.
+#[test]
+fn swaps_in_two_steps_are_found() {
+    for rules in MEDIA {
+        let config = Config { rules, nodes: 1, shards: 1, max_segments: 40, seed: 1 };
+        explore(&swaps(&config, false), PATIENCE).unwrap_or_else(|failure| panic!("the sound twin: {failure}"));
+        let failure = explore(&swaps(&config, true), PATIENCE).expect_err("a swap in two steps was not found");
+        println!("{rules:?} swap in two steps: found after {} images: {}", failure.images, failure.what);
+        assert!(failure.what.contains("neither before a swap"), "{}", failure.what);
+    }
+}
+
+#[test]
+fn swaps_that_forget_what_was_written_before_are_found() {
+    let config = Config { rules: Emulate::Adr, nodes: 1, shards: 1, max_segments: 40, seed: 1 };
+    let failure = explore(&plant(&swaps(&config, false), Forgotten::FlushBeforeSwap), PATIENCE).expect_err("it was not found");
+    println!("FlushBeforeSwap: found after {} images: {}", failure.images, failure.what);
 }
 
 #[test]
