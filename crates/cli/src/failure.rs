@@ -120,6 +120,10 @@ fn store_text(error: &Error) -> String {
             "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or load a dump into \
              a new store with a larger --max-capacity"
         ),
+        Error::NotAdjacent { bytes, free } => format!(
+            "the store has no {bytes} adjacent bytes left, which a value of this size takes; {free} bytes are free, but in pieces: delete or \
+             expire data, divide the value, or load a dump into a new store with a larger --max-capacity"
+        ),
         Error::Utilization { live, limit, percent } => format!(
             "the store is full: {live} bytes are live, and --utilization {percent} bounds them to {limit}; delete or expire data, give a higher \
              --utilization, or load a dump into a new store with a larger --max-capacity"
@@ -185,6 +189,7 @@ mod tests {
         for (error, advice) in [
             (Error::NotFound("/x".into()), "`hither load`"),
             (Error::Full { used: 1, limit: 1 }, "larger --max-capacity"),
+            (Error::NotAdjacent { bytes: 2, free: 2 }, "larger --max-capacity"),
             (Error::Utilization { live: 1, limit: 1, percent: 50 }, "higher --utilization"),
             (Error::ReadOnly("EIO".into()), "run the command again"),
             (Error::TooManyKeyspaces(9), "another store"),

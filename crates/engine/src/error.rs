@@ -19,6 +19,16 @@ pub enum Error {
         /// Bytes the pools may grow to.
         limit: u64,
     },
+    /// There is room, but not as much in one piece as a large value takes.
+    #[error(
+        "the store has no {bytes} adjacent bytes left, which a value of this size takes; {free} bytes are free, but in pieces: delete or expire data, divide the value, or copy the data to a new store with a larger max-capacity"
+    )]
+    NotAdjacent {
+        /// Bytes that the value takes.
+        bytes: u64,
+        /// Bytes that are free in pieces.
+        free: u64,
+    },
     /// Live data would take more than the bound that the store was opened with.
     #[error(
         "the store is full: {live} bytes are live, and utilization {percent} bounds them to {limit}; delete or expire data, overwrite with values that are no longer, open it with a higher utilization, or copy it to a new store with a larger max-capacity"
@@ -165,7 +175,7 @@ impl Error {
     /// The error's kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Full { .. } | Error::Utilization { .. } => ErrorKind::Full,
+            Error::Full { .. } | Error::NotAdjacent { .. } | Error::Utilization { .. } => ErrorKind::Full,
             Error::Damaged(_) => ErrorKind::Damaged,
             Error::NotFound(_) | Error::KeyspaceDropped(_) => ErrorKind::NotFound,
             Error::MissingPool { .. } | Error::WrongPool(_) => ErrorKind::WrongPool,
@@ -202,6 +212,7 @@ impl From<hither_log::Error> for Error {
     fn from(error: hither_log::Error) -> Error {
         match error {
             hither_log::Error::Full { used, limit } => Error::Full { used, limit },
+            hither_log::Error::NotAdjacent { bytes, free } => Error::NotAdjacent { bytes, free },
             hither_log::Error::Pool(error) => error.into(),
             error @ hither_log::Error::Damaged { .. } => Error::Damaged(error.to_string()),
             error => Error::Io(error.to_string()),

@@ -17,6 +17,16 @@ pub enum Error {
         /// Bytes the pools may grow to.
         limit: u64,
     },
+    /// Segments are free, but not as many side by side as a large value takes.
+    #[error(
+        "no {bytes} adjacent bytes are free, which a value of this size takes; {free} bytes are free, but in pieces: delete or expire data, or copy it to a new store with a larger max-capacity"
+    )]
+    NotAdjacent {
+        /// Bytes of the segments that are needed.
+        bytes: u64,
+        /// Bytes in free segments of this pool.
+        free: u64,
+    },
     /// A sealed segment does not hold what its descriptor says.
     #[error(
         "damaged segment {segment} of pool {pool}: {what} (at byte {offset} of the pool); restore the pool from a backup, or open with salvage to keep what is readable"

@@ -135,7 +135,9 @@ impl NodePool {
             let least = if missing == 0 { run_len.into() } else { missing };
             let limit = u64::from(self.pool.max_segments() - alloc.count);
             if limit < least {
-                return Err(log.full_error());
+                let (bytes, free) = (u64::from(run_len) * self.segment_bytes(), alloc.free.len() as u64 * self.segment_bytes());
+                // All that is missing is that they lie side by side.
+                return Err(if missing == 0 { Error::NotAdjacent { bytes, free } } else { log.full_error() });
             }
             let now = self.grow(limit.min(least.max(u64::from(alloc.count) / 4)), least)? as u32;
             let before = alloc.count;

@@ -351,7 +351,7 @@ fn write_more(store: &Store, dump: &Dump) -> Result<Dump, String> {
         for (key, value) in changes.into_iter().filter_map(|(key, value)| Some((key?, value))) {
             match store.write_wait(&keyspace, &key, value.as_deref()) {
                 Ok(_) => apply(contents, key, value),
-                Err(Error::Full { .. }) => {}
+                Err(Error::Full { .. } | Error::NotAdjacent { .. }) => {}
                 Err(error) => return Err(format!("a write after recovery fails: {error}")),
             }
         }

@@ -246,7 +246,7 @@ impl Life {
                     // Deleting what is not there writes nothing and answers that it is not there.
                     (true, if absent { Deed::Answer(keyspace, key.to_vec()) } else { Deed::Write(vec![effect], durable) })
                 }
-                Err(Error::Full { .. }) => (false, Deed::Other),
+                Err(Error::Full { .. } | Error::NotAdjacent { .. }) => (false, Deed::Other),
                 Err(error) => panic!("a write fails only for lack of space: {error}"),
             }
         })
@@ -267,7 +267,7 @@ impl Life {
                 life.apply(&effect);
                 (true, Deed::Write(vec![effect], true))
             }
-            Err(Error::Full { .. }) => (false, Deed::Other),
+            Err(Error::Full { .. } | Error::NotAdjacent { .. }) => (false, Deed::Other),
             Err(error) => panic!("a write fails only for lack of space: {error}"),
         })
     }
@@ -298,7 +298,7 @@ impl Life {
                     life.apply(&effect);
                     ((), Deed::Write(vec![effect], true))
                 }
-                Err(Error::Full { .. }) => ((), Deed::Other),
+                Err(Error::Full { .. } | Error::NotAdjacent { .. }) => ((), Deed::Other),
                 Err(error) => panic!("a swap fails only for lack of space: {error}"),
             }
         });
@@ -330,7 +330,7 @@ impl Life {
                 life.coverage.hit(Item::Batch);
                 (true, Deed::Write(effects, durable))
             }
-            Err(Error::Full { .. }) => {
+            Err(Error::Full { .. } | Error::NotAdjacent { .. }) => {
                 life.coverage.hit(Item::FullStore);
                 (false, Deed::Other)
             }

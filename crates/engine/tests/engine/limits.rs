@@ -185,3 +185,32 @@ fn several_collectors_on_each_node() {
         }
     }
 }
+
+/// Found by an attack: a large value for which only the adjacent space lacked was told that nothing could be freed.
+#[test]
+fn a_lack_of_adjacent_space_is_told_apart_from_a_full_store() {
+    let store = Store::open(Options {
+        in_memory: true,
+        durability: Durability::Process,
+        capacity: 64 * SEGMENT,
+        max_capacity: 64 * SEGMENT,
+        segment_bytes: SEGMENT,
+        shards: 1,
+        background: false,
+        topology: Some(Arc::new(Topology::single())),
+        ..Options::default()
+    })
+    .unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    // One to a segment.
+    let put = |key: u64, len: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&vec![1; len as usize]));
+    let count = (0..).find(|key| put(*key, SEGMENT * 3 / 4).is_err()).unwrap();
+    for key in (0..count).step_by(2) {
+        store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap();
+    }
+    store.reclaim().unwrap();
+    let refused = put(count, 10 * SEGMENT).unwrap_err();
+    assert_eq!(refused.kind(), hither_engine::ErrorKind::Full);
+    assert!(refused.to_string().contains("adjacent"), "{refused}");
+    put(count, SEGMENT / 2).expect("what needs no adjacent space has room");
+}

@@ -168,7 +168,7 @@ impl Runner {
     fn write(&mut self, op: &Op) -> Result<bool, String> {
         match self.try_write(op) {
             Ok(outcome) => outcome.map(|()| true),
-            Err(Error::Full { .. }) => Ok(false),
+            Err(Error::Full { .. } | Error::NotAdjacent { .. }) => Ok(false),
             Err(error) => Err(format!("{op:?}: {error}")),
         }
     }
