@@ -18,13 +18,20 @@ pub enum Missing {
     Create,
     /// Fail with exit status 7.
     Refuse,
+    /// As before, and the command only reads: what `--salvage` makes of a damaged store stays in memory.
+    RefuseToRead,
 }
 
 /// Opens the store.
 pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let bar = recovery_bar(args.json);
     let shown = bar.clone();
-    let opened = builder(args)?.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
+    let mut builder = builder(args)?;
+    if args.salvage && missing == Missing::RefuseToRead {
+        // Whoever looks at a damaged store first may want to try something else next.
+        builder = builder.medium(MediumChoice::PrivateCopy);
+    }
+    let opened = builder.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
     bar.finish_and_clear();
     let db = opened?;
     for damage in &db.recovery().salvaged {
@@ -80,9 +87,9 @@ fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_position(progress.done);
 }
 
-/// Opens the store and the keyspace of a command that reads.
-pub fn open_keyspace(args: &StoreArgs) -> Result<(Db, Keyspace), Failure> {
-    let db = open(args, Missing::Refuse)?;
+/// Opens the store and the keyspace of a command that needs both to be there.
+pub fn open_keyspace(args: &StoreArgs, missing: Missing) -> Result<(Db, Keyspace), Failure> {
+    let db = open(args, missing)?;
     let keyspace = db.open_keyspace(&args.keyspace)?.ok_or_else(|| no_keyspace(&args.keyspace))?;
     Ok((db, keyspace))
 }
@@ -136,9 +143,9 @@ pub fn kind_name(kind: hither::Kind) -> &'static str {
 /// The directories of the command line, or of the environment.
 pub fn places(args: &StoreArgs) -> Result<Vec<Place>, Failure> {
     let places: Vec<Place> = if args.data.is_empty() {
-        std::env::var_os("HITHER_DATA").map(|value| units::places_of_variable(&value)).unwrap_or_default()
+        std::env::var_os("HITHER_DATA").map(|value| units::places_of_variable(&value)).transpose()?.unwrap_or_default()
     } else {
-        args.data.iter().map(|text| units::place(OsStr::new(text))).collect()
+        args.data.iter().map(|text| units::place(OsStr::new(text))).collect::<Result<_, _>>()?
     };
     match places.as_slice() {
         [] => Err(Failure::Usage("which store? Give --data DIR, or set HITHER_DATA".into())),

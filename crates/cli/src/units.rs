@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::failure::Failure;
 use hither::{CheckpointMode, Durability};
 
 /// Reads a size: `65536`, `64K`, `64M`, `1G`, `1T` and the long forms `64KiB`… are powers of 1024, `64KB`… powers of 1000.
@@ -82,6 +83,9 @@ pub fn checkpoints(text: &str) -> Result<CheckpointMode, String> {
     }
 }
 
+/// Nodes that a store may have.
+const MOST_NODES: u32 = 16;
+
 /// Where a store, or its pool of one node, is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -92,27 +96,38 @@ pub enum Place {
 }
 
 /// Reads `DIR` or `nodeN=DIR`. A directory whose name looks like the latter is written `./nodeN=…`.
-pub fn place(text: &OsStr) -> Place {
-    let node = text.as_bytes().strip_prefix(b"node").and_then(|rest| {
-        let equals = rest.iter().position(|byte| *byte == b'=')?;
-        let number = std::str::from_utf8(&rest[..equals]).ok()?.parse().ok()?;
-        Some(Place::Node(number, PathBuf::from(OsStr::from_bytes(&rest[equals + 1..]))))
-    });
-    node.unwrap_or_else(|| Place::Store(PathBuf::from(text)))
+pub fn place(text: &OsStr) -> Result<Place, Failure> {
+    let whole = || Ok(Place::Store(PathBuf::from(text)));
+    let Some(rest) = text.as_bytes().strip_prefix(b"node") else { return whole() };
+    let Some(equals) = rest.iter().position(|byte| *byte == b'=') else { return whole() };
+    let (number, dir) = (&rest[..equals], PathBuf::from(OsStr::from_bytes(&rest[equals + 1..])));
+    if number.iter().any(u8::is_ascii_alphabetic) || !number.is_ascii() {
+        return whole();
+    }
+    let digits = std::str::from_utf8(number).ok().filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+    match digits.and_then(|digits| digits.parse().ok()).filter(|node| *node < MOST_NODES) {
+        Some(node) => Ok(Place::Node(node, dir)),
+        None => Err(Failure::Usage(format!(
+            "\"{}\" is no number of a node in {}; nodes have the numbers 0 to {} (for a directory of that name, write ./{1})",
+            String::from_utf8_lossy(number),
+            text.display(),
+            MOST_NODES - 1
+        ))),
+    }
 }
 
 /// Reads the places of the environment variable `HITHER_DATA`: one or more, separated by colons.
-pub fn places_of_variable(value: &OsStr) -> Vec<Place> {
+pub fn places_of_variable(value: &OsStr) -> Result<Vec<Place>, Failure> {
     value.as_bytes().split(|byte| *byte == b':').filter(|part| !part.is_empty()).map(|part| place(OsStr::from_bytes(part))).collect()
 }
 
 /// The bytes of an argument: as they are, or decoded from the escape of [`crate::escape`].
-pub fn bytes(argument: OsString, escaped: bool) -> Result<Vec<u8>, crate::failure::Failure> {
+pub fn bytes(argument: OsString, escaped: bool) -> Result<Vec<u8>, Failure> {
     let bytes = argument.into_vec();
     if !escaped {
         return Ok(bytes);
     }
-    crate::escape::unescape(&bytes).map_err(|bad| crate::failure::Failure::Usage(format!("{bad} at byte {} of an argument", bad.at)))
+    crate::escape::unescape(&bytes).map_err(|bad| Failure::Usage(format!("{bad} at byte {} of an argument", bad.at)))
 }
 
 /// A size for people: `1.5 GiB`.
@@ -177,11 +192,16 @@ mod tests {
 
     #[test]
     fn places() {
-        assert_eq!(place(OsStr::new("/a/b")), Place::Store("/a/b".into()));
-        assert_eq!(place(OsStr::new("node3=/a=b")), Place::Node(3, "/a=b".into()));
-        assert_eq!(place(OsStr::new("./node3=x")), Place::Store("./node3=x".into()));
-        assert_eq!(place(OsStr::new("nodes=x")), Place::Store("nodes=x".into()));
-        let both = places_of_variable(OsStr::new("node0=/a::node1=/b"));
+        let place = |text: &str| super::place(OsStr::new(text));
+        assert_eq!(place("/a/b").unwrap(), Place::Store("/a/b".into()));
+        assert_eq!(place("node3=/a=b").unwrap(), Place::Node(3, "/a=b".into()));
+        assert_eq!(place("./node3=x").unwrap(), Place::Store("./node3=x".into()));
+        assert_eq!(place("nodes=x").unwrap(), Place::Store("nodes=x".into()));
+        for wrong in ["node99999999999=x", "node-1=x", "node+1=x", "node16=x", "node=x", "node1.0=x", "node 1=x"] {
+            let refused = place(wrong).unwrap_err();
+            assert!(refused.status() == 2 && refused.to_string().contains("0 to 15"), "{refused}");
+        }
+        let both = places_of_variable(OsStr::new("node0=/a::node1=/b")).unwrap();
         assert_eq!(both, [Place::Node(0, "/a".into()), Place::Node(1, "/b".into())]);
     }
 

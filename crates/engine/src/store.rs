@@ -181,7 +181,7 @@ impl Restart {
         let checkpoints = Checkpoints::new(options, kept, recovery.bytes, recovery.threads);
         if let Some((_, loaded)) = kept {
             log.keep_tombstones_after(loaded.version);
-        } else if let Some(place) = place {
+        } else if let Some(place) = place.filter(|_| !checkpoint::is_copy(options)) {
             place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))?;
         }
         Ok(Restart { hasher, keyspaces, recovery, checkpoints })

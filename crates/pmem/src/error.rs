@@ -44,6 +44,17 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
+    /// The directory is there and takes no file.
+    #[error(
+        "{pool} cannot be created ({source}): its directory takes no new files, as those of the kernel (/proc, /sys) do not, or the name is a \
+             link to nothing; name another directory"
+    )]
+    NotCreated {
+        /// Which pool.
+        pool: Place,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
     /// The file, or the directory it was to be made in, cannot be written.
     #[error(
         "{pool} cannot be opened for writing ({source}), which also reading a store needs; give this user write permission for the file and \

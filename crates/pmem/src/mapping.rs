@@ -31,8 +31,8 @@ unsafe impl Sync for Mapping {}
 /// What is mapped.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
-    /// A file, shared.
-    File { file: &'a File, read_only: bool, map_sync: bool },
+    /// A file, shared; or `private`: its content, and changes that it never sees.
+    File { file: &'a File, read_only: bool, map_sync: bool, private: bool },
     /// Private memory.
     Anonymous,
 }
@@ -78,9 +78,14 @@ impl Mapping {
         unsafe {
             let at = self.base.add(off as usize).cast();
             match source {
-                Source::File { file, read_only, map_sync } => {
+                Source::File { file, read_only, map_sync, private } => {
                     let protection = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
-                    let sharing = if map_sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+                    let sharing = match (private, map_sync) {
+                        // Only what changes takes memory.
+                        (true, _) => MapFlags::PRIVATE | MapFlags::NORESERVE,
+                        (false, true) => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+                        (false, false) => MapFlags::SHARED,
+                    };
                     rustix::mm::mmap(at, len as usize, protection, sharing | MapFlags::FIXED, file, off)
                         .map_err(|e| failed("mapping the file", e))?;
                 }
@@ -179,7 +184,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.set_len(12_288).unwrap();
         let mapping = Mapping::reserve(&Place(None), 1 << 20).unwrap();
-        let source = Source::File { file: &file, read_only: false, map_sync: false };
+        let source = Source::File { file: &file, read_only: false, map_sync: false, private: false };
         mapping.map(source, 0, 4096, false).unwrap();
         mapping.map(source, 4096, 8192, false).unwrap();
         // SAFETY: offset 8192 is mapped.

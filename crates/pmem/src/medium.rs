@@ -58,6 +58,8 @@ pub enum MediumChoice {
     Volatile,
     /// Private memory of which only what was flushed and fenced (or synced) reaches the file: killing the process equals a power loss.
     ShadowFile,
+    /// The file as it is, and what is done to it in private memory: nothing reaches the file, which need not be writable. For looking at a damaged store.
+    PrivateCopy,
 }
 
 /// What a pool's medium is.
@@ -153,7 +155,12 @@ pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<Medi
     let found = match run.medium {
         MediumChoice::ShadowFile => shadow(run.emulate.unwrap_or(Emulate::Adr), run)?,
         // A device knows no sync and no other mapping.
+        MediumChoice::PrivateCopy if probe.device => {
+            let advice = "a dax device cannot be mapped privately; copy it to a file and look at that";
+            return Err(Error::Invalid { what: "a private copy of a device", value: 0, advice });
+        }
         _ if probe.device => info(MediumKind::DevDax, domain, true, true),
+        MediumChoice::PrivateCopy => info(MediumKind::Volatile, PersistenceDomain::None, false, false),
         MediumChoice::Volatile => info(MediumKind::Volatile, PersistenceDomain::None, false, probe.memory || probe.map_sync),
         MediumChoice::File => info(MediumKind::File, PersistenceDomain::PageCache, !probe.memory, false),
         MediumChoice::Auto | MediumChoice::ForcedDax if real_dax => info(dax_kind, domain, true, true),

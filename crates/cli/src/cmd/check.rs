@@ -24,7 +24,7 @@ fn is_damage(failure: &Failure) -> bool {
 }
 
 fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
-    let db = store::open(args, Missing::Refuse)?;
+    let db = store::open(args, Missing::RefuseToRead)?;
     let report = db.check()?;
     let sound = report.is_sound();
     let report = serde_json::to_value(report).map_err(|error| Failure::Usage(format!("the report cannot be written: {error}")))?;

@@ -16,7 +16,7 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(args: &StoreArgs, del: KeyArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let key = units::bytes(del.key, del.escape)?;
-    let (db, keyspace) = store::open_keyspace(args)?;
+    let (db, keyspace) = store::open_keyspace(args, store::Missing::Refuse)?;
     let deleted = keyspace.delete(&key)?;
     store::close(db, args)?;
     if out.is_json() {

@@ -20,7 +20,7 @@ pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcom
     if out.is_json() && !to_stdout {
         return Err(Failure::Usage("a dump file has the kv format; leave out --json, or dump to standard output".into()));
     }
-    let (db, keyspace) = store::open_keyspace(args)?;
+    let (db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     let snapshot = db.snapshot();
     if to_stdout {
         records(&snapshot, &keyspace, |key, value| out.record(key, value))?;

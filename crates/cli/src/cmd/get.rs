@@ -21,7 +21,7 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(args: &StoreArgs, get: GetArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let key = units::bytes(get.key.key, get.key.escape)?;
-    let (_db, keyspace) = store::open_keyspace(args)?;
+    let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     let value = keyspace.get(&key)?;
     if out.is_json() {
         out.document(&Report { found: value.is_some(), key: Bytes(&key), value: value.as_deref().map(Bytes) })?;

@@ -17,7 +17,7 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    let rows = rows(&store::open(args, Missing::Refuse)?)?;
+    let rows = rows(&store::open(args, Missing::RefuseToRead)?)?;
     if out.is_json() {
         out.document(&rows)?;
         return Ok(Outcome::Done);

@@ -11,7 +11,7 @@ use crate::{store, units};
 pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let decode = |text: Option<_>| text.map(|text| units::bytes(text, scan.escape)).transpose();
     let range = Range::new(decode(scan.prefix)?, decode(scan.from)?, decode(scan.to)?);
-    let (_db, keyspace) = store::open_keyspace(args)?;
+    let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     let mut left = scan.limit.unwrap_or(u64::MAX);
     if range.is_empty() || left == 0 {
         return Ok(Outcome::Done);

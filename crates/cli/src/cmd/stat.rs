@@ -9,7 +9,7 @@ use crate::store::{self, Missing};
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    let db = store::open(args, Missing::Refuse)?;
+    let db = store::open(args, Missing::RefuseToRead)?;
     let report = report(&db).map_err(|error| Failure::Usage(format!("the statistics cannot be written: {error}")))?;
     if out.is_json() {
         out.document(&report)?;

@@ -484,7 +484,8 @@ fn a_node_that_the_store_does_not_have_is_refused() {
     get(&[&own]).done();
 }
 
-/// A flipped byte makes the store refuse, by name of the way out; `--salvage` then saves the rest.
+/// A flipped byte makes the store refuse, by name of the way out; `--salvage` then saves the rest. That changes no byte: it once made the store pass for one that was
+/// closed without that entry, and removed the checkpoint.
 #[test]
 fn dump_salvage_saves_what_is_readable() {
     let dir = tempfile::tempdir().unwrap();
@@ -502,10 +503,43 @@ fn dump_salvage_saves_what_is_readable() {
     assert_eq!(refused.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("use --salvage"));
     assert!(String::from_utf8_lossy(&hither(&["check"]).stdout).contains("use --salvage"));
+    let files = || ["node0.hither", "checkpoint.hither"].map(|name| std::fs::read(data.join(name)).unwrap());
+    let before = files();
     let saved = hither(&["dump", "--salvage"]);
     assert!(saved.status.success());
     assert_eq!(String::from_utf8_lossy(&saved.stdout), "b-key\tb-value\n");
     assert!(String::from_utf8_lossy(&saved.stderr).contains("damaged segment"));
+    for reading in [&["get", "b-key"][..], &["scan"], &["stat"], &["keyspaces"], &["check"]] {
+        let status = hither(&[reading, &["--salvage"]].concat()).status.code();
+        assert!(matches!(status, Some(0 | 1)), "{reading:?}: {status:?}");
+    }
+    assert!(files() == before, "looking at it changes nothing");
+    assert_eq!(hither(&["dump"]).status.code(), Some(4), "it is as damaged as before");
+    assert!(hither(&["put", "c-key", "c", "--salvage"]).status.success());
+    assert_eq!(String::from_utf8_lossy(&hither(&["dump"]).stdout), "b-key\tb-value\nc-key\tc\n", "who writes decides to go on without it");
+}
+
+/// Found by an attack: what was meant for a node became a directory of that very name.
+#[test]
+fn numbers_that_no_node_has_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for place in ["node99999999999=x", "node-1=x", "node16=x"] {
+        let ran = std::process::Command::new(env!("CARGO_BIN_EXE_hither"))
+            .current_dir(dir.path())
+            .args(["put", "k", "v", "--data", place])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code() == Some(2) && text.contains("nodes have the numbers 0 to 15"), "{text}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{place}");
+    }
+}
+
+/// Found by an attack: it was said to be missing, and that its device should be mounted.
+#[test]
+fn a_directory_that_takes_no_files_is_named_so() {
+    let ran = run(&["put", "k", "v", "--data", "/proc"]).expect(3);
+    assert!(ran.err().contains("/proc/node0.hither cannot be created") && ran.err().contains("name another directory"), "{}", ran.err());
 }
 
 /// Found by hand: the store was made before the key was looked at.

@@ -175,6 +175,11 @@ pub(crate) fn store_of(options: &Options) -> Option<Arc<dyn CheckpointStore>> {
     Some(Arc::new(FileStore::new(path.parent()?, options.failpoints.clone())))
 }
 
+/// Whether the store is only looked at: its checkpoint stays as it is, like everything of it.
+pub(crate) fn is_copy(options: &Options) -> bool {
+    options.medium == hither_pmem::MediumChoice::PrivateCopy
+}
+
 impl Checkpoints {
     /// After recovery, which loaded `loaded` (from `saved`) or nothing and scanned `scanned` bytes.
     pub fn new(options: &Options, loaded: Option<(&load::Saved, &load::Loaded)>, scanned: u64, threads: usize) -> Checkpoints {
@@ -188,7 +193,7 @@ impl Checkpoints {
             taken: 0,
             failure: None,
         };
-        let store = (options.checkpoints != CheckpointMode::Off).then(|| store_of(options)).flatten();
+        let store = (options.checkpoints != CheckpointMode::Off && !is_copy(options)).then(|| store_of(options)).flatten();
         Checkpoints { store, mode: options.checkpoints, threads: threads as u64, taking: Mutex::new(()), state: Mutex::new(state) }
     }
 

@@ -39,6 +39,8 @@ pub struct Pool {
     clock_ms: AtomicU64,
     was_clean: bool,
     read_only: bool,
+    /// Nothing reaches the file.
+    is_private: bool,
     hugepages: bool,
     bind_os_node: Option<u32>,
     node: u32,

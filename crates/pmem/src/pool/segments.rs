@@ -99,6 +99,9 @@ impl Pool {
     fn extend_storage(&self, old: u64, new: u64) -> Result<()> {
         let place = self.access.place();
         failpoint::check(self.access.failpoints(), "grow").map_err(io(place, "growing", old))?;
+        if self.is_private {
+            return Err(Error::DiskFull { pool: place.clone(), bytes: new - old });
+        }
         let file = self.access.file().or(self.access.copy().map(|copy| copy.file()));
         match file {
             Some(file) if self.medium.kind == crate::MediumKind::DevDax => {

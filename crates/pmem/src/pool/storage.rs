@@ -26,6 +26,7 @@ pub(super) fn open_file(place: &Place, path: &Path, create: bool, read_only: boo
     let mut options = FileOptions::new();
     options.read(true).write(!read_only).create(create);
     options.open(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound if create => Error::NotCreated { pool: place.clone(), source: e },
         std::io::ErrorKind::NotFound => Error::NotFound { pool: place.clone() },
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem if !read_only => {
             Error::NotWritable { pool: place.clone(), source: e }
@@ -111,13 +112,17 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
         }
     }
     let source = match access.file() {
-        Some(file) => Source::File { file, read_only: run.read_only, map_sync: medium.kind == MediumKind::FsDax && medium.durable },
+        Some(file) => {
+            let map_sync = medium.kind == MediumKind::FsDax && medium.durable;
+            Source::File { file, read_only: run.read_only, map_sync, private: run.medium == MediumChoice::PrivateCopy }
+        }
         None => Source::Anonymous,
     };
     // Huge pages are for memory that is mapped directly; page-cached files do not have them.
     let hugepages = run.hugepages && matches!(medium.kind, MediumKind::FsDax | MediumKind::Volatile | MediumKind::Shadow);
     access.mapping().map(source, from, to - from, hugepages)?;
-    if hugepages && access.file().is_some() && medium.filesystem == "tmpfs" && !run.read_only {
+    let shared = !run.read_only && run.medium != MediumChoice::PrivateCopy;
+    if hugepages && access.file().is_some() && medium.filesystem == "tmpfs" && shared {
         access.mapping().collapse(from, to - from);
     }
     if let (MediumKind::Volatile | MediumKind::Shadow, Some(node)) = (medium.kind, run.bind_os_node) {
