@@ -43,10 +43,27 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
             format!("the checkpoint of the indexes was not used ({}); the whole log was scanned instead", recovery.checkpoint_refused);
         output::note(&what, args.json);
     }
+    tell_clock(args, &db);
     if args.capacity.or(args.max_capacity).is_some() {
         tell_other_size(args, &db);
     }
     Ok(db)
+}
+
+/// Clocks of machines differ by less than this.
+const CLOCK_TOLERANCE_MS: u64 = 60_000;
+
+/// Says so if the store remembers a time that is yet to come: then keys expire early, or never seem to.
+fn tell_clock(args: &StoreArgs, db: &Db) {
+    let ahead_ms = db.recovery().clock_ahead_ms;
+    if ahead_ms > CLOCK_TOLERANCE_MS {
+        let what = format!(
+            "the store remembers a time {} s ahead of this machine's clock, and keys expire by that until the clock has caught up; set the clock \
+             right, or, if it was wrong before, load a dump into a new store",
+            ahead_ms / 1000
+        );
+        output::warning(&what, args.json);
+    }
 }
 
 /// The sizes of the command line are for new stores: says so if this one has others.

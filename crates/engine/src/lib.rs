@@ -31,6 +31,7 @@ mod error;
 mod keyspace;
 mod maintenance;
 mod mending;
+mod openings;
 mod options;
 mod pair;
 mod pools;

@@ -232,7 +232,8 @@ impl WriteOptions {
         self
     }
 
-    /// Expiring after this time from now.
+    /// Expiring after this time from now, by the machine's clock. Where that may be behind what the store remembers (see [`crate::RecoveryReport::clock_ahead_ms`]), give
+    /// a time counted from [`crate::Store::now_ms`] instead.
     pub fn ttl(self, ttl: Duration) -> WriteOptions {
         self.expires_at_ms(wall_clock_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)))
     }

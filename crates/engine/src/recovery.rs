@@ -95,6 +95,8 @@ pub struct RecoveryReport {
     pub elapsed_ms: u64,
     /// The newest version on media.
     pub last_version: u64,
+    /// By how much the time that the store remembers is ahead of the machine's clock, in milliseconds: that was set back, or had been wrong. Keys expire by the store's.
+    pub clock_ahead_ms: u64,
     /// The highest keyspace id among entries of keyspaces that do not exist.
     pub newest_keyspace: u32,
 }

@@ -9,6 +9,7 @@ use crate::delegation::Delegation;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
 use crate::maintenance::Maintenance;
+use crate::openings;
 use crate::options::{CheckpointMode, Durability, Options, Techniques, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
@@ -221,6 +222,10 @@ impl Store {
     /// Opens a store, creating or recovering it as need be.
     pub fn open(options: Options) -> Result<Store> {
         let opened = crate::pools::open(&options)?;
+        let older_copy = openings::older_copy(&opened.pools);
+        if let Some(what) = older_copy.as_ref().filter(|_| !options.salvage) {
+            return Err(Error::WrongPool(what.clone()));
+        }
         let mut catalogue = Catalogue::decode(&opened.pools[0].catalogue()?)?;
         let log_options = crate::pools::log_options(&options, &opened);
         let needs_sync = opened.pools.iter().any(hither_pmem::Pool::needs_sync);
@@ -228,7 +233,9 @@ impl Store {
             opened.pools.iter().map(|pool| pool.path().map_or_else(|| "(memory)".to_owned(), |path| path.display().to_string())).collect();
         let clock_ms = opened.pools[0].clock_ms();
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
-        let Restart { hasher, keyspaces, recovery, checkpoints } = Restart::run(&log, &catalogue, &options)?;
+        let Restart { hasher, keyspaces, mut recovery, checkpoints } = Restart::run(&log, &catalogue, &options)?;
+        recovery.salvaged.splice(0..0, older_copy);
+        recovery.clock_ahead_ms = clock_ms.saturating_sub(wall_clock_ms());
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace + 1);
         let core = Arc::new(Core {
@@ -262,14 +269,17 @@ impl Store {
             hasher,
             log,
         });
-        for node in 0..core.log.nodes() {
-            core.log.pool(node).set_clean(false)?;
-        }
+        openings::count(&core.log)?;
         if options.utilization.is_some() {
             core.log.measure_live();
         }
         let maintenance = options.background.then(|| Maintenance::start(&core, options.gc_threads, options.delegation.threads));
         Ok(Store { core, maintenance: Mutex::new(maintenance), recovery })
+    }
+
+    /// The time by which keys expire, in milliseconds since 1970: the machine's, but never behind what the store remembers.
+    pub fn now_ms(&self) -> u64 {
+        self.core.now_ms()
     }
 
     /// What recovery did at open.

@@ -138,6 +138,11 @@ impl Db {
         Ok(CheckReport::from(self.store.check()?))
     }
 
+    /// The time by which keys expire, in milliseconds since 1970: the machine's, but never behind what the store remembers.
+    pub fn now_ms(&self) -> u64 {
+        self.store.now_ms()
+    }
+
     /// What recovery did when the store was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery

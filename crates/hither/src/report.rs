@@ -392,6 +392,8 @@ pub struct RecoveryReport {
     pub batches_dropped: u64,
     /// Damage that was passed over (only with salvage).
     pub salvaged: Vec<String>,
+    /// By how much the time that the store remembers is ahead of the machine's clock, in milliseconds: that was set back, or had been wrong. Keys expire by the store's.
+    pub clock_ahead_ms: u64,
     /// Threads used.
     pub threads: usize,
     /// Time taken, in milliseconds.
@@ -415,6 +417,7 @@ impl From<&hither_engine::RecoveryReport> for RecoveryReport {
             torn: report.torn,
             batches_dropped: report.batches_dropped,
             salvaged: report.salvaged.clone(),
+            clock_ahead_ms: report.clock_ahead_ms,
             threads: report.threads,
             elapsed_ms: report.elapsed_ms,
         }

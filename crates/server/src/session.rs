@@ -440,5 +440,5 @@ pub fn run_command(
     out: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     let reply = Writer::new(out, session.protocol);
-    (command.run)(&mut Context { shared, session, args, txn, reply, now_ms: now_ms() })
+    (command.run)(&mut Context { shared, session, args, txn, reply, now_ms: shared.databases.db.now_ms() })
 }

@@ -124,6 +124,13 @@ impl Pool {
         self.commit_superblock(&mut current, new)
     }
 
+    /// Clears the clean flag and sets the count of openings, durably.
+    pub fn mark_open(&self, open_count: u64) -> Result<()> {
+        let mut current = self.changing()?;
+        let new = SuperblockInfo { clean: false, open_count, ..current.clone() };
+        self.commit_superblock(&mut current, new)
+    }
+
     /// Whether the pool had been closed cleanly when it was opened (a new pool counts as clean).
     pub fn was_clean(&self) -> bool {
         self.was_clean

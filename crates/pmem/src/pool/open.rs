@@ -19,6 +19,7 @@ use crate::options::{OpenOptions, Runtime};
 use crate::record::{Fields, unpack_small};
 use crate::sigbus;
 use crate::superblock::{POOL_UUID, SUPERBLOCK, SuperblockInfo};
+use crate::table::descriptor_place;
 use crate::two_slot::CommitWord;
 
 /// What was read and verified.
@@ -74,14 +75,26 @@ impl Pool {
         if let Some(tracer) = access.tracer() {
             tracer.attach(&image[..needed as usize]);
         }
-        Ok(Pool::assemble(access, loaded, medium, &run))
+        Pool::assemble(access, loaded, medium, &run).refuse_older_page_0()
     }
 
     fn map_loaded(storage: Storage, loaded: Loaded, run: &Runtime) -> Result<Pool> {
         let medium = storage.medium.clone();
         let bytes = loaded.geometry.pool_bytes(loaded.info.segment_count);
         let access = storage.map(bytes, loaded.geometry.pool_bytes(loaded.info.max_segments), loaded.info.node, run)?;
-        Ok(Pool::assemble(access, loaded, medium, run))
+        Pool::assemble(access, loaded, medium, run).refuse_older_page_0()
+    }
+
+    /// Refuses a pool whose page 0 was replaced by an older copy: growth makes new segments current there before it uses them.
+    fn refuse_older_page_0(self) -> Result<Pool> {
+        let count = u64::from(self.segment_count());
+        let place = |segment: u64| descriptor_place(&self.geometry, segment as u32).commit_off;
+        let Some(segment) = (count..self.geometry.max_segments).find(|segment| self.access.load_u64(place(*segment)) != 0) else {
+            return Ok(self);
+        };
+        let detail =
+            format!("names {count} segments, but segment {segment} has been used: page 0 is an older copy than the rest of the file");
+        Err(Error::DamagedSuperblock { pool: self.access.place().clone(), what: "the superblock", offset: SUPERBLOCK.commit_off, detail })
     }
 
     pub(super) fn assemble(access: Access, loaded: Loaded, medium: MediumInfo, run: &Runtime) -> Pool {

@@ -1,0 +1,44 @@
+//! Which opening of the store each pool is of.
+//!
+//! A pool that was restored from an older copy misses what was written to it since, deletes included, and the pools beside it do not show that. So all pools count the
+//! openings of the store, in their superblocks. With several pools an opening takes two steps: every pool gets an odd count, and once all have it, the even one
+//! above. Nobody writes before that.
+//!
+//! Crash behaviour: a crash within an opening leaves counts that differ by one at most; the next opening completes that step first. A pool of an earlier opening is behind by two
+//! or more. Not found out: a pool that was copied and restored within one opening, and one pool alone, which has nothing to be compared with; a checkpoint
+//! that is newer than a pool tells of those (see [`crate::checkpoint`]).
+
+use crate::error::Result;
+use hither_log::Log;
+use hither_pmem::Pool;
+
+/// What is wrong, if one of the pools is an older copy than the others.
+pub(crate) fn older_copy(pools: &[Pool]) -> Option<String> {
+    let count = |pool: &&Pool| pool.superblock().open_count;
+    let (oldest, newest) = (pools.iter().min_by_key(count)?, pools.iter().max_by_key(count)?);
+    if count(&newest) - count(&oldest) < 2 {
+        return None;
+    }
+    let name = |pool: &Pool| pool.path().map_or_else(|| format!("of node {}", pool.node()), |path| path.display().to_string());
+    Some(format!(
+        "pool {} is an older copy than pool {} (it has seen {} openings of the store, the other {}): what was written to it since is not there; \
+         restore all pools of the store from the same copy, or open with salvage to go on without that",
+        name(oldest),
+        name(newest),
+        count(&oldest).div_ceil(2),
+        count(&newest).div_ceil(2)
+    ))
+}
+
+/// Counts this opening, durably, and clears the clean flags: the store is going to be written to.
+pub(crate) fn count(log: &Log) -> Result<()> {
+    let pools: Vec<&Pool> = (0..log.nodes()).map(|node| log.pool(node)).collect();
+    let newest = pools.iter().map(|pool| pool.superblock().open_count).max().unwrap_or(0);
+    let odd = newest | 1;
+    // A single pool has none to agree with. A step that was cut short comes first: no two pools are ever further apart than one step.
+    let steps = if pools.len() == 1 { vec![odd + 1] } else { vec![newest, odd, odd + 1] };
+    for step in steps {
+        pools.iter().filter(|pool| pool.superblock().open_count < step).try_for_each(|pool| pool.mark_open(step))?;
+    }
+    Ok(())
+}
