@@ -203,3 +203,11 @@ pub fn seed() -> u64 {
     println!("HITHER_SEED={seed}");
     seed | 1
 }
+
+/// A reply as text.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::Simple(text) | Value::Bulk(text) | Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
+        other => format!("{other:?}"),
+    }
+}

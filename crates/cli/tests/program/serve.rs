@@ -2,18 +2,11 @@
 
 use crate::common;
 use crate::common::Store;
-use crate::common::wire::{Server, push};
+use crate::common::wire::{Server, push, text};
 use hither_resp::Value;
 use std::io::{Read, Write};
 use std::process::{Command, Output};
 use std::time::Duration;
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::Simple(text) | Value::Bulk(text) | Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
-        other => format!("{other:?}"),
-    }
-}
 
 #[test]
 fn pipelines_cut_anywhere_are_answered_in_order() {

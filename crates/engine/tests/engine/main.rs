@@ -17,6 +17,7 @@ mod limits;
 mod nearly_full;
 mod pacing;
 mod placement;
+mod restores;
 mod shortcuts;
 mod unread_damage;
 mod utilization;

@@ -208,7 +208,7 @@ fn every_opening_may_choose_anew() {
             ..options(dir.path(), 2)
         };
         let store = Store::open(options.clone()).unwrap();
-        let keyspace = store.open_keyspace("k").map_or_else(|| store.create_keyspace("k", Kind::Ordered).unwrap(), |keyspace| keyspace);
+        let keyspace = store.open_keyspace("k").unwrap_or_else(|| store.create_keyspace("k", Kind::Ordered).unwrap());
         let shown = |store: &Store| {
             let (mut found, all) =
                 (BTreeMap::new(), ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: hither_engine::Direction::Forward });

@@ -1,21 +1,13 @@
 //! Whenever the server closes a connection that its client did not want closed, the log says why, and the client is told where the protocol allows.
 
-mod common;
-
-use common::Store;
-use common::wire::{Client, Server};
+use crate::common;
+use crate::common::Store;
+use crate::common::wire::{Client, Server, text};
 use hither_resp::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::Simple(text) | Value::Bulk(text) | Value::Error(text) => String::from_utf8_lossy(text).into_owned(),
-        other => format!("{other:?}"),
-    }
-}
 
 /// Its lines in the log name it so.
 fn address(client: &Client) -> String {
@@ -90,7 +82,7 @@ fn protocol_errors_and_administrators_leave_lines() {
     let mut browser = server.client();
     browser.stream.write_all(b"POST / HTTP/1.1\r\n\r\n").unwrap();
     expect_end(&mut browser);
-    server.expect_log(&["event=http-refused", &address(&browser).trim_end()]);
+    server.expect_log(&["event=http-refused", address(&browser).trim_end()]);
 }
 
 /// Found by reading: commands that are queued for EXEC, those that wait for a sync, and a long request did not count as activity.
