@@ -1,7 +1,7 @@
 //! Search in the sorted words of a node.
 //!
 //! Large nodes are searched by comparing all their words at once where the processor can (AVX-512), else like small ones by a branch-free
-//! binary search. Readers search words that a writer may be changing: the result is then any number up to the count, and the version
+//! binary search; single lines are compared at once with AVX2 as well. Readers search words that a writer may be changing: the result is then any number up to the count, and the version
 //! tells.
 
 use std::hint::select_unpredictable;
@@ -72,6 +72,11 @@ impl Line {
             // SAFETY: available; passed on.
             return unsafe { x86_64::line_below(self.0, bound) };
         }
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::halves_available() {
+            // SAFETY: available; passed on.
+            return unsafe { x86_64::halves_below(self.0, bound) };
+        }
         // SAFETY: passed on.
         unsafe { self.mask(|word| word < bound) }
     }
@@ -87,6 +92,11 @@ impl Line {
             // SAFETY: available; passed on.
             return unsafe { x86_64::line_not_above(self.0, bound) };
         }
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::halves_available() {
+            // SAFETY: available; passed on.
+            return !unsafe { x86_64::halves_above(self.0, bound) } & 0xff;
+        }
         // SAFETY: passed on.
         unsafe { self.mask(|word| word <= bound) }
     }
@@ -101,6 +111,11 @@ impl Line {
         if x86_64::available() {
             // SAFETY: available; passed on.
             return unsafe { x86_64::line_other(self.0, 0) };
+        }
+        #[cfg(target_arch = "x86_64")]
+        if x86_64::halves_available() {
+            // SAFETY: available; passed on.
+            return !unsafe { x86_64::halves_equal(self.0, 0) } & 0xff;
         }
         // SAFETY: passed on.
         unsafe { self.mask(|word| word != 0) }
@@ -147,22 +162,27 @@ mod x86_64 {
     use std::arch::asm;
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    /// 0: not asked yet; 1: no; 2: yes.
+    /// What the processor has: 0: not asked yet; 1: none of it; 2: AVX-512, for whole lines; 3: AVX2, for halves of them.
     static WIDE: AtomicU8 = AtomicU8::new(0);
 
-    /// Whether the processor has what the functions below need. One comparison after the first call: a search asks several times.
+    /// Whether the processor has what the functions of whole lines need. One comparison after the first call: a search asks several times.
     #[inline(always)]
     pub(crate) fn available() -> bool {
-        WIDE.load(Ordering::Relaxed) == 2 || detect()
+        let wide = WIDE.load(Ordering::Relaxed);
+        wide == 2 || (wide == 0 && detect())
+    }
+
+    /// Whether it has what the functions of halves need. After [`available`].
+    #[inline(always)]
+    pub(super) fn halves_available() -> bool {
+        WIDE.load(Ordering::Relaxed) == 3
     }
 
     #[cold]
     fn detect() -> bool {
-        if WIDE.load(Ordering::Relaxed) == 1 {
-            return false;
-        }
         let wide = std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512f");
-        WIDE.store(1 + u8::from(wide), Ordering::Relaxed);
+        let has = if wide { 2 } else { 1 + 2 * u8::from(std::arch::is_x86_feature_detected!("avx2")) };
+        WIDE.store(has, Ordering::Relaxed);
         wide
     }
 
@@ -237,6 +257,47 @@ mod x86_64 {
         };
     }
 
+    macro_rules! compare_halves {
+        ($name:ident, $low:literal, $high:literal, $what:literal) => {
+            #[doc = $what]
+            ///
+            /// # Safety
+            /// [`halves_available`]; 8 words readable at `words`, aligned to 64 bytes.
+            #[inline(always)]
+            pub(super) unsafe fn $name(words: *const AtomicU64, bound: u64) -> u32 {
+                let (mask, high): (u32, u32);
+                // SAFETY: reads the 64 bytes that the caller vouches for, and writes only the registers listed; no upper half stays in use.
+                // Comparisons are signed, so the highest bits are flipped first.
+                unsafe {
+                    asm!(
+                        "vmovq xmm0, {bound}",
+                        "vpcmpeqd ymm1, ymm1, ymm1",
+                        "vpsllq ymm1, ymm1, 63",
+                        "vpbroadcastq ymm0, xmm0",
+                        "vpxor ymm0, ymm0, ymm1",
+                        "vpxor ymm2, ymm1, [{words}]",
+                        "vpxor ymm1, ymm1, [{words} + 32]",
+                        $low,
+                        $high,
+                        "vmovmskpd {mask:e}, ymm2",
+                        "vmovmskpd {high:e}, ymm1",
+                        "vzeroupper",
+                        words = in(reg) words,
+                        bound = in(reg) bound,
+                        mask = out(reg) mask,
+                        high = out(reg) high,
+                        out("ymm0") _, out("ymm1") _, out("ymm2") _,
+                        options(nostack, readonly, preserves_flags),
+                    );
+                }
+                mask | high << 4
+            }
+        };
+    }
+
+    compare_halves!(halves_below, "vpcmpgtq ymm2, ymm0, ymm2", "vpcmpgtq ymm1, ymm0, ymm1", "Bit i is set if word i is below `bound`.");
+    compare_halves!(halves_above, "vpcmpgtq ymm2, ymm2, ymm0", "vpcmpgtq ymm1, ymm1, ymm0", "Bit i is set if word i is above `bound`.");
+    compare_halves!(halves_equal, "vpcmpeqq ymm2, ymm2, ymm0", "vpcmpeqq ymm1, ymm1, ymm0", "Bit i is set if word i is `bound`.");
     compare_line!(line_below, "6", "Bit i is set if word i is below `bound`.");
     compare_line!(line_not_above, "5", "Bit i is set if word i is not above `bound`.");
     compare_line!(line_other, "4", "Bit i is set if word i is not `bound`.");
