@@ -24,7 +24,7 @@ impl<P: Protocol> BTree<P> {
     ///
     /// # Panics
     /// If a key comes twice.
-    pub(super) fn load_sorted<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+    pub(crate) fn load_sorted<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
         let mut ahead = VecDeque::with_capacity(AHEAD);
         let mut last = None;
         loop {

@@ -12,6 +12,8 @@ use crate::{Ref, Resolver};
 struct Pending<'a> {
     root: Node<'a>,
     prefix: Vec<u8>,
+    /// The slices that it may hold.
+    slices: (u64, Option<u64>),
 }
 
 /// A node yet to be checked, with the slices that it may hold: `low..` and below `high` if there is one.
@@ -26,7 +28,7 @@ impl<P: Protocol> BTree<P> {
     /// See [`crate::Index::check`].
     pub(super) fn check_all<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
         let (root, _) = self.top().map_err(|_| "the root is obsolete".to_string())?;
-        let keys = self.check_layers(root, Vec::new(), &|key| self.lookup(key, resolver), resolver)?;
+        let keys = self.check_layers(root, (0, None), &|key| self.lookup(key, resolver), resolver)?;
         let counted = self.len_counted();
         if keys != counted {
             return Err(format!("the tree holds {keys} keys, but {counted} were counted"));
@@ -34,15 +36,15 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Checks the layer with this root, all of whose keys begin with `prefix`, and those below; returns the number of keys.
+    /// Checks the first layer, which has this root and slices from the one bound and below the other, and those below; returns the number of keys.
     pub(crate) fn check_layers<'a, R: Resolver>(
         &'a self,
         root: Node<'a>,
-        prefix: Vec<u8>,
+        slices: (u64, Option<u64>),
         lookup: &dyn Fn(&[u8]) -> Ref,
         resolver: &R,
     ) -> Result<usize, String> {
-        let mut pending = vec![Pending { root, prefix }];
+        let mut pending = vec![Pending { root, prefix: Vec::new(), slices }];
         let mut keys = 0;
         while let Some(layer) = pending.pop() {
             keys += self.check_layer(&layer, lookup, resolver, &mut pending)?;
@@ -63,7 +65,7 @@ impl<P: Protocol> BTree<P> {
         pending: &mut Vec<Pending<'a>>,
     ) -> Result<usize, String> {
         let at = || format!("layer behind {} bytes {:?}", layer.prefix.len(), tail(&layer.prefix));
-        let leaves = self.check_levels(layer.root, layer.prefix.is_empty()).map_err(|what| format!("{}: {what}", at()))?;
+        let leaves = self.check_levels(layer).map_err(|what| format!("{}: {what}", at()))?;
         self.check_links(&leaves).map_err(|what| format!("{}: {what}", at()))?;
         let (mut prefix, skip) = (layer.prefix.clone(), layer.root.meta().skip());
         if skip > 0 {
@@ -82,7 +84,7 @@ impl<P: Protocol> BTree<P> {
                     let mut below = prefix.clone();
                     below.extend_from_slice(&slice.to_be_bytes());
                     // SAFETY: no writer is active, so the slot's layer is live (N2).
-                    pending.push(Pending { root: unsafe { Node::from_address(value) }, prefix: below });
+                    pending.push(Pending { root: unsafe { Node::from_address(value) }, prefix: below, slices: (0, None) });
                 } else {
                     keys += 1;
                     check_key(Ref(value), &prefix, (slice, kind), lookup, resolver)
@@ -94,9 +96,10 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// The tree of one layer: levels, separators, order and fill. Returns its leaves from left to right.
-    fn check_levels<'a>(&'a self, root: Node<'a>, first_layer: bool) -> Result<Vec<Leaf<'a>>, String> {
-        let mut leaves = Vec::new();
-        let mut stack = vec![Range { node: root, level: root.meta().level(), low: 0, high: None }];
+    fn check_levels<'a>(&'a self, layer: &Pending<'a>) -> Result<Vec<Leaf<'a>>, String> {
+        let (mut leaves, root, first_layer) = (Vec::new(), layer.root, layer.prefix.is_empty());
+        let (low, high) = layer.slices;
+        let mut stack = vec![Range { node: root, level: root.meta().level(), low, high }];
         while let Some(range) = stack.pop() {
             let (node, meta) = (range.node, range.node.meta());
             if node.version().try_read().is_err() {
@@ -159,7 +162,7 @@ fn push_children<'a>(inner: Inner<'a>, range: &Range<'a>, stack: &mut Vec<Range<
     }
     let mut bounds: Vec<u64> = vec![range.low];
     bounds.extend((0..count).map(|i| inner.separator(i)));
-    let ascending = bounds.windows(2).enumerate().all(|(i, pair)| pair[0] < pair[1] || (i == 0 && pair[0] == 0 && pair[1] > 0));
+    let ascending = bounds.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || range.high.is_some_and(|high| bounds[count] >= high) {
         return Err(format!("separators {bounds:x?} below {:x?} do not ascend", range.high));
     }

@@ -17,7 +17,7 @@
 
 use super::leaf::{Entry, Leaf};
 use super::protocol::{Point, Protocol};
-use super::spot::Whole;
+use super::spot::Above;
 use super::{BTree, Token};
 use crate::Ref;
 use crate::common::slice::slice_at;
@@ -26,7 +26,7 @@ use crate::common::version::retry;
 impl<P: Protocol> BTree<P> {
     /// Claims the leaf of `token` if it has not changed since, nobody else has or wants it, and C1 holds.
     #[inline(always)]
-    pub(super) fn claim_place(&self, token: Token) -> bool {
+    pub(crate) fn claim_place(&self, token: Token) -> bool {
         let Some(leaf) = self.arena.node(token.leaf).map(Leaf).filter(|_| token.is_exact()) else { return false };
         // Read before the claim, which succeeds only if the leaf is still what the token says.
         let fits = if token.is_found() { leaf.0.meta().count() > 1 } else { !leaf.is_full() };
@@ -46,7 +46,7 @@ impl<P: Protocol> BTree<P> {
 
     /// Ends [`BTree::claim_place`] by putting `new` in place of `old`, which is what the place holds, or none if it is to take a new slot.
     #[inline(always)]
-    pub(super) fn replace_claimed(&self, token: Token, key: &[u8], old: Ref, new: Ref) {
+    pub(crate) fn replace_claimed<'a>(&'a self, above: &impl Above<'a>, token: Token, key: &[u8], old: Ref, new: Ref) {
         let leaf = self.claimed_leaf(token);
         let version = leaf.0.version();
         let lock = if P::CLAIMS_EXCLUDE { version.resume().lock() } else { retry(|| version.lock(version.read()?)) };
@@ -60,12 +60,12 @@ impl<P: Protocol> BTree<P> {
             leaf.remove(at);
         }
         lock.done();
-        self.count_change(&Whole(self), leaf, key, old, new);
+        self.count_change(above, leaf, key, old, new);
     }
 
     /// Ends [`BTree::claim_place`] without a change.
     #[cold]
-    pub(super) fn release_claim(&self, token: Token) {
+    pub(crate) fn release_claim(&self, token: Token) {
         if P::CLAIMS_EXCLUDE {
             drop(self.claimed_leaf(token).0.version().resume());
         }

@@ -10,7 +10,7 @@ use crate::common::version::Restart;
 use crate::{Key, Ref, Resolver};
 
 /// Lookups in flight. More than the line fill buffers of a core gain nothing.
-const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 
 /// What a lookup does next. Each step ends with a prefetch of what the next one reads.
 #[derive(Clone, Copy)]
@@ -50,17 +50,27 @@ struct Walk<'a> {
 impl<P: Protocol> BTree<P> {
     pub(super) fn lookup_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
         for (keys, found) in keys.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
-            self.lookup_group(keys, found, resolver);
+            match self.top() {
+                Ok(root) => self.lookup_group(&[Some(root); GROUP], keys, found, resolver, &|key| self.lookup(key, resolver)),
+                Err(Restart) => self.lookup_singly(keys, found, resolver),
+            }
         }
     }
 
-    fn lookup_group<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
-        let Ok((root, version)) = self.top() else {
-            return self.lookup_singly(keys, found, resolver);
-        };
+    /// Looks up those of at most [`GROUP`] keys that have a root of layer 0 to begin at; what was changed meanwhile, by `singly`.
+    #[inline(always)]
+    pub(crate) fn lookup_group<'a, R: Resolver>(
+        &'a self,
+        roots: &[Option<(Node<'a>, u64)>; GROUP],
+        keys: &[Key<'_>],
+        found: &mut [Ref],
+        resolver: &R,
+        singly: &impl Fn(&[u8]) -> Ref,
+    ) {
         let idle = Walk { step: Step::Done, slice: 0, rank: 0, exact: true, entering: false, depth: 0 };
         let mut walks = [idle; GROUP];
-        for (walk, key) in walks.iter_mut().zip(keys) {
+        for ((walk, key), root) in walks.iter_mut().zip(keys).zip(roots) {
+            let Some((root, version)) = *root else { continue };
             (walk.slice, walk.rank) = slice_at(key.bytes, 0);
             walk.step = Step::Search { above: root, above_version: version, node: root };
         }
@@ -79,7 +89,7 @@ impl<P: Protocol> BTree<P> {
                     }
                     Ok(None) => active += 1,
                     Err(Restart) => {
-                        found[i] = self.lookup(keys[i].bytes, resolver);
+                        found[i] = singly(keys[i].bytes);
                         walk.step = Step::Done;
                     }
                 }

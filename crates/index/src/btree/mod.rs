@@ -32,14 +32,14 @@
 //!
 //! [`Resolver`]: crate::Resolver
 
-mod bulk;
+pub(crate) mod bulk;
 pub(crate) mod check;
 mod claim;
 pub(crate) mod cursor;
 pub(crate) mod hint;
 mod inner;
 mod leaf;
-mod many;
+pub(crate) mod many;
 pub mod protocol;
 pub(crate) mod read;
 mod seek;
@@ -58,6 +58,7 @@ use crate::common::version::Version;
 use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use hither_sync::Padded;
 use protocol::{Protocol, Sound};
+use spot::Whole;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,7 +190,7 @@ impl<P: Protocol> Index for BTree<P> {
 
     #[inline]
     fn install_locked<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, _resolver: &R) {
-        self.replace_claimed(token, key.bytes, old, new);
+        self.replace_claimed(&Whole(self), token, key.bytes, old, new);
     }
 
     #[inline]

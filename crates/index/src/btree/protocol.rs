@@ -40,6 +40,24 @@ pub enum Point {
     Claimed,
     /// An install went straight to the leaf of its token.
     TokenHit,
+    /// A subtree took the place of a learned leaf.
+    Subtree,
+    /// A learned leaf was built anew with more room.
+    ArrayGrow,
+    /// A learned leaf was split.
+    ArraySplit,
+    /// A learned leaf that a run has filled got a neighbour.
+    ArrayEdgeSplit,
+    /// A learned root was split.
+    ArrayRootSplit,
+    /// A learned inner node was split.
+    ArrayInnerSplit,
+    /// Two learned leaves became one, or an empty one left.
+    ArrayMerge,
+    /// Two learned inner nodes became one.
+    ArrayInnerMerge,
+    /// A learned root with a single child left gave way to it.
+    ArrayCollapse,
     /// A half-done structure change of a planted twin.
     HalfDone,
 }

@@ -3,7 +3,7 @@
 use super::inner::Inner;
 use super::leaf::Leaf;
 use super::protocol::{Point, Protocol};
-use super::spot::Origin;
+use super::spot::Cell;
 use super::{BTree, Token};
 use crate::common::node::{ALL_LINES, Node};
 use crate::common::slice::{LAYER, LONGER, slice_at};
@@ -26,19 +26,19 @@ pub(crate) struct Found<'a> {
 }
 
 /// The end of a search for a key of eight bytes in layer 0: its slot, or the place where it would go.
-struct FoundWord {
+pub(crate) struct FoundWord {
     leaf: u32,
     version: u64,
     position: usize,
     known: bool,
     /// The reference; 0 if the key is not known.
-    value: u64,
+    pub(crate) value: u64,
 }
 
 impl FoundWord {
     /// As a token and a candidate.
     #[inline(always)]
-    fn located(&self) -> Located<Token> {
+    pub(crate) fn located(&self) -> Located<Token> {
         let place = if self.known { Token::EXACT | Token::FOUND } else { Token::EXACT };
         let token = Token { leaf: self.leaf, place, position: self.position as u16, version: self.version };
         Located { token, candidate: Ref(self.value), verified: true }
@@ -132,20 +132,20 @@ impl<P: Protocol> BTree<P> {
     #[inline(always)]
     pub(super) fn try_find(&self, key: &[u8]) -> Result<Found<'_>, Restart> {
         let (node, version) = self.top()?;
-        self.find_in(node, version, 0, key)
+        self.find_in(node, version, key)
     }
 
-    /// One attempt to find the slot of `key` from `origin` on.
-    pub(crate) fn find_below<'a>(&'a self, origin: Origin<'a>, key: &[u8]) -> Result<Found<'a>, Restart> {
-        let (root, version) = self.root_of(origin.cell)?;
-        self.find_in(root, version, origin.base, key)
+    /// One attempt to find the slot of `key` from the first layer's cell on.
+    pub(super) fn find_below<'a>(&'a self, origin: Cell<'a>, key: &[u8]) -> Result<Found<'a>, Restart> {
+        let (root, version) = self.root_of(origin)?;
+        self.find_in(root, version, key)
     }
 
-    /// One attempt to find the slot of `key` in the layer with this root, whose slices begin at `base`, and those below.
+    /// One attempt to find the slot of `key` in the first layer, which has this root, and those below.
     #[inline(always)]
-    pub(crate) fn find_in<'a>(&'a self, mut node: Node<'a>, mut version: u64, base: usize, key: &[u8]) -> Result<Found<'a>, Restart> {
+    pub(crate) fn find_in<'a>(&'a self, mut node: Node<'a>, mut version: u64, key: &[u8]) -> Result<Found<'a>, Restart> {
         let skip = node.meta().skip();
-        let (mut depth, mut exact) = (base + 8 * skip, skip == 0);
+        let (mut depth, mut exact) = (8 * skip, skip == 0);
         loop {
             let (slice, rank) = slice_at(key, depth);
             let leaf;
@@ -186,6 +186,12 @@ impl<P: Protocol> BTree<P> {
     #[inline(always)]
     fn try_word(&self, slice: u64) -> Result<FoundWord, Restart> {
         let (root, version) = self.top()?;
+        self.try_word_in(root, version, slice)
+    }
+
+    /// As above, from this root of layer 0 on.
+    #[inline(always)]
+    pub(crate) fn try_word_in<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<FoundWord, Restart> {
         if root.meta().level() == 0 {
             return Err(Restart);
         }

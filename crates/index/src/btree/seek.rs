@@ -24,20 +24,19 @@ impl<P: Protocol> BTree<P> {
 
     /// Places the cursor before the first key that is greater than `key` or, if `inclusive`, equal to it (backward: mirrored).
     fn seek_key<'a, R: Resolver>(&'a self, key: &[u8], inclusive: bool, backward: bool, resolver: &R) -> Result<Cursor<'a>, Restart> {
-        let cursor = self.seek_in(self.top()?, 0, (key, inclusive), backward, resolver)?;
+        let cursor = self.seek_in(self.top()?, (key, inclusive), backward, resolver)?;
         Ok(cursor.expect("layer 0 skips nothing, so no key lies wholly beside it"))
     }
 
-    /// As above, in the layer with this root, whose slices begin at `base`, and those below. `None` if the place lies behind all of it.
+    /// As above, in the first layer, which has this root, and those below. `None` if the place lies behind all of it.
     pub(crate) fn seek_in<'a, R: Resolver>(
         &'a self,
         (mut root, mut version): (Node<'a>, u64),
-        mut base: usize,
         (key, inclusive): (&[u8], bool),
         backward: bool,
         resolver: &R,
     ) -> Result<Option<Cursor<'a>>, Restart> {
-        let mut above: Vec<Frame<'a>> = Vec::new();
+        let (mut above, mut base): (Vec<Frame<'a>>, usize) = (Vec::new(), 0);
         loop {
             let skip = root.meta().skip();
             let depth = base + 8 * skip;

@@ -37,23 +37,18 @@ impl<P: Protocol> BTree<P> {
     /// Removes the slot of `key`, which held `old` and was alone in its leaf.
     pub(super) fn remove_last<'a>(&'a self, above: &impl Above<'a>, key: &[u8], old: Ref) -> Result<(), Restart> {
         let mut spots = Vec::new();
-        let origin = above.origin()?;
-        let last = self.try_spot(origin, key, Prepare::ForMerge, |spot| spots.push(spot))?;
+        let last = self.try_spot(above.origin()?, key, Prepare::ForMerge, |spot| spots.push(spot))?;
         if last.kind.is_none() || last.value != old.0 {
             return Err(Restart);
         }
         // Bottom up: roots that lose their only slot go with their layer.
         let mut gone = Vec::new();
-        let lasting = usize::from(origin.base == 0);
-        while spots.len() > lasting
+        while spots.len() > 1
             && let Some(spot) = spots.pop_if(|spot| spot.is_single_root())
         {
             gone.push((spot.leaf.0, spot.leaf.0.version().lock(spot.version)?));
         }
-        match spots.last() {
-            Some(spot) => self.remove_slot(spot)?,
-            None => above.remove(origin)?,
-        }
+        self.remove_slot(spots.last().expect("the first layer stays when its last key leaves"))?;
         let unlock = |(node, lock): (_, Locked<'_>)| {
             lock.obsolete();
             node

@@ -13,7 +13,7 @@ use super::inner::{Inner, MAX_SEPARATORS};
 use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf, capacity};
 use super::protocol::{Point, Protocol};
 use super::read::Found;
-use super::spot::{Cell, Origin, Parent, Prepare, Spot};
+use super::spot::{Cell, Parent, Prepare, Spot};
 use crate::common::arena::Fresh;
 use crate::common::node::{LARGE, Node};
 use crate::common::slice::rank_of;
@@ -33,7 +33,7 @@ pub(super) enum Above<'a> {
 
 impl<P: Protocol> BTree<P> {
     /// Inserts `entry` of `key`, for which a search found a full leaf.
-    pub(super) fn insert_into_full<'a>(&'a self, origin: Origin<'a>, key: &[u8], found: &Found<'_>, entry: Entry) -> Result<(), Restart> {
+    pub(super) fn insert_into_full<'a>(&'a self, origin: Cell<'a>, key: &[u8], found: &Found<'_>, entry: Entry) -> Result<(), Restart> {
         let spot = self.try_spot(origin, key, Prepare::ForSplit, |_| ())?;
         let leaf = spot.leaf;
         // The same leaf in the same state: what the search has proved about the key's prefix still holds.

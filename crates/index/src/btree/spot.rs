@@ -17,33 +17,18 @@ pub(crate) struct Cell<'a> {
     pub(crate) word: &'a AtomicU64,
 }
 
-/// Where layers begin: the cell of the first one's root, and the byte at which its slices (skipped ones included) begin.
-#[derive(Clone, Copy)]
-pub(crate) struct Origin<'a> {
-    pub(crate) cell: Cell<'a>,
-    pub(crate) base: usize,
-}
-
-/// What holds the first layer: the tree itself, or a slot of an index whose deeper layers the tree keeps.
+/// What holds the first layer: the tree itself, or a slot of an index of which the tree is a part.
 pub(crate) trait Above<'a> {
-    /// Where the layers begin for the key at hand.
-    fn origin(&self) -> Result<Origin<'a>, Restart>;
-
-    /// Takes the first layer's slot out of what holds it, which has not changed since it gave `origin`. The caller has locked the layer's
-    /// nodes. Never called if the layers begin at byte 0.
-    fn remove(&self, origin: Origin<'a>) -> Result<(), Restart>;
+    /// The cell of the first layer's root, for the key at hand.
+    fn origin(&self) -> Result<Cell<'a>, Restart>;
 }
 
 /// The tree as what holds its layer 0.
 pub(super) struct Whole<'a, P: Protocol>(pub(super) &'a BTree<P>);
 
 impl<'a, P: Protocol> Above<'a> for Whole<'a, P> {
-    fn origin(&self) -> Result<Origin<'a>, Restart> {
-        Ok(Origin { cell: self.0.top_cell()?, base: 0 })
-    }
-
-    fn remove(&self, _origin: Origin<'a>) -> Result<(), Restart> {
-        unreachable!("layer 0 stays when its last key leaves")
+    fn origin(&self) -> Result<Cell<'a>, Restart> {
+        self.0.top_cell()
     }
 }
 
@@ -83,12 +68,12 @@ pub(super) enum Prepare {
 
 impl<P: Protocol> BTree<P> {
     /// The cell of layer 0.
-    pub(super) fn top_cell(&self) -> Result<Cell<'_>, Restart> {
+    pub(crate) fn top_cell(&self) -> Result<Cell<'_>, Restart> {
         Ok(Cell { guard: &self.root.version, version: self.root.version.read()?, word: &self.root.address })
     }
 
     /// The root that `cell` holds, coupled.
-    pub(super) fn root_of<'a>(&'a self, cell: Cell<'a>) -> Result<(Node<'a>, u64), Restart> {
+    pub(crate) fn root_of<'a>(&'a self, cell: Cell<'a>) -> Result<(Node<'a>, u64), Restart> {
         let address = cell.word.load(Ordering::Acquire);
         cell.guard.check(cell.version)?;
         // SAFETY: the guard says that the word held the address of a live root (N2); the caller's pin keeps it from being recycled.
@@ -98,15 +83,15 @@ impl<P: Protocol> BTree<P> {
         Ok((root, version))
     }
 
-    /// One attempt to find the spot of `key`, from `origin` on. Each layer's spot is passed to `note`.
+    /// One attempt to find the spot of `key`, from the first layer's cell on. Each layer's spot is passed to `note`.
     pub(super) fn try_spot<'a>(
         &'a self,
-        origin: Origin<'a>,
+        origin: Cell<'a>,
         key: &[u8],
         prepare: Prepare,
         mut note: impl FnMut(Spot<'a>),
     ) -> Result<Spot<'a>, Restart> {
-        let Origin { mut cell, mut base } = origin;
+        let (mut cell, mut base) = (origin, 0);
         loop {
             let spot = self.spot_in_layer(cell, base, key, prepare)?;
             note(spot);

@@ -12,7 +12,7 @@ use crate::{PieceSource, SortedPiece};
 use std::sync::atomic::Ordering;
 
 /// Slots filled per leaf, and separators per inner node: 93 %, as `bulk`.
-const FILL: usize = LEAF_SLOTS - 4;
+pub(crate) const FILL: usize = LEAF_SLOTS - 4;
 const INNER_FILL: usize = MAX_SEPARATORS - 4;
 
 /// A finished node and the first slice below it.
@@ -104,8 +104,29 @@ impl<P: Protocol> BTree<P> {
         leaves.push(built);
     }
 
-    /// Builds the levels above the leaves and makes the top the tree's root.
-    fn plant(&self, mut nodes: Vec<Built>) {
+    /// Builds the tree of layer 0 of ascending keys of eight bytes with `fill` slots per leaf. Nobody knows it yet.
+    pub(crate) fn build_tree(&self, words: impl ExactSizeIterator<Item = (u64, crate::Ref)>, fill: usize) -> Node<'_> {
+        let (mut slices, mut refs, mut leaves) = (Vec::with_capacity(fill), Vec::with_capacity(fill), Vec::new());
+        if words.len() == 0 {
+            return self.arena.allocate(0).publish();
+        }
+        // Evenly, so that no leaf is left with a few slots.
+        let (count, parts) = (words.len(), words.len().div_ceil(fill.min(LEAF_SLOTS)));
+        for (i, (slice, reference)) in words.enumerate() {
+            slices.push(slice);
+            refs.push(reference);
+            if i + 1 == (leaves.len() + 1) * count / parts {
+                self.build_leaf(&mut leaves, &slices, &refs);
+                slices.clear();
+                refs.clear();
+            }
+        }
+        // SAFETY: the address of a node that was built just now.
+        unsafe { Node::from_address(self.raise(leaves).address) }
+    }
+
+    /// Builds the levels above the leaves; returns the top.
+    fn raise(&self, mut nodes: Vec<Built>) -> Built {
         let mut level = 0;
         while nodes.len() > 1 {
             level += 1;
@@ -117,13 +138,19 @@ impl<P: Protocol> BTree<P> {
             });
             nodes = above.collect();
         }
+        nodes[0]
+    }
+
+    /// Replaces the root of an idle, empty tree.
+    fn plant(&self, leaves: Vec<Built>) {
+        let top = self.raise(leaves);
         // SAFETY: the cell holds a node, and nobody replaces it while the index is idle.
         let old: Node<'_> = unsafe { Node::from_address(self.root.address.load(Ordering::Acquire)) };
         let version = self.root.version.try_read().expect("an idle index is not locked");
         let guard = self.root.version.lock(version).expect("an idle index has no other writer");
         let seen = old.version().try_read().expect("an idle index is not locked");
         let lock = old.version().lock(seen).expect("an idle index has no other writer");
-        self.root.address.store(nodes[0].address, Ordering::Release);
+        self.root.address.store(top.address, Ordering::Release);
         lock.obsolete();
         guard.done();
         self.arena.retire(old);

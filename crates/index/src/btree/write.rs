@@ -3,7 +3,7 @@
 use super::leaf::{Entry, Leaf};
 use super::protocol::{Point, Protocol};
 use super::read::Found;
-use super::spot::{Above, Cell, Origin, Prepare, Whole};
+use super::spot::{Above, Cell, Prepare, Whole};
 use super::{BTree, Token};
 use crate::common::node::{LARGE, Node};
 use crate::common::slice::{LAYER, LONGER, common_prefix, slice_at};
@@ -171,14 +171,7 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// A layer of `key` and of the key of `other`, which both go on at byte `base`.
-    pub(crate) fn layer_of_two<R: Resolver>(
-        &self,
-        key: &[u8],
-        new: Ref,
-        other: Ref,
-        base: usize,
-        resolver: &R,
-    ) -> crate::common::arena::Fresh<'_> {
+    fn layer_of_two<R: Resolver>(&self, key: &[u8], new: Ref, other: Ref, base: usize, resolver: &R) -> crate::common::arena::Fresh<'_> {
         let (value, other) = (other.0, resolver.key(other));
         debug_assert!(other.len() > base && key.len() > base);
         // Both keys need a byte of their own in the new layer, lest one of them end above it.
@@ -202,8 +195,8 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// `key` differs from a layer's keys in the bytes that the layer skips: puts a layer above it that ends at the difference.
-    fn split_prefix<'a, R: Resolver>(&'a self, origin: Origin<'a>, key: &[u8], new: Ref, resolver: &R) -> Result<(), Restart> {
-        let Origin { mut cell, mut base } = origin;
+    fn split_prefix<'a, R: Resolver>(&'a self, origin: Cell<'a>, key: &[u8], new: Ref, resolver: &R) -> Result<(), Restart> {
+        let (mut cell, mut base) = (origin, 0);
         loop {
             let (root, version) = self.root_of(cell)?;
             let skip = root.meta().skip();

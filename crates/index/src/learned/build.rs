@@ -4,7 +4,7 @@
 //! Unlike ALEX's, an array never has an empty block nor a full stretch after it was built: where the model puts too many entries or none, they
 //! are spread as ranks say. So an insert always finds a gap nearby at first, whatever the distribution.
 
-use super::block::{Entry, PAGE_BLOCKS, WHOLE};
+use super::block::{Entry, PAGE_BLOCKS, WIDTH};
 use super::edit::Run;
 use super::gapped::{Gapped, MAX_FENCES, Place, Shape, max_blocks};
 use super::model::Model;
@@ -15,9 +15,10 @@ use crate::common::node::LEAF_HEAD;
 const DENSITY: f64 = 0.75;
 /// The share beyond which an array is not rounded to whole pages.
 const DENSEST: f64 = 0.88;
-/// A model is bad if it is wrong by more blocks than this on average: in an inner node, which then gets fences, and in a leaf.
+/// The model of an inner node is bad if it is wrong by more blocks than this on average; the node then gets fences.
 const MISFIT_INNER: f64 = 2.0;
-const MISFIT_LEAF: f64 = 3.0;
+/// That of a leaf is bad if more than this share of the slots are in neither of the two blocks that a search looks into first.
+const MISFIT_LEAF: f64 = 0.3;
 /// The same for a leaf that was filled by a run, block behind block.
 const MISFIT_RUN: f64 = 0.75;
 /// An array of fewer blocks needs no fences.
@@ -25,12 +26,11 @@ const FEWEST_FENCES: usize = 4;
 /// An array of more blocks than this fills its pages.
 const SMALL: usize = 24;
 
-/// Blocks for `count` slots of this width: not more than the class has.
-pub(super) fn blocks_for(count: usize, narrow: bool, class: usize) -> usize {
-    let width = 8 - usize::from(narrow);
-    let mut blocks = (count as f64 / (width as f64 * DENSITY)).ceil() as usize;
+/// Blocks for `count` slots: not more than the class has.
+fn blocks_for(count: usize, class: usize) -> usize {
+    let mut blocks = (count as f64 / (WIDTH as f64 * DENSITY)).ceil() as usize;
     if blocks > SMALL {
-        let least = (count as f64 / (width as f64 * DENSEST)).ceil() as usize;
+        let least = (count as f64 / (WIDTH as f64 * DENSEST)).ceil() as usize;
         let rounded = (blocks + PAGE_BLOCKS / 2) / PAGE_BLOCKS * PAGE_BLOCKS;
         blocks = if rounded >= least { rounded } else { rounded + PAGE_BLOCKS };
         // Two whole pages would be one block too many for fences.
@@ -39,9 +39,68 @@ pub(super) fn blocks_for(count: usize, narrow: bool, class: usize) -> usize {
     blocks.clamp(1, max_blocks(class)).min(count.max(1))
 }
 
-/// Whether `entries` need narrow blocks.
-pub(super) fn is_mixed(entries: &[Entry]) -> bool {
-    entries.iter().any(|entry| entry.kind != WHOLE)
+/// Where the slots of an array go: each into its predicted block or near it, none into a block that would be empty or full without need.
+struct Layout {
+    blocks: usize,
+    model: Model,
+}
+
+/// How wrong a layout's predictions are.
+#[derive(Default)]
+struct Misses {
+    slots: usize,
+    /// In blocks, over all slots.
+    distance: usize,
+    /// Slots that are neither in the predicted block nor in the next one.
+    beyond: usize,
+}
+
+impl Layout {
+    fn new(entries: &[Entry], class: usize) -> Layout {
+        let blocks = blocks_for(entries.len(), class);
+        let slices = entries.iter().map(|entry| entry.slice);
+        Layout { blocks, model: Model::fit(slices, blocks as f64 / entries.len().max(1) as f64) }
+    }
+
+    /// Calls `fill` with the entries of each block in turn.
+    fn deal(&self, entries: &[Entry], mut fill: impl FnMut(usize, &[Entry])) -> Misses {
+        // A block is filled only if there are so many slots that they would pile up before it otherwise.
+        let most = if entries.len() * 5 <= self.blocks * WIDTH * 4 { WIDTH - 1 } else { WIDTH };
+        let (mut at, mut misses) = (0, Misses { slots: entries.len(), ..Misses::default() });
+        for b in 0..self.blocks {
+            let (rest, behind) = (entries.len() - at, self.blocks - b - 1);
+            let (low, high) = (rest.saturating_sub(behind * most), rest.saturating_sub(behind).min(most));
+            let mut taken = 0;
+            while taken < high {
+                let predicted = self.model.predict(entries[at + taken].slice).clamp(0, self.blocks as i64 - 1) as usize;
+                if predicted > b && taken >= low.max(1) {
+                    break;
+                }
+                misses.distance += predicted.abs_diff(b);
+                misses.beyond += usize::from(b.wrapping_sub(predicted) > 1);
+                taken += 1;
+            }
+            fill(b, &entries[at..at + taken]);
+            at += taken;
+        }
+        debug_assert_eq!(at, entries.len());
+        misses
+    }
+}
+
+impl Misses {
+    fn too_many(&self, class: usize) -> bool {
+        if class == LEAF_HEAD {
+            self.beyond as f64 > MISFIT_LEAF * self.slots as f64
+        } else {
+            self.distance as f64 > MISFIT_INNER * self.slots as f64
+        }
+    }
+}
+
+/// Whether a line fits a leaf of these entries.
+pub(super) fn fits(entries: &[Entry]) -> bool {
+    !Layout::new(entries, LEAF_HEAD).deal(entries, |_, _| ()).too_many(LEAF_HEAD)
 }
 
 impl Gapped<'_> {
@@ -50,7 +109,7 @@ impl Gapped<'_> {
         let shape = self.shape();
         let mut entries = Vec::with_capacity(self.count() + 1);
         for b in shape.first()..shape.end() {
-            let block = self.block(shape, b);
+            let block = self.block(b);
             entries.extend((0..block.count()).map(|i| block.entry(i)));
         }
         entries
@@ -59,33 +118,28 @@ impl Gapped<'_> {
     /// How many slots are before `place`.
     pub(super) fn rank(self, place: Place) -> usize {
         let shape = self.shape();
-        (shape.first()..place.block).map(|b| self.block(shape, b).count()).sum::<usize>() + place.index
+        (shape.first()..place.block).map(|b| self.block(b).count()).sum::<usize>() + place.index
     }
 
     /// Replaces everything. Returns whether the model fits badly. For the holder of the lock or of a fresh node.
     pub(super) fn build(self, arena: &Arena, entries: &[Entry]) -> bool {
-        let narrow = is_mixed(entries);
-        let blocks = blocks_for(entries.len(), narrow, self.0.meta().class());
-        self.own_pages(arena, 0..blocks.div_ceil(PAGE_BLOCKS));
-        let slices = entries.iter().map(|entry| entry.slice);
-        let model = Model::fit(slices, blocks as f64 / entries.len().max(1) as f64);
-        self.set_model(model, 0, blocks, narrow);
+        let class = self.0.meta().class();
+        let layout = Layout::new(entries, class);
+        self.own_pages(arena, 0..layout.blocks.div_ceil(PAGE_BLOCKS));
+        self.set_model(layout.model, 0, layout.blocks);
         self.set_count(entries.len());
-        let off = self.place_all(entries);
-        if self.0.meta().class() == LEAF_HEAD {
-            return off > MISFIT_LEAF;
-        }
-        if off > MISFIT_INNER && (FEWEST_FENCES..=MAX_FENCES).contains(&blocks) {
+        let misfits = layout.deal(entries, |b, entries| self.block(b).fill(entries)).too_many(class);
+        if misfits && class != LEAF_HEAD && (FEWEST_FENCES..=MAX_FENCES).contains(&layout.blocks) {
             self.place_evenly(entries);
             self.set_fences();
         }
-        off > MISFIT_INNER
+        misfits
     }
 
     /// Whether the line through the ends of a leaf that a run has filled fits badly.
     pub(super) fn run_misfits(self) -> bool {
         let shape = self.shape();
-        let off = |b: usize| self.predict(shape, self.block(shape, b).slice(0)).abs_diff(b);
+        let off = |b: usize| self.predict(shape, self.block(b).slice(0)).abs_diff(b);
         (shape.first()..shape.end()).map(off).sum::<usize>() as f64 > MISFIT_RUN * shape.blocks() as f64
     }
 
@@ -94,34 +148,9 @@ impl Gapped<'_> {
         let (shape, mut at) = (self.shape(), 0);
         for b in shape.first()..shape.end() {
             let share = (entries.len() - at).div_ceil(shape.end() - b);
-            self.block(shape, b).fill(&entries[at..at + share]);
+            self.block(b).fill(&entries[at..at + share]);
             at += share;
         }
-    }
-
-    /// Fills all blocks of the shape.
-    fn place_all(self, entries: &[Entry]) -> f64 {
-        let shape = self.shape();
-        let (blocks, width) = (shape.blocks(), 8 - usize::from(shape.narrow()));
-        let most = if entries.len() <= blocks * (width - 1) { width - 1 } else { width };
-        let (mut at, mut misses) = (0, 0);
-        for b in 0..blocks {
-            let (rest, behind) = (entries.len() - at, blocks - b - 1);
-            let (low, high) = (rest.saturating_sub(behind * most), rest.saturating_sub(behind).min(most));
-            let mut taken = 0;
-            while taken < high {
-                let predicted = self.predict(shape, entries[at + taken].slice);
-                if predicted > b && taken >= low.max(1) {
-                    break;
-                }
-                misses += predicted.abs_diff(b);
-                taken += 1;
-            }
-            self.block(shape, b).fill(&entries[at..at + taken]);
-            at += taken;
-        }
-        debug_assert_eq!(at, entries.len());
-        misses as f64 / entries.len().max(1) as f64
     }
 
     /// Makes the pages of this range the node's own, and no others.
@@ -143,8 +172,8 @@ impl Gapped<'_> {
         let blocks = max_blocks(self.0.meta().class());
         let b = if grow_down { blocks - 1 } else { 0 };
         self.own_pages(arena, b / PAGE_BLOCKS..b / PAGE_BLOCKS + 1);
-        self.set_model(Model::constant(b), b, b + 1, entry.kind != WHOLE);
-        self.block(self.shape(), b).fill(&[entry]);
+        self.set_model(Model::constant(b), b, b + 1);
+        self.block(b).fill(&[entry]);
         self.set_count(1);
         self.begin_run(entry.slice, if grow_down { Run::Descending } else { Run::Ascending });
     }
@@ -160,7 +189,7 @@ impl Gapped<'_> {
             self.set_page(b / PAGE_BLOCKS, arena.allocate_page());
             self.set_pages(pages.start..b / PAGE_BLOCKS + 1);
         }
-        self.block(shape, b).fill(&[entry]);
+        self.block(b).fill(&[entry]);
         self.set_count(self.count() + 1);
         self.draw_line(shape.with_range(shape.first(), b + 1));
         true
@@ -174,7 +203,7 @@ impl Gapped<'_> {
             self.set_page(b / PAGE_BLOCKS, arena.allocate_page());
             self.set_pages(b / PAGE_BLOCKS..pages.end);
         }
-        self.block(shape, b).fill(&[entry]);
+        self.block(b).fill(&[entry]);
         self.set_count(self.count() + 1);
         self.draw_line(shape.with_range(b, shape.end()));
         true
@@ -185,10 +214,10 @@ impl Gapped<'_> {
     pub(super) fn draw_line(self, shape: Shape) {
         let (first, last) = (shape.first(), shape.end() - 1);
         let from = first + usize::from(last > first + 1);
-        let (low, high) = (self.block(shape, from).slice(0), self.block(shape, last).slice(0));
+        let (low, high) = (self.block(from).slice(0), self.block(last).slice(0));
         let slope = (last - from) as f64 / high.saturating_sub(low) as f64;
         // A little more than the first slot's place, lest rounding put it into the block before.
-        self.set_model(Model::line(low, from as f64 + 1.0 / 16.0, slope, high), first, last + 1, shape.narrow());
+        self.set_model(Model::line(low, from as f64 + 1.0 / 16.0, slope, high), first, last + 1);
     }
 
     /// Drops everything behind the slot before `place`, and returns it.
@@ -196,7 +225,7 @@ impl Gapped<'_> {
         let all = self.entries();
         let kept = self.rank(place);
         let shape = self.shape();
-        let block = self.block(shape, place.block);
+        let block = self.block(place.block);
         let in_block: Vec<_> = (0..place.index.min(block.count())).map(|i| block.entry(i)).collect();
         let end = if in_block.is_empty() { place.block } else { place.block + 1 };
         if !in_block.is_empty() {
@@ -212,5 +241,27 @@ impl Gapped<'_> {
         self.set_count(kept);
         self.draw_line(shape.with_range(shape.first(), end));
         all[kept..].to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::Rng;
+
+    fn entries(mut slices: Vec<u64>) -> Vec<Entry> {
+        slices.sort_unstable();
+        slices.dedup();
+        slices.into_iter().map(|slice| Entry { slice, value: 1 }).collect()
+    }
+
+    #[test]
+    fn lines_fit_random_slices_of_any_number_and_no_others() {
+        let mut rng = Rng::new(6);
+        for n in (200..=3072).step_by(13) {
+            assert!(fits(&entries((0..n).map(|_| rng.word() >> (n % 30)).collect())), "{n} random slices");
+            assert!(fits(&entries((0..n as u64).collect())), "{n} slices in a row");
+            assert!(!fits(&entries((0..n).map(|_| (rng.word() >> 1) >> rng.below(50)).collect())), "{n} slices of any magnitude");
+        }
     }
 }

@@ -1,12 +1,18 @@
-//! Loading from sorted references: leaves are built whole, each with its model, and linked behind the last one.
+//! Loading from sorted references: leaves are built whole, each with its model, and linked behind the last one. Where no line fits, they are
+//! subtrees; if none fits the first leaf, or if the first key is not eight bytes long, the B+-tree loads everything.
 
 use super::Learned;
 use super::block::Entry;
+use super::build::fits;
 use super::gapped::max_blocks;
+use super::grow::Prepare;
+use super::read::WORD;
+use super::subtree::{RUN_FILL, is_subtree};
 use crate::btree::Token;
 use crate::btree::protocol::Protocol;
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
+use crate::common::version::Restart;
 use crate::{Ref, Resolver};
 use std::collections::VecDeque;
 
@@ -23,8 +29,6 @@ impl<P: Protocol> Learned<P> {
     pub(super) fn load_sorted<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
         let mut ahead = VecDeque::with_capacity(AHEAD);
         let mut leaf: Vec<Entry> = Vec::with_capacity(LEAF);
-        // Keys that share their slice with one before them take the ordinary way, once the slot of the first one is in place.
-        let mut doubles: Vec<Ref> = Vec::new();
         loop {
             while ahead.len() < AHEAD
                 && let Some(reference) = refs.next()
@@ -32,28 +36,41 @@ impl<P: Protocol> Learned<P> {
                 resolver.prefetch(reference);
                 ahead.push_back(reference);
             }
-            let next = ahead.pop_front().map(|reference| {
-                let (slice, kind) = slice_at(resolver.key(reference), 0);
-                Entry { slice, kind, value: reference.0 }
-            });
-            if let Some(entry) = next {
-                if leaf.last().is_some_and(|last| last.slice == entry.slice) {
-                    doubles.push(Ref(entry.value));
-                    continue;
-                }
-                if leaf.len() < LEAF {
-                    leaf.push(entry);
-                    continue;
-                }
+            let next = ahead.pop_front().map(|reference| (reference, slice_at(resolver.key(reference), 0)));
+            if let Some((reference, (slice, WORD))) = next
+                && leaf.len() < LEAF
+            {
+                assert!(leaf.last().is_none_or(|last| last.slice < slice), "bulk_load needs strictly ascending keys");
+                leaf.push(Entry { slice, value: reference.0 });
+                continue;
+            }
+            if self.is_empty_leaf() && (leaf.is_empty() || !fits(&leaf)) {
+                let rest = next.map(|(reference, _)| reference).into_iter().chain(ahead).chain(refs);
+                let mut all = leaf.iter().map(|entry| Ref(entry.value)).chain(rest);
+                self.plant_root();
+                return self.tree.load_sorted(&mut all, resolver);
             }
             self.append_leaf(&leaf, resolver);
             leaf.clear();
-            for double in doubles.drain(..) {
-                self.append_one(double, resolver);
+            match next {
+                None => return,
+                Some((reference, (slice, WORD))) => leaf.push(Entry { slice, value: reference.0 }),
+                Some((reference, _)) => self.append_one(reference, resolver),
             }
-            let Some(entry) = next else { return };
-            leaf.push(entry);
         }
+    }
+
+    fn is_empty_leaf(&self) -> bool {
+        self.descend(0).is_ok_and(|(node, _)| !is_subtree(node) && self.tree.keys.sum() == 0)
+    }
+
+    /// Makes the root of an empty, idle index a subtree's.
+    fn plant_root(&self) {
+        let planted = self.try_spot(0, Prepare::ForSplit).and_then(|spot| {
+            let lock = spot.leaf.0.version().lock(spot.version)?;
+            self.plant(&spot, lock, &[], RUN_FILL)
+        });
+        planted.expect("an idle index has no other writer");
     }
 
     /// Adds the greatest key so far by a search.
@@ -71,5 +88,12 @@ impl<P: Protocol> Learned<P> {
             return entries.iter().for_each(|entry| self.append_one(Ref(entry.value), resolver));
         }
         entries.iter().for_each(|_| self.tree.keys.one_more());
+        if !fits(entries) {
+            let planted = self.try_spot(entries[0].slice, Prepare::ForSplit).and_then(|spot| {
+                let lock = spot.leaf.0.version().lock(spot.version)?;
+                self.plant(&spot, lock, &spot.leaf.entries(), RUN_FILL)
+            });
+            debug_assert_ne!(planted, Err(Restart), "an idle index has no other writer");
+        }
     }
 }

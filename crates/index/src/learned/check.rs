@@ -1,11 +1,12 @@
 //! The structural invariants, checked while no writer is active.
 
 use super::Learned;
-use super::block::WHOLE;
+use super::block::WIDTH;
 use super::gapped::{Gapped, max_blocks, max_pages};
+use super::read::WORD;
+use super::subtree::is_subtree;
 use crate::btree::protocol::Protocol;
 use crate::common::node::{INNER_HEAD, LEAF_HEAD, Node};
-use crate::common::slice::{LAYER, rank_of};
 use crate::{Ref, Resolver};
 
 /// A node yet to be checked, with the slices that it may hold: `low..` and below `high` if there is one.
@@ -22,25 +23,24 @@ impl<P: Protocol> Learned<P> {
     pub(super) fn check_all<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
         let (root, _) = self.tree.top().map_err(|_| "the root is obsolete".to_string())?;
         let (mut keys, mut leaves) = (0, Vec::new());
-        let mut stack = vec![Range { node: root, level: root.meta().level(), low: 0, high: None, alone: true }];
+        let level = if is_subtree(root) { 0 } else { root.meta().level() };
+        let mut stack = vec![Range { node: root, level, low: 0, high: None, alone: true }];
         while let Some(range) = stack.pop() {
+            if range.level == 0 && is_subtree(range.node) {
+                leaves.push(None);
+                keys += self.tree.check_layers(range.node, (range.low, range.high), &|key| self.lookup(key, resolver), resolver)?;
+                continue;
+            }
             let node = Gapped(range.node);
             self.check_node(node, &range).map_err(|what| format!("level {}, slices from {:x}: {what}", range.level, range.low))?;
             if range.level > 0 {
                 push_children(node, &range, &mut stack)?;
             } else {
-                leaves.push(node);
+                leaves.push(Some(node));
                 keys += self.check_leaf(node, resolver)?;
             }
         }
-        let mut previous = 0;
-        for (i, leaf) in leaves.iter().enumerate() {
-            let next = leaves.get(i + 1).map_or(0, |leaf| leaf.0.address());
-            if leaf.next() != next || leaf.previous() != previous {
-                return Err(format!("leaf {i} of {} is linked wrongly", leaves.len()));
-            }
-            previous = leaf.0.address();
-        }
+        check_links(&leaves)?;
         let counted = self.tree.keys.sum();
         if keys == counted { Ok(()) } else { Err(format!("the index holds {keys} keys, but {counted} were counted")) }
     }
@@ -61,26 +61,27 @@ impl<P: Protocol> Learned<P> {
         }
         let (mut count, mut last) = (0, None);
         for b in shape.first()..shape.end() {
-            let block = node.block(shape, b);
+            let block = node.block(b);
             let used = block.count();
             if block.used().trailing_ones() as usize != used || (used == 0 && shape.blocks() > 1) {
                 return Err(format!("block {b} has slots {:b} in use", block.used()));
             }
             for entry in (0..used).map(|i| block.entry(i)) {
-                let pair = (entry.slice, rank_of(entry.kind));
-                let trailing = entry.kind < 8 && entry.slice << (8 * entry.kind) != 0;
-                if last.is_some_and(|last| last >= pair) || entry.kind == 0 || entry.kind > LAYER || trailing {
+                if last.is_some_and(|last| last >= entry.slice) {
                     return Err(format!("slot {entry:x?} in block {b} is misplaced"));
                 }
                 if entry.slice < range.low || range.high.is_some_and(|high| entry.slice >= high) {
                     return Err(format!("slot {entry:x?} is outside {:x}..{:x?}", range.low, range.high));
                 }
-                last = Some(pair);
+                last = Some(entry.slice);
             }
-            if (used..block.width()).any(|i| block.slice(i) != last.map_or(0, |last| last.0)) {
+            if (used..WIDTH).any(|i| block.slice(i) != last.unwrap_or(0)) {
                 return Err(format!("block {b} does not repeat its last slice"));
             }
             count += used;
+        }
+        if range.level == 0 && node.low() != range.low {
+            return Err(format!("the leaf takes {:x} for its lowest slice", node.low()));
         }
         if count != node.count() || (count == 0 && !range.alone) {
             return Err(format!("{count} slots, and {} were counted", node.count()));
@@ -88,19 +89,13 @@ impl<P: Protocol> Learned<P> {
         Ok(())
     }
 
-    /// The keys of a leaf and of the layers below it.
+    /// The keys of a leaf.
     fn check_leaf<R: Resolver>(&self, leaf: Gapped<'_>, resolver: &R) -> Result<usize, String> {
         let mut keys = 0;
         let lookup = |key: &[u8]| self.lookup(key, resolver);
         for entry in leaf.entries() {
-            if entry.kind == LAYER {
-                // SAFETY: no writer is active, so the slot's layer is live (N2).
-                let root = unsafe { Node::from_address(entry.value) };
-                keys += self.tree.check_layers(root, entry.slice.to_be_bytes().to_vec(), &lookup, resolver)?;
-            } else {
-                keys += 1;
-                crate::btree::check::check_key(Ref(entry.value), &[], (entry.slice, entry.kind), &lookup, resolver)?;
-            }
+            keys += 1;
+            crate::btree::check::check_key(Ref(entry.value), &[], (entry.slice, WORD), &lookup, resolver)?;
         }
         Ok(keys)
     }
@@ -108,14 +103,29 @@ impl<P: Protocol> Learned<P> {
 
 fn push_children<'a>(inner: Gapped<'a>, range: &Range<'a>, stack: &mut Vec<Range<'a>>) -> Result<(), String> {
     let entries = inner.entries();
-    if entries[0].slice != range.low || entries.iter().any(|entry| entry.kind != WHOLE) {
+    if entries[0].slice != range.low {
         return Err(format!("an inner node from {:x} begins at {:x}", range.low, entries[0].slice));
     }
     for (i, entry) in entries.iter().enumerate().rev() {
         let high = entries.get(i + 1).map(|next| next.slice).or(range.high);
         // SAFETY: no writer is active, so the child is live (N2).
         let node = unsafe { Node::from_address(entry.value) };
-        stack.push(Range { node, level: range.level - 1, low: entry.slice, high, alone: entries.len() == 1 });
+        // A leaf may be empty if no leaf is beside it (X3).
+        let beside = [i.checked_sub(1), Some(i + 1)].into_iter().flatten().filter_map(|i| entries.get(i));
+        // SAFETY: as above.
+        let alone = beside.into_iter().all(|entry| is_subtree(unsafe { Node::from_address(entry.value) }));
+        stack.push(Range { node, level: range.level - 1, low: entry.slice, high, alone });
+    }
+    Ok(())
+}
+
+/// Neighbouring leaves lead to each other; `None` stands for a subtree.
+fn check_links(leaves: &[Option<Gapped<'_>>]) -> Result<(), String> {
+    let address = |i: usize| leaves.get(i).copied().flatten().map_or(0, |leaf| leaf.0.address());
+    for (i, leaf) in leaves.iter().enumerate() {
+        if leaf.is_some_and(|leaf| leaf.next() != address(i + 1) || leaf.previous() != address(i.wrapping_sub(1))) {
+            return Err(format!("leaf {i} of {} is linked wrongly", leaves.len()));
+        }
     }
     Ok(())
 }

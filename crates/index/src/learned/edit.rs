@@ -1,9 +1,8 @@
 //! Changing single slots of a gapped array. All of this is for the holder of its lock.
 
-use super::block::Entry;
+use super::block::{Entry, WIDTH};
 use super::gapped::{Gapped, Place, Shape};
 use crate::Ref;
-use crate::common::slice::LAYER;
 
 /// How far a slot is moved out of a full block's way: to a gap in one of this many blocks on each side.
 const REACH: usize = 8;
@@ -23,12 +22,11 @@ impl Gapped<'_> {
     /// Inserts at `place`, moving slots by at most [`REACH`] blocks. False if there is no gap so near: nothing has changed.
     #[inline]
     pub(super) fn insert(self, place: Place, entry: Entry) -> bool {
-        let shape = self.shape();
-        let block = self.block(shape, place.block);
+        let block = self.block(place.block);
         let count = block.count();
-        if count < block.width() {
+        if count < WIDTH {
             block.insert(place.index, count, entry);
-        } else if !self.insert_by_moving(shape, place, entry) {
+        } else if !self.insert_by_moving(self.shape(), place, entry) {
             return false;
         }
         self.set_count(self.count() + 1);
@@ -37,17 +35,14 @@ impl Gapped<'_> {
 
     #[cold]
     fn insert_by_moving(self, shape: Shape, place: Place, entry: Entry) -> bool {
-        let has_gap = |b: usize| {
-            let block = self.block(shape, b);
-            block.count() < block.width()
-        };
+        let has_gap = |b: usize| self.block(b).count() < WIDTH;
         for distance in 1..=REACH {
             if place.block + distance < shape.end() && has_gap(place.block + distance) {
-                self.move_up(shape, place, entry, place.block + distance);
+                self.move_up(place, entry, place.block + distance);
                 return true;
             }
             if place.block >= shape.first() + distance && has_gap(place.block - distance) {
-                self.move_down(shape, place, entry, place.block - distance);
+                self.move_down(place, entry, place.block - distance);
                 return true;
             }
         }
@@ -55,38 +50,36 @@ impl Gapped<'_> {
     }
 
     /// Inserts into a full block; one slot of each block up to `target` moves to the next.
-    fn move_up(self, shape: Shape, place: Place, entry: Entry, target: usize) {
+    fn move_up(self, place: Place, entry: Entry, target: usize) {
         let (mut carried, mut at) = (entry, place.index);
         for b in place.block..target {
-            let block = self.block(shape, b);
-            let width = block.width();
-            if at < width {
-                let out = block.entry(width - 1);
-                block.remove(width - 1, width);
-                block.insert(at, width - 1, carried);
+            let block = self.block(b);
+            if at < WIDTH {
+                let out = block.entry(WIDTH - 1);
+                block.remove(WIDTH - 1, WIDTH);
+                block.insert(at, WIDTH - 1, carried);
                 carried = out;
             }
             at = 0;
         }
-        let block = self.block(shape, target);
+        let block = self.block(target);
         block.insert(0, block.count(), carried);
     }
 
     /// Inserts into a full block; one slot of each block down to `target` moves to the previous one.
-    fn move_down(self, shape: Shape, place: Place, entry: Entry, target: usize) {
+    fn move_down(self, place: Place, entry: Entry, target: usize) {
         let (mut carried, mut at) = (entry, place.index);
         for b in (target + 1..=place.block).rev() {
-            let block = self.block(shape, b);
-            let width = block.width();
+            let block = self.block(b);
             if at > 0 {
                 let out = block.entry(0);
-                block.remove(0, width);
-                block.insert(at - 1, width - 1, carried);
+                block.remove(0, WIDTH);
+                block.insert(at - 1, WIDTH - 1, carried);
                 carried = out;
             }
-            at = width;
+            at = WIDTH;
         }
-        let block = self.block(shape, target);
+        let block = self.block(target);
         let count = block.count();
         block.insert(count, count, carried);
     }
@@ -95,12 +88,11 @@ impl Gapped<'_> {
     /// built anew without the slot.
     #[inline]
     pub(super) fn remove(self, place: Place) -> bool {
-        let shape = self.shape();
-        let block = self.block(shape, place.block);
+        let block = self.block(place.block);
         let count = block.count();
         if count > 1 {
             block.remove(place.index, count);
-        } else if !self.empty_block(shape, place.block) {
+        } else if !self.empty_block(self.shape(), place.block) {
             return false;
         }
         self.set_count(self.count() - 1);
@@ -111,7 +103,7 @@ impl Gapped<'_> {
     #[cold]
     fn empty_block(self, shape: Shape, b: usize) -> bool {
         let (first, end) = (shape.first(), shape.end());
-        let block = self.block(shape, b);
+        let block = self.block(b);
         if end - first == 1 {
             block.fill(&[]);
         } else if b == first {
@@ -119,7 +111,7 @@ impl Gapped<'_> {
         } else if b == end - 1 {
             self.set_shape(shape.with_range(first, end - 1));
         } else {
-            let (left, right) = (self.block(shape, b - 1), self.block(shape, b + 1));
+            let (left, right) = (self.block(b - 1), self.block(b + 1));
             let (lefts, rights) = (left.count(), right.count());
             if rights > 1 {
                 block.fill(&[right.entry(0)]);
@@ -137,13 +129,13 @@ impl Gapped<'_> {
     /// Whether an insert at `place` comes right behind or right before the last one.
     #[inline(always)]
     pub(super) fn beside(self, place: Place) -> Run {
-        let block = self.block(self.shape(), place.block);
+        let block = self.block(place.block);
         let (last, runs) = self.last_insert();
         if place.index > 0 && block.slice(place.index - 1) == last {
             Run::Ascending
-        } else if place.index < block.width() && block.slice(place.index) == last {
+        } else if place.index < WIDTH && block.slice(place.index) == last {
             Run::Descending
-        } else if place.index > 0 && place.index < block.width() {
+        } else if place.index > 0 && place.index < WIDTH {
             Run::None
         } else {
             // Not seen without a look at the neighbour, which may cost a cache miss: as before.
@@ -187,10 +179,7 @@ impl Gapped<'_> {
 
     /// The slot of `old` at `place` or, if it is not there, anywhere in the array.
     pub(super) fn slot_of(self, shape: Shape, place: Place, old: Ref) -> Option<Place> {
-        let holds = |at: Place| {
-            let block = self.block(shape, at.block);
-            at.index < block.width() && block.value(at.index) == old.0 && block.kind(at.index) != LAYER
-        };
+        let holds = |at: Place| at.index < WIDTH && self.block(at.block).value(at.index) == old.0;
         let named = (shape.first()..shape.end()).contains(&place.block);
         let near = |distance: usize| [place.block.wrapping_sub(distance), place.block + distance];
         let blocks = (0..NEARBY).flat_map(near).filter(|b| named && (shape.first()..shape.end()).contains(b));

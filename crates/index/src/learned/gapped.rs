@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! word 0 version | 1 meta | 2 shape | 3 to 5 the model: middle, slope, start | 6 slots in use and pages
-//! 7 runs | 8 next | 9 previous | 10 last slice inserted | 16.. addresses of pages | in inner nodes: 64..127 fences
+//! 7 runs | 8 next | 9 previous | 10 last slice inserted | 11 lowest slice of a leaf's range | 16.. addresses of pages | in inner nodes: 64..127 fences
 //! ```
 //!
 //! An inner node whose model fits badly has *fences* instead, unless it is too large: the first slice of every block when it was built. It
@@ -13,16 +13,15 @@
 //!
 //! # Invariants
 //!
-//! * G1. Slots ascend by (slice, rank) without equals, over all blocks (and B1, B2 hold in each). In inner nodes, slices ascend strictly.
+//! * G1. Slices ascend strictly over all blocks (and B1, B2 hold in each).
 //! * G2. Every word for a page holds the address of some page of the arena from the node's first life on, be it its own or not: readers
 //!   may follow one that a writer is changing, since pages stay mapped; what they read there is validated by the version.
 //! * G3. The shape names blocks that the class has, always.
 
-use super::block::{BLOCK_BYTES, Block, PAGE_BLOCKS, WHOLE};
+use super::block::{BLOCK_BYTES, Block, PAGE_BLOCKS, WIDTH};
 use super::model::Model;
 use crate::common::node::{LEAF_HEAD, Node};
 use crate::common::search;
-use crate::common::slice::rank_of;
 use std::hint::select_unpredictable;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,6 +34,7 @@ const RUNS: usize = 7;
 const NEXT: usize = 8;
 const PREVIOUS: usize = 9;
 const LAST: usize = 10;
+const LOW: usize = 11;
 const PAGES: usize = 16;
 const FENCES: usize = 64;
 /// Blocks beside the predicted ones that are searched one by one.
@@ -53,14 +53,14 @@ pub(super) const fn max_blocks(class: usize) -> usize {
     max_pages(class) * PAGE_BLOCKS
 }
 
-/// Word 2: bits 0..15 first block, 16..31 end, 56 whether blocks are narrow, 57 whether there are fences instead of a model.
+/// Word 2: bits 0..15 first block, 16..31 end, 57 whether there are fences instead of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape(u64);
 
 impl Shape {
-    pub(super) fn new(first: usize, end: usize, narrow: bool) -> Shape {
+    pub(super) fn new(first: usize, end: usize) -> Shape {
         debug_assert!(first < end && end <= 0xffff);
-        Shape(first as u64 | (end as u64) << 16 | u64::from(narrow) << 56)
+        Shape(first as u64 | (end as u64) << 16)
     }
 
     #[inline(always)]
@@ -71,11 +71,6 @@ impl Shape {
     #[inline(always)]
     pub(super) fn end(self) -> usize {
         (self.0 >> 16 & 0xffff) as usize
-    }
-
-    #[inline(always)]
-    pub(super) fn narrow(self) -> bool {
-        self.0 >> 56 & 1 == 1
     }
 
     #[inline(always)]
@@ -124,8 +119,7 @@ impl Place {
 pub(super) struct Hit {
     /// Where the slot is or would go.
     pub(super) place: Place,
-    /// The slot's kind, if it is there; else the value is zero.
-    pub(super) kind: Option<u8>,
+    /// The slot's value; zero if there is none.
     pub(super) value: u64,
 }
 
@@ -152,17 +146,10 @@ impl<'a> Gapped<'a> {
 
     /// Block `b`, which the shape must name.
     #[inline(always)]
-    pub(super) fn block(self, shape: Shape, b: usize) -> Block<'a> {
+    pub(super) fn block(self, b: usize) -> Block<'a> {
         debug_assert!(b / PAGE_BLOCKS < max_pages(self.0.meta().class()));
         // SAFETY: the word holds a page's address (G2).
-        unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS, shape.narrow()) }
-    }
-
-    /// Block `b` of an array known to be wide: inner nodes are.
-    #[inline(always)]
-    fn wide_block(self, b: usize) -> Block<'a> {
-        // SAFETY: as in `block`.
-        unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS, false) }
+        unsafe { Block::new(self.load(PAGES + b / PAGE_BLOCKS), b % PAGE_BLOCKS) }
     }
 
     /// The block that the model (or the fences) predict for `slice`.
@@ -218,37 +205,29 @@ impl<'a> Gapped<'a> {
         }
     }
 
-    /// Where (slice, rank) is, with its kind, or where it would go.
+    /// Where `slice` is, or where it would go.
     #[inline(always)]
-    pub(super) fn find(self, shape: Shape, slice: u64, rank: u8) -> Hit {
-        let predicted = self.predict(shape, slice);
-        if !shape.narrow() && rank == WHOLE {
-            let (place, value) = self.probe(shape, predicted, slice);
-            if value != 0 {
-                return Hit { place, kind: Some(WHOLE), value };
-            }
-            if place.index > 0 && place.index < 8 {
-                return Hit { place, kind: None, value: 0 };
-            }
-            return self.find_beside(shape, place, slice);
+    pub(super) fn find(self, shape: Shape, slice: u64) -> Hit {
+        let (place, value) = self.probe(shape, self.predict(shape, slice), slice);
+        if value != 0 || (1..WIDTH).contains(&place.index) {
+            return Hit { place, value };
         }
-        self.find_from(shape, predicted, slice, rank)
+        self.find_beside(shape, place, slice)
     }
 
-    /// Looks for `slice` in wide blocks: in the predicted one and in the next, where slots that found no room in theirs mostly are. Both are
+    /// Looks for `slice` in the predicted block and in the next, where slots that found no room in theirs mostly are. Both are
     /// searched without asking which is the one, since a wrong guess costs as much as the search. Returns the value, zero without a hit: then the
     /// place is where the slice would go if the index is neither 0 nor 8.
     #[inline(always)]
     pub(super) fn probe(self, shape: Shape, predicted: usize, slice: u64) -> (Place, u64) {
         let next = predicted + usize::from(predicted + 1 < shape.end());
-        let (here, there) = (self.wide_block(predicted), self.wide_block(next));
+        let (here, there) = (self.block(predicted), self.block(next));
         here.prefetch_values();
         there.prefetch_values();
         let (below, further) = (here.below(slice), there.below(slice));
         let on = below == 8;
         let block = select_unpredictable(on, there, here);
         let place = Place { block: select_unpredictable(on, next, predicted), index: select_unpredictable(on, further, below) };
-        // A slice comes once in wide blocks, so a slot in use with it is the one.
         let hit = place.index < 8 && block.slice(place.index) == slice;
         (place, if hit { block.value(place.index) } else { 0 })
     }
@@ -256,15 +235,15 @@ impl<'a> Gapped<'a> {
     /// Starts loading what [`Gapped::probe`] reads.
     #[inline(always)]
     pub(super) fn prefetch_probe(self, shape: Shape, predicted: usize) {
-        self.block(shape, predicted).prefetch();
-        self.block(shape, predicted + usize::from(predicted + 1 < shape.end())).prefetch();
+        self.block(predicted).prefetch();
+        self.block(predicted + usize::from(predicted + 1 < shape.end())).prefetch();
     }
 
-    /// As [`Gapped::find`] for a wide array, after [`Gapped::probe`] has ended at `place`, before or behind all slots of its block: block by block
+    /// As [`Gapped::find`], after [`Gapped::probe`] has ended at `place`, before or behind all slots of its block: block by block
     /// at first, since most of these slots are in the very next one.
     #[inline(never)]
     pub(super) fn find_beside(self, shape: Shape, place: Place, slice: u64) -> Hit {
-        let absent = |place| Hit { place, kind: None, value: 0 };
+        let absent = |place| Hit { place, value: 0 };
         let mut b = place.block;
         for _ in 0..NEAR {
             let neighbour = if place.index == 0 {
@@ -274,77 +253,66 @@ impl<'a> Gapped<'a> {
                 b - 1
             } else {
                 if b + 1 >= shape.end() {
-                    return absent(self.normal(shape, Place { block: b, index: 8 }));
+                    return absent(self.normal(Place { block: b, index: WIDTH }));
                 }
                 b + 1
             };
-            let block = self.block(shape, neighbour);
+            let block = self.block(neighbour);
             block.prefetch_values();
             let below = block.below(slice);
             if below < 8 && block.slice(below) == slice {
-                return Hit { place: Place { block: neighbour, index: below }, kind: Some(WHOLE), value: block.value(below) };
+                return Hit { place: Place { block: neighbour, index: below }, value: block.value(below) };
             }
             match (place.index == 0, below) {
                 (true, 0) | (false, 8) => b = neighbour,
-                (true, 8) => return absent(self.between(shape, neighbour)),
-                (false, 0) => return absent(self.between(shape, b)),
+                (true, 8) => return absent(self.between(neighbour)),
+                (false, 0) => return absent(self.between(b)),
                 _ => return absent(Place { block: neighbour, index: below }),
             }
         }
-        self.find_from(shape, b, slice, WHOLE)
+        self.find_from(shape, b, slice)
     }
 
     /// The place behind block `b`'s slots and before the next one's: in the one that has room, if one has.
-    fn between(self, shape: Shape, b: usize) -> Place {
-        let block = self.block(shape, b);
-        let count = block.count();
-        if count < block.width() { Place { block: b, index: count } } else { Place { block: b + 1, index: 0 } }
+    fn between(self, b: usize) -> Place {
+        let count = self.block(b).count();
+        if count < WIDTH { Place { block: b, index: count } } else { Place { block: b + 1, index: 0 } }
     }
 
     /// As [`Gapped::find`], by exponential search from block `from`.
     #[inline(never)]
-    fn find_from(self, shape: Shape, from: usize, slice: u64, rank: u8) -> Hit {
+    fn find_from(self, shape: Shape, from: usize, slice: u64) -> Hit {
         let block = self.last_block(shape, from, |first| first < slice);
-        let mut place = self.normal(shape, Place { block, index: self.block(shape, block).below(slice) });
-        if place.index == self.block(shape, place.block).count() && place.block < from {
+        let mut place = self.normal(Place { block, index: self.block(block).below(slice) });
+        if place.index == self.block(place.block).count() && place.block < from {
             // Equally right, and nearer to where searches begin.
             place = Place { block: place.block + 1, index: 0 };
         }
-        loop {
-            let absent = Hit { place, kind: None, value: 0 };
-            let Some(at) = self.slot_from(shape, place) else { return absent };
-            let block = self.block(shape, at.block);
-            if block.slice(at.index) != slice {
-                return absent;
-            }
-            let kind = block.kind(at.index);
-            if rank_of(kind) >= rank {
-                let hit = Hit { place: at, kind: Some(kind), value: block.value(at.index) };
-                return if rank_of(kind) == rank { hit } else { absent };
-            }
-            place = Place { block: at.block, index: at.index + 1 };
+        match self.slot_from(shape, place) {
+            Some(at) if self.block(at.block).slice(at.index) == slice => Hit { place: at, value: self.block(at.block).value(at.index) },
+            _ => Hit { place, value: 0 },
         }
     }
 
     /// With an index that is not beyond the slots in use.
-    fn normal(self, shape: Shape, place: Place) -> Place {
-        Place { index: place.index.min(self.block(shape, place.block).count()), ..place }
+    fn normal(self, place: Place) -> Place {
+        Place { index: place.index.min(self.block(place.block).count()), ..place }
     }
 
     /// The first slot in use at or behind `place`.
     #[inline(always)]
     pub(super) fn slot_from(self, shape: Shape, place: Place) -> Option<Place> {
-        if place.index < self.block(shape, place.block).count() {
+        if place.index < self.block(place.block).count() {
             return Some(place);
         }
         let next = place.block + 1;
-        (next < shape.end() && self.block(shape, next).value(0) != 0).then_some(Place { block: next, index: 0 })
+        (next < shape.end() && self.block(next).value(0) != 0).then_some(Place { block: next, index: 0 })
     }
 
     /// The last block whose first slice is `before`, or else the first block: exponential search from block `from`.
     #[inline]
     pub(super) fn last_block(self, shape: Shape, from: usize, before: impl Fn(u64) -> bool) -> usize {
-        let is_before = |b: usize| before(self.block(shape, b).slice(0));
+        let is_before = |b: usize| before(self.block(b).slice(0));
         let (first, end) = (shape.first(), shape.end());
         let (mut low, mut high, mut step) = (from, from, 1);
         if is_before(from) {
@@ -385,10 +353,10 @@ impl<'a> Gapped<'a> {
     #[inline(always)]
     pub(super) fn child_place(self, shape: Shape, slice: u64) -> Place {
         let predicted = self.predict(shape, slice);
-        let block = self.wide_block(predicted);
+        let block = self.block(predicted);
         let upto = block.not_above(slice);
         let last = predicted + 1 >= shape.end();
-        let next = self.wide_block(predicted + usize::from(!last));
+        let next = self.block(predicted + usize::from(!last));
         let here = (upto > 0) & (last | (next.slice(0) > slice));
         let (at, block, upto) = if here { (predicted, block, upto) } else { self.child_block(shape, predicted, slice) };
         // The last slot in use among the first `upto`; the first slot if all separators are greater.
@@ -399,7 +367,7 @@ impl<'a> Gapped<'a> {
     #[inline(never)]
     fn child_block(self, shape: Shape, from: usize, slice: u64) -> (usize, Block<'a>, usize) {
         let at = self.last_block(shape, from, |first| first <= slice);
-        let block = self.wide_block(at);
+        let block = self.block(at);
         (at, block, block.not_above(slice))
     }
 
@@ -408,7 +376,7 @@ impl<'a> Gapped<'a> {
     pub(super) fn child(self, slice: u64) -> u64 {
         let shape = self.shape();
         let place = self.child_place(shape, slice);
-        self.wide_block(place.block).address(place.index)
+        self.block(place.block).address(place.index)
     }
 
     /// Starts loading what a search reads of the child's header at `address`.
@@ -430,18 +398,18 @@ impl<'a> Gapped<'a> {
     }
 
     /// Sets the model and the range of blocks.
-    pub(super) fn set_model(self, model: Model, first: usize, end: usize, narrow: bool) {
+    pub(super) fn set_model(self, model: Model, first: usize, end: usize) {
         self.store(MIDDLE, model.middle);
         self.store(SLOPE, model.slope.to_bits());
         self.store(START, model.start.to_bits());
-        self.set_shape(Shape::new(first, end, narrow));
+        self.set_shape(Shape::new(first, end));
     }
 
     /// Sets the fences to the first slices of all blocks.
     pub(super) fn set_fences(self) {
         let shape = self.shape();
         for b in shape.first()..shape.end() {
-            self.store(FENCES + b - shape.first(), self.block(shape, b).slice(0));
+            self.store(FENCES + b - shape.first(), self.block(b).slice(0));
         }
         self.set_shape(shape.with_fences());
     }
@@ -466,6 +434,15 @@ impl<'a> Gapped<'a> {
 
     pub(super) fn set_previous(self, address: u64) {
         self.store(PREVIOUS, address);
+    }
+
+    /// The lowest slice that belongs into this leaf (X4).
+    pub(super) fn low(self) -> u64 {
+        self.load(LOW)
+    }
+
+    pub(super) fn set_low(self, slice: u64) {
+        self.store(LOW, slice);
     }
 
     /// The slice inserted last, and the word of the runs.

@@ -5,15 +5,17 @@
 //! * Else the leaf is *expanded*: built anew with more blocks and a new model, in place.
 //! * It is *split* in the middle if it is at its cap, if the model fits badly, or if it was built only a few inserts ago (ALEX, section 4.3, decides
 //!   by expected cost; these are the cases in which a split is the cheaper choice, and they bound what adversarial orders can cost).
+//! * If no line fits, nor would lines fit its halves, a B+-tree takes its place (`subtree`).
 //!
 //! Inner nodes grow in the same way, and are split on the way down, so that the change below never has to go further up.
 
 use super::Learned;
-use super::block::{Entry, WHOLE};
-use super::build::is_mixed;
+use super::block::{Entry, WIDTH};
+use super::build::fits;
 use super::edit::Run;
 use super::gapped::{Gapped, Place, max_blocks};
 use super::read::Slot;
+use super::subtree::{FILL, RUN_FILL};
 use crate::btree::protocol::{Point, Protocol};
 use crate::common::arena::Fresh;
 use crate::common::node::{INNER_HEAD, LEAF_HEAD, Node};
@@ -22,6 +24,9 @@ use std::sync::atomic::Ordering;
 
 /// An array with fewer slots is expanded, however badly its model fits.
 const WORTH_SPLITTING: usize = 400;
+
+/// An array with fewer slots of which a line fits only one half becomes a subtree: many small ones would be slower than the B+-tree.
+const WORTH_HALVING: usize = 2048;
 
 /// An inner node on the way to a leaf.
 #[derive(Clone, Copy)]
@@ -56,17 +61,17 @@ pub(super) enum Above<'a> {
 }
 
 /// Whether a node with so many slots (one of them to come) has outgrown its class.
-fn is_over(node: Gapped<'_>, slots: usize, narrow: bool) -> bool {
-    slots > max_blocks(node.0.meta().class()) * (8 - usize::from(narrow)) * 3 / 4
+fn is_over(node: Gapped<'_>, slots: usize) -> bool {
+    slots > max_blocks(node.0.meta().class()) * WIDTH * 3 / 4
 }
 
 impl<P: Protocol> Learned<P> {
-    /// One attempt to find the leaf for `slice` with its parent.
+    /// One attempt to find the leaf for `slice` with its parent. Fails if it is in a subtree.
     pub(super) fn try_spot(&self, slice: u64, prepare: Prepare) -> Result<Spot<'_>, Restart> {
         let cell = self.tree.root.version.read()?;
         let (mut node, mut version) = self.tree.top()?;
         let mut parent = None;
-        while node.meta().level() > 0 {
+        while node.meta().class() == INNER_HEAD {
             let inner = Gapped(node);
             self.prepare(prepare, cell, parent, Parent { inner, version }, slice)?;
             let address = inner.child(slice);
@@ -74,13 +79,16 @@ impl<P: Protocol> Learned<P> {
             (node, version) = self.tree.follow(node, version, address)?;
         }
         self.tree.root.version.check(cell)?;
+        if node.meta().class() != LEAF_HEAD {
+            return Err(Restart);
+        }
         Ok(Spot { cell, parent, leaf: Gapped(node), version })
     }
 
     fn prepare<'a>(&'a self, prepare: Prepare, cell: u64, parent: Option<Parent<'a>>, at: Parent<'a>, slice: u64) -> Result<(), Restart> {
         let count = at.inner.count();
         let changed = match (prepare, parent) {
-            (Prepare::ForSplit, _) if is_over(at.inner, count + 1, false) || (count >= WORTH_SPLITTING && at.inner.is_misfit()) => {
+            (Prepare::ForSplit, _) if is_over(at.inner, count + 1) || (count >= WORTH_SPLITTING && at.inner.is_misfit()) => {
                 self.split_inner(cell, parent, at)?;
                 true
             }
@@ -99,38 +107,15 @@ impl<P: Protocol> Learned<P> {
         if leaf != slot.leaf || spot.version != slot.version {
             return Err(Restart);
         }
-        let fits = entry.kind == WHOLE || slot.shape.narrow();
-        let last = Place { block: slot.shape.end() - 1, index: leaf.block(slot.shape, slot.shape.end() - 1).count() };
+        let last = Place { block: slot.shape.end() - 1, index: leaf.block(slot.shape.end() - 1).count() };
         let first = Place { block: slot.shape.first(), index: 0 };
         match leaf.run() {
-            Run::Ascending if fits && place == last => self.append(&spot, entry),
-            Run::Descending if fits && place == first => self.prepend(&spot, entry),
-            Run::Ascending if fits && place != first => self.cut(&spot, place, entry),
-            Run::Descending if place != first => self.cut_below(&spot, place, entry),
-            _ => {
-                let cut = self.expand_or_split(&spot, place, entry)?;
-                self.refine(entry.slice);
-                cut.into_iter().for_each(|separator| self.refine(separator));
-                Ok(())
-            }
+            Run::Ascending if place == last => self.append(&spot, entry),
+            Run::Descending if place == first => self.prepend(&spot, entry),
+            Run::Ascending if place != first => self.cut(&spot, place, entry),
+            Run::Descending => self.cut_below(&spot, place, entry),
+            _ => self.expand_or_split(&spot, place, entry),
         }
-    }
-
-    /// Splits the leaf for `slice`, and its parts, as long as their models fit badly. Best effort.
-    fn refine(&self, slice: u64) {
-        while let Ok(Some(separator)) = self.split_misfit(slice) {
-            self.refine(separator);
-        }
-    }
-
-    /// Splits the leaf for `slice` if its model fits badly and it is too large for fences; returns where.
-    fn split_misfit(&self, slice: u64) -> Result<Option<u64>, Restart> {
-        let spot = self.try_spot(slice, Prepare::ForSplit)?;
-        if !spot.leaf.is_misfit() || spot.leaf.count() < WORTH_SPLITTING {
-            return Ok(None);
-        }
-        let lock = spot.leaf.0.version().lock(spot.version)?;
-        self.split(&spot, lock, &spot.leaf.entries()).map(Some)
     }
 
     /// Puts `entry` behind all others: into a new block, or into a new leaf.
@@ -142,25 +127,17 @@ impl<P: Protocol> Learned<P> {
             lock.done();
             return Ok(());
         }
-        let block = leaf.block(leaf.shape(), leaf.shape().end() - 1);
-        let last = block.slice(block.width() - 1);
-        if last == entry.slice {
-            drop(lock);
-            let place = Place { block: leaf.shape().end() - 1, index: block.count() };
-            return self.expand_or_split(spot, place, entry).map(drop);
+        let last = leaf.block(leaf.shape().end() - 1).slice(WIDTH - 1);
+        if leaf.run_misfits() {
+            // The run goes on in the subtree.
+            self.plant(spot, lock, &leaf.entries(), RUN_FILL)?;
+            return Err(Restart);
         }
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         Gapped(fresh.node()).begin_with(arena, entry, false);
-        let misfits = leaf.run_misfits();
-        if misfits {
-            leaf.mark_misfit();
-        }
         self.link_right(leaf, fresh, above, last + 1);
         lock.done();
-        P::reached(Point::EdgeSplit);
-        if misfits {
-            self.refine(last);
-        }
+        P::reached(Point::ArrayEdgeSplit);
         Ok(())
     }
 
@@ -174,26 +151,23 @@ impl<P: Protocol> Learned<P> {
             return Ok(());
         }
         let shape = leaf.shape();
-        let separator = leaf.block(shape, shape.first()).slice(0);
-        if separator == entry.slice || leaf.count() < WORTH_SPLITTING {
+        if leaf.count() < WORTH_SPLITTING {
             drop(lock);
-            return self.expand_or_split(spot, Place { block: shape.first(), index: 0 }, entry).map(drop);
+            return self.expand_or_split(spot, Place { block: shape.first(), index: 0 }, entry);
         }
+        if leaf.run_misfits() {
+            self.plant(spot, lock, &leaf.entries(), RUN_FILL)?;
+            return Err(Restart);
+        }
+        let separator = leaf.block(shape.first()).slice(0);
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         let right = Gapped(fresh.node());
         right.take_over(leaf);
-        let misfits = right.run_misfits();
-        if misfits {
-            right.mark_misfit();
-        }
         leaf.set_pages(0..0);
         leaf.begin_with(arena, entry, true);
         self.link_right(leaf, fresh, above, separator);
         lock.done();
-        P::reached(Point::EdgeSplit);
-        if misfits {
-            self.refine(separator);
-        }
+        P::reached(Point::ArrayEdgeSplit);
         Ok(())
     }
 
@@ -201,9 +175,8 @@ impl<P: Protocol> Learned<P> {
     fn cut(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
         let shape = leaf.shape();
-        let slice_at = |at: Option<Place>| at.map(|at| leaf.block(shape, at.block).slice(at.index));
-        let next = slice_at(leaf.slot_from(shape, place));
-        let Some(separator) = next.filter(|next| *next > entry.slice) else { return self.expand_or_split(spot, place, entry).map(drop) };
+        let Some(next) = leaf.slot_from(shape, place) else { return self.expand_or_split(spot, place, entry) };
+        let separator = leaf.block(next.block).slice(next.index);
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         let lock = leaf.0.version().lock(spot.version)?;
         let behind = leaf.cut_at(arena, place);
@@ -216,7 +189,7 @@ impl<P: Protocol> Learned<P> {
         leaf.note(entry.slice, Run::Ascending);
         self.link_right(leaf, fresh, above, separator);
         lock.done();
-        P::reached(Point::LeafSplit);
+        P::reached(Point::ArraySplit);
         Ok(())
     }
 
@@ -226,11 +199,10 @@ impl<P: Protocol> Learned<P> {
         let lock = leaf.0.version().lock(spot.version)?;
         let all = leaf.entries();
         let (before, behind) = all.split_at(leaf.rank(place));
-        let last = before.last().map_or(u64::MAX, |last| last.slice);
-        if last >= entry.slice {
+        let Some(last) = before.last().map(|last| last.slice) else {
             drop(lock);
-            return self.expand_or_split(spot, place, entry).map(drop);
-        }
+            return self.expand_or_split(spot, place, entry);
+        };
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         let right = Gapped(fresh.node());
         leaf.note(entry.slice, Run::Descending);
@@ -245,41 +217,81 @@ impl<P: Protocol> Learned<P> {
         // All that is to come before `entry` belongs to the right.
         self.link_right(leaf, fresh, above, last + 1);
         lock.done();
-        P::reached(Point::LeafSplit);
+        P::reached(Point::ArraySplit);
         Ok(())
     }
 
-    /// Builds the leaf anew with `entry`: as one array with room, or as two; then the separator is returned.
-    fn expand_or_split(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<Option<u64>, Restart> {
+    /// Builds the leaf anew with `entry`: as one array with room, as two, or as a subtree.
+    fn expand_or_split(&self, spot: &Spot<'_>, place: Place, entry: Entry) -> Result<(), Restart> {
         let leaf = spot.leaf;
         let lock = leaf.0.version().lock(spot.version)?;
         let mut all = leaf.entries();
         all.insert(leaf.rank(place), entry);
         let soon = all.len() - leaf.built_with().min(all.len()) < all.len() / 16;
-        let badly = all.len() >= WORTH_SPLITTING && (soon || leaf.is_misfit());
-        leaf.note(entry.slice, leaf.beside(place));
-        if !is_over(leaf, all.len(), is_mixed(&all)) && !badly {
-            leaf.train(&self.tree.arena, &all);
-            lock.done();
-            P::reached(Point::Grow);
-            return Ok(None);
+        let large = all.len() >= WORTH_SPLITTING;
+        if large && (soon || leaf.is_misfit()) {
+            return self.divide(spot, lock, &all);
         }
-        self.split(spot, lock, &all).map(Some)
+        if is_over(leaf, all.len()) {
+            return self.split(spot, lock, &all);
+        }
+        leaf.note(entry.slice, leaf.beside(place));
+        leaf.train(&self.tree.arena, &all);
+        let misfits = large && leaf.is_misfit();
+        lock.done();
+        P::reached(Point::ArrayGrow);
+        if misfits {
+            self.divide_misfit(entry.slice);
+        }
+        Ok(())
     }
 
-    /// Builds two leaves of `all`, which is to replace the locked leaf's slots; returns where it was cut.
-    fn split(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<u64, Restart> {
-        let (leaf, arena) = (spot.leaf, &self.tree.arena);
-        let cut = cut_near(all, all.len() / 2);
+    /// Replaces the locked leaf's slots by `all`, in two leaves or in a subtree.
+    fn divide(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<(), Restart> {
+        let (low, high) = all.split_at(all.len() / 2);
+        let halves = usize::from(fits(low)) + usize::from(fits(high));
+        if halves == 0 || (halves == 1 && all.len() < WORTH_HALVING) {
+            return self.plant_misfit(spot, lock, all);
+        }
+        self.split(spot, lock, all)
+    }
+
+    /// Puts a subtree of `all` into the place of the locked leaf, or of all leaves.
+    fn plant_misfit(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<(), Restart> {
+        if self.is_small(spot) {
+            drop(lock);
+            self.plant_all(spot)?;
+            // The entry goes into the subtree.
+            return Err(Restart);
+        }
+        self.plant(spot, lock, all, FILL)
+    }
+
+    /// Divides the leaf for `slice` if its model fits badly. Best effort: if not now, it is divided when it grows.
+    fn divide_misfit(&self, slice: u64) {
+        let Ok(spot) = self.try_spot(slice, Prepare::ForSplit) else { return };
+        if spot.leaf.is_misfit()
+            && spot.leaf.count() >= WORTH_SPLITTING
+            && let Ok(lock) = spot.leaf.0.version().lock(spot.version)
+        {
+            let _ = self.divide(&spot, lock, &spot.leaf.entries());
+        }
+    }
+
+    /// Builds two leaves of `all`, which is to replace the locked leaf's slots, and divides them further if they misfit.
+    fn split(&self, spot: &Spot<'_>, lock: Locked<'_>, all: &[Entry]) -> Result<(), Restart> {
+        let (leaf, arena, cut) = (spot.leaf, &self.tree.arena, all.len() / 2);
         let (fresh, above) = (arena.allocate(LEAF_HEAD), self.lock_above(spot)?);
         let (right, (last, runs)) = (Gapped(fresh.node()), leaf.last_insert());
         right.set_last_insert(last, runs);
         right.train(arena, &all[cut..]);
         leaf.train(arena, &all[..cut]);
+        let misfits = [(0, leaf.is_misfit()), (cut, right.is_misfit())];
         self.link_right(leaf, fresh, above, all[cut].slice);
         lock.done();
-        P::reached(Point::LeafSplit);
-        Ok(all[cut].slice)
+        P::reached(Point::ArraySplit);
+        misfits.iter().filter(|(_, misfits)| *misfits).for_each(|(at, _)| self.divide_misfit(all[*at].slice));
+        Ok(())
     }
 
     /// Adds a leaf of entries that are all behind the last one's, which is idle; an empty index takes them into its only leaf.
@@ -307,6 +319,7 @@ impl<P: Protocol> Learned<P> {
         let right = Gapped(fresh.node());
         right.set_next(leaf.next());
         right.set_previous(leaf.0.address());
+        right.set_low(separator);
         let node = fresh.publish();
         Self::set_previous_of(right.next(), node.address());
         leaf.set_next(node.address());
@@ -338,10 +351,10 @@ impl<P: Protocol> Learned<P> {
 
     /// Makes `right` reachable beside `left`, which is locked.
     fn lead_to(&self, above: Above<'_>, left: Node<'_>, separator: u64, right: Node<'_>) {
-        let child = |slice, node: Node<'_>| Entry { slice, kind: WHOLE, value: node.address() };
+        let child = |slice, node: Node<'_>| Entry { slice, value: node.address() };
         match above {
             Above::Inner { lock, inner } => {
-                let place = inner.find(inner.shape(), separator, WHOLE).place;
+                let place = inner.find(inner.shape(), separator).place;
                 if !inner.insert(place, child(separator, right)) {
                     let mut all = inner.entries();
                     all.insert(inner.rank(place), child(separator, right));
@@ -353,7 +366,7 @@ impl<P: Protocol> Learned<P> {
                 Gapped(root.node()).train(&self.tree.arena, &[child(0, left), child(separator, right)]);
                 self.tree.root.address.store(root.publish().address(), Ordering::Release);
                 lock.done();
-                P::reached(Point::RootSplit);
+                P::reached(Point::ArrayRootSplit);
             }
         }
     }
@@ -371,7 +384,7 @@ impl<P: Protocol> Learned<P> {
         inner.train(arena, low);
         self.lead_to(above, inner.0, high[0].slice, fresh.publish());
         lock.done();
-        P::reached(Point::InnerSplit);
+        P::reached(Point::ArrayInnerSplit);
         Ok(())
     }
 }
@@ -384,11 +397,6 @@ impl Gapped<'_> {
         self.set_last_insert(last, runs & 0xffff | u64::from(misfit) << 16 | (entries.len() as u64) << 32);
     }
 
-    fn mark_misfit(self) {
-        let (last, runs) = self.last_insert();
-        self.set_last_insert(last, runs | 1 << 16);
-    }
-
     fn is_misfit(self) -> bool {
         self.last_insert().1 >> 16 & 1 == 1
     }
@@ -396,13 +404,4 @@ impl Gapped<'_> {
     fn built_with(self) -> usize {
         (self.last_insert().1 >> 32) as usize
     }
-}
-
-/// The cut nearest to `wanted` that does not part slots of one slice.
-pub(super) fn cut_near(entries: &[Entry], wanted: usize) -> usize {
-    let may_cut = |at: &usize| *at > 0 && *at < entries.len() && entries[at - 1].slice != entries[*at].slice;
-    (0..entries.len())
-        .flat_map(|distance| [wanted.wrapping_sub(distance), wanted + distance])
-        .find(may_cut)
-        .expect("more slots than one slice can have, so a cut exists")
 }

@@ -1,4 +1,4 @@
-//! Hints (decision 16, `docs/adr/0020`): a leaf's number and a slot, of any age. As in the B+-tree (`crate::btree::hint`), which has those of deeper layers.
+//! Hints (decision 16, `docs/adr/0020`): a leaf's number and a slot, of any age. As in the B+-tree (`crate::btree::hint`), which has those of subtrees.
 //!
 //! A leaf may have been trained anew since, so its model leads on where the slots beside the hinted one do not hold the reference.
 
@@ -80,9 +80,8 @@ impl<P: Protocol> Learned<P> {
         let shape = leaf.shape();
         let near = place.and_then(|place| leaf.slot_of(shape, place, reference));
         let at = near.or_else(|| {
-            let (slice, rank) = slice_at(key, 0);
-            let hit = leaf.find(shape, slice, rank);
-            hit.kind.and_then(|_| leaf.slot_of(shape, hit.place, reference))
+            let hit = leaf.find(shape, slice_at(key, 0).0);
+            if hit.value == 0 { None } else { leaf.slot_of(shape, hit.place, reference) }
         });
         let next = leaf.next();
         node.version().check(version)?;
@@ -99,7 +98,7 @@ impl<P: Protocol> Learned<P> {
         if let Look::Here(at, version) = look {
             let leaf = Gapped(node);
             let lock = node.version().lock(version)?;
-            leaf.block(leaf.shape(), at.block).set_value(at.index, new.0);
+            leaf.block(at.block).set_value(at.index, new.0);
             lock.done();
         }
         Ok(look)

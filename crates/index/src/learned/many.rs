@@ -1,19 +1,16 @@
 //! Many lookups at once, in three steps that all of a group take together, so that their cache misses overlap: down to the leaf's header, to
-//! the predicted block, to the slot. What a step cannot settle for a key (a prediction that misses, a deeper layer, a writer at work) is
-//! looked up singly at the end, when its lines are on their way.
+//! the predicted block, to the slot. What a step cannot settle for a key (a prediction that misses, a writer at work) is looked up singly
+//! at the end, when its lines are on their way. Keys in subtrees go on as in the B+-tree.
 
 use super::Learned;
-use super::block::WHOLE;
 use super::gapped::{Gapped, Shape};
+use super::subtree::is_subtree;
+use crate::btree::many::GROUP;
 use crate::btree::protocol::Protocol;
 use crate::common::slice::slice_at;
-use crate::common::version::Restart;
 use crate::{Key, Ref, Resolver};
 
-/// Lookups in flight. More than the line fill buffers of a core gain nothing.
-const GROUP: usize = 16;
-
-/// A lookup under way.
+/// A lookup under way in a leaf.
 #[derive(Clone, Copy)]
 struct Walk<'a> {
     slice: u64,
@@ -31,9 +28,18 @@ impl<P: Protocol> Learned<P> {
     }
 
     fn lookup_group<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
-        let mut walks = [None; GROUP];
-        for (walk, key) in walks.iter_mut().zip(keys) {
-            *walk = self.begin(key.bytes).ok();
+        let (mut walks, mut roots) = ([None; GROUP], [None; GROUP]);
+        let (mut open, mut below) = (0u32, false);
+        for (i, key) in keys.iter().enumerate() {
+            let (slice, _) = slice_at(key.bytes, 0);
+            match self.descend(slice) {
+                Ok((node, version)) if is_subtree(node) => (roots[i], below) = (Some((node, version)), true),
+                Ok((node, version)) if key.bytes.len() == 8 => {
+                    let leaf = Gapped(node);
+                    walks[i] = Some(Walk { slice, leaf, version, shape: leaf.shape(), block: 0 });
+                }
+                _ => open |= 1 << i,
+            }
         }
         for walk in walks.iter_mut().flatten() {
             walk.shape = walk.leaf.shape();
@@ -42,9 +48,12 @@ impl<P: Protocol> Learned<P> {
                 walk.leaf.prefetch_probe(walk.shape, walk.block);
             }
         }
-        let mut open = 0u32;
-        for (i, walk) in walks[..keys.len()].iter().enumerate() {
-            match walk.and_then(Walk::finish) {
+        if below {
+            self.tree.lookup_group(&roots, keys, found, resolver, &|key| self.lookup(key, resolver));
+        }
+        for (i, walk) in walks.iter().enumerate() {
+            let Some(walk) = walk else { continue };
+            match walk.finish() {
                 Some(reference) => found[i] = reference,
                 None => open |= 1 << i,
             }
@@ -55,17 +64,6 @@ impl<P: Protocol> Learned<P> {
             found[i] = self.lookup(keys[i].bytes, resolver);
         }
     }
-
-    /// Finds the leaf of a key of eight bytes.
-    #[inline(always)]
-    fn begin(&self, key: &[u8]) -> Result<Walk<'_>, Restart> {
-        let (slice, rank) = slice_at(key, 0);
-        if rank != WHOLE {
-            return Err(Restart);
-        }
-        let (leaf, version) = self.descend(slice)?;
-        Ok(Walk { slice, leaf, version, shape: leaf.shape(), block: 0 })
-    }
 }
 
 impl Walk<'_> {
@@ -73,7 +71,7 @@ impl Walk<'_> {
     #[inline(always)]
     fn finish(self) -> Option<Ref> {
         let (shape, leaf) = (self.shape, self.leaf);
-        if shape.narrow() || shape.first() >= shape.end() {
+        if shape.first() >= shape.end() {
             return None;
         }
         let (place, value) = leaf.probe(shape, self.block, self.slice);
@@ -81,7 +79,7 @@ impl Walk<'_> {
             return leaf.0.version().same(self.version).then_some(Ref(value));
         }
         let beside = if place.index == 0 { self.block.saturating_sub(1) } else { self.block + 2 };
-        leaf.block(shape, beside.min(shape.end() - 1).max(shape.first())).prefetch();
+        leaf.block(beside.min(shape.end() - 1).max(shape.first())).prefetch();
         None
     }
 }

@@ -1,5 +1,5 @@
-//! The learned ordered index: c-ALEX (NStore, section III-B, after ALEX, SIGMOD 2020) over the first eight bytes of the keys, with the
-//! B+-tree's layers (`crate::btree`) for those that go on behind a shared slice.
+//! The learned ordered index: c-ALEX (NStore, section III-B, after ALEX, SIGMOD 2020) over keys of eight bytes, with B+-trees (`crate::btree`)
+//! in the places of leaves where no line fits the keys, or where they are not eight bytes long.
 //!
 //! # Structure
 //!
@@ -8,8 +8,8 @@
 //! million keys have one inner node, whose lines stay in the cache like the leaves' headers. A lookup of an eight-byte key then waits once for
 //! memory: for the two lines of the predicted block, slices and values, which it loads together.
 //!
-//! Slots, kinds and slices are the B+-tree's; so is everything below a slot that holds a layer. Strings with one common prefix therefore
-//! live in a B+-tree behind a single slot.
+//! Subtrees (`subtree`) are searched, scanned and changed by the B+-tree's own code. Keys that no line fits from the beginning, and strings,
+//! live in one that is the root.
 //!
 //! # Thread safety
 //!
@@ -18,13 +18,14 @@
 //!
 //! # Invariants
 //!
-//! B1–B2 in `block`, G1–G3 in `gapped`, the B+-tree's for deeper layers, and:
+//! B1–B2 in `block`, G1–G3 in `gapped`, S1–S2 in `subtree`, the B+-tree's in subtrees, and:
 //!
 //! * X1. The first separator of an inner node is the lower end of its range; a child's range ends where the next one's begins.
-//! * X2. Slots of one slice lie in one leaf.
-//! * X3. A leaf's range of slices changes only under its lock, with a new version; and so do its links, except that the `previous` of a
-//!   leaf changes under the lock of the leaf whose `next` it is.
-//! * X4. A leaf is empty only if it is its parent's only child, or the root.
+//! * X2. A leaf's range of slices changes only under its lock, with a new version; and so do its links, except that the `previous` of a
+//!   leaf changes under the lock of the leaf whose `next` it is. There is no link to or from a subtree: where one is missing, a scan
+//!   goes on from the root.
+//! * X3. A leaf is empty only if it is its parent's only child, or the root, or has no leaf beside it.
+//! * X4. A leaf knows the lower end of its range, which never changes.
 //!
 //! # Crash
 //!
@@ -43,6 +44,7 @@ mod model;
 mod read;
 mod scan;
 mod shrink;
+mod subtree;
 mod write;
 
 #[cfg(test)]
@@ -55,13 +57,14 @@ use crate::common::node::LEAF_HEAD;
 use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
 use gapped::Gapped;
 use std::sync::atomic::Ordering;
+use subtree::SubtreeOf;
 
 /// The learned index. See the module's head.
 pub type LearnedIndex = Learned<Sound>;
 
 /// The learned index with the steps of its protocol exposed to tests.
 pub struct Learned<P: Protocol> {
-    /// Node memory, the count of keys, the cell of the root (of an array, here) and the layers below.
+    /// Node memory, the count of keys, the cell of the root (of an array or of a subtree) and the subtrees.
     tree: BTree<P>,
 }
 
@@ -71,6 +74,7 @@ impl<P: Protocol> Learned<P> {
         let tree = BTree::with_root(|arena| {
             let leaf = arena.allocate(LEAF_HEAD);
             Gapped(leaf.node()).train(arena, &[]);
+            Gapped(leaf.node()).set_low(0);
             leaf.publish().address()
         });
         Learned { tree }
@@ -111,7 +115,7 @@ impl<P: Protocol> Index for Learned<P> {
 
     #[inline]
     fn locate<R: Resolver>(&self, key: Key<'_>, _resolver: &R) -> Located<Token> {
-        self.find(key.bytes).located()
+        self.locate_slot(key.bytes)
     }
 
     #[inline]
@@ -121,7 +125,7 @@ impl<P: Protocol> Index for Learned<P> {
 
     #[inline]
     fn prepare_write<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Located<Token> {
-        let located = self.find(key.bytes).located();
+        let located = self.locate_slot(key.bytes);
         if located.candidate.is_some() {
             resolver.prefetch(located.candidate);
         }
@@ -130,7 +134,20 @@ impl<P: Protocol> Index for Learned<P> {
 
     #[inline]
     fn lock_place<R: Resolver>(&self, key: Key<'_>, prepared: Located<Token>, _resolver: &R) -> (Located<Token>, bool) {
-        (if self.tree.still_holds(prepared.token) { prepared } else { self.find(key.bytes).located() }, false)
+        let located = if self.tree.still_holds(prepared.token) { prepared } else { self.locate_slot(key.bytes) };
+        // Leaves of subtrees are claimed as in the B+-tree; those of many more keys are not kept from others over a flush.
+        let claimed = self.is_in_subtree(located.token) && self.tree.claim_place(located.token);
+        (located, claimed)
+    }
+
+    #[inline]
+    fn install_locked<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, _resolver: &R) {
+        self.tree.replace_claimed(&SubtreeOf { index: self, key: key.bytes }, token, key.bytes, old, new);
+    }
+
+    #[inline]
+    fn unlock_place(&self, token: Token) {
+        self.tree.release_claim(token);
     }
 
     fn any_token(&self) -> Token {

@@ -1,107 +1,102 @@
-//! Point lookups: from the root through inner nodes to a leaf of layer 0, and on into deeper layers.
+//! Point lookups: from the root through inner nodes to a leaf, or to a subtree and through it.
 
 use super::Learned;
+use super::block::WIDTH;
 use super::gapped::{Gapped, Hit, Place, Shape};
+use super::subtree::is_subtree;
 use crate::btree::Token;
 use crate::btree::protocol::Protocol;
-use crate::btree::read::Found as LayerFound;
-use crate::common::slice::{LAYER, LONGER, slice_at};
+use crate::btree::read::Found as FoundBelow;
+use crate::common::node::{INNER_HEAD, Node};
+use crate::common::slice::slice_at;
 use crate::common::version::{Restart, retry};
 use crate::{Located, Ref, Resolver};
 
-/// A slot of layer 0, or the place where it would go.
+/// The rank of a key of eight bytes: the only ones in leaves.
+pub(super) const WORD: u8 = 8;
+
+/// A slot of a leaf, or the place where it would go.
 #[derive(Clone, Copy)]
 pub(super) struct Slot<'a> {
     pub(super) leaf: Gapped<'a>,
     pub(super) version: u64,
     pub(super) shape: Shape,
     pub(super) place: Place,
-    /// The kind of the slot if slice and rank agree.
-    pub(super) kind: Option<u8>,
+    /// The reference; zero if there is none.
     pub(super) value: u64,
 }
 
 /// The end of a search.
 pub(super) enum Found<'a> {
-    /// In layer 0; the kind is never [`LAYER`].
-    Top(Slot<'a>),
-    Below(LayerFound<'a>),
+    Leaf(Slot<'a>),
+    /// The key is not eight bytes long, so it is not in the leaf that it leads to.
+    Foreign(Slot<'a>),
+    Subtree(FoundBelow<'a>),
 }
 
 impl Slot<'_> {
-    /// The reference in the slot, if it is `key`'s.
+    /// As a token and a candidate.
     #[inline(always)]
-    pub(super) fn reference<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
-        match self.kind {
-            None => Ref::NONE,
-            Some(LONGER) if !resolver.matches(Ref(self.value), key) => Ref::NONE,
-            Some(_) => Ref(self.value),
-        }
+    fn located(&self) -> Located<Token> {
+        let place = if self.value != 0 { Token::EXACT | Token::FOUND } else { Token::EXACT };
+        let token = Token { leaf: self.leaf.0.meta().id(), place, position: self.place.slot(), version: self.version };
+        Located { token, candidate: Ref(self.value), verified: true }
     }
 }
 
 impl Found<'_> {
-    #[inline(always)]
     pub(super) fn reference<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         match self {
-            Found::Top(slot) => slot.reference(key, resolver),
-            Found::Below(found) => found.reference(key, resolver),
+            Found::Leaf(slot) => Ref(slot.value),
+            Found::Foreign(_) => Ref::NONE,
+            Found::Subtree(found) => found.reference(key, resolver),
         }
     }
 
-    /// As a token and a candidate.
-    #[inline(always)]
-    pub(super) fn located(&self) -> Located<Token> {
-        let slot = match self {
-            Found::Below(found) => return found.located(),
-            Found::Top(slot) => slot,
-        };
-        let verified = slot.kind != Some(LONGER);
-        let flags = if slot.kind.is_some() { Token::FOUND } else { 0 } | if verified { Token::EXACT } else { 0 };
-        let (leaf, position) = (slot.leaf.0.meta().id(), slot.place.slot());
-        Located { token: Token { leaf, place: flags, position, version: slot.version }, candidate: Ref(slot.value), verified }
+    fn located(&self) -> Located<Token> {
+        match self {
+            Found::Leaf(slot) => slot.located(),
+            Found::Foreign(_) => Located { token: Token::NOWHERE, candidate: Ref::NONE, verified: true },
+            Found::Subtree(found) => found.located(),
+        }
     }
 }
 
 impl<P: Protocol> Learned<P> {
-    /// The leaf for `slice` and its version.
+    /// The leaf, or the root of the subtree, for `slice`, and its version.
     #[inline(always)]
-    pub(super) fn descend(&self, slice: u64) -> Result<(Gapped<'_>, u64), Restart> {
+    pub(super) fn descend(&self, slice: u64) -> Result<(Node<'_>, u64), Restart> {
         let (mut node, mut version) = self.tree.top()?;
-        while node.meta().level() > 0 {
+        while node.meta().class() == INNER_HEAD {
             let inner = Gapped(node);
             let address = inner.child(slice);
             inner.prefetch_child(address);
             (node, version) = self.tree.follow(node, version, address)?;
         }
-        Ok((Gapped(node), version))
+        Ok((node, version))
     }
 
-    /// One attempt to find the slot of layer 0 for (slice, rank).
+    /// The slot for `slice` in this leaf, at this version.
     #[inline(always)]
-    pub(super) fn try_slot(&self, slice: u64, rank: u8) -> Result<Slot<'_>, Restart> {
-        let (leaf, version) = self.descend(slice)?;
+    fn slot_in<'a>(leaf: Gapped<'a>, version: u64, slice: u64) -> Result<Slot<'a>, Restart> {
         let shape = leaf.shape();
-        let Hit { place, kind, value } = leaf.find(shape, slice, rank);
+        let Hit { place, value } = leaf.find(shape, slice);
         leaf.0.version().check(version)?;
-        Ok(Slot { leaf, version, shape, place, kind, value })
+        Ok(Slot { leaf, version, shape, place, value })
     }
 
     /// One attempt to find the slot of `key`.
-    #[inline(always)]
     pub(super) fn try_find(&self, key: &[u8]) -> Result<Found<'_>, Restart> {
         let (slice, rank) = slice_at(key, 0);
-        let slot = self.try_slot(slice, rank)?;
-        if slot.kind != Some(LAYER) {
-            return Ok(Found::Top(slot));
+        let (node, version) = self.descend(slice)?;
+        if is_subtree(node) {
+            return Ok(Found::Subtree(self.tree.find_in(node, version, key)?));
         }
-        let (root, version) = self.tree.follow(slot.leaf.0, slot.version, slot.value)?;
-        Ok(Found::Below(self.tree.find_in(root, version, 8, key)?))
+        let slot = Self::slot_in(Gapped(node), version, slice)?;
+        Ok(if rank == WORD { Found::Leaf(slot) } else { Found::Foreign(slot) })
     }
 
-    /// Where `key` is or would go.
-    #[inline(always)]
-    pub(super) fn find(&self, key: &[u8]) -> Found<'_> {
+    fn find(&self, key: &[u8]) -> Found<'_> {
         self.try_find(key).unwrap_or_else(|Restart| retry(|| self.try_find(key)))
     }
 
@@ -116,25 +111,51 @@ impl<P: Protocol> Learned<P> {
         self.lookup_any(key, resolver)
     }
 
-    /// One attempt to look up a key of eight bytes that lies among wide blocks. How many lookups overlap is a matter of how many instructions
-    /// fit into the processor's window, so this does nothing else; whatever is not so simple starts again.
+    /// One attempt to look up a key of eight bytes. How many lookups overlap is a matter of how many instructions fit into the processor's
+    /// window, so this does nothing else; whatever is not so simple starts again.
     #[inline(always)]
     fn try_word(&self, slice: u64) -> Result<Ref, Restart> {
-        let (leaf, version) = self.descend(slice)?;
-        let shape = leaf.shape();
-        if shape.narrow() {
-            return Err(Restart);
+        let (node, version) = self.descend(slice)?;
+        if is_subtree(node) {
+            return Ok(Ref(self.tree.try_word_in(node, version, slice)?.value));
         }
+        let leaf = Gapped(node);
+        let shape = leaf.shape();
         let (place, mut value) = leaf.probe(shape, leaf.predict(shape, slice), slice);
-        if value == 0 && !(1..8).contains(&place.index) {
+        if value == 0 && !(1..WIDTH).contains(&place.index) {
             value = leaf.find_beside(shape, place, slice).value;
         }
-        leaf.0.version().check(version)?;
+        node.version().check(version)?;
         Ok(Ref(value))
     }
 
     #[inline(never)]
     fn lookup_any<R: Resolver>(&self, key: &[u8], resolver: &R) -> Ref {
         self.find(key).reference(key, resolver)
+    }
+
+    /// See [`crate::Index::locate`].
+    #[inline(always)]
+    pub(super) fn locate_slot(&self, key: &[u8]) -> Located<Token> {
+        if let Ok(word) = <[u8; 8]>::try_from(key)
+            && let Ok(located) = self.try_locate_word(u64::from_be_bytes(word))
+        {
+            return located;
+        }
+        self.locate_any(key)
+    }
+
+    #[inline(always)]
+    fn try_locate_word(&self, slice: u64) -> Result<Located<Token>, Restart> {
+        let (node, version) = self.descend(slice)?;
+        if is_subtree(node) {
+            return Ok(self.tree.try_word_in(node, version, slice)?.located());
+        }
+        Ok(Self::slot_in(Gapped(node), version, slice)?.located())
+    }
+
+    #[inline(never)]
+    fn locate_any(&self, key: &[u8]) -> Located<Token> {
+        self.find(key).located()
     }
 }

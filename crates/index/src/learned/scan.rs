@@ -1,14 +1,19 @@
-//! Iteration in key order, forward and backward, through leaves and the layers below them.
+//! Iteration in key order, forward and backward, through leaves and subtrees.
 //!
 //! A leaf is read in runs of at most [`RUN`] slots, each validated as a whole. The step to a neighbour is coupled, as in the B+-tree
-//! (`btree::cursor`), whose cursors read the deeper layers. Whenever a version has changed, the scan looks for its place again, behind the last
-//! key that it returned.
+//! (`btree::cursor`), whose cursors read the subtrees. From a leaf or subtree that has no link to its neighbour, a scan goes on by a search for the end
+//! of its range: all that is before it was read. Whenever a version has changed, the scan looks for its place again, behind the last key
+//! that it returned.
 
 use super::Learned;
+use super::block::WIDTH;
 use super::gapped::{Gapped, Hit, Place, Shape};
-use crate::btree::cursor::Cursor as LayerCursor;
+use super::read::WORD;
+use super::subtree::is_subtree;
+use crate::btree::cursor::Cursor as SubtreeCursor;
 use crate::btree::protocol::{Point, Protocol};
-use crate::common::slice::{LAYER, LONGER, slice_at};
+use crate::common::node::{INNER_HEAD, Node};
+use crate::common::slice::slice_at;
 use crate::common::version::{Restart, back_off};
 use crate::common::visit::{CHUNK, visit_runs};
 use crate::{Ref, Resolver, Start};
@@ -17,22 +22,32 @@ use std::cmp::Ordering;
 /// Slots read between two validations.
 const RUN: usize = 256;
 
-/// A place in layer 0, and in the layers of the slot before it (backward: behind it).
-struct Cursor<'a> {
+/// A place in a leaf.
+struct LeafCursor<'a> {
     leaf: Gapped<'a>,
     version: u64,
     /// Forward, the next slot; backward, one past the next slot.
     at: Place,
-    below: Option<LayerCursor<'a>>,
+}
+
+enum Inside<'a> {
+    Leaf(LeafCursor<'a>),
+    /// A place in a subtree, and a slice of the subtree's range.
+    Subtree(SubtreeCursor<'a>, u64),
+}
+
+/// A place in the index.
+struct Cursor<'a> {
+    inside: Inside<'a>,
     backward: bool,
 }
 
-/// Why a run of slots ended.
-enum Stop {
-    Limit,
-    /// A layer, by the address of its root.
-    Layer(u64),
-    LeafEnd,
+/// A child and its range of slices: from the one bound, and below the other if there is one.
+struct Ranged<'a> {
+    node: Node<'a>,
+    version: u64,
+    low: u64,
+    high: Option<u64>,
 }
 
 impl<P: Protocol> Learned<P> {
@@ -43,7 +58,7 @@ impl<P: Protocol> Learned<P> {
         let (mut place, mut spins) = (start, 0);
         while out.len() - before < limit {
             let room = limit - (out.len() - before);
-            match self.seek(place, backward, room, resolver).and_then(|mut cursor| cursor.run(self, room, out)) {
+            match self.seek(place, backward, room, resolver).and_then(|mut cursor| cursor.run(self, room, out, resolver)) {
                 Ok(()) => return,
                 Err(Restart) => {
                     P::reached(Point::ScanReseek);
@@ -58,7 +73,12 @@ impl<P: Protocol> Learned<P> {
 
     /// See [`crate::Index::for_each`].
     pub(super) fn visit_all<R: Resolver>(&self, resolver: &R, visit: &mut dyn FnMut(Ref) -> bool) {
-        visit_runs(resolver, visit, |place| self.seek(place, false, CHUNK, resolver), |cursor, chunk| cursor.run(self, CHUNK, chunk));
+        visit_runs(
+            resolver,
+            visit,
+            |place| self.seek(place, false, CHUNK, resolver),
+            |cursor, chunk| cursor.run(self, CHUNK, chunk, resolver),
+        );
     }
 
     /// One attempt to place a cursor that is going to read `room` slots.
@@ -66,39 +86,83 @@ impl<P: Protocol> Learned<P> {
         let (key, inclusive) = match start {
             Start::At(key) => (key, true),
             Start::After(key) => (key, false),
-            Start::Edge => {
-                let (leaf, version) = self.descend(if backward { u64::MAX } else { 0 })?;
-                return Ok(Cursor { leaf, version, at: leaf.edge(backward), below: None, backward });
-            }
+            Start::Edge => return self.seek_edge(backward),
         };
-        let (slice, rank) = slice_at(key, 0);
-        let (leaf, version) = self.descend(slice)?;
-        let shape = leaf.shape();
-        leaf.prefetch_run(shape, leaf.predict(shape, slice), backward, room);
-        let Hit { place, kind, value } = leaf.find(shape, slice, rank);
-        leaf.0.version().check(version)?;
-        let behind = Place { block: place.block, index: place.index + 1 };
-        if kind == Some(LAYER) {
-            let root = self.tree.follow(leaf.0, version, value)?;
-            let below = self.tree.seek_in(root, 8, (key, inclusive), backward, resolver)?;
-            return Ok(Cursor { leaf, version, at: if backward { place } else { behind }, below, backward });
-        }
-        let slot = match kind {
-            Some(LONGER) => resolver.key(Ref(value)).cmp(key),
-            Some(_) => Ordering::Equal,
-            None => Ordering::Greater,
-        };
-        // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken.
-        let is_behind = slot == Ordering::Less || (slot == Ordering::Equal && inclusive == backward);
-        Ok(Cursor { leaf, version, at: if is_behind { behind } else { place }, below: None, backward })
+        self.seek_in(slice_at(key, 0).0, (key, inclusive), backward, room, resolver)
     }
+
+    fn seek_edge(&self, backward: bool) -> Result<Cursor<'_>, Restart> {
+        let slice = if backward { u64::MAX } else { 0 };
+        let (node, version) = self.descend(slice)?;
+        let inside = if is_subtree(node) {
+            let frame = self.tree.edge(node, version, backward)?;
+            Inside::Subtree(SubtreeCursor { frame, above: Vec::new(), backward }, slice)
+        } else {
+            Inside::Leaf(LeafCursor { leaf: Gapped(node), version, at: Gapped(node).edge(backward) })
+        };
+        Ok(Cursor { inside, backward })
+    }
+
+    /// Places a cursor in the leaf or subtree for `slice`: before the first key that is greater than `key` or, if `inclusive`, equal to it (backward:
+    /// mirrored).
+    #[inline(always)]
+    fn seek_in<'a, R: Resolver>(
+        &'a self,
+        slice: u64,
+        (key, inclusive): (&[u8], bool),
+        backward: bool,
+        room: usize,
+        resolver: &R,
+    ) -> Result<Cursor<'a>, Restart> {
+        let (node, version) = self.descend(slice)?;
+        if is_subtree(node) {
+            let cursor = self.tree.seek_in((node, version), (key, inclusive), backward, resolver)?;
+            let cursor = cursor.expect("layer 0 skips nothing, so no key lies wholly beside it");
+            return Ok(Cursor { inside: Inside::Subtree(cursor, slice), backward });
+        }
+        let (leaf, (wanted, rank)) = (Gapped(node), slice_at(key, 0));
+        let shape = leaf.shape();
+        leaf.prefetch_run(shape, leaf.predict(shape, wanted), backward, room);
+        let Hit { place, value } = leaf.find(shape, wanted);
+        node.version().check(version)?;
+        // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken.
+        let is_behind = match WORD.cmp(&rank) {
+            order if value != 0 => order == Ordering::Less || (order == Ordering::Equal && inclusive == backward),
+            _ => false,
+        };
+        let at = if is_behind { Place { block: place.block, index: place.index + 1 } } else { place };
+        Ok(Cursor { inside: Inside::Leaf(LeafCursor { leaf, version, at }), backward })
+    }
+
+    /// The leaf or subtree for `slice` with its range.
+    fn descend_ranged(&self, slice: u64) -> Result<Ranged<'_>, Restart> {
+        let (mut node, mut version) = self.tree.top()?;
+        let (mut low, mut high) = (0, None);
+        while node.meta().class() == INNER_HEAD {
+            let inner = Gapped(node);
+            let shape = inner.shape();
+            let place = inner.child_place(shape, slice);
+            let block = inner.block(place.block);
+            low = block.slice(place.index);
+            let next = inner.slot_from(shape, Place { index: place.index + 1, ..place });
+            high = next.map(|next| inner.block(next.block).slice(next.index)).or(high);
+            (node, version) = self.tree.follow(node, version, block.address(place.index))?;
+        }
+        Ok(Ranged { node, version, low, high })
+    }
+}
+
+/// The first of all keys with this slice: keys that end sooner are padded with zeros.
+fn first_key(slice: &[u8; 8]) -> &[u8] {
+    let zeros = slice.iter().rev().take_while(|byte| **byte == 0).count();
+    &slice[..8 - zeros]
 }
 
 impl Gapped<'_> {
     /// The place where a scan of the whole leaf begins.
     fn edge(self, backward: bool) -> Place {
         let shape = self.shape();
-        if backward { Place { block: shape.end().saturating_sub(1), index: 8 } } else { Place { block: shape.first(), index: 0 } }
+        if backward { Place { block: shape.end().saturating_sub(1), index: WIDTH } } else { Place { block: shape.first(), index: 0 } }
     }
 
     /// Starts loading the values of the next blocks from `b` on, enough for `room` slots.
@@ -107,7 +171,7 @@ impl Gapped<'_> {
         let blocks = room.min(RUN) / 6 + 1;
         let range = if backward { b.saturating_sub(blocks).max(shape.first())..b } else { b + 1..(b + blocks).min(shape.end()) };
         for b in range {
-            self.block(shape, b).prefetch_values();
+            self.block(b).prefetch_values();
         }
     }
 }
@@ -115,88 +179,101 @@ impl Gapped<'_> {
 impl<'a> Cursor<'a> {
     /// Appends up to `limit` references to `out` and moves behind them; fewer mean that the end was reached. If it fails,
     /// what it has appended is valid, and the cursor is not.
-    fn run<P: Protocol>(&mut self, index: &'a Learned<P>, limit: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+    fn run<P: Protocol, R: Resolver>(
+        &mut self,
+        index: &'a Learned<P>,
+        limit: usize,
+        out: &mut Vec<Ref>,
+        resolver: &R,
+    ) -> Result<(), Restart> {
         let end = out.len().saturating_add(limit);
         loop {
-            if let Some(below) = &mut self.below {
-                below.run(&index.tree, end - out.len(), out)?;
-                if out.len() == end {
-                    return Ok(());
-                }
-                self.below = None;
+            match &mut self.inside {
+                Inside::Subtree(cursor, _) => cursor.run(&index.tree, end - out.len(), out)?,
+                Inside::Leaf(cursor) => cursor.run::<P>(self.backward, end, out)?,
             }
-            let room = end - out.len();
-            match if self.backward { self.read_down::<P>(room, out)? } else { self.read_up::<P>(room, out)? } {
-                Stop::Limit if out.len() == end => return Ok(()),
-                Stop::Limit => {}
-                Stop::Layer(root) => self.enter(index, root)?,
-                Stop::LeafEnd => {
-                    if !self.step(index, end - out.len())? {
-                        return Ok(());
-                    }
-                }
+            if out.len() == end || !self.step(index, end - out.len(), resolver)? {
+                return Ok(());
             }
         }
     }
 
-    /// Reads slots upward to the next layer, the leaf's end or the limit of a run.
-    #[inline(always)]
-    fn read_up<P: Protocol>(&mut self, room: usize, out: &mut Vec<Ref>) -> Result<Stop, Restart> {
-        let (shape, mark, room) = (self.leaf.shape(), out.len(), room.min(RUN));
-        let mut at = self.at;
-        let mut stop = Stop::LeafEnd;
-        'blocks: while at.block < shape.end() {
-            let block = self.leaf.block(shape, at.block);
-            while at.index < block.width() && block.value(at.index) != 0 {
-                if out.len() - mark == room {
-                    stop = Stop::Limit;
-                    break 'blocks;
+    /// Goes to the next (backward: previous) leaf or subtree; false at the end.
+    fn step<P: Protocol, R: Resolver>(&mut self, index: &'a Learned<P>, room: usize, resolver: &R) -> Result<bool, Restart> {
+        let range = match &self.inside {
+            Inside::Leaf(cursor) => {
+                if let Some(next) = cursor.neighbour(index, self.backward, room)? {
+                    self.inside = Inside::Leaf(next);
+                    return Ok(true);
                 }
-                let value = block.value(at.index);
-                if block.holds_layer(at.index) {
-                    stop = Stop::Layer(value);
-                    break 'blocks;
+                let range = index.descend_ranged(cursor.leaf.low())?;
+                if range.node != cursor.leaf.0 || range.version != cursor.version {
+                    return Err(Restart);
                 }
-                out.push(Ref(value));
-                at.index += 1;
+                range
             }
+            Inside::Subtree(_, slice) => index.descend_ranged(*slice)?,
+        };
+        *self = if self.backward {
+            let Some(below) = range.low.checked_sub(1) else { return Ok(false) };
+            index.seek_in(below, (first_key(&range.low.to_be_bytes()), false), true, room, resolver)?
+        } else {
+            let Some(high) = range.high else { return Ok(false) };
+            index.seek_in(high, (first_key(&high.to_be_bytes()), true), false, room, resolver)?
+        };
+        Ok(true)
+    }
+}
+
+impl<'a> LeafCursor<'a> {
+    /// Reads up to the leaf's end or until `out` has `end` references.
+    #[inline(always)]
+    fn run<P: Protocol>(&mut self, backward: bool, end: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+        loop {
+            let (mark, room) = (out.len(), (end - out.len()).min(RUN));
+            let at = if backward { self.read_down(room, out) } else { self.read_up(room, out) };
+            self.validate::<P>(mark, out)?;
+            self.at = at;
+            if out.len() == end || out.len() - mark < room {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads up to `room` slots upward; where it ended.
+    #[inline(always)]
+    fn read_up(&self, mut room: usize, out: &mut Vec<Ref>) -> Place {
+        let (end, mut at) = (self.leaf.shape().end(), self.at);
+        while at.block < end && room > 0 {
+            let block = self.leaf.block(at.block);
+            let (from, count) = (at.index, block.count());
+            let to = count.min(from + room);
+            out.extend((from..to).map(|i| Ref(block.value(i))));
+            if to < count {
+                return Place { block: at.block, index: to };
+            }
+            room -= to.saturating_sub(from);
             at = Place { block: at.block + 1, index: 0 };
         }
-        self.validate::<P>(mark, out)?;
-        self.at = at;
-        Ok(stop)
+        at
     }
 
-    /// Reads slots downward to the next layer, the leaf's beginning or the limit of a run.
+    /// Reads up to `room` slots downward; where it ended.
     #[inline(always)]
-    fn read_down<P: Protocol>(&mut self, room: usize, out: &mut Vec<Ref>) -> Result<Stop, Restart> {
-        let (shape, mark, room) = (self.leaf.shape(), out.len(), room.min(RUN));
-        let mut at = self.at;
-        let mut stop = Stop::LeafEnd;
-        'blocks: while at.block >= shape.first() && at.block < shape.end() {
-            let block = self.leaf.block(shape, at.block);
-            at.index = at.index.min(block.count());
-            while at.index > 0 {
-                if out.len() - mark == room {
-                    stop = Stop::Limit;
-                    break 'blocks;
-                }
-                let value = block.value(at.index - 1);
-                if block.holds_layer(at.index - 1) {
-                    stop = Stop::Layer(value);
-                    break 'blocks;
-                }
-                out.push(Ref(value));
-                at.index -= 1;
+    fn read_down(&self, mut room: usize, out: &mut Vec<Ref>) -> Place {
+        let (shape, mut at) = (self.leaf.shape(), self.at);
+        while (shape.first()..shape.end()).contains(&at.block) && room > 0 {
+            let block = self.leaf.block(at.block);
+            let to = at.index.min(block.count());
+            let from = to.saturating_sub(room);
+            out.extend((from..to).rev().map(|i| Ref(block.value(i))));
+            if from > 0 || at.block == shape.first() {
+                return Place { block: at.block, index: from };
             }
-            if at.block == shape.first() {
-                break;
-            }
-            at = Place { block: at.block - 1, index: 8 };
+            room -= to;
+            at = Place { block: at.block - 1, index: WIDTH };
         }
-        self.validate::<P>(mark, out)?;
-        self.at = at;
-        Ok(stop)
+        at
     }
 
     /// Drops what was read since `mark` if the leaf has changed.
@@ -210,29 +287,15 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Goes into the layer of the next slot, to come back behind it.
-    fn enter<P: Protocol>(&mut self, index: &'a Learned<P>, root: u64) -> Result<(), Restart> {
-        let (root, version) = index.tree.follow(self.leaf.0, self.version, root)?;
-        if self.backward {
-            self.at.index -= 1
-        } else {
-            self.at.index += 1
-        }
-        let frame = index.tree.edge(root, version, self.backward)?;
-        self.below = Some(LayerCursor { frame, above: Vec::new(), backward: self.backward });
-        Ok(())
-    }
-
-    /// Goes to the next (backward: previous) leaf; false at the end.
-    fn step<P: Protocol>(&mut self, index: &'a Learned<P>, room: usize) -> Result<bool, Restart> {
-        let next = if self.backward { self.leaf.previous() } else { self.leaf.next() };
+    /// The beginning of the next (backward: the end of the previous) leaf, if a link leads there.
+    fn neighbour<P: Protocol>(&self, index: &'a Learned<P>, backward: bool, room: usize) -> Result<Option<LeafCursor<'a>>, Restart> {
+        let next = if backward { self.leaf.previous() } else { self.leaf.next() };
         if next == 0 {
-            self.leaf.0.version().check(self.version)?;
-            return Ok(false);
+            return Ok(None);
         }
         let (node, version) = index.tree.follow(self.leaf.0, self.version, next)?;
         let leaf = Gapped(node);
-        if self.backward {
+        if backward {
             // A writer may be between the two links; only the forward one decides.
             let linked = leaf.next() == self.leaf.0.address();
             node.version().check(version)?;
@@ -241,12 +304,10 @@ impl<'a> Cursor<'a> {
                 return Err(Restart);
             }
         }
-        let at = leaf.edge(self.backward);
-        let shape = leaf.shape();
+        let (at, shape) = (leaf.edge(backward), leaf.shape());
         if shape.first() < shape.end() {
-            leaf.prefetch_run(shape, at.block, self.backward, room);
+            leaf.prefetch_run(shape, at.block, backward, room);
         }
-        *self = Cursor { leaf, version, at, below: None, backward: self.backward };
-        Ok(true)
+        Ok(Some(LeafCursor { leaf, version, at }))
     }
 }

@@ -1,12 +1,13 @@
 //! Deletes that change the structure: leaves that empty, sparse nodes that are built smaller or merge.
 //!
-//! A leaf that loses its last slot leaves in the same step, unless its parent has no other child: then it stays, empty. Nodes merge with a
-//! neighbour under the same parent. All nodes concerned are locked at the versions of the search.
+//! A leaf that loses its last slot leaves in the same step, unless no other leaf is beside it: then it stays, empty. Nodes merge with a
+//! neighbour under the same parent; subtrees merge with none. All nodes concerned are locked at the versions of the search.
 
 use super::Learned;
 use super::gapped::{Gapped, Place};
 use super::grow::{Parent, Prepare, Spot};
 use super::read::Slot;
+use super::subtree::is_subtree;
 use crate::btree::protocol::{Point, Protocol};
 use crate::common::node::Node;
 use crate::common::version::{Locked, Restart};
@@ -57,16 +58,17 @@ impl<P: Protocol> Learned<P> {
         }
         match spot.parent {
             Some(parent) if parent.inner.count() > 1 => {
-                let pair = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice, true)?;
-                spot.leaf.remove(slot.place);
-                self.merge_pair(pair);
+                if let Some(pair) = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice)? {
+                    spot.leaf.remove(slot.place);
+                    self.merge_pair(pair);
+                    return Ok(());
+                }
             }
-            _ => {
-                let lock = slot.leaf.0.version().lock(slot.version)?;
-                slot.leaf.remove(slot.place);
-                lock.done();
-            }
+            _ => {}
         }
+        let lock = slot.leaf.0.version().lock(slot.version)?;
+        slot.leaf.remove(slot.place);
+        lock.done();
         Ok(())
     }
 
@@ -92,12 +94,11 @@ impl<P: Protocol> Learned<P> {
     fn try_mend(&self, spot: &Spot<'_>, slice: u64) -> Result<(), Restart> {
         if let Some(parent) = spot.parent.filter(|parent| parent.inner.count() > 1)
             && spot.leaf.count() <= MERGE_LEAVES
+            && let Some(pair) = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice)?
+            && pair.left.count() + pair.right.count() <= MERGE_LEAVES
         {
-            let pair = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice, true)?;
-            if pair.left.count() + pair.right.count() <= MERGE_LEAVES {
-                self.merge_pair(pair);
-                return Ok(());
-            }
+            self.merge_pair(pair);
+            return Ok(());
         }
         let blocks = spot.leaf.shape().blocks();
         if spot.leaf.count() < 2 * blocks && blocks > SMALL {
@@ -114,43 +115,46 @@ impl<P: Protocol> Learned<P> {
         if at.inner.count() > FEW || parent.inner.count() < 2 {
             return Ok(false);
         }
-        let pair = self.lock_pair(cell, parent, (at.inner, at.version), slice, false)?;
+        let Some(pair) = self.lock_pair(cell, parent, (at.inner, at.version), slice)? else { return Ok(false) };
         let fits = pair.left.count() + pair.right.count() <= MERGE_INNER;
         if fits {
-            P::reached(Point::InnerMerge);
+            P::reached(Point::ArrayInnerMerge);
             self.merge_pair(pair);
         }
         Ok(fits)
     }
 
-    /// Locks `node`, the child of `parent` for `slice`, with the neighbour to its left, or to its right if it is the first.
+    /// Locks `node`, the child of `parent` for `slice`, with the neighbour to its left, or to its right if there is none to the left; `None` if neither can
+    /// merge with it.
     fn lock_pair<'a>(
         &'a self,
         cell: u64,
         parent: Parent<'a>,
         (node, version): (Gapped<'a>, u64),
         slice: u64,
-        leaves: bool,
-    ) -> Result<Pair<'a>, Restart> {
+    ) -> Result<Option<Pair<'a>>, Restart> {
         let (inner, shape) = (parent.inner, parent.inner.shape());
         let own = inner.child_place(shape, slice);
         let before = if own.index > 0 {
             Some(Place { block: own.block, index: own.index - 1 })
         } else {
-            (own.block > shape.first())
-                .then(|| Place { block: own.block - 1, index: inner.block(shape, own.block - 1).count().saturating_sub(1) })
+            (own.block > shape.first()).then(|| Place { block: own.block - 1, index: inner.block(own.block - 1).count().saturating_sub(1) })
         };
         let after = inner.slot_from(shape, Place { block: own.block, index: own.index + 1 });
-        let (other, separator) = match (before, after) {
-            (Some(before), _) => (before, own),
-            (None, Some(after)) => (after, after),
-            (None, None) => return Err(Restart),
+        let child = |at: Place| {
+            let address = inner.block(at.block).address(at.index);
+            inner.0.version().check(parent.version)?;
+            // SAFETY: the parent's version says that the address is a live child's (N2); the caller's pin keeps it from being recycled.
+            Ok(unsafe { Node::from_address(address) })
         };
-        let address = inner.block(shape, other.block).address(other.index);
-        let two = inner.count() == 2;
-        inner.0.version().check(parent.version)?;
-        // SAFETY: the parent's version says that the address is a live child's (N2); the caller's pin keeps it from being recycled.
-        let other = Gapped(unsafe { Node::from_address(address) });
+        let mut partner = None;
+        for (place, separator, is_left) in [(before, own, true), (after, after.unwrap_or(own), false)] {
+            if let (None, Some(place)) = (partner, place) {
+                partner = Some((child(place)?, separator, is_left)).filter(|(other, ..)| !is_subtree(*other));
+            }
+        }
+        let Some((other, separator, other_is_left)) = partner else { return Ok(None) };
+        let (other, two) = (Gapped(other), inner.count() == 2);
         let other_version = other.0.version().try_read()?;
         inner.0.version().check(parent.version)?;
         let is_root = self.tree.root.address.load(Ordering::Acquire) == inner.0.address();
@@ -160,9 +164,9 @@ impl<P: Protocol> Learned<P> {
         let lock = node.0.version().lock(version)?;
         let other_lock = other.0.version().lock(other_version)?;
         let (left, left_lock, right, right_lock) =
-            if before.is_some() { (other, other_lock, node, lock) } else { (node, lock, other, other_lock) };
-        debug_assert!(!leaves || left.next() == right.0.address());
-        Ok(Pair { parent: inner, separator, left, right, parent_lock, left_lock, right_lock, collapse })
+            if other_is_left { (other, other_lock, node, lock) } else { (node, lock, other, other_lock) };
+        debug_assert!(left.0.meta().level() > 0 || left.next() == right.0.address());
+        Ok(Some(Pair { parent: inner, separator, left, right, parent_lock, left_lock, right_lock, collapse }))
     }
 
     /// Moves all slots of the right node to the left one and lets the right one go.
@@ -184,7 +188,7 @@ impl<P: Protocol> Learned<P> {
         if left.0.meta().level() == 0 {
             left.set_next(right.next());
             Self::set_previous_of(right.next(), left.0.address());
-            P::reached(Point::LeafMerge);
+            P::reached(Point::ArrayMerge);
         }
         if let Some(cell) = collapse {
             parent.free_pages(arena);
@@ -192,7 +196,7 @@ impl<P: Protocol> Learned<P> {
             parent_lock.obsolete();
             cell.done();
             unlinked.push(parent.0);
-            P::reached(Point::RootCollapse);
+            P::reached(Point::ArrayCollapse);
         } else {
             if !parent.remove(separator) {
                 let mut all = parent.entries();
@@ -211,7 +215,7 @@ impl<P: Protocol> Learned<P> {
 
 impl Gapped<'_> {
     /// Gives all pages back; the header is to be retired, or to take over others'.
-    fn free_pages(self, arena: &crate::common::arena::Arena) {
+    pub(super) fn free_pages(self, arena: &crate::common::arena::Arena) {
         self.pages().for_each(|p| arena.free_page(self.page(p)));
         self.set_pages(0..0);
     }

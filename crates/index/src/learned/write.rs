@@ -1,43 +1,17 @@
 //! Installing references: compare and swap of a slot under its leaf's lock.
 
 use super::Learned;
-use super::block::{Entry, WHOLE};
+use super::block::{Entry, WIDTH};
 use super::gapped::{Gapped, Place};
+use super::grow::Prepare;
 use super::read::{Found, Slot};
+use super::subtree::{FILL, SubtreeOf};
 use crate::btree::Token;
 use crate::btree::protocol::{Point, Protocol};
-use crate::btree::spot::{Above, Cell, Origin};
 use crate::common::node::LEAF_HEAD;
-use crate::common::slice::{LAYER, LONGER, slice_at};
+use crate::common::slice::slice_at;
 use crate::common::version::{Restart, back_off};
 use crate::{Conflict, Ref, Resolver};
-
-/// The slot of layer 0 that holds the layers of `key`.
-struct SlotOf<'a, 'k, P: Protocol> {
-    index: &'a Learned<P>,
-    key: &'k [u8],
-}
-
-impl<'a, P: Protocol> Above<'a> for SlotOf<'a, '_, P> {
-    fn origin(&self) -> Result<Origin<'a>, Restart> {
-        let (slice, rank) = slice_at(self.key, 0);
-        let slot = self.index.try_slot(slice, rank)?;
-        if slot.kind != Some(LAYER) {
-            return Err(Restart);
-        }
-        let word = slot.leaf.block(slot.shape, slot.place.block).value_word(slot.place.index);
-        Ok(Origin { cell: Cell { guard: slot.leaf.0.version(), version: slot.version, word }, base: 8 })
-    }
-
-    fn remove(&self, origin: Origin<'a>) -> Result<(), Restart> {
-        let (slice, rank) = slice_at(self.key, 0);
-        let slot = self.index.try_slot(slice, rank)?;
-        if slot.version != origin.cell.version || !std::ptr::eq(slot.leaf.0.version(), origin.cell.guard) {
-            return Err(Restart);
-        }
-        self.index.remove_slot(&slot, slice)
-    }
-}
 
 impl<P: Protocol> Learned<P> {
     /// See [`crate::Index::install`].
@@ -61,7 +35,7 @@ impl<P: Protocol> Learned<P> {
     fn replace_at_token(&self, token: Token, key: &[u8], old: Ref, new: Ref) -> Result<(), Restart> {
         let node = self.tree.arena.node(token.leaf).ok_or(Restart)?;
         if node.meta().class() != LEAF_HEAD {
-            return self.tree.replace_at_token(&SlotOf { index: self, key }, token, key, old, new);
+            return self.tree.replace_at_token(&SubtreeOf { index: self, key }, token, key, old, new);
         }
         let (leaf, found, place) = (Gapped(node), token.is_found(), Place::of_slot(token.position));
         if !token.is_exact() || found != old.is_some() || old == new {
@@ -73,14 +47,13 @@ impl<P: Protocol> Learned<P> {
         if !(shape.first()..shape.end()).contains(&place.block) {
             return Err(Restart);
         }
-        let block = leaf.block(shape, place.block);
+        let block = leaf.block(place.block);
         if !found {
-            let (slice, kind) = slice_at(key, 0);
-            let entry = Entry { slice, kind, value: new.0 };
-            if place.index > block.count() || !leaf.insert_noted(place, entry) {
+            let slice = slice_at(key, 0).0;
+            if place.index > block.count() || !leaf.insert_noted(place, Entry { slice, value: new.0 }) {
                 return Err(Restart);
             }
-        } else if block.value(place.index) != old.0 {
+        } else if place.index >= WIDTH || block.value(place.index) != old.0 {
             return Err(Restart);
         } else if new.is_some() {
             block.set_value(place.index, new.0);
@@ -105,44 +78,36 @@ impl<P: Protocol> Learned<P> {
 
     /// One attempt by a search from the root.
     fn try_replace<R: Resolver>(&self, key: &[u8], old: Ref, new: Ref, resolver: &R) -> Result<Result<(), Conflict>, Restart> {
-        let slot = match self.try_find(key)? {
-            Found::Top(slot) => slot,
-            Found::Below(_) => return self.tree.try_replace(&SlotOf { index: self, key }, key, old, new, resolver),
+        let found = self.try_find(key)?;
+        let (Found::Leaf(slot) | Found::Foreign(slot)) = &found else {
+            return self.tree.try_replace(&SubtreeOf { index: self, key }, key, old, new, resolver);
         };
-        let current = slot.reference(key, resolver);
+        let current = found.reference(key, resolver);
         if current != old {
             return Ok(Err(Conflict { current }));
         }
         if old == new {
             return Ok(Ok(()));
         }
-        if old.is_none() {
-            self.insert(key, &slot, new, resolver)?;
-        } else if new.is_none() {
-            self.remove_slot(&slot, slice_at(key, 0).0)?;
-        } else {
+        let slice = slice_at(key, 0).0;
+        if old.is_some() && new.is_some() {
             let lock = slot.leaf.0.version().lock(slot.version)?;
-            slot.leaf.block(slot.shape, slot.place.block).set_value(slot.place.index, new.0);
+            slot.leaf.block(slot.place.block).set_value(slot.place.index, new.0);
             lock.done();
+        } else if new.is_none() {
+            self.remove_slot(slot, slice)?;
+        } else if let Found::Foreign(slot) = &found {
+            self.plant_at(slot, slice)?;
+            return Err(Restart);
+        } else {
+            self.insert(slot, Entry { slice, value: new.0 })?;
         }
         self.count_change(slot.leaf, key, old, new);
         Ok(Ok(()))
     }
 
-    /// Inserts `key`, which the search did not find.
-    fn insert<R: Resolver>(&self, key: &[u8], slot: &Slot<'_>, new: Ref, resolver: &R) -> Result<(), Restart> {
-        if slot.kind == Some(LONGER) {
-            let fresh = self.tree.layer_of_two(key, new, Ref(slot.value), 8, resolver);
-            let lock = slot.leaf.0.version().lock(slot.version)?;
-            let block = slot.leaf.block(slot.shape, slot.place.block);
-            block.set_kind(slot.place.index, LAYER);
-            block.set_value(slot.place.index, fresh.publish().address());
-            lock.done();
-            P::reached(Point::NewLayer);
-            return Ok(());
-        }
-        let (slice, kind) = slice_at(key, 0);
-        let entry = Entry { slice, kind, value: new.0 };
+    /// Inserts `entry`, which the search did not find.
+    fn insert(&self, slot: &Slot<'_>, entry: Entry) -> Result<(), Restart> {
         let lock = slot.leaf.0.version().lock(slot.version)?;
         if slot.leaf.insert_noted(slot.place, entry) {
             lock.done();
@@ -151,15 +116,23 @@ impl<P: Protocol> Learned<P> {
         drop(lock);
         self.make_room(slot, entry)
     }
+
+    /// Puts a subtree into the place of a leaf that a key which is not eight bytes long leads to.
+    #[cold]
+    fn plant_at(&self, slot: &Slot<'_>, slice: u64) -> Result<(), Restart> {
+        let spot = self.try_spot(slice, Prepare::ForSplit)?;
+        let lock = spot.leaf.0.version().lock(spot.version)?;
+        if spot.leaf != slot.leaf {
+            return Err(Restart);
+        }
+        self.plant(&spot, lock, &spot.leaf.entries(), FILL)
+    }
 }
 
 impl Gapped<'_> {
-    /// Inserts if there is a gap near and the blocks can hold the kind, and notes it for runs.
+    /// Inserts if there is a gap near, and notes it for runs.
     #[inline(always)]
     fn insert_noted(self, place: Place, entry: Entry) -> bool {
-        if entry.kind != WHOLE && !self.shape().narrow() {
-            return false;
-        }
         let beside = self.beside(place);
         let done = self.insert(place, entry);
         if done {

@@ -69,17 +69,52 @@ fn slices_with_every_rank() {
     }
 }
 
-/// A wide leaf takes its first key of another length; ends of the key space are keys like others.
+/// A leaf among others that takes a key of another length becomes a subtree; scans cross its borders in both directions, also where the key at
+/// the border is shorter than eight bytes, and when everything around it is gone.
 #[test]
-fn leaves_turn_narrow() {
+fn subtrees_among_leaves() {
     let mut world = World::new(LearnedIndex::new());
-    (0..3000u64).for_each(|i| world.put(&(i << 50).to_be_bytes()));
+    (0..20_000u64).for_each(|i| world.put(&(i << 49).to_be_bytes()));
+    for i in [3000u64, 9000, 9001, 15_000] {
+        world.put(&(i << 49).to_be_bytes()[..7]);
+        world.put(&[&(i << 49).to_be_bytes()[..], b"x"].concat());
+    }
     world.put(&u64::MAX.to_be_bytes());
     world.check_all();
-    (0..300u64).for_each(|i| world.put(&(i << 53).to_be_bytes()[..3]));
+    (0..20_000u64).step_by(2).for_each(|i| world.put(&(i << 49).to_be_bytes()[..2]));
     world.check_all();
-    (0..3000u64).for_each(|i| world.delete(&(i << 50).to_be_bytes()));
+    for i in (0..20_000u64).step_by(500) {
+        for backward in [false, true] {
+            world.check_scan(Start::At(&(i << 49).to_be_bytes()), backward, 3000);
+            world.check_scan(Start::After(&(i << 49).to_be_bytes()[..2]), backward, 3000);
+        }
+    }
+    (0..20_000u64).filter(|i| i % 5000 != 0).for_each(|i| world.delete(&(i << 49).to_be_bytes()));
     world.check_all();
+    let left: Vec<_> = world.model.keys().cloned().collect();
+    left.iter().for_each(|key| world.delete(key));
+    world.check_all();
+    (0..500u64).for_each(|i| world.put(&(i << 55).to_be_bytes()));
+    world.check_all();
+}
+
+/// Where the keys thicken, part of the index becomes subtrees while the rest stays arrays; and a line that fits again is used again.
+#[test]
+fn a_distribution_that_changes() {
+    let mut world = World::new(LearnedIndex::new());
+    let mut rng = Rng::new(5);
+    for phase in 0..6 {
+        let around = rng.word();
+        for _ in 0..8000 {
+            let near = if phase % 2 == 0 { rng.word() } else { around ^ 1 << rng.below(50) ^ (rng.word() >> 20 >> rng.below(40)) };
+            world.put(&near.to_be_bytes());
+        }
+        world.check_all();
+        for _ in 0..40 {
+            let start = rng.word().to_be_bytes();
+            world.check_scan(Start::At(&start), rng.below(2) == 0, 2500);
+        }
+    }
 }
 
 #[test]
