@@ -8,6 +8,7 @@ use crate::store::Core;
 use crate::write::{Change, Condition};
 use hither_log::TakeBack;
 use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -220,7 +221,10 @@ impl Core {
             for (key, version) in self.expired_keys(&keyspace, SWEEP) {
                 let _no_check = self.sweeping.lock();
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
-                match self.write(&keyspace, &change, self.durability) {
+                SWEEPS.set(true);
+                let outcome = self.write(&keyspace, &change, self.durability);
+                SWEEPS.set(false);
+                match outcome {
                     Ok(_) => deleted += 1,
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
                     Err(_) => return deleted,
@@ -230,18 +234,40 @@ impl Core {
         deleted
     }
 
-    /// For a write that found no space, nor anything to collect: makes garbage of what has expired. False if that is nothing, if somebody else is at it, or
-    /// if it was vain a moment ago: the search may be long. (The deletes may come here themselves for want of space. Then they fail.)
+    /// For a write that found no space, nor anything to collect: makes garbage of what has expired, or waits for somebody who does. False if that is nothing, if it was nothing
+    /// just now, for the search may be long, or if this is itself a delete of a sweep.
     #[cold]
     pub fn sweep_for_space(&self) -> bool {
-        let Some(mut vain) = self.vain_sweep.try_lock() else { return false };
-        if vain.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
+        if SWEEPS.get() {
             return false;
         }
+        let asked = Instant::now();
+        let mut last = self.space_sweep.lock();
+        if let Some(last) = &*last {
+            if last.ended > asked {
+                return last.deleted > 0;
+            }
+            if last.deleted == 0 && last.ended.elapsed() < last.took * SWEEP_REST {
+                return false;
+            }
+        }
+        let started = Instant::now();
         let deleted = self.sweep_expired();
-        *vain = (deleted == 0).then(Instant::now);
+        *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), deleted });
         deleted > 0
     }
+}
+
+thread_local! {
+    /// Whether this thread deletes what has expired.
+    static SWEEPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A sweep by a writer that found no space.
+pub(crate) struct SpaceSweep {
+    ended: Instant,
+    took: Duration,
+    deleted: usize,
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::commit::Committer;
 use crate::delegation::Delegation;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
-use crate::maintenance::Maintenance;
+use crate::maintenance::{Maintenance, SpaceSweep};
 use crate::openings;
 use crate::options::{CheckpointMode, Durability, Options, Techniques, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
@@ -24,7 +24,6 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 /// An open store. See the crate's documentation for its guarantees.
 pub struct Store {
@@ -62,8 +61,8 @@ pub(crate) struct Core {
     pub compacting: Mutex<()>,
     /// Held over each write of the sweeper, and over a check, which has to see one state. Taken before what keeps passes off.
     pub sweeping: Mutex<()>,
-    /// Held by the writer that sweeps because it found no space; when that was in vain, if it was the last time.
-    pub vain_sweep: Mutex<Option<Instant>>,
+    /// Held by the writer that sweeps because it found no space; what came of it the last time.
+    pub space_sweep: Mutex<Option<SpaceSweep>>,
     /// Share of garbage from which on a segment is collected in the background.
     pub gc_threshold: f64,
     /// The index of ordered keyspaces.
@@ -257,7 +256,7 @@ impl Store {
             collections: Collections::default(),
             compacting: Mutex::default(),
             sweeping: Mutex::default(),
-            vain_sweep: Mutex::default(),
+            space_sweep: Mutex::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
             spill: options.spill,
             ordered_index: options.ordered_index,

@@ -255,7 +255,11 @@ impl Core {
         let end = Instant::now() + PATIENCE;
         loop {
             let made = match bound {
-                true => self.room_to_live().map(|()| true).or_else(|error| if self.sweep_for_space() { Ok(true) } else { Err(error) })?,
+                // A sweep that finds nothing may have come after another, which left nothing.
+                true => self
+                    .room_to_live()
+                    .map(|()| true)
+                    .or_else(|_| if self.sweep_for_space() { Ok(true) } else { self.room_to_live().map(|()| true) })?,
                 false => self.make_space()? || self.sweep_for_space(),
             };
             match attempt() {

@@ -497,3 +497,29 @@ fn what_has_expired_makes_room() {
         }
     }
 }
+
+/// Found by a test that failed once: a sweep that found nothing kept the next second's writes out, whatever expired in it.
+#[test]
+fn what_expires_after_a_vain_sweep_makes_room() {
+    for utilization in [None, Some(50)] {
+        let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
+        let db = utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap();
+        let ks = db.keyspace("k").unwrap();
+        let end = std::time::SystemTime::now() + Duration::from_millis(1500);
+        let at_end = || WriteOptions::default().ttl(end.duration_since(std::time::SystemTime::now()).unwrap_or_default());
+        let put = |number: u64| ks.put_with(&number.to_be_bytes(), &[1; 1024], &at_end()).map(drop);
+        let (mut number, mut refused) = (0, 0);
+        while std::time::SystemTime::now() < end {
+            match put(number) {
+                Ok(()) => number += 1,
+                Err(_) => refused += 1,
+            }
+            if refused > 0 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        assert!(refused > 0, "it holds four megabytes at most");
+        std::thread::sleep(Duration::from_millis(20));
+        ks.put(b"last", &[2; 1024]).unwrap();
+    }
+}
