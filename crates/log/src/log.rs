@@ -15,7 +15,6 @@ use hither_topology::Topology;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// How a log is laid out over threads.
 #[derive(Clone, Debug)]
@@ -65,9 +64,6 @@ pub struct Log {
     /// [`Log::settle`]: how often begun, and the number of the last one that has ended.
     pub(crate) settles_begun: AtomicU64,
     pub(crate) settles_done: AtomicU64,
-    /// When the writers' counts were last folded, in nanoseconds since `started`.
-    pub(crate) folded_ns: AtomicU64,
-    pub(crate) started: Instant,
     /// Held while ancestors are marked, until the marks are durable.
     pub(crate) burials: Mutex<()>,
     /// Held by whoever freezes slots; see the `writer` module.
@@ -141,8 +137,6 @@ impl Log {
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),
             settles_done: AtomicU64::new(0),
-            folded_ns: AtomicU64::new(0),
-            started: Instant::now(),
             burials: Mutex::default(),
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),

@@ -27,8 +27,6 @@ pub const COLLECTING: u8 = 2;
 
 /// Links followed at the same time: their misses overlap.
 const AHEAD: usize = 16;
-/// Counts that were folded so long ago are good enough to choose by.
-const FRESH_NS: u64 = 500_000;
 /// Walks under one epoch pin, which holds up the reuse of freed segments.
 const WALKS_PER_PIN: usize = 256;
 
@@ -76,11 +74,9 @@ pub struct Pass<'a> {
 }
 
 impl Log {
-    /// Full segments that are worth a pass, in no order. Folds the writers' counts first, unless somebody did just now.
+    /// Full segments that are worth a pass, in no order. Folds the writers' counts first.
     pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
-        if (self.started.elapsed().as_nanos() as u64).saturating_sub(self.folded_ns.load(Ordering::Relaxed)) > FRESH_NS {
-            self.fold_dead();
-        }
+        self.fold_dead();
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
         let now = self.opened_bytes.load(Ordering::Relaxed);
         let mut found = Vec::new();
