@@ -5,7 +5,7 @@
 //! of a quick or partial one to the build directory, so that it never replaces a full one.
 
 use crate::args::Args;
-use crate::exec::repeat_for;
+use crate::exec::{Step, repeat_for};
 use crate::stage::{self, Done, Record, Selection, Stage};
 use crate::workspace::{Metadata, root, target_dir};
 use crate::{Failure, conformance, fuzz, guest, machine, setup, suites, variants};
@@ -40,6 +40,7 @@ const STAGES: &[Stage<Context>] = &[
         budget_s: 300,
         run: |_| variants::address_sanitizer(),
     },
+    Stage { name: "demo", about: "scripts/demo.sh with a release build", budget_s: 600, run: demo },
     Stage { name: "tsan", about: "thread sanitizer on the crates with threads", budget_s: 600, run: |_| variants::thread_sanitizer() },
     Stage { name: "guest", about: "fsdax on two nodes: killed in mid-write, reopened", budget_s: 600, run: run_guest },
 ];
@@ -108,6 +109,10 @@ fn kill(context: &Context) -> Result<Done, Failure> {
     let kills = if context.quick { "6" } else { "50" };
     let seed = context.seed.to_string();
     suites::of_kind(&context.metadata, suites::KILL, &[("HITHER_KILLS", kills), ("HITHER_SEED", &seed)]).map(Done::Passed)
+}
+
+fn demo(_: &Context) -> Result<Done, Failure> {
+    Step::new(root().join("scripts/demo.sh")).run().map(Done::Passed)
 }
 
 fn fuzz_replay(context: &Context) -> Result<Done, Failure> {

@@ -6,7 +6,7 @@
 use crate::args::Args;
 use crate::exec::{Step, Tally};
 use crate::stage::{self, Done, Selection, Stage};
-use crate::workspace::{Metadata, root};
+use crate::workspace::{Metadata, root, target_dir};
 use crate::{Failure, conformance, exec, guest, setup, suites, variants};
 use std::process::ExitCode;
 
@@ -95,8 +95,10 @@ fn kill(context: &Context) -> Result<Done, Failure> {
     suites::of_kind(&context.metadata, suites::KILL, &[("HITHER_KILLS", KILLS)]).map(Done::Passed)
 }
 
+/// With the program that the tests run: a release build takes minutes, and the long campaign makes it.
 fn demo(_: &Context) -> Result<Done, Failure> {
-    Step::new(root().join("scripts/demo.sh")).run().map(Done::Passed)
+    suites::build_program()?;
+    Step::new(root().join("scripts/demo.sh")).env("HITHER_BIN", target_dir().join("debug/hither")).run().map(Done::Passed)
 }
 
 fn run_guest(context: &Context) -> Result<Done, Failure> {
