@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::failure::Failure;
 use hither::{CheckpointMode, Durability};
+use hither_topology::MAX_NODES;
 
 /// Reads a size: `65536`, `64K`, `64M`, `1G`, `1T` and the long forms `64KiB`… are powers of 1024, `64KB`… powers of 1000.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -83,9 +84,6 @@ pub fn checkpoints(text: &str) -> Result<CheckpointMode, String> {
     }
 }
 
-/// Nodes that a store may have.
-const MOST_NODES: u32 = 16;
-
 /// Where a store, or its pool of one node, is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -105,13 +103,13 @@ pub fn place(text: &OsStr) -> Result<Place, Failure> {
         return whole();
     }
     let digits = std::str::from_utf8(number).ok().filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-    match digits.and_then(|digits| digits.parse().ok()).filter(|node| *node < MOST_NODES) {
+    match digits.and_then(|digits| digits.parse().ok()).filter(|node| (*node as usize) < MAX_NODES) {
         Some(node) => Ok(Place::Node(node, dir)),
         None => Err(Failure::Usage(format!(
             "\"{}\" is no number of a node in {}; nodes have the numbers 0 to {} (for a directory of that name, write ./{1})",
             String::from_utf8_lossy(number),
             text.display(),
-            MOST_NODES - 1
+            MAX_NODES - 1
         ))),
     }
 }

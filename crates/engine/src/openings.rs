@@ -19,7 +19,7 @@ pub(crate) fn older_copy(pools: &[Pool]) -> Option<String> {
     if count(&newest) - count(&oldest) < 2 {
         return None;
     }
-    let name = |pool: &Pool| pool.path().map_or_else(|| format!("of node {}", pool.node()), |path| path.display().to_string());
+    let name = |pool: &Pool| hither_log::replay::name_of(pool, pool.node());
     Some(format!(
         "pool {} is an older copy than pool {} (it has seen {} openings of the store, the other {}): what was written to it since is not there; \
          restore all pools of the store from the same copy, or open with salvage to go on without that",

@@ -419,7 +419,7 @@ impl Store {
         self.core.log.record_totals()?;
         self.core.checkpoints.take_final(&self.core);
         for node in 0..self.core.log.nodes() {
-            self.core.log.pool(node).set_clean(true)?;
+            self.core.log.pool(node).mark_clean()?;
         }
         Ok(())
     }

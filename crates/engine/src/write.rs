@@ -255,11 +255,9 @@ impl Core {
         let end = Instant::now() + PATIENCE;
         loop {
             let made = match bound {
+                true if self.room_to_live().is_ok() || self.sweep_for_space() => true,
                 // A sweep that finds nothing may have come after another, which left nothing.
-                true => self
-                    .room_to_live()
-                    .map(|()| true)
-                    .or_else(|_| if self.sweep_for_space() { Ok(true) } else { self.room_to_live().map(|()| true) })?,
+                true => self.room_to_live().map(|()| true)?,
                 false => self.make_space()? || self.sweep_for_space(),
             };
             match attempt() {

@@ -116,7 +116,8 @@ fn skip_zeros(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-pub(crate) fn name_of(pool: &Pool, node: u32) -> String {
+/// How errors name a pool.
+pub fn name_of(pool: &Pool, node: u32) -> String {
     pool.path().map_or_else(|| format!("of node {node}"), |path| path.display().to_string())
 }
 

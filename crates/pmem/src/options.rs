@@ -183,6 +183,13 @@ pub(crate) struct Runtime {
     pub(crate) failpoints: Option<Arc<Failpoints>>,
 }
 
+impl Runtime {
+    /// Whether nothing that is done to the pool reaches its file.
+    pub(crate) fn is_private(&self) -> bool {
+        self.medium == MediumChoice::PrivateCopy
+    }
+}
+
 impl fmt::Debug for CreateOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CreateOptions")

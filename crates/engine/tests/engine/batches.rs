@@ -1,6 +1,7 @@
 //! Batches against a map: every size around the limits of the commit's rounds, keys that collide in latches and bucket pairs, mixed keyspaces, splits
 //! under way, a full store, and several threads.
 
+use crate::common::Random;
 use hither_engine::{Batch, Condition, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,15 +26,6 @@ fn assert_equal(store: &Store, spaces: &[KeyspaceHandle; 3], map: &Map) {
     assert_eq!(spaces.iter().map(KeyspaceHandle::len).sum::<usize>(), map.len());
     let report = store.check().unwrap();
     assert!(report.is_sound(), "{:?}", report.problems);
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
 }
 
 /// A batch of `len` operations on random keys, a fifth of them deletes, applied to `map` too.

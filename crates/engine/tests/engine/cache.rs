@@ -1,5 +1,6 @@
 //! The cache of entries in a store over two emulated nodes: when there is one, what it saves, and that every change shows at once.
 
+use crate::common::scrambled;
 use hither_engine::{Batch, CachePolicy, CacheSetting, Condition, KeyspaceHandle, Kind, Options, Store, WriteOptions};
 use hither_topology::{Topology, TopologyBuilder};
 use std::sync::Arc;
@@ -151,7 +152,7 @@ fn reused_addresses_do_not_revive_copies() {
         put(&store, &k, &key, &round.to_le_bytes());
         // Seldom and at random: the copy has to outlive its segment, and the key to come to lie there again.
         if round >= next_look {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = scrambled(random);
             next_look = round + (random >> 33) % 400;
             hits += count(&store, || (0..2).for_each(|_| assert_eq!(get(&store, &k, &key).unwrap(), round.to_le_bytes()))).0;
         }

@@ -1,13 +1,12 @@
 //! The collector: endless overwrites stay within the size, nothing is lost, nothing comes back, snapshots keep what they show.
 
-use hither_engine::{CollectorKind, Condition, Durability, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
+use crate::common::{scrambled, small};
+use hither_engine::{CollectorKind, Condition, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
 use hither_topology::Topology;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-const SEGMENT: u64 = 64 << 10;
 
 fn options(collector: CollectorKind, dir: Option<&Path>, capacity: u64) -> Options {
     Options {
@@ -15,12 +14,9 @@ fn options(collector: CollectorKind, dir: Option<&Path>, capacity: u64) -> Optio
         in_memory: dir.is_none(),
         capacity,
         max_capacity: capacity,
-        segment_bytes: SEGMENT,
-        shards: 2,
-        topology: Some(Arc::new(Topology::single())),
-        durability: Durability::Process,
         collector,
-        ..Options::default()
+        background: true,
+        ..small()
     }
 }
 
@@ -56,7 +52,7 @@ fn endless_overwrites_stay_within_the_size(kind: CollectorKind) {
                     scope.spawn(move || {
                         let mut random = thread + 1;
                         for round in 0..300_000u64 {
-                            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                            random = scrambled(random);
                             let key = (random >> 33) % keys / 2 * 2 + thread;
                             if key < keys {
                                 put(store, keyspace, key, &[round as u8; 40]);
@@ -107,7 +103,7 @@ fn deleted_stays_deleted(kind_of: impl Fn(u64) -> CollectorKind) {
             assert_eq!(value_of(&store, &keyspace, key), model.get(&key).cloned(), "key {key} in life {life}");
         }
         for round in 0..30_000u64 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = scrambled(random);
             let key = (random >> 33) % 2_000;
             if random >> 20 & 3 == 0 {
                 delete(&store, &keyspace, key);

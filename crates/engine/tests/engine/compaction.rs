@@ -1,27 +1,15 @@
 //! Compaction by hand, and the statistics of collections.
 
-use hither_engine::{CollectorKind, Durability, KeyspaceHandle, Kind, Options, Store};
-use hither_topology::Topology;
+use crate::common::{scrambled, small};
+use hither_engine::{CollectorKind, KeyspaceHandle, Kind, Options, Store};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SEGMENT: u64 = 64 << 10;
 const VALUE: [u8; 40] = [1; 40];
 
 fn open(collector: CollectorKind, capacity: u64, gc_threads: usize) -> (Store, KeyspaceHandle) {
-    let options = Options {
-        in_memory: true,
-        capacity,
-        max_capacity: capacity,
-        segment_bytes: SEGMENT,
-        shards: 2,
-        topology: Some(Arc::new(Topology::single())),
-        durability: Durability::Process,
-        collector,
-        gc_threads,
-        ..Options::default()
-    };
+    let options = Options { in_memory: true, capacity, max_capacity: capacity, collector, gc_threads, background: true, ..small() };
     let store = Store::open(options).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
     (store, keyspace)
@@ -90,7 +78,7 @@ fn statistics_of_collections_add_up() {
     (0..keys).for_each(|key| put(&store, &keyspace, key));
     let mut random = 7u64;
     for _ in keys..keys * rounds {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = scrambled(random);
         put(&store, &keyspace, (random >> 33) % keys);
     }
     // The collector may end a pass between the counts of the pool and those of the store.

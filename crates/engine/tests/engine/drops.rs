@@ -1,6 +1,7 @@
 //! Keyspaces and snapshots that are dropped while collectors empty their segments: what is counted as garbage then must not be counted in a segment's next life, where it
 //! would make live entries pass for dead.
 
+use crate::common::scrambled;
 use hither_engine::{CollectorKind, Durability, KeyspaceHandle, Kind, Options, Store};
 use hither_topology::Topology;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ fn overwrite(store: &Store, keyspace: &KeyspaceHandle, stop: &AtomicBool) -> Vec
     let (mut random, mut last) = (1u64, vec![0; KEYS as usize]);
     (0..KEYS).for_each(|key| put(store, keyspace, key, 0));
     while !stop.load(Ordering::Relaxed) {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = scrambled(random);
         let key = (random >> 33) % KEYS;
         assert_is(store, keyspace, key, last[key as usize]);
         last[key as usize] = (random >> 20) as u8;

@@ -1,5 +1,6 @@
 //! Hot entries in segments of their own: right whatever is hot, and fewer copies under skew (P6).
 
+use crate::common::scrambled;
 use hither_engine::{Durability, KeyspaceHandle, Kind, Options, Stats, Store};
 use hither_topology::Topology;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = scrambled(self.0);
         self.0 >> 20
     }
 

@@ -1,6 +1,7 @@
 //! What collectors know to be garbage without asking an index: bits that overwrites set in DRAM and recovery finds again (P3).
 
 use crate::common;
+use crate::common::scrambled;
 use hither_engine::{CheckpointMode, KeyspaceHandle, Kind, Options, Store};
 use std::path::Path;
 
@@ -30,7 +31,7 @@ fn overwrite(store: &Store, keyspace: &KeyspaceHandle) {
 fn scatter(store: &Store, keyspace: &KeyspaceHandle, writes: u64) -> Vec<u8> {
     let (mut random, mut last) = (1u64, vec![0; KEYS as usize]);
     for number in 0..writes {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = scrambled(random);
         let key = (random >> 33) % KEYS;
         put(store, keyspace, key, number as u8);
         last[key as usize] = number as u8;

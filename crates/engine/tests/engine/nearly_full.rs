@@ -1,5 +1,6 @@
 //! Stores of which nine tenths are live, under endless changes: several collectors on a node, and keys that expire.
 
+use crate::common::scrambled;
 use hither_engine::{
     CheckpointMode, Condition, Durability, KeyspaceHandle, Kind, MediumChoice, Options, RestartSource, Store, WriteOptions,
 };
@@ -46,7 +47,7 @@ fn utilization(store: &Store) -> f64 {
 }
 
 fn next(random: &mut u64) -> u64 {
-    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *random = scrambled(*random);
     *random >> 33
 }
 

@@ -1,5 +1,6 @@
 //! Back-pressure: where space is scarce writers are slowed down in small steps; where nobody collects, or space is plenty, they are not (decision 13).
 
+use crate::common::scrambled;
 use hither_engine::{Durability, Kind, Options, Store};
 use hither_topology::Topology;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ fn overwritten(live: f64, gc_threads: usize) -> Store {
             scope.spawn(move || {
                 let mut random = thread + 1;
                 for _ in 0..CAPACITY / ENTRY_BYTES {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    random = scrambled(random);
                     assert!(put((random >> 33) % keys));
                 }
             });

@@ -4,6 +4,7 @@
 //! (it marks the ancestors of what it moves, wherever they lie), the catalogue and the clock, which lie in node 0's pool. The late flush of relaxed writes is done by
 //! whoever leads the commit, for all nodes; it stores nothing, and that, too, is asserted.
 
+use crate::common::scrambled;
 use hither_engine::{
     Batch, Condition, Durability, Error, KeyspaceHandle, Kind, MediumChoice, MeterReport, Options, ScanRange, Store, WriteOptions,
 };
@@ -358,7 +359,7 @@ fn threads_that_move_write_to_the_node_they_are_on() {
                 scope.spawn(move || {
                     let mut random = thread + 1;
                     for turn in 0..2_000u32 {
-                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        random = scrambled(random);
                         if turn % 3 == 0 {
                             world.bind((random >> 40) as u32 % nodes);
                         }

@@ -1,6 +1,7 @@
 //! Shortcuts (P1): collectors that follow them keep everything, whatever has moved in the index since; who carries one, and what a restart makes of old ones.
 
 use crate::common;
+use crate::common::Random;
 use hither_engine::{Batch, CheckpointMode, CollectionStats, CollectorKind, KeyspaceHandle, Kind, Options, OrderedKind, Store};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,16 +20,6 @@ fn options(dir: Option<&Path>, ordered_index: OrderedKind) -> Options {
 }
 
 const INDEXES: [OrderedKind; 2] = [OrderedKind::BTree, OrderedKind::Learned];
-
-/// Numbers in no order.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 /// Words, and texts that share what comes before their number, so that there are layers.
 fn key_of(number: u64) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! What is garbage is found again by a restart that does not scan: by the verification in the background (P3).
 
 use crate::common;
+use crate::common::scrambled;
 use hither_engine::{Batch, CheckpointMode, KeyspaceHandle, Kind, Options, RestartSource, Store};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -161,7 +162,7 @@ fn overwrite(store: &Store, thread: u64, round: u8, stop: &AtomicBool, writes: &
     let mut last: Vec<[Option<u8>; 2]> = (0..KEYS).map(|key| [0, 1].map(|at| read(store, &keyspaces[at], key))).collect();
     let (mut random, mut number) = (thread + 1, round);
     while !stop.load(Ordering::Relaxed) {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = scrambled(random);
         let (key, at) = ((random >> 33) % (KEYS / 2) * 2 + thread, (random >> 32) as usize % 2);
         assert_eq!(read(store, &keyspaces[at], key), last[key as usize][at], "key {key}");
         number = number.wrapping_add(1);

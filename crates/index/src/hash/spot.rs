@@ -4,11 +4,11 @@
 //! lock fails; its block cannot have been used again. What does not work here is left to [`Index::install`](crate::Index::install), the reference.
 
 use super::HashTable;
-use super::directory::home_line;
-use super::line::{LINE_SLOTS, Pair, first_slot, matches, tag_of};
+use super::directory::{Segment, home_line};
+use super::line::{LINE_SLOTS, Pair};
 use super::protocol::{Point, Protocol};
+use super::write::Attempt;
 use crate::Ref;
-use std::sync::atomic::Ordering;
 
 /// A slot that held a reference.
 #[derive(Clone, Copy)]
@@ -24,25 +24,22 @@ impl<P: Protocol> HashTable<P> {
     pub fn find_reference(&self, hash: u64, reference: Ref) -> Option<Spot<'_>> {
         let segment = self.segment(hash);
         P::pause(Point::SegmentChosen);
-        // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let pair = unsafe { segment.pair(segment.pair_number(hash, 0)) };
-        // Most keys are the first of their tag in their home line.
-        let line = &pair.lines[home_line(hash)];
-        let set = matches(line.meta.load(Ordering::Acquire), tag_of(hash));
-        let slot = first_slot(set);
-        if set != 0 && line.refs[slot].load(Ordering::Acquire) == reference.0 {
-            return Some(Spot { pair, line: home_line(hash) as u8, slot: slot as u8 });
+        match self.slot_at_home(segment, hash, reference) {
+            Some(slot) => Some(Self::spot(segment, hash, (0, home_line(hash), slot))),
+            None => self.find_on_path(segment, hash, reference),
         }
-        self.find_on_path(hash, reference)
     }
 
     #[inline(never)]
-    fn find_on_path(&self, hash: u64, reference: Ref) -> Option<Spot<'_>> {
-        let segment = self.segment(hash);
+    fn find_on_path(&self, segment: Segment, hash: u64, reference: Ref) -> Option<Spot<'_>> {
         let place = self.walk(segment, hash, |place| place.reference == reference)?;
-        // SAFETY: as above.
-        let pair = unsafe { segment.pair(segment.pair_number(hash, place.step)) };
-        Some(Spot { pair, line: place.line as u8, slot: place.slot as u8 })
+        Some(Self::spot(segment, hash, (place.step, place.line, place.slot)))
+    }
+
+    #[inline(always)]
+    fn spot<'a>(segment: Segment, hash: u64, (step, line, slot): (usize, usize, usize)) -> Spot<'a> {
+        // SAFETY: the callers have read the segment from their directory; its arena lives as long as the index that they lend to the spot.
+        Spot { pair: unsafe { segment.pair(segment.pair_number(hash, step)) }, line: line as u8, slot: slot as u8 }
     }
 
     /// Replaces `old`, which was found in `spot` under the epoch pin that the caller still holds, by `new`. False, with nothing changed, if it is there no longer, or may not be
@@ -51,9 +48,6 @@ impl<P: Protocol> HashTable<P> {
     pub fn swing(&self, spot: Spot<'_>, old: Ref, new: Ref) -> bool {
         debug_assert!(old.is_some() && new.is_some(), "a collector replaces, it neither adds nor removes");
         let (line, slot) = (usize::from(spot.line & 1), usize::from(spot.slot));
-        let Some(mut held) = (slot < LINE_SLOTS).then(|| spot.pair.lock(P::HEED_FROZEN)).flatten() else { return false };
-        let swapped = held.swap(line, slot, old.0, new.0);
-        held.unlock();
-        swapped
+        slot < LINE_SLOTS && Self::swap_in(spot.pair, line, slot, old, new) == Attempt::Done
     }
 }

@@ -23,7 +23,7 @@ use crate::{Conflict, Index, Key, Ref, Resolver};
 
 /// How an attempt under a lock ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Attempt {
+pub(super) enum Attempt {
     Done,
     /// The slot holds something else.
     Changed,
@@ -78,18 +78,22 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     fn swap(&self, segment: Segment, number: usize, line: usize, slot: usize, old: Ref, new: Ref) -> Attempt {
         // SAFETY: the segment was read from this index's directory during this call, and the number lies inside it.
-        let Some(mut held) = (unsafe { segment.pair(number) }).lock(P::HEED_FROZEN) else {
+        let attempt = Self::swap_in(unsafe { segment.pair(number) }, line, slot, old, new);
+        if attempt == Attempt::Done && new.is_none() {
+            self.counter.add(1u64.wrapping_neg());
+        }
+        attempt
+    }
+
+    /// Replaces `old` by `new` in a slot of a pair, under its lock. The caller counts.
+    #[inline(always)]
+    pub(super) fn swap_in(pair: &Pair, line: usize, slot: usize, old: Ref, new: Ref) -> Attempt {
+        let Some(mut held) = pair.lock(P::HEED_FROZEN) else {
             return Attempt::Frozen;
         };
         let swapped = held.swap(line, slot, old.0, new.0);
         held.unlock();
-        if !swapped {
-            return Attempt::Changed;
-        }
-        if new.is_none() {
-            self.counter.add(1u64.wrapping_neg());
-        }
-        Attempt::Done
+        if swapped { Attempt::Done } else { Attempt::Changed }
     }
 
     /// Adds `key`, unless it is present.

@@ -113,21 +113,24 @@ impl Pool {
         CATALOGUE.commit(&self.access, &self.pool_uuid, &record)
     }
 
-    /// Sets or clears the clean flag, durably. Clear it before the first write after an open (decision 17), which counts the open.
-    pub fn set_clean(&self, clean: bool) -> Result<()> {
-        let mut current = self.changing()?;
-        if current.clean == clean {
-            return Ok(());
-        }
-        let open_count = current.open_count + u64::from(!clean);
-        let new = SuperblockInfo { clean, open_count, ..current.clone() };
-        self.commit_superblock(&mut current, new)
+    /// Sets the clean flag, durably.
+    pub fn mark_clean(&self) -> Result<()> {
+        self.change_superblock(|info| info.clean = true)
     }
 
-    /// Clears the clean flag and sets the count of openings, durably.
+    /// Clears the clean flag and sets the count of openings, durably. Before the first write after an open (decision 17).
     pub fn mark_open(&self, open_count: u64) -> Result<()> {
+        self.change_superblock(|info| (info.clean, info.open_count) = (false, open_count))
+    }
+
+    /// Changes the superblock, durably, unless it is so already.
+    fn change_superblock(&self, change: impl FnOnce(&mut SuperblockInfo)) -> Result<()> {
         let mut current = self.changing()?;
-        let new = SuperblockInfo { clean: false, open_count, ..current.clone() };
+        let mut new = current.clone();
+        change(&mut new);
+        if new == *current {
+            return Ok(());
+        }
         self.commit_superblock(&mut current, new)
     }
 

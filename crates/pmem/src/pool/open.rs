@@ -14,7 +14,7 @@ use super::storage::{self, Storage, io};
 use crate::error::{Error, Place, Result};
 use crate::layout::{CLOCK_OFF, Geometry, PAGE_BYTES, SETTLED_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_BYTES};
 use crate::lock::LockedFile;
-use crate::medium::{MediumChoice, MediumInfo};
+use crate::medium::MediumInfo;
 use crate::options::{OpenOptions, Runtime};
 use crate::record::{Fields, unpack_small};
 use crate::sigbus;
@@ -35,7 +35,7 @@ impl Pool {
     pub fn open(path: &Path, o: &OpenOptions) -> Result<Pool> {
         let place = Place::of(Some(path));
         let run = o.runtime();
-        let file = storage::open_file(&place, path, false, o.read_only || o.medium == MediumChoice::PrivateCopy)?;
+        let file = storage::open_file(&place, path, false, o.read_only || run.is_private())?;
         let file = LockedFile::acquire(&place, file, o.read_only)?;
         let storage = Storage::of_file(place.clone(), file, &run)?;
         let length = match &storage.file {
@@ -108,7 +108,7 @@ impl Pool {
             clock_ms: AtomicU64::new(clock_ms),
             was_clean: info.clean,
             read_only: run.read_only,
-            is_private: run.medium == MediumChoice::PrivateCopy,
+            is_private: run.is_private(),
             hugepages: run.hugepages,
             bind_os_node: run.bind_os_node,
             node: info.node,

@@ -114,14 +114,14 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
     let source = match access.file() {
         Some(file) => {
             let map_sync = medium.kind == MediumKind::FsDax && medium.durable;
-            Source::File { file, read_only: run.read_only, map_sync, private: run.medium == MediumChoice::PrivateCopy }
+            Source::File { file, read_only: run.read_only, map_sync, private: run.is_private() }
         }
         None => Source::Anonymous,
     };
     // Huge pages are for memory that is mapped directly; page-cached files do not have them.
     let hugepages = run.hugepages && matches!(medium.kind, MediumKind::FsDax | MediumKind::Volatile | MediumKind::Shadow);
     access.mapping().map(source, from, to - from, hugepages)?;
-    let shared = !run.read_only && run.medium != MediumChoice::PrivateCopy;
+    let shared = !run.read_only && !run.is_private();
     if hugepages && access.file().is_some() && medium.filesystem == "tmpfs" && shared {
         access.mapping().collapse(from, to - from);
     }

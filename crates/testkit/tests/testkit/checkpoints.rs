@@ -325,7 +325,7 @@ fn a_clean_flag_that_stays_is_caught() {
     let crashed = machine.visible();
     assert_eq!(restart(&crashed, &place.latest()).unwrap(), (wanted.clone(), RestartSource::Checkpoint));
     let recorder = hither_testkit::images::Recorder::new(CONFIG.rules, 1);
-    open_pools(&crashed, CONFIG.rules, Some(&recorder)).unwrap()[0].set_clean(true).unwrap();
+    open_pools(&crashed, CONFIG.rules, Some(&recorder)).unwrap()[0].mark_clean().unwrap();
     let mut machine = Machine::new(&recorder.recording());
     machine.advance_to(usize::MAX);
     let found = restart(&machine.visible(), &place.latest());

@@ -109,7 +109,7 @@ fn growth() {
 
 #[test]
 fn clean_flag() {
-    old_or_new(|pool| pool.set_clean(false).unwrap(), |pool| pool.superblock().clean);
+    old_or_new(|pool| pool.mark_open(1).unwrap(), |pool| pool.superblock().clean);
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn readers_share_and_cannot_change() {
     let o = OpenOptions { read_only: true, ..OpenOptions::new() };
     let (first, second) = (Pool::open(&path, &o).unwrap(), Pool::open(&path, &o).unwrap());
     assert!(matches!(Pool::open(&path, &OpenOptions::new()), Err(Error::Locked { .. })));
-    assert!(matches!(first.set_clean(false), Err(Error::ReadOnly { .. })));
+    assert!(matches!(first.mark_open(1), Err(Error::ReadOnly { .. })));
     assert!(matches!(second.grow(1), Err(Error::ReadOnly { .. })));
     assert!(matches!(second.zero_segment(0, 1), Err(Error::ReadOnly { .. })));
 }
@@ -258,7 +258,7 @@ fn a_pool_used_before_it_is_born_is_still_half_created() {
     let pool = Pool::create(&path, &on_file()).unwrap();
     pool.set_settled(9).unwrap();
     pool.set_clock_ms(9).unwrap();
-    pool.set_clean(false).unwrap();
+    pool.mark_open(1).unwrap();
     drop(pool);
     assert!(matches!(Pool::open(&path, &OpenOptions::new()), Err(Error::HalfCreated { .. })));
     let pool = born(&path, &on_file());

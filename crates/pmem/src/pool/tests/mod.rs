@@ -31,7 +31,7 @@ pub(super) fn sample_image() -> (Pool, Vec<u8>) {
     pool.set_catalogue(b"keyspaces").unwrap();
     pool.commit_descriptor(3, &active(1)).unwrap();
     pool.commit_descriptor(3, &active(2)).unwrap();
-    pool.set_clean(false).unwrap();
+    pool.mark_open(1).unwrap();
     let image = image_of(&pool);
     (pool, image)
 }
