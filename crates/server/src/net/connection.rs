@@ -127,6 +127,9 @@ impl Connection {
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().input_bytes, count as u64);
                     self.session.client.note_active();
+                    // Asking again only to hear that there is no more would be one system call in three. What comes from now on is an event of its own (epoll(7)); so
+                    // is the end, but it may have been told already.
+                    self.readable = count == scratch.len() || self.hung_up || self.channel.is_encrypted();
                     self.take_in(shared, &scratch[..count]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,

@@ -165,6 +165,11 @@ impl Channel {
         Channel { stream, tls: None }
     }
 
+    /// Whether it is for TLS: the socket may be empty while there is more to read.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Whether the handshake is not done.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.handshake.is_some())

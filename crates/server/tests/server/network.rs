@@ -205,6 +205,27 @@ fn an_output_limit_of_zero_is_none() {
     }
     server.stop();
 }
+/// The server does not ask a socket again that gave less than it asked for: what comes later, and the end, must be events of their own. Around the size of one read, and with
+/// the end in the same moment as the request or a little later.
+#[test]
+fn clients_that_say_all_at_once_and_hang_up_are_answered() {
+    let server = start(Config::default());
+    for (length, pause_us) in
+        [1, 65_000, 65_500, 65_535, 65_536, 65_537, 131_072, 200_000].into_iter().flat_map(|length| [(length, 0), (length, 300)])
+    {
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            // An echo of so many bytes as make the whole request `length` bytes long, or nearly.
+            let text = "x".repeat(length.max(40) - 30);
+            stream.write_all(format!("*2\r\n$4\r\nECHO\r\n${}\r\n{text}\r\n", text.len()).as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_micros(pause_us));
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(receive(&mut stream).unwrap(), Value::Bulk(text.into()), "{length} bytes");
+            assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "the server hangs up, too");
+        }
+    }
+}
 
 #[test]
 fn a_pause_holds_up_commands_and_ends() {
