@@ -154,8 +154,10 @@ fn certificates_that_change_are_read_by_themselves() {
     std::fs::copy(other.path().join("server.pem"), dir.path().join("server.pem")).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(say(&mut connect(address, dir.path(), false), "PING").unwrap(), simple("PONG"));
-    for name in ["server.key", "ca.pem"] {
-        std::fs::copy(other.path().join(name), dir.path().join(name)).unwrap();
+    // The key comes last and at once: the server may look at any time, and what it reads then is to be all there is.
+    for name in ["ca.pem", "server.key"] {
+        std::fs::copy(other.path().join(name), dir.path().join("new")).unwrap();
+        std::fs::rename(dir.path().join("new"), dir.path().join(name)).unwrap();
     }
     let end = Instant::now() + Duration::from_secs(20);
     while say(&mut connect(address, other.path(), false), "PING").is_err() {
