@@ -123,22 +123,29 @@ fn place_of(keyspace: &Keyspace, hash: u64) -> u64 {
 
 impl Core {
     /// As a get without cache, but shows the cache the key, or has the value from it. Call under an epoch pin.
-    #[inline(never)]
     pub fn get_through_cache<R>(&self, keyspace: &Keyspace, key: Key<'_>, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        let (mut f, mut answer) = (Some(f), None);
+        self.find_through_cache(keyspace, key, &mut |value| answer = f.take().map(|f| f(value)))?;
+        Ok(answer)
+    }
+
+    /// Calls `f`, once, if the key is there. Compiled once for all callers, as [`Core::get_group_through_cache`] is.
+    #[inline(never)]
+    fn find_through_cache(&self, keyspace: &Keyspace, key: Key<'_>, f: &mut dyn FnMut(&[u8])) -> Result<()> {
         let place = place_of(keyspace, key.hash);
         if !self.cache.is_on(place) {
             let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
-            return if found.is_none() { self.absent(keyspace, key) } else { self.visit(found, f) };
+            return if found.is_none() { self.absent(keyspace, key) } else { self.visit(found, f) }.map(drop::<Option<()>>);
         }
         let (copies, keys) = ([self.cache.look(place, key.bytes)], [key]);
         let resolver = Copies { log: self.resolver(), keys: &keys, copies: &copies };
         let found = with_index!(keyspace, index => index.get(key, &resolver));
-        self.answer(keyspace, place, key, copies[0].as_ref(), found, f)
+        self.answer(keyspace, place, key, copies[0].as_ref(), found, f).map(drop)
     }
 
-    /// As [`Core::get_group`]. Call under an epoch pin.
+    /// Looks up to [`GROUP`] keys up, and calls `f` with each. Call under an epoch pin.
     #[inline(never)]
-    pub fn get_group_through_cache(&self, keyspace: &Keyspace, group: &[Key<'_>], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+    pub fn get_group_through_cache(&self, keyspace: &Keyspace, group: &[Key<'_>], f: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
         let mut places = [0; GROUP];
         let mut on = true;
         for (place, key) in places.iter_mut().zip(group) {
@@ -159,68 +166,71 @@ impl Core {
         with_index!(keyspace, index => index.get_many(group, found, &resolver));
         found.iter().for_each(|reference| resolver.prefetch(*reference));
         for (i, &reference) in found.iter().enumerate() {
-            if self.answer(keyspace, places[i], group[i], copies[i].as_ref(), reference, |value| f(i, Some(value)))?.is_none() {
+            if !self.answer(keyspace, places[i], group[i], copies[i].as_ref(), reference, &mut |value| f(i, Some(value)))? {
                 f(i, None);
             }
         }
         Ok(())
     }
 
-    /// Answers a get whose key the index leads to `found`, from the copy if it is one of that entry.
-    #[inline(always)]
-    fn answer<R>(
+    /// Answers a get whose key the index leads to `found`, from the copy if it is one of that entry. Whether there is a value.
+    fn answer(
         &self,
         keyspace: &Keyspace,
         place: u64,
         key: Key<'_>,
         copy: Option<&Found>,
         found: Ref,
-        f: impl FnOnce(&[u8]) -> R,
-    ) -> Result<Option<R>> {
+        f: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool> {
         if found.is_none() {
             copy.into_iter().for_each(|copy| self.cache.forget(copy));
-            return self.absent(keyspace, key);
+            return Ok(self.absent::<()>(keyspace, key)?.is_some());
         }
         let (reader, home) = (self.log.topology().current_node(), address::unpack(found.0).node);
-        let f = match copy.filter(|copy| is_of(copy, found, &self.log)) {
-            None => f,
-            Some(copy) if self.is_expired(copy.expiry_ms) => return Ok(None),
-            Some(copy) => match self.read_copy(copy, f) {
-                Ok(answer) => {
-                    self.cache.count_hit(copy, reader, home);
-                    return Ok(Some(answer));
-                }
-                Err(f) => f,
-            },
-        };
+        match copy.filter(|copy| is_of(copy, found, &self.log)) {
+            Some(copy) if self.is_expired(copy.expiry_ms) => return Ok(false),
+            Some(copy) if self.read_copy(copy, f) => {
+                self.cache.count_hit(copy, reader, home);
+                return Ok(true);
+            }
+            _ => {}
+        }
         let counted = self.cache.count_miss(reader, home);
         if !counted && copy.is_none() {
-            return self.visit(found, f);
+            return Ok(self.visit(found, f)?.is_some());
         }
-        self.visit_with_expiry(found, |value, expiry_ms| {
+        let seen = self.visit_with_expiry(found, |value, expiry_ms| {
             let generation = self.log.generation_of(found.0);
             let record = Record { reference: found.0, generation, expiry_ms, key: key.bytes, value };
             self.cache.offer(place, reader, home, counted, &record);
-            f(value)
-        })
+            f(value);
+        });
+        Ok(seen?.is_some())
     }
 
-    /// Calls `f` with the value of a copy; gives `f` back if the copy has gone meanwhile.
+    /// Calls `f` with the value of a copy; false if the copy has gone meanwhile.
     #[inline(always)]
-    fn read_copy<R, F: FnOnce(&[u8]) -> R>(&self, copy: &Found, f: F) -> std::result::Result<R, F> {
+    fn read_copy(&self, copy: &Found, f: &mut dyn FnMut(&[u8])) -> bool {
         if copy.value_bytes > SHORT {
             return self.read_long_copy(copy, f);
         }
-        let mut buffer = [0; SHORT];
-        let value = &mut buffer[..copy.value_bytes];
-        if self.cache.copy_value(copy, value) { Ok(f(value)) } else { Err(f) }
+        self.read_into(&mut [0; SHORT], copy, f)
     }
 
     #[inline(never)]
-    fn read_long_copy<R, F: FnOnce(&[u8]) -> R>(&self, copy: &Found, f: F) -> std::result::Result<R, F> {
-        let mut buffer = [0; MAX_VALUE_BYTES];
-        let Some(value) = buffer.get_mut(..copy.value_bytes) else { return Err(f) };
-        if self.cache.copy_value(copy, value) { Ok(f(value)) } else { Err(f) }
+    fn read_long_copy(&self, copy: &Found, f: &mut dyn FnMut(&[u8])) -> bool {
+        self.read_into(&mut [0; MAX_VALUE_BYTES], copy, f)
+    }
+
+    #[inline(always)]
+    fn read_into(&self, buffer: &mut [u8], copy: &Found, f: &mut dyn FnMut(&[u8])) -> bool {
+        let Some(value) = buffer.get_mut(..copy.value_bytes) else { return false };
+        let whole = self.cache.copy_value(copy, value);
+        if whole {
+            f(value);
+        }
+        whole
     }
 
     /// Lets the cache judge itself. Call outside any epoch pin.
