@@ -16,7 +16,7 @@
 //! * C2. Nothing of a claimed leaf changes but by its holder, except the `previous` link (L3) and the mark "wanted".
 
 use super::leaf::{Entry, Leaf};
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use super::spot::Above;
 use super::{BTree, Token};
 use crate::Ref;
@@ -35,7 +35,7 @@ impl<P: Protocol> BTree<P> {
         }
         let Ok(claim) = leaf.0.version().claim(token.version) else { return false };
         // A planted bug (only for twins) gives the claim back at once.
-        if P::CLAIMS_EXCLUDE {
+        if P::heeds(Rule::ClaimsExclude) {
             claim.keep()
         } else {
             drop(claim)
@@ -49,7 +49,7 @@ impl<P: Protocol> BTree<P> {
     pub(crate) fn replace_claimed<'a>(&'a self, above: &impl Above<'a>, token: Token, key: &[u8], old: Ref, new: Ref) {
         let leaf = self.claimed_leaf(token);
         let version = leaf.0.version();
-        let lock = if P::CLAIMS_EXCLUDE { version.resume().lock() } else { retry(|| version.lock(version.read()?)) };
+        let lock = if P::heeds(Rule::ClaimsExclude) { version.resume().lock() } else { retry(|| version.lock(version.read()?)) };
         let at = usize::from(token.position);
         if old.is_none() {
             let (slice, kind) = slice_at(key, token.depth());
@@ -66,7 +66,7 @@ impl<P: Protocol> BTree<P> {
     /// Ends [`BTree::claim_place`] without a change.
     #[cold]
     pub(crate) fn release_claim(&self, token: Token) {
-        if P::CLAIMS_EXCLUDE {
+        if P::heeds(Rule::ClaimsExclude) {
             drop(self.claimed_leaf(token).0.version().resume());
         }
     }

@@ -9,7 +9,7 @@
 
 use super::BTree;
 use super::leaf::Leaf;
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use crate::common::node::{Meta, Node};
 use crate::common::slice::LAYER;
 use crate::common::version::{Restart, back_off};
@@ -239,7 +239,7 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     fn validate<P: Protocol, S: Slots>(&self, version: u64, mark: usize, out: &mut S) -> Result<(), Restart> {
         P::reached(Point::ScanRead);
-        if P::SCAN_VALIDATES && !self.frame.leaf.0.version().same(version) {
+        if P::heeds(Rule::ScanValidates) && !self.frame.leaf.0.version().same(version) {
             out.truncate(mark);
             return Err(Restart);
         }
@@ -276,7 +276,7 @@ impl<'a> Cursor<'a> {
         if next == 0 {
             return self.leave();
         }
-        let (node, version) = if P::SCAN_VALIDATES { tree.follow(leaf.0, version, next)? } else { Self::follow_blindly(next)? };
+        let (node, version) = if P::heeds(Rule::ScanValidates) { tree.follow(leaf.0, version, next)? } else { Self::follow_blindly(next)? };
         self.frame = Frame { leaf: Leaf(node), version, at: 0 };
         Ok(true)
     }

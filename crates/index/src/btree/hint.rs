@@ -5,7 +5,7 @@
 //! these only mean that the reference is not found.
 
 use super::leaf::Leaf;
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use super::{BTree, Token};
 use crate::common::node::{LARGE, Node};
 use crate::common::slice::LAYER;
@@ -104,7 +104,7 @@ impl<P: Protocol> BTree<P> {
     fn replace_in_leaf(node: Node<'_>, slot: usize, old: Ref, new: Ref) -> Result<Look<'_>, Restart> {
         let look = Self::look(node, slot, old)?;
         if let Look::Here(at, mut version) = look {
-            if !P::HINTS_HOLD {
+            if !P::heeds(Rule::HintsHold) {
                 // A planted bug (only for twins).
                 P::reached(Point::HalfDone);
                 version = node.version().try_read()?;

@@ -1,6 +1,6 @@
 //! The steps of the concurrent protocol that tests can break, interrupt or count.
 //!
-//! [`Sound`] is what the product runs: all constants true and no hooks, so the compiler removes every trace. Twins with a planted
+//! [`Sound`] is what the product runs: all rules heeded and no hooks, so the compiler removes every trace. Twins with a planted
 //! bug live in the tests (`tests/twins.rs`) and exist only there.
 
 /// A place in an operation: tests pause there or count that it was reached.
@@ -62,22 +62,32 @@ pub enum Point {
     HalfDone,
 }
 
+/// A step of the protocol that can be left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// A scan validates what it read of a leaf.
+    ScanValidates,
+    /// A new sibling is filled and linked before the parent leads to it.
+    LinkFirst,
+    /// The old root keeps all its slots until the new root is in place.
+    RootAtomic,
+    /// The parent lets go of an emptied leaf in the same step as the leaf becomes obsolete.
+    UnlinkAtomic,
+    /// A reader makes sure that the parent still leads to the child whose version it has taken.
+    Coupled,
+    /// A claimed place keeps other writers out.
+    ClaimsExclude,
+    /// Who follows a hint changes the leaf only in the state in which the reference was found there.
+    HintsHold,
+}
+
 /// The protocol's steps. See the module's head.
 pub trait Protocol: Send + Sync + 'static {
-    /// A scan validates what it read of a leaf.
-    const SCAN_VALIDATES: bool = true;
-    /// A new sibling is filled and linked before the parent leads to it.
-    const LINK_FIRST: bool = true;
-    /// The old root keeps all its slots until the new root is in place.
-    const ROOT_ATOMIC: bool = true;
-    /// The parent lets go of an emptied leaf in the same step as the leaf becomes obsolete.
-    const UNLINK_ATOMIC: bool = true;
-    /// A reader makes sure that the parent still leads to the child whose version it has taken.
-    const COUPLED: bool = true;
-    /// A claimed place keeps other writers out.
-    const CLAIMS_EXCLUDE: bool = true;
-    /// Who follows a hint changes the leaf only in the state in which the reference was found there.
-    const HINTS_HOLD: bool = true;
+    /// Whether this is done as it should be.
+    #[inline(always)]
+    fn heeds(_rule: Rule) -> bool {
+        true
+    }
 
     /// Called at each [`Point`].
     #[inline(always)]

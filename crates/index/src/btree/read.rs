@@ -2,7 +2,7 @@
 
 use super::inner::Inner;
 use super::leaf::Leaf;
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use super::spot::Cell;
 use super::{BTree, Token};
 use crate::common::node::{ALL_LINES, Node};
@@ -90,7 +90,7 @@ impl<P: Protocol> BTree<P> {
         let node = unsafe { Node::from_address(self.root.address.load(Ordering::Acquire)) };
         P::reached(Point::Descend);
         let version = node.version().try_read()?;
-        if P::COUPLED {
+        if P::heeds(Rule::Coupled) {
             self.root.version.check(cell)?;
         }
         Ok((node, version))
@@ -122,7 +122,7 @@ impl<P: Protocol> BTree<P> {
         let child = unsafe { Node::from_address(address) };
         P::reached(Point::Descend);
         let below = child.version().try_read()?;
-        if P::COUPLED {
+        if P::heeds(Rule::Coupled) {
             node.version().check(version)?;
         }
         Ok((child, below))

@@ -7,7 +7,7 @@
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
 use super::leaf::{Entries, LEAF_SLOTS, Leaf};
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use super::spot::{Above, Cell, Parent, Prepare, Spot};
 use crate::Ref;
 use crate::common::node::Node;
@@ -70,7 +70,7 @@ impl<P: Protocol> BTree<P> {
             lock.done();
             return Ok(());
         };
-        if !P::UNLINK_ATOMIC {
+        if !P::heeds(Rule::UnlinkAtomic) {
             return self.unlink_in_steps(spot);
         }
         let separator = parent.index.saturating_sub(1);

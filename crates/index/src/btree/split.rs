@@ -11,7 +11,7 @@
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
 use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf, capacity};
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use super::read::Found;
 use super::spot::{Cell, Parent, Prepare, Spot};
 use crate::common::arena::Fresh;
@@ -101,10 +101,10 @@ impl<P: Protocol> BTree<P> {
         right.set_previous(leaf.0.address());
         let above = self.lock_above(spot.cell, spot.parent, leaf.0)?;
         let lock = claim.lock();
-        if !P::LINK_FIRST {
+        if !P::heeds(Rule::LinkFirst) {
             return Self::split_leaf_unlinked(leaf, lock, above, (low, high), fresh);
         }
-        if !P::ROOT_ATOMIC && matches!(above, Above::Cell { .. }) {
+        if !P::heeds(Rule::RootAtomic) && matches!(above, Above::Cell { .. }) {
             return Self::split_root_in_steps(leaf, lock, above, (low, high), fresh);
         }
         let node = fresh.publish();

@@ -1,9 +1,12 @@
 //! Planted bugs of the protocol that the ordered indexes share, and counting of its points: what their tests are made of.
+//!
+//! A bug is a rule that is left out, and there is one [`Twin`] for all: a type for each would compile the trees once more for each of them.
 
-use crate::btree::protocol::{Point, Protocol};
+use crate::btree::protocol::{Point, Protocol, Rule};
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Lets other threads come in between: always at a half-done step, at other points every now and then.
@@ -20,30 +23,48 @@ fn pause(point: Point) {
     }
 }
 
-macro_rules! twin {
-    ($name:ident, $what:literal $(, $constant:ident)?) => {
-        #[doc = $what]
-        pub(crate) struct $name;
-        impl Protocol for $name {
-            $(const $constant: bool = false;)?
-            fn reached(point: Point) {
-                pause(point);
-            }
-        }
-    };
+/// The protocol with pauses, and without the rule that a test leaves out.
+pub(crate) struct Twin;
+
+/// The number of the rule that [`Twin`] leaves out; [`NONE`].
+static LEFT_OUT: AtomicU8 = AtomicU8::new(NONE);
+const NONE: u8 = u8::MAX;
+
+/// Held by the test that works with twins.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Protocol for Twin {
+    fn heeds(rule: Rule) -> bool {
+        LEFT_OUT.load(Ordering::Relaxed) != rule as u8
+    }
+
+    fn reached(point: Point) {
+        pause(point);
+    }
 }
 
-twin!(Paused, "No bug, but the pauses of the others.");
-twin!(BlindScan, "A scan does not validate what it read.", SCAN_VALIDATES);
-twin!(UnlinkedSibling, "A sibling is published before it is filled and linked.", LINK_FIRST);
-twin!(TornRoot, "A root is split in steps.", ROOT_ATOMIC);
-twin!(LateUnlink, "An emptied leaf is unlinked in steps.", UNLINK_ATOMIC);
-twin!(Uncoupled, "A descent does not couple versions.", COUPLED);
-twin!(LooseClaim, "A claimed place does not keep other writers out.", CLAIMS_EXCLUDE);
-twin!(LooseHint, "A hint's slot is changed in whatever state its leaf is by then.", HINTS_HOLD);
+/// A part of a suite, run on twins, fails within so many runs without the rule, and does not fail with it, twice.
+pub(crate) fn assert_caught(rule: Rule, mut part: impl FnMut(), limit: usize) {
+    let _alone = ALONE.lock();
+    assert!(fails_without(rule, &mut part, limit), "without {rule:?} nothing goes wrong");
+    assert_eq!(runs_to_failure(part, 2), None, "the sound twin passes");
+}
+
+/// All of it with a sound twin.
+pub(crate) fn with_sound_twins(work: impl FnOnce()) {
+    let _alone = ALONE.lock();
+    work();
+}
+
+fn fails_without(rule: Rule, part: impl FnMut(), limit: usize) -> bool {
+    LEFT_OUT.store(rule as u8, Ordering::SeqCst);
+    let runs = runs_to_failure(part, limit);
+    LEFT_OUT.store(NONE, Ordering::SeqCst);
+    runs.is_some()
+}
 
 /// Runs `part` until it fails; how many runs that took, or `None`.
-pub(crate) fn runs_to_failure(mut part: impl FnMut(), limit: usize) -> Option<usize> {
+fn runs_to_failure(mut part: impl FnMut(), limit: usize) -> Option<usize> {
     (1..=limit).find(|_| catch_unwind(AssertUnwindSafe(&mut part)).is_err())
 }
 

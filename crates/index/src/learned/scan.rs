@@ -11,7 +11,7 @@ use super::gapped::{Gapped, Hit, Place, Shape};
 use super::read::WORD;
 use super::subtree::is_subtree;
 use crate::btree::cursor::Cursor as SubtreeCursor;
-use crate::btree::protocol::{Point, Protocol};
+use crate::btree::protocol::{Point, Protocol, Rule};
 use crate::common::node::{INNER_HEAD, Node};
 use crate::common::slice::slice_at;
 use crate::common::version::{Restart, back_off};
@@ -280,7 +280,7 @@ impl<'a> LeafCursor<'a> {
     #[inline(always)]
     fn validate<P: Protocol>(&self, mark: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
         P::reached(Point::ScanRead);
-        if P::SCAN_VALIDATES && !self.leaf.0.version().same(self.version) {
+        if P::heeds(Rule::ScanValidates) && !self.leaf.0.version().same(self.version) {
             out.truncate(mark);
             return Err(Restart);
         }
