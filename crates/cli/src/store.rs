@@ -190,6 +190,9 @@ fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
     if let Some(percent) = args.utilization {
         builder = builder.utilization(percent);
     }
+    if let Some(patience) = args.space_patience {
+        builder = builder.space_patience(patience);
+    }
     Ok(builder)
 }
 

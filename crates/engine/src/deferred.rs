@@ -125,7 +125,7 @@ impl Store {
     ) -> Result<Deferred> {
         let core = &*self.core;
         let level = options.durability.unwrap_or(core.durability);
-        let expiry_ms = if value.is_some() { options.expires_at_ms.unwrap_or(0) } else { 0 };
+        let expiry_ms = if value.is_some() { core.expiry_ms(options) } else { 0 };
         let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
         if expiry_ms != 0 {
             keyspace.0.note_expiry();
@@ -137,7 +137,7 @@ impl Store {
     pub fn commit_deferred(&self, batch: &Batch, options: &WriteOptions) -> Result<Deferred> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
-        let written = self.core.commit_unsettled(batch, level, options.expires_at_ms.unwrap_or(0))?;
+        let written = self.core.commit_unsettled(batch, level, self.core.expiry_ms(options))?;
         Ok(self.core.deferred(written, level))
     }
 

@@ -62,7 +62,8 @@ pub use hither_cache::Policy as CachePolicy;
 pub use hither_pmem::{ignore_file_size_signal, install_sigbus_guard};
 pub use keyspace::{KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind};
 pub use options::{
-    CheckpointMode, CollectorKind, Durability, MediumChoice, Options, Phase, Progress, SHORTCUT_FROM_BYTES, Techniques, WriteOptions,
+    CheckpointMode, CollectorKind, Durability, Expiry, MediumChoice, Options, Phase, Progress, SHORTCUT_FROM_BYTES, Techniques,
+    WriteOptions,
 };
 pub use read::ValueGuard;
 pub use recovery::{RecoveryReport, RestartSource};

@@ -140,6 +140,8 @@ pub struct Options {
     pub gc_threshold: f64,
     /// Collector threads per node; 0: none, writers collect by themselves when the store is full.
     pub gc_threads: usize,
+    /// How long a write that finds no space waits while space is being made, before it is refused. What a vain attempt costs comes on top.
+    pub space_patience: Duration,
     /// When a node's pool is full, its threads write to another node's: slower, but no failure. `stat` tells.
     pub spill: bool,
     /// The index of ordered keyspaces.
@@ -186,6 +188,7 @@ impl Default for Options {
             techniques: Techniques::default(),
             gc_threshold: 0.5,
             gc_threads: 1,
+            space_patience: Duration::from_secs(60),
             spill: true,
             ordered_index: OrderedKind::default(),
             latches: 4096,
@@ -210,8 +213,17 @@ impl std::fmt::Debug for Options {
 pub struct WriteOptions {
     /// Durability level; the store's if absent.
     pub durability: Option<Durability>,
-    /// When the key expires, in milliseconds since 1970.
-    pub expires_at_ms: Option<u64>,
+    /// When the key expires; never if absent.
+    pub expiry: Option<Expiry>,
+}
+
+/// When a key expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// At this time, in milliseconds since 1970.
+    AtMs(u64),
+    /// So long after the write, by the store's time ([`crate::Store::now_ms`]).
+    After(Duration),
 }
 
 impl WriteOptions {
@@ -228,14 +240,15 @@ impl WriteOptions {
 
     /// Expiring at this time, in milliseconds since 1970.
     pub fn expires_at_ms(mut self, at: u64) -> WriteOptions {
-        self.expires_at_ms = Some(at);
+        self.expiry = Some(Expiry::AtMs(at));
         self
     }
 
-    /// Expiring after this time from now, by the machine's clock. Where that may be behind what the store remembers (see [`crate::RecoveryReport::clock_ahead_ms`]), give
-    /// a time counted from [`crate::Store::now_ms`] instead.
-    pub fn ttl(self, ttl: Duration) -> WriteOptions {
-        self.expires_at_ms(wall_clock_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)))
+    /// Expiring so long after each write that is made with these options. Counted by the store's time, which does not go back when the machine's clock does
+    /// (see [`crate::RecoveryReport::clock_ahead_ms`]).
+    pub fn ttl(mut self, ttl: Duration) -> WriteOptions {
+        self.expiry = Some(Expiry::After(ttl));
+        self
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
 use crate::maintenance::{Maintenance, SpaceSweep};
 use crate::openings;
-use crate::options::{CheckpointMode, Durability, Options, Techniques, wall_clock_ms};
+use crate::options::{CheckpointMode, Durability, Expiry, Options, Techniques, WriteOptions, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
 use crate::shortcuts::Shortcuts;
@@ -24,6 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// An open store. See the crate's documentation for its guarantees.
 pub struct Store {
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     pub utilization: Option<u32>,
     /// Some medium needs a sync for durability.
     pub needs_sync: bool,
+    /// See [`Options::space_patience`].
+    pub space_patience: Duration,
     /// The newest delete.
     pub last_delete: AtomicU64,
     /// Expiry never runs backwards: max(wall clock, persisted).
@@ -91,6 +94,15 @@ impl Core {
     /// The time for expiry, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         wall_clock_ms().max(self.clock_floor_ms.load(Ordering::Relaxed))
+    }
+
+    /// When what is written now with these options expires; 0: never.
+    pub fn expiry_ms(&self, options: &WriteOptions) -> u64 {
+        match options.expiry {
+            None => 0,
+            Some(Expiry::AtMs(at)) => at,
+            Some(Expiry::After(ttl)) => self.now_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        }
     }
 
     /// Whether an entry with this expiry counts as absent.
@@ -245,6 +257,7 @@ impl Store {
             durability: options.durability,
             utilization: options.utilization,
             needs_sync,
+            space_patience: options.space_patience,
             clock_floor_ms: AtomicU64::new(clock_ms),
             last_delete: AtomicU64::new(0),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),

@@ -14,7 +14,7 @@ use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
 use hither_log::{Append, Flush, Op, pace};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +127,7 @@ impl Store {
     ) -> Result<(bool, bool, Ticket)> {
         let core = &self.core;
         let level = options.durability.unwrap_or(core.durability);
-        let expiry_ms = if value.is_some() { options.expires_at_ms.unwrap_or(0) } else { 0 };
+        let expiry_ms = if value.is_some() { core.expiry_ms(options) } else { 0 };
         let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
         if expiry_ms != 0 {
             keyspace.0.note_expiry();
@@ -250,14 +250,13 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
-        // collector needs most of what it frees, so many rounds may pass before something is left.
-        const PATIENCE: Duration = Duration::from_secs(60);
         if epoch::is_pinned() {
             // Inside a closure of a read: what waits for readers would wait for itself.
             return attempt();
         }
-        let end = Instant::now() + PATIENCE;
+        // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
+        // collector needs most of what it frees, so many rounds may pass before something is left.
+        let end = Instant::now() + self.space_patience;
         loop {
             let made = match bound {
                 true if self.room_to_live().is_ok() || self.sweep_for_space() => true,

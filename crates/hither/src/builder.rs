@@ -5,6 +5,7 @@ use hither_engine::{CachePolicy, CheckpointMode, CollectorKind, Durability, Medi
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Settings of a store, then [`Builder::open`].
 #[derive(Clone, Debug, Default)]
@@ -56,6 +57,12 @@ impl Builder {
     /// there is beside live data. Looked at when a segment is opened, so the open segments' rest may come on top. For this open store only.
     pub fn utilization(mut self, percent: u32) -> Self {
         self.options.utilization = Some(percent);
+        self
+    }
+
+    /// How long a write that finds no space waits while collectors make some, before it is refused (default 60 s). A thread that serves many at once has less.
+    pub fn space_patience(mut self, patience: Duration) -> Self {
+        self.options.space_patience = patience;
         self
     }
 

@@ -55,7 +55,7 @@ pub use batch::Batch;
 pub use builder::Builder;
 pub use db::Db;
 pub use hither_engine::{
-    CachePolicy, CheckpointMode, CollectorKind, CompactProgress, CompactReport, Deferred, Durability, Error, ErrorKind, Found,
+    CachePolicy, CheckpointMode, CollectorKind, CompactProgress, CompactReport, Deferred, Durability, Error, ErrorKind, Expiry, Found,
     KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase, Progress, Result, SHORTCUT_FROM_BYTES, SpaceUse, Ticket, ValueGuard,
     WriteOptions,
 };

@@ -7,7 +7,9 @@ use crate::checkpoints::Checkpoints;
 use crate::coverage::{Coverage, Item};
 use crate::images::Recorder;
 use crate::oracle::{Deed, Done, Effect, History};
-use hither_engine::{Batch, CollectorKind, Condition, Durability, Error, KeyspaceHandle, Kind, Options, OrderedKind, Store, WriteOptions};
+use hither_engine::{
+    Batch, CollectorKind, Condition, Durability, Error, Expiry, KeyspaceHandle, Kind, Options, OrderedKind, Store, WriteOptions,
+};
 use hither_pmem::shadow::ShadowRng;
 use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool};
 use hither_topology::Topology;
@@ -223,7 +225,7 @@ impl Life {
 
     fn options(level: Level, expired: bool) -> WriteOptions {
         let durability = if level == Level::Process { Durability::Process } else { Durability::Sync };
-        WriteOptions { durability: Some(durability), expires_at_ms: expired.then_some(1) }
+        WriteOptions { durability: Some(durability), expiry: expired.then_some(Expiry::AtMs(1)) }
     }
 
     /// Puts or deletes a key; false if the store was full.

@@ -26,7 +26,7 @@ pub fn run(args: &StoreArgs, put: PutArgs, out: &mut Output) -> Result<Outcome, 
     let (db, keyspace) = store::create_keyspace(args, None)?;
     let mut options = WriteOptions::default();
     if let Some(ttl) = put.ttl {
-        options = options.expires_at_ms(db.now_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)));
+        options = options.ttl(ttl);
     }
     keyspace.put_with(&key, &value, &options)?.wait()?;
     store::close(db, args)?;

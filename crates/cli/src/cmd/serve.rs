@@ -14,10 +14,15 @@ use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// How long a command that writes waits for space in a store that is full, before it is refused with -OOM: all clients of its thread wait with it.
+const SPACE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     let mut args = args.clone();
+    args.space_patience = Some(SPACE_PATIENCE);
     let config = serve.resolve(&mut args)?;
     let open_to_all = config.requirepass.is_none() && !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
     let db = store::open(&args, Missing::Create)?;

@@ -150,3 +150,25 @@ fn the_tools_of_redis_work() {
     assert!(output.status.success(), "{report}");
     assert_eq!(report.lines().filter(|line| line.starts_with('"')).count(), 10, "nine tests and a title: {report}");
 }
+
+/// A full store refuses what would add to it, soon and by name, serves everything else meanwhile, and takes writes again when something was deleted.
+#[test]
+fn a_full_store_refuses_soon_and_recovers() {
+    let store = Store::on_file();
+    // What it may grow to is fixed when it is made.
+    let data = store.data();
+    common::run(&["put", "--data", data.to_str().unwrap(), "--capacity", "4M", "--max-capacity", "4M", "first", "1"]).done();
+    let server = Server::start(&store, &[]);
+    let (mut client, mut other) = (server.client(), server.client());
+    let value = "v".repeat(1000);
+    let refused = (0..10_000).map(|number| text(&client.call(&["SET", &format!("k{number}"), &value]))).find(|reply| reply != "OK");
+    assert!(refused.as_ref().is_some_and(|reply| reply.starts_with("OOM ")), "{refused:?}");
+    let kept = other.number("DBSIZE");
+    assert!(kept > 500, "{kept}");
+    assert!(text(&other.run("GET k0")) == value);
+    for number in 0..kept / 2 {
+        assert_eq!(other.number(&format!("DEL k{number}")), 1);
+    }
+    assert_eq!(text(&client.call(&["SET", "again", &value])), "OK");
+    assert_eq!(other.number("DBSIZE"), kept - kept / 2 + 1);
+}

@@ -227,7 +227,7 @@ impl Store {
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
-        let version = self.core.commit_batch(batch, level, options.expires_at_ms.unwrap_or(0))?;
+        let version = self.core.commit_batch(batch, level, self.core.expiry_ms(options))?;
         Ok(self.core.ticket(version, level))
     }
 

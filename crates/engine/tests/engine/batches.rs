@@ -222,7 +222,7 @@ fn what_a_batch_gives_an_expiry_is_swept() {
         batch.put(space, b"short-lived", b"value", 0);
         store.write_wait(space, b"lives on", Some(b"value")).unwrap();
     }
-    store.commit(&batch, &WriteOptions { expires_at_ms: Some(1), ..WriteOptions::default() }).unwrap().wait().unwrap();
+    store.commit(&batch, &WriteOptions::new().expires_at_ms(1)).unwrap().wait().unwrap();
     assert!(spaces.iter().all(|space| get(&store, space, b"short-lived").is_none() && get(&store, space, b"lives on").is_some()));
     store.sweep_expired();
     assert!(spaces.iter().all(|space| space.len() == 1), "expired keys are gone from the indexes");

@@ -153,7 +153,7 @@ fn collectors_leave_each_other_room() {
 /// Puts keys from `first` on that expire soon.
 fn put_expiring(store: &Store, keyspace: &KeyspaceHandle, first: u64, count: u64) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64;
-    let expiring = WriteOptions { expires_at_ms: Some(now + 1_500), ..WriteOptions::default() };
+    let expiring = WriteOptions::new().expires_at_ms(now + 1_500);
     for key in first..first + count {
         store.write(keyspace, &key.to_be_bytes(), Some(&[1; 40]), Condition::None, &expiring).unwrap().2.wait().unwrap();
     }
@@ -189,4 +189,31 @@ fn what_expires_makes_room_where_nine_tenths_are_live() {
     let keyspace = store.open_keyspace("k").unwrap();
     assert_eq!((keyspace.len() as u64, store.recovery().source), (lasting, RestartSource::Scan));
     assert!((0..lasting).all(|key| read(&store, &keyspace, key).is_some_and(|round| round < 5)));
+}
+
+/// A value of many segments takes many rounds of making space; whoever has no time for that is told that the store is full, and nothing else comes of it.
+#[test]
+fn a_write_waits_for_space_as_long_as_it_may() {
+    let place = directory();
+    let options = |patience| Options { space_patience: patience, ..options(&place, 0) };
+    let keys = CAPACITY * 6 / 10 / ENTRY_BYTES;
+    let store = Store::open(options(Duration::from_secs(60))).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let mut random = 1;
+    for key in (0..keys).chain((0..2 * keys).map(|_| next(&mut random) % keys)) {
+        put(&store, &keyspace, key, 1);
+    }
+    drop((keyspace, store));
+    let large = vec![7; 1 << 20];
+    let store = Store::open(options(Duration::ZERO)).unwrap();
+    let keyspace = store.open_keyspace("k").unwrap();
+    let refused = store.write_wait(&keyspace, b"large", Some(&large)).unwrap_err();
+    assert!(refused.kind().is_lack_of_space(), "{refused}");
+    assert_eq!(store.get_with(&keyspace, b"large", <[u8]>::len).unwrap(), None);
+    drop((keyspace, store));
+    let store = Store::open(options(Duration::from_secs(60))).unwrap();
+    let keyspace = store.open_keyspace("k").unwrap();
+    store.write_wait(&keyspace, b"large", Some(&large)).unwrap();
+    assert_eq!(store.get_with(&keyspace, b"large", <[u8]>::len).unwrap(), Some(large.len()));
+    assert!((0..keys).all(|key| read(&store, &keyspace, key).is_some()));
 }

@@ -1,7 +1,7 @@
 //! Files of a store that were replaced by older copies, a clock that jumps, and other settings at the next opening.
 
 use hither_engine::{
-    Batch, CollectorKind, Durability, Error, ErrorKind, Kind, MediumChoice, Options, OrderedKind, ScanRange, Store, WriteOptions,
+    Batch, CollectorKind, Durability, Error, ErrorKind, Expiry, Kind, MediumChoice, Options, OrderedKind, ScanRange, Store, WriteOptions,
 };
 use hither_pmem::{OpenOptions, Pool};
 use hither_topology::Topology;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const SEGMENT: u64 = 64 << 10;
 
@@ -154,14 +154,14 @@ fn a_clock_that_is_set_back_revives_nothing_and_loses_nothing() {
     let store = Store::open(options.clone()).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
     let now = clock_ms();
-    let put = |store: &Store, key: &[u8], at: Option<u64>| {
-        let options = WriteOptions { expires_at_ms: at, ..WriteOptions::new() };
+    let put = |store: &Store, key: &[u8], expiry: Option<Expiry>| {
+        let options = WriteOptions { expiry, ..WriteOptions::new() };
         let keyspace = store.open_keyspace("k").unwrap();
         let _ = store.write(&keyspace, key, Some(b"v"), hither_engine::Condition::None, &options).unwrap();
     };
     put(&store, b"never", None);
-    put(&store, b"soon", Some(now + HOUR_MS));
-    put(&store, b"late", Some(now + 3 * HOUR_MS));
+    put(&store, b"soon", Some(Expiry::AtMs(now + HOUR_MS)));
+    put(&store, b"late", Some(Expiry::AtMs(now + 3 * HOUR_MS)));
     drop(keyspace);
     assert!(store.recovery().clock_ahead_ms == 0 && has(&store, b"soon"));
     drop(store);
@@ -172,7 +172,8 @@ fn a_clock_that_is_set_back_revives_nothing_and_loses_nothing() {
         assert!((HOUR_MS..=2 * HOUR_MS).contains(&ahead), "{ahead}");
         store.sweep_expired();
         assert_eq!([&b"never"[..], b"soon", b"late"].map(|key| has(&store, key)), [true, false, true]);
-        put(&store, b"new", Some(store.now_ms() + 1000));
+        // Counted from the store's time: by the machine's clock it would be over.
+        put(&store, b"new", Some(Expiry::After(Duration::from_secs(60))));
         assert!(has(&store, b"new"));
         assert!(store.check().unwrap().is_sound());
     }

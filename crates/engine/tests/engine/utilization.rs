@@ -149,7 +149,7 @@ fn a_batch_may_not_take_more_than_it_gives() {
 fn keys_that_expired_give_room_to_whoever_needs_it() {
     let store = Store::open(options(Some(50))).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    let expiring = WriteOptions { expires_at_ms: Some(1), ..WriteOptions::default() };
+    let expiring = WriteOptions::new().expires_at_ms(1);
     for key in 0..5_000u64 {
         store.write(&keyspace, &(key << 32).to_be_bytes(), Some(&[1; 100]), Condition::None, &expiring).unwrap().2.wait().unwrap();
     }
