@@ -1,0 +1,65 @@
+//! What DUMP gives.
+
+use crate::common::Store;
+use crate::common::wire::{Random, Server};
+use crate::pair::Pair;
+use hither_resp::Value;
+
+/// A key of some type and size, made on both servers.
+fn make(pair: &mut Pair, key: &str, random: &mut Random) {
+    pair.line(&format!("DEL {key}"));
+    let text = |random: &mut Random| match random.below(5) {
+        0 => random.below(1 << 20).to_string(),
+        1 => format!("-{}", random.below(1 << 40)),
+        2 => "ab".repeat(random.below(200)),
+        3 => "q".repeat(random.below(5_000)),
+        _ => format!("text {}", random.below(1 << 30)),
+    };
+    match random.below(3) {
+        0 => drop(pair.run(&["SET".into(), key.into(), text(random)])),
+        kind => {
+            let mut words = vec![if kind == 1 { "HSET" } else { "ZADD" }.to_owned(), key.to_owned()];
+            // Some are packed, some not.
+            for _ in 0..=[3, 40, 200][random.below(3)] {
+                let (name, value) = (text(random), text(random));
+                let score = [format!("{}", random.below(1000)), format!("-{}.25", random.below(1 << 30)), "1e300".into(), "-inf".into()];
+                words.extend(if kind == 1 { [name, value] } else { [score[random.below(4)].clone(), name] });
+            }
+            pair.run(&words);
+        }
+    }
+}
+
+#[test]
+fn dumps_are_understood_by_both() {
+    let count: usize = std::env::var("HITHER_COMMANDS").map_or(20_000, |text| text.parse().unwrap());
+    let mut random = Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()));
+    let store = Store::any();
+    let redis_dir = tempfile::tempdir().unwrap();
+    let servers = [Server::start(&store, &[]), Server::redis(redis_dir.path())];
+    let mut pair = Pair::of(&servers);
+    for round in 0..count / 200 {
+        make(&mut pair, "source", &mut random);
+        if random.below(2) == 0 {
+            make(&mut pair, "target", &mut random);
+        }
+        let payloads = pair.clients.each_mut().map(|client| match client.run("DUMP source") {
+            Value::Bulk(payload) => payload,
+            other => panic!("{other:?}"),
+        });
+        for (origin, mut payload) in payloads.into_iter().enumerate() {
+            if random.below(4) == 0 {
+                let bit = random.below(payload.len() * 8);
+                payload[bit / 8] ^= 1 << (bit % 8);
+            }
+            let ttl = random.of(&["0", "1000000", "-1", "x"]);
+            let more = random.of(&["REPLACE", "REPLACE ABSTTL", "REPLACE IDLETIME 5", "REPLACE FREQ 256", "FREQ 7", "BAD"]);
+            let words = ["RESTORE", "target", ttl].into_iter().map(str::as_bytes).chain([payload.as_slice()]);
+            let words: Vec<&[u8]> = words.chain(more.split(' ').map(str::as_bytes)).collect();
+            let [ours, theirs] = pair.clients.each_mut().map(|client| client.call(&words));
+            assert_eq!(ours, theirs, "round {round}, payload of {}: {ttl} {more}", ["hither", "Redis"][origin]);
+            pair.compare_data();
+        }
+    }
+    println!("HITHER_COUNT redis_dumps {}", count / 100);
+}

@@ -1,0 +1,88 @@
+//! Both servers, told the same.
+
+use crate::common::wire::{Client, Server};
+use crate::normal::{is_close, normal};
+use hither_resp::Value;
+
+/// A client of each, hither's first.
+pub struct Pair {
+    pub clients: [Client; 2],
+    /// Within MULTI: what EXEC answers is many replies, whose commands have to be known.
+    pub queued: Option<Vec<String>>,
+    log: Vec<String>,
+}
+
+impl Pair {
+    /// A new connection to each server.
+    pub fn of(servers: &[Server; 2]) -> Pair {
+        Pair { clients: [servers[0].client(), servers[1].client()], queued: None, log: Vec::new() }
+    }
+
+    /// Runs a command on both, which must answer the same; the answer.
+    pub fn run(&mut self, words: &[String]) -> Value {
+        let name = words[0].clone();
+        self.log.push(words.join(" "));
+        let [ours, theirs] = &mut self.clients;
+        ours.send(words).unwrap();
+        theirs.send(words).unwrap();
+        let replies = [ours.receive(), theirs.receive()].map(|reply| reply.expect("the connection ended"));
+        let queued = matches!(&replies[1], Value::Simple(text) if text == b"QUEUED");
+        let [ours, theirs] = replies.map(|reply| match (&self.queued, name.as_str(), reply) {
+            (Some(names), "EXEC", Value::Array(items)) => {
+                Value::Array(names.iter().zip(items).map(|(name, item)| normal(name, item)).collect())
+            }
+            (_, name, reply) => normal(name, reply),
+        });
+        if let (Value::Bulk(our), Value::Bulk(their)) = (&ours, &theirs)
+            && name.ends_with("INCRBYFLOAT")
+            && our != their
+            && is_close(our, their)
+        {
+            // Only the digits beyond Redis' precision differ: from here on both have the same.
+            let same = String::from_utf8(our.clone()).unwrap();
+            let mut words: Vec<String> = words.to_vec();
+            words[0] = if words.len() == 4 { "HSET" } else { "SET" }.into();
+            *words.last_mut().unwrap() = same;
+            if words.len() == 3 {
+                words.push("KEEPTTL".into());
+            }
+            self.run(&words);
+            return theirs;
+        }
+        let recent = self.log[self.log.len().saturating_sub(30)..].join("\n");
+        assert_eq!(ours, theirs, "left hither, right Redis, after\n{recent}");
+        match (name.as_str(), &theirs) {
+            ("MULTI", Value::Simple(_)) => self.queued = Some(Vec::new()),
+            ("EXEC", _) | ("DISCARD", Value::Simple(_)) => self.queued = None,
+            _ if queued => self.queued.get_or_insert_default().push(name),
+            _ => {}
+        }
+        theirs
+    }
+
+    /// As [`Pair::run`], for words without spaces.
+    pub fn line(&mut self, line: &str) -> Value {
+        self.run(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    /// Everything that is stored.
+    pub fn compare_data(&mut self) {
+        self.line("DISCARD");
+        for database in 0..2 {
+            self.line(&format!("SELECT {database}"));
+            let Value::Array(keys) = self.line("KEYS *") else { panic!() };
+            for key in keys {
+                let Value::Bulk(key) = key else { panic!() };
+                let key = String::from_utf8(key).unwrap();
+                let Value::Simple(kind) = self.line(&format!("TYPE {key}")) else { panic!() };
+                match kind.as_slice() {
+                    b"hash" => self.line(&format!("HGETALL {key}")),
+                    b"zset" => self.line(&format!("ZRANGE {key} 0 -1 WITHSCORES")),
+                    _ => self.line(&format!("GET {key}")),
+                };
+                self.line(&format!("TTL {key}"));
+            }
+        }
+        self.line("SELECT 0");
+    }
+}

@@ -1,0 +1,173 @@
+//! Rights: what every command needs, what is refused and how, and what the log of refusals tells.
+
+use crate::commands::{COMMANDS, fill};
+use crate::common::Store;
+use crate::common::wire::{Random, Server};
+use crate::pair::Pair;
+use hither_resp::Value;
+
+/// Commands of which only the rights and keys are compared.
+const ALSO: &[&str] = &[
+    "SORT {k} BY x STORE {k}",
+    "RESTORE {k} 0 x",
+    "DUMP {k}",
+    "BGSAVE",
+    "LASTSAVE",
+    "BGREWRITEAOF",
+    "SLAVEOF NO ONE",
+    "ROLE",
+    "SET {k} {v} GET",
+    "COMMAND GETKEYSANDFLAGS GET {k}",
+];
+
+/// Users whose rights are compared for every command, with keys `k1` to `k6`.
+const USERS: &[&str] = &[
+    "on nopass +@all %R~k1 %W~k2 ~k3 %RW~l*",
+    "on nopass +@all %R~k*",
+    "on nopass +@all %W~k*",
+    "on nopass +@read ~*",
+    "on nopass +@write -@string ~*",
+    "on nopass +@all -@dangerous ~*",
+    "on nopass +@fast ~*",
+    "on nopass +@slow +@connection ~*",
+    "on nopass +@hash +@sortedset ~k[1-3]",
+    "on nopass +@bitmap +lcs ~k[1-3] %R~k4 %W~k5",
+    "on nopass +@keyspace -del ~*",
+    "on nopass +@transaction +@admin +client|id ~*",
+    "on nopass +get ~k1 (+set ~k2) (+@hash %R~k3)",
+    "off nopass allcommands allkeys",
+];
+
+/// What is said to both as somebody with few rights. The user is `low`: `+@read +multi +exec +discard +client|id -mget %R~r:* %W~w:* ~a`.
+const SCRIPT: &[&str] = &[
+    "AUTH low wrong",
+    "AUTH nobody wrong",
+    "AUTH low low extra",
+    "AUTH low secret",
+    "GET a",
+    "GET r:1",
+    "GET w:1",
+    "GET b",
+    "SET a 1",
+    "MGET a r:1",
+    "EXISTS a w:1 r:1",
+    "EXISTS a b",
+    "ZUNION 2 a b",
+    "ZUNION 2 a r:1",
+    "CLIENT ID extra",
+    "CLIENT LIST",
+    "CONFIG GET x",
+    "ACL WHOAMI",
+    "NOTHING a",
+    "GET",
+    "MULTI",
+    "GET b",
+    "GET a",
+    "EXEC",
+    "MULTI",
+    "GET a",
+    "SET a 1",
+    "EXEC",
+    "MULTI",
+    "GET a",
+    "EXEC",
+    "WATCH a",
+    "QUIT",
+];
+
+/// What an administrator says to both.
+const ADMINISTRATION: &[&str] = &[
+    "ACL SETUSER x +nonsense",
+    "ACL SETUSER x +@nonsense",
+    "ACL SETUSER x <nothing",
+    "ACL SETUSER x !nothing",
+    "ACL SETUSER x #abc",
+    "ACL SETUSER x nothing",
+    "ACL SETUSER x %Q~a",
+    "ACL SETUSER x %~a",
+    "ACL SETUSER x +",
+    "ACL SETUSER x +config|nothing",
+    "ACL SETUSER x allkeys ~a",
+    "ACL SETUSER x allchannels &a",
+    "ACL SETUSER x (+get",
+    "ACL SETUSER x +get)",
+    "ACL SETUSER x (+get ~a) (%W~b +@write)",
+    "ACL GETUSER x",
+    "ACL LIST",
+    "ACL USERS",
+    "ACL GETUSER nobody",
+    "ACL DELUSER default",
+    "ACL DELUSER nobody x",
+    "ACL WHOAMI",
+    "ACL WHOAMI extra",
+    "ACL CAT",
+    "ACL CAT nothing",
+    "ACL CAT read extra",
+    "ACL GENPASS 0",
+    "ACL GENPASS x",
+    "ACL GENPASS 4097",
+    "ACL DRYRUN nobody GET a",
+    "ACL DRYRUN default NOTHING a",
+    "ACL DRYRUN default GET",
+    "ACL DRYRUN default GET a",
+    "ACL LOG x",
+    "ACL NOTHING",
+    "ACL",
+    "CLIENT KILL USER nobody",
+    "AUTH anything",
+    "AUTH default anything",
+    "HELLO 2 AUTH default anything SETNAME",
+    "HELLO 2 AUTH nobody anything",
+    // Not among the generated commands, since Redis writes to a disk then.
+    "SAVE",
+    "BGSAVE BAD",
+    "BGSAVE SCHEDULE EXTRA",
+    "LASTSAVE EXTRA",
+    "BGREWRITEAOF EXTRA",
+    "SWAPDB 0 1 2",
+    "SWAPDB 99999999999 0",
+    "SWAPDB 0 x",
+    "REPLICAOF NO",
+];
+
+#[test]
+fn rights_are_those_of_redis() {
+    let mut random = Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()));
+    let redis_dir = tempfile::tempdir().unwrap();
+    let store = Store::any();
+    let servers = [Server::start(&store, &[]), Server::redis(redis_dir.path())];
+    let mut admin = Pair::of(&servers);
+    for line in ADMINISTRATION {
+        admin.line(line);
+    }
+    for (number, rules) in USERS.iter().enumerate() {
+        admin.line(&format!("ACL SETUSER u{number} {rules}"));
+        for template in COMMANDS.iter().chain(ALSO).filter(|template| {
+            !["ZUNION {n}", "ZMPOP {n}", "ZINTERCARD {n}", "BZMPOP {btime} {n}"].iter().any(|wrong| template.starts_with(wrong))
+        }) {
+            let command = fill(template, &mut random);
+            let words = ["ACL".into(), "DRYRUN".into(), format!("u{number}")].into_iter().chain(command.clone());
+            admin.run(&words.collect::<Vec<_>>());
+            for sub in ["GETKEYS", "GETKEYSANDFLAGS"] {
+                admin.run(&["COMMAND".into(), sub.into()].into_iter().chain(command.clone()).collect::<Vec<_>>());
+            }
+        }
+    }
+    admin.line("ACL SETUSER low on >secret +@read +multi +exec +discard +client|id -mget %R~r:* %W~w:* ~a");
+    admin.line("SET a 1");
+    let mut low = Pair::of(&servers);
+    for line in SCRIPT {
+        low.line(line);
+    }
+    // Without what differs: the age, and how clients are described.
+    let logs = admin.clients.each_mut().map(|client| {
+        let Value::Array(entries) = client.run("ACL LOG 100") else { panic!() };
+        let fields = |entry| match entry {
+            Value::Array(fields) => fields[..10].to_vec(),
+            other => panic!("{other:?}"),
+        };
+        entries.into_iter().map(fields).collect::<Vec<_>>()
+    });
+    assert!(!logs[1].is_empty());
+    assert_eq!(logs[0], logs[1], "left hither, right Redis");
+}
