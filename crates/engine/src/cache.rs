@@ -185,7 +185,8 @@ impl Core {
     ) -> Result<bool> {
         if found.is_none() {
             copy.into_iter().for_each(|copy| self.cache.forget(copy));
-            return Ok(self.absent::<()>(keyspace, key)?.is_some());
+            self.absent::<()>(keyspace, key)?;
+            return Ok(false);
         }
         let (reader, home) = (self.log.topology().current_node(), address::unpack(found.0).node);
         match copy.filter(|copy| is_of(copy, found, &self.log)) {

@@ -2,6 +2,7 @@
 //!
 //! `time=SECONDS level=LEVEL event=NAME key=value …`, or the same as a JSON object.
 
+use parking_lot::Mutex;
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -67,6 +68,70 @@ pub fn log(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+/// As [`log`], for what clients can cause as often as they like: beyond [`FEW`] lines in a second they are only counted.
+pub fn log_few(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
+    if (level as u8) < LEAST.load(Ordering::Relaxed) {
+        return;
+    }
+    let (is_one, before) = BUDGET.lock().take(second());
+    tell_count(before);
+    if is_one {
+        log(level, event, pairs);
+    }
+}
+
+/// Tells how many lines were left out in a second that is over. Call now and then.
+pub fn tell_left_out() {
+    let before = BUDGET.lock().settle(second());
+    tell_count(before);
+}
+
+fn tell_count(left_out: u64) {
+    if left_out > 0 {
+        log(Level::Warn, "lines-left-out", &[("count", &left_out), ("why", &format!("clients caused more than {FEW} in a second"))]);
+    }
+}
+
+/// Lines of [`log_few`] in a second.
+const FEW: u32 = 100;
+
+static BUDGET: Mutex<Budget> = Mutex::new(Budget { second: 0, lines: 0, left_out: 0 });
+
+/// What was written and left out within a second.
+struct Budget {
+    second: u64,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Budget {
+    /// Begins a new second if it is one; how many lines were left out in the one before.
+    fn settle(&mut self, second: u64) -> u64 {
+        if self.second == second {
+            return 0;
+        }
+        (self.second, self.lines) = (second, 0);
+        std::mem::take(&mut self.left_out)
+    }
+
+    /// Whether a line may be written, and as [`Budget::settle`].
+    fn take(&mut self, second: u64) -> (bool, u64) {
+        let before = self.settle(second);
+        let is_one = self.lines < FEW;
+        if is_one {
+            self.lines += 1;
+        } else {
+            self.left_out += 1;
+        }
+        (is_one, before)
+    }
+}
+
+/// Whole seconds since 1970.
+fn second() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 fn line(time: &str, level: Level, event: &str, pairs: &[(&str, &dyn Display)], json: bool) -> String {
     let mut line = String::new();
     // Writing to a string does not fail.
@@ -109,6 +174,16 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_clients_cause_is_limited_and_counted() {
+        let mut budget = Budget { second: 0, lines: 0, left_out: 0 };
+        let written = (0..FEW + 7).filter(|_| budget.take(5).0).count();
+        assert_eq!(written, FEW as usize);
+        assert_eq!(budget.settle(5), 0, "the second is not over");
+        assert_eq!(budget.take(6), (true, 7));
+        assert_eq!((budget.take(6), budget.settle(7)), ((true, 0), 0));
+    }
 
     #[test]
     fn lines_stay_lines() {

@@ -247,7 +247,7 @@ impl Session {
             return None;
         }
         self.closing = true;
-        events::log(Level::Warn, "http-refused", &[("client", &self.client.id), ("address", &self.client.address)]);
+        events::log_few(Level::Warn, "http-refused", &[("client", &self.client.id), ("address", &self.client.address)]);
         Some(Failure::text("ERR this is no HTTP server"))
     }
 

@@ -267,7 +267,7 @@ impl Client {
     /// Says in the log why it is closed, which it has not asked for.
     #[cold]
     pub fn log_closed(&self, level: Level, why: &dyn Display) {
-        events::log(level, "client-closed", &[("client", &self.id), ("address", &self.address), ("why", why)]);
+        events::log_few(level, "client-closed", &[("client", &self.id), ("address", &self.address), ("why", why)]);
     }
 
     /// What it keeps for its transaction, in bytes.

@@ -439,6 +439,7 @@ impl Core {
         self.shared.cores[self.index].alive_ms.store(now_ms(), Ordering::Relaxed);
         self.refusals.log_if_due();
         if self.index == 0 {
+            events::tell_left_out();
             self.reload_if_need_be();
         }
         if !self.holding.is_empty() {
