@@ -85,6 +85,8 @@ pub(crate) struct Keyspace {
     pub index: Arc<AnyIndex>,
     hasher: Hasher,
     pub dropped: AtomicBool,
+    /// Its entries are garbage, under whatever name it is held: collectors move them no more.
+    pub discarded: Arc<AtomicBool>,
     /// Some entry carries an expiry: the sweeper looks here.
     pub has_expiry: Arc<AtomicBool>,
 }
@@ -93,7 +95,7 @@ impl Keyspace {
     /// A keyspace of a store that hashes with `hasher`.
     pub fn new(info: KeyspaceInfo, hasher: Hasher, ordered: OrderedKind) -> Keyspace {
         let index = Arc::new(AnyIndex::new(info.kind, ordered));
-        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), has_expiry: Arc::default() }
+        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), discarded: Arc::default(), has_expiry: Arc::default() }
     }
 
     /// The same keyspace under another name. This one must be marked as dropped, and all that used it must have finished.
@@ -104,6 +106,7 @@ impl Keyspace {
             index: self.index.clone(),
             hasher: self.hasher,
             dropped: AtomicBool::new(false),
+            discarded: self.discarded.clone(),
             has_expiry: self.has_expiry.clone(),
         }
     }
@@ -141,6 +144,12 @@ impl Keyspace {
     #[inline(always)]
     pub fn ensure_usable(&self) -> Result<()> {
         if self.dropped.load(Ordering::Relaxed) { Err(Error::KeyspaceDropped(self.info.name.clone())) } else { Ok(()) }
+    }
+
+    /// Whether its entries are garbage. In a writer section: false holds until the section ends.
+    #[inline(always)]
+    pub fn is_discarded(&self) -> bool {
+        self.discarded.load(Ordering::Relaxed)
     }
 
     /// Whether it keeps its keys in order.

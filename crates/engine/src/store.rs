@@ -343,7 +343,8 @@ impl Store {
         };
         if let Some(keyspace) = dropped {
             keyspace.dropped.store(true, Ordering::SeqCst);
-            // Writers that did not see the flag finish first; later ones refuse.
+            keyspace.discarded.store(true, Ordering::SeqCst);
+            // Writers that did not see the flags finish first; later ones refuse, and collectors move nothing of it any more: nobody would count the copies.
             epoch::synchronize_writers();
             self.core.discard_all(&keyspace);
         }

@@ -172,7 +172,12 @@ impl<'a, 'b> Batch<'a, 'b> {
         core.committer.ensure_writable()?;
         self.look_up(emptied);
         self.choose();
-        let outcome = self.puts.copy(core, &mut self.relocator, emptied).and_then(|()| self.copy(emptied));
+        let mut outcome = self.puts.copy(core, &mut self.relocator, emptied);
+        match outcome {
+            Ok(()) => outcome = self.copy(emptied),
+            // Without copies there is nothing that could take their sources' place.
+            Err(_) => self.copies.clear(),
+        }
         self.relocator.persist();
         let mut writer = core.log.writer();
         let too_late = self.puts.swing(core, &mut writer, emptied) | self.swing(&mut writer, emptied);
@@ -217,6 +222,9 @@ impl<'a, 'b> Batch<'a, 'b> {
     fn choose(&mut self) {
         self.copies.clear();
         for (at, (item, found)) in self.items.iter().zip(&self.found).enumerate() {
+            if item.keyspace.is_discarded() {
+                continue;
+            }
             if let Some(need) = self.core.need_of(self.pass, item, *found) {
                 self.copies.push(Copy { item: at, need, to: Ref::NONE });
             }

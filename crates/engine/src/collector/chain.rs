@@ -123,6 +123,9 @@ impl<'b> Mover<'_, 'b> {
         let mut copies: Vec<(usize, Ref)> = Vec::with_capacity(group.len());
         let mut outcome = Ok(());
         for (number, item) in group.iter().enumerate() {
+            if item.keyspace.is_discarded() {
+                continue;
+            }
             let current = item.is_current(core);
             let retained = if current { None } else { core.snapshots.retained(item.keyspace, item.key.bytes, item.reference) };
             if !current && retained.is_none() {

@@ -53,6 +53,9 @@ impl<'a> Puts<'a> {
     /// Appends copies of those that are current. Where space ends, so do they. In the section that swings them.
     pub(super) fn copy(&mut self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
         for put in &mut self.puts {
+            if put.keyspace.is_discarded() {
+                continue;
+            }
             let Some(spot) = put.index.find_reference(put.hash, put.reference) else { continue };
             let (copy, size) =
                 relocator.append_again(put.reference.0, put.version, put.keyspace.info.id).map_err(|error| core.explain(error))?;

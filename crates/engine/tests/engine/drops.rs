@@ -85,3 +85,32 @@ fn snapshots_are_dropped_beside_collections() {
         drop(snapshot);
     });
 }
+
+/// A collector that has met entries of a keyspace before it is dropped must not move them afterwards: nobody would count the copies as garbage.
+#[test]
+fn what_is_dropped_is_moved_no_more() {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let store = open(collector);
+        for round in 0..ROUNDS {
+            let keyspace = store.create_keyspace("passing", if round % 2 == 0 { Kind::Hash } else { Kind::Ordered }).unwrap();
+            // Two thirds of the first segments are garbage then, and the rest has to be moved.
+            (0..KEYS).chain((0..KEYS).filter(|key| key % 3 > 0)).for_each(|key| put(&store, &keyspace, key, 1));
+            let moved = || store.stats().collections.moved_entries;
+            let before = moved();
+            std::thread::scope(|scope| {
+                let collecting = scope.spawn(|| store.reclaim().unwrap());
+                // In the middle of it, if that can be hit.
+                while moved() == before && !collecting.is_finished() {
+                    std::thread::yield_now();
+                }
+                store.drop_keyspace("passing").unwrap();
+                collecting.join().unwrap();
+            });
+            let report = store.check().unwrap();
+            assert!(report.is_sound(), "{collector:?}, round {round}: {report:?}");
+            // So that the next one begins with what has to be moved.
+            store.reclaim().unwrap();
+        }
+        assert!(store.stats().collections.moved_entries > 0, "{collector:?}: nothing was moved");
+    }
+}
