@@ -22,7 +22,7 @@ use crate::keyspace::{KeyspaceHandle, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::scan::{Direction, ScanRange};
 use crate::store::{Core, Store};
-use crate::write::{Change, Condition, Written, check_key};
+use crate::write::{Condition, Written, check_key};
 use hither_index::{Index, Ref, Start};
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
@@ -123,14 +123,8 @@ impl Store {
         condition: Condition<'_>,
         options: &WriteOptions,
     ) -> Result<Deferred> {
-        let core = &*self.core;
-        let level = options.durability.unwrap_or(core.durability);
-        let expiry_ms = if value.is_some() { core.expiry_ms(options) } else { 0 };
-        let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
-        if expiry_ms != 0 {
-            keyspace.0.note_expiry();
-        }
-        Ok(core.deferred(written, level))
+        let (written, level) = self.write_as(keyspace, key, value, condition, options)?;
+        Ok(self.core.deferred(written, level))
     }
 
     /// Applies `batch` if all its preconditions hold, and waits for nothing. A batch without writes only says whether they hold.

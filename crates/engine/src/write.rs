@@ -125,15 +125,28 @@ impl Store {
         condition: Condition<'_>,
         options: &WriteOptions,
     ) -> Result<(bool, bool, Ticket)> {
-        let core = &self.core;
+        let (written, level) = self.write_as(keyspace, key, value, condition, options)?;
+        self.core.settle_observed(written)?;
+        Ok((written.applied(), written.existed(), self.core.ticket(written.version(), level)))
+    }
+
+    /// Writes as the options say, and at which level that was; what is to be durable is left to the caller.
+    pub(crate) fn write_as(
+        &self,
+        keyspace: &KeyspaceHandle,
+        key: &[u8],
+        value: Option<&[u8]>,
+        condition: Condition<'_>,
+        options: &WriteOptions,
+    ) -> Result<(Written, Durability)> {
+        let core = &*self.core;
         let level = options.durability.unwrap_or(core.durability);
         let expiry_ms = if value.is_some() { core.expiry_ms(options) } else { 0 };
         let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
         if expiry_ms != 0 {
             keyspace.0.note_expiry();
         }
-        core.settle_observed(written)?;
-        Ok((written.applied(), written.existed(), core.ticket(written.version(), level)))
+        Ok((written, level))
     }
 
     /// Writes and waits for durability at the store's level: the plain put and delete. Returns whether the key was there before.

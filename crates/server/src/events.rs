@@ -2,6 +2,7 @@
 //!
 //! `time=SECONDS level=LEVEL event=NAME key=value …`, or the same as a JSON object.
 
+use crate::shared::now_ms;
 use parking_lot::Mutex;
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
@@ -52,6 +53,10 @@ pub fn level() -> Level {
     [Level::Debug, Level::Info, Level::Warn].into_iter().find(|level| *level as u8 == least).unwrap_or(Level::Error)
 }
 
+fn is_wanted(level: Level) -> bool {
+    level as u8 >= LEAST.load(Ordering::Relaxed)
+}
+
 /// Lines are JSON objects.
 pub fn set_json(on: bool) {
     JSON.store(on, Ordering::Relaxed);
@@ -59,7 +64,7 @@ pub fn set_json(on: bool) {
 
 /// Writes one event, if its level is high enough.
 pub fn log(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
-    if (level as u8) < LEAST.load(Ordering::Relaxed) {
+    if !is_wanted(level) {
         return;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -70,7 +75,7 @@ pub fn log(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
 
 /// As [`log`], for what clients can cause as often as they like: beyond [`FEW`] lines in a second they are only counted.
 pub fn log_few(level: Level, event: &str, pairs: &[(&str, &dyn Display)]) {
-    if (level as u8) < LEAST.load(Ordering::Relaxed) {
+    if !is_wanted(level) {
         return;
     }
     let (is_one, before) = BUDGET.lock().take(second());
@@ -129,7 +134,7 @@ impl Budget {
 
 /// Whole seconds since 1970.
 fn second() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    now_ms() / 1000
 }
 
 fn line(time: &str, level: Level, event: &str, pairs: &[(&str, &dyn Display)], json: bool) -> String {

@@ -1,8 +1,7 @@
 //! What DUMP gives.
 
-use crate::common::Store;
-use crate::common::wire::{Random, Server};
-use crate::pair::Pair;
+use crate::common::wire::Random;
+use crate::pair::{Pair, Servers, length, random};
 use hither_resp::Value;
 
 /// A key of some type and size, made on both servers.
@@ -32,12 +31,8 @@ fn make(pair: &mut Pair, key: &str, random: &mut Random) {
 
 #[test]
 fn dumps_are_understood_by_both() {
-    let count: usize = std::env::var("HITHER_COMMANDS").map_or(20_000, |text| text.parse().unwrap());
-    let mut random = Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()));
-    let store = Store::any();
-    let redis_dir = tempfile::tempdir().unwrap();
-    let servers = [Server::start(&store, &[]), Server::redis(redis_dir.path())];
-    let mut pair = Pair::of(&servers);
+    let (count, mut random, servers) = (length(), random(), Servers::start());
+    let mut pair = servers.connect();
     for round in 0..count / 200 {
         make(&mut pair, "source", &mut random);
         if random.below(2) == 0 {

@@ -9,6 +9,7 @@
 //! What DUMP gives is restored by both, whoever gave it, whole and damaged.
 //!
 //! Rights, too: what every command needs, what is refused and how, and what the log of refusals tells.
+
 #[path = "../common/mod.rs"]
 mod common;
 
@@ -19,19 +20,13 @@ mod pair;
 mod rights;
 
 use commands::generate;
-use common::Store;
-use common::wire::{Random, Server};
-use pair::Pair;
+use pair::{Servers, length, random};
 
 #[test]
 fn replies_are_those_of_redis() {
-    let count: usize = std::env::var("HITHER_COMMANDS").map_or(20_000, |text| text.parse().unwrap());
-    let mut random = Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()));
-    let store = Store::any();
-    let redis_dir = tempfile::tempdir().unwrap();
-    let servers = [Server::start(&store, &[]), Server::redis(redis_dir.path())];
+    let (count, mut random, servers) = (length(), random(), Servers::start());
     for version in ["2", "3"] {
-        let mut pair = Pair::of(&servers);
+        let mut pair = servers.connect();
         for client in &mut pair.clients {
             client.run(&format!("HELLO {version}"));
             client.run("FLUSHALL");

@@ -1,8 +1,42 @@
 //! Both servers, told the same.
 
-use crate::common::wire::{Client, Server};
+use crate::common::Store;
+use crate::common::wire::{Client, Random, Server};
 use crate::normal::{is_close, normal};
 use hither_resp::Value;
+use tempfile::TempDir;
+
+/// How many commands a run has.
+pub fn length() -> usize {
+    std::env::var("HITHER_COMMANDS").map_or(20_000, |text| text.parse().unwrap())
+}
+
+/// What the commands are drawn from.
+pub fn random() -> Random {
+    Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()))
+}
+
+/// Both servers, with nothing in them.
+pub struct Servers {
+    // In this order: they end before their directories do.
+    ours: Server,
+    theirs: Server,
+    _store: Store,
+    _dir: TempDir,
+}
+
+impl Servers {
+    /// Starts them.
+    pub fn start() -> Servers {
+        let (store, dir) = (Store::any(), tempfile::tempdir().unwrap());
+        Servers { ours: Server::start(&store, &[]), theirs: Server::redis(dir.path()), _store: store, _dir: dir }
+    }
+
+    /// A new connection to each.
+    pub fn connect(&self) -> Pair {
+        Pair { clients: [self.ours.client(), self.theirs.client()], queued: None, log: Vec::new() }
+    }
+}
 
 /// A client of each, hither's first.
 pub struct Pair {
@@ -13,11 +47,6 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A new connection to each server.
-    pub fn of(servers: &[Server; 2]) -> Pair {
-        Pair { clients: [servers[0].client(), servers[1].client()], queued: None, log: Vec::new() }
-    }
-
     /// Runs a command on both, which must answer the same; the answer.
     pub fn run(&mut self, words: &[String]) -> Value {
         let name = words[0].clone();

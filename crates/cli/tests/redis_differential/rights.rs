@@ -1,9 +1,7 @@
 //! Rights: what every command needs, what is refused and how, and what the log of refusals tells.
 
 use crate::commands::{COMMANDS, fill};
-use crate::common::Store;
-use crate::common::wire::{Random, Server};
-use crate::pair::Pair;
+use crate::pair::{Servers, random};
 use hither_resp::Value;
 
 /// Commands of which only the rights and keys are compared.
@@ -132,11 +130,8 @@ const ADMINISTRATION: &[&str] = &[
 
 #[test]
 fn rights_are_those_of_redis() {
-    let mut random = Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()));
-    let redis_dir = tempfile::tempdir().unwrap();
-    let store = Store::any();
-    let servers = [Server::start(&store, &[]), Server::redis(redis_dir.path())];
-    let mut admin = Pair::of(&servers);
+    let (mut random, servers) = (random(), Servers::start());
+    let mut admin = servers.connect();
     for line in ADMINISTRATION {
         admin.line(line);
     }
@@ -155,7 +150,7 @@ fn rights_are_those_of_redis() {
     }
     admin.line("ACL SETUSER low on >secret +@read +multi +exec +discard +client|id -mget %R~r:* %W~w:* ~a");
     admin.line("SET a 1");
-    let mut low = Pair::of(&servers);
+    let mut low = servers.connect();
     for line in SCRIPT {
         low.line(line);
     }

@@ -172,12 +172,14 @@ impl<'a, 'b> Batch<'a, 'b> {
         core.committer.ensure_writable()?;
         self.look_up(emptied);
         self.choose();
-        let mut outcome = self.puts.copy(core, &mut self.relocator, emptied);
-        match outcome {
-            Ok(()) => outcome = self.copy(emptied),
-            // Without copies there is nothing that could take their sources' place.
-            Err(_) => self.copies.clear(),
-        }
+        let outcome = match self.puts.copy(core, &mut self.relocator, emptied) {
+            Ok(()) => self.copy(emptied),
+            Err(error) => {
+                // Without copies there is nothing that could take their sources' place.
+                self.copies.clear();
+                Err(error)
+            }
+        };
         self.relocator.persist();
         let mut writer = core.log.writer();
         let too_late = self.puts.swing(core, &mut writer, emptied) | self.swing(&mut writer, emptied);

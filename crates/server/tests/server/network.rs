@@ -207,6 +207,7 @@ fn an_output_limit_of_zero_is_none() {
     }
     server.stop();
 }
+
 /// The server does not ask a socket again that gave less than it asked for: what comes later, and the end, must be events of their own. Around the size of one read, and with
 /// the end in the same moment as the request or a little later.
 #[test]
