@@ -58,9 +58,14 @@ impl Store {
         let mut report = CheckReport::default();
         self.core.check_segments(&mut report)?;
         let keyspaces: Vec<_> = self.core.keyspaces.read().values().cloned().collect();
-        let mut live_bytes = 0;
+        let placement = self.core.log.placement();
+        let mut live_bytes = vec![0; placement.segments()];
         for keyspace in &keyspaces {
-            live_bytes += self.core.check_keyspace(keyspace, &mut report);
+            self.core.check_keyspace(keyspace, &mut report, |reference, bytes| {
+                if let Some(segment) = placement.of(reference.0) {
+                    live_bytes[segment] += bytes;
+                }
+            });
         }
         if self.core.log.outlives_the_process() {
             if self.core.collector.has_chains() {
@@ -69,10 +74,15 @@ impl Store {
                 self.core.check_cover(&mut report);
             }
         }
-        let accounted: u64 = self.core.log.usage().iter().map(|usage| usage.live_bytes).sum();
-        let (snapshots, _) = self.core.snapshots.alive();
-        if snapshots == 0 && accounted != live_bytes {
-            report.problem(format!("entries in the indexes take {live_bytes} bytes, but {accounted} are accounted as live"));
+        // What snapshots keep counts as live, too.
+        if self.core.snapshots.alive().0 == 0 {
+            let accounted = self.core.log.live_bytes();
+            for (number, (live, accounted)) in live_bytes.into_iter().zip(accounted).enumerate().filter(|(_, (a, b))| a != b) {
+                let (node, segment) = placement.segment(number);
+                report.problem(format!(
+                    "segment {segment} of node {node}: entries in the indexes take {live} bytes, but {accounted} are accounted as live"
+                ));
+            }
         }
         Ok(report)
     }
@@ -140,12 +150,12 @@ impl Core {
         Ok(())
     }
 
-    /// Checks every reference of a keyspace; returns the bytes of its entries.
-    fn check_keyspace(&self, keyspace: &Keyspace, report: &mut CheckReport) -> u64 {
+    /// Checks every reference of a keyspace; `count` gets those that lead to entries, and the bytes of these.
+    fn check_keyspace(&self, keyspace: &Keyspace, report: &mut CheckReport, mut count: impl FnMut(Ref, u64)) {
         let _pin = epoch::pin();
         let resolver = self.resolver();
         let name = &keyspace.info.name;
-        let (mut keys, mut bytes) = (0u64, 0u64);
+        let mut keys = 0u64;
         with_index!(keyspace, index => {
             let mut visit = |reference: Ref| {
                 keys += 1;
@@ -153,7 +163,7 @@ impl Core {
                     report.problem(format!("keyspace \"{name}\": {reference:?} leads to no valid entry"));
                     return true;
                 };
-                bytes += entry.size;
+                count(reference, entry.size);
                 let key = self.hasher.key(entry.key);
                 if self.log.keyspace_of(reference.0, &entry) != keyspace.info.id {
                     report.problem(format!("keyspace \"{name}\": {reference:?} leads to an entry of another keyspace"));
@@ -173,7 +183,6 @@ impl Core {
             }
         });
         report.keys += keys;
-        bytes
     }
 }
 

@@ -88,7 +88,7 @@ impl Core {
         writer.fence();
         let new = if value.is_some() { Ref(reference) } else { Ref::NONE };
         // The version was drawn before this load: a snapshot that may need `old` is visible by now.
-        let retained = self.snapshots.any() && old.is_some() && self.snapshots.retain(self, keyspace, &bytes, old, version);
+        let retained = self.snapshots.any() && old.is_some() && self.snapshots.retain(self, keyspace, &bytes, old, version).is_some();
         if !index.install_home(home, key.hash, old, new) {
             index.install(index.any_token(), key, old, new, &self.resolver()).expect("the key latch keeps other writers of the key away");
         }

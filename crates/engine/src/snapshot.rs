@@ -51,13 +51,18 @@ type Saved = BTreeMap<Box<[u8]>, Arc<Retained>>;
 pub(crate) struct Retained {
     log: Arc<Log>,
     /// A collector moves it.
-    pub reference: AtomicU64,
+    reference: AtomicU64,
 }
 
 impl Retained {
     /// Where the entry is now. What it leads to stays readable under the caller's epoch pin.
     fn get(&self) -> Ref {
         Ref(self.reference.load(Ordering::Acquire))
+    }
+
+    /// The entry was moved: from now on its copy is what counts as garbage in the end. Whoever moved it counts the place where it was.
+    pub fn follow(&self, copy: Ref) {
+        self.reference.store(copy.0, Ordering::Release);
     }
 }
 
@@ -78,9 +83,10 @@ impl Snapshots {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// Saves `old` for every snapshot that shows it; false if none does. Call before installing the write of `version`, under the key's latch.
+    /// Saves `old` for every snapshot that shows it; `None` if none does. Call before installing the write of `version`, under the key's latch, and hold what is returned
+    /// until that is done: should a collector move the entry before, it must follow it ([`Retained::follow`]), even if the snapshots end meanwhile.
     #[cold]
-    pub fn retain(&self, core: &Core, keyspace: &Keyspace, key: &[u8], old: Ref, version: u64) -> bool {
+    pub fn retain(&self, core: &Core, keyspace: &Keyspace, key: &[u8], old: Ref, version: u64) -> Option<Arc<Retained>> {
         // What is damaged is kept, too: who asks for it gets the error.
         let old_version = core.log.readable_entry(old.0).map_or(0, |entry| core.log.version_of(old.0, &entry));
         let mut retained: Option<Arc<Retained>> = None;
@@ -92,7 +98,7 @@ impl Snapshots {
                 saved.entry(keyspace.info.id).or_default().entry(key.into()).or_insert_with(|| entry.clone());
             }
         }
-        retained.is_some()
+        retained
     }
 
     /// What some snapshot keeps of `key`, if it is at `reference`. All snapshots that show an entry share it.
@@ -103,12 +109,10 @@ impl Snapshots {
         })
     }
 
-    /// A collector moved an entry that was saved, but that is not replaced yet, from one place to another.
-    #[cold]
-    pub fn follow(&self, keyspace: &Keyspace, key: &[u8], from: Ref, to: Ref) {
-        if let Some(retained) = self.retained(keyspace, key, from) {
-            retained.reference.store(to.0, Ordering::Release);
-        }
+    /// Lets go of all entries of a keyspace that was dropped: they cannot be read any more, and collectors do not move them. Call when nothing is written there any
+    /// more, under a pin that is older than the drop.
+    pub fn forget(&self, keyspace: &Keyspace) {
+        self.list.read().iter().for_each(|state| drop(state.saved.lock().remove(&keyspace.info.id)));
     }
 
     /// Number of snapshots and the age of the oldest.

@@ -339,14 +339,18 @@ impl Store {
             self.core.log.pool(0).set_catalogue(&changed.encode())?;
             *catalogue = changed;
             pin = epoch::pin();
-            self.core.keyspaces.write().remove(name)
+            let mut keyspaces = self.core.keyspaces.write();
+            // With the lock held: a reader that does not see the flag began before collectors could find the keyspace missing, so what it reads there stays.
+            keyspaces.remove(name).inspect(|keyspace| {
+                keyspace.dropped.store(true, Ordering::SeqCst);
+                keyspace.discarded.store(true, Ordering::SeqCst);
+            })
         };
         if let Some(keyspace) = dropped {
-            keyspace.dropped.store(true, Ordering::SeqCst);
-            keyspace.discarded.store(true, Ordering::SeqCst);
             // Writers that did not see the flags finish first; later ones refuse, and collectors move nothing of it any more: nobody would count the copies.
             epoch::synchronize_writers();
             self.core.discard_all(&keyspace);
+            self.core.snapshots.forget(&keyspace);
         }
         drop(pin);
         Ok(true)

@@ -8,6 +8,7 @@ use crate::commit::Ticket;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, Kind, with_index};
 use crate::options::{Durability, WriteOptions};
+use crate::snapshot::Retained;
 use crate::store::{Core, Store};
 use hither_index::{Index, Key, Located, Ref, Resolver};
 use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
@@ -410,37 +411,30 @@ impl Core {
         writer: &mut hither_log::Writer<'_>,
     ) {
         // The version was drawn before this load: a snapshot that may need `old` is visible by now.
-        let retained = self.snapshots.any() && old.is_some() && self.snapshots.retain(self, keyspace, key.bytes, old, version);
+        let shown = old.is_some() && self.snapshots.any();
+        let retained = if shown { self.snapshots.retain(self, keyspace, key.bytes, old, version) } else { None };
         if place.locked {
             place.locked = false;
             place.index.install_locked(place.token, key, old, new, &self.resolver());
         } else {
-            old = self.install(keyspace, &place, key, old, new, retained);
+            old = self.install(&place, key, old, new, retained.as_deref());
         }
-        if old.is_some() && !retained {
+        if old.is_some() && retained.is_none() {
             writer.mark_dead(old.0);
         }
     }
 
     /// Installs at a place that is not locked; returns what was replaced.
     #[inline(always)]
-    fn install<I: Index>(
-        &self,
-        keyspace: &Keyspace,
-        place: &PlaceGuard<'_, I>,
-        key: Key<'_>,
-        mut old: Ref,
-        new: Ref,
-        retained: bool,
-    ) -> Ref {
+    fn install<I: Index>(&self, place: &PlaceGuard<'_, I>, key: Key<'_>, mut old: Ref, new: Ref, retained: Option<&Retained>) -> Ref {
         while old != new {
             match place.index.install(place.token, key, old, new, &self.resolver()) {
                 Ok(()) => break,
                 // Only a cleaner that moved the entry, or an earlier member of the same batch, can be in the way: the latch is held.
                 Err(conflict) => {
                     // Before it is replaced: from then on a collector moves only what snapshots have, and must find it.
-                    if retained {
-                        self.snapshots.follow(keyspace, key.bytes, old, conflict.current);
+                    if let Some(retained) = retained {
+                        retained.follow(conflict.current);
                     }
                     old = conflict.current;
                 }

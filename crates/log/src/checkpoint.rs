@@ -74,6 +74,12 @@ impl Placement {
         self.nodes[node as usize].2 + index as usize
     }
 
+    /// The segment of a flat number: its node, and its number there.
+    pub fn segment(&self, number: usize) -> (usize, usize) {
+        let node = self.nodes.iter().rposition(|&(_, _, first, count)| count > 0 && first <= number).unwrap_or(0);
+        (node, number - self.nodes[node].2)
+    }
+
     /// The flat number of the segment behind a reference, and the offset in that segment; `None` if it leads nowhere.
     pub fn place(&self, reference: u64) -> Option<(usize, u64)> {
         let at = address::unpack(reference);

@@ -273,6 +273,13 @@ impl Log {
         self.pools.iter().map(NodePool::usage).collect()
     }
 
+    /// Live bytes of each segment, by the numbers of [`Log::placement`]: 0 where nothing is in use. As exact as [`Log::usage`].
+    pub fn live_bytes(&self) -> Vec<u64> {
+        self.fold_slots(TakeBack::None);
+        let segments = self.pools.iter().flat_map(|pool| &pool.segments[..pool.pool.segment_count() as usize]);
+        segments.map(|segment| if segment.in_use() { segment.live_bytes() } else { 0 }).collect()
+    }
+
     /// Bytes of DRAM for segment states, for what is known to be garbage, and for writer slots.
     pub fn dram_bytes(&self) -> usize {
         let segments: usize = self.pools.iter().map(|pool| pool.segments.len() * size_of::<Segment>()).sum();

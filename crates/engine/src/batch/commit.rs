@@ -351,7 +351,7 @@ impl Commit<'_> {
                 self.members[number].candidate = Ref::NONE;
             } else if number < MAX_PLACES && self.held >> number & 1 != 0 {
                 let keyspace = self.batch.keyspace(member.operation(self.batch));
-                if !(snapshots && core.snapshots.retain(core, keyspace, key.bytes, old, first + number as u64)) {
+                if !(snapshots && core.snapshots.retain(core, keyspace, key.bytes, old, first + number as u64).is_some()) {
                     writer.mark_dead(old.0);
                 }
             }

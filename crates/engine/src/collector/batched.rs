@@ -17,7 +17,6 @@ use hither_index::{Index, Key, Ref};
 use hither_log::{EntryView, Op, Pass, Relocator, Tombstones, Writer};
 use hither_sync::epoch;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Entries of a batch, live or not. When references are swung, the lines of the index that the lookups have brought are in the cache still.
 const BATCH: usize = 256;
@@ -271,7 +270,8 @@ impl<'a, 'b> Batch<'a, 'b> {
                 Need::Tombstone => emptied.tombstones += 1,
                 Need::Shown(retained) => {
                     // A snapshot does not outlive the process: nothing to wait for.
-                    retained.reference.store(to.0, Ordering::Release);
+                    retained.follow(*to);
+                    writer.mark_dead(item.reference.0);
                     emptied.for_snapshots += 1;
                 }
                 Need::Current(hint) if item.swing(core, *hint, *to) => {
@@ -330,7 +330,10 @@ impl Core {
         // Whoever replaced the entry has saved it for the snapshots that show it, before it was replaced.
         let retained = self.snapshots.any().then(|| self.snapshots.retained(keyspace, key, source));
         match retained.flatten() {
-            Some(retained) => retained.reference.store(copy.0, Ordering::Release),
+            Some(retained) => {
+                retained.follow(copy);
+                writer.mark_dead(source.0);
+            }
             None => writer.mark_dead(copy.0),
         }
     }

@@ -121,6 +121,7 @@ impl<'b> Mover<'_, 'b> {
         core.committer.ensure_writable()?;
         let _latches = core.latches.lock_set(&stripes);
         let mut copies: Vec<(usize, Ref)> = Vec::with_capacity(group.len());
+        let mut followed = Vec::new();
         let mut outcome = Ok(());
         for (number, item) in group.iter().enumerate() {
             if item.keyspace.is_discarded() {
@@ -137,8 +138,8 @@ impl<'b> Mover<'_, 'b> {
                     match retained {
                         // A snapshot does not outlive the process: nothing to wait for.
                         Some(retained) => {
-                            retained.reference.store(copy, Ordering::Release);
-                            emptied.for_snapshots += 1;
+                            retained.follow(Ref(copy));
+                            followed.push(item.reference);
                         }
                         None => copies.push((number, Ref(copy))),
                     }
@@ -157,6 +158,8 @@ impl<'b> Mover<'_, 'b> {
             writer.mark_dead(item.reference.0);
             emptied.moved += 1;
         }
+        followed.iter().for_each(|source| writer.mark_dead(source.0));
+        emptied.for_snapshots += followed.len() as u64;
         outcome
     }
 }

@@ -47,7 +47,7 @@ use sweep::Scope;
 const LEAST_GAIN: f64 = 0.05;
 /// The same for a write that would fail otherwise: dear, but it goes on.
 const LAST_GAIN: f64 = 0.01;
-/// How long a write waits for passes of other threads, and for readers, before it fails for lack of space.
+/// How long a write waits for passes and sweeps of other threads, and for readers, before it fails for lack of space.
 const PATIENCE_MS: usize = 1000;
 /// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it.
 const SWEEP_SHARE: u64 = 16;
@@ -379,7 +379,7 @@ impl Core {
         if one_at_a_time.is_some() && is_due() {
             let started = Instant::now();
             done.swept.fetch_add(self.sweep(Scope::Deleted, &|took| self.between_sweeps(share, took))?, Ordering::Relaxed);
-            done.sweeps.fetch_add(1, Ordering::Relaxed);
+            done.sweeps.fetch_add(1, Ordering::Release);
             done.sweep_nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
         Ok(())
@@ -476,6 +476,7 @@ impl Core {
         let before = done.reused.load(Ordering::Acquire);
         let others_made_some = || done.reused.load(Ordering::Acquire) != before;
         for _ in 0..PATIENCE_MS {
+            let sweeps = done.sweeps.load(Ordering::Acquire);
             if self.reclaim_for(node)? || others_made_some() {
                 return Ok(true);
             }
@@ -487,8 +488,9 @@ impl Core {
             if self.spill && self.log.spill_from(node) {
                 return Ok(true);
             }
-            // Somebody else may have the last victims, or a reader may be looking at what was freed.
-            if self.log.passes_in_progress() == 0 && !self.log.has_retiring() {
+            // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
+            let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps;
+            if self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -94,3 +94,29 @@ fn what_became_garbage_just_now_is_seen() {
         store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"short")).unwrap();
     }
 }
+
+/// A store that holds nothing but tombstones has room again once they are swept. A write that finds another thread at it waits for that.
+#[test]
+fn a_write_without_space_waits_for_a_sweep_under_way() {
+    let store = small();
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    let collections = &store.core.collections;
+    let sweeping = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _at_it = collections.sweeping.lock();
+            sweeping.wait();
+            while collections.stalls.load(Ordering::Relaxed) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Long enough for writes to fail, or to wait.
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        sweeping.wait();
+        for key in 0..40_000u64 {
+            store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"")).unwrap_or_else(|error| panic!("key {key}: {error}"));
+            store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap();
+        }
+    });
+    assert!(collections.sweeps.load(Ordering::Relaxed) > 0 && store.check().unwrap().is_sound());
+}
