@@ -4,7 +4,8 @@ use crate::Failure;
 use crate::workspace;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -39,6 +40,13 @@ impl Tally {
                 *self.counts.entry(name.to_owned()).or_default() += value;
             }
         }
+    }
+
+    /// What a whole output says.
+    pub fn of(output: &str) -> Tally {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| tally.read(line.trim_end()));
+        tally
     }
 
     /// Adds another tally.
@@ -118,6 +126,29 @@ impl Step {
         self
     }
 
+    /// Like [`Step::env`], but not shown.
+    pub fn env_unseen(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Runs it in another folder.
+    pub fn within(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
+    /// What was set in the environment.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let set = self.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        set.map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())).collect()
+    }
+
+    /// How it is shown.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
     /// Like [`Step::env`], unless the caller of xtask has set the variable.
     pub fn env_default(self, name: &str, value: &str) -> Self {
         if std::env::var_os(name).is_some() { self } else { self.env(name, value) }
@@ -130,8 +161,7 @@ impl Step {
         if status == Some(0) {
             return Ok(tally);
         }
-        let status = status.map_or_else(|| "a signal".to_owned(), |code| format!("exit status {code}"));
-        Err(format!("{shown}: {status}"))
+        Err(failure(&shown, status))
     }
 
     /// Runs it and returns its exit status (`None`: killed by a signal) with what was read in its output.
@@ -158,12 +188,32 @@ impl Step {
         Ok((status.code(), tally))
     }
 
+    /// Runs it quietly and returns its exit status with both its outputs in one.
+    pub fn collect(mut self) -> Result<(Option<i32>, Vec<u8>), Failure> {
+        let failed = |error: std::io::Error| format!("{}: {error}", self.shown);
+        let (mut reader, writer) = std::io::pipe().map_err(failed)?;
+        self.command.stderr(writer.try_clone().map_err(failed)?).stdout(writer).stdin(Stdio::null());
+        let mut child = self.command.spawn().map_err(failed)?;
+        // As in `stream`.
+        self.command = Command::new("true");
+        let mut output = Vec::new();
+        reader.read_to_end(&mut output).map_err(failed)?;
+        let status = child.wait().map_err(failed)?;
+        Ok((status.code(), output))
+    }
+
     /// Runs it quietly and returns its exit status with its standard output; standard error stays visible.
     pub fn capture(mut self) -> Result<(Option<i32>, String), Failure> {
         println!("$ {}", self.shown);
         let output = self.command.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start {}: {error}", self.shown))?;
         Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
     }
+}
+
+/// What is said of a program that ended like this (`None`: killed by a signal).
+pub fn failure(shown: &str, status: Option<i32>) -> Failure {
+    let status = status.map_or_else(|| "a signal".to_owned(), |code| format!("exit status {code}"));
+    format!("{shown}: {status}")
 }
 
 /// Whether `program` can be found.

@@ -12,6 +12,7 @@ mod figures;
 mod fuzz;
 mod guest;
 mod machine;
+mod programs;
 mod setup;
 mod soak;
 mod stage;

@@ -5,6 +5,7 @@
 
 use crate::Failure;
 use crate::exec::{Step, Tally};
+use crate::programs;
 use crate::workspace::Metadata;
 
 /// Beginnings of the names of test programs that have a stage of their own.
@@ -31,7 +32,7 @@ fn belongs(name: &str, kind: Kind) -> bool {
 
 /// Unit tests of all crates.
 pub fn unit() -> Result<Tally, Failure> {
-    Step::cargo().args(["test", "--workspace", "--lib", "--bins"]).run()
+    programs::run(Step::cargo().args(["test", "--workspace", "--lib", "--bins"]), &[])
 }
 
 /// The examples in the documentation of all crates.
@@ -51,16 +52,15 @@ pub fn ordinary(metadata: &Metadata) -> Vec<String> {
     metadata.integration_tests().into_iter().filter(|name| !special(name)).collect()
 }
 
-/// Runs these test programs; `show` lets through what passing tests print.
-pub fn named(names: &[String], env: &[(&str, &str)], show: bool) -> Result<Tally, Failure> {
-    let mut step = Step::cargo().args(["test", "--workspace"]);
-    for name in names {
-        step = step.args(["--test", name]);
-    }
-    if show {
-        step = step.args(["--", "--nocapture"]);
-    }
-    env.iter().fold(step, |step, (name, value)| step.env(name, value)).run()
+/// Those of these names, with the environment that they shall have.
+fn named(names: &[String], env: &[(&str, &str)]) -> Step {
+    let step = names.iter().fold(Step::cargo().args(["test", "--workspace"]), |step, name| step.args(["--test", name]));
+    env.iter().fold(step, |step, (name, value)| step.env(name, value))
+}
+
+/// Runs the test programs of these names, several at a time.
+pub fn side_by_side(names: &[String]) -> Result<Tally, Failure> {
+    programs::run(named(names, &[]), &[])
 }
 
 /// Runs the test programs of one kind, showing what they print. That there is none is a failure: a check that has gone
@@ -70,7 +70,7 @@ pub fn of_kind(metadata: &Metadata, kind: Kind, env: &[(&str, &str)]) -> Result<
     if names.is_empty() {
         return Err(format!("no test program (crates/*/tests/NAME.rs or NAME/main.rs) whose name begins with {}", kind.join(" or ")));
     }
-    let tally = named(&names, env, true)?;
+    let tally = named(&names, env).args(["--", "--nocapture"]).run()?;
     if tally.passed == 0 {
         return Err(format!("{} ran no test", names.join(", ")));
     }

@@ -8,7 +8,7 @@
 
 use super::directory::home_line;
 use super::line::{Held, first_slot, tag_of};
-use super::protocol::Protocol;
+use super::protocol::{Protocol, Rule};
 use super::{HashTable, Prepared};
 use crate::Ref;
 
@@ -29,7 +29,7 @@ impl<P: Protocol> HashTable<P> {
     pub fn lock_home(&self, prepared: Prepared, hash: u64) -> Option<Home<'_>> {
         let segment = prepared.0;
         // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
-        let held = unsafe { segment.pair(segment.pair_number(hash, 0)) }.lock(P::HEED_FROZEN)?;
+        let held = unsafe { segment.pair(segment.pair_number(hash, 0)) }.lock(P::heeds(Rule::HeedFrozen))?;
         let (tag, home) = (tag_of(hash), home_line(hash));
         let slots = [held.slots(home, tag), held.slots(home ^ 1, tag)];
         let found = slots[0] | slots[1] >> 1;

@@ -12,7 +12,7 @@
 
 use super::directory::{Segment, home_line};
 use super::line::{Held, Line, OVERFLOW, Pair, first_slot, matches, tag_of};
-use super::protocol::Protocol;
+use super::protocol::{Protocol, Rule};
 use super::{HashTable, Token};
 use crate::{Key, Located, Ref, Resolver};
 use hither_sync::prefetch_write;
@@ -48,13 +48,13 @@ impl<P: Protocol> HashTable<P> {
     /// replaced since, its pairs are frozen.
     #[inline(always)]
     pub(super) fn try_lock_place<R: Resolver>(&self, segment: Segment, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
-        self.lock_place_by(segment, key, resolver, |pair| pair.lock(P::HEED_FROZEN))
+        self.lock_place_by(segment, key, resolver, |pair| pair.lock(P::heeds(Rule::HeedFrozen)))
     }
 
     /// As [`HashTable::try_lock_place`], but never waits for another writer, nor for this thread, which may hold other places.
     #[inline(always)]
     pub(super) fn try_lock_place_now<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Token>> {
-        self.lock_place_by(self.segment(key.hash), key, resolver, |pair| pair.try_lock(P::HEED_FROZEN))
+        self.lock_place_by(self.segment(key.hash), key, resolver, |pair| pair.try_lock(P::heeds(Rule::HeedFrozen)))
     }
 
     /// Both of the above; `lock` locks a pair.
@@ -145,7 +145,7 @@ impl<P: Protocol> HashTable<P> {
                 let token = Self::token_of(segment, number, home_line(hash), 0);
                 return Some(Located { token, candidate: Ref::NONE, verified: true });
             }
-            if step + 1 < segment.path_len() && P::SET_FLAGS {
+            if step + 1 < segment.path_len() && P::heeds(Rule::SetFlags) {
                 held.set_overflow();
             }
             held.unlock();

@@ -1,7 +1,7 @@
 //! The steps of the concurrent protocol that tests can break or interrupt.
 //!
-//! [`Sound`] is what the product runs: all constants true, no pauses, so the compiler removes every trace. Twins with a planted
-//! bug live in the tests (`twins.rs`) and exist only there.
+//! [`Sound`] is what the product runs: all rules heeded and no pauses, so the compiler removes every trace. A twin with a planted
+//! bug lives in the tests (`twins.rs`) and exists only there.
 
 /// Where a test may interrupt an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,16 +14,26 @@ pub enum Point {
     Published,
 }
 
+/// A step of the protocol that can be left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// A key that is put farther on is announced by overflow flags, before its slot is written.
+    SetFlags,
+    /// A split freezes every pair.
+    FreezeAll,
+    /// Writers turn away from frozen pairs.
+    HeedFrozen,
+    /// New segments are filled before the directory leads to them.
+    FillFirst,
+}
+
 /// The protocol's steps. See the module's head.
 pub trait Protocol: Send + Sync + 'static {
-    /// A key that is put farther on is announced by overflow flags, before its slot is written.
-    const SET_FLAGS: bool = true;
-    /// A split freezes every pair.
-    const FREEZE_ALL: bool = true;
-    /// Writers turn away from frozen pairs.
-    const HEED_FROZEN: bool = true;
-    /// New segments are filled before the directory leads to them.
-    const FILL_FIRST: bool = true;
+    /// Whether this is done as it should be.
+    #[inline(always)]
+    fn heeds(_rule: Rule) -> bool {
+        true
+    }
 
     /// Called at each [`Point`].
     #[inline(always)]

@@ -19,7 +19,7 @@
 use super::HashTable;
 use super::directory::{MAX_DEPTH, POSITION_BITS, Segment, empty_segment, home_line, position_of, share_of};
 use super::line::{Line, OVERFLOW, Pair, first_slot, free_slots, tag_of, with_tag};
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use crate::{Ref, Resolver};
 use hither_sync::epoch;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl<P: Protocol> HashTable<P> {
     /// Makes room in a segment that could not take a key. On return the directory leads elsewhere, or another thread is working on that.
     #[cold]
     pub(super) fn rebuild<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
-        let Some(frozen) = Frozen::new(segment, P::FREEZE_ALL) else {
+        let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
             return;
         };
         let references = frozen.references();
@@ -148,7 +148,7 @@ impl<P: Protocol> HashTable<P> {
 
     /// Publishes the successors of a frozen segment and retires it.
     fn replace_by(&self, mut frozen: Frozen, successors: Vec<(u64, Segment)>) {
-        let late = if P::FILL_FIRST { Vec::new() } else { successors.iter().map(|(_, segment)| unfill(*segment)).collect() };
+        let late = if P::heeds(Rule::FillFirst) { Vec::new() } else { successors.iter().map(|(_, segment)| unfill(*segment)).collect() };
         self.publish(&successors);
         frozen.replaced = true;
         P::pause(Point::Published);

@@ -1,17 +1,19 @@
-//! Planted bugs: each step of the protocol that [`Protocol`] names is left out by a twin, and a test shows that the twin is caught while the
-//! sound protocol passes the same test, interrupted at the same points.
+//! Planted bugs: each step of the protocol that a [`Rule`] names is left out by a twin, and a test shows that the twin is caught while the
+//! sound protocol passes the same test, interrupted at the same points. There is one [`Twin`] for all: a type for each would compile the table once more for each.
 //!
 //! Tests that interrupt an operation run something else inside it, on the same thread or, where that would wait for
 //! the operation, on another one; so they do not depend on scheduling.
 
-use super::protocol::{Point, Protocol};
+use super::protocol::{Point, Protocol, Rule};
 use super::{HashTable, Segment};
 use crate::conformance::point::{self, Bench};
 use crate::{Index, Ref};
 use hither_sync::epoch;
+use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -38,31 +40,37 @@ fn hooked<T>(hook: impl FnMut(Point) + 'static, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A protocol with interruptions: `twin!(Name)` is sound, `twin!(Name, STEP)` leaves a step out.
-macro_rules! twin {
-    ($name:ident $(, $step:ident)?) => {
-        struct $name;
-        impl Protocol for $name {
-            $(const $step: bool = false;)?
-            fn pause(point: Point) {
-                run_hook(point);
-            }
-        }
-    };
-}
+/// The protocol with interruptions, and without the rule that a test leaves out.
+struct Twin;
 
-twin!(Interrupted);
-twin!(ForgetsFlags, SET_FLAGS);
-twin!(ForgetsPair, FREEZE_ALL);
-twin!(IgnoresFrozen, HEED_FROZEN);
-twin!(PublishesEmpty, FILL_FIRST);
+/// The number of the rule that [`Twin`] leaves out; [`NONE`].
+static LEFT_OUT: AtomicU8 = AtomicU8::new(NONE);
+const NONE: u8 = u8::MAX;
+/// Whether all threads rest in the middle of splits.
+static RESTS: AtomicBool = AtomicBool::new(false);
+
+/// Held by the test that works with twins.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Protocol for Twin {
+    fn heeds(rule: Rule) -> bool {
+        LEFT_OUT.load(Ordering::Relaxed) != rule as u8
+    }
+
+    fn pause(point: Point) {
+        run_hook(point);
+        if RESTS.load(Ordering::Relaxed) && point != Point::SegmentChosen {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
 
 fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
 }
 
 /// Inserts keys from `from` on until a rebuild has passed `point`; `act` runs there, once. Returns the number of keys.
-fn interrupt<P: Protocol>(bench: &Arc<Bench<HashTable<P>>>, from: u64, point: Point, mut act: impl FnMut() + 'static) -> u64 {
+fn interrupt(bench: &Arc<Bench<HashTable<Twin>>>, from: u64, point: Point, mut act: impl FnMut() + 'static) -> u64 {
     let (told, seen) = channel();
     let hook = move |at| {
         if at == point && told.send(()).is_ok() {
@@ -80,8 +88,8 @@ fn interrupt<P: Protocol>(bench: &Arc<Bench<HashTable<P>>>, from: u64, point: Po
 }
 
 /// An update of a key in pair `number` that arrives while the segment's keys are being moved survives.
-fn update_during_split<P: Protocol>(number: usize) {
-    let bench = Arc::new(Bench::new(HashTable::<P>::new()));
+fn update_during_split(number: usize) {
+    let bench = Arc::new(Bench::new(HashTable::<Twin>::new()));
     let mut inside = Vec::new();
     for i in 0..300 {
         bench.put(&key(i));
@@ -110,8 +118,8 @@ fn update_during_split<P: Protocol>(number: usize) {
 }
 
 /// All keys are found at the moment when new segments become reachable.
-fn lookups_while_publishing<P: Protocol>() {
-    let bench = Arc::new(Bench::new(HashTable::<P>::new()));
+fn lookups_while_publishing() {
+    let bench = Arc::new(Bench::new(HashTable::<Twin>::new()));
     let mut next = 0;
     for _ in 0..20 {
         let (other, known) = (bench.clone(), next);
@@ -121,44 +129,48 @@ fn lookups_while_publishing<P: Protocol>() {
     bench.check(next as usize);
 }
 
-fn caught(test: impl FnOnce()) -> bool {
+/// Fails without a rule.
+fn assert_caught(rule: Rule, test: impl FnOnce()) {
+    let _alone = ALONE.lock();
+    LEFT_OUT.store(rule as u8, Ordering::SeqCst);
     let result = catch_unwind(AssertUnwindSafe(test));
+    LEFT_OUT.store(NONE, Ordering::SeqCst);
     HOOK.with(|slot| slot.borrow_mut().take());
-    result.is_err()
+    assert!(result.is_err(), "without {rule:?} nothing goes wrong");
 }
 
 #[test]
 fn the_sound_protocol_passes() {
-    update_during_split::<Interrupted>(31);
-    update_during_split::<Interrupted>(5);
-    lookups_while_publishing::<Interrupted>();
-    point::equal_hashes(HashTable::<Interrupted>::new(), 0, 100);
+    let _alone = ALONE.lock();
+    update_during_split(31);
+    update_during_split(5);
+    lookups_while_publishing();
+    point::equal_hashes(HashTable::<Twin>::new(), 0, 100);
 }
 
 #[test]
 fn a_split_that_forgets_a_pair_is_caught() {
-    update_during_split::<ForgetsPair>(5);
-    assert!(caught(|| update_during_split::<ForgetsPair>(31)));
+    assert_caught(Rule::FreezeAll, || update_during_split(31));
 }
 
 #[test]
 fn a_writer_that_ignores_frozen_pairs_is_caught() {
-    assert!(caught(|| update_during_split::<IgnoresFrozen>(5)));
+    assert_caught(Rule::HeedFrozen, || update_during_split(5));
 }
 
 #[test]
 fn segments_published_before_they_are_filled_are_caught() {
-    assert!(caught(lookups_while_publishing::<PublishesEmpty>));
+    assert_caught(Rule::FillFirst, lookups_while_publishing);
 }
 
 #[test]
 fn missing_overflow_flags_are_caught_by_the_suite() {
-    assert!(caught(|| point::equal_hashes(HashTable::<ForgetsFlags>::new(), 0, 100)));
-    assert!(caught(|| point::growth(HashTable::<ForgetsFlags>::new(), 20_000)));
+    assert_caught(Rule::SetFlags, || point::equal_hashes(HashTable::<Twin>::new(), 0, 100));
+    assert_caught(Rule::SetFlags, || point::growth(HashTable::<Twin>::new(), 20_000));
 }
 
 /// Inserts enough keys to split every segment several times.
-fn churn<P: Protocol>(bench: &Bench<HashTable<P>>, from: u64) {
+fn churn(bench: &Bench<HashTable<Twin>>, from: u64) {
     (from..from + 5_000).for_each(|i| {
         bench.put(&key(i));
     });
@@ -169,7 +181,8 @@ fn churn<P: Protocol>(bench: &Bench<HashTable<P>>, from: u64) {
 /// reference: both were right while it ran. See the proof at the head of the parent module.
 #[test]
 fn an_overtaken_lookup_finds_the_old_or_the_new_reference() {
-    let bench = Arc::new(Bench::new(HashTable::<Interrupted>::new()));
+    let _alone = ALONE.lock();
+    let bench = Arc::new(Bench::new(HashTable::<Twin>::new()));
     (0..200).for_each(|i| {
         bench.put(&key(i));
     });
@@ -194,7 +207,8 @@ fn an_overtaken_lookup_finds_the_old_or_the_new_reference() {
 /// What lookups must not do, and why there is a directory to ask: a segment kept from an earlier call yields stale answers.
 #[test]
 fn a_segment_kept_between_calls_is_stale() {
-    let bench = Bench::new(HashTable::<Interrupted>::new());
+    let _alone = ALONE.lock();
+    let bench = Bench::new(HashTable::<Twin>::new());
     let _pin = epoch::pin();
     let old = bench.put(&key(1));
     let hash = bench.log.hash_of(&key(1));
@@ -213,16 +227,12 @@ fn a_segment_kept_between_calls_is_stale() {
 /// The shared suite under interruptions that only give the processor away: more interleavings on few cores.
 #[test]
 fn the_concurrent_suite_passes_with_yields_and_catches_a_twin() {
-    struct Yields<const FILL: bool>;
-    impl<const FILL: bool> Protocol for Yields<FILL> {
-        const FILL_FIRST: bool = FILL;
-        fn pause(point: Point) {
-            match point {
-                Point::SegmentChosen => {}
-                _ => std::thread::sleep(Duration::from_micros(50)),
-            }
-        }
+    let suite = || point::run_concurrent(&HashTable::<Twin>::new, 8_000);
+    RESTS.store(true, Ordering::SeqCst);
+    {
+        let _alone = ALONE.lock();
+        suite();
     }
-    point::run_concurrent(&HashTable::<Yields<true>>::new, 8_000);
-    assert!(caught(|| point::run_concurrent(&HashTable::<Yields<false>>::new, 8_000)));
+    assert_caught(Rule::FillFirst, suite);
+    RESTS.store(false, Ordering::SeqCst);
 }

@@ -18,7 +18,7 @@ use super::Token;
 use super::directory::{Segment, home_line};
 use super::line::{LINE_SLOTS, Line, Pair, back_off, tag_of};
 use super::lookup::Place;
-use super::protocol::Protocol;
+use super::protocol::{Protocol, Rule};
 use crate::{Conflict, Index, Key, Ref, Resolver};
 
 /// How an attempt under a lock ended.
@@ -88,7 +88,7 @@ impl<P: Protocol> HashTable<P> {
     /// Replaces `old` by `new` in a slot of a pair, under its lock. The caller counts.
     #[inline(always)]
     pub(super) fn swap_in(pair: &Pair, line: usize, slot: usize, old: Ref, new: Ref) -> Attempt {
-        let Some(mut held) = pair.lock(P::HEED_FROZEN) else {
+        let Some(mut held) = pair.lock(P::heeds(Rule::HeedFrozen)) else {
             return Attempt::Frozen;
         };
         let swapped = held.swap(line, slot, old.0, new.0);
@@ -124,11 +124,11 @@ impl<P: Protocol> HashTable<P> {
         let (tag, home) = (tag_of(hash), home_line(hash));
         for step in 0..segment.path_len() {
             // SAFETY: the segment was read from this index's directory during this call.
-            let Some(mut held) = (unsafe { segment.pair(segment.pair_number(hash, step)) }).lock(P::HEED_FROZEN) else {
+            let Some(mut held) = (unsafe { segment.pair(segment.pair_number(hash, step)) }).lock(P::heeds(Rule::HeedFrozen)) else {
                 return Attempt::Frozen;
             };
             let put = held.put(home, tag, new.0);
-            if !put && step + 1 < segment.path_len() && P::SET_FLAGS {
+            if !put && step + 1 < segment.path_len() && P::heeds(Rule::SetFlags) {
                 held.set_overflow();
             }
             held.unlock();

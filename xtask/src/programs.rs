@@ -1,0 +1,111 @@
+//! Test programs, run side by side.
+//!
+//! `cargo test` runs one after the other. Most of them wait for a part of their time (for a child, for a disk, for their last test), so with several at a time the
+//! processors have work, and the whole takes half as long. Each one's output is shown when it has ended.
+
+use crate::Failure;
+use crate::exec::{self, Step, Tally};
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// A test program and the folder of its package, where cargo would run it.
+#[derive(Debug, PartialEq)]
+struct Program {
+    path: PathBuf,
+    folder: PathBuf,
+}
+
+impl Program {
+    fn step(&self, environment: &[(String, String)]) -> Step {
+        environment.iter().fold(Step::new(&self.path).within(&self.folder), |step, (name, value)| step.env_unseen(name, value))
+    }
+
+    /// How many tests it says it has.
+    fn tests(&self, environment: &[(String, String)]) -> usize {
+        let listed = self.step(environment).arg("--list").collect();
+        listed.map_or(0, |(_, output)| String::from_utf8_lossy(&output).lines().filter(|line| line.ends_with(": test")).count())
+    }
+
+    fn run(&self, environment: &[(String, String)], arguments: &[&str]) -> Result<Tally, Failure> {
+        let step = self.step(environment).args(arguments);
+        let name = step.shown().to_owned();
+        let (status, output) = step.collect()?;
+        {
+            let mut stdout = std::io::stdout().lock();
+            // A reader that went away is no reason to stop the tests.
+            let _ = writeln!(stdout, "\n$ {name}").and_then(|()| stdout.write_all(&output));
+        }
+        if status == Some(0) { Ok(Tally::of(&String::from_utf8_lossy(&output))) } else { Err(exec::failure(&name, status)) }
+    }
+}
+
+/// Has cargo build what `step`, a `cargo test`, would run, and runs as many at a time as there are processors, all of them even if some fail. What `step` sets in the
+/// environment holds for them, too. They get `arguments`.
+pub fn run(step: Step, arguments: &[&str]) -> Result<Tally, Failure> {
+    let environment = step.environment();
+    let (status, messages) = step.args(["--no-run", "--message-format=json-render-diagnostics"]).capture()?;
+    if status != Some(0) {
+        return Err("the tests do not compile".to_owned());
+    }
+    let mut programs = programs_in(&messages);
+    // What has most to do should not be the last to begin.
+    programs.sort_by_cached_key(|program| program.tests(&environment));
+    let queue = Mutex::new(programs);
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let (total, failed) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(program) = next() {
+            match program.run(&environment, arguments) {
+                Ok(tally) => total.lock().unwrap_or_else(PoisonError::into_inner).add(&tally),
+                Err(why) => failed.lock().unwrap_or_else(PoisonError::into_inner).push(why),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failed.is_empty() { Ok(total.into_inner().unwrap_or_else(PoisonError::into_inner)) } else { Err(failed.join("\n")) }
+}
+
+/// The test programs among cargo's messages, one in a line of JSON each.
+fn programs_in(messages: &str) -> Vec<Program> {
+    let program = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+        let path = message["executable"].as_str().filter(|_| is_test)?.into();
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        Some(Program { path, folder })
+    };
+    messages.lines().filter_map(program).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_test_programs_among_cargos_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":false},"executable":"/t/tool"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":true},"executable":null}"#,
+            "\nno message\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/b/Cargo.toml","profile":{"test":true},"executable":"/t/b-1"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(programs_in(messages), [Program { path: "/t/b-1".into(), folder: "/w/b".into() }]);
+    }
+
+    #[test]
+    fn a_program_that_fails_is_named() {
+        let run = |path: &str| Program { path: path.into(), folder: "/".into() }.run(&[], &[]);
+        assert_eq!(run("/bin/true"), Ok(Tally::default()));
+        assert_eq!(run("/bin/false"), Err("false: exit status 1".to_owned()));
+    }
+}
