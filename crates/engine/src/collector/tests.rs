@@ -120,3 +120,52 @@ fn a_write_without_space_waits_for_a_sweep_under_way() {
     });
     assert!(collections.sweeps.load(Ordering::Relaxed) > 0 && store.check().unwrap().is_sound());
 }
+
+/// Collects in a store with entries of a hash and of an ordered keyspace side by side, where after so many other copies there is no space left; checks that every key is there
+/// and returns how many copies there were.
+fn collect_without_space(others: usize) -> usize {
+    let store = small();
+    let keyspaces = [("hash", Kind::Hash), ("ordered", Kind::Ordered)].map(|(name, kind)| store.create_keyspace(name, kind).unwrap());
+    let put = |key: u64| {
+        for keyspace in &keyspaces {
+            store.write_wait(keyspace, &key.to_be_bytes(), Some(&[key as u8; 48])).unwrap();
+        }
+    };
+    (0..2000).for_each(put);
+    (0..2000).filter(|key| key % 3 == 0).for_each(put);
+    let (core, log) = (&store.core, &store.core.log);
+    core.seal(TakeBack::All).unwrap();
+    let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass };
+    let passes = core.begin_passes(&wanted, Growth::ByKeyspace).unwrap();
+    let pass = &passes[0];
+    let mut some = None;
+    log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
+        some = Some((reference, version, keyspace, *entry))
+    });
+    let (reference, version, keyspace, entry) = some.unwrap();
+    let mut relocator = log.relocator(0);
+    let copy = || relocator.append(reference, &entry, version, keyspace, true).ok();
+    let copies: Vec<u64> = std::iter::from_fn(copy).take(others).collect();
+    copies.iter().for_each(|&copy| log.count_dead(copy, log.size_of(copy), false));
+    relocator.persist();
+    drop(relocator);
+    let outcome = core.collector.empty(core, pass, &mut Emptied::default());
+    assert!(outcome.unwrap_err().kind().is_lack_of_space());
+    drop(passes);
+    for key in 0..2000u64 {
+        for keyspace in &keyspaces {
+            let found = store.get_with(keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap();
+            assert_eq!(found.as_deref(), Some(&[key as u8; 48][..]), "{} key {key} after {others} copies", keyspace.0.info.name);
+        }
+    }
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    copies.len()
+}
+
+/// What cannot be copied stays where it is. A batch copies its entries of hash keyspaces first: where space ends among them, nothing must take the place of the others.
+#[test]
+fn where_space_ends_nothing_is_replaced() {
+    let most = collect_without_space(usize::MAX);
+    (1..60).step_by(7).for_each(|room| assert_eq!(collect_without_space(most - room), most - room));
+}
