@@ -108,6 +108,8 @@ pub enum Op {
     Pin(u8, u8),
     /// Drops a keyspace and creates it again.
     Recreate(u8, bool),
+    /// Exchanges the names of two keyspaces.
+    Swap(u8, u8),
     /// Frees segments.
     Reclaim,
     /// Makes everything durable.
@@ -186,6 +188,13 @@ impl Model {
         }
     }
 
+    /// Exchanges the names of two keyspaces.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        self.spaces.swap(a, b);
+        self.kinds.swap(a, b);
+        self.incarnations.swap(a, b);
+    }
+
     /// Applies a step that changes something.
     pub fn apply(&mut self, op: &Op) {
         match op {
@@ -213,6 +222,7 @@ impl Model {
                 self.kinds[at] = if *hash { Kind::Hash } else { Kind::Ordered };
                 self.incarnations[at] += 1;
             }
+            Op::Swap(a, b) => self.swap(Self::space(*a), Self::space(*b)),
             _ => {}
         }
     }

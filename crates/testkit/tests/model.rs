@@ -39,6 +39,7 @@ fn write() -> impl Strategy<Value = Op> {
         3 => (0u8..3, key(), any::<bool>()).prop_map(|(s, k, remove)| Op::Update(s, k, remove)),
         4 => (writes, prop::option::weighted(0.4, expect())).prop_map(|(writes, expect)| Op::Batch(writes, expect)),
         1 => (0u8..3, any::<bool>()).prop_map(|(s, hash)| Op::Recreate(s, hash)),
+        1 => (0u8..3, 0u8..3).prop_map(|(a, b)| Op::Swap(a, b)),
     ]
 }
 

@@ -264,6 +264,7 @@ impl Runner {
                 Ok(())
             }
             Op::Recreate(space, hash) => self.recreate(Model::space(*space), if *hash { Kind::Hash } else { Kind::Ordered }),
+            Op::Swap(a, b) => self.swap(Model::space(*a), Model::space(*b)),
             Op::Reclaim => self.db().reclaim().map(drop).map_err(failed("reclaim")),
             Op::Sync => self.db().sync().map_err(failed("sync")),
             Op::Reopen => self.reopen(),
@@ -361,6 +362,21 @@ impl Runner {
         same("a write to a dropped keyspace is refused", &refused, &true)?;
         self.spaces[at] = db.create_keyspace(&name(at), options(kind)).map_err(failed("create"))?;
         same("empty when created", &self.spaces[at].is_empty(), &true)
+    }
+
+    fn swap(&mut self, a: usize, b: usize) -> Outcome {
+        if a == b {
+            return Ok(());
+        }
+        same("swapped", &self.db().swap_keyspaces(&[(&name(a), &name(b))]).map_err(failed("swap"))?, &true)?;
+        for at in [a, b] {
+            let refused = matches!(self.spaces[at].put(b"key", b"value"), Err(Error::KeyspaceDropped(_)));
+            same("a write under the old name is refused", &refused, &true)?;
+            self.spaces[at] = self.db().open_keyspace(&name(at)).map_err(failed("open"))?.ok_or("a swapped keyspace is gone")?;
+        }
+        // A snapshot goes by the keyspace, whatever its name.
+        self.snapshots.iter_mut().for_each(|(_, model)| model.swap(a, b));
+        Ok(())
     }
 
     fn check(&self) -> Outcome {
