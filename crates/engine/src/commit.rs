@@ -105,6 +105,16 @@ impl Committer {
         self.state.lock().error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)))
     }
 
+    /// A sync failed that was not one of a commit: as if it had been.
+    pub fn fail(&self, error: &Error) {
+        let mut state = self.state.lock();
+        let ready = self.give_up(&mut state, error);
+        let error = state.error.clone();
+        drop(state);
+        self.changed.notify_all();
+        run_callbacks(ready, error);
+    }
+
     /// Refuses writes from now on; false if they were refused already.
     pub fn refuse_writes(&self) -> bool {
         !self.refusing.swap(true, Ordering::SeqCst)
@@ -176,12 +186,15 @@ impl Committer {
                 let later = state.callbacks.split_off(&(stable + 1));
                 std::mem::replace(&mut state.callbacks, later).into_values().flatten().collect()
             }
-            Err(error) => {
-                self.refusing.store(true, Ordering::SeqCst);
-                state.error = Some(error.to_string());
-                std::mem::take(&mut state.callbacks).into_values().flatten().collect()
-            }
+            Err(error) => self.give_up(state, &error),
         }
+    }
+
+    /// Nothing becomes durable any more; returns those who wait to hear of it.
+    fn give_up(&self, state: &mut State, error: &Error) -> Vec<Callback> {
+        self.refusing.store(true, Ordering::SeqCst);
+        state.error = Some(error.to_string());
+        std::mem::take(&mut state.callbacks).into_values().flatten().collect()
     }
 
     /// Asks the background committer to make `version` durable soon.

@@ -1,6 +1,7 @@
 //! Keyspaces: named maps inside a store, each with an index of its own.
 
 use crate::error::{Error, Result};
+use crate::expiries::Expiries;
 use hither_index::btree::BTreeIndex;
 use hither_index::hash::HashIndex;
 use hither_index::learned::LearnedIndex;
@@ -87,15 +88,15 @@ pub(crate) struct Keyspace {
     pub dropped: AtomicBool,
     /// Its entries are garbage, under whatever name it is held: collectors move them no more.
     pub discarded: Arc<AtomicBool>,
-    /// Some entry carries an expiry: the sweeper looks here.
-    pub has_expiry: Arc<AtomicBool>,
+    /// Whether the sweeper has to look here.
+    pub expiries: Arc<Expiries>,
 }
 
 impl Keyspace {
     /// A keyspace of a store that hashes with `hasher`.
     pub fn new(info: KeyspaceInfo, hasher: Hasher, ordered: OrderedKind) -> Keyspace {
         let index = Arc::new(AnyIndex::new(info.kind, ordered));
-        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), discarded: Arc::default(), has_expiry: Arc::default() }
+        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), discarded: Arc::default(), expiries: Arc::default() }
     }
 
     /// The same keyspace under another name. This one must be marked as dropped, and all that used it must have finished.
@@ -107,7 +108,7 @@ impl Keyspace {
             hasher: self.hasher,
             dropped: AtomicBool::new(false),
             discarded: self.discarded.clone(),
-            has_expiry: self.has_expiry.clone(),
+            expiries: self.expiries.clone(),
         }
     }
 
@@ -132,13 +133,6 @@ impl Keyspace {
 
     pub fn memory_bytes(&self) -> usize {
         with_index!(self, index => index.memory_bytes())
-    }
-
-    /// Tells the sweeper that there is an entry with an expiry. Call *after* it was installed: the sweeper takes the flag down before it
-    /// searches.
-    pub fn note_expiry(&self) {
-        // An exchange on both sides: whoever takes the flag down sees what was installed before it was raised.
-        self.has_expiry.swap(true, Ordering::AcqRel);
     }
 
     #[inline(always)]

@@ -28,6 +28,7 @@ mod compact;
 mod deferred;
 mod delegation;
 mod error;
+mod expiries;
 mod keyspace;
 mod maintenance;
 mod mending;

@@ -211,8 +211,7 @@ fn run_checkpoints(core: &Core, stop: &Stop) {
 impl Core {
     /// Deletes keys whose time has come: an expired entry retires like a tombstone (decision 8). Returns how many; [`SWEEP`] or more mean that some may be left.
     pub fn sweep_expired(&self) -> usize {
-        let keyspaces: Vec<_> =
-            self.keyspaces.read().values().filter(|keyspace| keyspace.has_expiry.load(Ordering::Relaxed)).cloned().collect();
+        let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut deleted = 0;
         if keyspaces.is_empty() || self.persist_clock().is_err() {
             return deleted;
@@ -227,6 +226,8 @@ impl Core {
                 match outcome {
                     Ok(_) => deleted += 1,
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
+                    // Dropped, or exchanged, meanwhile.
+                    Err(error) if error.kind() == ErrorKind::NotFound => break,
                     Err(_) => return deleted,
                 }
             }
@@ -304,5 +305,50 @@ mod tests {
         };
         run_paced(1, work, |_| true);
         assert_eq!(pieces, 1);
+    }
+
+    /// The search for expired keys takes the flag that there are any down while it lasts. A checkpoint that is taken meanwhile must not say that there are none: after a crash nobody
+    /// would ever look for them.
+    #[test]
+    fn a_checkpoint_beside_a_search_knows_of_expiry() {
+        use crate::{Kind, MediumChoice, Options, Store, WriteOptions};
+        let dir = tempfile::tempdir().unwrap();
+        let options = |dir: &std::path::Path| Options {
+            paths: vec![(None, dir.to_owned())],
+            medium: MediumChoice::File,
+            durability: Durability::Process,
+            capacity: 16 << 20,
+            max_capacity: 16 << 20,
+            segment_bytes: 64 << 10,
+            shards: 1,
+            background: false,
+            ..Options::default()
+        };
+        let store = Store::open(options(dir.path())).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let later = WriteOptions::new().ttl(Duration::from_secs(3600));
+        for key in 0..50_000u64 {
+            drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &later).unwrap());
+        }
+        // So that no segment with such a key is scanned.
+        for key in 50_000..56_000u64 {
+            drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &WriteOptions::new()).unwrap());
+        }
+        for round in 0..50 {
+            std::thread::scope(|scope| {
+                let searching = scope.spawn(|| store.sweep_expired());
+                std::thread::sleep(Duration::from_micros(20 * round));
+                assert!(store.checkpoint().unwrap());
+                searching.join().unwrap();
+            });
+            let copy = tempfile::tempdir().unwrap();
+            for name in ["node0.hither", "checkpoint.hither"] {
+                std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+            }
+            let again = Store::open(options(copy.path())).unwrap();
+            let keyspace = again.open_keyspace("k").unwrap();
+            assert!(again.recovery().checkpoint_keys >= 50_000);
+            assert!(keyspace.0.expiries.are_there(), "round {round}: nobody will look for expired keys");
+        }
     }
 }

@@ -29,11 +29,17 @@ impl RecentDeletes {
         self.any.store(true, Ordering::Release);
     }
 
+    /// Whether any is noted.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        // Acquire suffices: the key's latch orders this behind the delete.
+        self.any.load(Ordering::Acquire)
+    }
+
     /// The tombstone of the key, if its last write was a delete that may not be durable.
     #[inline(always)]
     pub fn get(&self, name: Name) -> Option<Ref> {
-        // Acquire suffices: the key's latch orders this behind the delete.
-        if self.any.load(Ordering::Acquire) { self.search(name) } else { None }
+        if self.any() { self.search(name) } else { None }
     }
 
     #[cold]
@@ -49,7 +55,7 @@ impl RecentDeletes {
 
     /// Everything up to this version is durable.
     pub fn forget(&self, durable: u64) {
-        if !self.any.load(Ordering::Acquire) {
+        if !self.any() {
             return;
         }
         let mut tombstones = self.tombstones.lock();

@@ -393,7 +393,7 @@ impl<'a> Recovery<'a> {
             return batch.map(|_| found);
         }
         if entry.expiry_ms() != 0 {
-            self.keyspaces[keyspace].has_expiry.store(true, Ordering::Relaxed);
+            self.keyspaces[keyspace].expiries.found();
         }
         Some(found)
     }

@@ -16,7 +16,6 @@ use hither_index::{Index, Ref, Start};
 use hither_log::Log;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::Ordering;
 
 /// References taken at once.
 const FIRST_GROUP: usize = 128;
@@ -166,6 +165,8 @@ impl Snapshot {
             outcome?;
         }
         keys.extend(self.saved_between(&keyspace.0, (Bound::Unbounded, Bound::Unbounded)).into_iter().map(|(key, _)| key.into_vec()));
+        // Again: a drop takes what was saved.
+        keyspace.0.ensure_usable()?;
         keys.sort_unstable();
         keys.dedup();
         Ok(keys)
@@ -324,6 +325,8 @@ impl Core {
         let mut merged: Vec<(&[u8], Option<Shown<'_>>)> =
             (0..readable).map(|i| (group.key(&self.log, i), group.shown(keyspace, &self.log, i))).collect();
         merged.extend(saved.iter().map(|(key, reference)| (&**key, Some(Shown::Entry(*reference)))));
+        // Again: a drop takes what was saved.
+        keyspace.ensure_usable()?;
         merged.sort_by(|(a, _), (b, _)| if backward { b.cmp(a) } else { a.cmp(b) });
         merged.dedup_by(|(b, _), (a, _)| a == b);
         for (key, shown) in merged {
@@ -411,22 +414,20 @@ impl Core {
     /// Finds up to `limit` keys whose entries have expired, with their versions.
     pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize) -> Vec<(Vec<u8>, u64)> {
         let mut found = Vec::new();
-        let mut any = false;
-        // Before the search: a write with an expiry that it misses raises the flag after its install.
-        keyspace.has_expiry.swap(false, Ordering::AcqRel);
-        let _pin = epoch::pin();
-        crate::keyspace::with_index!(keyspace, index => index.for_each(&self.resolver(), &mut |reference| {
-            let expiry = self.log.expiry_of(reference.0);
-            any |= expiry != 0;
-            if self.is_expired(expiry) {
-                let entry = self.log.entry(reference.0);
-                found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
-            }
-            found.len() < limit
-        }));
-        if any {
-            keyspace.note_expiry();
-        }
+        keyspace.expiries.search(|| {
+            let mut any = false;
+            let _pin = epoch::pin();
+            crate::keyspace::with_index!(keyspace, index => index.for_each(&self.resolver(), &mut |reference| {
+                let expiry = self.log.expiry_of(reference.0);
+                any |= expiry != 0;
+                if self.is_expired(expiry) {
+                    let entry = self.log.entry(reference.0);
+                    found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
+                }
+                found.len() < limit
+            }));
+            any
+        });
         found
     }
 }

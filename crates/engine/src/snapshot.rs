@@ -162,7 +162,9 @@ impl Drop for Snapshot {
         // See `Retained`'s drop.
         let _pin = epoch::pin();
         self.core.snapshots.count.fetch_sub(1, Ordering::SeqCst);
-        self.core.snapshots.list.write().retain(|state| !Arc::ptr_eq(state, &self.state));
+        let mut list = self.core.snapshots.list.write();
+        list.retain(|state| !Arc::ptr_eq(state, &self.state));
+        // With the list locked: whoever drops a keyspace lets go of what is kept of it, under a pin that may be older than this one, and must not miss any.
         drop(std::mem::take(&mut *self.state.saved.lock()));
     }
 }
@@ -186,6 +188,8 @@ impl Snapshot {
         match self.shown(&keyspace.0, key, current) {
             Some(reference) => self.core.visit(reference, f),
             None => {
+                // Again: a drop takes what was saved.
+                keyspace.0.ensure_usable()?;
                 if current.is_none() {
                     self.core.ensure_absent(&keyspace.0, hashed)?;
                 }
@@ -226,5 +230,118 @@ impl Snapshot {
         let saved = self.state.saved.lock();
         let Some(keys) = saved.get(&keyspace.info.id) else { return Vec::new() };
         keys.range::<[u8], _>(range).map(|(key, retained)| (key.clone(), retained.get())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collector::{Need, Turn};
+    use crate::{CollectorKind, Durability, Kind, Options};
+    use hither_log::TakeBack;
+    use hither_topology::Topology;
+
+    fn open(collector: CollectorKind) -> Store {
+        let options = Options {
+            in_memory: true,
+            capacity: 64 << 20,
+            max_capacity: 64 << 20,
+            segment_bytes: 16 << 10,
+            shards: 1,
+            topology: Some(Arc::new(Topology::single())),
+            durability: Durability::Process,
+            background: false,
+            collector,
+            ..Options::default()
+        };
+        Store::open(options).unwrap()
+    }
+
+    fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {
+        store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 40])).unwrap();
+    }
+
+    /// A snapshot that ends beside the drop of a keyspace has left the list, so that [`Snapshots::forget`] does not meet it, while it keeps entries of the keyspace still; its
+    /// pin is younger than the stamp of a segment that was emptied of them.
+    #[test]
+    fn a_snapshot_that_ends_beside_a_drop_counts_nothing_in_a_next_life() {
+        for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+            // Should the drop have been too fast, there is nothing to be seen.
+            assert!((0..20).any(|_| end_beside_a_drop(collector)), "{collector:?}");
+        }
+    }
+
+    fn end_beside_a_drop(collector: CollectorKind) -> bool {
+        const SHOWN: u64 = 3_000;
+        let store = open(collector);
+        let core = &store.core;
+        let kept = store.create_keyspace("kept", Kind::Hash).unwrap();
+        let passing = store.create_keyspace("passing", Kind::Hash).unwrap();
+        // Half garbage: worth a pass.
+        (0..2 * SHOWN).for_each(|number| put(&store, &passing, number / 2, 1));
+        // So that the drop takes long.
+        (SHOWN..200_000).for_each(|key| put(&store, &passing, key, 1));
+        let snapshot = store.snapshot();
+        (0..SHOWN).for_each(|key| put(&store, &passing, key, 2));
+        core.seal(TakeBack::All).unwrap();
+        let state = snapshot.state.clone();
+        let in_time = std::thread::scope(|scope| {
+            let dropping = scope.spawn(|| store.drop_keyspace("passing").unwrap());
+            while store.open_keyspace("passing").is_some() {
+                std::thread::yield_now();
+            }
+            core.collect(None, Need::Some, Turn::Round).unwrap();
+            assert!(core.log.has_retiring(), "segments were emptied, and stamped");
+            // Holds the end of the snapshot up where it is about to let go of what it kept.
+            let saved = state.saved.lock();
+            if !saved.contains_key(&passing.0.info.id) {
+                drop(saved);
+                dropping.join().unwrap();
+                return false;
+            }
+            let ending = scope.spawn(move || drop(snapshot));
+            while core.snapshots.any() {
+                std::thread::yield_now();
+            }
+            // It has left the list by then, or waits.
+            std::thread::sleep(Duration::from_millis(5));
+            // The drop must wait for it, or do it itself.
+            let begun = Instant::now();
+            while !dropping.is_finished() && begun.elapsed() < Duration::from_secs(2) {
+                std::thread::yield_now();
+            }
+            core.reuse_freed(false).unwrap();
+            (0..5 * SHOWN).for_each(|key| put(&store, &kept, key, 3));
+            drop(saved);
+            ending.join().unwrap();
+            true
+        });
+        let report = store.check().unwrap();
+        assert!(report.is_sound(), "{collector:?}: {report:?}");
+        in_time
+    }
+
+    /// Keys that were deleted since are in the side table only; a drop of the keyspace takes them from there while the keys are being listed.
+    #[test]
+    fn a_list_of_keys_beside_a_drop_is_whole_or_refused() {
+        const KEYS: u64 = 20_000;
+        let mut refused = 0;
+        for round in 0..40 {
+            let store = open(CollectorKind::Batched);
+            let keyspace = store.create_keyspace("passing", Kind::Hash).unwrap();
+            (0..KEYS).for_each(|key| put(&store, &keyspace, key, 1));
+            let snapshot = store.snapshot();
+            (0..KEYS / 10).for_each(|key| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap()));
+            std::thread::scope(|scope| {
+                let listing = scope.spawn(|| snapshot.sorted_keys(&keyspace));
+                std::thread::sleep(Duration::from_micros(50 * round));
+                store.drop_keyspace("passing").unwrap();
+                match listing.join().unwrap() {
+                    Ok(keys) => assert_eq!(keys.len() as u64, KEYS, "round {round}: keys that the snapshot shows are missing"),
+                    Err(_) => refused += 1,
+                }
+            });
+        }
+        assert!(refused > 0);
     }
 }

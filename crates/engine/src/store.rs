@@ -317,7 +317,7 @@ impl Store {
         let mut catalogue = self.core.catalogue.lock();
         let mut changed = catalogue.clone();
         let info = changed.add(name, kind)?;
-        self.core.log.pool(0).set_catalogue(&changed.encode())?;
+        self.core.set_catalogue(&changed)?;
         *catalogue = changed;
         let keyspace = Arc::new(Keyspace::new(info, self.core.hasher, self.core.ordered_index));
         self.core.keyspaces.write().insert(name.to_owned(), keyspace.clone());
@@ -336,7 +336,7 @@ impl Store {
             if changed.remove(name).is_none() {
                 return Ok(false);
             }
-            self.core.log.pool(0).set_catalogue(&changed.encode())?;
+            self.core.set_catalogue(&changed)?;
             *catalogue = changed;
             pin = epoch::pin();
             let mut keyspaces = self.core.keyspaces.write();
@@ -374,7 +374,7 @@ impl Store {
         old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(true, Ordering::SeqCst));
         // Writers that did not see the flag finish first; later ones refuse.
         epoch::synchronize_writers();
-        if let Err(error) = self.sync().and_then(|()| Ok(self.core.log.pool(0).set_catalogue(&changed.encode())?)) {
+        if let Err(error) = self.sync().and_then(|()| self.core.set_catalogue(&changed)) {
             old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(false, Ordering::SeqCst));
             return Err(error);
         }
@@ -434,7 +434,8 @@ impl Store {
         // Waits for writers under way, too: whoever begins later is refused.
         self.sync()?;
         self.core.persist_clock()?;
-        self.core.log.record_totals()?;
+        // A pass of a thread of the caller's may be under way still: what it has copied counts.
+        self.core.without_passes(|| self.core.log.record_totals())?;
         self.core.checkpoints.take_final(&self.core);
         for node in 0..self.core.log.nodes() {
             self.core.log.pool(node).mark_clean()?;
@@ -456,6 +457,17 @@ pub(crate) fn ensure_outside_reads(what: &'static str) -> Result<()> {
 }
 
 impl Core {
+    /// Replaces the catalogue, durably. After a sync that failed it may have happened or not: then nothing more is acknowledged.
+    fn set_catalogue(&self, catalogue: &Catalogue) -> Result<()> {
+        let pool = self.log.pool(0);
+        let outcome = pool.set_catalogue(&catalogue.encode()).map_err(Error::from);
+        outcome.inspect_err(|error| {
+            if pool.is_poisoned() {
+                self.committer.fail(error);
+            }
+        })
+    }
+
     /// Counts all entries of a dropped keyspace as garbage, under the pin that its caller has held since before it was dropped.
     fn discard_all(&self, keyspace: &Keyspace) {
         debug_assert!(epoch::is_pinned(), "their segments must not begin new lives");

@@ -144,9 +144,6 @@ impl Store {
         let level = options.durability.unwrap_or(core.durability);
         let expiry_ms = if value.is_some() { core.expiry_ms(options) } else { 0 };
         let written = core.write(&keyspace.0, &Change { key, value, expiry_ms, condition }, level).map_err(|error| *error)?;
-        if expiry_ms != 0 {
-            keyspace.0.note_expiry();
-        }
         Ok((written, level))
     }
 
@@ -376,6 +373,9 @@ impl Core {
         }
         let new = if change.value.is_some() { reference } else { Ref::NONE };
         self.replace(keyspace, place, key, old, new, version, &mut writer);
+        if change.expiry_ms != 0 {
+            keyspace.expiries.note();
+        }
         Ok(Written::entry(version, old.is_some() && !old_expired))
     }
 

@@ -252,11 +252,12 @@ impl Log {
 
 impl Log {
     /// What a process left unflushed or unsynced when it crashed is made durable here, since readers will take it for durable, and recovery marks
-    /// other entries dead because of it.
+    /// other entries dead because of it. That includes what a failed sync has left in the page cache only.
     pub fn harden(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         for (segment, totals) in scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active) {
             let pool = &self.pools[segment.node as usize].pool;
             let start = pool.segment_offset(segment.index);
+            pool.make_dirty(start, totals.tail);
             pool.flush(start, (totals.tail - start) as usize);
         }
         for pool in &self.pools {

@@ -93,6 +93,9 @@ impl Core {
             writer.fence();
         }
         commit.install(first, &mut writer);
+        if default_expiry_ms != 0 || batch.parts().expires {
+            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.expiries.note());
+        }
         Ok(Written::entry(newest, false))
     }
 
@@ -284,11 +287,6 @@ impl Commit<'_> {
             let reference = appending.writer.append(&parts, Append { hash, flush })?;
             appending.commit.members[index].reference = Ref(reference);
             appending.appended = index + 1;
-            if operation.delete && (flush == Flush::Later || core.needs_sync) {
-                core.committer.recent_deletes.note(name, Ref(reference), first + index as u64);
-            } else if deleted.is_some() {
-                core.committer.recent_deletes.remove(name);
-            }
             let (at, bytes) = appending.commit.extent(reference);
             if at != end && level == Durability::Sync {
                 appending.writer.flush_range(start, end - start);
@@ -300,7 +298,23 @@ impl Commit<'_> {
             appending.writer.flush_range(start, end - start);
         }
         appending.whole = true;
+        let lags = flush == Flush::Later || core.needs_sync;
+        if lags || core.committer.recent_deletes.any() {
+            appending.commit.note_deletes(first, lags);
+        }
         Ok(())
+    }
+
+    /// Notes deletes that are not durable yet (`lags`), and takes back those that something has come after. Not before all members are appended: what is abandoned is
+    /// nobody's parent, and takes nothing back.
+    #[cold]
+    fn note_deletes(&self, first: u64, lags: bool) {
+        let deletes = &self.core.committer.recent_deletes;
+        for (member, version) in self.members.iter().zip(first..) {
+            let operation = member.operation(self.batch);
+            let name = (self.batch.keyspace(operation).info.id, operation.hash);
+            if operation.delete && lags { deletes.note(name, member.reference, version) } else { deletes.remove(name) }
+        }
     }
 
     /// The shortcut of a member with so many bytes of key and value.

@@ -256,20 +256,13 @@ impl Core {
         if !written.applied() {
             return Err(self.unmet(batch, unmet));
         }
-        if default_expiry_ms != 0 || batch.parts().expires {
-            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.note_expiry());
-        }
         Ok(written.version())
     }
 
     /// Applies `batch` without waiting for what its outcome rests on.
     pub(crate) fn commit_unsettled(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<Written> {
         let mut unmet = 0;
-        let written = self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
-        if default_expiry_ms != 0 || batch.parts().expires {
-            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.note_expiry());
-        }
-        Ok(written)
+        self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)
     }
 
     #[cold]

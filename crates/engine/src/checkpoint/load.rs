@@ -270,7 +270,9 @@ impl Loader<'_> {
         if row.kind != if keyspace.info.kind == Kind::Ordered { 1 } else { 2 } {
             return Err(format!("it takes keyspace \"{}\" for one of another kind", keyspace.info.name));
         }
-        keyspace.has_expiry.store(row.has_expiry, Ordering::Relaxed);
+        if row.has_expiry {
+            keyspace.expiries.found();
+        }
         match &*keyspace.index {
             AnyIndex::Ordered(index) => self.ordered(index, blocks, keyspace.hasher(), false)?,
             AnyIndex::Learned(index) => self.ordered(index, blocks, keyspace.hasher(), true)?,

@@ -409,4 +409,41 @@ mod tests {
             }
         }
     }
+
+    /// What a keyspace held that is dropped while it is being copied lies in segments that may be in use again: keys that are read there are anything. The copying must come to an end.
+    #[test]
+    fn a_keyspace_dropped_while_it_is_copied_does_not_keep_the_checkpoint_from_ending() {
+        use crate::{Durability, Kind, Store};
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Options {
+            paths: vec![(None, dir.path().to_owned())],
+            capacity: 16 << 20,
+            max_capacity: 16 << 20,
+            segment_bytes: 64 << 10,
+            shards: 1,
+            durability: Durability::Process,
+            background: false,
+            ..Options::default()
+        })
+        .unwrap();
+        let kept = store.create_keyspace("kept", Kind::Hash).unwrap();
+        let passing = store.create_keyspace("passing", Kind::Ordered).unwrap();
+        for number in 0..20_000u64 {
+            store.write_wait(&passing, format!("a key of more than eight bytes {number:08}").as_bytes(), Some(b"value")).unwrap();
+        }
+        store.write_wait(&kept, b"key", Some(b"value")).unwrap();
+        let mut calls = 0;
+        let outcome = store.core.checkpoints.take(&store.core, false, &mut || {
+            calls += 1;
+            if calls == 3 {
+                store.drop_keyspace("passing").unwrap();
+                for _ in 0..20 {
+                    store.reclaim().unwrap();
+                }
+            }
+            calls < 10_000
+        });
+        assert!(outcome.is_ok() && calls < 10_000, "20,000 keys are five pieces; it has copied {calls}");
+        drop(store);
+    }
 }

@@ -57,17 +57,21 @@ impl FileStore {
     pub fn new(directory: &Path, failpoints: Option<Arc<Failpoints>>) -> FileStore {
         FileStore { directory: directory.to_owned(), failpoints }
     }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        check(&self.failpoints, "checkpoint_directory")?;
+        sync_directory(&self.directory)
+    }
 }
 
 fn check(failpoints: &Option<Arc<Failpoints>>, point: &'static str) -> io::Result<()> {
     failpoints.as_ref().map_or(Ok(()), |failpoints| failpoints.check(point))
 }
 
-fn remove_if_there(path: &Path) -> io::Result<bool> {
+fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -78,6 +82,8 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 impl CheckpointStore for FileStore {
     fn open(&self) -> io::Result<Option<Box<dyn CheckpointImage>>> {
         remove_if_there(&self.directory.join(DRAFT_NAME))?;
+        // Whoever renamed or removed the checkpoint may have been killed before that was durable: a power loss would bring the old one back, and what it names.
+        self.sync_directory()?;
         match File::open(self.directory.join(NAME)) {
             Ok(file) => Ok(Some(Box::new(FileImage { bytes: file.metadata()?.len(), file }))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -97,7 +103,9 @@ impl CheckpointStore for FileStore {
         check(&self.failpoints, "checkpoint_remove")?;
         let removed = [NAME, DRAFT_NAME].map(|name| remove_if_there(&self.directory.join(name)));
         let [named, draft] = removed;
-        if named? | draft? { sync_directory(&self.directory) } else { Ok(()) }
+        (named?, draft?);
+        // Also if there was none: another process may have removed it.
+        self.sync_directory()
     }
 }
 

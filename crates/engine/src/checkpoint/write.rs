@@ -9,7 +9,6 @@ use crate::keyspace::{AnyIndex, Keyspace};
 use crate::resolver::LogResolver;
 use hither_index::{OrderedIndex, SortedPiece, Start};
 use hither_sync::epoch;
-use std::sync::atomic::Ordering;
 
 /// Keys read under one pin.
 const PIECE: usize = 4096;
@@ -62,22 +61,22 @@ impl<'a> Writer<'a> {
     pub fn keyspace(&mut self, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<(), Abandoned> {
         let before = self.tables.blocks.len();
         let (kind, keys) = match &*keyspace.index {
-            AnyIndex::Ordered(index) => (1, self.ordered(index, resolver)?),
-            AnyIndex::Learned(index) => (1, self.ordered(index, resolver)?),
+            AnyIndex::Ordered(index) => (1, self.ordered(index, keyspace, resolver)?),
+            AnyIndex::Learned(index) => (1, self.ordered(index, keyspace, resolver)?),
             AnyIndex::Hash(index) => (2, self.hash(index)?),
         };
         let blocks = (self.tables.blocks.len() - before) as u32;
         // After the copying: whoever raised the flag did so after its entry was installed; later ones are in segments that are scanned.
-        let has_expiry = keyspace.has_expiry.load(Ordering::Acquire);
+        let has_expiry = keyspace.expiries.are_there();
         self.tables.keyspaces.push(KeyspaceRow { id: keyspace.info.id, kind, has_expiry, blocks, keys });
         Ok(())
     }
 
-    fn ordered<I: OrderedIndex>(&mut self, index: &I, resolver: LogResolver<'_>) -> Result<u64, Abandoned> {
+    fn ordered<I: OrderedIndex>(&mut self, index: &I, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<u64, Abandoned> {
         let (mut keys, mut last, mut payload) = (0, None::<Vec<u8>>, Vec::new());
         loop {
             let mut block = SortedPiece::default();
-            let ended = Self::gather(index, last.as_deref(), &mut block, resolver, self.go_on)?;
+            let ended = self.gather(index, keyspace, last.as_deref(), &mut block, resolver)?;
             if !block.is_empty() {
                 let mut word = [0; 8];
                 last = Some(block.key(block.len() - 1, &mut word).to_vec());
@@ -94,20 +93,25 @@ impl<'a> Writer<'a> {
 
     /// Fills a block; whether the end was reached.
     fn gather<I: OrderedIndex>(
+        &mut self,
         index: &I,
+        keyspace: &Keyspace,
         after: Option<&[u8]>,
         block: &mut SortedPiece,
         resolver: LogResolver<'_>,
-        go_on: GoOn<'_>,
     ) -> Result<bool, Abandoned> {
         let mut last = after.map(<[u8]>::to_vec);
         let mut bytes = 0;
         while bytes < BLOCK_TARGET {
-            if !go_on() {
+            if !(self.go_on)() {
                 return Err(Abandoned::Stopped);
             }
             let before = block.len();
             let pin = epoch::pin();
+            if keyspace.is_discarded() {
+                // Other entries may lie where its keys were. A restart looks for nothing of it.
+                return Ok(true);
+            }
             index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), PIECE, block, &resolver);
             drop(pin);
             let mut word = [0; 8];

@@ -340,6 +340,8 @@ impl Core {
             Turn::Round => (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end()),
         };
         let _one_at_a_time = self.collections.round.lock();
+        // With the lock held: once a close has waited for the passes under way, none begins.
+        self.committer.ensure_writable()?;
         self.collector.prepare(self)?;
         let mut victims = self.log.best_candidates(tombstones, most as usize, worth);
         if wanted.first {

@@ -1,8 +1,10 @@
 //! What a clean close costs is in proportion to what was changed: it relies on the last checkpoint while that holds nearly everything.
 
-use hither_engine::{Kind, MediumChoice, Options, RestartSource, Store};
+use crate::common;
+use hither_engine::{CheckpointMode, CollectorKind, Kind, MediumChoice, Options, RestartSource, Store};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 /// Keys before the changes, in each keyspace.
 const KEYS: u64 = 20_000;
@@ -147,4 +149,46 @@ fn a_close_after_many_changes_writes_the_index() {
     let store = open(dir.path());
     assert_eq!((store.recovery().source, store.recovery().segments), (RestartSource::Clean, 0));
     assert_holds(&store, &model);
+}
+
+/// A pass of a thread that is not the store's own goes on while the store is closed: what it has copied must be in the totals that the close records.
+#[test]
+fn a_close_beside_a_collection_leaves_a_store_that_opens() {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        for round in 0..20u64 {
+            let dir = tempfile::tempdir().unwrap();
+            let options = || Options {
+                paths: vec![(None, dir.path().to_owned())],
+                collector,
+                checkpoints: CheckpointMode::Off,
+                capacity: 16 << 20,
+                max_capacity: 16 << 20,
+                segment_bytes: 1 << 20,
+                shards: 1,
+                ..common::small()
+            };
+            let store = Store::open(options()).unwrap();
+            let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+            (0..60_000u64).for_each(|key| common::put(&store, &keyspace, &key.to_be_bytes(), &[1; 40]));
+            (0..60_000u64).filter(|key| key % 3 > 0).for_each(|key| common::put(&store, &keyspace, &key.to_be_bytes(), &[2; 40]));
+            std::thread::scope(|scope| {
+                scope.spawn(|| while store.reclaim().is_ok() {});
+                std::thread::sleep(Duration::from_millis(4 * round + 1));
+                store.close().unwrap();
+            });
+            drop(store);
+            let store = Store::open(options()).unwrap_or_else(|error| panic!("{collector:?}, round {round}: {error}"));
+            let keyspace = store.open_keyspace("keys").unwrap();
+            for key in 0..60_000u64 {
+                let value = if key % 3 > 0 { 2 } else { 1 };
+                assert_eq!(
+                    common::get(&store, &keyspace, &key.to_be_bytes()).as_deref(),
+                    Some(&[value; 40][..]),
+                    "{collector:?}, round {round}: key {key}"
+                );
+            }
+            let report = store.check().unwrap();
+            assert!(report.is_sound(), "{collector:?}, round {round}: {report:?}");
+        }
+    }
 }

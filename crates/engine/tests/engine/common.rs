@@ -1,7 +1,8 @@
 //! What several modules begin with.
 
-use hither_engine::{Durability, Options};
+use hither_engine::{Durability, KeyspaceHandle, Options, Store};
 use hither_topology::Topology;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A store of 128 segments in two shards that does nothing by itself.
@@ -31,4 +32,23 @@ impl Random {
         self.0 = scrambled(self.0);
         (self.0 >> 33) % bound
     }
+}
+
+/// Puts, durable at the store's level.
+pub fn put(store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8]) {
+    store.write_wait(keyspace, key, Some(value)).unwrap();
+}
+
+/// The value of a key.
+pub fn get(store: &Store, keyspace: &KeyspaceHandle, key: &[u8]) -> Option<Vec<u8>> {
+    store.get_with(keyspace, key, <[u8]>::to_vec).unwrap()
+}
+
+/// What a crash of the process leaves of a store on files: these, as they are now.
+pub fn crash(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(dir).unwrap().map(Result::unwrap).filter(|file| file.path().is_file()) {
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+    }
+    copy
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hither_topology::Meter;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::copy_back::CopyBack;
 use crate::arch::{self, FlushKind};
@@ -43,6 +43,8 @@ pub(crate) struct Access {
     mapped: AtomicU64,
     poisoned: AtomicBool,
     sync_failure: Mutex<Option<String>>,
+    /// Held during a sync and until its outcome is noted.
+    syncing: Mutex<()>,
     meter: Option<Arc<Meter>>,
     tracer: Option<Arc<dyn Tracer>>,
     failpoints: Option<Arc<Failpoints>>,
@@ -87,6 +89,7 @@ impl Access {
             mapped: AtomicU64::new(parts.mapped),
             poisoned: AtomicBool::new(false),
             sync_failure: Mutex::new(None),
+            syncing: Mutex::new(()),
             meter: parts.meter,
             tracer: parts.tracer,
             failpoints: parts.failpoints,
@@ -339,17 +342,17 @@ impl Access {
             self.fence();
             return Ok(());
         }
+        // One at a time: the kernel tells of a failure once, so that of two syncs the one that is not told must not return before the other has noted it.
+        let _alone = self.alone_at_sync();
         if self.is_poisoned() {
             return Err(self.sync_failed());
         }
         self.observe_sync(SyncPhase::Begin);
         match self.sync_device() {
-            Ok(()) if !self.is_poisoned() => {
+            Ok(()) => {
                 self.observe_sync(SyncPhase::End);
                 Ok(())
             }
-            // Another thread's sync failed meanwhile: it may have been the one that was told about our pages.
-            Ok(()) => Err(self.sync_failed()),
             Err(e) => {
                 self.sync_failure.lock().get_or_insert_with(|| e.to_string());
                 self.poisoned.store(true, Ordering::SeqCst);
@@ -357,6 +360,11 @@ impl Access {
                 Err(self.sync_failed())
             }
         }
+    }
+
+    /// Keeps other syncs away until the outcome of one is noted.
+    pub(crate) fn alone_at_sync(&self) -> MutexGuard<'_, ()> {
+        self.syncing.lock()
     }
 
     fn sync_device(&self) -> std::io::Result<()> {

@@ -103,6 +103,8 @@ impl Pool {
             return Err(Error::DiskFull { pool: place.clone(), bytes: new - old });
         }
         let file = self.access.file().or(self.access.copy().map(|copy| copy.file()));
+        // The file's length is made durable by a sync of its own.
+        let alone = self.access.alone_at_sync();
         match file {
             Some(file) if self.medium.kind == crate::MediumKind::DevDax => {
                 if storage::length(place, file, true)? < new {
@@ -117,6 +119,7 @@ impl Pool {
             None => failpoint::check(self.access.failpoints(), "fallocate")
                 .map_err(|_| Error::DiskFull { pool: place.clone(), bytes: new - old })?,
         }
+        drop(alone);
         if self.access.mapped() >= new {
             // An earlier growth mapped this much and then failed to commit.
             return Ok(());

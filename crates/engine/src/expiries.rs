@@ -1,0 +1,75 @@
+//! Whether a keyspace has entries with an expiry, so that the sweeper has to look there.
+//!
+//! Whoever installs such an entry notes it afterwards, in the same writer section. A search that meets none takes the flag down, unless one was noted meanwhile.
+//!
+//! # Invariants
+//!
+//! * X1. Outside of writer sections under way the flag is up if there is such an entry, also while somebody searches: a checkpoint says what it finds, and a restart from it
+//!   looks nowhere else.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The flag is the lowest bit; above it are counted the entries that were noted (and wrap around).
+#[derive(Default)]
+pub(crate) struct Expiries(AtomicU64);
+
+const THERE: u64 = 1;
+const NOTE: u64 = 2;
+
+impl Expiries {
+    /// An entry with an expiry was installed, in the caller's section.
+    #[cold]
+    pub fn note(&self) {
+        // The count first: a search that is under way must not take down what is put up here.
+        if self.0.fetch_add(NOTE, Ordering::AcqRel) & THERE == 0 {
+            self.0.fetch_or(THERE, Ordering::AcqRel);
+        }
+    }
+
+    /// There is one, as recovery finds: nobody searches yet.
+    pub fn found(&self) {
+        if !self.are_there() {
+            self.0.fetch_or(THERE, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether there may be any.
+    pub fn are_there(&self) -> bool {
+        self.0.load(Ordering::Acquire) & THERE != 0
+    }
+
+    /// Runs a search of everything, which tells whether it met one.
+    pub fn search(&self, search: impl FnOnce() -> bool) {
+        // What was noted before this was installed before: the search meets it. (Or it is gone.)
+        let before = self.0.load(Ordering::Acquire);
+        if !search() {
+            let _ = self.0.compare_exchange(before, before & !THERE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_goes_down_only_if_nothing_was_noted_meanwhile() {
+        let expiries = Expiries::default();
+        assert!(!expiries.are_there());
+        expiries.note();
+        expiries.search(|| {
+            assert!(expiries.are_there(), "also during a search");
+            true
+        });
+        assert!(expiries.are_there());
+        expiries.search(|| {
+            expiries.note();
+            false
+        });
+        assert!(expiries.are_there(), "the search may have missed it");
+        expiries.search(|| false);
+        assert!(!expiries.are_there());
+        expiries.found();
+        assert!(expiries.are_there());
+    }
+}

@@ -1,0 +1,152 @@
+//! What is refused half-way leaves nothing behind that does harm: batches that found no space, changes of the catalogue whose sync failed.
+
+use crate::common::{crash, get, put, small};
+use hither_engine::{Batch, CheckpointMode, CollectorKind, Durability, Kind, MediumChoice, Options, RestartSource, Store, WriteOptions};
+use hither_pmem::{FailAt, Failpoints};
+use std::path::Path;
+use std::time::Duration;
+
+/// A batch that finds no space leaves a dead tombstone. The next write of the key must not link to that in place of what it replaces: a walk ends there, and what is below comes back.
+#[test]
+fn an_abandoned_delete_is_no_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = |dir: &Path| Options {
+        paths: vec![(None, dir.to_owned())],
+        medium: MediumChoice::File,
+        collector: CollectorKind::Chain,
+        durability: Durability::Process,
+        space_patience: Duration::ZERO,
+        checkpoints: CheckpointMode::Off,
+        shards: 1,
+        ..small()
+    };
+    let store = Store::open(options(dir.path())).unwrap();
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    let stay = store.create_keyspace("stay", Kind::Hash).unwrap();
+    put(&store, &keyspace, b"deleted", b"it has come back");
+    // Its segment stays: whatever else is in there is live.
+    (0..1_000u64).for_each(|number| put(&store, &stay, &(1 << 40 | number).to_be_bytes(), &[7; 40]));
+    let mut batch = Batch::default();
+    batch.delete(&keyspace, b"deleted");
+    batch.put(&keyspace, b"large", &vec![1; 9 << 20], 0);
+    let error = store.commit(&batch, &WriteOptions::new()).unwrap_err();
+    assert!(error.kind().is_lack_of_space(), "{error}");
+    store.write_wait(&keyspace, b"deleted", None).unwrap();
+    let report = store.check().unwrap();
+    // The tombstone's segment goes, the one of the entry stays.
+    let mut number = 0u64;
+    for round in 0..6 {
+        for _ in 0..8_000 {
+            number += 1;
+            put(&store, &stay, &(number % 4_000).to_be_bytes(), &[round; 40]);
+        }
+        while store.reclaim().unwrap() > 0 {}
+    }
+    assert_eq!(get(&store, &keyspace, b"deleted"), None);
+    let copy = crash(dir.path());
+    let again = Store::open(options(copy.path())).unwrap();
+    let keyspace = again.open_keyspace("keys").unwrap();
+    let found = get(&again, &keyspace, b"deleted");
+    assert_eq!(found, None, "it was deleted");
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// A put that is abandoned must not make the store forget that the key's tombstone is not durable yet.
+#[test]
+fn an_abandoned_put_forgets_no_recent_delete() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        paths: vec![(None, dir.path().to_owned())],
+        medium: MediumChoice::File,
+        collector: CollectorKind::Chain,
+        durability: Durability::Process,
+        space_patience: Duration::ZERO,
+        shards: 1,
+        ..small()
+    };
+    let store = Store::open(options).unwrap();
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    put(&store, &keyspace, b"deleted", b"first");
+    store.write_wait(&keyspace, b"deleted", None).unwrap();
+    let mut batch = Batch::default();
+    batch.put(&keyspace, b"deleted", b"second", 0);
+    batch.put(&keyspace, b"large", &vec![1; 9 << 20], 0);
+    store.commit(&batch, &WriteOptions::new()).unwrap_err();
+    put(&store, &keyspace, b"deleted", b"third");
+    // What recovery would know the broken chain by, were the tombstone lost with the power: the link of the put.
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// Whether a change of the catalogue of which a sync fails happened, nobody can say. What is acknowledged afterwards must not be lost by it.
+fn after_a_failed_change(level: Durability, skip: u64, change: impl Fn(&Store)) {
+    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let options = |dir: &Path| Options {
+        paths: vec![(None, dir.to_owned())],
+        medium: MediumChoice::File,
+        failpoints: Some(points.clone()),
+        durability: level,
+        ..small()
+    };
+    let store = Store::open(options(dir.path())).unwrap();
+    let one = store.create_keyspace("one", Kind::Hash).unwrap();
+    let _two = store.create_keyspace("two", Kind::Hash).unwrap();
+    put(&store, &one, b"key", b"before");
+    points.arm("sync", FailAt { skip, count: 1, errno: 5 });
+    change(&store);
+    points.disarm("sync");
+    let Some(one) = store.open_keyspace("one") else { return };
+    let written = store.write_wait(&one, b"key", Some(b"after"));
+    if written.is_err() {
+        return;
+    }
+    let copy = crash(dir.path());
+    let again = Store::open(options(copy.path())).unwrap();
+    let one = again.open_keyspace("one").expect("it holds what was acknowledged");
+    assert_eq!(get(&again, &one, b"key").as_deref(), Some(&b"after"[..]), "level {level:?}, {skip} syncs");
+}
+
+#[test]
+fn a_failed_drop_loses_nothing_acknowledged_later() {
+    for level in [Durability::Sync, Durability::Process] {
+        for skip in 0..4 {
+            after_a_failed_change(level, skip, |store| drop(store.drop_keyspace("one")));
+        }
+    }
+}
+
+#[test]
+fn a_failed_swap_loses_nothing_acknowledged_later() {
+    for level in [Durability::Sync, Durability::Process] {
+        for skip in 0..4 {
+            after_a_failed_change(level, skip, |store| drop(store.swap_keyspaces(&[("one", "two")])));
+        }
+    }
+}
+
+/// Whoever removed a checkpoint, or put a newer one in its place, may have been killed before that was durable. One that is found is not believed before the directory is
+/// synced: a power loss could bring the older one back later, when what it names has been deleted.
+#[test]
+fn a_checkpoint_counts_only_in_a_directory_that_is_synced() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let options = |dir: &Path| Options {
+        paths: vec![(None, dir.to_owned())],
+        medium: MediumChoice::File,
+        failpoints: Some(points.clone()),
+        ..small()
+    };
+    let store = Store::open(options(dir.path())).unwrap();
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    (0..1_000u64).for_each(|key| put(&store, &keyspace, &key.to_be_bytes(), b"value"));
+    assert!(store.checkpoint().unwrap());
+    for (fails, source) in [(false, RestartSource::Checkpoint), (true, RestartSource::Scan)] {
+        let copy = crash(dir.path());
+        if fails {
+            points.arm("checkpoint_directory", FailAt { skip: 0, count: 1, errno: 5 });
+        }
+        let again = Store::open(options(copy.path())).unwrap();
+        points.disarm("checkpoint_directory");
+        assert_eq!((again.recovery().source, again.recovery().checkpoint_refused.is_empty()), (source, !fails));
+        assert_eq!(again.open_keyspace("keys").unwrap().len(), 1_000);
+    }
+}
