@@ -179,6 +179,11 @@ impl Log {
                     continue;
                 }
                 found.push(SegmentToScan { node: node as u32, index, descriptor });
+                if descriptor.state == OnMedia::Active {
+                    // The others were sealed when what they hold had been synced.
+                    let start = pool.pool.segment_offset(index);
+                    pool.pool.forget_cached(start, start + u64::from(run_len) * pool.segment_bytes())?;
+                }
                 state.set_state(SegmentState::Sealed);
                 state.was_open.store(descriptor.state == OnMedia::Active, Ordering::Relaxed);
                 for part in index + 1..(index + run_len).min(count) {
@@ -252,12 +257,11 @@ impl Log {
 
 impl Log {
     /// What a process left unflushed or unsynced when it crashed is made durable here, since readers will take it for durable, and recovery marks
-    /// other entries dead because of it. That includes what a failed sync has left in the page cache only.
+    /// other entries dead because of it.
     pub fn harden(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         for (segment, totals) in scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active) {
             let pool = &self.pools[segment.node as usize].pool;
             let start = pool.segment_offset(segment.index);
-            pool.make_dirty(start, totals.tail);
             pool.flush(start, (totals.tail - start) as usize);
         }
         for pool in &self.pools {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::Pool;
+use super::{Pool, storage};
 use crate::error::{Error, Result};
 use crate::layout::{
     CATALOGUE_INDEX, CATALOGUE_MAX_BYTES, CATALOGUE_OFF, CATALOGUE_SLOT_A, CATALOGUE_SLOT_B, CATALOGUE_SLOT_BYTES, CLOCK_OFF, SETTLED_OFF,
@@ -20,9 +20,6 @@ const CATALOGUE: TwoSlot = TwoSlot {
     extent: Extent::Prefixed,
     index: CATALOGUE_INDEX,
 };
-
-/// The kernel keeps account of what is dirty in pages of at least this size.
-const PAGE: usize = 4096;
 
 impl Pool {
     /// Takes the metadata lock for a change, if changes are possible.
@@ -46,24 +43,23 @@ impl Pool {
     ///
     /// A process that died between a commit word's store and its flush leaves a word that its successor sees and a power loss takes
     /// back. Whoever opens a pool calls this before anything it read is built upon. O(segments).
-    ///
-    /// Likewise, after a sync that failed, pages that never reached the device may lie in the page cache and pass for clean: a sync has nothing to do then. So they are
-    /// made dirty first. What else a successor builds upon, it gives to [`Pool::make_dirty`] before.
     pub fn harden_metadata(&self) -> Result<()> {
         let table_end = self.geometry.descriptor_offset(self.segment_count());
-        self.make_dirty(0, table_end);
         self.access.persist(0, table_end as usize)
     }
 
-    /// Makes the next sync write the pages of a range again, whatever the page cache takes them for. Run it while nobody writes there. O(bytes / 4 KiB). Nothing where there
-    /// are no syncs, nor after a clean close: that was synced.
-    pub fn make_dirty(&self, from: u64, to: u64) {
-        if !self.needs_sync() || self.read_only || self.was_clean {
-            return;
-        }
-        for page in (from..to.min(self.len_mapped())).step_by(PAGE) {
-            // What is there already. A store makes a page dirty, whatever it stores.
-            self.access.store_u64(page, self.load_u64(page));
+    /// Has what is read of a range from now on come from the device: after a sync that failed, the page cache may hold, and take for clean, what never got there, and no
+    /// later sync would write it. Call before the range is looked at, and while nobody writes. Nothing where there are no syncs. O(bytes that are cached).
+    ///
+    /// # Errors
+    /// What is dirty cannot be written.
+    pub fn forget_cached(&self, from: u64, to: u64) -> Result<()> {
+        match self.access.file() {
+            Some(file) if self.needs_sync() && !self.read_only => {
+                self.access.unmap_pages(from, to);
+                storage::forget_cached(self.access.place(), file, from, to)
+            }
+            _ => Ok(()),
         }
     }
 

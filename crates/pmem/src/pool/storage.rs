@@ -1,6 +1,7 @@
 //! Files behind pools: opening, preallocating, and mapping them into an [`Access`].
 
 use std::fs::{File, OpenOptions as FileOptions};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -61,6 +62,16 @@ impl Storage {
         let probe = Probe::of(&file).map_err(io(&place, "asking for the file system", 0))?;
         let medium = medium::decide(&place, &probe, run)?;
         Ok(Storage { place, file: Some(file), medium })
+    }
+
+    /// As [`super::Pool::forget_cached`], before anything is mapped.
+    pub(super) fn forget_cached(&self, run: &Runtime, from: u64, to: u64) -> Result<()> {
+        match &self.file {
+            Some(file) if self.medium.domain == PersistenceDomain::PageCache && !run.read_only && !run.is_private() => {
+                forget_cached(&self.place, file, from, to)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Memory without a file.
@@ -148,6 +159,14 @@ fn load(access: &Access, file: &File, from: u64, to: u64) -> Result<()> {
             Err(e) => return Err(io(access.place(), "reading the file", from + at as u64)(e)),
         }
     }
+    Ok(())
+}
+
+/// Writes what is dirty of a file, and has what is read of a range from now on come from the device.
+pub(super) fn forget_cached(place: &Place, file: &File, from: u64, to: u64) -> Result<()> {
+    file.sync_data().map_err(io(place, "writing what an earlier process left", from))?;
+    // Advice: what cannot be forgotten stays.
+    let _ = rustix::fs::fadvise(file, from, NonZeroU64::new(to - from), rustix::fs::Advice::DontNeed);
     Ok(())
 }
 
