@@ -382,7 +382,7 @@ impl Session {
     ) -> Result<(), Failure> {
         let (mark, index, protocol) = (out.len(), self.index, self.protocol);
         // Only AUTH and its like change the user, and run again only within EXEC.
-        let before = watches.is_some().then(|| (self.user.clone(), self.authenticated));
+        let before = watches.is_some().then(|| Before::of(self));
         for attempt in 0u64.. {
             let mut txn = Txn::new(self.database()?, watches.is_some(), self.options);
             let outcome = match watches.map_or(Ok(true), |watches| txn.require_unchanged(watches)) {
@@ -403,29 +403,61 @@ impl Session {
                 Ok(_) | Err(Failure::Again) => {}
                 // The database was flushed under it: once more with the new one.
                 Err(Failure::Store(Error::KeyspaceDropped(_))) => self.database = None,
-                Err(failure) => return Err(failure),
+                // Of a transaction that fails as a whole nothing stays in force.
+                Err(failure) => {
+                    if let Some(before) = &before {
+                        self.undo(before);
+                    }
+                    return Err(failure);
+                }
             }
             CoreStats::add(&self.stats().retries, 1);
             if attempt > 4 {
                 std::thread::yield_now();
             }
             out.truncate(mark);
-            (self.index, self.protocol) = (index, protocol);
-            if let Some((user, authenticated)) = &before {
-                self.log_back_in(user, *authenticated);
+            match &before {
+                Some(before) => self.undo(before),
+                None => (self.index, self.protocol) = (index, protocol),
             }
         }
         Ok(())
     }
 }
 
+/// What commands of a transaction may change of their session, as it was before.
+struct Before {
+    index: u16,
+    protocol: Protocol,
+    user: Arc<User>,
+    authenticated: bool,
+    options: WriteOptions,
+    replies: Replies,
+}
+
+impl Before {
+    fn of(session: &Session) -> Before {
+        Before {
+            index: session.index,
+            protocol: session.protocol,
+            user: session.user.clone(),
+            authenticated: session.authenticated,
+            options: session.options,
+            replies: session.replies,
+        }
+    }
+}
+
 impl Session {
-    /// An attempt has failed that may have changed the user.
-    fn log_back_in(&mut self, user: &Arc<User>, authenticated: bool) {
-        self.authenticated = authenticated;
-        if !Arc::ptr_eq(user, &self.user) {
-            self.client.user.lock().clone_from(&user.name);
-            self.user = user.clone();
+    /// An attempt has failed: nothing of what its commands have changed stays in force.
+    fn undo(&mut self, before: &Before) {
+        self.index = before.index;
+        self.client.database.store(usize::from(before.index), Ordering::Relaxed);
+        (self.protocol, self.authenticated) = (before.protocol, before.authenticated);
+        (self.options, self.replies) = (before.options, before.replies);
+        if !Arc::ptr_eq(&before.user, &self.user) {
+            self.client.user.lock().clone_from(&before.user.name);
+            self.user = before.user.clone();
         }
     }
 }

@@ -11,7 +11,7 @@ pub fn integer(argument: &[u8]) -> Result<i64, Failure> {
 
 /// A floating-point number; not a NaN.
 pub fn float(argument: &[u8]) -> Result<f64, Failure> {
-    parse_float(argument).ok_or(Failure::NOT_FLOAT)
+    parse_finite(argument).ok_or(Failure::NOT_FLOAT)
 }
 
 /// A floating-point number as Redis reads it.
@@ -26,6 +26,16 @@ pub fn parse_float(argument: &[u8]) -> Option<f64> {
         return None;
     }
     text.parse().ok().filter(|value: &f64| !value.is_nan())
+}
+
+/// A floating-point number as Redis reads scores, increments and weights: one that is too large or too small is refused, and not taken for infinity or nothing.
+pub fn parse_finite(argument: &[u8]) -> Option<f64> {
+    let is_digit = |byte: &u8| (b'1'..=b'9').contains(byte);
+    let mantissa = argument.split(|byte| matches!(byte, b'e' | b'E')).next().unwrap_or_default();
+    parse_float(argument).filter(|value| match *value {
+        0.0 => !mantissa.iter().any(is_digit),
+        value => value.is_finite() || !mantissa.iter().any(u8::is_ascii_digit),
+    })
 }
 
 /// Whether an argument is this word.

@@ -2,7 +2,7 @@
 //!
 //! O(n log n), and a lookup for each member and each pattern; all of it is one state, as every command's. STORE would make a list, and there are none.
 
-use super::arguments::{Options, is, parse_float};
+use super::arguments::{Options, is, parse_finite};
 use super::collection::open;
 use super::failure::Failure;
 use super::table::flag::{DANGEROUS, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
@@ -141,7 +141,7 @@ fn check_rights(context: &Context<'_>, option: &str) -> Outcome {
 /// A number as SORT reads it: nothing is 0.
 fn weight(text: &[u8]) -> Result<f64, Failure> {
     let text = text.trim_ascii_start();
-    let weight = if text.is_empty() { Some(0.0) } else { parse_float(text) };
+    let weight = if text.is_empty() { Some(0.0) } else { parse_finite(text) };
     let named = text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'n'));
     let fits = |weight: &f64| weight.is_finite() || named;
     weight.filter(fits).ok_or(Failure::text("ERR One or more scores can't be converted into double"))

@@ -35,8 +35,13 @@ impl Outbox {
     /// A reply was appended from `start` on, and rests on `version` (0: nothing).
     #[inline]
     pub fn appended(&mut self, start: usize, version: u64) {
+        let end = self.bytes.len();
         if version != 0 {
-            self.held.push_back(Held { start, end: self.bytes.len(), version });
+            match self.held.back_mut() {
+                // Writes without a reply, one after the other: they take one place.
+                Some(last) if start == end && last.start == last.end => last.version = version.max(last.version),
+                _ => self.held.push_back(Held { start, end, version }),
+            }
         } else if self.held.is_empty() {
             self.released = self.bytes.len();
         }
@@ -59,7 +64,7 @@ impl Outbox {
             replies.extend_from_slice(&self.bytes[at..held.start]);
             if held.version <= durable {
                 replies.extend_from_slice(&self.bytes[held.start..held.end]);
-            } else {
+            } else if held.start < held.end {
                 Writer::new(&mut replies, Protocol::Resp2).error(&of_store(error));
             }
             at = held.end;
@@ -146,6 +151,18 @@ mod tests {
         outbox.release(7);
         assert_eq!(take(&mut outbox), "de");
         assert_eq!(outbox.waiting(), 0);
+    }
+
+    /// Found by review: after CLIENT REPLY OFF each of them became an error reply, which the client took for the answer to what it asked next.
+    #[test]
+    fn writes_without_a_reply_get_none_when_a_sync_fails() {
+        let mut outbox = Outbox::default();
+        reply(&mut outbox, "", 3);
+        (4..1000).for_each(|version| reply(&mut outbox, "", version));
+        assert_eq!((outbox.held.len(), outbox.newest_held()), (1, 999));
+        reply(&mut outbox, "+on\r\n", 0);
+        outbox.fail(0, &Error::ReadOnly("the device is gone".to_owned()));
+        assert_eq!(take(&mut outbox), "+on\r\n");
     }
 
     #[test]
