@@ -291,7 +291,11 @@ mod tests {
                 std::thread::yield_now();
             }
             core.collect(None, Need::Some, Turn::Round).unwrap();
-            assert!(core.log.has_retiring(), "segments were emptied, and stamped");
+            if !core.log.has_retiring() {
+                // Nothing was emptied while the drop lasted.
+                dropping.join().unwrap();
+                return false;
+            }
             // Holds the end of the snapshot up where it is about to let go of what it kept.
             let saved = state.saved.lock();
             if !saved.contains_key(&passing.0.info.id) {
