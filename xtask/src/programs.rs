@@ -6,9 +6,10 @@
 use crate::Failure;
 use crate::exec::{self, Step, Tally};
 use serde_json::Value;
+use std::cmp::Reverse;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A test program and the folder of its package, where cargo would run it.
 #[derive(Debug, PartialEq)]
@@ -51,25 +52,25 @@ pub fn run(step: Step, arguments: &[&str]) -> Result<Tally, Failure> {
     }
     let mut programs = programs_in(&messages);
     // What has most to do should not be the last to begin.
-    programs.sort_by_cached_key(|program| program.tests(&environment));
-    let queue = Mutex::new(programs);
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let (total, failed) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
+    programs.sort_by_cached_key(|program| Reverse(program.tests(&environment)));
+    let next = AtomicUsize::new(0);
     let work = || {
-        while let Some(program) = next() {
-            match program.run(&environment, arguments) {
-                Ok(tally) => total.lock().unwrap_or_else(PoisonError::into_inner).add(&tally),
-                Err(why) => failed.lock().unwrap_or_else(PoisonError::into_inner).push(why),
-            }
-        }
+        let mine = std::iter::from_fn(|| programs.get(next.fetch_add(1, Ordering::Relaxed)));
+        mine.map(|program| program.run(&environment, arguments)).collect::<Vec<_>>()
     };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
+    let width = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcomes = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..width).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("what runs a program does not panic")).collect::<Vec<_>>()
     });
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if failed.is_empty() { Ok(total.into_inner().unwrap_or_else(PoisonError::into_inner)) } else { Err(failed.join("\n")) }
+    let (mut total, mut failed) = (Tally::default(), Vec::new());
+    for outcome in outcomes {
+        match outcome {
+            Ok(tally) => total.add(&tally),
+            Err(why) => failed.push(why),
+        }
+    }
+    if failed.is_empty() { Ok(total) } else { Err(failed.join("\n")) }
 }
 
 /// The test programs among cargo's messages, one in a line of JSON each.

@@ -38,7 +38,7 @@ const STAGES: &[Stage<Context>] = &[
         name: "asan",
         about: "address sanitizer on the crates with unsafe code",
         budget_s: 300,
-        run: |_| variants::address_sanitizer(),
+        run: |_| variants::address_sanitizer(&[]),
     },
     Stage { name: "demo", about: "scripts/demo.sh with a release build", budget_s: 600, run: demo },
     Stage { name: "tsan", about: "thread sanitizer on the crates with threads", budget_s: 600, run: |_| variants::thread_sanitizer() },

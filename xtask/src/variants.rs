@@ -40,16 +40,16 @@ fn ran_some(tally: Tally) -> Result<Done, Failure> {
     if tally.passed == 0 { Err("no test ran".to_owned()) } else { Ok(Done::Passed(tally)) }
 }
 
-/// Tests of the unsafe crates with the address sanitizer, which must leave bus errors to the tests that provoke them.
-pub fn address_sanitizer() -> Result<Done, Failure> {
+/// Tests of the unsafe crates with the address sanitizer, which must leave bus errors to the tests that provoke them; the programs get `arguments`.
+pub fn address_sanitizer(arguments: &[&str]) -> Result<Done, Failure> {
     let leaks = format!("print_suppressions=0:{}", suppressions("lsan"));
-    sanitized("address", &UNSAFE_CRATES, |step| step.env("LSAN_OPTIONS", leaks).env("ASAN_OPTIONS", "handle_sigbus=0"))
+    sanitized("address", &UNSAFE_CRATES, arguments, |step| step.env("LSAN_OPTIONS", leaks).env("ASAN_OPTIONS", "handle_sigbus=0"))
 }
 
 /// Tests of the crates with threads, with the thread sanitizer and an instrumented standard library.
 pub fn thread_sanitizer() -> Result<Done, Failure> {
     setup::rust_source()?;
-    sanitized("thread", &THREADED_CRATES, |step| step.arg("-Zbuild-std").env("TSAN_OPTIONS", suppressions("tsan")))
+    sanitized("thread", &THREADED_CRATES, &[], |step| step.arg("-Zbuild-std").env("TSAN_OPTIONS", suppressions("tsan")))
 }
 
 /// The option that names the file of what a sanitizer shall not report; the file says why.
@@ -58,15 +58,14 @@ fn suppressions(sanitizer: &str) -> String {
 }
 
 /// The flags are unstable; `RUSTC_BOOTSTRAP` lets the stable compiler take them, which is good enough for a check.
-fn sanitized(sanitizer: &str, packages: &[&str], adjust: impl FnOnce(Step) -> Step) -> Result<Done, Failure> {
+fn sanitized(sanitizer: &str, packages: &[&str], arguments: &[&str], adjust: impl FnOnce(Step) -> Step) -> Result<Done, Failure> {
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         return Ok(Done::Skipped(format!("the {sanitizer} sanitizer is set up for x86-64 Linux only")));
     }
     let step = Step::cargo().args(["test", "--target", HOST, "--tests"]);
     let step = packages.iter().fold(step, |step, package| step.args(["--package", package]));
     let step = with_flags(step, sanitizer, &format!("-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer"));
-    // Those count how often suites that run here anyway reach each structure change.
-    ran_some(programs::run(adjust(step.env("RUSTC_BOOTSTRAP", "1")), &["--skip", "coverage"])?)
+    ran_some(programs::run(adjust(step.env("RUSTC_BOOTSTRAP", "1")), arguments)?)
 }
 
 /// Type-checks the library, and with it every layer below, for aarch64.

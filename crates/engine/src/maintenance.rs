@@ -307,8 +307,8 @@ mod tests {
         assert_eq!(pieces, 1);
     }
 
-    /// The search for expired keys takes the flag that there are any down while it lasts. A checkpoint that is taken meanwhile must not say that there are none: after a crash nobody
-    /// would ever look for them.
+    /// Found by review: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and
+    /// after a crash nobody would ever have looked for them.
     #[test]
     fn a_checkpoint_beside_a_search_knows_of_expiry() {
         use crate::{Kind, MediumChoice, Options, Store, WriteOptions};

@@ -182,7 +182,7 @@ impl Log {
                 if descriptor.state == OnMedia::Active {
                     // The others were sealed when what they hold had been synced.
                     let start = pool.pool.segment_offset(index);
-                    pool.pool.forget_cached(start, start + u64::from(run_len) * pool.segment_bytes())?;
+                    pool.pool.forget_cached(start, start + u64::from(run_len) * pool.segment_bytes());
                 }
                 state.set_state(SegmentState::Sealed);
                 state.was_open.store(descriptor.state == OnMedia::Active, Ordering::Relaxed);

@@ -108,6 +108,12 @@ impl Mapping {
         let _ = unsafe { libc::madvise(self.base.add(off as usize).cast(), len as usize, libc::MADV_COLLAPSE) };
     }
 
+    /// Lets go of the pages of a range of a shared file; they are mapped again when they are touched. Best effort.
+    pub(crate) fn let_go(&self, off: u64, len: u64) {
+        // SAFETY: the range lies in this struct's reserve and is mapped from a file and shared, so nothing is lost.
+        let _ = unsafe { rustix::mm::madvise(self.base.add(off as usize).cast(), len as usize, Advice::LinuxDontNeed) };
+    }
+
     /// Makes huge pages of a range of a tmpfs file that has no pages yet, which saves copying them together later. Best effort. The kernel
     /// collapses no range without any page, so one byte of each is written first.
     pub(crate) fn huge_ahead(file: &File, off: u64, len: u64) {

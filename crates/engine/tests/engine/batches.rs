@@ -1,7 +1,7 @@
 //! Batches against a map: every size around the limits of the commit's rounds, keys that collide in latches and bucket pairs, mixed keyspaces, splits
 //! under way, a full store, and several threads.
 
-use crate::common::Random;
+use crate::common::{Random, get};
 use hither_engine::{Batch, Condition, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,6 @@ fn open(latches: usize, capacity: u64) -> (Store, [KeyspaceHandle; 3]) {
     let spaces = [("hash", Kind::Hash), ("ordered", Kind::Ordered), ("second", Kind::Hash)];
     let spaces = spaces.map(|(name, kind)| store.create_keyspace(name, kind).unwrap());
     (store, spaces)
-}
-
-fn get(store: &Store, space: &KeyspaceHandle, key: &[u8]) -> Option<Vec<u8>> {
-    store.get_with(space, key, <[u8]>::to_vec).unwrap()
 }
 
 fn assert_equal(store: &Store, spaces: &[KeyspaceHandle; 3], map: &Map) {

@@ -1,6 +1,6 @@
 //! The cache of entries in a store over two emulated nodes: when there is one, what it saves, and that every change shows at once.
 
-use crate::common::scrambled;
+use crate::common::{get, put, scrambled};
 use hither_engine::{Batch, CachePolicy, CacheSetting, Condition, KeyspaceHandle, Kind, Options, Store, WriteOptions};
 use hither_topology::{Topology, TopologyBuilder};
 use std::sync::Arc;
@@ -26,14 +26,6 @@ fn cached(kind: Kind, value_bytes: usize) -> (Store, KeyspaceHandle) {
     store.tick_cache();
     assert_eq!(store.stats().cache.state.name(), "on");
     (store, keyspace)
-}
-
-fn put(store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8]) {
-    store.write_wait(keyspace, key, Some(value)).unwrap();
-}
-
-fn get(store: &Store, keyspace: &KeyspaceHandle, key: &[u8]) -> Option<Vec<u8>> {
-    store.get_with(keyspace, key, <[u8]>::to_vec).unwrap()
 }
 
 /// (hits, media reads) of `act`.

@@ -73,15 +73,6 @@ fn checkpoint(dir: &Path) -> Vec<u8> {
     std::fs::read(dir.join("checkpoint.hither")).unwrap()
 }
 
-/// A copy of what lies in the directory while the store is open: what a crash of the process would leave.
-fn crashed(dir: &Path) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    for name in ["node0.hither", "checkpoint.hither"] {
-        std::fs::copy(dir.join(name), copy.path().join(name)).unwrap();
-    }
-    copy
-}
-
 #[test]
 fn a_close_after_one_change_writes_no_index() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,7 +114,7 @@ fn many_small_changes_are_held_and_written_in_the_end() {
             store.reclaim().unwrap();
         }
         if life % 3 == 0 {
-            let copy = crashed(dir.path());
+            let copy = common::crash(dir.path());
             let recovered = open(copy.path());
             assert!(!recovered.recovery().clean && recovered.recovery().source == RestartSource::Checkpoint);
             assert_holds(&recovered, &model);

@@ -1,7 +1,7 @@
 //! What is garbage is found again by a restart that does not scan: by the verification in the background (P3).
 
 use crate::common;
-use crate::common::scrambled;
+use crate::common::{crash, scrambled};
 use hither_engine::{Batch, CheckpointMode, KeyspaceHandle, Kind, Options, RestartSource, Store};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,16 +80,13 @@ fn after_a_clean_close_all_garbage_is_found_again() {
 
 #[test]
 fn after_a_crash_garbage_is_found_in_what_the_checkpoint_covers_too() {
-    let (dir, crashed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
     let store = Store::open(options(dir.path())).unwrap();
     fill(&store);
     store.reclaim().unwrap();
     assert!(store.checkpoint().unwrap());
     change(&store, 3);
-    for name in ["node0.hither", "checkpoint.hither"] {
-        std::fs::copy(dir.path().join(name), crashed.path().join(name)).unwrap();
-    }
-    assert_as_by_a_scan(crashed.path(), RestartSource::Checkpoint);
+    assert_as_by_a_scan(crash(dir.path()).path(), RestartSource::Checkpoint);
 }
 
 #[test]

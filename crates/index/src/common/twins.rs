@@ -3,7 +3,7 @@
 //! A bug is a rule that is left out, and there is one [`Twin`] for all: a type for each would compile the trees once more for each of them.
 
 use crate::btree::protocol::{Point, Protocol, Rule};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -26,16 +26,43 @@ fn pause(point: Point) {
 /// The protocol with pauses, and without the rule that a test leaves out.
 pub(crate) struct Twin;
 
-/// The number of the rule that [`Twin`] leaves out; [`NONE`].
-static LEFT_OUT: AtomicU8 = AtomicU8::new(NONE);
-const NONE: u8 = u8::MAX;
+/// Which rule all twins of a kind leave out, if any. One test at a time works with them.
+pub(crate) struct LeftOut {
+    /// Its number, or [`LeftOut::NONE`].
+    rule: AtomicU8,
+    alone: Mutex<()>,
+}
 
-/// Held by the test that works with twins.
-static ALONE: Mutex<()> = Mutex::new(());
+impl LeftOut {
+    const NONE: u8 = u8::MAX;
+
+    pub(crate) const fn new() -> LeftOut {
+        LeftOut { rule: AtomicU8::new(LeftOut::NONE), alone: Mutex::new(()) }
+    }
+
+    pub(crate) fn is(&self, rule: u8) -> bool {
+        self.rule.load(Ordering::Relaxed) == rule
+    }
+
+    /// Held by the test that works with twins.
+    pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.alone.lock()
+    }
+
+    /// Runs `test`, of the one who is alone, without a rule. It must not panic.
+    pub(crate) fn without<T>(&self, rule: u8, test: impl FnOnce() -> T) -> T {
+        self.rule.store(rule, Ordering::SeqCst);
+        let outcome = test();
+        self.rule.store(LeftOut::NONE, Ordering::SeqCst);
+        outcome
+    }
+}
+
+static LEFT_OUT: LeftOut = LeftOut::new();
 
 impl Protocol for Twin {
     fn heeds(rule: Rule) -> bool {
-        LEFT_OUT.load(Ordering::Relaxed) != rule as u8
+        !LEFT_OUT.is(rule as u8)
     }
 
     fn reached(point: Point) {
@@ -45,22 +72,19 @@ impl Protocol for Twin {
 
 /// A part of a suite, run on twins, fails within so many runs without the rule, and does not fail with it, twice.
 pub(crate) fn assert_caught(rule: Rule, mut part: impl FnMut(), limit: usize) {
-    let _alone = ALONE.lock();
+    let _alone = LEFT_OUT.alone();
     assert!(fails_without(rule, &mut part, limit), "without {rule:?} nothing goes wrong");
     assert_eq!(runs_to_failure(part, 2), None, "the sound twin passes");
 }
 
 /// All of it with a sound twin.
 pub(crate) fn with_sound_twins(work: impl FnOnce()) {
-    let _alone = ALONE.lock();
+    let _alone = LEFT_OUT.alone();
     work();
 }
 
 fn fails_without(rule: Rule, part: impl FnMut(), limit: usize) -> bool {
-    LEFT_OUT.store(rule as u8, Ordering::SeqCst);
-    let runs = runs_to_failure(part, limit);
-    LEFT_OUT.store(NONE, Ordering::SeqCst);
-    runs.is_some()
+    LEFT_OUT.without(rule as u8, || runs_to_failure(part, limit)).is_some()
 }
 
 /// Runs `part` until it fails; how many runs that took, or `None`.

@@ -6,14 +6,14 @@
 
 use super::protocol::{Point, Protocol, Rule};
 use super::{HashTable, Segment};
+use crate::common::twins::LeftOut;
 use crate::conformance::point::{self, Bench};
 use crate::{Index, Ref};
 use hither_sync::epoch;
-use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -43,18 +43,13 @@ fn hooked<T>(hook: impl FnMut(Point) + 'static, work: impl FnOnce() -> T) -> T {
 /// The protocol with interruptions, and without the rule that a test leaves out.
 struct Twin;
 
-/// The number of the rule that [`Twin`] leaves out; [`NONE`].
-static LEFT_OUT: AtomicU8 = AtomicU8::new(NONE);
-const NONE: u8 = u8::MAX;
+static LEFT_OUT: LeftOut = LeftOut::new();
 /// Whether all threads rest in the middle of splits.
 static RESTS: AtomicBool = AtomicBool::new(false);
 
-/// Held by the test that works with twins.
-static ALONE: Mutex<()> = Mutex::new(());
-
 impl Protocol for Twin {
     fn heeds(rule: Rule) -> bool {
-        LEFT_OUT.load(Ordering::Relaxed) != rule as u8
+        !LEFT_OUT.is(rule as u8)
     }
 
     fn pause(point: Point) {
@@ -131,17 +126,15 @@ fn lookups_while_publishing() {
 
 /// Fails without a rule.
 fn assert_caught(rule: Rule, test: impl FnOnce()) {
-    let _alone = ALONE.lock();
-    LEFT_OUT.store(rule as u8, Ordering::SeqCst);
-    let result = catch_unwind(AssertUnwindSafe(test));
-    LEFT_OUT.store(NONE, Ordering::SeqCst);
+    let _alone = LEFT_OUT.alone();
+    let result = LEFT_OUT.without(rule as u8, || catch_unwind(AssertUnwindSafe(test)));
     HOOK.with(|slot| slot.borrow_mut().take());
     assert!(result.is_err(), "without {rule:?} nothing goes wrong");
 }
 
 #[test]
 fn the_sound_protocol_passes() {
-    let _alone = ALONE.lock();
+    let _alone = LEFT_OUT.alone();
     update_during_split(31);
     update_during_split(5);
     lookups_while_publishing();
@@ -181,7 +174,7 @@ fn churn(bench: &Bench<HashTable<Twin>>, from: u64) {
 /// reference: both were right while it ran. See the proof at the head of the parent module.
 #[test]
 fn an_overtaken_lookup_finds_the_old_or_the_new_reference() {
-    let _alone = ALONE.lock();
+    let _alone = LEFT_OUT.alone();
     let bench = Arc::new(Bench::new(HashTable::<Twin>::new()));
     (0..200).for_each(|i| {
         bench.put(&key(i));
@@ -207,7 +200,7 @@ fn an_overtaken_lookup_finds_the_old_or_the_new_reference() {
 /// What lookups must not do, and why there is a directory to ask: a segment kept from an earlier call yields stale answers.
 #[test]
 fn a_segment_kept_between_calls_is_stale() {
-    let _alone = ALONE.lock();
+    let _alone = LEFT_OUT.alone();
     let bench = Bench::new(HashTable::<Twin>::new());
     let _pin = epoch::pin();
     let old = bench.put(&key(1));
@@ -230,7 +223,7 @@ fn the_concurrent_suite_passes_with_yields_and_catches_a_twin() {
     let suite = || point::run_concurrent(&HashTable::<Twin>::new, 8_000);
     RESTS.store(true, Ordering::SeqCst);
     {
-        let _alone = ALONE.lock();
+        let _alone = LEFT_OUT.alone();
         suite();
     }
     assert_caught(Rule::FillFirst, suite);

@@ -362,13 +362,6 @@ impl Access {
         }
     }
 
-    /// Lets go of the pages of a range, which are mapped again when they are touched.
-    pub(crate) fn unmap_pages(&self, from: u64, to: u64) {
-        self.check(from, (to - from) as usize);
-        // SAFETY: the range is mapped from a file and shared, so nothing is lost. A range that is not of whole pages is refused, and stays.
-        let _ = unsafe { libc::madvise(self.base.add(from as usize).cast(), (to - from) as usize, libc::MADV_DONTNEED) };
-    }
-
     /// Keeps other syncs away until the outcome of one is noted.
     pub(crate) fn alone_at_sync(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock()

@@ -49,17 +49,12 @@ impl Pool {
     }
 
     /// Has what is read of a range from now on come from the device: after a sync that failed, the page cache may hold, and take for clean, what never got there, and no
-    /// later sync would write it. Call before the range is looked at, and while nobody writes. Nothing where there are no syncs. O(bytes that are cached).
-    ///
-    /// # Errors
-    /// What is dirty cannot be written.
-    pub fn forget_cached(&self, from: u64, to: u64) -> Result<()> {
-        match self.access.file() {
-            Some(file) if self.needs_sync() && !self.read_only => {
-                self.access.unmap_pages(from, to);
-                storage::forget_cached(self.access.place(), file, from, to)
-            }
-            _ => Ok(()),
+    /// later sync would write it. Call before the range is looked at, and before anybody writes: what was dirty was written at open. Nothing where there are no syncs.
+    /// O(bytes that are cached).
+    pub fn forget_cached(&self, from: u64, to: u64) {
+        if let Some(file) = self.access.file().filter(|_| self.needs_sync() && !self.read_only) {
+            self.access.mapping().let_go(from, to - from);
+            storage::forget_cached(file, from, to);
         }
     }
 

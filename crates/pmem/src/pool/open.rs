@@ -41,7 +41,8 @@ impl Pool {
         let length = match &storage.file {
             Some(file) if storage.is_device() => storage::length(&place, file, true)?,
             Some(file) => {
-                storage.forget_cached(&run, 0, PAGE_BYTES)?;
+                storage.write_back(&run)?;
+                storage.forget_cached(&run, 0, PAGE_BYTES);
                 if let Err(error) = page0::require_born(&place, &first_page(&place, file)?) {
                     if matches!(error, Error::HalfCreated { .. }) {
                         page0::require_nothing_else(&place, file)?;
@@ -56,7 +57,7 @@ impl Pool {
         let header = reopen(&place, &storage)?.map(PAGE_BYTES, PAGE_BYTES, 0, &quiet(&run))?;
         let loaded = load(&header, length, o)?;
         drop(header);
-        storage.forget_cached(&run, PAGE_BYTES, loaded.geometry.descriptor_offset(loaded.geometry.max_segments as u32))?;
+        storage.forget_cached(&run, PAGE_BYTES, loaded.geometry.descriptor_offset(loaded.geometry.max_segments as u32));
         Pool::map_loaded(storage, loaded, &run)
     }
 

@@ -64,13 +64,22 @@ impl Storage {
         Ok(Storage { place, file: Some(file), medium })
     }
 
+    /// The file, if what is read of it may come from a page cache that is this process's to write back.
+    fn cached(&self, run: &Runtime) -> Option<&File> {
+        let is_cached = self.medium.domain == PersistenceDomain::PageCache && !run.read_only && !run.is_private();
+        self.file.as_deref().filter(|_| is_cached)
+    }
+
+    /// Writes what an earlier process has left dirty: only what is not dirty can be forgotten.
+    pub(super) fn write_back(&self, run: &Runtime) -> Result<()> {
+        let action = "writing what an earlier process left";
+        self.cached(run).map_or(Ok(()), File::sync_data).map_err(io(&self.place, action, 0))
+    }
+
     /// As [`super::Pool::forget_cached`], before anything is mapped.
-    pub(super) fn forget_cached(&self, run: &Runtime, from: u64, to: u64) -> Result<()> {
-        match &self.file {
-            Some(file) if self.medium.domain == PersistenceDomain::PageCache && !run.read_only && !run.is_private() => {
-                forget_cached(&self.place, file, from, to)
-            }
-            _ => Ok(()),
+    pub(super) fn forget_cached(&self, run: &Runtime, from: u64, to: u64) {
+        if let Some(file) = self.cached(run) {
+            forget_cached(file, from, to);
         }
     }
 
@@ -162,12 +171,9 @@ fn load(access: &Access, file: &File, from: u64, to: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes what is dirty of a file, and has what is read of a range from now on come from the device.
-pub(super) fn forget_cached(place: &Place, file: &File, from: u64, to: u64) -> Result<()> {
-    file.sync_data().map_err(io(place, "writing what an earlier process left", from))?;
-    // Advice: what cannot be forgotten stays.
+/// Has what is read of a range of a file from now on come from the device. It is advice: what is dirty stays.
+pub(super) fn forget_cached(file: &File, from: u64, to: u64) {
     let _ = rustix::fs::fadvise(file, from, NonZeroU64::new(to - from), rustix::fs::Advice::DontNeed);
-    Ok(())
 }
 
 /// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.
