@@ -35,6 +35,7 @@ pub mod saving;
 pub mod session;
 pub mod shared;
 pub mod transaction;
+pub mod turns;
 pub mod waiting;
 
 pub use config::Config;

@@ -64,9 +64,8 @@ impl Monitors {
             let mut lines = monitor.lines.lock();
             // 0 is no limit.
             if most > 0 && lines.len() + line.len() > most {
-                monitor
-                    .client
-                    .kill(Level::Warn, &format!("it reads too little of what MONITOR shows it: more than max-output ({most}) waits"));
+                let why = format!("it reads too little of what MONITOR shows it: more than max-output ({most}) waits");
+                shared.kill(&monitor.client, Level::Warn, &why);
                 continue;
             }
             let first = lines.is_empty();

@@ -12,6 +12,7 @@ use crate::events::{self, Level};
 use crate::monitor::Watching;
 use crate::shared::{Client, CoreStats, Shared, now_ms};
 use crate::transaction::{Multi, Queued, Watches};
+use crate::turns::{ATTEMPTS_ALONE, ATTEMPTS_BESIDE_OTHERS, Held};
 use crate::waiting::Wait;
 use hither::{Error, WriteOptions};
 use hither_resp::{Args, Protocol, Writer};
@@ -358,7 +359,8 @@ impl Session {
         let outcome = if command.has(flag::EXEC) {
             transactions::exec(self, shared, out, rests_on)
         } else {
-            self.run(shared, out, rests_on, None, |session, txn, out| run_command(shared, session, txn, command, args, out))
+            let writes = command.has(flag::WRITE);
+            self.run(shared, out, rests_on, None, writes, |session, txn, out| run_command(shared, session, txn, command, args, out))
         };
         let took = started.elapsed();
         self.stats().add_time(number, took);
@@ -370,37 +372,30 @@ impl Session {
         outcome
     }
 
-    /// Runs `work` in a transaction until nobody was faster. Replies and the session's database are as before at each attempt. With `watches` the
-    /// transaction is one of several commands; [`Failure::Watched`] says that a watched key has changed.
+    /// Runs `work` in a transaction until nobody was faster: a few times beside others, then alone ([`crate::turns`]). Replies and the session's database are as
+    /// before at each attempt. With `watches` the transaction is one of several commands; [`Failure::Watched`] says that a watched key has changed. `writes`: whether
+    /// there may be something to commit.
     pub fn run(
         &mut self,
         shared: &Arc<Shared>,
         out: &mut Vec<u8>,
         rests_on: &mut u64,
         watches: Option<&Watches>,
+        writes: bool,
         mut work: impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let (mark, index, protocol) = (out.len(), self.index, self.protocol);
         // Only AUTH and its like change the user, and run again only within EXEC.
         let before = watches.is_some().then(|| Before::of(self));
-        for attempt in 0u64.. {
-            let mut txn = Txn::new(self.database()?, watches.is_some(), self.options);
-            let outcome = match watches.map_or(Ok(true), |watches| txn.require_unchanged(watches)) {
-                Ok(true) => work(self, &mut txn, out),
-                Ok(false) => Err(Failure::Watched),
-                Err(error) => Err(error.into()),
+        for attempt in 0..ATTEMPTS_BESIDE_OTHERS + ATTEMPTS_ALONE {
+            let turn = match () {
+                () if attempt >= ATTEMPTS_BESIDE_OTHERS => shared.turns.all(),
+                () if writes => shared.turns.own(self.client.core),
+                () => Held::Nothing,
             };
-            // An error tells of what was read, too.
-            *rests_on = txn.rests_on().max(*rests_on);
-            match outcome.and_then(|()| Ok(txn.commit(&shared.databases.db)?)) {
-                Ok(done) if done.applied => {
-                    *rests_on = done.rests_on.max(*rests_on);
-                    shared.waiting.fed(txn.sorted_sets());
-                    done.orphans.into_iter().for_each(|(database, number)| shared.databases.reaper.announce(database, number));
-                    return Ok(());
-                }
+            match self.attempt_once(shared, out, rests_on, watches, &mut work) {
                 // Somebody was faster.
-                Ok(_) | Err(Failure::Again) => {}
+                Err(Failure::Again) => {}
                 // The database was flushed under it: once more with the new one.
                 Err(Failure::Store(Error::KeyspaceDropped(_))) => self.database = None,
                 // Of a transaction that fails as a whole nothing stays in force.
@@ -410,17 +405,49 @@ impl Session {
                     }
                     return Err(failure);
                 }
+                Ok(()) => return Ok(()),
             }
+            drop(turn);
             CoreStats::add(&self.stats().retries, 1);
-            if attempt > 4 {
-                std::thread::yield_now();
-            }
             out.truncate(mark);
             match &before {
                 Some(before) => self.undo(before),
                 None => (self.index, self.protocol) = (index, protocol),
             }
         }
+        events::log_few(Level::Error, "command-given-up", &[("client", &self.client.id), ("attempts-alone", &ATTEMPTS_ALONE)]);
+        Err(Failure::Again)
+    }
+
+    /// Runs `work` and commits; [`Failure::Again`] if somebody was faster.
+    fn attempt_once(
+        &mut self,
+        shared: &Arc<Shared>,
+        out: &mut Vec<u8>,
+        rests_on: &mut u64,
+        watches: Option<&Watches>,
+        work: &mut impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut txn = Txn::new(self.database()?, watches.is_some(), self.options);
+        let outcome = match watches.map_or(Ok(true), |watches| txn.require_unchanged(watches)) {
+            Ok(true) => work(self, &mut txn, out),
+            Ok(false) => Err(Failure::Watched),
+            Err(error) => Err(error.into()),
+        };
+        // An error tells of what was read, too.
+        *rests_on = txn.rests_on().max(*rests_on);
+        outcome?;
+        // Who was killed takes nothing that was written since: it would be lost with the reply.
+        if self.client.is_killed() {
+            return Err(Failure::KILLED);
+        }
+        let done = txn.commit(&shared.databases.db)?;
+        if !done.applied {
+            return Err(Failure::Again);
+        }
+        *rests_on = done.rests_on.max(*rests_on);
+        shared.waiting.fed(txn.sorted_sets());
+        done.orphans.into_iter().for_each(|(database, number)| shared.databases.reaper.announce(database, number));
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use crate::monitor::Monitors;
 use crate::net::tls::Tls;
 use crate::pause::Pauses;
 use crate::saving::Saving;
+use crate::turns::Turns;
 use crate::waiting::{WaitState, Waiting};
 use hither::{Db, Result};
 use parking_lot::Mutex;
@@ -39,6 +40,8 @@ pub struct Shared {
     pub saving: Saving,
     /// Clients whose commands wait.
     pub waiting: Arc<Waiting>,
+    /// Who may write.
+    pub turns: Turns,
     /// Counters, one set per thread.
     pub cores: Vec<CoreStats>,
     /// Since when it runs.
@@ -154,6 +157,7 @@ impl Shared {
             monitors: Monitors::default(),
             saving: Saving::new(),
             waiting: Arc::new(Waiting::new(cores.max(1))),
+            turns: Turns::new(cores.max(1)),
             cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
             started: Instant::now(),
             stopping: Arc::default(),
@@ -175,6 +179,12 @@ impl Shared {
     /// The sum of a counter over all threads.
     pub fn total(&self, counter: impl Fn(&CoreStats) -> &AtomicU64) -> u64 {
         self.cores.iter().map(|core| counter(core).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Has a client closed, and says why in the log. Its thread is told; none of its commands that reads what is written from here on has any effect.
+    pub fn kill(&self, client: &Client, level: Level, why: &dyn Display) {
+        client.kill(level, why);
+        self.waiting.summon(client.core);
     }
 
     /// Has the server end because it cannot go on, and says so in the log.
@@ -257,7 +267,7 @@ impl Client {
         self.connected.elapsed().saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)))
     }
 
-    /// Has its thread close it, and says why in the log.
+    /// Has its thread close it at its next look, and says why in the log. See [`Shared::kill`].
     pub fn kill(&self, level: Level, why: &dyn Display) {
         if !self.killed.swap(true, Ordering::AcqRel) {
             self.log_closed(level, why);
@@ -268,6 +278,12 @@ impl Client {
     #[cold]
     pub fn log_closed(&self, level: Level, why: &dyn Display) {
         events::log_few(level, "client-closed", &[("client", &self.id), ("address", &self.address), ("why", why)]);
+    }
+
+    /// Whether it is to be closed: nothing of it runs any more.
+    #[inline]
+    pub fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
     }
 
     /// What it keeps for its transaction, in bytes.

@@ -17,7 +17,7 @@
 //! 3. *At most once.* A member is removed by the commit of the command that answers it, which is durable before the answer leaves, like every write. If the connection ends in
 //!    that moment, the answer is lost, as with Redis. A client that hangs up while it sleeps leaves its queues when its thread is told.
 //! 4. Within MULTI nothing waits: a command that would is answered as if its time were over.
-//! 5. A wait ends by an answer, its deadline, CLIENT UNBLOCK, or the end of the connection. A crash ends it without a trace: nothing of it is on media.
+//! 5. A wait ends by an answer, its deadline, CLIENT UNBLOCK, or the end of the connection. A client that was killed takes nothing that comes after that. A crash ends it without a trace: nothing of it is on media.
 //!
 //! While nobody waits, a commit of a sorted set pays for a fence and one load, other commits for a look at what they wrote.
 //!
@@ -26,7 +26,7 @@
 use crate::shared::Client;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -64,7 +64,17 @@ struct State {
 struct Door {
     /// Slots of its connections that were woken.
     woken: Mutex<Vec<usize>>,
+    /// It is to look for clients that were killed.
+    summoned: AtomicBool,
     ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Door {
+    fn ring(&self) {
+        if let Some(ring) = self.ring.get() {
+            ring();
+        }
+    }
 }
 
 /// What a client's wait has come to, see [`Client::wait`].
@@ -211,9 +221,21 @@ impl Waiting {
     pub fn wake(&self, client: &Client) {
         let Some(door) = self.doors.get(client.core) else { return };
         door.woken.lock().push(client.slot.load(Ordering::Relaxed));
-        if let Some(ring) = door.ring.get() {
-            ring();
-        }
+        door.ring();
+    }
+
+    /// Has a thread look for clients that were killed.
+    pub fn summon(&self, thread: usize) {
+        let Some(door) = self.doors.get(thread) else { return };
+        door.summoned.store(true, Ordering::Release);
+        door.ring();
+    }
+
+    /// Whether a thread was told to look for clients that were killed, since it asked last.
+    #[inline]
+    pub fn take_summons(&self, thread: usize) -> bool {
+        // A load alone, nearly always.
+        self.doors[thread].summoned.load(Ordering::Relaxed) && self.doors[thread].summoned.swap(false, Ordering::AcqRel)
     }
 }
 

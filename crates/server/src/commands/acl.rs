@@ -78,7 +78,9 @@ fn deluser(context: &mut Context<'_>) -> Outcome {
         if context.shared.acl().delete(name) {
             deleted += 1;
             let all = context.shared.clients.list();
-            all.iter().filter(|client| *client.user.lock() == name).for_each(|client| client.kill(Level::Info, &"its user was deleted"));
+            context.session.closing |= context.session.user.name == name;
+            let of_user = all.iter().filter(|client| *client.user.lock() == name && client.id != context.session.client.id);
+            of_user.for_each(|client| context.shared.kill(client, Level::Info, &"its user was deleted"));
         }
     }
     context.reply.count(deleted);

@@ -167,7 +167,14 @@ fn client_kill(context: &mut Context<'_>) -> Outcome {
     let mut killed = 0;
     for client in context.shared.clients.list() {
         if filter.takes(&client, own) {
-            client.kill(Level::Info, &format!("CLIENT KILL by client {own}"));
+            let why = format!("CLIENT KILL by client {own}");
+            if client.id == own {
+                // Once it has its answer.
+                context.session.closing = true;
+                client.log_closed(Level::Info, &why);
+            } else {
+                context.shared.kill(&client, Level::Info, &why);
+            }
             killed += 1;
         }
     }

@@ -53,6 +53,8 @@ impl Failure {
     pub const NOT_FLOAT: Failure = Failure::text("ERR value is not a valid float");
     /// There is no such key, where one is needed.
     pub const NO_KEY: Failure = Failure::text("ERR no such key");
+    /// Nobody reads this: the connection is closed.
+    pub const KILLED: Failure = Failure::text("ERR the client was killed");
     /// A sum that does not fit.
     pub const OVERFLOW: Failure = Failure::text("ERR increment or decrement would overflow");
 
@@ -61,7 +63,7 @@ impl Failure {
         match self {
             Failure::Text(text) => text.clone(),
             Failure::Store(error) => of_store(error).into(),
-            Failure::Again => "TRYAGAIN somebody else changes the same keys".into(),
+            Failure::Again => "TRYAGAIN the database was flushed, or what the command reads has changed, in each of many attempts".into(),
             Failure::Watched => "EXECABORT a watched key has changed".into(),
             Failure::Wait(_) => "ERR the command has to wait".into(),
         }

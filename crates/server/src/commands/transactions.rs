@@ -5,7 +5,7 @@
 //! one state, and on the watched keys.
 
 use super::failure::Failure;
-use super::table::flag::{EXEC, FAST, IMMEDIATE};
+use super::table::flag::{EXEC, FAST, IMMEDIATE, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::session::{Session, run_command};
@@ -88,7 +88,8 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
     if multi.is_refused() {
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
     }
-    let outcome = session.run(shared, out, rests_on, Some(&watches), |session, txn, out| {
+    let writes = multi.queue().iter().any(|queued| queued.found.command.has(WRITE));
+    let outcome = session.run(shared, out, rests_on, Some(&watches), writes, |session, txn, out| {
         Writer::new(out, session.protocol).array(multi.queue().len());
         for queued in multi.queue() {
             let mark = out.len();

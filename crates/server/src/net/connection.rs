@@ -182,7 +182,7 @@ impl Connection {
     fn run(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> usize {
         let mut at = 0;
         // A command that waits runs whatever else waits: others may be queued behind it.
-        while !self.session.closing && (!self.is_paused() || self.session.is_waiting()) {
+        while !self.session.closing && !self.session.client.is_killed() && (!self.is_paused() || self.session.is_waiting()) {
             let rest = &bytes[at..];
             match self.parser.parse(rest) {
                 Ok(Some(length)) => {

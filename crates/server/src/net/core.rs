@@ -169,6 +169,9 @@ impl Core {
             }
         }
         self.take_mail();
+        if self.shared.waiting.take_summons(self.index) {
+            self.close_killed();
+        }
         self.rouse();
         if self.accept_at.is_some_and(|at| at <= Instant::now()) {
             self.accept();
@@ -454,10 +457,17 @@ impl Core {
             } else if connection.channel.is_handshaking() && client.connected.elapsed() >= HANDSHAKE_TIME {
                 client.kill(Level::Info, &format!("its TLS handshake has taken {} s", HANDSHAKE_TIME.as_secs()));
             }
-            if client.killed.load(Ordering::Acquire) {
-                self.close(slot);
-            } else if connection.is_held() {
+            if connection.is_held() {
                 self.to_serve.push(slot);
+            }
+        }
+        self.close_killed();
+    }
+
+    fn close_killed(&mut self) {
+        for slot in 0..self.connections.len() {
+            if self.connections[slot].as_ref().is_some_and(|connection| connection.session.client.is_killed()) {
+                self.close(slot);
             }
         }
     }

@@ -1,11 +1,14 @@
-//! Sessions without a socket, for tests.
+//! Sessions without a socket, and clients of a whole server, for tests.
 
 #![allow(dead_code)]
 
 use hither::Db;
 use hither_resp::{Args, Limits, Value, decode};
-use hither_server::{Config, Session, Shared};
+use hither_server::{Config, Server, Session, Shared};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A server's state without threads, in memory.
 pub fn shared() -> Arc<Shared> {
@@ -14,8 +17,11 @@ pub fn shared() -> Arc<Shared> {
 
 /// The same on a store.
 pub fn shared_on(db: Db) -> Arc<Shared> {
-    Shared::new(db, Config::default(), 1).unwrap()
+    Shared::new(db, Config::default(), THREADS).unwrap()
 }
+
+/// Threads that clients without a socket may say they are on.
+pub const THREADS: usize = 4;
 
 /// One client.
 pub struct Client {
@@ -27,7 +33,12 @@ pub struct Client {
 
 impl Client {
     pub fn new(shared: &Arc<Shared>) -> Client {
-        let client = shared.clients.add("test".into(), "test".into(), 0);
+        Client::on(shared, 0)
+    }
+
+    /// The same on this thread of the server: clients of one are never at work at the same time.
+    pub fn on(shared: &Arc<Shared>, thread: usize) -> Client {
+        let client = shared.clients.add("test".into(), "test".into(), thread);
         Client { shared: shared.clone(), session: Session::new(shared.clone(), client), rests_on: 0 }
     }
 
@@ -92,5 +103,71 @@ pub fn show(value: &Value) -> String {
         }
         Value::Double(number) => format!(",{number}"),
         Value::Boolean(value) => value.to_string(),
+    }
+}
+
+/// A server of two threads, in memory.
+pub fn start() -> Server {
+    Server::start(Db::builder().in_memory().open().unwrap(), Config { port: 0, threads: 2, ..Config::default() }).unwrap()
+}
+
+/// A connection to it.
+pub fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// So many replies, as [`show`] shows them.
+pub fn receive(stream: &mut TcpStream, count: usize) -> Vec<String> {
+    let (mut bytes, mut chunk, mut replies) = (Vec::new(), vec![0; 64 << 10], Vec::new());
+    loop {
+        while let Some((value, length)) = decode(&bytes, &Limits::default()).unwrap() {
+            bytes.drain(..length);
+            replies.push(show(&value));
+        }
+        if replies.len() >= count {
+            return replies;
+        }
+        match stream.read(&mut chunk).unwrap() {
+            0 => panic!("it was closed after {replies:?}"),
+            read => bytes.extend_from_slice(&chunk[..read]),
+        }
+    }
+}
+
+/// Sends commands that `; ` divides.
+pub fn send(stream: &mut TcpStream, lines: &str) {
+    stream.write_all(format!("{}\r\n", lines.replace("; ", "\r\n")).as_bytes()).unwrap();
+}
+
+/// Sends a command and returns its reply.
+pub fn say(stream: &mut TcpStream, line: &str) -> String {
+    send(stream, line);
+    receive(stream, 1).remove(0)
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub fn until(holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "it does not come to that");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Until so many clients wait.
+#[track_caller]
+pub fn until_waiting(server: &Server, count: usize) {
+    until(|| server.shared().waiting.len() == count);
+}
+
+/// Ends the other threads of a test, also if this one fails.
+pub struct Stop<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }

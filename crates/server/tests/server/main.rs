@@ -2,6 +2,7 @@
 
 mod acl;
 mod common;
+mod contention;
 mod dumps;
 mod failed_sync;
 mod network;

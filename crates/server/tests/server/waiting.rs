@@ -1,11 +1,10 @@
 //! Commands that wait: first through sessions, where every step is the test's own, then through a whole server.
 
 use crate::common;
-use crate::common::{Client, shared, show};
+use crate::common::{Client, Stop, connect, receive, say, send, shared, start, until, until_waiting};
 use hither::Db;
-use hither_resp::{Limits, Value, decode};
+use hither_resp::Value;
 use hither_server::{Config, Server, Shared};
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,57 +163,6 @@ fn waitaof_rests_on_writes_of_every_level() {
     assert!(client.rests_on > db.durable_version());
     db.ticket_at(client.rests_on).wait().unwrap();
     assert!(client.rests_on <= db.durable_version());
-}
-
-fn start() -> Server {
-    Server::start(Db::builder().in_memory().open().unwrap(), Config { port: 0, threads: 2, ..Config::default() }).unwrap()
-}
-
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream
-}
-
-fn receive(stream: &mut TcpStream, count: usize) -> Vec<String> {
-    let (mut bytes, mut chunk, mut replies) = (Vec::new(), vec![0; 64 << 10], Vec::new());
-    loop {
-        while let Some((value, length)) = decode(&bytes, &Limits::default()).unwrap() {
-            bytes.drain(..length);
-            replies.push(show(&value));
-        }
-        if replies.len() >= count {
-            return replies;
-        }
-        match stream.read(&mut chunk).unwrap() {
-            0 => panic!("it was closed after {replies:?}"),
-            read => bytes.extend_from_slice(&chunk[..read]),
-        }
-    }
-}
-
-fn send(stream: &mut TcpStream, lines: &str) {
-    stream.write_all(format!("{}\r\n", lines.replace("; ", "\r\n")).as_bytes()).unwrap();
-}
-
-fn say(stream: &mut TcpStream, line: &str) -> String {
-    send(stream, line);
-    receive(stream, 1).remove(0)
-}
-
-#[track_caller]
-fn until(holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < end, "it does not come to that");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Until so many clients wait.
-#[track_caller]
-fn until_waiting(server: &Server, count: usize) {
-    until(|| server.shared().waiting.len() == count);
 }
 
 #[test]
@@ -393,15 +341,6 @@ fn databases_are_exchanged_for_everybody() {
     assert_eq!(rows.iter().sum::<usize>(), 2, "one hash with one field: {rows:?}");
 }
 
-/// Ends the other threads of a test, also if this one fails.
-struct Stop<'a>(&'a std::sync::atomic::AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn what_overlaps_with_an_exchange_happens_before_it_or_after() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -414,7 +353,7 @@ fn what_overlaps_with_an_exchange_happens_before_it_or_after() {
             .map(|number| {
                 let (shared, stop) = (&shared, &stop);
                 scope.spawn(move || {
-                    let mut client = Client::new(shared);
+                    let mut client = Client::on(shared, 1 + number);
                     let mut made = [0, 0];
                     client.run(&format!("SELECT {number}"));
                     while !stop.load(Ordering::Relaxed) {
