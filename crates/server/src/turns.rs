@@ -39,9 +39,9 @@ pub enum Held<'a> {
     /// Nothing: the command only reads.
     Nothing,
     /// The turn of one thread.
-    Own(#[expect(dead_code, reason = "held, not looked at")] MutexGuard<'a, ()>),
+    Own(MutexGuard<'a, ()>),
     /// All turns.
-    All(#[expect(dead_code, reason = "held, not looked at")] Vec<MutexGuard<'a, ()>>),
+    All(Vec<MutexGuard<'a, ()>>),
 }
 
 impl Turns {
