@@ -6,8 +6,12 @@
 //!    nothing that was not in the input. `hither check` must find the store sound, on both nodes.
 //! 3. A third one loads the whole input again; the dump must then be the input.
 //!
+//! The long one also has a disk that fails: [`failing_disk`].
+//!
 //! This shows the kernel's interfaces, `MAP_SYNC`, two pools and a remount. The emulated NVDIMM keeps every store, flushed or not:
 //! lost cache lines are the shadow medium's matter.
+
+mod failing_disk;
 
 use crate::Failure;
 use crate::exec::{Step, Tally};
@@ -58,6 +62,9 @@ pub fn run(size: Size) -> Result<Tally, Failure> {
         bench.resume()?;
         *tally.counts.entry("guest_kills".to_owned()).or_default() += 1;
         *tally.counts.entry("guest_durable_records".to_owned()).or_default() += durable as u64;
+    }
+    if size == Size::Long {
+        failing_disk::run(&bench, &mut tally)?;
     }
     Ok(tally)
 }
@@ -149,7 +156,12 @@ impl Bench {
     }
 
     fn read_dump(&self) -> Result<BTreeSet<String>, Failure> {
-        let path = self.dir.join("share/dump.kv");
+        self.read_records("dump.kv")
+    }
+
+    /// The lines of a file that the guest has left.
+    fn read_records(&self, name: &str) -> Result<BTreeSet<String>, Failure> {
+        let path = self.dir.join("share").join(name);
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(text.lines().map(str::to_owned).collect())
     }
