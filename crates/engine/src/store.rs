@@ -356,9 +356,10 @@ impl Store {
         Ok(true)
     }
 
-    /// Exchanges the names of keyspaces: all pairs at once, or none if one of the names is not there (false). Durable and crash-atomic, and so is everything that was
-    /// written before: it is durable first. Handles from before refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more under a name
-    /// that it had; open them again. No name may be in two pairs.
+    /// Exchanges the names of keyspaces: all pairs at once, or none if one of the names is not there (false). Where a name is in several pairs, the result is that of
+    /// one exchange after the other. Durable and crash-atomic, and so is everything that was
+    /// written before: it is durable first. Handles of what has another name then refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more
+    /// under a name that it had; open them again.
     pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
         self.core.committer.ensure_writable()?;
         let mut catalogue = self.core.catalogue.lock();
@@ -366,11 +367,10 @@ impl Store {
         if !pairs.iter().all(|(a, b)| changed.swap(a, b)) {
             return Ok(false);
         }
-        let names = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]);
-        let old: Vec<(&str, Arc<Keyspace>)> = {
-            let keyspaces = self.core.keyspaces.read();
-            names.filter_map(|(from, to)| Some((to, keyspaces.get(from)?.clone()))).collect()
-        };
+        // By number: what has which name in the end, the catalogue says.
+        let keyspaces = self.core.keyspaces_by_id();
+        let held = changed.keyspaces.iter().filter_map(|info| Some((info.name.as_str(), keyspaces.get(&info.id)?.clone())));
+        let old: Vec<(&str, Arc<Keyspace>)> = held.filter(|(name, keyspace)| keyspace.info.name != *name).collect();
         old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(true, Ordering::SeqCst));
         // Writers that did not see the flag finish first; later ones refuse.
         epoch::synchronize_writers();
@@ -378,11 +378,11 @@ impl Store {
             old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(false, Ordering::SeqCst));
             return Err(error);
         }
-        *catalogue = changed;
         let mut keyspaces = self.core.keyspaces.write();
         for (name, keyspace) in old {
             keyspaces.insert(name.to_owned(), Arc::new(keyspace.renamed(name)));
         }
+        *catalogue = changed;
         Ok(true)
     }
 
