@@ -267,7 +267,7 @@ impl Core {
         }
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
-        let end = Instant::now() + self.space_patience;
+        let end = Instant::now().checked_add(self.space_patience);
         loop {
             let made = match bound {
                 true if self.room_to_live().is_ok() || self.sweep_for_space() => true,
@@ -276,7 +276,9 @@ impl Core {
                 false => self.make_space()? || self.sweep_for_space(),
             };
             match attempt() {
-                Err(error) if error.kind().is_lack_of_space() && made && Instant::now() < end => bound = is_bound(&error),
+                Err(error) if error.kind().is_lack_of_space() && made && end.is_none_or(|end| Instant::now() < end) => {
+                    bound = is_bound(&error)
+                }
                 outcome => return outcome,
             }
         }
