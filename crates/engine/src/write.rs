@@ -175,11 +175,16 @@ impl Core {
         if !pending {
             return Ticket::durable(version);
         }
-        if level == Durability::Sync || !matches!(self.durability, Durability::Interval(_)) {
-            // Nobody may ever wait: the background committer takes care. (In a store with an interval it comes by anyway.)
+        if !self.commits_in_time(level) {
+            // Nobody may ever wait: the background committer takes care.
             self.committer.request(version);
         }
         Ticket::pending(self, version)
+    }
+
+    /// Whether the background committer comes by soon enough for a write at this level without being asked.
+    pub fn commits_in_time(&self, level: Durability) -> bool {
+        matches!((level, self.durability), (Durability::Interval(wanted), Durability::Interval(own)) if own <= wanted)
     }
 
     /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first (decision 11).

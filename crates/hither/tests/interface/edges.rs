@@ -1,7 +1,12 @@
 //! Settings, levels and handles at their edges.
 
-use hither::{Db, Error};
-use std::time::Duration;
+use hither::{Db, Durability, Error, MediumChoice, WriteOptions};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn on_file(dir: &Path) -> hither::Builder {
+    Db::builder().path(dir).medium(MediumChoice::File).capacity(4 << 20)
+}
 
 /// Found by review: the end of the wait was beyond what a clock can show, and the write panicked.
 #[test]
@@ -10,4 +15,22 @@ fn patience_may_have_no_end() {
     let keyspace = db.keyspace("k").unwrap();
     let refused = (0..10_000u64).find_map(|key| keyspace.put(&key.to_be_bytes(), &[1; 500]).err());
     assert!(matches!(refused, Some(Error::Full { .. })), "what cannot be had is refused all the same: {refused:?}");
+}
+
+/// Found by review: in a store with an interval, a write with a shorter one waited for the store's.
+#[test]
+fn a_write_with_a_shorter_interval_than_the_store_is_durable_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path()).durability(Durability::Interval(Duration::from_secs(3600))).open().unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let options = WriteOptions::new().durability(Durability::Interval(Duration::from_millis(20)));
+    let ticket = keyspace.put_with(b"k", b"v", &options).unwrap();
+    let deferred = keyspace.write_deferred(b"l", Some(b"w"), &options).unwrap();
+    assert!(deferred.applied);
+    let written = db.written_version();
+    let began = Instant::now();
+    while !(ticket.is_durable() && db.durable_version() >= written) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody makes it durable");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
