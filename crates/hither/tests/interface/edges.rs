@@ -2,6 +2,7 @@
 
 use hither::{Db, Durability, Error, MediumChoice, WriteOptions};
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 fn on_file(dir: &Path) -> hither::Builder {
@@ -33,4 +34,42 @@ fn a_write_with_a_shorter_interval_than_the_store_is_durable_in_time() {
         assert!(began.elapsed() < Duration::from_secs(60), "nobody makes it durable");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Tells when it is dropped, and how.
+struct Tell(std::sync::mpsc::Sender<bool>);
+
+impl Drop for Tell {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::panicking());
+    }
+}
+
+/// Found by review: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
+#[test]
+fn the_last_handle_may_end_in_a_callback() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path()).open().unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let ticket = keyspace.put_with(b"k", b"v", &WriteOptions::new()).unwrap();
+    let ((tell, told), (go, gone)) = (channel(), channel::<()>());
+    let tell = Tell(tell);
+    ticket.on_durable(move |outcome| {
+        outcome.unwrap();
+        // Until this is the only handle.
+        let _ = gone.recv();
+        let _told_last = tell;
+        drop(keyspace);
+    });
+    drop(db);
+    drop(go);
+    assert!(!told.recv_timeout(Duration::from_secs(60)).unwrap(), "it panicked");
+    let began = Instant::now();
+    let db = loop {
+        match on_file(dir.path()).open() {
+            Err(Error::Locked(_)) if began.elapsed() < Duration::from_secs(60) => std::thread::sleep(Duration::from_millis(5)),
+            opened => break opened.unwrap(),
+        }
+    };
+    assert!(db.recovery().clean, "it was closed");
 }
