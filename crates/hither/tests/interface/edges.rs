@@ -18,6 +18,21 @@ fn patience_may_have_no_end() {
     assert!(matches!(refused, Some(Error::Full { .. })), "what cannot be had is refused all the same: {refused:?}");
 }
 
+/// Found by review: memory, or the threads of the machine, were used up before the store was open.
+#[test]
+fn numbers_beyond_any_machine_are_refused_by_name() {
+    let refused = |name: &str, builder: hither::Builder| {
+        let error = builder.in_memory().open().expect_err(name).to_string();
+        assert!(error.contains(name) && error.contains("at most"), "{error}");
+    };
+    refused("shards", Db::builder().shards(u32::MAX));
+    refused("shards", Db::builder().shards(1 << 16));
+    refused("threads", Db::builder().threads(usize::MAX));
+    refused("gc-threads", Db::builder().gc_threads(usize::MAX));
+    refused("read-threads", Db::builder().read_threads(usize::MAX));
+    Db::builder().in_memory().shards(4096).threads(1024).open().unwrap();
+}
+
 /// Found by review: in a store with an interval, a write with a shorter one waited for the store's.
 #[test]
 fn a_write_with_a_shorter_interval_than_the_store_is_durable_in_time() {
