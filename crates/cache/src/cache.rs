@@ -97,6 +97,14 @@ fn overhead_bytes(capacity_bytes: usize) -> usize {
     Counters::MEMORY_BYTES + seen_places(capacity_bytes) * size_of::<AtomicU32>()
 }
 
+/// So many words of memory, if they are to be had: the size is the user's.
+fn zeros(words: usize) -> Option<Box<[AtomicU64]>> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(words).ok()?;
+    memory.resize_with(words, || AtomicU64::new(0));
+    Some(memory.into_boxed_slice())
+}
+
 /// A concurrent cache of entries. See the crate's head for what it promises.
 #[derive(Debug)]
 pub struct Cache {
@@ -352,7 +360,7 @@ impl Cache {
         }
     }
 
-    /// Divides the memory for pairs of this size, unless it is divided well enough; false if somebody may still look at the old division.
+    /// Divides the memory for pairs of this size, unless it is divided well enough; false if somebody may still look at the old division, or there is no such memory.
     fn arrange(&self, holdings: Holdings) -> bool {
         let capacity = self.words_in_capacity();
         let wanted = Geometry::for_pairs(capacity, holdings.pair_bytes.clamp(16, MAX_KEY_BYTES + MAX_VALUE_BYTES));
@@ -364,7 +372,13 @@ impl Cache {
         if present.buckets > 0 && !epoch::has_passed(self.left.load(Ordering::Relaxed)) {
             return false;
         }
-        let words = self.words.get_or_init(|| (0..capacity).map(|_| AtomicU64::new(0)).collect());
+        let words = match self.words.get() {
+            Some(words) => words,
+            None => {
+                let Some(words) = zeros(capacity) else { return false };
+                self.words.get_or_init(|| words)
+            }
+        };
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.geometry.store(wanted.pack(), Ordering::Release);
         wanted.buckets > 0

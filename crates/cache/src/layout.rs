@@ -84,7 +84,8 @@ impl Geometry {
     pub fn for_pairs(words: usize, pair_bytes: usize) -> Geometry {
         let record = RECORD_HEAD + 1 + pair_bytes.div_ceil(8);
         let bucket_words = (ARENA + SLOTS * record).next_multiple_of(8).min(ARENA + MAX_ARENA - 8).min(words.max(1));
-        Geometry { bucket_words, buckets: words / bucket_words }
+        // Memory that is no more than a header holds nothing.
+        Geometry { bucket_words, buckets: if bucket_words > ARENA { words / bucket_words } else { 0 } }
     }
 
     /// Both numbers in one word, to be read at once.

@@ -299,3 +299,36 @@ fn policies_rank_as_designed() {
     assert!(adaptive < raf && raf < lru, "{adaptive} {raf} {lru}");
     assert_eq!(cost(Policy::Adaptive), adaptive);
 }
+
+/// Found by review: memory of less than a bucket's header was taken for a bucket, and the first get read beyond its end.
+#[test]
+fn memory_that_holds_no_bucket_is_no_cache() {
+    let mut on = 0;
+    for capacity_bytes in (0..24 << 10).step_by(8) {
+        let cache = cache(Policy::Adaptive, capacity_bytes, true);
+        cache.tick(0, 0, &|| PLENTY);
+        if cache.stats().state != State::On {
+            continue;
+        }
+        on += 1;
+        let _pin = epoch::pin();
+        let record = Record { reference: 1, generation: 2, expiry_ms: 0, key: b"key", value: b"value" };
+        for _ in 0..3 {
+            assert!(cache.look(hash(b"key"), b"key").is_none_or(|found| found.reference == 1));
+            cache.offer(hash(b"key"), 0, 1, cache.count_miss(0, 1), &record);
+        }
+    }
+    assert!(on > 0);
+}
+
+/// Found by review: the size is the user's, and one that no machine has ended the thread in the background that divides the memory.
+#[test]
+fn memory_that_is_not_to_be_had_leaves_the_cache_off() {
+    for capacity_bytes in [usize::MAX, 1 << 62] {
+        let cache = cache(Policy::Adaptive, capacity_bytes, true);
+        cache.tick(0, 0, &|| PLENTY);
+        assert_ne!(cache.stats().state, State::On);
+        let _pin = epoch::pin();
+        assert!(cache.look(hash(b"key"), b"key").is_none());
+    }
+}

@@ -167,7 +167,7 @@ impl Core {
             Durability::Sync if made != 0 && self.needs_sync => made,
             // Nobody may ever wait for it.
             Durability::Interval(_) if made != 0 && (self.needs_sync || self.log.needs_flush()) => {
-                if !matches!(self.durability, Durability::Interval(_)) {
+                if !self.commits_in_time(level) {
                     self.committer.request(made);
                 }
                 0

@@ -86,13 +86,25 @@ impl Maintenance {
         self.threads.extend(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop)));
     }
 
-    pub fn stop(self) {
+    /// Whether the calling thread is one of them.
+    pub fn runs_here(&self) -> bool {
+        let here = std::thread::current().id();
+        self.threads.iter().any(|thread| thread.thread().id() == here)
+    }
+
+    /// Tells the threads to end, and waits for none.
+    pub fn begin_stop(&self) {
         self.stop.flag.store(true, Ordering::Release);
         self.stop.changed.notify_all();
         (0..self.core.log.nodes()).for_each(|node| self.core.log.few_free(node).ring());
         *self.core.committer.wake_lock.lock() = true;
         self.core.committer.wake.notify_all();
         self.core.delegation.close();
+    }
+
+    /// Ends the threads. Not from one of them.
+    pub fn stop(self) {
+        self.begin_stop();
         for thread in self.threads {
             // A panic there was printed; the store itself is consistent.
             let _ = thread.join();

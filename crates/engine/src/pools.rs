@@ -27,6 +27,11 @@ const SEGMENTS_PER_SHARD: u64 = 128;
 /// Bounds of live bytes that can be set, in per cent of what the store may grow to. Above them collectors have no room to work in.
 const UTILIZATION: std::ops::RangeInclusive<u32> = 1..=95;
 
+/// The most shards of a node: each has an open segment, and a chunk for each thread.
+const MOST_SHARDS: u32 = 4096;
+/// The most threads of one kind, for each node.
+const MOST_THREADS: usize = 1024;
+
 /// Pools, in node order, and what was found out on the way.
 pub(crate) struct Opened {
     pub pools: Vec<Pool>,
@@ -42,6 +47,7 @@ pub(crate) fn open(options: &Options) -> Result<Opened> {
             "utilization {percent} is not possible; give {least} to {most} per cent of max-capacity, or none"
         )));
     }
+    refuse_excess(options)?;
     let topology = options.topology.clone().unwrap_or_else(|| Arc::new(Topology::detect()));
     let meter = options.meter.then(|| Meter::new(&topology));
     let pools = if let Some(make) = &options.pools {
@@ -52,6 +58,21 @@ pub(crate) fn open(options: &Options) -> Result<Opened> {
         open_files(options, &topology, &meter)?
     };
     Ok(Opened { pools, topology, meter })
+}
+
+/// Refuses numbers that would take all memory, or all threads of the machine.
+fn refuse_excess(options: &Options) -> Result<()> {
+    let Options { shards, threads, gc_threads, ref delegation, .. } = *options;
+    let numbers = [
+        ("shards", shards as usize, MOST_SHARDS as usize),
+        ("threads", threads, MOST_THREADS),
+        ("gc-threads", gc_threads, MOST_THREADS),
+        ("read-threads", delegation.threads, MOST_THREADS),
+    ];
+    match numbers.into_iter().find(|(_, given, most)| given > most) {
+        None => Ok(()),
+        Some((name, given, most)) => Err(Error::Config(format!("{name} {given} is not possible; give {most} at most"))),
+    }
 }
 
 /// How the log is laid out over these pools.

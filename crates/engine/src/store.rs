@@ -356,9 +356,10 @@ impl Store {
         Ok(true)
     }
 
-    /// Exchanges the names of keyspaces: all pairs at once, or none if one of the names is not there (false). Durable and crash-atomic, and so is everything that was
-    /// written before: it is durable first. Handles from before refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more under a name
-    /// that it had; open them again. No name may be in two pairs.
+    /// Exchanges the names of keyspaces: all pairs at once, or none if one of the names is not there (false). Where a name is in several pairs, the result is that of
+    /// one exchange after the other. Durable and crash-atomic, and so is everything that was
+    /// written before: it is durable first. Handles of what has another name then refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more
+    /// under a name that it had; open them again.
     pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
         self.core.committer.ensure_writable()?;
         let mut catalogue = self.core.catalogue.lock();
@@ -366,11 +367,10 @@ impl Store {
         if !pairs.iter().all(|(a, b)| changed.swap(a, b)) {
             return Ok(false);
         }
-        let names = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]);
-        let old: Vec<(&str, Arc<Keyspace>)> = {
-            let keyspaces = self.core.keyspaces.read();
-            names.filter_map(|(from, to)| Some((to, keyspaces.get(from)?.clone()))).collect()
-        };
+        // By number: what has which name in the end, the catalogue says.
+        let keyspaces = self.core.keyspaces_by_id();
+        let held = changed.keyspaces.iter().filter_map(|info| Some((info.name.as_str(), keyspaces.get(&info.id)?.clone())));
+        let old: Vec<(&str, Arc<Keyspace>)> = held.filter(|(name, keyspace)| keyspace.info.name != *name).collect();
         old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(true, Ordering::SeqCst));
         // Writers that did not see the flag finish first; later ones refuse.
         epoch::synchronize_writers();
@@ -378,11 +378,11 @@ impl Store {
             old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(false, Ordering::SeqCst));
             return Err(error);
         }
-        *catalogue = changed;
         let mut keyspaces = self.core.keyspaces.write();
         for (name, keyspace) in old {
             keyspaces.insert(name.to_owned(), Arc::new(keyspace.renamed(name)));
         }
+        *catalogue = changed;
         Ok(true)
     }
 
@@ -424,30 +424,26 @@ impl Store {
     }
 
     fn shut(&self) -> Result<()> {
-        let first = self.core.committer.refuse_writes();
-        if let Some(maintenance) = self.maintenance.lock().take() {
-            maintenance.stop();
-        }
-        if !first {
-            return self.core.committer.failure();
-        }
-        // Waits for writers under way, too: whoever begins later is refused.
-        self.sync()?;
-        self.core.persist_clock()?;
-        // A pass of a thread of the caller's may be under way still: what it has copied counts.
-        self.core.without_passes(|| self.core.log.record_totals())?;
-        self.core.checkpoints.take_final(&self.core);
-        for node in 0..self.core.log.nodes() {
-            self.core.log.pool(node).mark_clean()?;
-        }
-        Ok(())
+        let maintenance = self.maintenance.lock().take();
+        self.core.shut(maintenance)
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
+        let maintenance = self.maintenance.get_mut().take();
         // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean flag unset.
-        let _ = self.shut();
+        match maintenance {
+            // The callback of a ticket had the last handle: its thread is one of those that a close waits for, and may hold what a close takes.
+            Some(maintenance) if maintenance.runs_here() => {
+                maintenance.begin_stop();
+                let core = self.core.clone();
+                let close = move || drop(core.shut(Some(maintenance)));
+                // Without a thread (limits) the store is as after a crash when it is opened again.
+                let _ = std::thread::Builder::new().name("hither-close".to_owned()).spawn(close);
+            }
+            maintenance => drop(self.core.shut(maintenance)),
+        }
     }
 }
 
@@ -457,6 +453,27 @@ pub(crate) fn ensure_outside_reads(what: &'static str) -> Result<()> {
 }
 
 impl Core {
+    /// See [`Store::close`]; ends the background work, if there is any.
+    fn shut(&self, maintenance: Option<Maintenance>) -> Result<()> {
+        let first = self.committer.refuse_writes();
+        if let Some(maintenance) = maintenance {
+            maintenance.stop();
+        }
+        if !first {
+            return self.committer.failure();
+        }
+        // Waits for writers under way, too: whoever begins later is refused.
+        self.committer.commit(&self.log, self.log.clock.stable())?;
+        self.persist_clock()?;
+        // A pass of a thread of the caller's may be under way still: what it has copied counts.
+        self.without_passes(|| self.log.record_totals())?;
+        self.checkpoints.take_final(self);
+        for node in 0..self.log.nodes() {
+            self.log.pool(node).mark_clean()?;
+        }
+        Ok(())
+    }
+
     /// Replaces the catalogue, durably. After a sync that failed it may have happened or not: then nothing more is acknowledged.
     fn set_catalogue(&self, catalogue: &Catalogue) -> Result<()> {
         let pool = self.log.pool(0);

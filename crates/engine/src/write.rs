@@ -175,11 +175,16 @@ impl Core {
         if !pending {
             return Ticket::durable(version);
         }
-        if level == Durability::Sync || !matches!(self.durability, Durability::Interval(_)) {
-            // Nobody may ever wait: the background committer takes care. (In a store with an interval it comes by anyway.)
+        if !self.commits_in_time(level) {
+            // Nobody may ever wait: the background committer takes care.
             self.committer.request(version);
         }
         Ticket::pending(self, version)
+    }
+
+    /// Whether the background committer comes by soon enough for a write at this level without being asked.
+    pub fn commits_in_time(&self, level: Durability) -> bool {
+        matches!((level, self.durability), (Durability::Interval(wanted), Durability::Interval(own)) if own <= wanted)
     }
 
     /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first (decision 11).
@@ -267,7 +272,7 @@ impl Core {
         }
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
-        let end = Instant::now() + self.space_patience;
+        let end = Instant::now().checked_add(self.space_patience);
         loop {
             let made = match bound {
                 true if self.room_to_live().is_ok() || self.sweep_for_space() => true,
@@ -276,7 +281,9 @@ impl Core {
                 false => self.make_space()? || self.sweep_for_space(),
             };
             match attempt() {
-                Err(error) if error.kind().is_lack_of_space() && made && Instant::now() < end => bound = is_bound(&error),
+                Err(error) if error.kind().is_lack_of_space() && made && end.is_none_or(|end| Instant::now() < end) => {
+                    bound = is_bound(&error)
+                }
                 outcome => return outcome,
             }
         }

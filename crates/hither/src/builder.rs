@@ -90,7 +90,7 @@ impl Builder {
         self
     }
 
-    /// Shards per node, rounded down to a power of two (default: derived from medium and capacity).
+    /// Shards per node, 4096 at most, rounded down to a power of two (default: derived from medium and capacity).
     pub fn shards(mut self, shards: u32) -> Self {
         self.options.shards = shards;
         self
@@ -135,7 +135,7 @@ impl Builder {
         self
     }
 
-    /// Threads of recovery (default: all cores).
+    /// Threads of recovery, 1024 at most (default: all cores).
     pub fn threads(mut self, threads: usize) -> Self {
         self.options.threads = threads;
         self

@@ -69,9 +69,9 @@ impl Db {
         self.store.drop_keyspace(name)
     }
 
-    /// Exchanges the names of keyspaces: all pairs at once, or none if one of them is not there (false). Durable and crash-atomic, and everything that was written before is
-    /// durable then, whatever its level. Handles that were opened before say [`Error::KeyspaceDropped`] from then on: open them again. No name may be in two pairs.
-    /// O(1), and waits for writers under way and a sync.
+    /// Exchanges the names of keyspaces: all pairs at once, or none if one of them is not there (false). Where a name is in several pairs, the result is that of one exchange
+    /// after the other. Durable and crash-atomic, and everything that was written before is durable then, whatever its level. Handles of what has another name then say
+    /// [`Error::KeyspaceDropped`] from then on: open them again. O(keyspaces), and waits for writers under way and a sync.
     pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
         self.store.swap_keyspaces(pairs)
     }

@@ -168,9 +168,9 @@ impl NodePool {
     }
 
     /// Opens a run of segments for one large entry.
-    pub fn open_run(&self, log: &Log, size: u64, keyspace: u32, shard: u32) -> Result<Chunk> {
-        let run_len = size.div_ceil(self.segment_bytes()) as u32;
-        let index = self.open_segments(log, run_len, Purpose { keyspace, shard, kind: Filler::Put })?;
+    pub fn open_run(&self, log: &Log, parts: &Parts<'_>, shard: usize) -> Result<Chunk> {
+        let run_len = parts.max_size().div_ceil(self.segment_bytes()) as u32;
+        let index = self.open_segments(log, run_len, Purpose::of(parts, shard))?;
         let segment = &self.segments[index as usize];
         segment.open_chunks.fetch_add(1, Ordering::Relaxed);
         Ok(Chunk {
@@ -179,7 +179,7 @@ impl NodePool {
             end: self.pool.segment_offset(index) + u64::from(run_len) * self.segment_bytes(),
             generation: segment.generation.load(Ordering::Relaxed),
             base_version: segment.base_version.load(Ordering::Relaxed),
-            keyspace,
+            keyspace: parts.keyspace,
             tally: Tally::EMPTY,
             seen: 0,
         })

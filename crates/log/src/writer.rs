@@ -335,8 +335,10 @@ impl Writer<'_> {
 
     /// A value too large for a segment gets a run of segments of its own.
     fn append_run(&mut self, parts: &Parts<'_>, shard: usize, how: Append) -> Result<u64> {
-        let run = self.pool.open_run(self.log, parts.max_size(), parts.keyspace, shard as u32)?;
-        self.pool.owe_pause(self.log, run.end - run.cursor);
+        let run = self.pool.open_run(self.log, parts, shard)?;
+        if parts.op != Op::Delete {
+            self.pool.owe_pause(self.log, run.end - run.cursor);
+        }
         let size = parts.size(run.keyspace, run.base_version);
         let place = Place { generation: run.generation, base_version: run.base_version, keyspace: run.keyspace, offset: run.cursor };
         self.write_entry(parts, &place, size, how.flush);

@@ -2,5 +2,6 @@
 
 mod basic;
 mod deferred;
+mod edges;
 mod swaps;
 mod whole_batches;

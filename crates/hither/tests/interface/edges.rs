@@ -1,0 +1,108 @@
+//! Settings, levels and handles at their edges.
+
+use hither::{CollectorKind, Db, Durability, Error, MediumChoice, WriteOptions};
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+fn on_file(dir: &Path) -> hither::Builder {
+    Db::builder().path(dir).medium(MediumChoice::File).capacity(4 << 20)
+}
+
+/// Found by review: the end of the wait was beyond what a clock can show, and the write panicked.
+#[test]
+fn patience_may_have_no_end() {
+    let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).space_patience(Duration::MAX).open().unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let refused = (0..10_000u64).find_map(|key| keyspace.put(&key.to_be_bytes(), &[1; 500]).err());
+    assert!(matches!(refused, Some(Error::Full { .. })), "what cannot be had is refused all the same: {refused:?}");
+}
+
+/// Found by review: memory, or the threads of the machine, were used up before the store was open.
+#[test]
+fn numbers_beyond_any_machine_are_refused_by_name() {
+    let refused = |name: &str, builder: hither::Builder| {
+        let error = builder.in_memory().open().expect_err(name).to_string();
+        assert!(error.contains(name) && error.contains("at most"), "{error}");
+    };
+    refused("shards", Db::builder().shards(u32::MAX));
+    refused("shards", Db::builder().shards(1 << 16));
+    refused("threads", Db::builder().threads(usize::MAX));
+    refused("gc-threads", Db::builder().gc_threads(usize::MAX));
+    refused("read-threads", Db::builder().read_threads(usize::MAX));
+    Db::builder().in_memory().shards(4096).threads(1024).open().unwrap();
+}
+
+/// Found by review: in a store with an interval, a write with a shorter one waited for the store's.
+#[test]
+fn a_write_with_a_shorter_interval_than_the_store_is_durable_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path()).durability(Durability::Interval(Duration::from_secs(3600))).open().unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let options = WriteOptions::new().durability(Durability::Interval(Duration::from_millis(20)));
+    let ticket = keyspace.put_with(b"k", b"v", &options).unwrap();
+    let deferred = keyspace.write_deferred(b"l", Some(b"w"), &options).unwrap();
+    assert!(deferred.applied);
+    let written = db.written_version();
+    let began = Instant::now();
+    while !(ticket.is_durable() && db.durable_version() >= written) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody makes it durable");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Tells when it is dropped, and how.
+struct Tell(std::sync::mpsc::Sender<bool>);
+
+impl Drop for Tell {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::panicking());
+    }
+}
+
+/// Found by review: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
+#[test]
+fn the_last_handle_may_end_in_a_callback() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path()).open().unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let ticket = keyspace.put_with(b"k", b"v", &WriteOptions::new()).unwrap();
+    let ((tell, told), (go, gone)) = (channel(), channel::<()>());
+    let tell = Tell(tell);
+    ticket.on_durable(move |outcome| {
+        outcome.unwrap();
+        // Until this is the only handle.
+        let _ = gone.recv();
+        let _told_last = tell;
+        drop(keyspace);
+    });
+    drop(db);
+    drop(go);
+    assert!(!told.recv_timeout(Duration::from_secs(60)).unwrap(), "it panicked");
+    let began = Instant::now();
+    let db = loop {
+        match on_file(dir.path()).open() {
+            Err(Error::Locked(_)) if began.elapsed() < Duration::from_secs(60) => std::thread::sleep(Duration::from_millis(5)),
+            opened => break opened.unwrap(),
+        }
+    };
+    assert!(db.recovery().clean, "it was closed");
+}
+
+/// Found by review: a tombstone that takes segments of its own was held to what is left for puts, and a full store could not be emptied.
+#[test]
+fn a_full_store_can_be_emptied_of_keys_as_long_as_segments() {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let builder = Db::builder().in_memory().capacity(16 << 20).max_capacity(16 << 20).segment_bytes(64 << 10).collector(collector);
+        let db = builder.space_patience(Duration::from_secs(20)).open().unwrap();
+        let keyspace = db.keyspace("k").unwrap();
+        let key = |number: u32| [&number.to_be_bytes()[..], &[7; 65_532]].concat();
+        let kept = (0..1000).take_while(|number| keyspace.put(&key(*number), b"v").is_ok()).count() as u32;
+        assert!((60..256).contains(&kept), "{kept}");
+        for number in 0..kept {
+            assert!(keyspace.delete(&key(number)).unwrap(), "{collector:?}: {number} of {kept}");
+        }
+        assert!(keyspace.is_empty() && db.check().unwrap().is_sound());
+        keyspace.put(&key(0), b"v").unwrap();
+    }
+}
