@@ -4,6 +4,7 @@ mod acl;
 mod common;
 mod dumps;
 mod failed_sync;
+mod memory;
 mod network;
 mod sessions;
 mod waiting;
