@@ -15,6 +15,9 @@ use crate::limits::Limits;
 use crate::number::parse_integer;
 use std::ops::Range;
 
+/// Room for more arguments than this is given back when their request is done with.
+const KEEP_ARGS: usize = 1024;
+
 /// Finds requests in a growing buffer. See the module's head.
 #[derive(Debug)]
 pub struct Parser {
@@ -116,6 +119,7 @@ impl Parser {
     /// See [`ProtocolError`]; the connection has to be closed. The parser stays at the error.
     pub fn parse(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         if let State::Start = self.state {
+            self.forget();
             match input.first() {
                 None => return Ok(None),
                 Some(b'*') => {}
@@ -148,7 +152,6 @@ impl Parser {
             match self.state {
                 State::Start => {
                     let Some(count) = self.number(input, ProtocolError::ArrayLine, ProtocolError::ArrayLength)? else { return Ok(None) };
-                    self.ranges.clear();
                     self.is_inline = false;
                     if count <= 0 {
                         return Ok(Some(self.finish()));
@@ -209,13 +212,22 @@ impl Parser {
 
     fn parse_inline(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         let Some(end) = self.line_end(input, ProtocolError::InlineLine)? else { return Ok(None) };
-        self.ranges.clear();
-        self.inline.clear();
         self.is_inline = true;
         let line = &input[self.at..end];
         inline::split(line.strip_suffix(b"\r").unwrap_or(line), &mut self.inline, &mut self.ranges)?;
         self.advance(end + 1);
         Ok(Some(self.finish()))
+    }
+
+    /// The arguments of the last request are no longer asked for.
+    #[inline]
+    fn forget(&mut self) {
+        self.ranges.clear();
+        self.inline.clear();
+        if self.ranges.capacity() > KEEP_ARGS {
+            self.ranges = Vec::new();
+            self.inline = Vec::new();
+        }
     }
 
     fn advance(&mut self, at: usize) {
@@ -301,5 +313,24 @@ mod tests {
         let input = b"*2\r\n$3\r\nSET\r\n$1000\r\nabc";
         assert_eq!(parser.parse(input), Ok(None));
         assert_eq!(parser.missing(input), 999);
+    }
+
+    /// Found by review: the room for the arguments of the largest request was kept as long as the connection.
+    #[test]
+    fn what_a_large_request_took_is_given_back() {
+        let mut parser = Parser::default();
+        let large = [&b"*100000\r\n"[..], &b"$1\r\na\r\n".repeat(100_000)].concat();
+        let words = [&b"a ".repeat(20_000)[..], b"\r\n"].concat();
+        for input in [large, words] {
+            assert_eq!(parser.parse(&input), Ok(Some(input.len())));
+            assert!(parser.args(&input).len() >= 20_000);
+            assert_eq!(parser.parse(b""), Ok(None), "its connection has nothing more to say");
+            assert!(parser.ranges.capacity() <= 1024, "{}", parser.ranges.capacity());
+        }
+        let small = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+        assert_eq!(parser.parse(small), Ok(Some(small.len())));
+        let kept = parser.ranges.capacity();
+        assert_eq!(parser.parse(small), Ok(Some(small.len())));
+        assert_eq!(parser.ranges.capacity(), kept, "of usual ones it is not");
     }
 }

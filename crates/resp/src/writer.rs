@@ -2,6 +2,9 @@
 //!
 //! One call per value. Aggregates are announced with the number of their members, which follow. Types that RESP2 lacks are written as Redis
 //! writes them there: a map as a flat array, a set as an array, a double and a verbatim string as a bulk string, a boolean as 1 or 0.
+//!
+//! A writer may be bounded ([`Writer::bounded`]): what does not fit is left out, and so is everything behind it. Then the reply is worth nothing, and whoever
+//! writes it need not go on ([`Writer::is_full`]).
 
 use crate::number::{format_double, push_integer};
 
@@ -20,12 +23,42 @@ pub enum Protocol {
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
+    /// The buffer gets no more bytes than this.
+    limit: usize,
+    /// Something was left out.
+    full: bool,
 }
+
+/// What a value takes besides its bytes, at most.
+const FRAME_BYTES: usize = 32;
 
 impl<'a> Writer<'a> {
     /// Appends to `out`.
     pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Writer<'a> {
-        Writer { out, protocol }
+        Writer::bounded(out, protocol, usize::MAX)
+    }
+
+    /// Appends to `out` as long as that has at most `limit` bytes then. The last 32 of them may stay unused.
+    pub fn bounded(out: &'a mut Vec<u8>, protocol: Protocol, limit: usize) -> Writer<'a> {
+        Writer { out, protocol, limit, full: false }
+    }
+
+    /// Whether something did not fit and was left out.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// How many bytes more there may be.
+    pub fn room(&self) -> usize {
+        if self.full { 0 } else { self.limit.saturating_sub(self.out.len()) }
+    }
+
+    /// Whether so many bytes more fit. If not, nothing does from here on.
+    #[inline]
+    fn takes(&mut self, bytes: usize) -> bool {
+        self.full |= bytes > self.limit.saturating_sub(self.out.len());
+        !self.full
     }
 
     /// The version in use.
@@ -48,14 +81,16 @@ impl<'a> Writer<'a> {
         self.out.is_empty()
     }
 
-    /// Takes back everything since a mark.
+    /// Takes back everything since a mark. A writer that is full stays so.
     pub fn truncate(&mut self, mark: usize) {
         self.out.truncate(mark);
     }
 
     /// Replies that are ready.
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.out.extend_from_slice(bytes);
+        if self.takes(bytes.len()) {
+            self.out.extend_from_slice(bytes);
+        }
     }
 
     /// `+OK`
@@ -71,9 +106,11 @@ impl<'a> Writer<'a> {
 
     /// An error: its code, a space, a message. Line ends in it become spaces.
     pub fn error(&mut self, text: &str) {
-        self.out.push(b'-');
-        self.out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
-        self.raw(b"\r\n");
+        if self.takes(text.len() + FRAME_BYTES) {
+            self.out.push(b'-');
+            self.out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
+            self.out.extend_from_slice(b"\r\n");
+        }
     }
 
     /// An integer.
@@ -91,10 +128,7 @@ impl<'a> Writer<'a> {
     /// Bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.out.reserve(bytes.len() + 32);
-        self.header(b'$', bytes.len() as i64);
-        self.raw(bytes);
-        self.raw(b"\r\n");
+        self.text(b'$', bytes, b"");
     }
 
     /// No value.
@@ -146,27 +180,46 @@ impl<'a> Writer<'a> {
     /// Text for people.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {
-            Protocol::Resp3 => {
-                self.header(b'=', text.len() as i64 + 4);
-                self.raw(b"txt:");
-                self.raw(text.as_bytes());
-                self.raw(b"\r\n");
-            }
+            Protocol::Resp3 => self.text(b'=', text.as_bytes(), b"txt:"),
             Protocol::Resp2 => self.bulk(text.as_bytes()),
         }
     }
 
     #[inline]
     fn header(&mut self, kind: u8, value: i64) {
+        if self.takes(FRAME_BYTES) {
+            self.number(kind, value);
+        }
+    }
+
+    /// A line with a number, for which there is room.
+    #[inline]
+    fn number(&mut self, kind: u8, value: i64) {
         self.out.push(kind);
         push_integer(self.out, value);
-        self.raw(b"\r\n");
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Bytes behind a line with their length, and with a mark before them.
+    #[inline]
+    fn text(&mut self, kind: u8, bytes: &[u8], mark: &[u8]) {
+        let length = mark.len() + bytes.len();
+        if !self.takes(length + FRAME_BYTES) {
+            return;
+        }
+        self.out.reserve(length + FRAME_BYTES);
+        self.number(kind, length as i64);
+        self.out.extend_from_slice(mark);
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
     }
 
     fn line(&mut self, kind: u8, bytes: &[u8]) {
-        self.out.push(kind);
-        self.raw(bytes);
-        self.raw(b"\r\n");
+        if self.takes(bytes.len() + FRAME_BYTES) {
+            self.out.push(kind);
+            self.out.extend_from_slice(bytes);
+            self.out.extend_from_slice(b"\r\n");
+        }
     }
 }
 
@@ -197,5 +250,38 @@ mod tests {
         assert_eq!(both(|w| w.double(0.5)), ("$3\r\n0.5\r\n".into(), ",0.5\r\n".into()));
         assert_eq!(both(|w| w.boolean(true)), (":1\r\n".into(), "#t\r\n".into()));
         assert_eq!(both(|w| w.verbatim("hi")), ("$2\r\nhi\r\n".into(), "=6\r\ntxt:hi\r\n".into()));
+    }
+    #[test]
+    fn nothing_goes_beyond_a_bound() {
+        type Step = fn(&mut Writer<'_>);
+        let steps: [Step; 9] = [
+            |w| w.bulk(&[b'x'; 50]),
+            |w| w.raw(&[b'x'; 50]),
+            |w| w.error(&"x".repeat(50)),
+            |w| w.simple(&"x".repeat(50)),
+            |w| w.verbatim(&"x".repeat(50)),
+            |w| w.integer(i64::MIN),
+            |w| w.map(1),
+            |w| w.double(0.5),
+            |w| w.null(),
+        ];
+        for protocol in [Protocol::Resp2, Protocol::Resp3] {
+            for step in steps {
+                let mut out = vec![b'-'; 10];
+                let mut writer = Writer::bounded(&mut out, protocol, 1000);
+                (0..1000).for_each(|_| step(&mut writer));
+                assert!(writer.is_full() && writer.room() == 0 && (900..=1000).contains(&writer.len()), "{}", writer.len());
+                let end = writer.len();
+                writer.raw(b"x");
+                assert_eq!(writer.len(), end, "there is no hole in it");
+            }
+        }
+        let mut out = vec![b'-'; 10];
+        let mut writer = Writer::bounded(&mut out, Protocol::Resp2, 1000);
+        assert_eq!((writer.room(), writer.is_full()), (990, false));
+        // It is not even tried to make room for what is too large.
+        writer.bulk(&vec![0; 1 << 20]);
+        assert!(writer.is_full());
+        assert!(out.capacity() < 2000, "{}", out.capacity());
     }
 }

@@ -69,7 +69,7 @@ pub struct Config {
     pub max_clients: usize,
     /// Seconds after which an idle client is closed; 0: never.
     pub timeout_s: u64,
-    /// Bytes of replies that may wait for one client; beyond that it is closed. 0: any number.
+    /// Bytes of replies that may wait for one client; beyond that it is closed. Bytes of one reply, too: a command with a larger one fails. 0: any number.
     pub max_output_bytes: usize,
     /// Bytes of one request, and of what one client has waiting for EXEC, with the keys that it watches.
     pub max_request_bytes: usize,

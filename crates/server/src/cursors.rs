@@ -1,8 +1,8 @@
 //! Cursors of the SCAN family: numbers for clients, that stand for the key at which an iteration goes on.
 //!
 //! A position is a key, not a place in a table, so an iteration returns every key that is there from its beginning to its end, exactly once, whatever
-//! happens to other keys meanwhile. A cursor may be used again. The newest [`CAPACITY`] cursors are kept, all clients together; one that has been
-//! forgotten, or that an earlier run of the server gave, is an error, never a silent end. The commands HITHER.RANGE and HITHER.PREFIX have cursors
+//! happens to other keys meanwhile. A cursor may be used again. The newest [`CAPACITY`] cursors are kept, all clients together, or as many as have keys of
+//! [`MOST_BYTES`] in all; one that has been forgotten, or that an earlier run of the server gave, is an error, never a silent end. The commands HITHER.RANGE and HITHER.PREFIX have cursors
 //! that never expire, because they are the key itself.
 
 use parking_lot::Mutex;
@@ -10,6 +10,9 @@ use std::collections::{HashMap, VecDeque};
 
 /// Cursors kept.
 pub const CAPACITY: usize = 1 << 16;
+
+/// Bytes of their keys, in all: each key may have 64 KiB.
+pub const MOST_BYTES: usize = 32 << 20;
 
 /// What an iteration goes over: database, and the collection's number or 0 for the keys.
 pub type Scope = (u16, u64);
@@ -25,6 +28,8 @@ struct State {
     last: u64,
     positions: HashMap<u64, (Scope, Vec<u8>)>,
     order: VecDeque<u64>,
+    /// Of all positions.
+    bytes: usize,
 }
 
 impl Cursors {
@@ -33,12 +38,12 @@ impl Cursors {
         let mut state = self.state.lock();
         state.last += 1;
         let cursor = state.last;
+        state.bytes += position.len();
         state.positions.insert(cursor, (scope, position));
         state.order.push_back(cursor);
-        if state.order.len() > CAPACITY
-            && let Some(oldest) = state.order.pop_front()
-        {
-            state.positions.remove(&oldest);
+        while state.order.len() > CAPACITY || state.bytes > MOST_BYTES {
+            let Some(oldest) = state.order.pop_front() else { break };
+            state.bytes -= state.positions.remove(&oldest).map_or(0, |(_, position)| position.len());
         }
         cursor
     }
@@ -67,5 +72,22 @@ mod tests {
         }
         assert_eq!(cursors.position((0, 0), first), None);
         assert_eq!(cursors.position((0, 0), first + 1), Some(b"b".to_vec()));
+    }
+
+    /// Found by review: as many cursors of keys of 64 KiB took 4 GiB.
+    #[test]
+    fn the_bytes_of_their_keys_are_bounded() {
+        let cursors = Cursors::default();
+        let newest = (0..1000).map(|_| cursors.insert((0, 0), vec![b'k'; 64 << 10])).last().unwrap();
+        let held = |cursors: &Cursors| cursors.state.lock().positions.values().map(|(_, position)| position.len()).sum::<usize>();
+        assert!(held(&cursors) <= 32 << 20, "{}", held(&cursors));
+        assert_eq!(cursors.position((0, 0), newest - 511).map(|position| position.len()), Some(64 << 10));
+        assert_eq!(cursors.position((0, 0), newest - 512), None, "the oldest go");
+        for _ in 0..1000 {
+            cursors.insert((0, 0), b"b".to_vec());
+        }
+        assert!(cursors.position((0, 0), newest).is_some(), "small ones push out none");
+        let state = cursors.state.lock();
+        assert_eq!((state.order.len(), state.bytes), (state.positions.len(), state.positions.values().map(|(_, p)| p.len()).sum()));
     }
 }

@@ -48,6 +48,8 @@ pub struct Session {
     pub watching: Option<Watching>,
     /// No more commands; close once everything is sent.
     pub closing: bool,
+    /// The buffer for replies gets no more bytes than this while its command runs.
+    pub output_limit: usize,
     database: Option<(u64, Arc<Database>)>,
     shared: Arc<Shared>,
 }
@@ -86,6 +88,7 @@ impl Session {
             wait: None,
             watching: None,
             closing: false,
+            output_limit: usize::MAX,
             database: None,
             shared,
         }
@@ -142,6 +145,8 @@ impl Session {
     /// the session was made with. If the command waits ([`Session::is_waiting`]) there is no reply: call again with the same arguments once the client was woken.
     pub fn execute(&mut self, shared: &Arc<Shared>, args: Args<'_>, out: &mut Vec<u8>) -> u64 {
         let mark = out.len();
+        let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
+        self.output_limit = if most == 0 { usize::MAX } else { mark.saturating_add(most) };
         if self.replies == Replies::SkipNext {
             self.replies = Replies::SkipThis;
         }
@@ -163,6 +168,9 @@ impl Session {
             CoreStats::add(&self.stats().errors, 1);
             out.truncate(mark);
             Writer::new(out, self.protocol).error(&failure.message());
+            if matches!(failure, Failure::ReplyTooLarge) {
+                self.hang_up_on_the_deaf();
+            }
         }
         match self.replies {
             Replies::On | Replies::SkipNext => {}
@@ -173,6 +181,15 @@ impl Session {
             }
         }
         rests_on
+    }
+
+    /// A command was not done, which other clients are told. Who takes no replies would go on as if it were.
+    #[cold]
+    fn hang_up_on_the_deaf(&mut self) {
+        if matches!(self.replies, Replies::Off | Replies::SkipThis) {
+            self.closing = true;
+            self.client.log_closed(Level::Warn, &"a reply is larger than max-output, and it takes none that would say so (CLIENT REPLY)");
+        }
     }
 
     /// Whether its last command waits.
@@ -489,7 +506,7 @@ impl Session {
     }
 }
 
-/// Runs a command in a transaction.
+/// Runs a command in a transaction. A reply that is too large fails it, so that nothing is committed.
 pub fn run_command(
     shared: &Arc<Shared>,
     session: &mut Session,
@@ -498,6 +515,8 @@ pub fn run_command(
     args: Args<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), Failure> {
-    let reply = Writer::new(out, session.protocol);
-    (command.run)(&mut Context { shared, session, args, txn, reply, now_ms: shared.databases.db.now_ms() })
+    let reply = Writer::bounded(out, session.protocol, session.output_limit);
+    let mut context = Context { shared, session, args, txn, reply, now_ms: shared.databases.db.now_ms() };
+    (command.run)(&mut context)?;
+    if context.reply.is_full() { Err(Failure::ReplyTooLarge) } else { Ok(()) }
 }

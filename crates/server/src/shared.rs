@@ -393,8 +393,8 @@ pub struct SlowCommand {
     pub arguments: Vec<Vec<u8>>,
     /// The client.
     pub address: String,
-    /// The client's name.
-    pub name: String,
+    /// The client's name, shortened.
+    pub name: Vec<u8>,
 }
 
 /// Arguments, and bytes of each, that the slow log keeps.
@@ -422,7 +422,7 @@ impl SlowLog {
             took_us: took.as_micros() as u64,
             arguments: kept,
             address: client.address.clone(),
-            name: client.name.lock().clone(),
+            name: shorten(client.name.lock().as_bytes()),
         });
         state.1.truncate(keep);
     }

@@ -25,8 +25,13 @@ fn expect_end(client: &mut Client) {
 fn who_asks_for_more_than_it_reads_is_closed_with_a_line() {
     let server = Server::start(&Store::any(), &["--max-output", "2M"]);
     let mut client = server.client();
-    client.call(&["SET", "large", &"x".repeat(3 << 20)]);
-    client.send(&["GET", "large"]).unwrap();
+    for (key, bytes) in [("large", 3 << 20), ("most", 2_000_000), ("some", 1_000_000)] {
+        client.call(&["SET", key, &"x".repeat(bytes)]);
+    }
+    // That can never leave, and it is told so.
+    assert!(matches!(client.run("GET large"), Value::Error(why) if why.starts_with(b"ERR the reply is larger than max-output")));
+    // Each of these could.
+    client.stream.write_all(b"GET some\r\nGET most\r\n").unwrap();
     expect_end(&mut client);
     server.expect_log(&["level=warn event=client-closed", &address(&client), "max-output (2097152)"]);
 

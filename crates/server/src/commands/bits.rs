@@ -6,6 +6,7 @@ use super::strings::{MAX_STRING, bytes_of, load};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome};
+use crate::data::Txn;
 use crate::data::encoding::string_entry;
 use hither_resp::parse_integer;
 
@@ -167,35 +168,39 @@ fn first(bytes: &[u8], range: std::ops::Range<usize>, wanted: bool) -> Option<us
     None
 }
 
+/// The entry of the string at a key, or of an empty one.
+fn entry_of(txn: &mut Txn, key: &[u8]) -> Result<Vec<u8>, Failure> {
+    Ok(load(txn, key)?.map_or_else(|| string_entry(b""), |item| item.entry))
+}
+
 fn bitop(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let join: fn(u8, u8) -> u8 = match args[1].to_ascii_lowercase().as_slice() {
         b"and" => |a, b| a & b,
         b"or" => |a, b| a | b,
         b"xor" => |a, b| a ^ b,
-        b"not" if args.len() == 4 => |a, _| !a,
+        b"not" if args.len() == 4 => |a, _| a,
         b"not" => return Err(Failure::text("ERR BITOP NOT must be called with a single source key.")),
         _ => return Err(Failure::SYNTAX),
     };
-    let mut sources = Vec::new();
-    for key in args.iter().skip(3) {
-        sources.push(load(txn, key)?.map_or_else(Vec::new, |item| item.entry[1..].to_vec()));
+    // One source at a time: they may be long, and many.
+    let mut joined = entry_of(txn, &args[3])?;
+    for key in args.iter().skip(4) {
+        let source = entry_of(txn, key)?;
+        joined.resize(joined.len().max(source.len()), 0);
+        let bytes = source[1..].iter().copied().chain(std::iter::repeat(0));
+        joined[1..].iter_mut().zip(bytes).for_each(|(joined, byte)| *joined = join(*joined, byte));
     }
-    let length = sources.iter().map(Vec::len).max().unwrap_or(0);
+    if is(&args[1], "not") {
+        joined[1..].iter_mut().for_each(|byte| *byte = !*byte);
+    }
     txn.forget_collection(&args[2])?;
-    reply.count(length);
-    if length == 0 {
+    reply.count(joined.len() - 1);
+    if joined.len() == 1 {
         txn.delete(&args[2])?;
         return Ok(());
     }
-    let byte = |source: &Vec<u8>, at: usize| source.get(at).copied().unwrap_or(0);
-    let (one, others) = sources.split_at(1);
-    let joined = (0..length).map(|at| match others {
-        [] if is(&args[1], "not") => join(byte(&one[0], at), 0),
-        others => others.iter().fold(byte(&one[0], at), |joined, other| join(joined, byte(other, at))),
-    });
-    let joined: Vec<u8> = joined.collect();
-    txn.put(&args[2], string_entry(&joined), 0);
+    txn.put(&args[2], joined, 0);
     Ok(())
 }
 

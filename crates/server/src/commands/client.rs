@@ -37,12 +37,23 @@ static CLIENT: &[Command] = &[
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[Command::container("client", Group::Connection, "2.4.0", "Commands about clients.", CLIENT)];
 
+/// Bytes of a client's name, and of its library's name and version: they are kept as long as it is connected, and told in logs and lists.
+const MOST_NAME_BYTES: usize = 1024;
+
 /// A name that can stand in `CLIENT LIST`.
 pub fn client_name(name: &[u8]) -> Result<String, Failure> {
+    check_length(name)?;
     if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         return Ok(String::from_utf8_lossy(name).into_owned());
     }
     Err(Failure::text("ERR Client names cannot contain spaces, newlines or special characters."))
+}
+
+fn check_length(name: &[u8]) -> Outcome {
+    if name.len() <= MOST_NAME_BYTES {
+        return Ok(());
+    }
+    Err(Failure::text("ERR names of clients and libraries have at most 1024 bytes"))
 }
 
 fn client_id(context: &mut Context<'_>) -> Outcome {
@@ -68,6 +79,7 @@ fn client_setname(context: &mut Context<'_>) -> Outcome {
 
 fn client_setinfo(context: &mut Context<'_>) -> Outcome {
     let (attribute, value) = (&context.args[2], &context.args[3]);
+    check_length(value)?;
     let value = client_name(value)
         .map_err(|_| Failure::made(format!("ERR {} cannot contain spaces, newlines or special characters.", shown(attribute))))?;
     let mut library = context.session.client.library.lock();

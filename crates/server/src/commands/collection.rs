@@ -1,8 +1,10 @@
 //! What hashes and sorted sets have in common: the head, and walks over rows.
 
+use super::Room;
 use super::failure::Failure;
 use crate::data::encoding::{self, Head, ROW_PREFIX_BYTES, Type, after_prefix, part};
 use crate::data::{Databases, Txn};
+use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 
 /// A collection that a command works on. The commit depends on it being as it was.
@@ -126,6 +128,11 @@ pub fn random_places(len: usize, count: i64) -> Vec<usize> {
         return (0..count.unsigned_abs()).map(|_| random(len)).collect();
     }
     let wanted = (count as usize).min(len);
+    if wanted <= len / 4 {
+        // Few are drawn twice.
+        let mut drawn = HashSet::with_capacity(wanted);
+        return std::iter::repeat_with(|| random(len)).filter(|place| drawn.insert(*place)).take(wanted).collect();
+    }
     // The first `wanted` places of a shuffle.
     let mut places: Vec<usize> = (0..len).collect();
     for at in 0..wanted {
@@ -134,6 +141,43 @@ pub fn random_places(len: usize, count: i64) -> Vec<usize> {
     }
     places.truncate(wanted);
     places
+}
+
+/// Rows of one part at some places.
+#[derive(Default)]
+pub struct RowsAt {
+    /// Place, name and value, in order.
+    rows: Vec<(usize, Vec<u8>, Vec<u8>)>,
+}
+
+impl RowsAt {
+    /// Reads them in one walk; values only if they are wanted. Fails when there is no room for them in the reply.
+    pub fn read(txn: &mut Txn, number: u64, which: u8, places: &[usize], with_values: bool, mut room: Room) -> Result<RowsAt, Failure> {
+        let mut wanted = places.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut wanted = wanted.into_iter().peekable();
+        let (mut rows, mut at) = (Vec::with_capacity(wanted.len()), 0);
+        walk(txn, number, which, false, |name, value| {
+            if wanted.next_if_eq(&at).is_some() {
+                let value = if with_values { value } else { b"" };
+                room.take(name.len() + value.len())?;
+                rows.push((at, name.to_vec(), value.to_vec()));
+            }
+            at += 1;
+            if wanted.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        room.check()?;
+        Ok(RowsAt { rows })
+    }
+
+    /// Name and value at a place that was asked for.
+    pub fn get(&self, place: usize) -> Result<(&[u8], &[u8]), Failure> {
+        // Who has counted them did so before they changed.
+        let found = self.rows.binary_search_by_key(&place, |(at, ..)| *at).map_err(|_| Failure::Again)?;
+        let (_, name, value) = &self.rows[found];
+        Ok((name, value))
+    }
 }
 
 /// The row's part that a kind iterates over.

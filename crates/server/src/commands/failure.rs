@@ -18,6 +18,8 @@ pub enum Failure {
     Watched,
     /// Nothing to answer yet: see [`crate::waiting`].
     Wait(Box<Request>),
+    /// The reply is larger than max-output: it could never leave.
+    ReplyTooLarge,
 }
 
 impl From<Error> for Failure {
@@ -66,6 +68,7 @@ impl Failure {
             Failure::Again => "TRYAGAIN the database was flushed, or what the command reads has changed, in each of many attempts".into(),
             Failure::Watched => "EXECABORT a watched key has changed".into(),
             Failure::Wait(_) => "ERR the command has to wait".into(),
+            Failure::ReplyTooLarge => "ERR the reply is larger than max-output, so nothing was done".into(),
         }
     }
 }

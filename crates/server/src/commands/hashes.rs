@@ -1,17 +1,17 @@
 //! Hashes: a row for each field, see [`crate::data`]. Fields are returned in bytewise order.
 
 use super::arguments::{integer, is};
-use super::collection::{self, Collection, glance, open, open_or_new, random_places, walk, walk_after};
+use super::collection::{self, Collection, RowsAt, glance, open, open_or_new, random_places, walk, walk_after};
 use super::failure::Failure;
 use super::keys::{ScanOptions, position, reply_cursor};
 use super::strings::add_floats;
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
-use super::{Context, Outcome};
+use super::{Context, Outcome, Room, while_it_fits};
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row};
 use crate::glob;
-use hither_resp::{Protocol, parse_integer};
+use hither_resp::{Protocol, Writer, parse_integer};
 use std::ops::ControlFlow;
 
 entries!(command, Hash.keys(1, 1, 1));
@@ -123,6 +123,9 @@ fn hmget(context: &mut Context<'_>) -> Outcome {
     let hash = open(txn, &args[1], Type::Hash)?;
     reply.array(args.len() - 2);
     for field in args.iter().skip(2) {
+        if reply.is_full() {
+            break;
+        }
         let found = match &hash {
             Some(hash) => txn.row(&row(hash.number(), part::FIELD, field), |value| reply.bulk(value))?,
             None => None,
@@ -134,42 +137,35 @@ fn hmget(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A field and its value.
-type Pair = (Vec<u8>, Vec<u8>);
-
-/// All fields with their values.
-fn all(context: &mut Context<'_>) -> Result<Vec<Pair>, Failure> {
-    let Some(hash) = open(context.txn, &context.args[1], Type::Hash)? else { return Ok(Vec::new()) };
-    let mut found = Vec::with_capacity(hash.len());
-    walk(context.txn, hash.number(), part::FIELD, false, |field, value| {
-        found.push((field.to_vec(), value.to_vec()));
-        ControlFlow::Continue(())
-    })?;
-    Ok(found)
+/// Answers with every field: `begin` is given their number. If that has changed meanwhile, so has the head, and all is read again.
+fn reply_all(context: &mut Context<'_>, begin: fn(&mut Writer<'_>, usize), show: fn(&mut Writer<'_>, &[u8], &[u8])) -> Outcome {
+    let Context { txn, reply, args, .. } = context;
+    let hash = open(txn, &args[1], Type::Hash)?;
+    begin(reply, hash.as_ref().map_or(0, Collection::len));
+    let Some(hash) = hash else { return Ok(()) };
+    walk(txn, hash.number(), part::FIELD, false, |field, value| {
+        show(reply, field, value);
+        while_it_fits(reply)
+    })
 }
 
 fn hgetall(context: &mut Context<'_>) -> Outcome {
-    let all = all(context)?;
-    context.reply.map(all.len());
-    for (field, value) in all {
-        context.reply.bulk(&field);
-        context.reply.bulk(&value);
-    }
-    Ok(())
+    reply_all(
+        context,
+        |reply, fields| reply.map(fields),
+        |reply, field, value| {
+            reply.bulk(field);
+            reply.bulk(value);
+        },
+    )
 }
 
 fn hkeys(context: &mut Context<'_>) -> Outcome {
-    let all = all(context)?;
-    context.reply.array(all.len());
-    all.iter().for_each(|(field, _)| context.reply.bulk(field));
-    Ok(())
+    reply_all(context, |reply, fields| reply.array(fields), |reply, field, _| reply.bulk(field))
 }
 
 fn hvals(context: &mut Context<'_>) -> Outcome {
-    let all = all(context)?;
-    context.reply.array(all.len());
-    all.iter().for_each(|(_, value)| context.reply.bulk(value));
-    Ok(())
+    reply_all(context, |reply, fields| reply.array(fields), |reply, _, value| reply.bulk(value))
 }
 
 fn hlen(context: &mut Context<'_>) -> Outcome {
@@ -244,12 +240,14 @@ pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8
     let scope = (context.session.index, hash.number());
     let after = position(context, scope, &context.args[2])?;
     let options = ScanOptions::parse(context, 3, false)?;
-    let (mut found, mut seen, mut last) = (Vec::new(), 0, None);
+    let (mut found, mut seen, mut last, mut room) = (Vec::new(), 0, None, Room::of(&context.reply));
     walk_after(context.txn, hash.number(), collection::part_of(kind), after.as_deref(), |name, value| {
         seen += 1;
         if glob::matches(&options.pattern, name) {
-            found.push(name.to_vec());
-            found.push(show(value));
+            let value = show(value);
+            let fits = room.take(name.len() + value.len());
+            found.extend([name.to_vec(), value]);
+            fits?;
         }
         if seen == options.count {
             last = Some(name.to_vec());
@@ -257,6 +255,7 @@ pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8
         }
         ControlFlow::Continue(())
     })?;
+    room.check()?;
     context.reply.array(2);
     reply_cursor(context, scope, last);
     context.reply.array(found.len());
@@ -268,7 +267,7 @@ pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8
 const MOST_RANDOM: i64 = 1 << 20;
 
 /// Count and whether values are wanted too, of HRANDFIELD and ZRANDMEMBER.
-pub fn random_arguments(context: &Context<'_>, with: &str) -> Result<(Option<i64>, bool), Failure> {
+fn random_arguments(context: &Context<'_>, with: &str) -> Result<(Option<i64>, bool), Failure> {
     let Some(count) = context.args.get(2) else { return Ok((None, false)) };
     let count = integer(count)?;
     if count < -MOST_RANDOM {
@@ -282,26 +281,43 @@ pub fn random_arguments(context: &Context<'_>, with: &str) -> Result<(Option<i64
 }
 
 fn hrandfield(context: &mut Context<'_>) -> Outcome {
-    let (count, with_values) = random_arguments(context, "withvalues")?;
-    let all = all(context)?;
-    let Some(count) = count else {
-        match random_places(all.len(), 1).first() {
-            Some(place) => context.reply.bulk(&all[*place].0),
-            None => context.reply.null(),
+    random_rows(context, Type::Hash, "withvalues", |reply, value| reply.bulk(value))
+}
+
+/// HRANDFIELD and ZRANDMEMBER: `with` asks for what `show` writes of their rows' values.
+pub fn random_rows(context: &mut Context<'_>, kind: Type, with: &str, show: fn(&mut Writer<'_>, &[u8])) -> Outcome {
+    let (count, with_values) = random_arguments(context, with)?;
+    let Context { txn, reply, args, .. } = context;
+    let collection = open(txn, &args[1], kind)?;
+    let least_bytes = count.map_or(0, |count| count.min(0).unsigned_abs() as usize * Room::LEAST_BYTES);
+    if collection.is_some() && least_bytes > reply.room() {
+        return Err(Failure::ReplyTooLarge);
+    }
+    let places = random_places(collection.as_ref().map_or(0, Collection::len), count.unwrap_or(1));
+    let rows = match collection {
+        Some(collection) => RowsAt::read(txn, collection.number(), collection::part_of(kind), &places, with_values, Room::of(reply))?,
+        None => RowsAt::default(),
+    };
+    if count.is_none() {
+        match places.first() {
+            Some(place) => reply.bulk(rows.get(*place)?.0),
+            None => reply.null(),
         }
         return Ok(());
-    };
-    let places = random_places(all.len(), count);
-    let pairs = with_values && context.reply.protocol() == Protocol::Resp3;
-    context.reply.array(if with_values && !pairs { places.len() * 2 } else { places.len() });
+    }
+    let pairs = with_values && reply.protocol() == Protocol::Resp3;
+    reply.array(if with_values && !pairs { places.len() * 2 } else { places.len() });
     for place in places {
-        let (field, value) = &all[place];
-        if pairs {
-            context.reply.array(2);
+        if reply.is_full() {
+            break;
         }
-        context.reply.bulk(field);
+        let (name, value) = rows.get(place)?;
+        if pairs {
+            reply.array(2);
+        }
+        reply.bulk(name);
         if with_values {
-            context.reply.bulk(value);
+            show(reply, value);
         }
     }
     Ok(())

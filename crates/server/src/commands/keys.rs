@@ -4,7 +4,7 @@ use super::arguments::{Options, expiry, integer, is};
 use super::failure::Failure;
 use super::table::flag::{DANGEROUS, DENYOOM, FAST, NO_MULTI, READONLY, WRITE};
 use super::table::{Command, entries};
-use super::{Context, Outcome};
+use super::{Context, Outcome, Room};
 use crate::cursors::Scope;
 use crate::data::databases::member_rows;
 use crate::data::encoding::{self, Head, Type, after_prefix};
@@ -337,13 +337,15 @@ fn keys(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let pattern = &args[1];
     let (from, to) = range_of(pattern);
-    let mut found = Vec::new();
+    let (mut found, mut room) = (Vec::new(), Room::of(reply));
     txn.keys(Bound::Included(&from), to.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |key, _| {
-        if glob::matches(pattern, key) {
-            found.push(key.to_vec());
+        if !glob::matches(pattern, key) {
+            return ControlFlow::Continue(());
         }
-        ControlFlow::Continue(())
+        found.push(key.to_vec());
+        room.take(key.len())
     })?;
+    room.check()?;
     reply.array(found.len());
     found.iter().for_each(|key| reply.bulk(key));
     Ok(())
@@ -408,12 +410,13 @@ fn scan(context: &mut Context<'_>) -> Outcome {
         Some(after) => Bound::Excluded(after.as_slice()),
         None => Bound::Included(start.as_slice()),
     };
-    let (mut found, mut seen, mut last) = (Vec::new(), 0, None);
+    let (mut found, mut seen, mut last, mut room) = (Vec::new(), 0, None, Room::of(&context.reply));
     context.txn.keys(from, end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |key, entry| {
         seen += 1;
         let kind = Type::of(entry).map_or("none", Type::name);
         if options.kind.as_ref().is_none_or(|asked| asked == kind.as_bytes()) && glob::matches(&options.pattern, key) {
             found.push(key.to_vec());
+            room.take(key.len())?;
         }
         if seen == options.count {
             last = Some(key.to_vec());
@@ -421,6 +424,7 @@ fn scan(context: &mut Context<'_>) -> Outcome {
         }
         ControlFlow::Continue(())
     })?;
+    room.check()?;
     context.reply.array(2);
     reply_cursor(context, scope, last);
     context.reply.array(found.len());

@@ -2,6 +2,9 @@
 //!
 //! A command is a function of a [`Context`]. It may run several times (see [`Session::run`]), so it changes nothing but through the transaction, the
 //! reply and, where it is its business, the session. It checks all arguments and types before it writes: an error leaves nothing behind.
+//!
+//! A reply has room for max-output bytes; what does not fit is left out, and [`crate::session::run_command`] makes an error of it. A command whose reply can
+//! be large looks at that as it goes ([`Writer::is_full`], [`Room`]), so that it does not gather for nothing what can never leave.
 
 pub mod acl;
 pub mod arguments;
@@ -33,6 +36,7 @@ use crate::session::Session;
 use crate::shared::Shared;
 use failure::Failure;
 use hither_resp::{Args, Writer};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// What a command works with.
@@ -53,3 +57,45 @@ pub struct Context<'a> {
 
 /// What a command's function gives.
 pub type Outcome = Result<(), Failure>;
+
+/// [`ControlFlow::Break`] once a reply is full.
+#[inline]
+pub fn while_it_fits(reply: &Writer<'_>) -> ControlFlow<()> {
+    if reply.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// The room of a reply for bulk strings that are gathered before it is written, because it begins with their number.
+pub struct Room {
+    left: usize,
+    exceeded: bool,
+}
+
+impl Room {
+    /// `$`, a digit, and two ends of lines: no string takes less.
+    pub const LEAST_BYTES: usize = 6;
+
+    /// What a reply still has.
+    pub fn of(reply: &Writer<'_>) -> Room {
+        Room { left: reply.room(), exceeded: false }
+    }
+
+    /// For what is no reply.
+    pub const fn unbounded() -> Room {
+        Room { left: usize::MAX, exceeded: false }
+    }
+
+    /// Takes room for a string of so many bytes. Breaks when there is not enough; then [`Room::check`] fails.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) -> ControlFlow<()> {
+        match self.left.checked_sub(bytes.saturating_add(Room::LEAST_BYTES)) {
+            Some(left) => self.left = left,
+            None => self.exceeded = true,
+        }
+        if self.exceeded { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Whether everything fits so far.
+    pub fn check(&self) -> Outcome {
+        if self.exceeded { Err(Failure::ReplyTooLarge) } else { Ok(()) }
+    }
+}

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::strings::bytes_of;
 use super::table::flag::READONLY;
 use super::table::{Command, Group, TABLE};
-use super::{Context, Outcome};
+use super::{Context, Outcome, Room};
 use crate::data::encoding::after_prefix;
 use crate::glob;
 use std::ops::{Bound, ControlFlow};
@@ -90,16 +90,19 @@ fn collect(context: &mut Context<'_>, from: Bound<&[u8]>, to: Bound<&[u8]>, want
     let (user, args) = (context.session.user.clone(), context.args);
     // A user sees only the keys that it may read.
     let command = if user.unrestricted { None } else { Some(TABLE.find(args)?) };
+    let mut room = Room::of(&context.reply);
     let seen = |key: &[u8]| command.is_none_or(|command| user.may_read(command, args, key));
     if wanted.limit > 0 {
         context.txn.keys(from, to, wanted.reverse, |key, entry| {
             if wanted.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key)) && seen(key) {
-                let value = if wanted.values { bytes_of(entry).ok().map(<[u8]>::to_vec) } else { None };
-                found.push((key.to_vec(), value));
+                let value = if wanted.values { bytes_of(entry).ok() } else { None };
+                room.take(key.len() + value.map_or(0, <[u8]>::len))?;
+                found.push((key.to_vec(), value.map(<[u8]>::to_vec)));
             }
             if found.len() >= wanted.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
     }
+    room.check()?;
     let reply = &mut context.reply;
     reply.array(found.len() * if wanted.values { 2 } else { 1 });
     for (key, value) in &found {

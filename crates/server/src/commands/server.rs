@@ -307,7 +307,7 @@ fn slowlog_get(context: &mut Context<'_>) -> Outcome {
         reply.array(slow.arguments.len());
         slow.arguments.iter().for_each(|argument| reply.bulk(argument));
         reply.bulk(slow.address.as_bytes());
-        reply.bulk(slow.name.as_bytes());
+        reply.bulk(&slow.name);
     }
     Ok(())
 }

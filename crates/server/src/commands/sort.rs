@@ -201,6 +201,9 @@ fn sort(context: &mut Context<'_>) -> Outcome {
     reply.array(chosen.len() * get.len());
     for member in chosen {
         for pattern in get {
+            if reply.is_full() {
+                return Ok(());
+            }
             match pattern.follow(txn, member)? {
                 Some(value) => reply.bulk(&value),
                 None => reply.null(),

@@ -292,6 +292,9 @@ fn mget(context: &mut Context<'_>) -> Outcome {
     // Of several keys one state is told: the commit checks that they were so at one moment.
     let alone = args.len() == 2;
     for key in args.iter().skip(1) {
+        if reply.is_full() {
+            break;
+        }
         if alone {
             txn.view(key, |found| match found.and_then(|(entry, _)| bytes_of(entry).ok()) {
                 Some(bytes) => reply.bulk(bytes),

@@ -90,18 +90,23 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
     }
     let writes = multi.queue().iter().any(|queued| queued.found.command.has(WRITE));
     let outcome = session.run(shared, out, rests_on, Some(&watches), writes, |session, txn, out| {
-        Writer::new(out, session.protocol).array(multi.queue().len());
+        // Their replies are one reply, which is bounded as a whole.
+        Writer::bounded(out, session.protocol, session.output_limit).array(multi.queue().len());
         for queued in multi.queue() {
             let mark = out.len();
             let allowed = session.check_queued(queued);
             match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
                 Ok(()) => {}
-                // The store refuses, or everything has to run again.
-                Err(failure @ (Failure::Store(_) | Failure::Again)) => return Err(failure),
+                // The store refuses, everything has to run again, or nobody would ever be told what came of it.
+                Err(failure @ (Failure::Store(_) | Failure::Again | Failure::ReplyTooLarge)) => return Err(failure),
                 Err(failure) => {
                     CoreStats::add(&session.stats().errors, 1);
                     out.truncate(mark);
-                    Writer::new(out, session.protocol).error(&failure.message());
+                    let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
+                    reply.error(&failure.message());
+                    if reply.is_full() {
+                        return Err(Failure::ReplyTooLarge);
+                    }
                 }
             }
         }

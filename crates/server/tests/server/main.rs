@@ -5,6 +5,7 @@ mod common;
 mod contention;
 mod dumps;
 mod failed_sync;
+mod memory;
 mod network;
 mod sessions;
 mod waiting;

@@ -1,16 +1,18 @@
 //! Several sorted sets at once: union, intersection, difference, as an answer or stored; members of the first that has some.
 
 use super::ranges::store;
-use super::{Scored, command, is_with_scores, members, reply_members, score, take};
+use super::{Scored, command, each, is_with_scores, members, reply_members, score, take};
 use crate::commands::arguments::{Options, float, integer, is};
 use crate::commands::collection::{Collection, open};
 use crate::commands::failure::Failure;
 use crate::commands::table::Command;
 use crate::commands::table::flag::{DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
-use crate::commands::{Context, Outcome};
+use crate::commands::{Context, Outcome, Room};
+use crate::data::Txn;
 use crate::data::encoding::Type;
 use hither_resp::Args;
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[
@@ -91,40 +93,98 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
             return Err(Failure::SYNTAX);
         }
     }
-    let mut sets = Vec::with_capacity(count);
-    for (set, weight) in opened.into_iter().zip(weights) {
-        let found = match set {
-            Some(set) => members(context.txn, &set)?,
-            None => Vec::new(),
-        };
-        let weighed = |score: f64| if (score * weight).is_nan() { 0.0 } else { score * weight };
-        sets.push(found.into_iter().map(|(member, score)| (member, weighed(score))).collect::<Vec<_>>());
-    }
-    Ok((merge(sets, operation, aggregate), with_scores))
-}
-
-fn merge(sets: Vec<Vec<Scored>>, operation: Operation, aggregate: Aggregate) -> Vec<Scored> {
-    let total = sets.len();
-    let mut all: HashMap<Vec<u8>, (f64, usize)> = HashMap::new();
-    for (number, set) in sets.into_iter().enumerate() {
-        for (member, score) in set {
-            match operation {
-                Operation::Difference if number > 0 => drop(all.remove(&member)),
-                // It was not in all sets before this one.
-                Operation::Intersection if number > 0 && !all.contains_key(&member) => {}
-                _ => {
-                    let known = all.entry(member).and_modify(|known| known.0 = aggregate.apply(known.0, score)).or_insert((score, 0));
-                    known.1 += 1;
-                }
-            }
-        }
-    }
-    let whole = |seen: usize| operation != Operation::Intersection || seen == total;
-    let mut merged: Vec<Scored> =
-        all.into_iter().filter(|(_, (_, seen))| whole(*seen)).map(|(member, (score, _))| (member, score)).collect();
+    // What is stored is no reply.
+    let room = if at == 1 { Room::of(&context.reply) } else { Room::unbounded() };
+    let sets: Vec<Weighed> = opened.into_iter().zip(weights).map(|(set, weight)| Weighed { set, weight }).collect();
+    let mut merged = match operation {
+        Operation::Union => union(context.txn, sets, aggregate, room)?,
+        Operation::Intersection => intersection(context.txn, sets, aggregate)?,
+        Operation::Difference => difference(context.txn, &sets)?,
+    };
     // −0 is 0.
     merged.sort_by(|a, b| (a.1 + 0.0).total_cmp(&(b.1 + 0.0)).then_with(|| a.0.cmp(&b.0)));
-    merged
+    Ok((merged, with_scores))
+}
+
+/// One of the sets, if it is there, and what its scores count.
+struct Weighed {
+    set: Option<Collection>,
+    weight: f64,
+}
+
+impl Weighed {
+    fn len(&self) -> usize {
+        self.set.as_ref().map_or(0, Collection::len)
+    }
+
+    fn weigh(&self, score: f64) -> f64 {
+        if (score * self.weight).is_nan() { 0.0 } else { score * self.weight }
+    }
+
+    /// Calls `f(member, weighed score)` until it breaks.
+    fn each(&self, txn: &mut Txn, mut f: impl FnMut(&[u8], f64) -> ControlFlow<()>) -> Outcome {
+        match &self.set {
+            Some(set) => each(txn, set, false, |member, score| f(member, self.weigh(score))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All members. Holds each once, however many sets have it. As in Redis scores are added from the smallest set to the largest, which rounding shows.
+fn union(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut room: Room) -> Result<Vec<Scored>, Failure> {
+    sets.sort_by_key(Weighed::len);
+    let mut all: HashMap<Vec<u8>, f64> = HashMap::new();
+    for set in &sets {
+        set.each(txn, |member, score| {
+            match all.get_mut(member) {
+                Some(known) => *known = aggregate.apply(*known, score),
+                None => {
+                    room.take(member.len())?;
+                    all.insert(member.to_vec(), score);
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        room.check()?;
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// The members of all sets. Holds the smallest set, whose members are looked up in the others; scores are added in the same order as those of a union.
+fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate) -> Result<Vec<Scored>, Failure> {
+    sets.sort_by_key(Weighed::len);
+    let mut common = Vec::new();
+    sets[0].each(txn, |member, score| {
+        common.push((member.to_vec(), score));
+        ControlFlow::Continue(())
+    })?;
+    for set in &sets[1..] {
+        let Some(found) = &set.set else { return Ok(Vec::new()) };
+        let mut kept = Vec::new();
+        for (member, known) in common {
+            if let Some(score) = score(txn, found, &member)? {
+                kept.push((member, aggregate.apply(known, set.weigh(score))));
+            }
+        }
+        common = kept;
+    }
+    Ok(common)
+}
+
+/// The members of the first set that are in no other. Holds the first set.
+fn difference(txn: &mut Txn, sets: &[Weighed]) -> Result<Vec<Scored>, Failure> {
+    let mut left: HashMap<Vec<u8>, f64> = HashMap::new();
+    sets[0].each(txn, |member, score| {
+        left.insert(member.to_vec(), score);
+        ControlFlow::Continue(())
+    })?;
+    for set in &sets[1..] {
+        set.each(txn, |member, _| {
+            left.remove(member);
+            if left.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+    }
+    Ok(left.into_iter().collect())
 }
 
 fn answer(context: &mut Context<'_>, operation: Operation, name: &str) -> Outcome {
@@ -228,7 +288,7 @@ impl<'a> PopOptions<'a> {
 
     /// Takes from the set at a key, and answers.
     pub fn pop(&self, context: &mut Context<'_>, key: &[u8], mut set: Collection) -> Outcome {
-        let taken = take(context.txn, key, &mut set, self.reverse, self.count)?;
+        let taken = take(context.txn, key, &mut set, self.reverse, self.count, Room::of(&context.reply))?;
         let reply = &mut context.reply;
         reply.array(2);
         reply.bulk(key);

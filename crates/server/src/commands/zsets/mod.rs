@@ -7,12 +7,12 @@ pub mod combine;
 pub mod ranges;
 
 use super::arguments::{Options, float, integer, is};
-use super::collection::{Collection, glance, open, open_or_new, random_places, walk};
+use super::collection::{Collection, glance, open, open_or_new, walk};
 use super::failure::Failure;
-use super::hashes::{random_arguments, scan_collection};
+use super::hashes::{random_rows, scan_collection};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
-use super::{Context, Outcome};
+use super::{Context, Outcome, Room};
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row, score_bytes, score_of, score_row, split_score_row};
 use hither_resp::{Protocol, Writer, format_double};
@@ -95,6 +95,9 @@ pub fn reply_members(reply: &mut Writer<'_>, members: &[Scored], with_scores: bo
     let pairs = with_scores && reply.protocol() == Protocol::Resp3;
     reply.array(if with_scores && !pairs { members.len() * 2 } else { members.len() });
     for (member, score) in members {
+        if reply.is_full() {
+            return;
+        }
         if pairs {
             reply.array(2);
         }
@@ -303,16 +306,18 @@ fn zpopmax(context: &mut Context<'_>) -> Outcome {
     pop(context, true)
 }
 
-/// Removes up to `count` members from the lower end of a sorted set, or the upper.
-pub fn take(txn: &mut Txn, key: &[u8], set: &mut Collection, reverse: bool, count: usize) -> Result<Vec<Scored>, Failure> {
+/// Removes up to `count` members from the lower end of a sorted set, or the upper. Fails when there is no `room` for them in the reply.
+pub fn take(txn: &mut Txn, key: &[u8], set: &mut Collection, reverse: bool, count: usize, mut room: Room) -> Result<Vec<Scored>, Failure> {
     let mut taken: Vec<Scored> = Vec::new();
     if count == 0 {
         return Ok(taken);
     }
     each(txn, set, reverse, |member, score| {
+        room.take(member.len())?;
         taken.push((member.to_vec(), score));
         if taken.len() >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
+    room.check()?;
     for (member, score) in &taken {
         remove(txn, set, member, *score);
     }
@@ -331,7 +336,7 @@ fn pop(context: &mut Context<'_>, reverse: bool) -> Outcome {
         Some(_) => return Err(Failure::SYNTAX),
     };
     let popped = match open(txn, &args[1], Type::SortedSet)? {
-        Some(mut set) => take(txn, &args[1], &mut set, reverse, count.unwrap_or(1))?,
+        Some(mut set) => take(txn, &args[1], &mut set, reverse, count.unwrap_or(1), Room::of(reply))?,
         None => Vec::new(),
     };
     match (count, popped.first()) {
@@ -351,22 +356,7 @@ fn zscan(context: &mut Context<'_>) -> Outcome {
 }
 
 fn zrandmember(context: &mut Context<'_>) -> Outcome {
-    let (count, with_scores) = random_arguments(context, "withscores")?;
-    let Context { txn, reply, args, .. } = context;
-    let all = match open(txn, &args[1], Type::SortedSet)? {
-        Some(set) => members(txn, &set)?,
-        None => Vec::new(),
-    };
-    let Some(count) = count else {
-        match random_places(all.len(), 1).first() {
-            Some(place) => reply.bulk(&all[*place].0),
-            None => reply.null(),
-        }
-        return Ok(());
-    };
-    let chosen: Vec<Scored> = random_places(all.len(), count).into_iter().map(|place| all[place].clone()).collect();
-    reply_members(reply, &chosen, with_scores);
-    Ok(())
+    random_rows(context, Type::SortedSet, "withscores", |reply, value| reply.double(decode(value)))
 }
 
 /// LIMIT offset count: a negative count is no limit.

@@ -9,7 +9,7 @@ use crate::commands::collection::{Collection, open};
 use crate::commands::failure::Failure;
 use crate::commands::table::Command;
 use crate::commands::table::flag::{DENYOOM, FAST, READONLY, WRITE};
-use crate::commands::{Context, Outcome};
+use crate::commands::{Context, Outcome, Room};
 use crate::data::Txn;
 use crate::data::encoding::{Head, Type, after_prefix, part, row, score_bytes};
 use std::ops::{Bound, ControlFlow};
@@ -136,9 +136,9 @@ impl Query {
         Ok((Query { range, reverse, limit: limit.unwrap_or(Limit::NONE) }, with_scores))
     }
 
-    /// The members, in order.
-    fn run(&self, txn: &mut Txn, set: &Collection) -> Result<Vec<Scored>, Failure> {
-        let mut taken = Taken { skip: self.limit.offset, left: self.limit.count, found: Vec::new() };
+    /// The members, in order. Fails when there is no `room` for them in the reply.
+    fn run(&self, txn: &mut Txn, set: &Collection, room: Room) -> Result<Vec<Scored>, Failure> {
+        let mut taken = Taken { skip: self.limit.offset, left: self.limit.count, room, found: Vec::new() };
         if taken.left == 0 {
             return Ok(taken.found);
         }
@@ -149,6 +149,7 @@ impl Query {
                 if from.is_below(member) && to.is_above(member) { taken.take(member, score) } else { ControlFlow::Continue(()) }
             })?,
         }
+        taken.room.check()?;
         Ok(taken.found)
     }
 }
@@ -179,6 +180,7 @@ impl NameBound {
 struct Taken {
     skip: usize,
     left: usize,
+    room: Room,
     found: Vec<Scored>,
 }
 
@@ -188,6 +190,7 @@ impl Taken {
             self.skip -= 1;
             return ControlFlow::Continue(());
         }
+        self.room.take(member.len())?;
         self.found.push((member.to_vec(), score));
         self.left -= 1;
         if self.left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -252,7 +255,7 @@ fn answer(context: &mut Context<'_>, form: Option<Form>) -> Outcome {
     let (query, with_scores) = Query::parse(context, 2, form)?;
     let Context { txn, reply, args, .. } = context;
     let found = match open(txn, &args[1], Type::SortedSet)? {
-        Some(set) => query.run(txn, &set)?,
+        Some(set) => query.run(txn, &set, Room::of(reply))?,
         None => Vec::new(),
     };
     reply_members(reply, &found, with_scores);
@@ -294,7 +297,7 @@ fn zrangestore(context: &mut Context<'_>) -> Outcome {
     }
     let source = open(context.txn, &context.args[2], Type::SortedSet)?;
     let found = match source {
-        Some(set) => query.run(context.txn, &set)?,
+        Some(set) => query.run(context.txn, &set, Room::unbounded())?,
         None => Vec::new(),
     };
     store(context, found)
@@ -319,7 +322,7 @@ pub fn store(context: &mut Context<'_>, members: Vec<Scored>) -> Outcome {
 fn count(context: &mut Context<'_>, range: Range) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let found = match open(txn, &args[1], Type::SortedSet)? {
-        Some(set) => Query::all(range).run(txn, &set)?.len(),
+        Some(set) => Query::all(range).run(txn, &set, Room::unbounded())?.len(),
         None => 0,
     };
     reply.count(found);
@@ -342,7 +345,7 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
         reply.integer(0);
         return Ok(());
     };
-    let found = Query::all(range).run(txn, &set)?;
+    let found = Query::all(range).run(txn, &set, Room::unbounded())?;
     for (member, score) in &found {
         remove(txn, &mut set, member, *score);
     }

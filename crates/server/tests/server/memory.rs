@@ -1,0 +1,273 @@
+//! What one client can make the server hold: bytes that are allocated, counted by a global allocator for each thread.
+
+use crate::common::Client;
+use hither::Db;
+use hither_resp::Value;
+use hither_server::{Config, Shared};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+struct Counting;
+
+thread_local! {
+    /// Bytes that the thread has allocated and not given back, and the most since [`peak`] began.
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // Late in a thread's life the cells are gone; nobody counts then.
+    let held = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        held.get()
+    });
+    let _ = held.and_then(|held| PEAK.try_with(|peak| peak.set(peak.get().max(held))));
+}
+
+// SAFETY: everything is passed on to the system's allocator; counting allocates nothing (const-initialised cells without destructors).
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize - layout.size() as isize);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs `f`, and says how many bytes it held at most besides what was there before.
+fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
+    let before = HELD.get();
+    PEAK.set(before);
+    let result = f();
+    (result, (PEAK.get() - before).max(0) as usize)
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+/// Strings and fields of hashes.
+const VALUES: usize = 24;
+const VALUE_BYTES: usize = 256 * KIB;
+/// Keys, fields and members.
+const NAMES: usize = 160;
+const NAME_BYTES: usize = 48 * KIB;
+
+/// Strings `s0`… and a hash `h` of large values; keys, a hash `f` and a sorted set `z` of large names: 6 MiB each, or a little more.
+fn filled(max_output_bytes: usize) -> (Arc<Shared>, Client) {
+    let db = Db::builder().in_memory().open().unwrap();
+    let shared = Shared::new(db, Config { max_output_bytes: 0, ..Config::default() }, 1).unwrap();
+    let mut client = Client::new(&shared);
+    for number in 0..VALUES {
+        let (key, value) = (format!("s{number}"), vec![number as u8; VALUE_BYTES]);
+        client.call(&[b"SET", key.as_bytes(), &value]);
+        client.call(&[b"HSET", b"h", key.as_bytes(), &value]);
+    }
+    for number in 0..NAMES {
+        let name = format!("{number:0NAME_BYTES$}");
+        client.call(&[b"SELECT", b"1"]);
+        client.call(&[b"SET", name.as_bytes(), b"v"]);
+        client.call(&[b"SELECT", b"0"]);
+        client.call(&[b"HSET", b"f", name.as_bytes(), b"v"]);
+        client.call(&[b"ZADD", b"z", number.to_string().as_bytes(), name.as_bytes()]);
+    }
+    client.call(&[b"ZADD", b"few", b"1", b"0", b"2", b"1"]);
+    shared.settings.max_output_bytes.store(max_output_bytes, Ordering::Relaxed);
+    (shared, client)
+}
+
+fn words(line: &str) -> Vec<&[u8]> {
+    line.split(' ').map(str::as_bytes).collect()
+}
+
+const TOO_LARGE: &[u8] = b"-ERR the reply is larger than max-output, so nothing was done\r\n";
+
+/// Found by review: MGET of 1500 keys of 1 MB built 2 GB before anybody looked.
+#[test]
+fn a_reply_that_can_never_leave_is_not_even_made() {
+    let (_shared, mut client) = filled(MIB);
+    let lines = [
+        format!("MGET{}", " s0".repeat(100)),
+        format!("HMGET h{}", " s0".repeat(100)),
+        "HGETALL h".into(),
+        "HVALS h".into(),
+        "HKEYS f".into(),
+        "HRANDFIELD h 24 WITHVALUES".into(),
+        "HRANDFIELD h -1000 WITHVALUES".into(),
+        "HRANDFIELD f -1000000".into(),
+        "HSCAN h 0 COUNT 1000".into(),
+        "HITHER.RANGE - + VALUES".into(),
+        "HITHER.PREFIX s VALUES".into(),
+        format!("SORT few BY nosort{}", " GET s*".repeat(100)),
+        "ZRANGE z 0 -1".into(),
+        "ZRANGE z 0 -1 REV WITHSCORES".into(),
+        "ZRANGE z -1000 -2".into(),
+        "ZRANGEBYSCORE z -inf +inf".into(),
+        "ZRANGEBYLEX z - +".into(),
+        "ZUNION 2 z few".into(),
+        "ZRANDMEMBER z 160".into(),
+        "ZRANDMEMBER z -1000000 WITHSCORES".into(),
+        "ZSCAN z 0 COUNT 1000".into(),
+        "ZPOPMIN z 1000".into(),
+        "ZMPOP 1 z MAX COUNT 1000".into(),
+        "SELECT 1".into(),
+        "KEYS *".into(),
+        "SCAN 0 COUNT 1000".into(),
+        "HITHER.RANGE - +".into(),
+        "SELECT 0".into(),
+    ];
+    for version in ["HELLO 2", "HELLO 3"] {
+        client.raw(&words(version));
+        for line in &lines {
+            let (reply, held) = peak(|| client.raw(&words(line)));
+            let expected: &[u8] = if line.starts_with("SELECT") { b"+OK\r\n" } else { TOO_LARGE };
+            let shown = &line[..line.len().min(40)];
+            assert!(reply == expected, "{shown}: {} bytes", reply.len());
+            assert!(held < 4 * MIB, "{shown}: held {held} bytes");
+        }
+    }
+    assert_eq!(client.run("ZCARD z"), NAMES.to_string(), "a command that fails so has done nothing");
+    assert_eq!(client.raw(&words("GET s1")).len(), VALUE_BYTES + "$262144\r\n\r\n".len(), "what fits is answered");
+    assert_eq!(client.raw(&words("MGET s0 s1 s2")).len(), 3 * VALUE_BYTES + "*3\r\n".len() + 3 * "$262144\r\n\r\n".len());
+}
+
+#[test]
+fn the_replies_of_a_transaction_are_bounded_as_a_whole() {
+    let (_shared, mut client) = filled(MIB);
+    client.script("MULTI => OK\nSET new 1 => QUEUED");
+    (0..100).for_each(|_| assert_eq!(client.run("GET s0"), "QUEUED"));
+    let (reply, held) = peak(|| client.raw(&[b"EXEC"]));
+    assert!(reply == TOO_LARGE && held < 4 * MIB, "{} bytes, held {held}", reply.len());
+    client.script("EXISTS new => 0\nMULTI => OK\nSET new 1 => QUEUED\nSTRLEN s0 => QUEUED\nEXEC => [OK 262144]");
+    // Errors are replies, too.
+    client.run("MULTI");
+    (0..20_000).for_each(|_| assert_eq!(client.run("HGET s0 f"), "QUEUED"));
+    let reply = client.raw(&[b"EXEC"]);
+    assert!(reply == TOO_LARGE, "{} bytes", reply.len());
+}
+
+#[test]
+fn without_a_limit_replies_are_as_large_as_they_are() {
+    let (_shared, mut client) = filled(0);
+    assert_eq!(client.raw(&words(&format!("MGET{}", " s0".repeat(100)))).len(), 6 + 100 * (VALUE_BYTES + 11));
+    let Value::Array(all) = client.call(&[b"HGETALL", b"h"]) else { panic!() };
+    assert_eq!(all.len(), 2 * VALUES);
+    let Value::Array(all) = client.call(&[b"HRANDFIELD", b"h", b"-50", b"WITHVALUES"]) else { panic!() };
+    assert!(all.len() == 100 && matches!(&all[1], Value::Bulk(value) if value.len() == VALUE_BYTES));
+}
+
+/// It cannot be told that its command was not done, and would go on as if it were.
+#[test]
+fn who_takes_no_replies_is_closed_when_one_is_too_large() {
+    let (shared, mut client) = filled(MIB);
+    assert_eq!(client.raw(&words("CLIENT REPLY OFF")), b"");
+    assert_eq!(client.raw(&words("ZPOPMIN z 10")), b"");
+    assert!(!client.session.closing);
+    assert_eq!(client.raw(&words("ZPOPMIN z 1000")), b"");
+    assert!(client.session.closing);
+    assert_eq!(Client::new(&shared).run("ZCARD z"), (NAMES - 10).to_string());
+}
+
+#[test]
+fn a_few_random_fields_do_not_take_the_whole_hash() {
+    let (_shared, mut client) = filled(0);
+    for line in ["HRANDFIELD h", "HRANDFIELD h 1 WITHVALUES", "HRANDFIELD h -1 WITHVALUES", "HRANDFIELD f 2", "ZRANDMEMBER z"] {
+        let (_, held) = peak(|| client.raw(&words(line)));
+        assert!(held < MIB + MIB / 2, "{line}: held {held} bytes");
+    }
+}
+
+/// Found by review: BITOP held all its sources, as often as they were named.
+#[test]
+fn bitop_holds_one_source_at_a_time() {
+    let (_shared, mut client) = filled(0);
+    for operation in ["AND", "OR", "XOR"] {
+        let line = format!("BITOP {operation} to{}", " s1 s2 s3".repeat(20));
+        let (reply, held) = peak(|| client.raw(&words(&line)));
+        assert_eq!(reply, format!(":{VALUE_BYTES}\r\n").as_bytes());
+        assert!(held < 3 * MIB, "{operation}: held {held} bytes");
+    }
+    client.script(
+        "SETRANGE a 0 abc => 3
+        BITOP AND to a s1 => 262144
+        BITCOUNT to => 2
+        GETRANGE to 0 2 => \x01\x00\x01
+        BITOP OR to nothing a => 3
+        GET to => abc
+        BITOP XOR to a nothing a a => 3
+        GET to => abc
+        BITOP AND to a nothing => 3
+        BITCOUNT to => 0
+        BITOP NOT to a => 3
+        BITCOUNT to => 14
+        BITOP AND to nothing nothing => 0
+        EXISTS to => 0
+        BITOP AND to a z => !WRONGTYPE Operation against a key holding the wrong kind of value",
+    );
+}
+
+/// Found by review: all sets were in memory at once.
+#[test]
+fn sets_are_combined_one_by_one() {
+    let (_shared, mut client) = filled(0);
+    let many = format!("ZUNION 20{}", " z".repeat(20));
+    let lines = [("ZINTERSTORE to 3 z z few", MIB), ("ZDIFFSTORE to 3 few z z", MIB), ("ZINTER 2 few z", MIB), (many.as_str(), 45 * MIB)];
+    for (line, most) in lines {
+        let (_, held) = peak(|| client.raw(&words(line)));
+        assert!(held < most, "{line}: held {held} bytes");
+    }
+}
+
+/// As in Redis: scores are added from the smallest set to the largest, whatever the order of the keys, and sums of fractions show it.
+#[test]
+fn scores_are_added_from_the_smallest_set_on() {
+    let mut client = Client::new(&crate::common::shared());
+    client.script(
+        "ZADD a 0.1 m => 1
+        ZADD b 0.2 m 1 x => 2
+        ZADD c 0.3 m 1 x 1 y => 3
+        ZUNION 3 c b a WITHSCORES => [m 0.6000000000000001 y 1 x 2]
+        ZINTER 3 c b a WITHSCORES => [m 0.6000000000000001]
+        ZINTER 3 c b a WITHSCORES WEIGHTS 10 1 1 => [m 3.3]
+        ZINTER 3 c b a WITHSCORES AGGREGATE MAX WEIGHTS -1 1 1 => [m 0.2]
+        ZUNIONSTORE to 3 c none a WEIGHTS inf -1 -inf => 3
+        ZRANGE to 0 -1 WITHSCORES => [m 0 x inf y inf]
+        ZINTERSTORE to 3 c none a => 0
+        ZINTERSTORE to 2 c c WEIGHTS 1 2 => 3
+        ZRANGE to 0 -1 WITHSCORES => [m 0.8999999999999999 x 3 y 3]
+        ZDIFF 2 c b WITHSCORES => [y 1]
+        ZDIFF 2 c c => []
+        ZDIFF 2 none c => []
+        ZDIFFSTORE to 3 c none a => 2",
+    );
+}
+
+/// Found by review: names of any length were kept, and copied into every entry of SLOWLOG and ACL LOG.
+#[test]
+fn names_of_clients_are_bounded() {
+    let (_shared, mut client) = filled(0);
+    let long = "n".repeat(MIB);
+    for line in ["CLIENT SETNAME ", "CLIENT SETINFO lib-name ", "CLIENT SETINFO lib-ver ", "HELLO 2 SETNAME "] {
+        let reply = client.run(&format!("{line}{long}"));
+        assert_eq!(reply, "!ERR names of clients and libraries have at most 1024 bytes", "{line}");
+    }
+    let fits = "n".repeat(1024);
+    assert_eq!(client.run(&format!("CLIENT SETNAME {fits}")), "OK");
+    assert_eq!(client.run("CLIENT GETNAME"), fits);
+    client.run("CONFIG SET slowlog-log-slower-than 0");
+    client.run("GET a");
+    let log = client.run("SLOWLOG GET 1");
+    assert!(log.contains("... (896 more bytes)") && log.len() < 1024, "{log}");
+}
