@@ -2,7 +2,7 @@
 //!
 //! All commands of a transaction run in one [`crate::data::Txn`]: each sees what those before it wrote, nobody else sees anything before EXEC has
 //! committed, and the commit is one batch, all or nothing after a crash. It depends on everything that was read being as it was, so the commands see
-//! one state, and on the watched keys.
+//! one state, and on the watched keys. An error of one command is its reply; it leaves nothing, and the others count.
 
 use super::failure::Failure;
 use super::table::flag::{EXEC, FAST, IMMEDIATE};
@@ -92,12 +92,14 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         Writer::new(out, session.protocol).array(multi.queue().len());
         for queued in multi.queue() {
             let mark = out.len();
+            txn.begin_command();
             let allowed = session.check_queued(queued);
             match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
                 Ok(()) => {}
                 // The store refuses, or everything has to run again.
-                Err(failure @ (Failure::Store(_) | Failure::Again)) => return Err(failure),
+                Err(failure) if !failure.is_of_one_command() => return Err(failure),
                 Err(failure) => {
+                    txn.undo_command();
                     CoreStats::add(&session.stats().errors, 1);
                     out.truncate(mark);
                     Writer::new(out, session.protocol).error(&failure.message());
@@ -115,6 +117,12 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         Err(Failure::Watched) => {
             Writer::new(out, session.protocol).null_array();
             Ok(())
+        }
+        // For a database that is being made or replaced: EXEC runs again.
+        Err(Failure::Wait(request)) => {
+            (session.multi, session.watches) = (Some(multi), watches);
+            session.publish();
+            Err(Failure::Wait(request))
         }
         outcome => outcome,
     }

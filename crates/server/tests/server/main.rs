@@ -6,4 +6,5 @@ mod dumps;
 mod failed_sync;
 mod network;
 mod sessions;
+mod transactions;
 mod waiting;

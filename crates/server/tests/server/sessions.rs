@@ -183,22 +183,6 @@ fn ordered_access() {
     );
 }
 
-/// Found by review: the database that a transaction had chosen stayed in force when it failed as a whole.
-#[test]
-fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
-    script(
-        "SET where 0 => OK
-        MULTI => OK
-        SELECT 1 => QUEUED
-        SET where 1 => QUEUED
-        SET '' x => QUEUED
-        EXEC => !ERR an empty key was given; keys have 1 to 65536 bytes
-        GET where => 0
-        SELECT 1 => OK
-        EXISTS where => 0",
-    );
-}
-
 /// Found by review: what fits into no float was taken for infinity, or for nothing.
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
