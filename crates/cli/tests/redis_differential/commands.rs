@@ -87,7 +87,6 @@ pub const COMMANDS: &[&str] = &[
     "KEYS {class}",
     "SCAN {cursor} COUNT 1000",
     "HSCAN {k} {cursor} COUNT 1000",
-    "COMMAND INFO {v}",
     "CLIENT LIST TYPE {client}",
     "CLIENT KILL TYPE {client}",
     "SCAN 0 COUNT 1000 MATCH {p}",
