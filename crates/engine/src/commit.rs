@@ -193,7 +193,8 @@ impl Committer {
     /// Nothing becomes durable any more; returns those who wait to hear of it.
     fn give_up(&self, state: &mut State, error: &Error) -> Vec<Callback> {
         self.refusing.store(true, Ordering::SeqCst);
-        state.error = Some(error.to_string());
+        // What a read-only store is, is said again when it is told.
+        state.error = Some(if let Error::ReadOnly(why) = error { why.clone() } else { error.to_string() });
         std::mem::take(&mut state.callbacks).into_values().flatten().collect()
     }
 

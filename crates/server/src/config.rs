@@ -272,11 +272,14 @@ impl Settings {
     /// Changes settings: all or none of them.
     pub fn set(&self, pairs: &[(String, String)]) -> Result<(), Refused> {
         let mut changes = Vec::new();
-        for (name, value) in pairs {
+        for (number, (name, value)) in pairs.iter().enumerate() {
             let entry = ENTRIES.iter().find(|entry| entry.name.eq_ignore_ascii_case(name));
             let entry = entry.ok_or_else(|| Refused(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")))?;
             let why = |why: &str| Refused(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"));
             let set = entry.set.ok_or_else(|| why("can't set immutable config"))?;
+            if pairs[..number].iter().any(|(before, _)| before.eq_ignore_ascii_case(name)) {
+                return Err(why("duplicate parameter"));
+            }
             changes.push((set, (entry.get)(self), value, why("argument couldn't be parsed")));
         }
         let mut done: Vec<(Set, String)> = Vec::new();
@@ -307,6 +310,7 @@ mod tests {
         assert!(settings.set(&[pair("timeout", "8"), pair("maxclients", "x")]).is_err());
         assert!(settings.set(&[pair("timeout", "8"), pair("port", "1")]).is_err());
         assert!(settings.set(&[pair("nothing", "8")]).is_err());
+        assert!(settings.set(&[pair("timeout", "8"), pair("TIMEOUT", "9")]).is_err());
         assert_eq!(settings.get(&[b"timeout".to_vec()]), [("timeout", "7".into())]);
     }
 

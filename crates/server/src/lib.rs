@@ -18,6 +18,7 @@
 #![deny(missing_docs)]
 
 pub mod acl;
+pub mod changes;
 pub mod commands;
 pub mod config;
 pub mod cursors;

@@ -44,6 +44,8 @@ pub struct Session {
     pub replies: Replies,
     /// Its command waits.
     pub wait: Option<Box<Wait>>,
+    /// Its command runs again: it has waited.
+    again: bool,
     /// It is shown the commands of others.
     pub watching: Option<Watching>,
     /// No more commands; close once everything is sent.
@@ -86,6 +88,7 @@ impl Session {
             options: WriteOptions::new(),
             replies: Replies::On,
             wait: None,
+            again: false,
             watching: None,
             closing: false,
             output_limit: usize::MAX,
@@ -126,9 +129,9 @@ impl Session {
         &self.shared.cores[self.client.core]
     }
 
-    /// The database that it is in.
+    /// The database that it is in. [`Failure::Wait`] as for [`Session::open_database`].
     #[inline]
-    pub fn database(&mut self) -> Result<Arc<Database>, Error> {
+    pub fn database(&mut self) -> Result<Arc<Database>, Failure> {
         let generation = self.shared.databases.generation();
         if let Some((known, database)) = &self.database
             && *known == generation
@@ -136,7 +139,7 @@ impl Session {
         {
             return Ok(database.clone());
         }
-        let database = self.shared.databases.get(self.index)?.private();
+        let database = self.open_database(self.index)?.private();
         self.database = Some((generation, database.clone()));
         Ok(database)
     }
@@ -151,11 +154,16 @@ impl Session {
             self.replies = Replies::SkipThis;
         }
         let mut rests_on = 0;
+        self.again = self.wait.is_some();
         let mut outcome = self.attempt(shared, args, out, &mut rests_on);
-        if let Err(Failure::Wait(request)) = &mut outcome
-            && self.wait.is_none()
-        {
-            self.wait = Some(Box::new(shared.waiting.enter(&self.client, self.index, std::mem::take(request))));
+        while let Err(Failure::Wait(request)) = &mut outcome {
+            let request = std::mem::take(&mut **request);
+            if let Some(wait) = &mut self.wait {
+                wait.change = wait.change.take().or(request.change);
+                break;
+            }
+            self.wait = Some(Box::new(shared.waiting.enter(&self.client, self.index, request)));
+            self.again = true;
             out.truncate(mark);
             outcome = self.attempt(shared, args, out, &mut rests_on);
         }
@@ -165,6 +173,9 @@ impl Session {
         }
         self.wait = None;
         if let Err(failure) = outcome {
+            if let Failure::Store(Error::ReadOnly(why)) = &failure {
+                shared.note_failed_sync(why);
+            }
             CoreStats::add(&self.stats().errors, 1);
             out.truncate(mark);
             Writer::new(out, self.protocol).error(&failure.message());
@@ -199,6 +210,9 @@ impl Session {
     }
 
     fn attempt(&mut self, shared: &Arc<Shared>, args: Args<'_>, out: &mut Vec<u8>, rests_on: &mut u64) -> Result<(), Failure> {
+        if self.wait.as_ref().is_some_and(|wait| wait.change.is_some()) {
+            self.settle_change()?;
+        }
         self.admit(args).and_then(|found| self.dispatch(shared, found, args, out, rests_on))
     }
 
@@ -352,7 +366,7 @@ impl Session {
         rests_on: &mut u64,
     ) -> Result<(), Failure> {
         let Numbered { command, number } = found;
-        if self.wait.is_none() {
+        if !self.again {
             CoreStats::add(&self.stats().calls[number], 1);
         }
         self.client.last_command.store(number, Ordering::Relaxed);
@@ -367,7 +381,7 @@ impl Session {
             Writer::new(out, self.protocol).simple("QUEUED");
             return Ok(());
         }
-        if !shared.monitors.is_empty() && self.wait.is_none() {
+        if !shared.monitors.is_empty() && !self.again {
             shared.monitors.show(shared, &self.client, self.index, command, args);
         }
         let slow_us = shared.settings.slowlog_slower_than_us.load(Ordering::Relaxed);
@@ -498,6 +512,7 @@ impl Session {
         self.index = before.index;
         self.client.database.store(usize::from(before.index), Ordering::Relaxed);
         (self.protocol, self.authenticated) = (before.protocol, before.authenticated);
+        self.client.protocol.store(if before.protocol == Protocol::Resp3 { 3 } else { 2 }, Ordering::Relaxed);
         (self.options, self.replies) = (before.options, before.replies);
         if !Arc::ptr_eq(&before.user, &self.user) {
             self.client.user.lock().clone_from(&before.user.name);
@@ -518,5 +533,7 @@ pub fn run_command(
     let reply = Writer::bounded(out, session.protocol, session.output_limit);
     let mut context = Context { shared, session, args, txn, reply, now_ms: shared.databases.db.now_ms() };
     (command.run)(&mut context)?;
-    if context.reply.is_full() { Err(Failure::ReplyTooLarge) } else { Ok(()) }
+    let full = context.reply.is_full();
+    txn.end_command()?;
+    if full { Err(Failure::ReplyTooLarge) } else { Ok(()) }
 }

@@ -1,6 +1,7 @@
 //! What all threads of a server share.
 
 use crate::acl::Acl;
+use crate::changes::Changes;
 use crate::commands::table::{TABLE, Table};
 use crate::config::{Config, Settings};
 use crate::cursors::Cursors;
@@ -38,6 +39,8 @@ pub struct Shared {
     pub monitors: Monitors,
     /// SAVE and its like.
     pub saving: Saving,
+    /// FLUSHDB and its like.
+    pub changes: Changes,
     /// Clients whose commands wait.
     pub waiting: Arc<Waiting>,
     /// Who may write.
@@ -156,6 +159,7 @@ impl Shared {
             pause: Pauses::default(),
             monitors: Monitors::default(),
             saving: Saving::new(),
+            changes: Changes::default(),
             waiting: Arc::new(Waiting::new(cores.max(1))),
             turns: Turns::new(cores.max(1)),
             cores: (0..cores.max(1)).map(|_| CoreStats::new(table.len())).collect(),
@@ -192,6 +196,14 @@ impl Shared {
         events::log(Level::Error, "cannot-go-on", &[("why", &why)]);
         self.ended_because.lock().get_or_insert_with(|| why.to_owned());
         self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// A sync has failed, for this reason: writes are refused from here on. The log says so once.
+    #[cold]
+    pub fn note_failed_sync(&self, why: &str) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            events::log(Level::Error, "sync-failed", &[("why", &why)]);
+        }
     }
 
     /// Commands run so far.

@@ -1,4 +1,4 @@
-//! Clients whose commands wait: for members of sorted sets (BZPOPMIN, BZPOPMAX, BZMPOP), for time (WAIT), for work in the background (SAVE).
+//! Clients whose commands wait: for members of sorted sets (BZPOPMIN, BZPOPMAX, BZMPOP), for time (WAIT), for work in the background (SAVE, FLUSHDB: [`crate::changes`]).
 //!
 //! # How it works
 //!
@@ -23,6 +23,7 @@
 //!
 //! Thread safety: any thread. One lock for all queues, held for a few map operations; it is the innermost.
 
+use crate::changes::Pending;
 use crate::shared::Client;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -42,6 +43,15 @@ pub struct Request {
     pub deadline: Option<Instant>,
     /// What the command wants to know when it runs again.
     pub note: u64,
+    /// The change of databases that it waits for.
+    pub change: Option<Arc<Pending>>,
+}
+
+impl Request {
+    /// For a change of databases, at whose end the client is woken.
+    pub fn for_change(change: Arc<Pending>) -> Request {
+        Request { change: Some(change), ..Request::default() }
+    }
 }
 
 /// All that wait.
@@ -116,6 +126,10 @@ pub struct Wait {
     pub deadline: Option<Instant>,
     /// See [`Request::note`].
     pub note: u64,
+    /// See [`Request::change`].
+    pub change: Option<Arc<Pending>>,
+    /// It waits for nothing but changes.
+    pub for_changes: bool,
     ticket: u64,
     places: Vec<Place>,
     client: Arc<Client>,
@@ -165,7 +179,8 @@ impl Waiting {
         drop(state);
         // Rule 1: the queues before the last look.
         fence(Ordering::SeqCst);
-        Wait { deadline: request.deadline, note: request.note, ticket, places, client: client.clone(), waiting: self.clone() }
+        let Request { deadline, note, change, .. } = request;
+        Wait { deadline, note, for_changes: change.is_some(), change, ticket, places, client: client.clone(), waiting: self.clone() }
     }
 
     /// Whether nobody waits for the key who came before: `own` is who asks, if it waits itself.

@@ -140,6 +140,9 @@ impl Selector {
             Some(known) => {
                 known.access.read |= access.read;
                 known.access.write |= access.write;
+                if pattern == b"*" && known.access.read && known.access.write {
+                    return self.apply(b"allkeys");
+                }
             }
             None => self.keys.push(KeyPattern { access, pattern: pattern.to_vec() }),
         }

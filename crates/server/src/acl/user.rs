@@ -52,10 +52,15 @@ impl User {
     /// # Errors
     /// The first rule that is none, shortened, and why; the user is then to be dropped.
     pub fn change(&mut self, rules: &[Vec<u8>]) -> Result<(), (Vec<u8>, Wrong)> {
-        // A password becomes its hash, whatever its length.
         let mut size = self.size();
         for rule in rules {
-            size += rule.len().max(2 * size_of::<Hash>()) + 1;
+            size += 1 + match rule.first() {
+                // It becomes its hash, whatever its length.
+                Some(b'>') => rule.len().max(2 * size_of::<Hash>() + 1),
+                // Two rules are in every description.
+                Some(b'(') => rule.len() + 20,
+                _ => rule.len(),
+            };
             let outcome = if size > 2 * MAX_RULES { Err(TOO_LONG) } else { self.apply(rule) };
             outcome.map_err(|wrong| (rule[..rule.len().min(256)].to_vec(), wrong))?;
         }
@@ -90,6 +95,10 @@ impl User {
             [b'(', inside @ .., b')'] => {
                 let mut selector = Selector::default();
                 for rule in inside.split(u8::is_ascii_whitespace).filter(|rule| !rule.is_empty()) {
+                    // In a file it would end the selector.
+                    if rule.ends_with(b")") {
+                        return Err(SYNTAX);
+                    }
                     selector.apply(rule)?;
                 }
                 self.selectors.push(selector);

@@ -124,7 +124,7 @@ fn pop_one(context: &mut Context<'_>, reverse: bool) -> Outcome {
         return Ok(());
     }
     let keys = args.iter().skip(1).take(last - 1).map(<[u8]>::to_vec).collect();
-    wait_or(context, Request { keys, deadline, note: 0 }, |reply| reply.null_array())
+    wait_or(context, Request { keys, deadline, ..Request::default() }, |reply| reply.null_array())
 }
 
 /// `BZMPOP timeout numkeys key … MIN | MAX [COUNT n]`
@@ -138,7 +138,7 @@ fn bzmpop(context: &mut Context<'_>) -> Outcome {
         }
     }
     let keys = options.keys().map(<[u8]>::to_vec).collect();
-    wait_or(context, Request { keys, deadline, note: 0 }, |reply| reply.null_array())
+    wait_or(context, Request { keys, deadline, ..Request::default() }, |reply| reply.null_array())
 }
 
 /// `WAIT numreplicas timeout`

@@ -104,8 +104,15 @@ fn client_list(context: &mut Context<'_>) -> Outcome {
     let mut ids = None;
     match rest.next() {
         None => {}
-        Some(word) if is(word, "id") && rest.left() > 0 => ids = Some(rest.map(integer).collect::<Result<Vec<_>, _>>()?),
-        Some(word) if is(word, "type") && rest.left() == 1 && is(rest.value()?, "normal") => {}
+        Some(word) if is(word, "id") && rest.left() > 0 => {
+            let wrong = |_| Failure::text("ERR Invalid client ID");
+            ids = Some(rest.map(|id| integer(id).map_err(wrong)).collect::<Result<Vec<_>, _>>()?);
+        }
+        Some(word) if is(word, "type") && rest.left() == 1 => {
+            if !is_normal(rest.value()?)? {
+                ids = Some(Vec::new());
+            }
+        }
         Some(_) => return Err(Failure::SYNTAX),
     }
     let mut text = String::new();
@@ -117,6 +124,14 @@ fn client_list(context: &mut Context<'_>) -> Outcome {
     }
     context.reply.verbatim(&text);
     Ok(())
+}
+
+/// Whether a type of clients is the one that all are of.
+fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
+    if !["normal", "slave", "replica", "pubsub", "master"].iter().any(|known| is(kind, known)) {
+        return Err(Failure::made(format!("ERR Unknown client type '{}'", shown(kind))));
+    }
+    Ok(is(kind, "normal"))
 }
 
 /// Which clients to close.
@@ -138,12 +153,12 @@ impl KillFilter {
             let value = rest.value()?;
             match word.to_ascii_lowercase().as_slice() {
                 b"id" => {
-                    let id = u64::try_from(integer(value)?).ok().filter(|id| *id > 0);
+                    let id = integer(value).ok().and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
                     filter.id = Some(id.ok_or(Failure::text("ERR client-id should be greater than 0"))?);
                 }
                 b"addr" => filter.address = Some(value.to_vec()),
                 b"laddr" => filter.local_address = Some(value.to_vec()),
-                b"type" => filter.none |= !is(value, "normal"),
+                b"type" => filter.none |= !is_normal(value)?,
                 b"user" => {
                     let user = String::from_utf8_lossy(value).into_owned();
                     if context.shared.acl().user(&user).is_none() {

@@ -20,7 +20,7 @@ pub static COMMANDS: &[Command] = &[
     command("ping", -1, "1.0.0", "Answers PONG, or the argument.", ping).flags(FAST),
     command("echo", 2, "1.0.0", "Answers the argument.", echo).flags(FAST),
     command("hello", -1, "6.0.0", "Chooses the version of the protocol, with authentication if need be.", hello)
-        .flags(FAST | NO_AUTH | NO_MULTI | SECRET),
+        .flags(FAST | NO_AUTH | SECRET),
     command("auth", -2, "1.0.0", "Says who the client is.", auth).flags(FAST | NO_AUTH | SECRET),
     command("select", 2, "1.0.0", "Chooses the database.", select).flags(FAST),
     command("quit", -1, "1.0.0", "Closes the connection.", quit).flags(FAST | NO_AUTH | IMMEDIATE),
@@ -45,8 +45,14 @@ fn echo(context: &mut Context<'_>) -> Outcome {
 
 fn select(context: &mut Context<'_>) -> Outcome {
     let index = database_number(context, &context.args[1])?;
-    context.session.index = index;
-    let database = context.session.database()?;
+    let before = std::mem::replace(&mut context.session.index, index);
+    let database = match context.session.database() {
+        Ok(database) => database,
+        Err(failure) => {
+            context.session.index = before;
+            return Err(failure);
+        }
+    };
     context.txn.select(database);
     context.session.client.database.store(usize::from(index), Ordering::Relaxed);
     context.reply.ok();

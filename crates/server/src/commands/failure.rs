@@ -60,6 +60,15 @@ impl Failure {
     /// A sum that does not fit.
     pub const OVERFLOW: Failure = Failure::text("ERR increment or decrement would overflow");
 
+    /// Whether it concerns one command of a transaction alone, and the others go on.
+    pub fn is_of_one_command(&self) -> bool {
+        match self {
+            Failure::Text(_) => true,
+            Failure::Store(error) => matches!(error, Error::KeyEmpty | Error::KeyTooLong { .. } | Error::ValueTooLong { .. }),
+            Failure::Again | Failure::Watched | Failure::Wait(_) | Failure::ReplyTooLarge => false,
+        }
+    }
+
     /// What the client gets.
     pub fn message(&self) -> Cow<'static, str> {
         match self {

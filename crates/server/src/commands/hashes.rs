@@ -3,7 +3,7 @@
 use super::arguments::{integer, is};
 use super::collection::{self, Collection, RowsAt, glance, open, open_or_new, random_places, walk, walk_after};
 use super::failure::Failure;
-use super::keys::{ScanOptions, position, reply_cursor};
+use super::keys::{ScanOptions, cursor_number, position, reply_cursor};
 use super::strings::add_floats;
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
@@ -229,7 +229,7 @@ fn hscan(context: &mut Context<'_>) -> Outcome {
 /// HSCAN and ZSCAN: cursor, and names with what `show` makes of their rows' values.
 pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8]) -> Vec<u8>) -> Outcome {
     // A bad cursor is an error whatever the key holds.
-    parse_integer(&context.args[2]).filter(|cursor| *cursor >= 0).ok_or(Failure::text("ERR invalid cursor"))?;
+    cursor_number(&context.args[2])?;
     let Some(hash) = open(context.txn, &context.args[1], kind)? else {
         // Where there is nothing to scan, options are not looked at, as in Redis.
         context.reply.array(2);

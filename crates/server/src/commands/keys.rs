@@ -5,12 +5,13 @@ use super::failure::Failure;
 use super::table::flag::{DANGEROUS, DENYOOM, FAST, NO_MULTI, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, Room};
+use crate::changes::Change;
 use crate::cursors::Scope;
 use crate::data::databases::member_rows;
 use crate::data::encoding::{self, Head, Type, after_prefix};
 use crate::data::{Item, Txn};
 use crate::glob;
-use hither_resp::parse_integer;
+use crate::waiting::Request;
 use std::ops::{Bound, ControlFlow};
 
 entries!(command, Generic.keys(1, 1, 1));
@@ -270,11 +271,11 @@ pub fn database_number(context: &Context<'_>, argument: &[u8]) -> Result<u16, Fa
 
 /// Copies the first key to a database, under the second name, or moves it under its own. Whether it did. O(members).
 fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -> Result<bool, Failure> {
-    let (args, shared) = (context.args, context.shared);
+    let args = context.args;
     let txn = &mut *context.txn;
     let (from, to) = (&args[1], if remove { &args[1] } else { &args[2] });
     let source = txn.database().clone();
-    let target = if index == source.index { source.clone() } else { shared.databases.get(index)? };
+    let target = if index == source.index { source.clone() } else { context.session.open_database(index)? };
     let Some(item) = txn.load(from)? else { return Ok(false) };
     let rows = rows_of(txn, &item)?;
     txn.select(target);
@@ -386,9 +387,22 @@ const FORGOTTEN_CURSOR: Failure = Failure::text(
     "ERR invalid cursor: it is too old, or of another database or run of the server; start again with 0, or use HITHER.RANGE",
 );
 
+/// A cursor as Redis reads it, by C's rules: zeroes and a sign may stand before the digits, and there may be none at all.
+pub fn cursor_number(text: &[u8]) -> Result<u64, Failure> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        _ => (false, text),
+    };
+    let add =
+        |number: u64, digit: &u8| number.checked_mul(10)?.checked_add(u64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?));
+    let number = digits.iter().try_fold(0, add).filter(|_| text.is_empty() || !digits.is_empty()).ok_or(BAD_CURSOR)?;
+    Ok(if negative { number.wrapping_neg() } else { number })
+}
+
 /// Where an iteration goes on: behind this; `None`: at the beginning.
 pub fn position(context: &Context<'_>, scope: Scope, cursor: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
-    let cursor = parse_integer(cursor).and_then(|cursor| u64::try_from(cursor).ok()).ok_or(BAD_CURSOR)?;
+    let cursor = cursor_number(cursor)?;
     if cursor == 0 {
         return Ok(None);
     }
@@ -485,7 +499,17 @@ fn check_flush_mode(context: &Context<'_>) -> Outcome {
     }
 }
 
-/// Waits for a sync, as FLUSHDB does. In Redis' words, which tells apart what is no number.
+/// Has databases changed, and answers when that is done: see [`crate::changes`]. If it fails, the command does not run again.
+fn change(context: &mut Context<'_>, change: Change) -> Outcome {
+    if context.session.has_changed() {
+        context.reply.ok();
+        return Ok(());
+    }
+    let pending = context.shared.changes.begin(context.shared, change, &context.session.client)?;
+    Err(Failure::Wait(Box::new(Request::for_change(pending))))
+}
+
+/// In Redis' words, which tells apart what is no number.
 fn swapdb(context: &mut Context<'_>) -> Outcome {
     let read = |at: usize, wrong| {
         let number = integer(&context.args[at]).ok().and_then(|number| i32::try_from(number).ok());
@@ -496,24 +520,16 @@ fn swapdb(context: &mut Context<'_>) -> Outcome {
     let [Some(a), Some(b)] = numbers.map(|number| u16::try_from(number).ok().filter(|number| *number < count)) else {
         return Err(Failure::text("ERR DB index is out of range"));
     };
-    context.shared.databases.swap(a, b)?;
-    context.shared.waiting.stirred(&[a, b]);
-    context.reply.ok();
-    Ok(())
+    change(context, Change::Swap(a, b))
 }
 
 fn flushdb(context: &mut Context<'_>) -> Outcome {
     check_flush_mode(context)?;
-    context.shared.databases.flush(context.session.index)?;
-    context.reply.ok();
-    Ok(())
+    let index = context.session.index;
+    change(context, Change::Flush(index))
 }
 
 fn flushall(context: &mut Context<'_>) -> Outcome {
     check_flush_mode(context)?;
-    for database in context.shared.databases.existing() {
-        context.shared.databases.flush(database.index)?;
-    }
-    context.reply.ok();
-    Ok(())
+    change(context, Change::FlushAll)
 }

@@ -200,7 +200,7 @@ fn command_info(context: &mut Context<'_>) -> Outcome {
     for name in args.iter().skip(2) {
         match TABLE.named(name) {
             Some(command) => describe(context, command),
-            None => context.reply.null_array(),
+            None => context.reply.null(),
         }
     }
     Ok(())
@@ -221,9 +221,9 @@ fn describe(context: &mut Context<'_>, command: &Command) {
     reply.set(categories.len());
     categories.iter().for_each(|category| reply.simple(category));
     // Tips and key specifications: none.
-    reply.array(0);
-    reply.array(0);
-    reply.array(command.subcommands.len());
+    reply.set(0);
+    reply.set(0);
+    reply.set(command.subcommands.len());
     command.subcommands.iter().for_each(|sub| describe(context, sub));
 }
 

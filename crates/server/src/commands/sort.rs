@@ -135,7 +135,7 @@ fn check_rights(context: &Context<'_>, option: &str) -> Outcome {
     if allowed {
         return Ok(());
     }
-    Err(Failure::made(format!("ERR {option} option of SORT denied due to insufficient ACL permissions")))
+    Err(Failure::made(format!("ERR {option} option of SORT denied due to insufficient ACL permissions.")))
 }
 
 /// A number as SORT reads it: nothing is 0.

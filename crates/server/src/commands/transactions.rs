@@ -2,7 +2,7 @@
 //!
 //! All commands of a transaction run in one [`crate::data::Txn`]: each sees what those before it wrote, nobody else sees anything before EXEC has
 //! committed, and the commit is one batch, all or nothing after a crash. It depends on everything that was read being as it was, so the commands see
-//! one state, and on the watched keys.
+//! one state, and on the watched keys. An error of one command is its reply; it leaves nothing, and the others count.
 
 use super::failure::Failure;
 use super::table::flag::{EXEC, FAST, IMMEDIATE, WRITE};
@@ -94,12 +94,14 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         Writer::bounded(out, session.protocol, session.output_limit).array(multi.queue().len());
         for queued in multi.queue() {
             let mark = out.len();
+            txn.begin_command();
             let allowed = session.check_queued(queued);
             match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
                 Ok(()) => {}
                 // The store refuses, everything has to run again, or nobody would ever be told what came of it.
-                Err(failure @ (Failure::Store(_) | Failure::Again | Failure::ReplyTooLarge)) => return Err(failure),
+                Err(failure) if !failure.is_of_one_command() => return Err(failure),
                 Err(failure) => {
+                    txn.undo_command();
                     CoreStats::add(&session.stats().errors, 1);
                     out.truncate(mark);
                     let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
@@ -121,6 +123,12 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         Err(Failure::Watched) => {
             Writer::new(out, session.protocol).null_array();
             Ok(())
+        }
+        // For a database that is being made or replaced: EXEC runs again.
+        Err(Failure::Wait(request)) => {
+            (session.multi, session.watches) = (Some(multi), watches);
+            session.publish();
+            Err(Failure::Wait(request))
         }
         outcome => outcome,
     }

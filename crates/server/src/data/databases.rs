@@ -1,7 +1,8 @@
 //! The databases of a server, and the numbers of collections.
 //!
 //! Thread safety: everything may be used from all threads. A session keeps the [`Database`] that it uses and asks [`Databases::generation`], one
-//! load, whether a flush has replaced it meanwhile; if it still uses the old one, the store refuses and the session asks again.
+//! load, whether a flush has replaced it meanwhile; if it still uses the old one, the store refuses and the session asks again. What says that it waits for syncs is not
+//! for threads that serve clients: those ask [`Databases::find`], which never waits, and leave the rest to [`crate::changes`].
 
 use super::encoding;
 use super::reaper::Reaper;
@@ -44,25 +45,46 @@ impl Database {
     }
 }
 
+/// What there is under a number.
+pub enum Found {
+    /// This database.
+    There(Arc<Database>),
+    /// None yet.
+    Absent,
+    /// One that is just being replaced.
+    Changing,
+}
+
+/// A database's place.
+#[derive(Default)]
+struct Slot {
+    database: Option<Arc<Database>>,
+    /// It is being replaced: what is here refuses commands, or will.
+    changing: bool,
+}
+
 /// All databases.
 pub struct Databases {
     /// The store.
     pub db: Db,
-    slots: Vec<RwLock<Option<Arc<Database>>>>,
+    slots: Vec<RwLock<Slot>>,
     generation: AtomicU64,
+    /// One change at a time.
+    changing: Mutex<()>,
     numbers: Numbers,
     /// Removes rows that no head leads to.
     pub reaper: Reaper,
 }
 
 impl Databases {
-    /// The databases of a store; those that exist are opened.
+    /// The databases of a store; those that exist are opened, and the first one is made. Waits for syncs.
     pub fn open(db: Db, count: u16) -> Result<Arc<Databases>> {
-        let slots = (0..count).map(|_| RwLock::new(None)).collect();
+        let slots = (0..count).map(|_| RwLock::default()).collect();
         let numbers = Numbers::open(db.keyspace("server")?)?;
-        let databases = Databases { slots, generation: AtomicU64::new(0), numbers, reaper: Reaper::default(), db };
+        let (generation, changing) = (AtomicU64::new(0), Mutex::new(()));
+        let databases = Databases { slots, generation, changing, numbers, reaper: Reaper::default(), db };
         for index in 0..count {
-            if databases.db.open_keyspace(&keys_name(index))?.is_some() {
+            if index == 0 || databases.db.open_keyspace(&keys_name(index))?.is_some() {
                 databases.get(index)?;
             }
         }
@@ -80,24 +102,34 @@ impl Databases {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The database `index`, made if it is not there; it must be below [`Databases::count`].
-    pub fn get(&self, index: u16) -> Result<Arc<Database>> {
-        let slot = &self.slots[usize::from(index)];
-        if let Some(database) = &*slot.read() {
-            return Ok(database.clone());
+    /// What there is under a number below [`Databases::count`].
+    pub fn find(&self, index: u16) -> Found {
+        let slot = self.slots[usize::from(index)].read();
+        match &slot.database {
+            _ if slot.changing => Found::Changing,
+            Some(database) => Found::There(database.clone()),
+            None => Found::Absent,
         }
-        let mut slot = slot.write();
-        if let Some(database) = &*slot {
+    }
+
+    /// The database `index`, made if it is not there; it must be below [`Databases::count`]. Waits for changes under way, and for syncs if it has to be made.
+    pub fn get(&self, index: u16) -> Result<Arc<Database>> {
+        let _alone = self.changing.lock();
+        self.get_alone(index)
+    }
+
+    fn get_alone(&self, index: u16) -> Result<Arc<Database>> {
+        if let Some(database) = &self.slots[usize::from(index)].read().database {
             return Ok(database.clone());
         }
         let database = Arc::new(self.make(index)?);
-        *slot = Some(database.clone());
+        self.slots[usize::from(index)].write().database = Some(database.clone());
         Ok(database)
     }
 
     /// The databases that exist.
     pub fn existing(&self) -> Vec<Arc<Database>> {
-        self.slots.iter().filter_map(|slot| slot.read().clone()).collect()
+        self.slots.iter().filter_map(|slot| slot.read().database.clone()).collect()
     }
 
     fn make(&self, index: u16) -> Result<Database> {
@@ -106,42 +138,52 @@ impl Databases {
         Ok(Database { index, collections: Arc::new(AtomicBool::new(!rows.is_empty())), keys, rows })
     }
 
-    /// Removes all keys of a database at once. A crash in between leaves rows without heads, which the reaper removes.
+    /// Removes all keys of a database at once. Waits for syncs. A crash in between leaves rows without heads, which the reaper removes.
     pub fn flush(&self, index: u16) -> Result<()> {
-        let mut slot = self.slots[usize::from(index)].write();
-        if slot.is_none() {
+        let _alone = self.changing.lock();
+        if self.slots[usize::from(index)].read().database.is_none() {
             return Ok(());
         }
-        self.db.drop_keyspace(&keys_name(index))?;
-        self.db.drop_keyspace(&rows_name(index))?;
-        *slot = None;
-        *slot = Some(Arc::new(self.make(index)?));
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        self.replace(&[index], || {
+            self.db.drop_keyspace(&keys_name(index))?;
+            self.db.drop_keyspace(&rows_name(index))?;
+            self.make(index).map(drop)
+        })
     }
 
-    /// Exchanges two databases at once, durably and crash-atomically. Commands under way finish before, or run again after it.
+    /// Exchanges two databases at once, durably and crash-atomically. Waits for syncs. Commands under way finish before, or run again after it.
     pub fn swap(&self, a: u16, b: u16) -> Result<()> {
         if a == b {
             return Ok(());
         }
-        let (low, high) = (a.min(b), a.max(b));
-        let mut slots = [(low, self.slots[usize::from(low)].write()), (high, self.slots[usize::from(high)].write())];
-        for (index, slot) in &mut slots {
-            if slot.is_none() {
-                **slot = Some(Arc::new(self.make(*index)?));
-            }
-        }
-        self.db.swap_keyspaces(&[(&keys_name(low), &keys_name(high)), (&rows_name(low), &rows_name(high))])?;
-        for (index, slot) in &mut slots {
-            **slot = None;
-            **slot = Some(Arc::new(self.make(*index)?));
-        }
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        drop(slots);
+        let _alone = self.changing.lock();
+        let names = [(&*keys_name(a), &*keys_name(b)), (&*rows_name(a), &*rows_name(b))];
+        self.get_alone(a)?;
+        self.get_alone(b)?;
+        self.replace(&[a, b], || self.db.swap_keyspaces(&names).map(drop))?;
         // What was announced was announced under the other number.
         self.reaper.sweep_soon();
         Ok(())
+    }
+
+    /// Puts in the places of databases what `change` leaves in the store, also if it fails half way: then perhaps none. Meanwhile [`Databases::find`] says so.
+    pub(crate) fn replace(&self, indexes: &[u16], change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let slot = |index: u16| self.slots[usize::from(index)].write();
+        indexes.iter().for_each(|index| slot(*index).changing = true);
+        let outcome = change();
+        for index in indexes {
+            let database = self.reopen(*index, outcome.is_err());
+            *slot(*index) = Slot { database, changing: false };
+        }
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        outcome
+    }
+
+    /// The database in the store, if it is there as a whole. `in_use`: others may still write to it by their handles from before.
+    fn reopen(&self, index: u16, in_use: bool) -> Option<Arc<Database>> {
+        let open = |name: String| self.db.open_keyspace(&name).ok().flatten();
+        let (rows, keys) = (open(rows_name(index))?, open(keys_name(index))?);
+        Some(Arc::new(Database { index, collections: Arc::new(AtomicBool::new(in_use || !rows.is_empty())), keys, rows }))
     }
 
     /// A number for a new collection.

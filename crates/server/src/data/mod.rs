@@ -50,5 +50,5 @@ pub mod encoding;
 pub mod reaper;
 pub mod txn;
 
-pub use databases::{Database, Databases};
+pub use databases::{Database, Databases, Found};
 pub use txn::{Item, Txn};

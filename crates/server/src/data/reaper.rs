@@ -10,9 +10,10 @@
 //! entry still have the versions that were read; a batch under way either is complete by then, and has changed one of them, or waits.
 //! Once gone, a number never comes back (rule 1), so the removal may go on in portions. The registry row goes last.
 
-use super::databases::{Database, Databases, member_rows};
+use super::databases::{Database, Databases, Found, member_rows};
 use super::encoding::{self, Head, REGISTRY};
-use hither::{Result, WriteOptions};
+use crate::events::{self, Level};
+use hither::{Error, Result, WriteOptions};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -86,19 +87,31 @@ enum Work {
 /// Runs until it is stopped. An error ends a piece of work, not the thread: the next sweep finds what was left.
 pub fn run(databases: &Databases) {
     // What a crash, or expiry while nothing ran, has left.
-    let _ = sweep(databases);
+    report(sweep(databases));
     let mut swept = Instant::now();
     loop {
         match next(&databases.reaper, swept) {
             Work::Stop => return,
             Work::One(index, number) => {
-                let _ = databases.get(index).and_then(|database| reap(databases, &database, number));
+                // In one that is being replaced there is nothing to find, or a sweep follows.
+                if let Found::There(database) = databases.find(index) {
+                    let _ = reap(databases, &database, number);
+                }
             }
             Work::Sweep => {
-                let _ = sweep(databases);
+                report(sweep(databases));
                 swept = Instant::now();
             }
         }
+    }
+}
+
+/// Says in the log that something was left, but for what somebody else has removed meanwhile.
+fn report(outcome: Result<u64>) {
+    if let Err(error) = outcome
+        && !matches!(error, Error::KeyspaceDropped(_))
+    {
+        events::log(Level::Warn, "sweep-incomplete", &[("why", &error)]);
     }
 }
 
@@ -119,28 +132,40 @@ fn next(reaper: &Reaper, swept: Instant) -> Work {
     }
 }
 
-/// Removes what no head leads to, in all databases. Returns how many collections that were.
+/// Removes what no head leads to, in all databases. Returns how many collections that were. What cannot be removed is left for the next time.
+///
+/// # Errors
+/// The first one; it has gone on with everything else.
 pub fn sweep(databases: &Databases) -> Result<u64> {
-    let mut removed = 0;
+    let (mut removed, mut first_error) = (0, None);
     for database in databases.existing() {
-        let mut after = vec![REGISTRY];
-        loop {
-            let mut numbers = Vec::new();
-            database.rows.scan_deferred(Bound::Excluded(&after), Bound::Excluded(&[REGISTRY + 1]), false, |row, _, _| {
-                numbers.extend(encoding::number_of(row));
-                if numbers.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            let Some(last) = numbers.last() else { break };
-            after = encoding::registry_row(*last).to_vec();
-            for number in numbers {
-                if databases.reaper.is_stopping() {
-                    return Ok(removed);
-                }
-                removed += u64::from(reap(databases, &database, number)?);
+        let swept = sweep_one(databases, &database, &mut |outcome| match outcome {
+            Ok(done) => removed += u64::from(done),
+            Err(error) => first_error = first_error.take().or(Some(error)),
+        });
+        first_error = first_error.or(swept.err());
+    }
+    first_error.map_or(Ok(removed), Err)
+}
+
+/// Tells of every registered collection whether it was removed, until the reaper is to stop.
+fn sweep_one(databases: &Databases, database: &Database, tell: &mut impl FnMut(Result<bool>)) -> Result<()> {
+    let mut after = vec![REGISTRY];
+    loop {
+        let mut numbers = Vec::new();
+        database.rows.scan_deferred(Bound::Excluded(&after), Bound::Excluded(&[REGISTRY + 1]), false, |row, _, _| {
+            numbers.extend(encoding::number_of(row));
+            if numbers.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let Some(last) = numbers.last() else { return Ok(()) };
+        after = encoding::registry_row(*last).to_vec();
+        for number in numbers {
+            if databases.reaper.is_stopping() {
+                return Ok(());
             }
+            tell(reap(databases, database, number));
         }
     }
-    Ok(removed)
 }
 
 /// Removes the rows of collection `number` if it has no head; whether it did.
@@ -217,6 +242,17 @@ mod tests {
         assert!(databases.reaper.expiring.load(Ordering::Relaxed), "there will be more to remove");
         assert!(matches!(next(&databases.reaper, long_ago), Work::Sweep));
         assert_eq!(sweep(&databases).unwrap(), 1);
+        assert!(database.rows.is_empty());
+    }
+
+    /// Found by review: a sweep ended at its first error.
+    #[test]
+    fn a_sweep_goes_on_behind_what_it_cannot_remove() {
+        let databases = Databases::open(Db::builder().in_memory().open().unwrap(), 2).unwrap();
+        let (database, number) = (databases.get(1).unwrap(), databases.next_number().unwrap());
+        database.rows.put(&encoding::registry_row(number), b"hash").unwrap();
+        databases.db.drop_keyspace("db0.rows").unwrap();
+        assert!(matches!(sweep(&databases), Err(Error::KeyspaceDropped(_))));
         assert!(database.rows.is_empty());
     }
 }

@@ -8,7 +8,7 @@
 
 use super::databases::Database;
 use super::encoding::{self, Head, Type};
-use hither::{Db, Result, WriteOptions};
+use hither::{Db, Error, Keyspace, Result, WriteOptions};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -48,6 +48,22 @@ pub struct Txn {
     orphans: Vec<(u16, u64)>,
     rests_on: u64,
     options: WriteOptions,
+    /// The first of this command's writes that no store can hold.
+    unfit: Option<Error>,
+    /// Of several commands, how to take back what this one has done.
+    undo: Vec<Undo>,
+    /// Where this command began.
+    began_in: Option<Arc<Database>>,
+}
+
+/// How a step is taken back.
+enum Undo {
+    /// What was to be written before.
+    Write(Place, Option<Option<Item>>),
+    /// An orphan goes.
+    Added((u16, u64)),
+    /// An orphan comes back.
+    Removed((u16, u64)),
 }
 
 /// What came of a commit.
@@ -73,6 +89,42 @@ impl Txn {
             orphans: Vec::new(),
             rests_on: 0,
             options,
+            unfit: None,
+            undo: Vec::new(),
+            began_in: None,
+        }
+    }
+
+    /// The next of several commands begins.
+    pub fn begin_command(&mut self) {
+        self.undo.clear();
+        self.unfit = None;
+        self.began_in = Some(self.database.clone());
+    }
+
+    /// The command has run.
+    ///
+    /// # Errors
+    /// It wrote what no store can hold; [`Txn::commit`] would fail.
+    pub fn end_command(&mut self) -> Result<()> {
+        self.unfit.take().map_or(Ok(()), Err)
+    }
+
+    /// Takes back all that was written since [`Txn::begin_command`]. What the command has read still counts: its error tells of that.
+    pub fn undo_command(&mut self) {
+        while let Some(step) = self.undo.pop() {
+            match step {
+                Undo::Write(place, Some(item)) => drop(self.writes.insert(place, item)),
+                Undo::Write(place, None) => drop(self.writes.remove(&place)),
+                Undo::Added(orphan) => {
+                    let at = self.orphans.iter().rposition(|known| *known == orphan);
+                    at.map(|at| self.orphans.swap_remove(at));
+                }
+                Undo::Removed(orphan) => self.orphans.push(orphan),
+            }
+        }
+        if let Some(database) = self.began_in.take() {
+            self.database = database;
         }
     }
 
@@ -195,7 +247,9 @@ impl Txn {
 
     fn orphan(&mut self, item: &Item) {
         if let Some(head) = Head::decode(&item.entry) {
-            self.orphans.push((self.database.index, head.number));
+            let orphan = (self.database.index, head.number);
+            self.orphans.push(orphan);
+            self.remember(|| Undo::Added(orphan));
         }
     }
 
@@ -208,7 +262,11 @@ impl Txn {
     pub fn register(&mut self, number: u64, key: &[u8]) {
         self.database.note_collection();
         // Of several collections that a transaction makes and removes, the last word counts.
-        self.orphans.retain(|orphan| *orphan != (self.database.index, number));
+        let found = (self.database.index, number);
+        while let Some(at) = self.orphans.iter().position(|orphan| *orphan == found) {
+            self.orphans.swap_remove(at);
+            self.remember(|| Undo::Removed(found));
+        }
         self.put_row(&encoding::registry_row(number), key.to_vec());
     }
 
@@ -333,8 +391,25 @@ impl Txn {
     }
 
     fn write(&mut self, space: Space, key: &[u8], item: Option<Item>) {
+        let value = item.as_ref().map_or(&[][..], |item| &item.entry);
+        if let Err(error) = Keyspace::check_pair(key, value) {
+            self.unfit.get_or_insert(error);
+            return;
+        }
         self.touch(self.database.clone());
-        self.writes.insert((self.database.index, space, key.to_vec()), item);
+        let place = (self.database.index, space, key.to_vec());
+        if self.isolated {
+            let before = self.writes.insert(place.clone(), item);
+            self.undo.push(Undo::Write(place, before));
+        } else {
+            self.writes.insert(place, item);
+        }
+    }
+
+    fn remember(&mut self, step: impl FnOnce() -> Undo) {
+        if self.isolated {
+            self.undo.push(step());
+        }
     }
 
     fn touch(&mut self, database: Arc<Database>) {
@@ -390,7 +465,7 @@ impl Txn {
         batch.commit_deferred(&self.options)
     }
 
-    fn keyspace(&self, place: &Place) -> &hither::Keyspace {
+    fn keyspace(&self, place: &Place) -> &Keyspace {
         let database = self.touched_database(place.0);
         if place.1 == Space::Keys { &database.keys } else { &database.rows }
     }

@@ -274,8 +274,13 @@ impl Core {
             shared.cores[index].waited_ns.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
             shared.settings.latency.note("durability-wait", asked.elapsed());
             if let Err(error) = outcome {
-                shared.failed.store(true, Ordering::Relaxed);
-                *mailbox.failure.lock() = Some(error.to_string());
+                // Why the sync failed, without what that means.
+                let why = match error {
+                    Error::ReadOnly(why) => why,
+                    error => error.to_string(),
+                };
+                shared.note_failed_sync(&why);
+                *mailbox.failure.lock() = Some(why);
             }
             mailbox.committed.store(true, Ordering::Release);
             // If that fails, the next tick looks.

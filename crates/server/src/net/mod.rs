@@ -192,6 +192,7 @@ impl Server {
             let _ = thread.join();
         }
         self.shared.saving.join();
+        self.shared.changes.finish();
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
         let why = self.shared.ended_because.lock().take();

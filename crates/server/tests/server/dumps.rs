@@ -114,8 +114,8 @@ fn sort() {
         SORT z BY h*->f => [10 9 1]
         AUTH lower x => OK
         SORT z BY nosort => [9 10 1]
-        SORT z BY w* => !ERR BY option of SORT denied due to insufficient ACL permissions
-        SORT_RO z GET # => !ERR GET option of SORT denied due to insufficient ACL permissions",
+        SORT z BY w* => !ERR BY option of SORT denied due to insufficient ACL permissions.
+        SORT_RO z GET # => !ERR GET option of SORT denied due to insufficient ACL permissions.",
     );
 }
 

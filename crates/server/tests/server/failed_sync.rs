@@ -66,14 +66,17 @@ fn a_failed_sync_is_told_and_reads_go_on() {
     // Behind the write in one pipeline: the PING keeps its place and is answered.
     let replies = client.run("SET lost 1\nPING");
     assert!(replies[0].starts_with("MISCONF"), "{replies:?}");
+    assert_eq!(replies[0].matches("read-only").count(), 1, "{replies:?}");
     assert_eq!(replies[1], "PONG");
     assert!(points.reached("sync") >= 1);
 
     // The next sync would not fail; nobody may take it for a success.
-    for write in ["SET later 1", "INCR kept", "HSET h f w", "DEL kept", "ZADD z 1 m", "EXPIRE kept 100"] {
+    for write in
+        ["SET later 1", "INCR kept", "HSET h f w", "DEL kept", "ZADD z 1 m", "EXPIRE kept 100", "SELECT 9", "FLUSHDB", "SWAPDB 0 1"]
+    {
         for client in [&mut client, &mut other] {
             let reply = client.run(write).remove(0);
-            assert!(reply.starts_with("MISCONF"), "{write}: {reply}");
+            assert!(reply.starts_with("MISCONF") && reply.matches("read-only").count() == 1, "{write}: {reply}");
         }
     }
     let replies = client.run("MULTI\nSET a 1\nSET b 1\nEXEC");
@@ -87,4 +90,42 @@ fn a_failed_sync_is_told_and_reads_go_on() {
     let mut client = Client::of(&server);
     assert_eq!(client.run("GET kept\nHGET h f\nGET later\nSET later 2\nGET later"), ["1", "v", "Null", "OK", "2"]);
     server.stop();
+}
+
+/// Found by review: nothing in the log said so.
+#[test]
+fn a_failed_sync_is_logged_once() {
+    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", "failed_sync::a_failed_sync_is_told_and_reads_go_on", "--nocapture"]);
+    let output = test.output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("event=sync-failed")).collect();
+    assert!(output.status.success() && lines.len() == 1 && lines[0].contains("level=error"), "{log}");
+}
+
+/// Found by reading: the thread asked for the database again and again.
+#[test]
+fn a_flush_that_fails_half_way_is_an_error() {
+    let mut replies = Vec::new();
+    for skip in 0.. {
+        let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+        let db = open(dir.path(), Some(&points));
+        let server = serve(&db);
+        let (mut client, mut other) = (Client::of(&server), Client::of(&server));
+        assert_eq!(client.run("SELECT 1\nSET k 1\nSELECT 0\nSET k 1"), ["OK"; 4]);
+        assert_eq!(other.run("SELECT 1\nGET k"), ["OK", "1"]);
+        points.arm("sync", FailAt { skip, count: u64::MAX, errno: EIO });
+        let flushed = client.run("FLUSHDB").remove(0);
+        replies.push(client.run("GET k").remove(0));
+        if flushed == "OK" {
+            break;
+        }
+        for reply in [client.run("SET k 1"), other.run("SET k 2\nSWAPDB 0 1")].concat() {
+            assert!(reply.starts_with("MISCONF"), "{skip}: {reply}");
+        }
+        assert_eq!(other.run("GET k"), ["1"]);
+        server.stop();
+    }
+    assert_eq!((replies.first().unwrap().as_str(), replies.last().unwrap().as_str()), ("1", "Null"));
+    assert!(replies.iter().any(|reply| reply.starts_with("MISCONF")), "{replies:?}");
 }

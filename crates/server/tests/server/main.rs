@@ -8,4 +8,5 @@ mod failed_sync;
 mod memory;
 mod network;
 mod sessions;
+mod transactions;
 mod waiting;

@@ -183,22 +183,6 @@ fn ordered_access() {
     );
 }
 
-/// Found by review: the database that a transaction had chosen stayed in force when it failed as a whole.
-#[test]
-fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
-    script(
-        "SET where 0 => OK
-        MULTI => OK
-        SELECT 1 => QUEUED
-        SET where 1 => QUEUED
-        SET '' x => QUEUED
-        EXEC => !ERR an empty key was given; keys have 1 to 65536 bytes
-        GET where => 0
-        SELECT 1 => OK
-        EXISTS where => 0",
-    );
-}
-
 /// Found by review: what fits into no float was taken for infinity, or for nothing.
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
@@ -700,5 +684,50 @@ fn several_sorted_sets() {
         ZMPOP 1 b MIN COUNT 0 => !ERR count should be greater than 0
         ZMPOP 3 a b MIN => !ERR syntax error
         ZCARD b => 3",
+    );
+}
+
+/// Found by review, compared with Redis by hand.
+#[test]
+fn small_things_are_as_in_redis() {
+    let mut client = Client::new(&shared());
+    client.script(
+        "MULTI => OK
+        HELLO 3 => QUEUED
+        GET nothing => QUEUED
+        HELLO 9 => QUEUED",
+    );
+    let reply = String::from_utf8(client.raw(&[b"EXEC"])).unwrap();
+    let hello = format!(
+        "%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:{}\r\n",
+        client.session.client.id
+    );
+    assert!(
+        reply.starts_with(&format!("*3\r\n{hello}")) && reply.ends_with("*0\r\n_\r\n-NOPROTO unsupported protocol version\r\n"),
+        "{reply}"
+    );
+    assert!(String::from_utf8(client.raw(&[b"COMMAND", b"INFO", b"get", b"x"])).unwrap().ends_with("~0\r\n~0\r\n~0\r\n_\r\n"));
+    client.run("HELLO 2");
+    assert!(client.raw(&[b"COMMAND", b"INFO", b"get", b"x"]).ends_with(b"*0\r\n*0\r\n*0\r\n$-1\r\n"));
+    for cursor in ["00", "+0", "-0", "''"] {
+        assert_eq!([client.run(&format!("SCAN {cursor}")), client.run(&format!("HSCAN h {cursor}"))], ["[0 []]"; 2], "{cursor}");
+    }
+    for cursor in ["x", "-", "1.5", "18446744073709551616", "0x"] {
+        assert_eq!(client.run(&format!("SCAN {cursor}")), "!ERR invalid cursor", "{cursor}");
+    }
+    assert!(client.run("SCAN -1").starts_with("!ERR invalid cursor: it is too old"), "no end that nobody notices");
+    client.script(
+        "CLIENT KILL TYPE foo => !ERR Unknown client type 'foo'
+        CLIENT LIST TYPE foo => !ERR Unknown client type 'foo'
+        CLIENT LIST TYPE pubsub => ''
+        CLIENT KILL TYPE master => 0
+        CLIENT LIST ID x => !ERR Invalid client ID
+        CLIENT KILL ID x => !ERR client-id should be greater than 0
+        CONFIG SET timeout 1 Timeout 2 => !ERR CONFIG SET failed (possibly related to argument 'Timeout') - duplicate parameter
+        CONFIG GET timeout => [timeout 0]
+        INCRBYFLOAT f 1e-18 => 0
+        INCRBYFLOAT f 1.1 => 1.1
+        INCRBYFLOAT f 1e17 => 100000000000000001.1015625
+        HINCRBYFLOAT h f 1.5e-10 => 0.00000000015",
     );
 }

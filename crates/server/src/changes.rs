@@ -1,0 +1,311 @@
+//! Changes of databases that a client asked for: SELECT of one that is not there yet, FLUSHDB, FLUSHALL, SWAPDB.
+//!
+//! Each takes several syncs, so a thread of its own makes them, one after the other in the order in which they were asked for; it ends when none is left. Who asked waits
+//! (see [`crate::waiting`]), and so does a command that meets a database while it is being replaced; their threads go on with other clients. EXEC waits as a whole,
+//! and runs from its beginning then.
+//!
+//! A change that was asked for is made, even if its client hangs up.
+//!
+//! Thread safety: any thread.
+
+use crate::commands::failure::{Failure, of_store};
+use crate::data::{Database, Found};
+use crate::session::Session;
+use crate::shared::{Client, Shared};
+use crate::waiting::Request;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// A database that is not there.
+    Make(u16),
+    /// All keys of a database removed.
+    Flush(u16),
+    /// Those of all databases.
+    FlushAll,
+    /// Two databases exchanged.
+    Swap(u16, u16),
+    /// A database replaced by itself, between two meetings at this barrier.
+    #[cfg(test)]
+    Hold(u16, &'static std::sync::Barrier),
+}
+
+/// A change that was asked for.
+#[derive(Debug)]
+pub struct Pending {
+    /// What it is.
+    pub change: Change,
+    /// The number of the client that asked for it.
+    pub owner: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How it ended; the error as a client gets it.
+    outcome: Option<Result<(), String>>,
+    /// Who is woken at its end.
+    waiters: Vec<Arc<Client>>,
+}
+
+impl Pending {
+    /// How it ended, the error as a client gets it; `None`: it has not.
+    pub fn outcome(&self) -> Option<Result<(), String>> {
+        self.state.lock().outcome.clone()
+    }
+
+    /// Has a client woken at its end; false if that was before.
+    fn join(&self, client: &Arc<Client>) -> bool {
+        let mut state = self.state.lock();
+        if state.outcome.is_none() {
+            state.waiters.push(client.clone());
+        }
+        state.outcome.is_none()
+    }
+
+    fn end(&self, shared: &Shared, outcome: Result<(), String>) {
+        let mut state = self.state.lock();
+        state.outcome = Some(outcome);
+        state.waiters.drain(..).for_each(|client| shared.waiting.wake(&client));
+    }
+}
+
+/// All that is to be done.
+#[derive(Default)]
+pub struct Changes {
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// The first one is under way.
+    pending: VecDeque<Arc<Pending>>,
+    /// The thread will look at the queue once more.
+    running: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Changes {
+    /// Asks for a change; the client is woken at its end.
+    pub fn begin(&self, shared: &Arc<Shared>, change: Change, client: &Arc<Client>) -> Result<Arc<Pending>, Failure> {
+        let state = Mutex::new(State { outcome: None, waiters: vec![client.clone()] });
+        let pending = Arc::new(Pending { change, owner: client.id, state });
+        let mut queue = self.queue.lock();
+        if !queue.running {
+            let shared = shared.clone();
+            let spawned = std::thread::Builder::new().name("hither-change".into()).spawn(move || run(&shared));
+            // The one before has nothing left to do, so nothing is lost with its handle.
+            queue.thread = Some(spawned.map_err(|error| Failure::made(format!("ERR cannot start a thread: {error}")))?);
+            queue.running = true;
+        }
+        queue.pending.push_back(pending.clone());
+        Ok(pending)
+    }
+
+    /// Has a client woken at the end of the change that is under way; `None` if there is none any more.
+    pub fn join(&self, client: &Arc<Client>) -> Option<Arc<Pending>> {
+        let first = self.queue.lock().pending.front().cloned();
+        first.filter(|first| first.join(client))
+    }
+
+    /// Waits until all are made.
+    pub fn finish(&self) {
+        let thread = self.queue.lock().thread.take();
+        // A panic there was printed.
+        thread.map(JoinHandle::join);
+    }
+
+    fn next(&self) -> Option<Arc<Pending>> {
+        let mut queue = self.queue.lock();
+        queue.running = !queue.pending.is_empty();
+        queue.pending.front().cloned()
+    }
+}
+
+impl Session {
+    /// A database. [`Failure::Wait`]: it is being made or replaced, and the client is woken when that is done.
+    pub fn open_database(&self, index: u16) -> Result<Arc<Database>, Failure> {
+        let (shared, changes) = (self.shared(), &self.shared().changes);
+        loop {
+            let pending = match shared.databases.find(index) {
+                Found::There(database) => return Ok(database),
+                Found::Absent => Some(changes.begin(shared, Change::Make(index), &self.client)?),
+                Found::Changing => changes.join(&self.client),
+            };
+            // If there is none, the change has just ended.
+            if let Some(pending) = pending {
+                return Err(Failure::Wait(Box::new(Request::for_change(pending))));
+            }
+        }
+    }
+
+    /// Sees what has become of the change of databases that it waits for. If its own command asked for it and it failed, that is the command's answer.
+    #[cold]
+    pub(crate) fn settle_change(&mut self) -> Result<(), Failure> {
+        let Some(wait) = &mut self.wait else { return Ok(()) };
+        let Some(pending) = wait.change.take() else { return Ok(()) };
+        let is_own = pending.owner == self.client.id;
+        match pending.outcome() {
+            None => {
+                wait.change = Some(pending);
+                return Err(Failure::Wait(Box::default()));
+            }
+            Some(Err(why)) if is_own => {
+                // Only EXEC is run within MULTI, and that is over then.
+                if self.multi.take().is_some() {
+                    self.watches.clear();
+                    self.publish();
+                }
+                return Err(Failure::made(why));
+            }
+            // What the command is for: it answers now.
+            Some(Ok(())) if is_own && !matches!(pending.change, Change::Make(_)) => wait.change = Some(pending),
+            // The command can go on, and may have to wait for something else.
+            Some(_) if wait.for_changes => self.wait = None,
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the change of databases that its command asked for has been made.
+    pub fn has_changed(&self) -> bool {
+        self.wait.as_ref().and_then(|wait| wait.change.as_ref()).is_some_and(|change| change.outcome().is_some())
+    }
+}
+
+fn run(shared: &Shared) {
+    while let Some(pending) = shared.changes.next() {
+        let outcome = catch_unwind(AssertUnwindSafe(|| make(shared, pending.change)));
+        let outcome = outcome.unwrap_or_else(|_| {
+            shared.fail_stop("a thread that changes databases has panicked; what it said is on standard error");
+            Err(hither::Error::Closed)
+        });
+        if let Err(hither::Error::ReadOnly(why)) = &outcome {
+            shared.note_failed_sync(why);
+        }
+        shared.changes.queue.lock().pending.pop_front();
+        pending.end(shared, outcome.map_err(|error| of_store(&error)));
+    }
+}
+
+fn make(shared: &Shared, change: Change) -> hither::Result<()> {
+    let databases = &shared.databases;
+    match change {
+        Change::Make(index) => databases.get(index).map(drop),
+        Change::Flush(index) => databases.flush(index),
+        Change::FlushAll => databases.existing().iter().try_for_each(|database| databases.flush(database.index)),
+        Change::Swap(a, b) => {
+            databases.swap(a, b)?;
+            shared.waiting.stirred(&[a, b]);
+            Ok(())
+        }
+        #[cfg(test)]
+        Change::Hold(index, barrier) => databases.replace(&[index], || {
+            barrier.wait();
+            barrier.wait();
+            Ok(())
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use hither::Db;
+    use hither_resp::Args;
+    use std::sync::Barrier;
+
+    struct Tester {
+        shared: Arc<Shared>,
+        session: Session,
+    }
+
+    impl Tester {
+        fn new(shared: &Arc<Shared>) -> Tester {
+            let client = shared.clients.add("test".into(), "test".into(), 0);
+            Tester { shared: shared.clone(), session: Session::new(shared.clone(), client) }
+        }
+
+        /// The reply, or nothing if the command waits.
+        fn attempt(&mut self, line: &str) -> String {
+            let mut ranges = Vec::new();
+            for word in line.split(' ') {
+                let start = ranges.last().map_or(0, |range: &std::ops::Range<usize>| range.end + 1);
+                ranges.push(start..start + word.len());
+            }
+            let mut out = Vec::new();
+            self.session.execute(&self.shared, Args::new(line.as_bytes(), &ranges), &mut out);
+            assert_eq!(out.is_empty(), self.session.is_waiting());
+            String::from_utf8(out).unwrap().replace("\r\n", " ")
+        }
+
+        /// The reply in the end.
+        fn run(&mut self, line: &str) -> String {
+            loop {
+                let reply = self.attempt(line);
+                if !reply.is_empty() {
+                    return reply;
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn shared() -> Arc<Shared> {
+        Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap()
+    }
+
+    /// Holds up all changes, in the middle of one of database `index`. Meet at the barrier once more to let them go on.
+    fn hold(shared: &Arc<Shared>, index: u16) -> &'static Barrier {
+        let barrier: &Barrier = Box::leak(Box::new(Barrier::new(2)));
+        let nobody = shared.clients.add("test".into(), "test".into(), 0);
+        shared.changes.begin(shared, Change::Hold(index, barrier), &nobody).unwrap();
+        barrier.wait();
+        barrier
+    }
+
+    /// Found by review: these held up their thread for several syncs, and with it all of its clients.
+    #[test]
+    fn who_has_databases_changed_waits_and_nobody_else() {
+        let shared = shared();
+        let [mut a, mut b, mut c, mut other] = [(); 4].map(|()| Tester::new(&shared));
+        assert_eq!(a.run("SET k 1"), "+OK ");
+        assert_eq!(b.run("SELECT 1"), "+OK ");
+        assert_eq!(b.run("SET k 2"), "+OK ");
+        let barrier = hold(&shared, 3);
+        assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""]);
+        assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""], "woken too early");
+        assert_eq!([other.run("GET k"), other.run("PING")], ["$1 1 ", "+PONG "]);
+        barrier.wait();
+        assert_eq!([a.run("FLUSHDB"), b.run("SWAPDB 0 1"), c.run("SELECT 5")], ["+OK "; 3]);
+        // In the order in which they were asked for.
+        assert_eq!([a.run("GET k"), b.run("GET k"), b.run("DBSIZE"), c.run("SET k 5")], ["$1 2 ", "$-1 ", ":0 ", "+OK "]);
+        assert_eq!(a.run("FLUSHALL"), "+OK ");
+        assert_eq!([a.run("GET k"), c.run("GET k")], ["$-1 "; 2]);
+        assert!(shared.waiting.is_empty());
+        shared.changes.finish();
+    }
+
+    #[test]
+    fn commands_that_meet_a_change_wait_and_exec_does_as_a_whole() {
+        let shared = shared();
+        let [mut a, mut b, mut c] = [(); 3].map(|()| Tester::new(&shared));
+        assert_eq!(a.run("ZADD z 1 m"), ":1 ");
+        assert_eq!(["MULTI", "INCR n", "SELECT 7", "INCR n"].map(|line| b.run(line))[3], "+QUEUED ");
+        let barrier = hold(&shared, 0);
+        assert_eq!(c.attempt("BZPOPMIN z 0"), "", "it does not know its database yet");
+        assert_eq!([b.attempt("EXEC"), b.attempt("EXEC")], ["", ""], "for database 7");
+        assert_eq!(b.session.multi.as_ref().map(|multi| multi.queue().len()), Some(3));
+        barrier.wait();
+        assert_eq!(c.run("BZPOPMIN z 0"), "*3 $1 z $1 m $1 1 ");
+        assert_eq!(b.run("EXEC"), "*3 :1 +OK :1 ");
+        assert_eq!([b.run("DBSIZE"), a.run("GET n"), b.run("EXEC")], [":1 ", "$1 1 ", "-ERR EXEC without MULTI "]);
+        assert!(shared.waiting.is_empty());
+    }
+}

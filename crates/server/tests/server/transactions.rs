@@ -1,0 +1,57 @@
+//! What becomes of a transaction when one of its commands, or all of it, fails.
+
+use crate::common::{Client, shared, shared_on};
+use hither::Db;
+use hither_server::data::reaper;
+use std::time::Duration;
+
+/// Found by review: one of these failed the transaction as a whole.
+#[test]
+fn what_no_store_can_hold_is_an_error_of_its_command_alone() {
+    let shared = shared();
+    let mut client = Client::new(&shared);
+    let long = "x".repeat(65_537);
+    client.script("SELECT 1 => OK\nSET there 1 => OK\nSELECT 0 => OK\nHSET h f v => 1\nSET s kept => OK");
+    client.script("MULTI => OK\nSET a 1 => QUEUED\nSET '' x => QUEUED\nMSET b 1 '' 2 c 3 => QUEUED\nMSETNX b 1 '' 2 => QUEUED");
+    for line in [
+        format!("SET {long} 1"),
+        format!("MSET b 1 {long} 2"),
+        format!("DEL h {long}"),
+        format!("RENAME h {long}"),
+        format!("HSET h f w g w {long} w"),
+        format!("HSET new f w {long} w"),
+        format!("ZADD z 1 a 2 {long}"),
+        format!("COPY h {long} DB 1"),
+        format!("GET {long}"),
+    ] {
+        assert_eq!(client.run(&line), "QUEUED");
+    }
+    client.script("INCR a => QUEUED\nHGETALL h => QUEUED\nINCR there => QUEUED");
+    let empty = "!ERR an empty key was given; keys have 1 to 65536 bytes";
+    let too_long = "!ERR a key of N bytes is too long; keys have 1 to 65536 bytes";
+    let reply = [65_537, 65_547, 65_555].iter().fold(client.run("EXEC"), |reply, length| reply.replace(&format!(" {length} "), " N "));
+    assert_eq!(reply, format!("[OK{}{} 2 [f v] 1]", format!(" {empty}").repeat(3), format!(" {too_long}").repeat(9)));
+    client.script(
+        "KEYS * => [a h s there]
+        HGETALL h => [f v]
+        GET s => kept
+        SELECT 1 => OK
+        KEYS * => [there]",
+    );
+    let rows: Vec<usize> = shared.databases.existing().iter().map(|database| database.rows.len()).collect();
+    assert_eq!(rows, [2, 0], "a hash with a field, and where it is");
+    assert_eq!(reaper::sweep(&shared.databases).unwrap(), 0);
+}
+
+/// Found by review: the database that a transaction had chosen stayed in force when it failed as a whole.
+#[test]
+fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
+    let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).space_patience(Duration::ZERO).open().unwrap();
+    let shared = shared_on(db);
+    let (mut client, large) = (Client::new(&shared), "x".repeat(1 << 20));
+    client.script("SET where 0 => OK\nMULTI => OK\nSELECT 1 => QUEUED\nSET where 1 => QUEUED");
+    assert_eq!(client.run(&format!("SET large {large}")), "QUEUED");
+    let reply = client.run("EXEC");
+    assert!(reply.starts_with("!OOM"), "{reply}");
+    client.script("GET where => 0\nSELECT 1 => OK\nEXISTS where => 0");
+}
