@@ -108,11 +108,7 @@ fn client_list(context: &mut Context<'_>) -> Outcome {
             let wrong = |_| Failure::text("ERR Invalid client ID");
             ids = Some(rest.map(|id| integer(id).map_err(wrong)).collect::<Result<Vec<_>, _>>()?);
         }
-        Some(word) if is(word, "type") && rest.left() == 1 => {
-            if !is_normal(rest.value()?)? {
-                ids = Some(Vec::new());
-            }
-        }
+        Some(word) if is(word, "type") && rest.left() == 1 => ids = (!is_normal(rest.value()?)?).then(Vec::new),
         Some(_) => return Err(Failure::SYNTAX),
     }
     let mut text = String::new();
