@@ -18,6 +18,7 @@
 #![deny(missing_docs)]
 
 pub mod acl;
+pub mod attempts;
 pub mod changes;
 pub mod commands;
 pub mod config;

@@ -3,8 +3,8 @@
 use super::arguments::{integer, is};
 use super::collection::{self, Collection, RowsAt, glance, open, open_or_new, random_places, walk, walk_after};
 use super::failure::Failure;
+use super::floats::add_floats;
 use super::keys::{ScanOptions, cursor_number, position, reply_cursor};
-use super::strings::add_floats;
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, Room, while_it_fits};

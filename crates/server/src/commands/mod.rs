@@ -3,7 +3,7 @@
 //! A command is a function of a [`Context`]. It may run several times (see [`Session::run`]), so it changes nothing but through the transaction, the
 //! reply and, where it is its business, the session. It checks all arguments and types before it writes: an error leaves nothing behind.
 //!
-//! A reply has room for max-output bytes; what does not fit is left out, and [`crate::session::run_command`] makes an error of it. A command whose reply can
+//! A reply has room for max-output bytes; what does not fit is left out, and [`crate::attempts::run_command`] makes an error of it. A command whose reply can
 //! be large looks at that as it goes ([`Writer::is_full`], [`Room`]), so that it does not gather for nothing what can never leave.
 
 pub mod acl;
@@ -15,7 +15,9 @@ pub mod client;
 pub mod collection;
 pub mod connection;
 pub mod dump;
+pub mod expiry;
 pub mod failure;
+pub mod floats;
 pub mod hashes;
 pub mod help;
 pub mod keys;

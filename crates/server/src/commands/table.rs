@@ -3,7 +3,7 @@
 use super::failure::{Failure, shown};
 use super::{Context, Outcome};
 use super::{
-    acl, bits, blocking, client, connection, dump, hashes, keys, latency, lcs, objects, ordered, saving, server, sort, strings,
+    acl, bits, blocking, client, connection, dump, expiry, hashes, keys, latency, lcs, objects, ordered, saving, server, sort, strings,
     transactions, zsets,
 };
 use hither_resp::Args;
@@ -287,6 +287,7 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
         zsets::combine::COMMANDS,
         blocking::COMMANDS,
         keys::COMMANDS,
+        expiry::COMMANDS,
         ordered::COMMANDS,
         dump::COMMANDS,
         sort::COMMANDS,

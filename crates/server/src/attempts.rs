@@ -1,0 +1,155 @@
+//! Runs a command's transaction until it is committed.
+//!
+//! What a command does is an attempt ([`crate::data::txn`]): if another client was faster it is made again, and must find everything as it was before, the session
+//! included. After some attempts in vain it is made alone ([`crate::turns`]).
+
+use crate::acl::User;
+use crate::commands::Context;
+use crate::commands::failure::Failure;
+use crate::commands::table::Command;
+use crate::data::Txn;
+use crate::events::{self, Level};
+use crate::session::{Replies, Session};
+use crate::shared::{CoreStats, Shared};
+use crate::transaction::Watches;
+use crate::turns::{ATTEMPTS_ALONE, ATTEMPTS_BESIDE_OTHERS, Held};
+use hither::{Error, WriteOptions};
+use hither_resp::{Args, Protocol, Writer};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Session {
+    /// Runs `work` in a transaction until nobody was faster: a few times beside others, then alone ([`crate::turns`]). Replies and the session's database are as
+    /// before at each attempt. With `watches` the transaction is one of several commands; [`Failure::Watched`] says that a watched key has changed. `writes`: whether
+    /// there may be something to commit.
+    pub fn run(
+        &mut self,
+        shared: &Arc<Shared>,
+        out: &mut Vec<u8>,
+        rests_on: &mut u64,
+        watches: Option<&Watches>,
+        writes: bool,
+        mut work: impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (mark, index, protocol) = (out.len(), self.index, self.protocol);
+        // Only AUTH and its like change the user, and run again only within EXEC.
+        let before = watches.is_some().then(|| Before::of(self));
+        for attempt in 0..ATTEMPTS_BESIDE_OTHERS + ATTEMPTS_ALONE {
+            let turn = match () {
+                () if attempt >= ATTEMPTS_BESIDE_OTHERS => shared.turns.all(),
+                () if writes => shared.turns.own(self.client.core),
+                () => Held::Nothing,
+            };
+            match self.attempt_once(shared, out, rests_on, watches, &mut work) {
+                // Somebody was faster.
+                Err(Failure::Again) => {}
+                // The database was flushed under it: once more with the new one.
+                Err(Failure::Store(Error::KeyspaceDropped(_))) => self.database = None,
+                // Of a transaction that fails as a whole nothing stays in force.
+                Err(failure) => {
+                    if let Some(before) = &before {
+                        self.undo(before);
+                    }
+                    return Err(failure);
+                }
+                Ok(()) => return Ok(()),
+            }
+            drop(turn);
+            CoreStats::add(&self.stats().retries, 1);
+            out.truncate(mark);
+            match &before {
+                Some(before) => self.undo(before),
+                None => (self.index, self.protocol) = (index, protocol),
+            }
+        }
+        events::log_few(Level::Error, "command-given-up", &[("client", &self.client.id), ("attempts-alone", &ATTEMPTS_ALONE)]);
+        Err(Failure::Again)
+    }
+
+    /// Runs `work` and commits; [`Failure::Again`] if somebody was faster.
+    fn attempt_once(
+        &mut self,
+        shared: &Arc<Shared>,
+        out: &mut Vec<u8>,
+        rests_on: &mut u64,
+        watches: Option<&Watches>,
+        work: &mut impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut txn = Txn::new(self.database()?, watches.is_some(), self.options);
+        let outcome = match watches.map_or(Ok(true), |watches| txn.require_unchanged(watches)) {
+            Ok(true) => work(self, &mut txn, out),
+            Ok(false) => Err(Failure::Watched),
+            Err(error) => Err(error.into()),
+        };
+        // An error tells of what was read, too.
+        *rests_on = txn.rests_on().max(*rests_on);
+        outcome?;
+        // Who was killed takes nothing that was written since: it would be lost with the reply.
+        if self.client.is_killed() {
+            return Err(Failure::KILLED);
+        }
+        let done = txn.commit(&shared.databases.db)?;
+        if !done.applied {
+            return Err(Failure::Again);
+        }
+        *rests_on = done.rests_on.max(*rests_on);
+        shared.waiting.fed(txn.sorted_sets());
+        done.orphans.into_iter().for_each(|(database, number)| shared.databases.reaper.announce(database, number));
+        Ok(())
+    }
+}
+
+/// What commands of a transaction may change of their session, as it was before.
+struct Before {
+    index: u16,
+    protocol: Protocol,
+    user: Arc<User>,
+    authenticated: bool,
+    options: WriteOptions,
+    replies: Replies,
+}
+
+impl Before {
+    fn of(session: &Session) -> Before {
+        Before {
+            index: session.index,
+            protocol: session.protocol,
+            user: session.user.clone(),
+            authenticated: session.authenticated,
+            options: session.options,
+            replies: session.replies,
+        }
+    }
+}
+
+impl Session {
+    /// An attempt has failed: nothing of what its commands have changed stays in force.
+    fn undo(&mut self, before: &Before) {
+        self.index = before.index;
+        self.client.database.store(usize::from(before.index), Ordering::Relaxed);
+        (self.protocol, self.authenticated) = (before.protocol, before.authenticated);
+        self.client.protocol.store(if before.protocol == Protocol::Resp3 { 3 } else { 2 }, Ordering::Relaxed);
+        (self.options, self.replies) = (before.options, before.replies);
+        if !Arc::ptr_eq(&before.user, &self.user) {
+            self.client.user.lock().clone_from(&before.user.name);
+            self.user = before.user.clone();
+        }
+    }
+}
+
+/// Runs a command in a transaction. A reply that is too large fails it, so that nothing is committed.
+pub fn run_command(
+    shared: &Arc<Shared>,
+    session: &mut Session,
+    txn: &mut Txn,
+    command: &Command,
+    args: Args<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let reply = Writer::bounded(out, session.protocol, session.output_limit);
+    let mut context = Context { shared, session, args, txn, reply, now_ms: shared.databases.db.now_ms() };
+    (command.run)(&mut context)?;
+    let full = context.reply.is_full();
+    txn.end_command()?;
+    if full { Err(Failure::ReplyTooLarge) } else { Ok(()) }
+}
