@@ -1,4 +1,4 @@
-//! What a load leaves of times to live and what the status says when nobody reads the output.
+//! What a load leaves of times to live, what the status says when nobody reads the output, and what a dump must not replace.
 
 use crate::common::{Store, write};
 use std::io::Read;
@@ -37,4 +37,18 @@ fn a_closed_pipe_does_not_change_what_was_found() {
         child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
         assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(status), ""), "{arguments:?}");
     }
+}
+
+/// Found by review: a dump took the place of the pool that it was read from, and ended as if all was well.
+#[test]
+fn a_dump_replaces_no_file_of_a_store() {
+    let store = Store::on_file();
+    store.run(&["put", "key", "value"]).done();
+    for name in ["node0.hither", "checkpoint.hither"] {
+        let file = store.data().join(name);
+        let before = std::fs::read(&file).unwrap();
+        assert!(store.run(&["dump", file.to_str().unwrap()]).expect(2).err().contains("another file"));
+        assert!(std::fs::read(&file).unwrap() == before, "{name}");
+    }
+    assert_eq!(store.dump("default"), b"key\tvalue\n");
 }
