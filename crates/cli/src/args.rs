@@ -147,7 +147,7 @@ pub struct LoadArgs {
     /// Kind of the keyspace if it is new [default: ordered]
     #[arg(long, value_enum)]
     pub kind: Option<Kind>,
-    /// Pass over records that are already there with the same value
+    /// Pass over records that are already there with the same value, to stay
     #[arg(long)]
     pub resume: bool,
     /// Pass over the first N records

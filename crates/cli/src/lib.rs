@@ -8,7 +8,7 @@
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 0 | done, or found, or sound; also when the reader of standard output went away |
+//! | 0 | done, or found, or sound; also when the reader of standard output went away before that was known |
 //! | 1 | the key or keyspace is not there, or the store is not sound |
 //! | 2 | wrong use: arguments, a bad input line, a key or value beyond its limits, a range over a hash keyspace |
 //! | 3 | input or output failed, or any failure that has no row of its own |
@@ -51,8 +51,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let json = cli.store.json;
     let mut out = Output::new(json);
-    let result = cmd::run(cli, &mut out).and_then(|outcome| out.flush().map(|()| outcome));
+    let result = cmd::run(cli, &mut out).and_then(|outcome| told(outcome, out.flush()));
     finish(result, json)
+}
+
+/// The outcome of a command whose output was written like this. That nobody reads it does not change the outcome, which the status tells as well.
+pub(crate) fn told(outcome: Outcome, written: Result<(), Failure>) -> Result<Outcome, Failure> {
+    match written {
+        Ok(()) | Err(Failure::ClosedPipe) => Ok(outcome),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Whether a command line that cannot be read asks for output for programs.

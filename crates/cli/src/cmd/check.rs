@@ -15,8 +15,7 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
         Err(failure) if is_damage(&failure) => (json!({ "problems": [failure.to_string()] }), false),
         other => other?,
     };
-    print(report, sound, out)?;
-    Ok(Outcome::from_bool(sound))
+    crate::told(Outcome::from_bool(sound), print(report, sound, out))
 }
 
 fn is_damage(failure: &Failure) -> bool {

@@ -1,10 +1,10 @@
 //! `dump [FILE]`: every record of a keyspace in the kv format, in key order, as one snapshot sees it.
 //!
 //! The order and the escape are canonical, so that a dump loads back to a store whose dump is the same byte for byte. A file appears under
-//! its name only when it is complete and synced. With `--json` the records are JSON lines, as `scan` prints them.
+//! its name only when it is complete and synced; the files of a store are never replaced. With `--json` the records are JSON lines, as `scan` prints them.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use hither::{Keyspace, Kind, Snapshot};
@@ -19,6 +19,10 @@ pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcom
     let to_stdout = dump.file.as_os_str() == "-";
     if out.is_json() && !to_stdout {
         return Err(Failure::Usage("a dump file has the kv format; leave out --json, or dump to standard output".into()));
+    }
+    if !to_stdout && is_of_a_store(&dump.file) {
+        let what = format!("{} belongs to a store, which a dump in its place would destroy; name another file", dump.file.display());
+        return Err(Failure::Usage(what));
     }
     let (db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     let snapshot = db.snapshot();
@@ -50,6 +54,15 @@ fn records(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&[u8],
         }
     }
     Ok(())
+}
+
+/// Whether there is a pool or a checkpoint under this name. (A dump may begin with a key of these letters, but has no zeros.)
+fn is_of_a_store(path: &Path) -> bool {
+    let mut head = [0; 64];
+    // A pipe is not read from: that would wait for somebody to write.
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let read = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok();
+    read && (head.starts_with(b"hitherP") || head.starts_with(b"hitherC")) && head.contains(&0)
 }
 
 fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), Failure> {

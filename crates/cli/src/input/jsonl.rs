@@ -1,11 +1,12 @@
 //! One JSON object in a line. The key is the field named by `--key`: the text of a string, or a number exactly as it is written.
-//! The value is the whole line, without surrounding white space. Empty lines are passed over.
+//! The value is the whole line, without surrounding white space. Empty lines are passed over, a byte order mark at the beginning is dropped.
 
 use std::collections::HashMap;
 use std::io::BufRead;
 
 use serde_json::value::RawValue;
 
+use super::rows::BYTE_ORDER_MARK;
 use super::{Lines, Next, Record, Source, SourceError, bad, checked};
 
 /// Records of JSON lines.
@@ -22,7 +23,8 @@ impl<R: BufRead> JsonlSource<R> {
 
     fn parse(&self) -> Result<Record, SourceError> {
         let number = self.lines.number;
-        let line = self.lines.line.trim_ascii();
+        let line = self.lines.line.as_slice();
+        let line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }.trim_ascii();
         let fields: HashMap<String, &RawValue> =
             serde_json::from_slice(line).map_err(|why| bad(number, format!("not a JSON object: {why}")))?;
         let key = fields.get(&self.key).ok_or_else(|| bad(number, format!("no field \"{}\"", self.key)))?;
@@ -78,6 +80,12 @@ mod tests {
         for ((line, what), (number, part)) in bad.iter().zip((1..).zip(expected)) {
             assert!(*line == number && what.contains(part), "{line}: {what}");
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_dropped() {
+        let (records, bad) = drain(JsonlSource::new("\u{feff}{\"id\":1}\n\u{feff}{\"id\":2}\n".as_bytes(), "id".into()));
+        assert_eq!((records, bad.len()), (vec![("1".into(), "{\"id\":1}".into())], 1), "only at the beginning");
     }
 
     #[test]

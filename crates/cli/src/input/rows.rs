@@ -8,7 +8,8 @@ use std::io::{BufRead, Chain, Cursor, ErrorKind, Read};
 
 use super::{Bad, MAX_LINE, SourceError};
 
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// What some programs write in front of UTF-8.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Rows of an input.
 pub struct Rows<R> {

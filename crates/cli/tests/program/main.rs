@@ -6,6 +6,7 @@ mod common;
 mod closed_connections;
 mod commands;
 mod compact;
+mod edges;
 mod load;
 mod packaging;
 mod serve;

@@ -174,10 +174,17 @@ fn write_part(keyspace: &Keyspace, resume: bool, part: Vec<Placed>) -> Written {
 
 /// Writes a record; `None` if it is there already.
 fn write(keyspace: &Keyspace, resume: bool, record: &Record, options: &WriteOptions) -> hither::Result<Option<Ticket>> {
-    if resume && keyspace.get_with(&record.key, |value| value == record.value)? == Some(true) {
+    if resume && is_there(keyspace, record)? {
         return Ok(None);
     }
     keyspace.put_with(&record.key, &record.value, options).map(Some)
+}
+
+/// Whether the record is there, to stay: what is loaded never expires. Durably, if reads wait for that.
+fn is_there(keyspace: &Keyspace, record: &Record) -> hither::Result<bool> {
+    let same = keyspace.get_with(&record.key, |value| value == record.value)? == Some(true);
+    // The value cannot change in between: a key's records go through one thread.
+    Ok(same && keyspace.peek_with(&record.key, |_, found| found.expires_at_ms == 0)?.0 == Some(true))
 }
 
 /// Waits for group after group; each mark is the position in the input at which a group ends.
