@@ -147,7 +147,7 @@ pub struct Stats {
     pub commits: u64,
     /// What the collectors have done.
     pub collections: CollectionStats,
-    /// Damage that the verification after a restart has found so far.
+    /// Damage that the verification after a restart, and collectors, have found so far.
     pub damage: Vec<String>,
     /// Snapshots alive.
     pub snapshots: u64,

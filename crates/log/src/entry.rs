@@ -530,4 +530,4 @@ pub mod shortcut;
 #[cfg(test)]
 mod tests;
 
-pub use pair::PlainPair;
+pub use pair::{LivePair, PlainPair};

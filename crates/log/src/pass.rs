@@ -15,9 +15,10 @@ use crate::chain::{Child, Link};
 use crate::entry::EntryView;
 use crate::error::Result;
 use crate::log::Log;
+use crate::node::NodePool;
 use crate::reclaim::{MakeDurable, NO_STAMP};
-use crate::replay::{self, SegmentToScan};
-use crate::segment::SegmentState;
+use crate::replay::{self, ScanTotals, SegmentToScan};
+use crate::segment::{Segment, SegmentState};
 use hither_pmem::{Descriptor, MediumKind, Pool, SegmentState as OnMedia};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
@@ -248,19 +249,19 @@ impl Log {
 
     /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of the log. Run it without writers and passes.
     pub fn visit_all<'a>(&'a self, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) {
-        for (node, index) in self.select(crate::segment::Segment::in_use) {
+        for (node, index) in self.select(Segment::in_use) {
             self.visit_segment(node, index, &mut visit);
         }
     }
 
-    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment in use.
-    pub fn visit_segment<'a>(&'a self, node: usize, index: u32, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) {
+    /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment in use; returns what was found.
+    pub fn visit_segment<'a>(&'a self, node: usize, index: u32, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) -> ScanTotals {
         let pool = &self.pools[node];
         let descriptor = pool.describe(index, OnMedia::Sealed);
         replay::scan(&pool.pool, index, &descriptor, |offset, entry| {
             let reference = address::pack(node as u32, offset, entry.size);
             visit(reference, entry.version(descriptor.base_version), entry.keyspace(descriptor.keyspace), entry);
-        });
+        })
     }
 
     /// Completes the burials of a pass that a crash interrupted, during recovery; returns the number of marks. They are durable after the next
@@ -273,6 +274,20 @@ impl Log {
     pub fn end_interrupted_pass(&self, segment: &SegmentToScan) -> Result<()> {
         let pool = &self.pools[segment.node as usize];
         Ok(pool.pool.commit_descriptor(segment.index, &Descriptor { flags: 0, ..segment.descriptor })?)
+    }
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn log(&self) -> &'a Log {
+        self.log
+    }
+
+    pub(crate) fn pool(&self) -> &'a NodePool {
+        &self.log.pools[self.node]
+    }
+
+    pub(crate) fn victim(&self) -> &'a Segment {
+        &self.pool().segments[self.index as usize]
     }
 }
 

@@ -7,7 +7,7 @@
 //! [`Relocator::persist`], and then one fence covers them all.
 
 use crate::address;
-use crate::entry::{EntryView, MIN_BYTES, Op, Parts, Place, PlainPair};
+use crate::entry::{EntryView, LivePair, MIN_BYTES, Op, Parts, Place, PlainPair};
 use crate::error::Result;
 use crate::log::Log;
 use crate::node::NodePool;
@@ -69,14 +69,15 @@ impl Relocator<'_> {
         self.append_any(source, entry, version, keyspace, born_dead)
     }
 
-    /// As [`Relocator::append`] for the entry at `source`, which has a value and was verified: it is read again, from the caches mostly. Returns its size, too.
+    /// As [`Relocator::append`] for the entry at `source`, which was verified, has a value and lies in a segment whose generation has this tag; `pair`: it is one, of this
+    /// content. Otherwise it is read again, from the caches mostly. Returns its size, too.
     ///
     /// # Errors
     /// As [`Relocator::append`].
     #[inline(always)]
-    pub fn append_again(&mut self, source: u64, version: u64, keyspace: u32) -> Result<(u64, u64)> {
-        if let Some((key, value)) = self.log.plain_pair(source)
-            && let Some(copy) = self.append_words(source, key, value, version, keyspace)
+    pub fn append_again(&mut self, source: u64, tag: u8, pair: Option<LivePair>, version: u64, keyspace: u32) -> Result<(u64, u64)> {
+        if let Some(pair) = pair
+            && let Some(copy) = self.append_words(source, tag, pair, version, keyspace)
         {
             return Ok((copy, MIN_BYTES));
         }
@@ -91,16 +92,16 @@ impl Relocator<'_> {
         if entry.op() == Op::Delete || entry.expiry_ms() != 0 {
             return None;
         }
-        self.append_words(source, u64::from_ne_bytes(key), u64::from_ne_bytes(value), version, keyspace)
+        let pair = LivePair { key: u64::from_ne_bytes(key), value: u64::from_ne_bytes(value) };
+        self.append_words(source, self.log.generation_tag(source), pair, version, keyspace)
     }
 
     #[inline(always)]
-    fn append_words(&mut self, source: u64, key: u64, value: u64, version: u64, keyspace: u32) -> Option<u64> {
+    fn append_words(&mut self, source: u64, tag: u8, LivePair { key, value }: LivePair, version: u64, keyspace: u32) -> Option<u64> {
         if self.chunk.end - self.chunk.cursor < MIN_BYTES {
             return None;
         }
-        let pair =
-            PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: self.log.generation_tag(source), keyspace };
+        let pair = PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: tag, keyspace };
         let words = pair.encode(&self.next_place())?;
         let offset = self.chunk.cursor;
         if self.buffer.is_empty() {

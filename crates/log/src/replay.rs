@@ -4,7 +4,7 @@
 //! torn entry, and scanning goes on behind it; a sealed segment must hold exactly the entries that its descriptor counts.
 
 use crate::address;
-use crate::entry::{EntryView, Invalid, MIN_BYTES};
+use crate::entry::{EntryView, Invalid, LivePair, MIN_BYTES};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::reclaim::TakeBack;
@@ -62,44 +62,140 @@ pub fn verified_entry_at(pool: &Pool, offset: u64, generation: u64) -> Option<En
 
 /// Calls `visit(offset, entry)` for every valid entry of a segment (or run) in order of position.
 pub fn scan<'a>(pool: &'a Pool, segment: u32, descriptor: &Descriptor, mut visit: impl FnMut(u64, &EntryView<'a>)) -> ScanTotals {
-    let start = pool.segment_offset(segment);
-    let end = start + u64::from(descriptor.run_len.max(1)) * pool.segment_bytes();
-    let bytes = tail_of(pool, start, end);
-    let mut totals = ScanTotals { tail: start, ..ScanTotals::default() };
-    let mut at = 0usize;
-    let mut in_torn = false;
-    while at + MIN_BYTES as usize <= bytes.len() {
-        match EntryView::verify(&bytes[at..], descriptor.generation, start + at as u64) {
-            Ok(entry) => {
-                totals.entries += 1;
-                totals.bytes += entry.size;
-                visit(start + at as u64, &entry);
-                at += entry.size as usize;
-                totals.tail = start + at as u64;
-                in_torn = false;
-            }
-            Err(Invalid::Empty) => {
-                at = skip_zeros(bytes, at);
-                in_torn = false;
-            }
-            Err(_) => {
-                if !in_torn {
-                    totals.torn += 1;
-                    if totals.first_torn == 0 {
-                        totals.first_torn = start + at as u64;
-                    }
-                }
-                in_torn = true;
-                at += 8;
-                totals.tail = start + at as u64;
-            }
-        }
-        // A run holds one entry: what follows it is not looked at.
-        if descriptor.run_len > 1 && totals.entries == 1 {
-            break;
+    let mut walk = Walk::through(pool, segment, descriptor);
+    while !walk.has_ended() {
+        if let Some((offset, entry)) = walk.step() {
+            visit(offset, &entry);
         }
     }
-    totals
+    walk.totals
+}
+
+/// Who reads a segment's commonest entries apart from the others.
+pub(crate) trait ReadApart<'a> {
+    /// What ends the reading.
+    type Error;
+    /// A valid pair at this offset in the pool, and its version from the segment's base on.
+    fn pair(&mut self, offset: u64, version_delta: u64, pair: &LivePair) -> Result<(), Self::Error>;
+    /// Any other valid entry.
+    fn entry(&mut self, offset: u64, entry: &EntryView<'a>) -> Result<(), Self::Error>;
+}
+
+/// As [`scan`], which is the reference: the same entries in the same order, and, if `pairs`, the pairs apart and in few instructions.
+#[inline(always)]
+pub(crate) fn scan_apart<'a, R: ReadApart<'a>>(
+    pool: &'a Pool,
+    segment: u32,
+    descriptor: &Descriptor,
+    pairs: bool,
+    reader: &mut R,
+) -> Result<ScanTotals, R::Error> {
+    read_apart(Walk::through(pool, segment, descriptor), pairs, reader)
+}
+
+#[inline(always)]
+fn read_apart<'a, R: ReadApart<'a>>(mut walk: Walk<'a>, pairs: bool, reader: &mut R) -> Result<ScanTotals, R::Error> {
+    while !walk.has_ended() {
+        if pairs && !walk.is_run {
+            walk.pairs(reader)?;
+        }
+        if !walk.has_ended()
+            && let Some((offset, entry)) = walk.step()
+        {
+            reader.entry(offset, &entry)?;
+        }
+    }
+    Ok(walk.totals)
+}
+
+/// A segment that is being read.
+struct Walk<'a> {
+    bytes: &'a [u8],
+    /// Of the segment, in the pool.
+    start: u64,
+    generation: u64,
+    is_run: bool,
+    at: usize,
+    in_torn: bool,
+    totals: ScanTotals,
+}
+
+impl<'a> Walk<'a> {
+    fn through(pool: &'a Pool, segment: u32, descriptor: &Descriptor) -> Walk<'a> {
+        let start = pool.segment_offset(segment);
+        let end = start + u64::from(descriptor.run_len.max(1)) * pool.segment_bytes();
+        Walk::of(tail_of(pool, start, end), start, descriptor.generation, descriptor.run_len > 1)
+    }
+
+    fn of(bytes: &'a [u8], start: u64, generation: u64, is_run: bool) -> Walk<'a> {
+        Walk { bytes, start, generation, is_run, at: 0, in_torn: false, totals: ScanTotals { tail: start, ..ScanTotals::default() } }
+    }
+
+    #[inline(always)]
+    fn has_ended(&self) -> bool {
+        // A run holds one entry: what follows it is not looked at.
+        self.at + MIN_BYTES as usize > self.bytes.len() || (self.is_run && self.totals.entries == 1)
+    }
+
+    /// Goes on behind what is here; the entry and its offset if it is a valid one.
+    #[inline(always)]
+    fn step(&mut self) -> Option<(u64, EntryView<'a>)> {
+        let offset = self.start + self.at as u64;
+        match EntryView::verify(&self.bytes[self.at..], self.generation, offset) {
+            Ok(entry) => {
+                self.pass_over(1, entry.size as usize);
+                Some((offset, entry))
+            }
+            Err(Invalid::Empty) => {
+                self.at = skip_zeros(self.bytes, self.at);
+                self.in_torn = false;
+                None
+            }
+            Err(_) => {
+                self.pass_torn(offset);
+                None
+            }
+        }
+    }
+
+    /// Goes on behind all the live pairs from here on.
+    #[inline(always)]
+    fn pairs<R: ReadApart<'a>>(&mut self, reader: &mut R) -> Result<(), R::Error> {
+        const SIZE: usize = MIN_BYTES as usize;
+        let (bytes, mut at) = (self.bytes, self.at);
+        while let Some(words) = bytes.get(at..).and_then(|rest| rest.first_chunk::<SIZE>())
+            && let Some((pair, version_delta)) = LivePair::verify(words, self.generation, self.start + at as u64)
+        {
+            reader.pair(self.start + at as u64, version_delta, &pair)?;
+            at += SIZE;
+        }
+        let read = at - self.at;
+        if read > 0 {
+            self.pass_over((read / SIZE) as u64, read);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn pass_over(&mut self, entries: u64, bytes: usize) {
+        self.totals.entries += entries;
+        self.totals.bytes += bytes as u64;
+        self.at += bytes;
+        self.totals.tail = self.start + self.at as u64;
+        self.in_torn = false;
+    }
+
+    fn pass_torn(&mut self, offset: u64) {
+        if !self.in_torn {
+            self.totals.torn += 1;
+            if self.totals.first_torn == 0 {
+                self.totals.first_torn = offset;
+            }
+        }
+        self.in_torn = true;
+        self.at += 8;
+        self.totals.tail = self.start + self.at as u64;
+    }
 }
 
 /// The next 8-byte-aligned position at or after `at` whose word is not zero.
@@ -314,3 +410,6 @@ impl Log {
         Ok(checked)
     }
 }
+
+#[cfg(test)]
+mod tests;

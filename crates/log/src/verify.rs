@@ -134,6 +134,13 @@ impl Log {
         Ok(())
     }
 
+    /// Damage was found in a segment that had been verified, or written since: from now on its entries are verified when they are read.
+    pub(crate) fn count_as_unverified(&self, segment: &Segment) {
+        if !segment.unverified.swap(true, Relaxed) {
+            self.unverified.fetch_add(1, Relaxed);
+        }
+    }
+
     /// A segment was verified, or is no longer in use.
     pub(crate) fn count_as_verified(&self, segment: &Segment) {
         if segment.unverified.swap(false, Relaxed) {

@@ -19,6 +19,7 @@ use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::{Chunk, Tally};
 use crate::version::VersionBlock;
+use crate::victim::MovedEntries;
 use hither_sync::{Padded, epoch};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -427,6 +428,11 @@ impl Writer<'_> {
         let segment = pool.segment_index(at.offset);
         pool.set_garbage(at.offset);
         self.slot.slot.dead[at.node as usize].add(segment, size, || pool.max_segments());
+    }
+
+    /// Counts the bytes of entries that a collector has moved.
+    pub fn count_moved(&mut self, moved: MovedEntries<'_>) {
+        moved.count_into(&self.slot.slot.dead);
     }
 
     /// Node whose pool this writer appends to.

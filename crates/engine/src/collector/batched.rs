@@ -7,15 +7,16 @@
 //!
 //! A batch is one writer section, which sweeps, checkpoints and snapshots wait for when they draw a stable version. What is live is decided inside it.
 
-use super::puts::Puts;
+use super::puts::{HashKeyspace, Puts};
 use super::{Collector, Emptied};
 use crate::error::Result;
 use crate::keyspace::{Keyspace, Kind, with_index};
 use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::{Index, Key, Ref};
-use hither_log::{EntryView, Op, Pass, Relocator, Tombstones, Writer};
+use hither_log::{EntryView, LivePair, Op, Pass, ReadVictim, Relocator, Tombstones, Writer};
 use hither_sync::epoch;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Entries of a batch, live or not. When references are swung, the lines of the index that the lookups have brought are in the cache still.
@@ -86,34 +87,67 @@ impl Collector for BatchedCollector {
         pass.verify().map_err(|error| core.explain(error))?;
         // After the victim was sealed: whatever has entries in it is here, or was dropped.
         let keyspaces = core.keyspaces_by_id();
-        let mut last: Option<&Keyspace> = None;
-        let mut batch = Batch::new(core, pass);
-        let mut outcome = Ok(());
-        core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
-            // A dead entry may still be shown by a snapshot.
-            if outcome.is_err() || (entry.is_dead() && (entry.op() == Op::Delete || !core.snapshots.any())) {
-                return;
-            }
-            if core.log.is_known_garbage(reference) {
-                emptied.known_garbage += 1;
-                return;
-            }
-            if last.is_none_or(|last| last.info.id != keyspace) {
-                last = keyspaces.get(&keyspace).map(AsRef::as_ref);
-            }
-            let Some(keyspace) = last else { return };
-            batch.add(Ref(reference), version, entry, keyspace);
-            if batch.is_full() {
-                outcome = batch.run(emptied);
-            }
-        });
-        outcome?;
-        batch.run(emptied)
+        let pairs = keyspaces.get(&pass.keyspace()).and_then(|keyspace| HashKeyspace::of(keyspace));
+        let mut gathering = Gathering { batch: Batch::new(core, pass), emptied, keyspaces: &keyspaces, last: None, pairs };
+        let read = pass.read(pairs.is_some(), &mut gathering)?;
+        let Gathering { mut batch, emptied, .. } = gathering;
+        emptied.known_garbage += read.known_garbage;
+        batch.run(emptied)?;
+        // What is damaged was not moved: it would be lost with the victim.
+        pass.ensure_whole(&read.totals).map_err(|error| core.explain(error))
+    }
+}
+
+/// Gathers the entries of a victim that may still be needed, and moves them batch by batch.
+struct Gathering<'e, 'a, 'b> {
+    batch: Batch<'a, 'b>,
+    emptied: &'e mut Emptied,
+    keyspaces: &'b HashMap<u32, Arc<Keyspace>>,
+    last: Option<&'b Keyspace>,
+    /// The victim's keyspace, if its pairs go the short way.
+    pairs: Option<HashKeyspace<'b>>,
+}
+
+impl<'p: 'b, 'b> ReadVictim<'p> for Gathering<'_, '_, 'b> {
+    type Error = crate::Error;
+
+    #[inline(always)]
+    fn pair(&mut self, reference: u64, version: u64, pair: &LivePair) -> Result<()> {
+        let Some(keyspace) = self.pairs else { return Ok(()) };
+        let key = pair.key.to_ne_bytes();
+        let batch = &mut self.batch;
+        batch.puts.add(Ref(reference), version, batch.core.hasher.key(&key), Some(*pair), keyspace);
+        self.run_if_full()
+    }
+
+    fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'p>) -> Result<()> {
+        let core = self.batch.core;
+        // A dead entry may still be shown by a snapshot.
+        if entry.is_dead() && (entry.op() == Op::Delete || !core.snapshots.any()) {
+            return Ok(());
+        }
+        if core.log.is_known_garbage(reference) {
+            self.emptied.known_garbage += 1;
+            return Ok(());
+        }
+        if self.last.is_none_or(|last| last.info.id != keyspace) {
+            self.last = self.keyspaces.get(&keyspace).map(AsRef::as_ref);
+        }
+        let Some(keyspace) = self.last else { return Ok(()) };
+        self.batch.add(Ref(reference), version, entry, keyspace);
+        self.run_if_full()
+    }
+}
+
+impl Gathering<'_, '_, '_> {
+    #[inline(always)]
+    fn run_if_full(&mut self) -> Result<()> {
+        if self.batch.is_full() { self.batch.run(self.emptied) } else { Ok(()) }
     }
 }
 
 /// Entries of a victim that are moved together; and room to work in, which each batch of the pass uses again.
-struct Batch<'a, 'b> {
+pub(super) struct Batch<'a, 'b> {
     core: &'a Core,
     pass: &'a Pass<'a>,
     relocator: Relocator<'a>,
@@ -137,7 +171,7 @@ struct Asked<'b> {
 }
 
 impl<'a, 'b> Batch<'a, 'b> {
-    fn new(core: &'a Core, pass: &'a Pass<'a>) -> Self {
+    pub(super) fn new(core: &'a Core, pass: &'a Pass<'a>) -> Self {
         let relocator = core.log.relocator(pass.node());
         let (items, found, copies) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
         Batch { core, pass, relocator, items, puts: Puts::with_capacity(BATCH), bytes: 0, found, copies, asked: Asked::default() }
@@ -148,11 +182,13 @@ impl<'a, 'b> Batch<'a, 'b> {
     }
 
     /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
-    #[inline(always)]
-    fn add(&mut self, reference: Ref, version: u64, entry: &EntryView<'b>, keyspace: &'b Keyspace) {
+    pub(super) fn add(&mut self, reference: Ref, version: u64, entry: &EntryView<'b>, keyspace: &'b Keyspace) {
         let key = self.core.hasher.key(entry.key);
-        if entry.op() != Op::Delete && !self.core.snapshots.any() && self.puts.add(reference, version, key, keyspace) {
-            self.bytes += entry.size;
+        self.bytes += entry.size;
+        if entry.op() != Op::Delete
+            && let Some(of) = HashKeyspace::of(keyspace)
+        {
+            self.puts.add(reference, version, key, None, of);
             return;
         }
         let hint = self.core.shortcuts.hint(entry.shortcut());
@@ -160,18 +196,18 @@ impl<'a, 'b> Batch<'a, 'b> {
             Some(hint) => index.prefetch_hint(hint),
             None => index.prefetch_for_write(key),
         });
-        self.bytes += entry.size;
         self.items.push(Item { reference, version, entry: *entry, hash: key.hash, keyspace, hint });
     }
 
     /// Moves what is needed of the gathered entries.
-    fn run(&mut self, emptied: &mut Emptied) -> Result<()> {
+    #[inline(never)]
+    pub(super) fn run(&mut self, emptied: &mut Emptied) -> Result<()> {
         let core = self.core;
         let _section = epoch::pin_writer();
         core.committer.ensure_writable()?;
         self.look_up(emptied);
         self.choose();
-        let outcome = match self.puts.copy(core, &mut self.relocator, emptied) {
+        let outcome = match self.puts.copy(core, self.pass, &mut self.relocator, emptied) {
             Ok(()) => self.copy(emptied),
             Err(error) => {
                 // Without copies there is nothing that could take their sources' place.
@@ -181,7 +217,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         };
         self.relocator.persist();
         let mut writer = core.log.writer();
-        let too_late = self.puts.swing(core, &mut writer, emptied) | self.swing(&mut writer, emptied);
+        let too_late = self.puts.swing(core, self.pass, &mut writer, emptied) | self.swing(&mut writer, emptied);
         drop(writer);
         if too_late {
             self.relocator.fence();

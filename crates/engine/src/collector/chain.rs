@@ -60,7 +60,7 @@ impl Collector for ChainCollector {
         let keyspaces = core.keyspaces_by_id();
         let mut mover = Mover { core, relocator: core.log.relocator(pass.node()), group: Vec::with_capacity(GROUP), bytes: 0 };
         let mut outcome = Ok(());
-        core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
+        let found = core.log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
             // A dead entry may still be shown by a snapshot: buried since, or born dead.
             if outcome.is_err() || entry.op() == Op::Delete || (entry.is_dead() && !core.snapshots.any()) {
                 return;
@@ -72,7 +72,9 @@ impl Collector for ChainCollector {
             }
         });
         outcome?;
-        mover.move_group(emptied)
+        mover.move_group(emptied)?;
+        // What is damaged was not moved: it would be lost with the victim.
+        pass.ensure_whole(&found).map_err(|error| core.explain(error))
     }
 }
 

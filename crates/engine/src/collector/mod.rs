@@ -27,7 +27,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::options::CollectorKind;
 use crate::stats::CollectionStats;
 use crate::store::Core;
@@ -435,6 +435,11 @@ impl Core {
         done.known_garbage.fetch_add(emptied.known_garbage, Ordering::Relaxed);
         for (counter, count) in done.shortcuts.iter().zip(emptied.shortcuts) {
             counter.fetch_add(count, Ordering::Relaxed);
+        }
+        if let Err(damage) = &outcome
+            && damage.kind() == ErrorKind::Damaged
+        {
+            self.damage.lock().push(damage.to_string());
         }
         outcome.map(|()| true)
     }

@@ -1,36 +1,58 @@
-//! The short way of a batch: entries with a value, in hash keyspaces, while there is no snapshot. They are what a collector mostly moves, so each instruction here counts
-//! (`docs/adr/0022`).
+//! The short way of a batch: entries with a value, in hash keyspaces. They are what a collector mostly moves, so each instruction here counts (`docs/adr/0022`).
 //!
-//! The steps, their order and the writer section are those of [`super::batched`], the reference, which does all that is unusual. What is left out: nothing but
-//! the newest version is needed, the order of the copies does not matter, and whether the index names an entry is seen without its key, which is not read again.
+//! The steps, their order and the writer section are those of [`super::batched`], the reference, which does all that is unusual. What is left out: the order of the copies does not
+//! matter, and whether the index names an entry is seen without its key, which is not read again. Pairs of eight bytes each are not read again at all.
+//!
+//! A snapshot may come at any time, also between the reading of an entry and its batch. Whoever replaces what it shows saves it before, so snapshots are asked when
+//! the index does not name the entry.
 
 use super::Emptied;
 use crate::error::Result;
 use crate::keyspace::{AnyIndex, Keyspace};
+use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::hash::{HashIndex, Spot};
 use hither_index::{Index, Key, Ref};
-use hither_log::{Relocator, Writer};
+use hither_log::{LivePair, Pass, Relocator, Writer};
+use std::sync::Arc;
 
 /// An entry that may be current.
 struct Put<'a> {
     reference: Ref,
     version: u64,
     hash: u64,
-    keyspace: &'a Keyspace,
-    index: &'a HashIndex,
+    /// Its content, if it is a pair.
+    pair: Option<LivePair>,
+    of: HashKeyspace<'a>,
     /// Where the index names it, and its copy. `None`: it is not needed, or there was no room.
     copied: Option<(Spot<'a>, Ref)>,
+}
+
+/// A keyspace with a hash index.
+#[derive(Clone, Copy)]
+pub(super) struct HashKeyspace<'a> {
+    keyspace: &'a Keyspace,
+    index: &'a HashIndex,
+}
+
+impl<'a> HashKeyspace<'a> {
+    /// `None` if it has another index.
+    pub(super) fn of(keyspace: &'a Keyspace) -> Option<HashKeyspace<'a>> {
+        let AnyIndex::Hash(index) = &*keyspace.index else { return None };
+        Some(HashKeyspace { keyspace, index })
+    }
 }
 
 /// Such entries of a batch.
 pub(super) struct Puts<'a> {
     puts: Vec<Put<'a>>,
+    /// What only a snapshot shows: its source and its copy.
+    shown: Vec<(Arc<Retained>, Ref, Ref)>,
 }
 
 impl<'a> Puts<'a> {
     pub(super) fn with_capacity(count: usize) -> Puts<'a> {
-        Puts { puts: Vec::with_capacity(count) }
+        Puts { puts: Vec::with_capacity(count), shown: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -39,26 +61,35 @@ impl<'a> Puts<'a> {
 
     pub(super) fn clear(&mut self) {
         self.puts.clear();
+        self.shown.clear();
     }
 
-    /// Adds an entry that is no tombstone, and starts loading what the index has for it. False, with nothing done, if its keyspace has no hash index.
+    /// Adds an entry that is no tombstone, and starts loading what the index has for it.
     #[inline(always)]
-    pub(super) fn add(&mut self, reference: Ref, version: u64, key: Key<'_>, keyspace: &'a Keyspace) -> bool {
-        let AnyIndex::Hash(index) = &*keyspace.index else { return false };
-        index.prefetch_for_write(key);
-        self.puts.push(Put { reference, version, hash: key.hash, keyspace, index, copied: None });
-        true
+    pub(super) fn add(&mut self, reference: Ref, version: u64, key: Key<'_>, pair: Option<LivePair>, of: HashKeyspace<'a>) {
+        of.index.prefetch_for_write(key);
+        self.puts.push(Put { reference, version, hash: key.hash, pair, of, copied: None });
     }
 
-    /// Appends copies of those that are current. Where space ends, so do they. In the section that swings them.
-    pub(super) fn copy(&mut self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
+    /// Appends copies of those that are current, or shown by a snapshot. Where space ends, so do they. In the section that swings them.
+    pub(super) fn copy(&mut self, core: &Core, pass: &Pass<'_>, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
+        let tag = pass.generation_tag();
         for put in &mut self.puts {
-            if put.keyspace.is_discarded() {
+            let HashKeyspace { keyspace, index } = put.of;
+            if keyspace.is_discarded() {
                 continue;
             }
-            let Some(spot) = put.index.find_reference(put.hash, put.reference) else { continue };
-            let (copy, size) =
-                relocator.append_again(put.reference.0, put.version, put.keyspace.info.id).map_err(|error| core.explain(error))?;
+            let Some(spot) = index.find_reference(put.hash, put.reference) else {
+                // After the look at the index: see the module's head.
+                if core.snapshots.any()
+                    && let Some(shown) = put.copy_shown(core, relocator, emptied)?
+                {
+                    self.shown.push(shown);
+                }
+                continue;
+            };
+            let appended = relocator.append_again(put.reference.0, tag, put.pair, put.version, keyspace.info.id);
+            let (copy, size) = appended.map_err(|error| core.explain(error))?;
             put.copied = Some((spot, Ref(copy)));
             emptied.bytes += size;
         }
@@ -66,27 +97,47 @@ impl<'a> Puts<'a> {
     }
 
     /// Puts the copies in the place of their sources, where these are current still; true if some were not. A fence must follow then.
-    pub(super) fn swing(&self, core: &Core, writer: &mut Writer<'_>, emptied: &mut Emptied) -> bool {
+    pub(super) fn swing(&self, core: &Core, pass: &Pass<'_>, writer: &mut Writer<'_>, emptied: &mut Emptied) -> bool {
         let mut too_late = false;
+        let mut moved = pass.moved_entries();
         for put in &self.puts {
             let Some((spot, copy)) = put.copied else { continue };
-            if put.index.swing(spot, put.reference, copy) || put.install(core, copy) {
-                writer.mark_dead(put.reference.0);
+            if put.of.index.swing(spot, put.reference, copy) || put.install(core, copy) {
+                moved.add(put.reference.0);
                 emptied.moved += 1;
             } else {
                 too_late = true;
-                core.came_too_late(writer, put.keyspace, core.log.key(put.reference.0), put.reference, copy, emptied);
+                core.came_too_late(writer, put.of.keyspace, core.log.key(put.reference.0), put.reference, copy, emptied);
             }
         }
+        for (retained, source, copy) in &self.shown {
+            // A snapshot does not outlive the process: nothing to wait for.
+            retained.follow(*copy);
+            moved.add(source.0);
+            emptied.for_snapshots += 1;
+        }
+        writer.count_moved(moved);
         too_late
     }
 }
 
 impl Put<'_> {
+    /// A copy for the snapshots that show the entry, if any does.
+    #[cold]
+    fn copy_shown(&self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<Option<(Arc<Retained>, Ref, Ref)>> {
+        let (keyspace, entry) = (self.of.keyspace, core.log.entry(self.reference.0));
+        let Some(retained) = core.snapshots.retained(keyspace, entry.key, self.reference) else { return Ok(None) };
+        let appended = relocator.append(self.reference.0, &entry, self.version, keyspace.info.id, true);
+        let copy = appended.map_err(|error| core.explain(error))?;
+        emptied.bytes += entry.size;
+        Ok(Some((retained, self.reference, Ref(copy))))
+    }
+
     /// The copy in the entry's place, wherever that is now.
     #[cold]
     fn install(&self, core: &Core, copy: Ref) -> bool {
         let key = Key { bytes: core.log.key(self.reference.0), hash: self.hash };
-        self.index.install(self.index.any_token(), key, self.reference, copy, &core.resolver()).is_ok()
+        let index = self.of.index;
+        index.install(index.any_token(), key, self.reference, copy, &core.resolver()).is_ok()
     }
 }

@@ -1,8 +1,9 @@
-//! The commonest entry, built from registers: eight bytes of key and of value (none in a tombstone), no expiry, no batch.
+//! The commonest entry, built and read in registers: eight bytes of key and of value (none in a tombstone), no expiry, no batch.
 //!
-//! Invariant: the words are those of [`Parts::encode_plain`](super::Parts::encode_plain), the reference.
+//! Invariants: the words are those of [`Parts::encode_plain`](super::Parts::encode_plain), the reference; what is read is what
+//! [`EntryView::verify`](super::EntryView::verify) finds.
 
-use super::{Op, Place, crc, header_words, seed, version_fits};
+use super::{CRC_MASK, MIN_BYTES, Op, Place, crc, header_words, seed, version_fits, word0};
 
 /// An entry of eight bytes of key and of value, or the tombstone of an eight-byte key.
 #[derive(Clone, Copy, Debug)]
@@ -40,5 +41,30 @@ impl PlainPair {
             words[0] |= u64::from(crc::words(seed(place.generation, place.offset), &words));
         }
         Some(words)
+    }
+}
+
+/// Content of a valid entry of eight bytes of key and of value, of its segment's keyspace, that is neither dead nor a tombstone, without expiry or batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LivePair {
+    /// Key, as its bytes lie in memory.
+    pub key: u64,
+    /// Value likewise.
+    pub value: u64,
+}
+
+impl LivePair {
+    /// The pair at `offset`, and its version from the segment's base on; `None` if there is no such entry, or its checksum is wrong.
+    #[inline(always)]
+    pub(crate) fn verify(bytes: &[u8; MIN_BYTES as usize], generation: u64, offset: u64) -> Option<(LivePair, u64)> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let [first, second, key, value] = [words[0], words[1], words[2], words[3]].map(u64::from_le_bytes);
+        // Nothing but the operation, which is one of the two with a value.
+        let flags = (first >> word0::FLAGS_SHIFT) as u8;
+        if flags != Op::Update as u8 && flags != Op::Insert as u8 {
+            return None;
+        }
+        let state = crc::words(seed(generation, offset), &[first & !CRC_MASK, second, key, value]);
+        (u64::from(state) == first & CRC_MASK).then_some((LivePair { key: key.to_le(), value: value.to_le() }, second >> 32))
     }
 }

@@ -1,0 +1,136 @@
+use super::*;
+use crate::entry::{Op, Parts, Place};
+use proptest::prelude::*;
+
+const START: u64 = 1 << 20;
+const GENERATION: u64 = 0x1234_5678_9abc_def1;
+
+/// What may lie in a segment.
+#[derive(Clone, Debug)]
+enum Piece {
+    Pair { op: u8, dead: bool },
+    Entry { value: Vec<u8>, expiry_ms: u64, dead: bool },
+    Gap(usize),
+    Torn(Vec<u64>),
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    prop_oneof![
+        8 => (0..3u8, prop::bool::weighted(0.1)).prop_map(|(op, dead)| Piece::Pair { op, dead }),
+        2 => (prop::collection::vec(any::<u8>(), 0..90), prop_oneof![Just(0u64), any::<u64>()], prop::bool::weighted(0.1))
+            .prop_map(|(value, expiry_ms, dead)| Piece::Entry { value, expiry_ms, dead }),
+        1 => (1..12usize).prop_map(Piece::Gap),
+        1 => prop::collection::vec(any::<u64>(), 1..6).prop_map(Piece::Torn),
+    ]
+}
+
+fn append(bytes: &mut Vec<u8>, parts: &Parts<'_>, dead: bool) {
+    let place = Place { generation: GENERATION, base_version: 100, keyspace: 2, offset: START + bytes.len() as u64 };
+    let mut head = parts.encode_head(&place);
+    if dead {
+        head.mark_dead();
+    }
+    let end = bytes.len() + parts.size(2, 100) as usize;
+    head.words().iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+    bytes.extend_from_slice(parts.key);
+    bytes.extend_from_slice(parts.value);
+    bytes.resize(end, 0);
+}
+
+/// The pieces side by side; number `n` has the key `n`.
+fn segment_of(pieces: &[Piece]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        let key = (number as u64).to_be_bytes();
+        let common = Parts { key: &key, version: 100 + number as u64, keyspace: 2, ..Parts::EMPTY };
+        match piece {
+            Piece::Pair { op, dead } => {
+                let op = [Op::Insert, Op::Update, Op::Delete][usize::from(*op)];
+                let value: &[u8] = if op == Op::Delete { &[] } else { &key };
+                append(&mut bytes, &Parts { op, value, ..common }, *dead);
+            }
+            Piece::Entry { value, expiry_ms, dead } => append(&mut bytes, &Parts { value, expiry_ms: *expiry_ms, ..common }, *dead),
+            Piece::Gap(words) => bytes.resize(bytes.len() + words * 8, 0),
+            Piece::Torn(words) => words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes())),
+        }
+    }
+    bytes
+}
+
+/// Writes down what is read, and what came as a pair.
+#[derive(Default)]
+struct Recorder {
+    met: Vec<(u64, u64, Vec<u8>, Vec<u8>)>,
+    pairs: Vec<u64>,
+    others: Vec<(u64, Op, bool, usize)>,
+}
+
+impl<'a> ReadApart<'a> for Recorder {
+    type Error = std::convert::Infallible;
+
+    fn pair(&mut self, offset: u64, version_delta: u64, pair: &LivePair) -> Result<(), Self::Error> {
+        self.pairs.push(offset);
+        self.met.push((offset, version_delta, pair.key.to_ne_bytes().to_vec(), pair.value.to_ne_bytes().to_vec()));
+        Ok(())
+    }
+
+    fn entry(&mut self, offset: u64, entry: &EntryView<'a>) -> Result<(), Self::Error> {
+        self.met.push((offset, entry.version(0), entry.key.to_vec(), entry.value.to_vec()));
+        self.others.push((offset, entry.op(), entry.is_dead(), entry.size as usize));
+        Ok(())
+    }
+}
+
+/// Reads either way; returns what came as a pair, and what came otherwise.
+fn assert_read_alike(bytes: &[u8], is_run: bool) -> (usize, usize) {
+    let read = |pairs| {
+        let mut recorder = Recorder::default();
+        let Ok(totals) = read_apart(Walk::of(bytes, START, GENERATION, is_run), pairs, &mut recorder);
+        (recorder, totals)
+    };
+    let ((reference, expected), (apart, totals)) = (read(false), read(true));
+    assert_eq!(apart.met, reference.met);
+    assert_eq!(totals, expected);
+    assert!(reference.pairs.is_empty());
+    let is_live_pair = |(_, op, dead, size): &&(u64, Op, bool, usize)| *op != Op::Delete && !dead && *size == MIN_BYTES as usize;
+    for (offset, ..) in apart.others.iter().filter(is_live_pair) {
+        // As short as a pair, but none: it has another layout.
+        let (key, value) = reference.met.iter().find(|met| met.0 == *offset).map(|met| (met.2.len(), met.3.len())).unwrap();
+        assert!(is_run || (key, value) != (8, 8), "the pair at {offset} came the long way");
+    }
+    (apart.pairs.len(), apart.others.len())
+}
+
+proptest! {
+    #[test]
+    fn pairs_read_apart_are_what_a_scan_finds(pieces in prop::collection::vec(piece(), 0..60), cut in 0..40usize, is_run: bool) {
+        let mut bytes = segment_of(&pieces);
+        bytes.truncate(bytes.len().saturating_sub(cut));
+        assert_read_alike(&bytes, is_run);
+    }
+
+    /// Whatever a flipped bit makes of an entry, both see the same.
+    #[test]
+    fn damage_is_met_alike(
+        pieces in prop::collection::vec(piece(), 1..40), flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u8), 1..12),
+    ) {
+        let mut bytes = segment_of(&pieces);
+        prop_assume!(!bytes.is_empty());
+        for (at, bit) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+        }
+        assert_read_alike(&bytes, false);
+    }
+}
+
+#[test]
+fn live_pairs_come_as_pairs_and_nothing_else_does() {
+    let pair = |op, dead| Piece::Pair { op, dead };
+    let other = Piece::Entry { value: vec![7; 20], expiry_ms: 0, dead: false };
+    let pieces = [pair(0, false), pair(1, false), pair(2, false), other, pair(1, true), Piece::Gap(5), pair(0, false)];
+    assert_eq!(assert_read_alike(&segment_of(&pieces), false), (3, 3));
+    let mut bytes = segment_of(&pieces);
+    bytes[32 + 24] ^= 1;
+    assert_eq!(assert_read_alike(&bytes, false), (2, 3), "what is damaged does not come at all");
+}

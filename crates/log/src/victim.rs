@@ -1,0 +1,152 @@
+//! Reading a victim for the batched collector: the commonest entries in few instructions, and what is known to be garbage passed over (`docs/adr/0022`).
+//!
+//! Whatever is handed on was valid when it was read. What is damaged is not, and would pass for garbage: so at the end the entries found are compared with those that
+//! were written, and a victim that lacks some is not freed.
+
+use crate::address;
+use crate::dead::DeadCounts;
+use crate::entry::{EntryView, LivePair, MIN_BYTES};
+use crate::error::{Error, Result};
+use crate::garbage::GarbageMap;
+use crate::node::NodePool;
+use crate::pass::Pass;
+use crate::replay::{self, ReadApart, ScanTotals};
+use hither_pmem::SegmentState as OnMedia;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Who gets the entries of a victim, in order of position.
+pub trait ReadVictim<'a> {
+    /// What ends the reading.
+    type Error;
+    /// A live pair of the victim's keyspace that is not known to be garbage.
+    fn pair(&mut self, reference: u64, version: u64, pair: &LivePair) -> Result<(), Self::Error>;
+    /// Any other valid entry, and its keyspace.
+    fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'a>) -> Result<(), Self::Error>;
+}
+
+/// Splits the work between the log and its reader.
+struct Reading<'v, 'a, V> {
+    reader: &'v mut V,
+    garbage: &'a GarbageMap,
+    data_offset: u64,
+    node: u32,
+    base_version: u64,
+    keyspace: u32,
+    known_garbage: u64,
+}
+
+impl<'a, V: ReadVictim<'a>> ReadApart<'a> for Reading<'_, 'a, V> {
+    type Error = V::Error;
+
+    #[inline(always)]
+    fn pair(&mut self, offset: u64, version_delta: u64, pair: &LivePair) -> Result<(), V::Error> {
+        if self.garbage.get(offset - self.data_offset) {
+            self.known_garbage += 1;
+            return Ok(());
+        }
+        self.reader.pair(address::pack(self.node, offset, MIN_BYTES), self.base_version + version_delta, pair)
+    }
+
+    fn entry(&mut self, offset: u64, entry: &EntryView<'a>) -> Result<(), V::Error> {
+        let reference = address::pack(self.node, offset, entry.size);
+        self.reader.entry(reference, entry.version(self.base_version), entry.keyspace(self.keyspace), entry)
+    }
+}
+
+/// What was read of a victim.
+#[derive(Clone, Copy, Debug)]
+pub struct VictimRead {
+    /// What a scan would have found.
+    pub totals: ScanTotals,
+    /// Pairs passed over because they are known to be garbage.
+    pub known_garbage: u64,
+}
+
+impl<'a> Pass<'a> {
+    /// Keyspace of the victim's entries, but for those that name another.
+    pub fn keyspace(&self) -> u32 {
+        self.victim().keyspace.load(Relaxed)
+    }
+
+    /// Low byte of the victim's generation: [`Log::generation_tag`] of each reference into it.
+    pub fn generation_tag(&self) -> u8 {
+        self.victim().generation.load(Relaxed) as u8
+    }
+
+    /// Reads the victim's entries, those that are known to be garbage excepted if they are pairs. Without `pairs` there is no call for pairs: they come as entries,
+    /// as in [`Log::visit_segment`].
+    ///
+    /// # Errors
+    /// Those of the reader, which end it.
+    #[inline(always)]
+    pub fn read<V: ReadVictim<'a>>(&self, pairs: bool, reader: &mut V) -> Result<VictimRead, V::Error> {
+        let pool = self.pool();
+        let descriptor = pool.describe(self.segment(), OnMedia::Sealed);
+        let mut reading = Reading {
+            reader,
+            garbage: &pool.garbage,
+            data_offset: pool.data_offset,
+            node: pool.node,
+            base_version: descriptor.base_version,
+            keyspace: descriptor.keyspace,
+            known_garbage: 0,
+        };
+        let totals = replay::scan_apart(&pool.pool, self.segment(), &descriptor, pairs, &mut reading)?;
+        Ok(VictimRead { totals, known_garbage: reading.known_garbage })
+    }
+
+    /// Compares what was found in the victim with what was written into it. If there is less, it is never collected again, and its entries are verified whenever they
+    /// are read.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub fn ensure_whole(&self, totals: &ScanTotals) -> Result<()> {
+        let segment = self.victim();
+        let written = (u64::from(segment.entries.load(Relaxed)), segment.written_bytes.load(Relaxed));
+        if written == (totals.entries, totals.bytes) {
+            return Ok(());
+        }
+        segment.damaged.store(true, Relaxed);
+        self.log().count_as_unverified(segment);
+        let pool = &self.pool().pool;
+        Err(Error::Damaged {
+            pool: replay::name_of(pool, self.pool().node),
+            segment: self.segment(),
+            offset: if totals.first_torn != 0 { totals.first_torn } else { pool.segment_offset(self.segment()) },
+            what: format!(
+                "{} entries of {} bytes were found where {} of {} bytes were written",
+                totals.entries, totals.bytes, written.0, written.1
+            ),
+        })
+    }
+
+    /// Counts entries of the victim that were moved as garbage, which no snapshot shows, all of a batch together.
+    pub fn moved_entries(&self) -> MovedEntries<'a> {
+        MovedEntries { pool: self.pool(), segment: self.segment() as usize, bytes: 0 }
+    }
+}
+
+/// Entries of one victim that became garbage; they are counted when this is given to [`Writer::count_moved`](crate::Writer::count_moved).
+pub struct MovedEntries<'a> {
+    pool: &'a NodePool,
+    segment: usize,
+    bytes: u32,
+}
+
+impl MovedEntries<'_> {
+    /// As [`Writer::mark_dead`](crate::Writer::mark_dead) for an entry of the victim, but for its bytes.
+    #[inline(always)]
+    pub fn add(&mut self, reference: u64) {
+        let offset = address::unpack(reference).offset;
+        debug_assert_eq!(self.pool.segment_index(offset), self.segment, "entries of one victim");
+        self.bytes += address::tagged_size(reference).unwrap_or_else(|| self.pool.entry_size(offset)) as u32;
+        self.pool.set_garbage(offset);
+    }
+
+    /// Adds the bytes to a slot's counts.
+    pub(crate) fn count_into(self, dead: &[DeadCounts]) {
+        if self.bytes > 0 {
+            dead[self.pool.node as usize].add(self.segment, self.bytes, || self.pool.max_segments());
+        }
+    }
+}
