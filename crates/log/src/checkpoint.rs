@@ -170,7 +170,7 @@ impl Log {
         segment.written_bytes.store(row.written_bytes, Relaxed);
         segment.tombstone_bytes.store(row.tombstone_bytes, Relaxed);
         segment.newest_tombstone.store(row.newest_tombstone, Relaxed);
-        segment.torn.store(row.torn, Relaxed);
+        segment.torn.fetch_or(row.torn, Relaxed);
         segment.tail_at_open.store(row.tail, Relaxed);
         segment.unverified.store(true, Relaxed);
         self.unverified.fetch_add(1, Relaxed);

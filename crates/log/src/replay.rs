@@ -282,6 +282,8 @@ impl Log {
                 }
                 state.set_state(SegmentState::Sealed);
                 state.was_open.store(descriptor.state == OnMedia::Active, Ordering::Relaxed);
+                // For good: what is written about it from now on must say so, too.
+                state.torn.store(descriptor.state == OnMedia::Recovered, Ordering::Relaxed);
                 for part in index + 1..(index + run_len).min(count) {
                     pool.segments[part as usize].reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, 0, 0);
                     pool.segments[part as usize].set_state(SegmentState::Sealed);

@@ -258,3 +258,55 @@ fn a_victim_with_damage_is_kept_and_the_damage_told() {
         assert!(!report.is_sound(), "{what}");
     }
 }
+
+/// What a crash leaves of a store on files.
+fn crash(dir: &std::path::Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(dir).unwrap().map(Result::unwrap).filter(|file| file.path().is_file()) {
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+    }
+    copy
+}
+
+/// Found by review: a later opening forgot which segments a crash had torn. Once a pass of the chain collector had begun there, the descriptor said that the segment was
+/// whole, and the store refused to open after the next crash.
+#[test]
+fn a_segment_that_a_crash_has_torn_stays_so_through_a_pass_cut_short() {
+    const KEYS: u64 = 100;
+    let open = |dir: &std::path::Path| {
+        let options = Options { in_memory: false, paths: vec![(None, dir.to_owned())], ..small_options() };
+        let options = Options { collector: CollectorKind::Chain, checkpoints: crate::CheckpointMode::Off, ..options };
+        let store = Store::open(options).unwrap();
+        let keyspace = store.open_keyspace("keys").unwrap_or_else(|| store.create_keyspace("keys", Kind::Hash).unwrap());
+        (store, keyspace)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (store, keyspace) = open(dir.path());
+    let put = |store: &Store, keyspace: &crate::KeyspaceHandle, key: u64, value: u64| {
+        store.write_wait(keyspace, &key.to_be_bytes(), Some(&value.to_le_bytes())).unwrap();
+    };
+    (0..KEYS).for_each(|key| put(&store, &keyspace, key, key));
+    // Behind the last entry lies what never became one.
+    let log = &store.core.log;
+    let mut torn = (0, 0);
+    log.visit_all(|reference, _, _, entry| torn = torn.max((hither_log::address::unpack(reference).offset + entry.size, reference)));
+    log.pool(0).store_u64(torn.0, u64::MAX / 3);
+    let segment = log.segment_of(torn.1);
+    let second = crash(dir.path());
+    let (store, keyspace) = open(second.path());
+    // It goes on being filled, and is sealed.
+    (0..20 * KEYS).for_each(|key| put(&store, &keyspace, key, key));
+    store.core.seal(TakeBack::All).unwrap();
+    let third = crash(second.path());
+    let (store, _) = open(third.path());
+    let candidates = store.core.log.candidates(Tombstones::Buried, |_| true);
+    let candidate = candidates.iter().find(|candidate| (candidate.node, candidate.index) == segment).unwrap();
+    let pass = store.core.log.begin_pass(candidate, Tombstones::Buried).unwrap().unwrap();
+    let fourth = crash(third.path());
+    drop(pass);
+    let (store, keyspace) = open(fourth.path());
+    for key in 0..KEYS {
+        assert_eq!(store.get_with(&keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap().unwrap(), key.to_le_bytes(), "{key}");
+    }
+    assert!(store.check().unwrap().is_sound());
+}
