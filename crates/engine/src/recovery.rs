@@ -175,6 +175,8 @@ pub(crate) fn run(
     let segments: Vec<_> = in_use.iter().filter(|segment| !loaded.is_some_and(|loaded| loaded.covers(segment))).copied().collect();
     let settled = (0..log.nodes()).map(|node| log.pool(node).settled()).max().unwrap_or(0);
     let settled = settled.max(loaded.map_or(0, |loaded| loaded.version));
+    // The version of the next checkpoint must not be below, though not all versions of before need be on media.
+    let newest = loaded.map_or(0, |loaded| loaded.newest_version).max(log.pool(0).oldest_checkpoint());
     let recovery = Recovery {
         log,
         hasher,
@@ -188,7 +190,7 @@ pub(crate) fn run(
         tombstones: Mutex::default(),
         batched: Mutex::default(),
         entries: AtomicU64::new(0),
-        last_version: AtomicU64::new(settled.max(loaded.map_or(0, |loaded| loaded.newest_version))),
+        last_version: AtomicU64::new(settled.max(newest)),
         newest_keyspace: AtomicU32::new(loaded.map_or(0, |loaded| loaded.newest_keyspace)),
     };
     let threads = thread_count(options, segments.len());

@@ -195,6 +195,10 @@ impl Restart {
             log.keep_tombstones_after(loaded.version);
         } else if let Some(place) = place.filter(|_| !checkpoint::is_copy(options)) {
             place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))?;
+            if recovery.last_version > 0 {
+                // Tombstones may go now that earlier ones need.
+                log.pool(0).set_oldest_checkpoint(recovery.last_version + 1)?;
+            }
         }
         Ok(Restart { hasher, keyspaces, recovery, checkpoints })
     }

@@ -68,13 +68,13 @@ impl<'a> Pass<'a> {
         self.victim().keyspace.load(Relaxed)
     }
 
-    /// Low byte of the victim's generation: [`Log::generation_tag`] of each reference into it.
+    /// Low byte of the victim's generation: [`Log::generation_tag`](crate::Log::generation_tag) of each reference into it.
     pub fn generation_tag(&self) -> u8 {
         self.victim().generation.load(Relaxed) as u8
     }
 
     /// Reads the victim's entries, those that are known to be garbage excepted if they are pairs. Without `pairs` there is no call for pairs: they come as entries,
-    /// as in [`Log::visit_segment`].
+    /// as in [`Log::visit_segment`](crate::Log::visit_segment).
     ///
     /// # Errors
     /// Those of the reader, which end it.

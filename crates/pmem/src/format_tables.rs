@@ -12,13 +12,14 @@ pub const POOL: [Field; 3] =
     [("page_0", 0, l::PAGE_BYTES), ("catalogue", l::CATALOGUE_OFF, l::TABLE_OFF - l::CATALOGUE_OFF), ("segment_table", l::TABLE_OFF, 0)];
 
 /// Page 0.
-pub const PAGE0: [Field; 6] = [
+pub const PAGE0: [Field; 7] = [
     ("magic", l::MAGIC_OFF, l::MAGIC.len() as u64),
     ("superblock_commit", l::SUPER_COMMIT_OFF, 8),
     ("superblock_a", l::SUPER_SLOT_A_OFF, l::SUPER_SLOT_BYTES),
     ("superblock_b", l::SUPER_SLOT_B_OFF, l::SUPER_SLOT_BYTES),
     ("settled", l::SETTLED_OFF, 8),
     ("clock", l::CLOCK_OFF, 8),
+    ("checkpoint", l::CHECKPOINT_OFF, 8),
 ];
 
 /// The catalogue area, from its beginning.

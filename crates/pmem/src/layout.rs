@@ -1,7 +1,7 @@
 //! Where things are in a pool. Every offset is built from the one before it; SPEC: pool file format v1.
 //!
 //! ```text
-//! 0        magic | commit word | .. | superblock slot A | slot B | .. | settled | clock | ..
+//! 0        magic | commit word | .. | superblock slot A | slot B | .. | settled | clock | checkpoint | ..
 //! 4096     catalogue header page (commit word)
 //! 8192     catalogue slot A (64 KiB) | slot B (64 KiB)
 //! 139264   segment table, 128 bytes per descriptor, sized for max_segments
@@ -29,6 +29,7 @@ pub(crate) const SUPER_SLOT_B_OFF: u64 = SUPER_SLOT_A_OFF + SUPER_SLOT_BYTES;
 /// The first line behind slot B, with a line of distance.
 pub(crate) const SETTLED_OFF: u64 = SUPER_SLOT_B_OFF + SUPER_SLOT_BYTES + 64;
 pub(crate) const CLOCK_OFF: u64 = SETTLED_OFF + 8;
+pub(crate) const CHECKPOINT_OFF: u64 = CLOCK_OFF + 8;
 
 pub(crate) const CATALOGUE_OFF: u64 = PAGE_BYTES;
 pub(crate) const CATALOGUE_SLOT_BYTES: u64 = 64 << 10;
@@ -48,7 +49,8 @@ const _: () = {
     assert!(SUPER_SLOT_B_OFF == 1088);
     assert!(SETTLED_OFF == 2176);
     assert!(CLOCK_OFF == 2184);
-    assert!(CLOCK_OFF + 8 <= PAGE_BYTES);
+    assert!(CHECKPOINT_OFF == 2192);
+    assert!(CHECKPOINT_OFF + 8 <= PAGE_BYTES);
     assert!(TABLE_OFF == 139_264 && TABLE_OFF.is_multiple_of(PAGE_BYTES));
     assert!(DESCRIPTOR_SLOT_B == 64);
     assert!(DESCRIPTOR_SLOT_B + DESCRIPTOR_SLOT_BYTES + 8 == DESCRIPTOR_BYTES);

@@ -198,6 +198,9 @@ pub(crate) fn load(
     if (0..log.nodes()).any(|node| log.pool(node).settled() < saved.header.version) {
         return Err("it is newer than the pools".into());
     }
+    if saved.header.version < log.pool(0).oldest_checkpoint() {
+        return Err("it is older than another one that was there since".into());
+    }
     let rows: HashMap<(u32, u32), &SegmentRow> = saved.tables.segments.iter().map(|row| ((row.node, row.index), row)).collect();
     let placement = log.placement();
     let mut fates = vec![Fate::Stale; placement.segments()];

@@ -7,7 +7,7 @@
 //! 2. Draw a stable version S. Everything in covered segments is installed now.
 //! 3. Copy the indexes, while writers go on; then list all segments in use.
 //! 4. Make everything durable that was copied: a stable version again, and a commit. Persist S as settled in every pool.
-//! 5. Publish atomically.
+//! 5. Publish atomically; then note in the pool of node 0 that older ones do not count any more, before any tombstone goes that those need.
 //!
 //! # What recovery makes of it
 //!
@@ -16,8 +16,9 @@
 //! count always, and so do entries of *cold* segments that are not covered: those were moved after the capture (1), and what deletes
 //! them was written later still, so it is in a segment that is scanned. Batches up to S are whole.
 //!
-//! Pools whose settled version is below S are older than the checkpoint (an old copy was put in place): it does not count then. One that does not count is
-//! removed, durably, before the store accepts a write; otherwise it might seem to fit later.
+//! Pools whose settled version is below S are older than the checkpoint (an old copy was put in place): it does not count then. Neither does one that is older than
+//! what the pool of node 0 names as the oldest that may be used: that was put in place of a newer one, and tombstones have gone since that it would need. One that does
+//! not count is removed, durably, before the store accepts a write; otherwise it might seem to fit later.
 //!
 //! # Thread safety
 //!
@@ -216,14 +217,16 @@ impl Checkpoints {
     pub fn invalidate(&self, log: &Log) -> Result<()> {
         let mut state = self.state.lock();
         state.invalidations += 1;
-        self.remove(&mut state)?;
+        self.remove(&mut state, log)?;
         log.keep_tombstones_after(u64::MAX);
         Ok(())
     }
 
-    fn remove(&self, state: &mut State) -> Result<()> {
+    fn remove(&self, state: &mut State, log: &Log) -> Result<()> {
         if let Some(store) = &self.store {
             store.remove().map_err(|error| Error::Io(format!("cannot remove the checkpoint of the indexes: {error}")))?;
+            // All so far: a stable version that is drawn later is not below.
+            log.pool(0).set_oldest_checkpoint(log.clock.upper_bound())?;
         }
         state.current = None;
         state.covered_version = u64::MAX;
@@ -324,11 +327,12 @@ impl Checkpoints {
         }
         if let Err(error) = draft.publish() {
             // It may or may not be there now.
-            if self.remove(&mut state).is_err() {
+            if self.remove(&mut state, log).is_err() {
                 state.covered_version = state.covered_version.min(version);
             }
             return Err(error.into());
         }
+        log.pool(0).set_oldest_checkpoint(version).map_err(crate::Error::from)?;
         state.covered_version = version;
         (state.opened_bytes, state.backlog_bytes) = (opened, 0);
         state.current = Some(Current::new(header.taken_ms, bytes, keys, &rows));

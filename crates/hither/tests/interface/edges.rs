@@ -106,3 +106,42 @@ fn a_full_store_can_be_emptied_of_keys_as_long_as_segments() {
         keyspace.put(&key(0), b"v").unwrap();
     }
 }
+
+/// Found by review: keys that had been deleted since came back, for their tombstones had gone with the checkpoint that came after.
+#[test]
+fn an_older_checkpoint_beside_newer_pools_does_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let builder = on_file(dir.path()).durability(Durability::Process).max_capacity(16 << 20).segment_bytes(64 << 10).shards(1);
+        builder.open().unwrap()
+    };
+    let db = open();
+    let keyspace = db.keyspace("k").unwrap();
+    let key = |number: u64| number.to_be_bytes();
+    (0..5000).for_each(|number| keyspace.put(&key(number), &[1; 100]).unwrap());
+    drop(keyspace);
+    db.close().unwrap();
+    let (current, older) = (dir.path().join("checkpoint.hither"), dir.path().join("older"));
+    std::fs::copy(&current, &older).unwrap();
+    let db = open();
+    assert!(db.recovery().checkpoint_keys == 5000, "the next opening uses it");
+    let keyspace = db.keyspace("k").unwrap();
+    for number in (0..5000).step_by(3) {
+        assert!(keyspace.delete(&key(number)).unwrap());
+    }
+    // Until the tombstones have gone.
+    for round in 0..20 {
+        (10_000..11_000).for_each(|number| keyspace.put(&key(number), &[round; 200]).unwrap());
+        assert!(db.checkpoint().unwrap());
+        db.reclaim().unwrap();
+    }
+    let pools = db.stats().pools;
+    assert_eq!(pools[0].tombstones, 0);
+    drop(keyspace);
+    db.close().unwrap();
+    std::fs::rename(&older, &current).unwrap();
+    let db = open();
+    let back = (0..5000).step_by(3).filter(|number| db.keyspace("k").unwrap().get(&key(*number)).unwrap().is_some()).count();
+    assert_eq!(back, 0, "deleted keys are back");
+    assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
+}

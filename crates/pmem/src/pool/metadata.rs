@@ -7,7 +7,8 @@ use parking_lot::MutexGuard;
 use super::{Pool, storage};
 use crate::error::{Error, Result};
 use crate::layout::{
-    CATALOGUE_INDEX, CATALOGUE_MAX_BYTES, CATALOGUE_OFF, CATALOGUE_SLOT_A, CATALOGUE_SLOT_B, CATALOGUE_SLOT_BYTES, CLOCK_OFF, SETTLED_OFF,
+    CATALOGUE_INDEX, CATALOGUE_MAX_BYTES, CATALOGUE_OFF, CATALOGUE_SLOT_A, CATALOGUE_SLOT_B, CATALOGUE_SLOT_BYTES, CHECKPOINT_OFF,
+    CLOCK_OFF, SETTLED_OFF,
 };
 use crate::record::{SMALL_WORD_MAX, pack_small};
 use crate::superblock::{SUPERBLOCK, SuperblockInfo};
@@ -84,6 +85,22 @@ impl Pool {
         let _serial = self.changing()?;
         self.set_small(CLOCK_OFF, "the clock", ms)?;
         self.clock_ms.store(ms, Ordering::Release);
+        Ok(())
+    }
+
+    /// The version of the oldest checkpoint of the indexes that may still be used: what older ones keep out may have gone since. 0: any.
+    pub fn oldest_checkpoint(&self) -> u64 {
+        self.oldest_checkpoint.load(Ordering::Acquire)
+    }
+
+    /// Raises that version, durably. It never goes back.
+    pub fn set_oldest_checkpoint(&self, version: u64) -> Result<()> {
+        let _serial = self.changing()?;
+        if version <= self.oldest_checkpoint() {
+            return Ok(());
+        }
+        self.set_small(CHECKPOINT_OFF, "the version of the checkpoint", version)?;
+        self.oldest_checkpoint.store(version, Ordering::Release);
         Ok(())
     }
 

@@ -37,6 +37,7 @@ pub struct Pool {
     superblock: Mutex<SuperblockInfo>,
     settled: AtomicU64,
     clock_ms: AtomicU64,
+    oldest_checkpoint: AtomicU64,
     was_clean: bool,
     read_only: bool,
     /// Nothing reaches the file.

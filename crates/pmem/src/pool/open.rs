@@ -12,7 +12,7 @@ use super::access::Access;
 use super::page0;
 use super::storage::{self, Storage, io};
 use crate::error::{Error, Place, Result};
-use crate::layout::{CLOCK_OFF, Geometry, PAGE_BYTES, SETTLED_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_BYTES};
+use crate::layout::{CHECKPOINT_OFF, CLOCK_OFF, Geometry, PAGE_BYTES, SETTLED_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_BYTES};
 use crate::lock::LockedFile;
 use crate::medium::MediumInfo;
 use crate::options::{OpenOptions, Runtime};
@@ -28,6 +28,7 @@ pub(super) struct Loaded {
     pub(super) geometry: Geometry,
     pub(super) settled: u64,
     pub(super) clock_ms: u64,
+    pub(super) checkpoint: u64,
 }
 
 impl Pool {
@@ -101,7 +102,7 @@ impl Pool {
     }
 
     pub(super) fn assemble(access: Access, loaded: Loaded, medium: MediumInfo, run: &Runtime) -> Pool {
-        let Loaded { info, geometry, settled, clock_ms } = loaded;
+        let Loaded { info, geometry, settled, clock_ms, checkpoint } = loaded;
         let guard = access.file().map(|_| sigbus::Registration::new(access.place(), access.base(), access.mapping().max_len()));
         Pool {
             geometry,
@@ -109,6 +110,7 @@ impl Pool {
             segments: AtomicU64::new(info.segment_count),
             settled: AtomicU64::new(settled),
             clock_ms: AtomicU64::new(clock_ms),
+            oldest_checkpoint: AtomicU64::new(checkpoint),
             was_clean: info.clean,
             read_only: run.read_only,
             is_private: run.is_private(),
@@ -174,7 +176,8 @@ fn load(header: &Access, length: u64, o: &OpenOptions) -> Result<Loaded> {
     }
     let settled = load_small(header, SETTLED_OFF, "the settled version")?;
     let clock_ms = load_small(header, CLOCK_OFF, "the clock")?;
-    Ok(Loaded { info, geometry, settled, clock_ms })
+    let checkpoint = load_small(header, CHECKPOINT_OFF, "the version of the checkpoint")?;
+    Ok(Loaded { info, geometry, settled, clock_ms, checkpoint })
 }
 
 fn load_superblock(header: &Access, page: &[u8], read_only: bool) -> Result<SuperblockInfo> {

@@ -1,7 +1,9 @@
 //! What page 0 of a file says about it, before anything is believed.
 
 use crate::error::{Error, Place, Result};
-use crate::layout::{CLOCK_OFF, MAGIC, MAGIC_STEM, PAGE_BYTES, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF};
+use crate::layout::{
+    CHECKPOINT_OFF, CLOCK_OFF, MAGIC, MAGIC_STEM, PAGE_BYTES, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF,
+};
 use crate::record::Fields;
 use crate::superblock::{FORMAT_VERSION, USED_BYTES};
 use std::fs::File;
@@ -48,7 +50,7 @@ fn only_creation_wrote(page: &[u8]) -> bool {
     }
     let allowed = |i: usize| {
         let used = USED_BYTES as u64;
-        [(SUPER_COMMIT_OFF, 8), (SUPER_SLOT_A_OFF, used), (SUPER_SLOT_B_OFF, used), (SETTLED_OFF, 8), (CLOCK_OFF, 8)]
+        [(SUPER_COMMIT_OFF, 8), (SUPER_SLOT_A_OFF, used), (SUPER_SLOT_B_OFF, used), (SETTLED_OFF, 8), (CLOCK_OFF, 8), (CHECKPOINT_OFF, 8)]
             .iter()
             .any(|&(off, len)| (off..off + len).contains(&(i as u64)))
     };
