@@ -323,6 +323,15 @@ fn words(name: &str, n: usize, rng: &mut Rng) -> Vec<u64> {
                 .collect();
             all
         }
+        // Random words first; then others that no line fits: lognormal in a narrow part, or around centres everywhere.
+        "late-skew" | "late-clusters" => {
+            let centres: Vec<u64> = (0..1000).map(|_| rng.word()).collect();
+            let skewed = |rng: &mut Rng| (0x5a << 56) + ((2.0 * normal(rng)).exp() * 1e12) as u64;
+            let clustered = |rng: &mut Rng| centres[rng.below(centres.len())].wrapping_add(rng.below(1 << 20) as u64);
+            let early = mixed((0..n / 2).map(|_| rng.word()).collect(), rng);
+            let late = mixed((0..n / 2).map(|_| if name == "late-skew" { skewed(rng) } else { clustered(rng) }).collect(), rng);
+            early.into_iter().chain(late).collect()
+        }
         _ => panic!("no data set {name}"),
     }
 }
@@ -351,7 +360,19 @@ fn main() {
     let n: usize = args.get(1).map_or(5_000_000, |arg| arg.parse().expect("a number of keys"));
     let threads: usize = args.get(2).map_or(2, |arg| arg.parse().expect("a number of threads"));
     let what = args.get(3).map_or("all", String::as_str);
-    let sets = ["uniform", "sequential", "descending", "ascending", "streams", "clustered", "lognormal", "longlat", "changing"];
+    let sets = [
+        "uniform",
+        "sequential",
+        "descending",
+        "ascending",
+        "streams",
+        "clustered",
+        "lognormal",
+        "longlat",
+        "changing",
+        "late-skew",
+        "late-clusters",
+    ];
     for name in sets {
         if what == "all" || what == name {
             let mut rng = Rng::new(1);

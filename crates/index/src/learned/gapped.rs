@@ -39,6 +39,8 @@ const PAGES: usize = 16;
 const FENCES: usize = 64;
 /// Blocks beside the predicted ones that are searched one by one.
 const NEAR: usize = 3;
+/// Blocks that a write starts to load together: 1 KiB, like a leaf of the B+-tree. Divides [`PAGE_BLOCKS`].
+const AROUND: usize = 8;
 /// An array of more blocks than this has no fences.
 pub(super) const MAX_FENCES: usize = 63;
 
@@ -237,6 +239,16 @@ impl<'a> Gapped<'a> {
     pub(super) fn prefetch_probe(self, shape: Shape, predicted: usize) {
         self.block(predicted).prefetch();
         self.block(predicted + usize::from(predicted + 1 < shape.end())).prefetch();
+    }
+
+    /// Starts loading the [`AROUND`] blocks among which block `b` is. Writers lock, and a locked instruction waits for the lines of its own key, so the
+    /// misses of one write do not overlap with those of the next: loading the neighbours as well saves those to them theirs.
+    #[inline(always)]
+    pub(super) fn prefetch_around(self, b: usize) {
+        let first = self.load(PAGES + b / PAGE_BLOCKS) as usize + (b % PAGE_BLOCKS) / AROUND * AROUND * BLOCK_BYTES;
+        for line in 0..AROUND * BLOCK_BYTES / 64 {
+            hither_sync::prefetch_read((first + line * 64) as *const u8);
+        }
     }
 
     /// As [`Gapped::find`], after [`Gapped::probe`] has ended at `place`, before or behind all slots of its block: block by block

@@ -151,7 +151,9 @@ impl<P: Protocol> Learned<P> {
         if is_subtree(node) {
             return Ok(self.tree.try_word_in(node, version, slice)?.located());
         }
-        Ok(Self::slot_in(Gapped(node), version, slice)?.located())
+        let leaf = Gapped(node);
+        leaf.prefetch_around(leaf.predict(leaf.shape(), slice));
+        Ok(Self::slot_in(leaf, version, slice)?.located())
     }
 
     #[inline(never)]
