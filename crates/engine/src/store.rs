@@ -193,6 +193,8 @@ impl Restart {
         let checkpoints = Checkpoints::new(options, kept, recovery.bytes, recovery.threads);
         if let Some((_, loaded)) = kept {
             log.keep_tombstones_after(loaded.version);
+            // A crash may have left it behind, or a program that does not know it. Tombstones may go now that older ones need.
+            log.pool(0).set_oldest_checkpoint(loaded.version)?;
         } else if let Some(place) = place.filter(|_| !checkpoint::is_copy(options)) {
             place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))?;
             if recovery.last_version > 0 {

@@ -145,3 +145,47 @@ fn an_older_checkpoint_beside_newer_pools_does_not_count() {
     assert_eq!(back, 0, "deleted keys are back");
     assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
 }
+
+/// Found by review: where a crash came between the publishing of a checkpoint and the word that says that older ones do not count, or a program without that word took it, the
+/// word stayed behind while the checkpoint was used, and tombstones went.
+#[test]
+fn a_checkpoint_that_is_used_makes_older_ones_void() {
+    const WORD: std::ops::Range<usize> = 2192..2200;
+    let dir = tempfile::tempdir().unwrap();
+    let open =
+        |dir: &Path| on_file(dir).durability(Durability::Process).max_capacity(16 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
+    let key = |number: u64| number.to_be_bytes();
+    let db = open(dir.path());
+    let keyspace = db.keyspace("k").unwrap();
+    (0..5000).for_each(|number| keyspace.put(&key(number), &[1; 100]).unwrap());
+    drop(keyspace);
+    db.close().unwrap();
+    let (pool, older) = ("node0.hither", std::fs::read(dir.path().join("checkpoint.hither")).unwrap());
+    let word = std::fs::read(dir.path().join(pool)).unwrap()[WORD].to_vec();
+    let db = open(dir.path());
+    let keyspace = db.keyspace("k").unwrap();
+    (0..5000).step_by(3).for_each(|number| assert!(keyspace.delete(&key(number)).unwrap()));
+    drop(keyspace);
+    db.close().unwrap();
+    let mut bytes = std::fs::read(dir.path().join(pool)).unwrap();
+    assert!(bytes[WORD] != word, "the checkpoint of the close is newer");
+    bytes[WORD].copy_from_slice(&word);
+    std::fs::write(dir.path().join(pool), &bytes).unwrap();
+    let db = open(dir.path());
+    assert_eq!(db.recovery().checkpoint_keys, 5000 - 1667);
+    let keyspace = db.keyspace("k").unwrap();
+    // Until the tombstones have gone.
+    for round in 0..20 {
+        (10_000..11_000).for_each(|number| keyspace.put(&key(number), &[round; 200]).unwrap());
+        db.reclaim().unwrap();
+    }
+    assert_eq!(db.stats().pools[0].tombstones, 0);
+    // A crash of the process, and the older checkpoint in the place of the newer.
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.path().join(pool), copy.path().join(pool)).unwrap();
+    std::fs::write(copy.path().join("checkpoint.hither"), older).unwrap();
+    let db = open(copy.path());
+    let back = (0..5000).step_by(3).filter(|number| db.keyspace("k").unwrap().get(&key(*number)).unwrap().is_some()).count();
+    assert_eq!(back, 0, "deleted keys are back");
+    assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
+}
