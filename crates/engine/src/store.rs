@@ -4,7 +4,7 @@ use crate::catalogue::Catalogue;
 use crate::checkpoint::load::{self, Loaded, Saved};
 use crate::checkpoint::{self, Checkpoints};
 use crate::collector::{Collections, Collector};
-use crate::commit::Committer;
+use crate::commit::{self, Committer};
 use crate::delegation::Delegation;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
@@ -401,14 +401,14 @@ impl Store {
     /// Collects garbage now, as the background does when space is short: seals full segments, empties those of which at least `gc_threshold` is garbage and
     /// frees them; returns the number of segments that became free. Waits for readers that may still look at them.
     pub fn reclaim(&self) -> Result<usize> {
-        ensure_outside_reads("reclaim")?;
+        ensure_may_wait("reclaim")?;
         self.core.reclaim()
     }
 
     /// Takes a checkpoint of the indexes now, so that a restart scans only what comes later. False if this store keeps none, or if lack of space made it
     /// void.
     pub fn checkpoint(&self) -> Result<bool> {
-        ensure_outside_reads("checkpoint")?;
+        ensure_may_wait("checkpoint")?;
         self.core.committer.ensure_writable()?;
         self.core.checkpoints.take(&self.core, false, &mut || true)
     }
@@ -423,9 +423,10 @@ impl Store {
     /// dropped. Reads go on.
     ///
     /// # Errors
-    /// [`Error::InsideRead`]; then nothing has changed. Otherwise the store refuses writes from now on, and is as after a crash when it is opened again.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]; then nothing has changed. Otherwise the store refuses writes from now on, and is as after a crash when it is
+    /// opened again.
     pub fn close(&self) -> Result<()> {
-        ensure_outside_reads("close")?;
+        ensure_may_wait("close")?;
         self.shut()
     }
 
@@ -453,8 +454,11 @@ impl Drop for Store {
     }
 }
 
-/// Refuses what waits until readers have left if this thread is one: it would wait for itself.
-pub(crate) fn ensure_outside_reads(what: &'static str) -> Result<()> {
+/// Refuses what waits until readers have left, or for threads and locks of the store, if this thread is such a reader or may be such a thread: it would wait for itself.
+pub(crate) fn ensure_may_wait(what: &'static str) -> Result<()> {
+    if commit::is_in_callback() {
+        return Err(Error::InsideCallback(what));
+    }
     if epoch::is_pinned() { Err(Error::InsideRead(what)) } else { Ok(()) }
 }
 
