@@ -50,7 +50,7 @@ pub(crate) struct Core {
     pub space_patience: Duration,
     /// The newest delete.
     pub last_delete: AtomicU64,
-    /// Expiry never runs backwards: max(wall clock, persisted).
+    /// Expiry never runs backwards: max(wall clock, persisted, what anybody was told has expired).
     clock_floor_ms: AtomicU64,
     pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
@@ -108,13 +108,23 @@ impl Core {
     /// Whether an entry with this expiry counts as absent.
     #[inline(always)]
     pub fn is_expired(&self, expiry_ms: u64) -> bool {
-        expiry_ms != 0 && expiry_ms <= self.now_ms()
+        expiry_ms != 0 && (expiry_ms <= self.clock_floor_ms.load(Ordering::Relaxed) || self.expires_now(expiry_ms))
+    }
+
+    /// Whether this time has come by the machine's clock. Once somebody was told so it is remembered, should that clock be set back.
+    #[inline(never)]
+    fn expires_now(&self, expiry_ms: u64) -> bool {
+        let has_come = expiry_ms <= wall_clock_ms();
+        if has_come {
+            self.clock_floor_ms.fetch_max(expiry_ms, Ordering::Relaxed);
+        }
+        has_come
     }
 
     /// Persists the time, so that a clock that is set back revives nothing (decision 8).
     pub fn persist_clock(&self) -> Result<()> {
         let now = self.now_ms();
-        self.clock_floor_ms.store(now, Ordering::Relaxed);
+        self.clock_floor_ms.fetch_max(now, Ordering::Relaxed);
         Ok(self.log.pool(0).set_clock_ms(now)?)
     }
 
