@@ -49,7 +49,7 @@ impl Store {
     /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. Collectors and the sweeper of expired keys
     /// wait meanwhile. O(store).
     pub fn check(&self) -> Result<CheckReport> {
-        crate::store::ensure_outside_reads("check")?;
+        crate::store::ensure_may_wait("check")?;
         let _no_sweep = self.core.sweeping.lock();
         self.core.without_passes(|| self.check_all())
     }

@@ -15,6 +15,7 @@ use crate::options::Durability;
 use crate::recent_deletes::RecentDeletes;
 use hither_log::Log;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -225,11 +226,23 @@ impl Committer {
 
 /// Runs them all. A panic of one ends that one only: it must reach neither the others nor whoever happened to lead the commit, such as the thread in the background.
 fn run_callbacks(callbacks: Vec<Callback>, error: Option<String>) {
+    let inside_another = CALLS_BACK.replace(true);
     for callback in callbacks {
         let outcome = error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
         // The hook for panics has reported it.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(outcome)));
     }
+    CALLS_BACK.set(inside_another);
+}
+
+thread_local! {
+    /// Whether this thread runs callbacks of tickets.
+    static CALLS_BACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs a callback of a ticket: then it may be one that the store's own work waits for, and may hold what that work takes.
+pub(crate) fn is_in_callback() -> bool {
+    CALLS_BACK.get()
 }
 
 /// A write that was made and may not be durable yet (decision 12). Dropping it does not undo the write, nor does it wait.
@@ -269,7 +282,8 @@ impl Ticket {
     }
 
     /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on the thread that led the
-    /// commit and must not block. If it panics, that is reported as for a thread that panics, and goes no further.
+    /// commit and must not block: to close, check, compact or reclaim the store, or to take a checkpoint, is refused there ([`Error::InsideCallback`]). If it panics,
+    /// that is reported as for a thread that panics, and goes no further.
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {
             None => run_callbacks(vec![Box::new(f)], None),

@@ -60,7 +60,7 @@ impl Store {
     /// # Errors
     /// [`crate::Error::ReadOnly`] after a failed sync; errors of the medium. The store is sound, and as compact as it became.
     pub fn compact(&self, garbage: f64, mut on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
-        crate::store::ensure_outside_reads("compact")?;
+        crate::store::ensure_may_wait("compact")?;
         let core = &self.core;
         let _alone = core.compacting.lock();
         let started = Instant::now();

@@ -51,6 +51,9 @@ impl Expiries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::SET_BACK_MS;
+    use crate::{Condition, Kind, Options, Store, WriteOptions};
+    use std::time::Duration;
 
     #[test]
     fn the_flag_goes_down_only_if_nothing_was_noted_meanwhile() {
@@ -71,5 +74,30 @@ mod tests {
         assert!(!expiries.are_there());
         expiries.found();
         assert!(expiries.are_there());
+    }
+
+    /// Found by review: an expired key was there again if the clock was set back before the time had been persisted, which is once a second.
+    #[test]
+    fn what_was_told_to_have_expired_stays_so() {
+        let options = Options { in_memory: true, capacity: 4 << 20, max_capacity: 4 << 20, background: false, ..Options::default() };
+        let store = Store::open(options).unwrap();
+        for kind in [Kind::Hash, Kind::Ordered] {
+            let keyspace = store.create_keyspace(&format!("{kind:?}"), kind).unwrap();
+            let put = |key: &[u8], ttl_ms: u64| {
+                let options = WriteOptions::new().ttl(Duration::from_millis(ttl_ms));
+                drop(store.write(&keyspace, key, Some(b"value"), Condition::None, &options).unwrap());
+            };
+            put(b"short", 20);
+            put(b"long", 3_000_000);
+            let is_there = |key: &[u8]| store.get_with(&keyspace, key, |_| ()).unwrap().is_some();
+            while is_there(b"short") {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            SET_BACK_MS.set(3_600_000);
+            assert!(!is_there(b"short") && is_there(b"long"), "{kind:?}");
+            put(b"short", 3_000_000);
+            assert!(is_there(b"short"), "{kind:?}: written again");
+            SET_BACK_MS.set(0);
+        }
     }
 }

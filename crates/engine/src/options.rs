@@ -254,5 +254,14 @@ impl WriteOptions {
 
 /// Milliseconds since 1970.
 pub fn wall_clock_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    let ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    #[cfg(test)]
+    let ms = ms - SET_BACK_MS.get();
+    ms
+}
+
+#[cfg(test)]
+thread_local! {
+    /// By how much the clock is set back for this thread.
+    pub(crate) static SET_BACK_MS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }

@@ -4,7 +4,7 @@ use crate::catalogue::Catalogue;
 use crate::checkpoint::load::{self, Loaded, Saved};
 use crate::checkpoint::{self, Checkpoints};
 use crate::collector::{Collections, Collector};
-use crate::commit::Committer;
+use crate::commit::{self, Committer};
 use crate::delegation::Delegation;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
@@ -50,7 +50,7 @@ pub(crate) struct Core {
     pub space_patience: Duration,
     /// The newest delete.
     pub last_delete: AtomicU64,
-    /// Expiry never runs backwards: max(wall clock, persisted).
+    /// Expiry never runs backwards: max(wall clock, persisted, what anybody was told has expired).
     clock_floor_ms: AtomicU64,
     pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
@@ -108,13 +108,23 @@ impl Core {
     /// Whether an entry with this expiry counts as absent.
     #[inline(always)]
     pub fn is_expired(&self, expiry_ms: u64) -> bool {
-        expiry_ms != 0 && expiry_ms <= self.now_ms()
+        expiry_ms != 0 && (expiry_ms <= self.clock_floor_ms.load(Ordering::Relaxed) || self.expires_now(expiry_ms))
+    }
+
+    /// Whether this time has come by the machine's clock. Once somebody was told so it is remembered, should that clock be set back.
+    #[inline(never)]
+    fn expires_now(&self, expiry_ms: u64) -> bool {
+        let has_come = expiry_ms <= wall_clock_ms();
+        if has_come {
+            self.clock_floor_ms.fetch_max(expiry_ms, Ordering::Relaxed);
+        }
+        has_come
     }
 
     /// Persists the time, so that a clock that is set back revives nothing (decision 8).
     pub fn persist_clock(&self) -> Result<()> {
         let now = self.now_ms();
-        self.clock_floor_ms.store(now, Ordering::Relaxed);
+        self.clock_floor_ms.fetch_max(now, Ordering::Relaxed);
         Ok(self.log.pool(0).set_clock_ms(now)?)
     }
 
@@ -193,6 +203,8 @@ impl Restart {
         let checkpoints = Checkpoints::new(options, kept, recovery.bytes, recovery.threads);
         if let Some((_, loaded)) = kept {
             log.keep_tombstones_after(loaded.version);
+            // A crash may have left it behind, or a program that does not know it. Tombstones may go now that older ones need.
+            log.pool(0).set_oldest_checkpoint(loaded.version)?;
         } else if let Some(place) = place.filter(|_| !checkpoint::is_copy(options)) {
             place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))?;
             if recovery.last_version > 0 {
@@ -399,14 +411,14 @@ impl Store {
     /// Collects garbage now, as the background does when space is short: seals full segments, empties those of which at least `gc_threshold` is garbage and
     /// frees them; returns the number of segments that became free. Waits for readers that may still look at them.
     pub fn reclaim(&self) -> Result<usize> {
-        ensure_outside_reads("reclaim")?;
+        ensure_may_wait("reclaim")?;
         self.core.reclaim()
     }
 
     /// Takes a checkpoint of the indexes now, so that a restart scans only what comes later. False if this store keeps none, or if lack of space made it
     /// void.
     pub fn checkpoint(&self) -> Result<bool> {
-        ensure_outside_reads("checkpoint")?;
+        ensure_may_wait("checkpoint")?;
         self.core.committer.ensure_writable()?;
         self.core.checkpoints.take(&self.core, false, &mut || true)
     }
@@ -421,9 +433,10 @@ impl Store {
     /// dropped. Reads go on.
     ///
     /// # Errors
-    /// [`Error::InsideRead`]; then nothing has changed. Otherwise the store refuses writes from now on, and is as after a crash when it is opened again.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]; then nothing has changed. Otherwise the store refuses writes from now on, and is as after a crash when it is
+    /// opened again.
     pub fn close(&self) -> Result<()> {
-        ensure_outside_reads("close")?;
+        ensure_may_wait("close")?;
         self.shut()
     }
 
@@ -451,8 +464,11 @@ impl Drop for Store {
     }
 }
 
-/// Refuses what waits until readers have left if this thread is one: it would wait for itself.
-pub(crate) fn ensure_outside_reads(what: &'static str) -> Result<()> {
+/// Refuses what waits until readers have left, or for threads and locks of the store, if this thread is such a reader or may be such a thread: it would wait for itself.
+pub(crate) fn ensure_may_wait(what: &'static str) -> Result<()> {
+    if commit::is_in_callback() {
+        return Err(Error::InsideCallback(what));
+    }
     if epoch::is_pinned() { Err(Error::InsideRead(what)) } else { Ok(()) }
 }
 

@@ -155,11 +155,15 @@ impl Store {
             return Ok(written.existed());
         }
         let written = core.write_plain(&keyspace.0, key, value).map_err(|error| *error)?;
-        if core.needs_sync && core.durability == Durability::Sync && written.version() != 0 {
-            core.committer.commit(&core.log, written.version())?;
-        }
-        core.settle_observed(written)?;
+        core.settle_written(written)?;
         Ok(written.existed())
+    }
+
+    /// As [`Store::write_wait`], if `condition` holds; returns whether it did.
+    pub fn write_wait_if(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>, condition: Condition<'_>) -> Result<bool> {
+        let (written, _) = self.write_as(keyspace, key, value, condition, &WriteOptions::new())?;
+        self.core.settle_written(written)?;
+        Ok(written.applied())
     }
 }
 
@@ -180,6 +184,21 @@ impl Core {
             self.committer.request(version);
         }
         Ticket::pending(self, version)
+    }
+
+    /// Waits for what was written at the store's level, if that promises durability, and for what the outcome rests on.
+    #[inline(always)]
+    fn settle_written(&self, written: Written) -> Result<()> {
+        if self.waits() && written.version() != 0 {
+            self.committer.commit(&self.log, written.version())?;
+        }
+        self.settle_observed(written)
+    }
+
+    /// Whether writes at the store's level wait for a commit. Below `sync` the background committer comes by.
+    #[inline(always)]
+    pub fn waits(&self) -> bool {
+        self.needs_sync && self.durability == Durability::Sync
     }
 
     /// Whether the background committer comes by soon enough for a write at this level without being asked.

@@ -132,17 +132,14 @@ impl Keyspace {
         Ok((existed, ticket))
     }
 
-    /// Writes `new` (`None`: removes the key) if the value is `expected` (`None`: if the key is absent). True if it did.
+    /// Writes `new` (`None`: removes the key) if the value is `expected` (`None`: if the key is absent). True if it did; durable at the store's
+    /// level when it returns.
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool> {
-        let (applied, _, ticket) = self.store.write(&self.handle, key, new, Condition::Value(expected), &WriteOptions::new())?;
-        if applied {
-            ticket.wait()?;
-        }
-        Ok(applied)
+        self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected))
     }
 
     /// Read-modify-write: replaces the value by what `f` makes of it (`None` removes the key) and returns the new value. `f` may be
-    /// called several times if other writers interfere; it runs without any lock held.
+    /// called several times if other writers interfere; it runs without any lock held. Durable at the store's level when it returns.
     pub fn update(&self, key: &[u8], mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
         loop {
             let current = self.get_versioned(key)?;
@@ -151,10 +148,7 @@ impl Keyspace {
                 None => (None, None),
             };
             let new = f(value);
-            let condition = Condition::Version(version);
-            let (applied, _, ticket) = self.store.write(&self.handle, key, new.as_deref(), condition, &WriteOptions::new())?;
-            if applied {
-                ticket.wait()?;
+            if self.store.write_wait_if(&self.handle, key, new.as_deref(), Condition::Version(version))? {
                 return Ok(new);
             }
         }

@@ -373,8 +373,8 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        self.log.passes.fetch_sub(1, Ordering::AcqRel);
-        // Not freed: as it was.
+        // Not freed: as it was. First, for who waits for the passes to end goes by the states of the segments then.
         self.log.pools[self.node].segments[self.index as usize].change_state(SegmentState::Collecting, SegmentState::Sealed);
+        self.log.passes.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -5,7 +5,7 @@
 //! Thread safety: one lock for each stream, held while a chunk is carved or a segment opened.
 
 use crate::entry::Parts;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::opening::{COLD_SHARD, Filler, Purpose};
@@ -39,7 +39,14 @@ impl NodePool {
     }
 
     /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)
+    ///
+    /// # Errors
+    /// If no segment can be had; also for what takes a run, and is never moved: a tombstone that turns out to be needed when its run is being emptied.
     pub fn take_cold_chunk(&self, log: &Log, parts: &Parts<'_>) -> Result<Chunk> {
+        if parts.max_size() > self.segment_bytes() {
+            let free = self.free_segments() * self.segment_bytes();
+            return Err(Error::NotAdjacent { bytes: parts.max_size().next_multiple_of(self.segment_bytes()), free });
+        }
         let mut rests = self.cold_rests.lock();
         while let Some(rest) = rests.pop() {
             if rest.end - rest.cursor >= parts.size(rest.keyspace, rest.base_version) {

@@ -72,13 +72,25 @@ fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), 
     }
     let unfinished = unfinished_name(path);
     let written = write_to(&unfinished, snapshot, keyspace).and_then(|file| {
-        file.sync_all().and_then(|()| fs::rename(&unfinished, path)).map_err(|source| Failure::path("writing", path, source))
+        let replaced = file.sync_all().and_then(|()| fs::rename(&unfinished, path)).and_then(|()| sync_name(path));
+        replaced.map_err(|source| Failure::path("writing", path, source))
     });
     if written.is_err() {
         // The failure that is reported is the first one.
         let _ = fs::remove_file(&unfinished);
     }
     written
+}
+
+/// Makes a file's name durable: a loss of power must not bring back what it stood for before.
+fn sync_name(path: &Path) -> std::io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(directory) {
+        Ok(directory) => directory.sync_all(),
+        // One that may be written to but not read; whoever made it so answers for its names.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn unfinished_name(path: &Path) -> PathBuf {

@@ -231,7 +231,7 @@ impl Store {
         Ok(self.core.ticket(version, level))
     }
 
-    /// Applies `batch` at the store's level and waits for durability.
+    /// Applies `batch` at the store's level and waits for durability if that promises it.
     ///
     /// # Errors
     /// As [`Store::commit`].
@@ -240,8 +240,7 @@ impl Store {
         batch.validate()?;
         let core = &self.core;
         let version = core.commit_batch(batch, core.durability, 0)?;
-        // Most stores need no ticket: then the outcome stays in registers.
-        if core.needs_sync || core.durability != Durability::Sync { core.ticket(version, core.durability).wait() } else { Ok(()) }
+        if core.waits() { core.committer.commit(&core.log, version) } else { Ok(()) }
     }
 }
 

@@ -89,6 +89,61 @@ fn the_last_handle_may_end_in_a_callback() {
     assert!(db.recovery().clean, "it was closed");
 }
 
+/// Found by review: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
+#[test]
+fn a_store_is_not_closed_from_a_callback() {
+    for round in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let db = on_file(dir.path()).open().unwrap();
+        let keyspace = db.keyspace("k").unwrap();
+        let (tell, told) = channel();
+        keyspace.put_with(b"k", b"v", &WriteOptions::new()).unwrap().on_durable(move |outcome| {
+            outcome.unwrap();
+            let refused = [db.checkpoint().err(), db.check().err(), db.close().err()];
+            tell.send(refused).unwrap();
+        });
+        let refused = told.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("round {round}: it panicked"));
+        assert!(refused.iter().all(|error| matches!(error, Some(Error::InsideCallback(_)))), "round {round}: {refused:?}");
+        // The last handle closes it.
+        keyspace.put(b"l", b"w").unwrap();
+        drop(keyspace);
+        let began = Instant::now();
+        let db = loop {
+            match on_file(dir.path()).open() {
+                Err(Error::Locked(_)) if began.elapsed() < Duration::from_secs(60) => std::thread::sleep(Duration::from_millis(5)),
+                opened => break opened.unwrap(),
+            }
+        };
+        assert!(db.recovery().clean && db.keyspace("k").unwrap().len() == 2, "round {round}");
+    }
+}
+
+/// Found by review: where a put returned when it was visible, conditional writes and batches waited for a sync.
+#[test]
+fn no_write_waits_below_the_level_sync() {
+    for level in [Durability::Interval(Duration::from_secs(3600)), Durability::Process, Durability::Sync] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = on_file(dir.path()).durability(level).open().unwrap();
+        let keyspace = db.keyspace("k").unwrap();
+        let mut writes: [(&str, &mut dyn FnMut()); 5] = [
+            ("put", &mut || keyspace.put(b"k", b"1").unwrap()),
+            ("compare-and-swap", &mut || assert!(keyspace.compare_and_swap(b"k", Some(b"1"), Some(b"2")).unwrap())),
+            ("update", &mut || drop(keyspace.update(b"k", |_| Some(b"3".to_vec())).unwrap())),
+            ("batch", &mut || {
+                let mut batch = db.batch();
+                batch.put(&keyspace, b"k", b"4").delete(&keyspace, b"l");
+                batch.commit().unwrap();
+            }),
+            ("delete", &mut || assert!(keyspace.delete(b"k").unwrap())),
+        ];
+        for (what, write) in &mut writes {
+            let before = db.stats().commit_groups;
+            write();
+            assert_eq!(db.stats().commit_groups > before, level == Durability::Sync, "{level:?}: {what}");
+        }
+    }
+}
+
 /// Found by review: a tombstone that takes segments of its own was held to what is left for puts, and a full store could not be emptied.
 #[test]
 fn a_full_store_can_be_emptied_of_keys_as_long_as_segments() {
@@ -141,6 +196,50 @@ fn an_older_checkpoint_beside_newer_pools_does_not_count() {
     db.close().unwrap();
     std::fs::rename(&older, &current).unwrap();
     let db = open();
+    let back = (0..5000).step_by(3).filter(|number| db.keyspace("k").unwrap().get(&key(*number)).unwrap().is_some()).count();
+    assert_eq!(back, 0, "deleted keys are back");
+    assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
+}
+
+/// Found by review: where a crash came between the publishing of a checkpoint and the word that says that older ones do not count, or a program without that word took it, the
+/// word stayed behind while the checkpoint was used, and tombstones went.
+#[test]
+fn a_checkpoint_that_is_used_makes_older_ones_void() {
+    const WORD: std::ops::Range<usize> = 2192..2200;
+    let dir = tempfile::tempdir().unwrap();
+    let open =
+        |dir: &Path| on_file(dir).durability(Durability::Process).max_capacity(16 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
+    let key = |number: u64| number.to_be_bytes();
+    let db = open(dir.path());
+    let keyspace = db.keyspace("k").unwrap();
+    (0..5000).for_each(|number| keyspace.put(&key(number), &[1; 100]).unwrap());
+    drop(keyspace);
+    db.close().unwrap();
+    let (pool, older) = ("node0.hither", std::fs::read(dir.path().join("checkpoint.hither")).unwrap());
+    let word = std::fs::read(dir.path().join(pool)).unwrap()[WORD].to_vec();
+    let db = open(dir.path());
+    let keyspace = db.keyspace("k").unwrap();
+    (0..5000).step_by(3).for_each(|number| assert!(keyspace.delete(&key(number)).unwrap()));
+    drop(keyspace);
+    db.close().unwrap();
+    let mut bytes = std::fs::read(dir.path().join(pool)).unwrap();
+    assert!(bytes[WORD] != word, "the checkpoint of the close is newer");
+    bytes[WORD].copy_from_slice(&word);
+    std::fs::write(dir.path().join(pool), &bytes).unwrap();
+    let db = open(dir.path());
+    assert_eq!(db.recovery().checkpoint_keys, 5000 - 1667);
+    let keyspace = db.keyspace("k").unwrap();
+    // Until the tombstones have gone.
+    for round in 0..20 {
+        (10_000..11_000).for_each(|number| keyspace.put(&key(number), &[round; 200]).unwrap());
+        db.reclaim().unwrap();
+    }
+    assert_eq!(db.stats().pools[0].tombstones, 0);
+    // A crash of the process, and the older checkpoint in the place of the newer.
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.path().join(pool), copy.path().join(pool)).unwrap();
+    std::fs::write(copy.path().join("checkpoint.hither"), older).unwrap();
+    let db = open(copy.path());
     let back = (0..5000).step_by(3).filter(|number| db.keyspace("k").unwrap().get(&key(*number)).unwrap().is_some()).count();
     assert_eq!(back, 0, "deleted keys are back");
     assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);

@@ -6,7 +6,7 @@
 
 use super::encoding;
 use super::reaper::Reaper;
-use hither::{Db, Keyspace, Result};
+use hither::{Db, Durability, Keyspace, Result, WriteOptions};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -227,12 +227,13 @@ impl Numbers {
         Ok(state.0 - 1)
     }
 
-    /// Waits for durability: once in a million collections.
+    /// Waits for durability whatever the store's level is, once in a million collections: one that survives a loss of power must not share its number with a later one.
     fn reserve(&self) -> Result<(u64, u64)> {
-        let read = |bytes: Option<&[u8]>| bytes.and_then(|bytes| bytes.try_into().ok()).map_or(1, u64::from_be_bytes);
-        let end = self.keyspace.update(Self::KEY, |bytes| Some((read(bytes) + Self::BLOCK).to_be_bytes().to_vec()))?;
-        let end = read(end.as_deref());
-        Ok((end - Self::BLOCK, end))
+        let reserved = self.keyspace.get(Self::KEY)?;
+        let first = reserved.and_then(|bytes| bytes.try_into().ok()).map_or(1, u64::from_be_bytes);
+        let end = first + Self::BLOCK;
+        self.keyspace.put_with(Self::KEY, &end.to_be_bytes(), &WriteOptions::new().durability(Durability::Sync))?.wait()?;
+        Ok((first, end))
     }
 }
 
