@@ -282,6 +282,9 @@ mod tests {
         assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""]);
         assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""], "woken too early");
         assert_eq!([other.run("GET k"), other.run("PING")], ["$1 1 ", "+PONG "]);
+        // Found by an attack: it said 1, and the client went on waiting.
+        let unblock = format!("CLIENT UNBLOCK {} ERROR", a.session.client.id);
+        assert_eq!(other.run(&unblock), ":0 ", "it is no command that waits for others");
         barrier.wait();
         assert_eq!([a.run("FLUSHDB"), b.run("SWAPDB 0 1"), c.run("SELECT 5")], ["+OK "; 3]);
         // In the order in which they were asked for.

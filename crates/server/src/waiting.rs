@@ -15,7 +15,7 @@
 //! 2. *In order of arrival.* A command takes from a key only if nobody waits for that key who came before; so also one that has just come. (ZPOPMIN and its
 //!    like do not wait and do not ask.) What one takes from several keys is taken from the first that holds something and where it is first.
 //! 3. *At most once.* A member is removed by the commit of the command that answers it, which is durable before the answer leaves, like every write. If the connection ends in
-//!    that moment, the answer is lost, as with Redis. A client that hangs up while it sleeps leaves its queues when its thread is told.
+//!    that moment, the answer is lost, as with Redis. A client that hangs up while it sleeps leaves its queues when its thread is told; but work in the background is waited for, and the commands behind it run.
 //! 4. Within MULTI nothing waits: a command that would is answered as if its time were over.
 //! 5. A wait ends by an answer, its deadline, CLIENT UNBLOCK, or the end of the connection. A client that was killed takes nothing that comes after that. A crash ends it without a trace: nothing of it is on media.
 //!
@@ -41,13 +41,18 @@ pub struct Request {
     pub keys: Vec<Vec<u8>>,
     /// Until when; `None`: for ever.
     pub deadline: Option<Instant>,
-    /// What the command wants to know when it runs again.
+    /// What the command wants to know when it runs again: the number of the work in the background that it waits for; 0: none.
     pub note: u64,
     /// The change of databases that it waits for.
     pub change: Option<Arc<Pending>>,
 }
 
 impl Request {
+    /// Whether that is work in the background: it is soon done, and needs nobody.
+    fn ends_by_itself(&self) -> bool {
+        self.change.is_some() || self.note != 0
+    }
+
     /// For a change of databases, at whose end the client is woken.
     pub fn for_change(change: Arc<Pending>) -> Request {
         Request { change: Some(change), ..Request::default() }
@@ -93,7 +98,7 @@ pub struct WaitState(AtomicU8);
 
 /// It does not wait.
 const AWAKE: u8 = 0;
-/// It waits.
+/// It waits for others.
 const ASLEEP: u8 = 1;
 /// CLIENT UNBLOCK: as if its time were over.
 const TIMED_OUT: u8 = 2;
@@ -101,7 +106,7 @@ const TIMED_OUT: u8 = 2;
 const REFUSED: u8 = 3;
 
 impl WaitState {
-    /// Whether its client waits.
+    /// Whether its client waits for others.
     pub fn is_asleep(&self) -> bool {
         self.0.load(Ordering::Acquire) != AWAKE
     }
@@ -165,10 +170,13 @@ impl Waiting {
 
     /// Enters the queues. Run the command again before the client sleeps.
     pub fn enter(self: &Arc<Self>, client: &Arc<Client>, database: u16, request: Request) -> Wait {
+        let ends_by_itself = request.ends_by_itself();
         let mut places: Vec<Place> = request.keys.into_iter().map(|key| (database, key)).collect();
         places.sort_unstable();
         places.dedup();
-        client.wait.0.store(ASLEEP, Ordering::Release);
+        if !ends_by_itself {
+            client.wait.0.store(ASLEEP, Ordering::Release);
+        }
         self.count.fetch_add(1, Ordering::SeqCst);
         let mut state = self.state.lock();
         let ticket = state.next;
@@ -255,6 +263,11 @@ impl Waiting {
 }
 
 impl Wait {
+    /// Whether it is for work in the background: that is soon done, and needs nobody.
+    pub fn ends_by_itself(&self) -> bool {
+        self.change.is_some() || self.note != 0
+    }
+
     /// How it ended; `None`: it goes on.
     pub fn end(&self) -> Option<End> {
         match self.client.wait.0.load(Ordering::Acquire) {

@@ -216,7 +216,8 @@ fn client_reply(context: &mut Context<'_>) -> Outcome {
     } else if is(mode, "off") {
         Replies::Off
     } else if is(mode, "skip") {
-        Replies::SkipNext
+        // Who wants none at all gets none behind it either.
+        if context.session.replies == Replies::Off { Replies::Off } else { Replies::SkipNext }
     } else {
         return Err(Failure::SYNTAX);
     };

@@ -92,7 +92,11 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
     let writes = multi.queue().iter().any(|queued| queued.found.command.has(WRITE));
     let outcome = session.run(shared, out, rests_on, Some(&watches), writes, |session, txn, out| {
         // Their replies are one reply, which is bounded as a whole.
-        Writer::bounded(out, session.protocol, session.output_limit).array(multi.queue().len());
+        let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
+        reply.array(multi.queue().len());
+        if reply.is_full() {
+            return Err(Failure::ReplyTooLarge);
+        }
         for queued in multi.queue() {
             let mark = out.len();
             txn.begin_command();

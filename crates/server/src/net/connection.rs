@@ -76,7 +76,7 @@ impl Connection {
         self.readable = true;
     }
 
-    /// The other side has hung up: nobody waits for the answer of a command that waits.
+    /// The other side has hung up: nobody waits for the answer of a command that waits for others.
     pub fn note_hung_up(&mut self) {
         self.hung_up = true;
     }
@@ -113,7 +113,8 @@ impl Connection {
         for _ in 0..READS {
             self.stalled |= self.is_paused();
             if self.session.is_waiting() {
-                if self.hung_up {
+                // What ends by itself is waited for: there may be commands behind it, and perhaps the other side only says no more.
+                if self.hung_up && !self.session.wait.as_ref().is_some_and(|wait| wait.ends_by_itself()) {
                     self.session.closing = true;
                     self.session.wait = None;
                 }

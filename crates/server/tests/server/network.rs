@@ -230,6 +230,24 @@ fn clients_that_say_all_at_once_and_hang_up_are_answered() {
     }
 }
 
+/// Found by an attack: of whom hung up while its command waited for a change of databases, the commands behind that were dropped, and it was told nothing. So was who only said
+/// PING while another client had the database flushed.
+#[test]
+fn who_hangs_up_is_answered_when_databases_have_changed() {
+    let server = start(Config::default());
+    for (number, line) in ["SELECT 1", "FLUSHDB", "FLUSHALL", "SWAPDB 0 2", "SAVE"].into_iter().cycle().take(40).enumerate() {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(format!("{line}\r\nSET k {number}\r\nGET k\r\n").as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).unwrap();
+        let length = number.to_string().len();
+        assert_eq!(replies, format!("+OK\r\n+OK\r\n${length}\r\n{number}\r\n"), "{line}");
+    }
+    server.stop();
+}
+
 #[test]
 fn a_pause_holds_up_commands_and_ends() {
     let server = start(Config::default());

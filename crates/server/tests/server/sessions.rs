@@ -7,6 +7,21 @@ fn script(text: &str) {
     Client::new(&shared()).script(text);
 }
 
+/// Found by generated commands: SKIP ended OFF, and the client took what came then for the answers to what it asked next.
+#[test]
+fn who_takes_no_replies_gets_none_until_it_says_so() {
+    let mut client = Client::new(&shared());
+    let mut replies = |lines: &str| {
+        let all = lines.split("; ").map(|line| client.raw(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
+        String::from_utf8(all.collect::<Vec<_>>().concat()).unwrap().replace("\r\n", " ")
+    };
+    assert_eq!(replies("CLIENT REPLY OFF; CLIENT REPLY SKIP; PING; PING; CLIENT REPLY ON; PING"), "+OK +PONG ");
+    assert_eq!(
+        replies("CLIENT REPLY SKIP; PING; TIME x; CLIENT REPLY SKIP; CLIENT REPLY SKIP; PING; ECHO a"),
+        "-ERR wrong number of arguments for 'time' command $1 a "
+    );
+}
+
 #[test]
 fn strings() {
     script(
@@ -486,6 +501,14 @@ fn sorted_sets() {
         ZUNIONSTORE w 2 u v WEIGHTS 2 1 => 3
         ZRANGE w 0 -1 WITHSCORES => [a 2 b 14 c 20]
         ZINTERSTORE w 2 u none => 0
+        ZADD far inf a -inf b => 2
+        ZADD near 5 a 5 b 5 c => 3
+        ZINTER 2 far near WITHSCORES WEIGHTS 0 1 => [a 5 b 5]
+        ZINTER 2 near far WITHSCORES WEIGHTS 1 0 => [a 5 b 5]
+        ZADD far 1 c 1 d => 2
+        ZINTER 2 near far WITHSCORES WEIGHTS 1 0 => [a 0 b 0 c 5]
+        ZINTER 2 near far WITHSCORES WEIGHTS 1 0 AGGREGATE MIN => [c 0 a 5 b 5]
+        ZUNION 2 near far WITHSCORES WEIGHTS 1 0 => [d 0 a 5 b 5 c 5]
         EXISTS w => 0
         ZUNION 0 a => !ERR at least 1 input key is needed for 'zunion' command
         ZRANGESTORE w u 0 0 => 1

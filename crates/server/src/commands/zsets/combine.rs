@@ -47,7 +47,7 @@ enum Aggregate {
 impl Aggregate {
     fn apply(self, a: f64, b: f64) -> f64 {
         match self {
-            // Infinities of both signs make 0, as in Redis.
+            // Infinities of both signs make 0, as in Redis; so does what is no number.
             Aggregate::Sum if (a + b).is_nan() => 0.0,
             Aggregate::Sum => a + b,
             Aggregate::Least => a.min(b),
@@ -162,8 +162,9 @@ fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate) -> 
         let Some(found) = &set.set else { return Ok(Vec::new()) };
         let mut kept = Vec::new();
         for (member, known) in common {
+            // As in Redis: 0 times infinity is 0 in the first set alone, and else no number, which the aggregate sees to.
             if let Some(score) = score(txn, found, &member)? {
-                kept.push((member, aggregate.apply(known, set.weigh(score))));
+                kept.push((member, aggregate.apply(known, score * set.weight)));
             }
         }
         common = kept;
