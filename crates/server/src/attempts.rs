@@ -107,6 +107,7 @@ struct Before {
     authenticated: bool,
     options: WriteOptions,
     replies: Replies,
+    closing: bool,
 }
 
 impl Before {
@@ -118,6 +119,7 @@ impl Before {
             authenticated: session.authenticated,
             options: session.options,
             replies: session.replies,
+            closing: session.closing,
         }
     }
 }
@@ -129,7 +131,7 @@ impl Session {
         self.client.database.store(usize::from(before.index), Ordering::Relaxed);
         (self.protocol, self.authenticated) = (before.protocol, before.authenticated);
         self.client.protocol.store(if before.protocol == Protocol::Resp3 { 3 } else { 2 }, Ordering::Relaxed);
-        (self.options, self.replies) = (before.options, before.replies);
+        (self.options, self.replies, self.closing) = (before.options, before.replies, before.closing);
         if !Arc::ptr_eq(&before.user, &self.user) {
             self.client.user.lock().clone_from(&before.user.name);
             self.user = before.user.clone();

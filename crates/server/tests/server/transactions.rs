@@ -1,5 +1,6 @@
 //! What becomes of a transaction when one of its commands, or all of it, fails.
 
+use crate::common;
 use crate::common::{Client, shared, shared_on};
 use hither::Db;
 use hither_server::data::reaper;
@@ -54,4 +55,17 @@ fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
     let reply = client.run("EXEC");
     assert!(reply.starts_with("!OOM"), "{reply}");
     client.script("GET where => 0\nSELECT 1 => OK\nEXISTS where => 0");
+}
+
+/// Found by an attack: that it was killed stayed in force from the attempt that had to wait, so EXEC did not run again.
+#[test]
+fn exec_that_waits_for_a_database_and_kills_its_client_runs() {
+    let server = common::start();
+    let mut client = common::connect(&server);
+    let id = common::say(&mut client, "CLIENT ID");
+    common::send(&mut client, &format!("MULTI; SET k 1; CLIENT KILL ID {id} SKIPME no; COPY k k DB 9; EXEC; SET k 2"));
+    assert_eq!(common::receive(&mut client, 5)[4], "[OK 1 1]");
+    assert_eq!(std::io::Read::read(&mut client, &mut [0]).unwrap(), 0, "it is closed then");
+    assert_eq!(common::say(&mut common::connect(&server), "GET k"), "1");
+    server.stop();
 }
