@@ -1,6 +1,6 @@
 //! Changes of page 0 and the catalogue: clean flag, small words, opaque catalogue bytes.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::MutexGuard;
 
@@ -66,13 +66,7 @@ impl Pool {
 
     /// Raises the settled version, durably. It never goes back: of two that come at the same time the later version stays.
     pub fn set_settled(&self, version: u64) -> Result<()> {
-        let _serial = self.changing()?;
-        if version <= self.settled() {
-            return Ok(());
-        }
-        self.set_small(SETTLED_OFF, "the settled version", version)?;
-        self.settled.store(version, Ordering::Release);
-        Ok(())
+        self.raise_small(SETTLED_OFF, "the settled version", &self.settled, version)
     }
 
     /// The persisted clock, milliseconds since 1970: time never goes back behind it (decision 8).
@@ -95,12 +89,17 @@ impl Pool {
 
     /// Raises that version, durably. It never goes back.
     pub fn set_oldest_checkpoint(&self, version: u64) -> Result<()> {
+        self.raise_small(CHECKPOINT_OFF, "the version of the checkpoint", &self.oldest_checkpoint, version)
+    }
+
+    /// Sets a small word, and what is `known` of it, unless it is as large already.
+    fn raise_small(&self, off: u64, what: &'static str, known: &AtomicU64, value: u64) -> Result<()> {
         let _serial = self.changing()?;
-        if version <= self.oldest_checkpoint() {
+        if value <= known.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.set_small(CHECKPOINT_OFF, "the version of the checkpoint", version)?;
-        self.oldest_checkpoint.store(version, Ordering::Release);
+        self.set_small(off, what, value)?;
+        known.store(value, Ordering::Release);
         Ok(())
     }
 
