@@ -46,10 +46,12 @@ impl CheckReport {
 }
 
 impl Store {
-    /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. Collectors and the sweeper of expired keys
-    /// wait meanwhile. O(store).
+    /// Reads the whole store. Run it without writers: counts that change meanwhile would be reported. Collectors,
+    /// checkpoints and the sweeper of expired keys wait meanwhile. O(store).
     pub fn check(&self) -> Result<CheckReport> {
         crate::store::ensure_may_wait("check")?;
+        // A checkpoint locks parts of an index while it copies them.
+        let _no_checkpoint = self.core.checkpoints.pause();
         let _no_sweep = self.core.sweeping.lock();
         self.core.without_passes(|| self.check_all())
     }

@@ -39,7 +39,7 @@ use crate::options::{CheckpointMode, Options, wall_clock_ms};
 use crate::store::{Core, as_log_error};
 use format::Header;
 use hither_log::{Log, SegmentRow};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::{CheckpointStore, FileStore};
@@ -249,6 +249,11 @@ impl Checkpoints {
         self.store.is_some() && state.backlog_bytes + log.opened_bytes().saturating_sub(state.opened_bytes) >= threshold
     }
 
+    /// Waits for one under way; none begins until what is returned is dropped. Before locks of the sweeper and the collectors.
+    pub fn pause(&self) -> MutexGuard<'_, ()> {
+        self.taking.lock()
+    }
+
     /// Takes a checkpoint. `go_on` is called between pieces and may wait; false gives up. Returns whether one was published.
     ///
     /// Call outside any epoch pin. An error is also kept for the statistics.
@@ -449,5 +454,37 @@ mod tests {
         });
         assert!(outcome.is_ok() && calls < 10_000, "20,000 keys are five pieces; it has copied {calls}");
         drop(store);
+    }
+
+    /// Copying a hash index locks its pairs for a moment each, which a check beside it took for a fault of the index.
+    #[test]
+    fn a_check_waits_for_a_checkpoint_under_way() {
+        use crate::{Kind, Store};
+        use std::sync::Barrier;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let dir = tempfile::tempdir().unwrap();
+        let options =
+            Options { paths: vec![(None, dir.path().to_owned())], capacity: 1 << 20, max_capacity: 1 << 20, ..Options::default() };
+        let store = Store::open(Options { segment_bytes: 16 << 10, shards: 1, background: false, ..options }).unwrap();
+        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+        store.write_wait(&keyspace, b"key", Some(b"value")).unwrap();
+        let (begun, ended) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut first = true;
+                let taken = store.core.checkpoints.take(&store.core, false, &mut || {
+                    if std::mem::take(&mut first) {
+                        begun.wait();
+                        std::thread::sleep(std::time::Duration::from_millis(50));
+                    }
+                    ended.store(true, Ordering::SeqCst);
+                    true
+                });
+                assert!(taken.unwrap() && !first);
+            });
+            begun.wait();
+            assert!(store.check().unwrap().is_sound());
+            assert!(ended.load(Ordering::SeqCst), "a checkpoint is under way still");
+        });
     }
 }
