@@ -8,6 +8,7 @@
 //! | `--listen` (repeatable) | `HITHER_LISTEN`, separated by commas | `listen = ["127.0.0.1"]` | 127.0.0.1 |
 //! | `--port` | `HITHER_PORT` | `port = 6379` | 6379 |
 //! | `--threads` | `HITHER_THREADS` | `threads = 0` | 0: one per processor |
+//! | `--wakeup-preemption` | `HITHER_WAKEUP_PREEMPTION` | `wakeup-preemption = false` | no |
 //! | `--databases` | `HITHER_DATABASES` | `databases = 16` | 16 |
 //! | `--tls-port` | `HITHER_TLS_PORT` | `tls-port = 6380` | none |
 //! | `--tls-only` | `HITHER_TLS_ONLY` | `tls-only = true` | no |
@@ -58,6 +59,9 @@ pub struct ServeArgs {
     /// Threads that serve, up to 1024; 0: one for each processor [default: 0]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Whether these threads preempt others on their processors when something arrives: yes or no [default: no]
+    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    pub wakeup_preemption: Option<bool>,
     /// Databases for SELECT [default: 16]
     #[arg(long, value_name = "N")]
     pub databases: Option<u16>,
@@ -138,6 +142,7 @@ impl ServeArgs {
             listen: self.listen.or(other.listen),
             port: self.port.or(other.port),
             threads: self.threads.or(other.threads),
+            wakeup_preemption: self.wakeup_preemption.or(other.wakeup_preemption),
             databases: self.databases.or(other.databases),
             protected_mode: self.protected_mode.or(other.protected_mode),
             max_clients: self.max_clients.or(other.max_clients),
@@ -184,6 +189,7 @@ impl ServeArgs {
             listen: listen.map(|all: Result<Option<Vec<IpAddr>>, Failure>| all).transpose()?.flatten(),
             port: parse("HITHER_PORT", variable("HITHER_PORT"))?,
             threads: fits("HITHER_THREADS")?,
+            wakeup_preemption: yes_no("HITHER_WAKEUP_PREEMPTION")?,
             databases: parse("HITHER_DATABASES", variable("HITHER_DATABASES"))?,
             protected_mode: yes_no("HITHER_PROTECTED_MODE")?,
             max_clients: fits("HITHER_MAX_CLIENTS")?,
@@ -287,6 +293,7 @@ impl ServeArgs {
         Ok(Config {
             port: all.port.unwrap_or(default.port),
             threads,
+            wakeup_preemption: all.wakeup_preemption.unwrap_or(default.wakeup_preemption),
             databases,
             protected_mode: all.protected_mode.unwrap_or(default.protected_mode),
             max_clients,
@@ -322,12 +329,14 @@ mod tests {
             _ => None,
         })
         .unwrap();
-        let file: ServeArgs =
-            toml::from_str("utilization = 60\nport = 3\nthreads = 3\ntimeout = 3\nlisten = [\"0.0.0.0\"]\nrequirepass = \"x\"").unwrap();
+        let file: ServeArgs = toml::from_str(
+            "utilization = 60\nport = 3\nthreads = 3\nwakeup-preemption = true\ntimeout = 3\nlisten = [\"0.0.0.0\"]\nrequirepass = \"x\"",
+        )
+        .unwrap();
         let all = flags.or(environment).or(file);
         assert_eq!((all.port, all.threads, all.timeout, all.utilization), (Some(1), Some(2), Some(3), Some(70)));
         assert_eq!(all.listen.unwrap().len(), 2);
-        assert_eq!((all.protected_mode, all.requirepass.as_deref()), (Some(false), Some("x")));
+        assert_eq!((all.protected_mode, all.wakeup_preemption, all.requirepass.as_deref()), (Some(false), Some(true), Some("x")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Background work: commits that nobody waits for, sealing, collection and reuse of segments, sweeping of expired keys, checkpoints of the indexes,
+//! Background work: commits that nobody waits for, growth of pools, sealing, collection and reuse of segments, sweeping of expired keys, checkpoints of the indexes,
 //! reads for scans of other nodes.
 
 use crate::collector::{Need, Turn};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How often the maintenance thread looks for work.
 const TICK: Duration = Duration::from_millis(20);
+/// How often the thread for growth looks whether it is time to end; it is called for that, too.
+const GROWTH_TICK: Duration = Duration::from_secs(1);
 /// Parts of rest for one part of verification: a fifth of a processor, for others want it, and the memory's bandwidth, too. What is read meanwhile is
 /// verified then and there.
 const VERIFICATION_REST: u32 = 4;
@@ -67,6 +69,7 @@ impl Maintenance {
             starting.spawn("hither-checkpoint", run_checkpoints);
         }
         for node in 0..core.log.nodes() {
+            starting.spawn("hither-grow", move |core, stop| run_growth(core, stop, node));
             for number in 0..collectors {
                 starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node, (number, collectors)));
             }
@@ -96,7 +99,10 @@ impl Maintenance {
     pub fn begin_stop(&self) {
         self.stop.flag.store(true, Ordering::Release);
         self.stop.changed.notify_all();
-        (0..self.core.log.nodes()).for_each(|node| self.core.log.few_free(node).ring());
+        for node in 0..self.core.log.nodes() {
+            self.core.log.few_free(node).ring();
+            self.core.log.used_up(node).ring();
+        }
         *self.core.committer.wake_lock.lock() = true;
         self.core.committer.wake.notify_all();
         self.core.delegation.close();
@@ -152,6 +158,20 @@ fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Du
         if !work() || pause(started.elapsed() * rest) {
             return;
         }
+    }
+}
+
+/// Grows a node's pool when its segments are used up, so that writers need not wait for it.
+fn run_growth(core: &Core, stop: &Stop, node: usize) {
+    let (mut heard, mut before) = (0, 0);
+    while !stop.flag.load(Ordering::Acquire) {
+        core.log.used_up(node).wait(&mut heard, GROWTH_TICK);
+        // Only if somebody writes: a store that is merely open stays as it is.
+        if heard != before && !stop.flag.load(Ordering::Acquire) && core.committer.ensure_writable().is_ok() {
+            // A writer that needs the space tells its caller of an error.
+            let _ = core.log.grow_ahead(node);
+        }
+        before = heard;
     }
 }
 

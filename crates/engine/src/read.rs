@@ -92,6 +92,27 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Begins to load what operations on these keys are about to touch, with overlapping cache misses. A hint: keys that no store can hold are left out.
+    pub fn prefetch<K: AsRef<[u8]>>(&self, keyspace: &KeyspaceHandle, keys: &[K]) {
+        let core = &*self.core;
+        let mut group = [Key { bytes: &[], hash: 0 }; GROUP];
+        for chunk in keys.chunks(GROUP) {
+            let mut count = 0;
+            for key in chunk.iter().map(AsRef::as_ref).filter(|key| check_key(key).is_ok()) {
+                group[count] = core.hasher.key(key);
+                count += 1;
+            }
+            let _pin = epoch::pin();
+            if keyspace.0.ensure_usable().is_ok() {
+                let found = &mut [Ref::NONE; GROUP][..count];
+                core.find_group(&keyspace.0, &group[..count], found);
+                found.iter().filter(|found| !found.is_none()).for_each(|found| core.log.prefetch_rest(found.0));
+            }
+        }
+    }
+}
+
 impl Core {
     /// Looks up to [`GROUP`] keys up. Call under an epoch pin.
     #[inline(always)]

@@ -11,6 +11,13 @@ use hither_engine::{Condition, Deferred, Direction, Found, Result, ScanRange, Ti
 use std::ops::{Bound, ControlFlow};
 
 impl Keyspace {
+    /// Begins to load what operations on these keys are about to touch, so that the cache misses of one overlap with those of the others. Changes nothing, and
+    /// promises nothing. O(keys); as long as [`Keyspace::multi_get`], without the values.
+    #[inline]
+    pub fn prefetch<K: AsRef<[u8]>>(&self, keys: &[K]) {
+        self.store.prefetch(&self.handle, keys);
+    }
+
     /// Calls `f` with the value of `key` in place; also gives what the answer rests on. `f` must be short.
     #[inline]
     pub fn peek_with<R>(&self, key: &[u8], f: impl FnOnce(&[u8], Found) -> R) -> Result<(Option<R>, u64)> {

@@ -33,6 +33,8 @@ pub(crate) struct NodePool {
     /// What collectors left of their chunks. Their segments may be closed; they are not sealed before.
     pub cold_rests: Mutex<Vec<Chunk>>,
     pub alloc: Mutex<Allocator>,
+    /// Held while the pool grows.
+    pub growing: Mutex<()>,
     /// Segments in state Retiring.
     pub retiring: AtomicU64,
     /// When the pool could not grow for want of space on its disk.
@@ -111,6 +113,7 @@ impl NodePool {
             disk_full_at: Mutex::default(),
             retiring: AtomicU64::new(0),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
+            growing: Mutex::default(),
             segments_reused: AtomicU64::new(0),
             full: AtomicBool::new(false),
             spills: AtomicU64::new(0),

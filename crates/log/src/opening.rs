@@ -1,6 +1,12 @@
 //! Opening of segments: which free ones are taken, for what, and how a pool grows.
 //!
-//! Thread safety: the list of free segments has a lock of its own, which is held while a pool grows.
+//! # Growth
+//!
+//! A pool grows when puts have taken its last free segment but the reserve: in the background ([`Log::grow_ahead`]), while writers fill the segments that they have. Allocating space takes
+//! long (tens of milliseconds for 64 MiB of tmpfs with busy processors, for its pages are zeroed); a writer that finds none before that is done waits for it, or, where nobody works in the background,
+//! adds a small step by itself.
+//!
+//! Thread safety: the list of free segments has a lock of its own, held for a few operations of a set. Growth is one at a time, under another lock that is taken before it.
 
 use crate::entry::Parts;
 use crate::error::{Error, Result};
@@ -8,6 +14,7 @@ use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::SegmentState;
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
+use hither_sync::Bell;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -40,11 +47,42 @@ impl Purpose {
     }
 }
 
+/// The most that a writer adds by itself, if it needs no more.
+const STEP_BYTES: u64 = 16 << 20;
+/// The most that is added at once in the background.
+const AHEAD_BYTES: u64 = 64 << 20;
+
 /// Free segments of one pool, ascending.
 pub(crate) struct Allocator {
     pub free: std::collections::BTreeSet<u32>,
     /// Segments below this were handed out or freed at least once.
     pub count: u32,
+}
+
+impl Allocator {
+    /// Takes the first adjacent ones.
+    fn take(&mut self, run_len: u32) -> Option<u32> {
+        let first = first_run(&self.free, run_len)?;
+        for part in first..first + run_len {
+            self.free.remove(&part);
+        }
+        Some(first)
+    }
+}
+
+impl Log {
+    /// Grows the pool of `node` if puts have used it up, and it may grow. For a thread that waits for [`Log::used_up`].
+    ///
+    /// # Errors
+    /// The medium's; a writer that needs the space meets them, too.
+    pub fn grow_ahead(&self, node: usize) -> Result<()> {
+        self.pools[node].grow_ahead()
+    }
+
+    /// Rung whenever puts have taken the last free segment of `node` but the reserve.
+    pub fn used_up(&self, node: usize) -> &Bell {
+        &self.used_up[node]
+    }
 }
 
 impl NodePool {
@@ -113,37 +151,62 @@ impl NodePool {
         log.opened_bytes.fetch_add(u64::from(run_len) * self.segment_bytes(), Ordering::Relaxed);
         if kind == Filler::Put {
             log.look_at_bound();
+            if self.is_used_up() {
+                log.used_up(self.node as usize).ring();
+            }
         }
         Ok(())
     }
 
     /// Finds `run_len` adjacent free segments, growing the pool within its limit. The reserve is kept of segments that exist: when the disk turns out to be full, there is no other.
     fn allocate(&self, log: &Log, run_len: u32, kind: Filler) -> Result<u32> {
-        let mut alloc = self.alloc.lock();
         let reserve = self.reserve(kind);
         loop {
-            let missing = (u64::from(run_len) + reserve).saturating_sub(alloc.free.len() as u64);
-            if missing == 0
-                && let Some(first) = first_run(&alloc.free, run_len)
-            {
-                for part in first..first + run_len {
-                    alloc.free.remove(&part);
+            let (missing, count, free) = {
+                let mut alloc = self.alloc.lock();
+                let missing = (u64::from(run_len) + reserve).saturating_sub(alloc.free.len() as u64);
+                if missing == 0
+                    && let Some(first) = alloc.take(run_len)
+                {
+                    return Ok(first);
                 }
-                return Ok(first);
-            }
+                (missing, alloc.count, alloc.free.len() as u64 * self.segment_bytes())
+            };
             // Enough free ones, but not side by side: what is made is.
             let least = if missing == 0 { run_len.into() } else { missing };
-            let limit = u64::from(self.pool.max_segments() - alloc.count);
-            if limit < least {
-                let (bytes, free) = (u64::from(run_len) * self.segment_bytes(), alloc.free.len() as u64 * self.segment_bytes());
+            if u64::from(self.pool.max_segments() - count) < least {
+                let bytes = u64::from(run_len) * self.segment_bytes();
                 // All that is missing is that they lie side by side.
                 return Err(if missing == 0 { Error::NotAdjacent { bytes, free } } else { log.full_error() });
             }
-            let now = self.grow(limit.min(least.max(u64::from(alloc.count) / 4)), least)? as u32;
-            let before = alloc.count;
-            alloc.free.extend(before..now);
-            alloc.count = now;
+            self.grow_from(count, least, STEP_BYTES)?;
         }
+    }
+
+    /// Adds a quarter of the pool, within `step_bytes`, but `least` segments, unless it has grown beyond `seen` already.
+    fn grow_from(&self, seen: u32, least: u64, step_bytes: u64) -> Result<()> {
+        let _one_at_a_time = self.growing.lock();
+        if self.alloc.lock().count != seen {
+            return Ok(());
+        }
+        let limit = u64::from(self.pool.max_segments() - seen);
+        let step = (u64::from(seen) / 4).min(step_bytes >> self.segment_shift);
+        let now = self.grow(limit.min(least.max(step)), least)? as u32;
+        let mut alloc = self.alloc.lock();
+        alloc.free.extend(seen..now);
+        alloc.count = now;
+        Ok(())
+    }
+
+    /// Whether the next segment for puts, or nearly that, would have to be made.
+    fn is_used_up(&self) -> bool {
+        self.free_segments() <= self.reserve(Filler::Put) && self.can_grow_by() > 0
+    }
+
+    /// Grows the pool if its segments are used up; see [`Log::grow_ahead`].
+    pub fn grow_ahead(&self) -> Result<()> {
+        let count = self.alloc.lock().count;
+        if self.is_used_up() { self.grow_from(count, 1, AHEAD_BYTES) } else { Ok(()) }
     }
 
     /// Adds `most` segments, or, on a disk that has no room for them, half as many, and so on down to `least`; returns how many there are then.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// When an armed point fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,9 @@ pub struct FailAt {
 #[derive(Debug, Default)]
 pub struct Failpoints {
     armed: Mutex<HashMap<&'static str, (FailAt, u64)>>,
+    /// Points that nobody passes, and how many stand there.
+    held: Mutex<HashMap<&'static str, usize>>,
+    released: Condvar,
 }
 
 impl Failpoints {
@@ -44,8 +47,33 @@ impl Failpoints {
         self.armed.lock().get(point).map_or(0, |entry| entry.1)
     }
 
-    /// Counts a call and fails it if it is its turn.
+    /// Has everybody who comes to a point wait there until it is released.
+    pub fn hold(&self, point: &'static str) {
+        self.held.lock().insert(point, 0);
+    }
+
+    /// How many wait at a point that is held.
+    pub fn waiting(&self, point: &'static str) -> usize {
+        self.held.lock().get(point).copied().unwrap_or(0)
+    }
+
+    /// Lets those go on.
+    pub fn release(&self, point: &'static str) {
+        self.held.lock().remove(point);
+        self.released.notify_all();
+    }
+
+    fn pass(&self, point: &'static str) {
+        let mut held = self.held.lock();
+        if let Some(waiting) = held.get_mut(point) {
+            *waiting += 1;
+            self.released.wait_while(&mut held, |held| held.contains_key(point));
+        }
+    }
+
+    /// Counts a call and fails it if it is its turn; first waits if the point is held.
     pub fn check(&self, point: &'static str) -> io::Result<()> {
+        self.pass(point);
         let mut armed = self.armed.lock();
         let Some((at, calls)) = armed.get_mut(point) else { return Ok(()) };
         let call = *calls;

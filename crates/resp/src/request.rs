@@ -112,6 +112,11 @@ impl Parser {
         self.limits = limits;
     }
 
+    /// Forgets the request that has begun: the next call is at the beginning of one.
+    pub fn restart(&mut self) {
+        self.finish();
+    }
+
     /// Looks for one request at the beginning of `input`. `Some(n)`: it has `n` bytes, and [`Parser::args`] gives its arguments until the next
     /// call; the next request begins `n` bytes further. `None`: more bytes are needed.
     ///
@@ -191,6 +196,10 @@ impl Parser {
 
     /// The number on the line at the current place, behind its first byte.
     fn number(&mut self, input: &[u8], too_long: ProtocolError, wrong: ProtocolError) -> Result<Option<i64>, ProtocolError> {
+        if let Some((number, length)) = input.get(self.at + 1..).and_then(short_number) {
+            self.advance(self.at + 1 + length);
+            return Ok(Some(number));
+        }
         let Some(end) = self.line_end(input, too_long)? else { return Ok(None) };
         // A line feed alone does not end a line here.
         let line = input[self.at + 1..end].strip_suffix(b"\r").ok_or(wrong)?;
@@ -243,6 +252,18 @@ impl Parser {
     }
 }
 
+/// What nearly all lengths are, a number of one to three digits with the end of its line; and how many bytes that is. Everything else goes the long way.
+#[inline]
+fn short_number(line: &[u8]) -> Option<(i64, usize)> {
+    let value = |digits: &[u8]| digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0'));
+    match line {
+        [b'0'..=b'9', b'\r', b'\n', ..] => Some((value(&line[..1]), 3)),
+        [b'1'..=b'9', b'0'..=b'9', b'\r', b'\n', ..] => Some((value(&line[..2]), 4)),
+        [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9', b'\r', b'\n', ..] => Some((value(&line[..3]), 5)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +300,20 @@ mod tests {
         ];
         for (input, message) in cases {
             assert_eq!(one(input).unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn short_numbers_are_what_the_long_way_reads() {
+        for first in 0..=u8::MAX {
+            for rest in [&b"\r\n"[..], b"5\r\n", b"07\r\n", b"3x\r\n", b"999\r\n", b"\n", b"\r", b"1\r"] {
+                let line = [&[first], rest].concat();
+                let end = line.iter().position(|byte| *byte == b'\n');
+                let long = end.and_then(|end| Some((parse_integer(line[..end].strip_suffix(b"\r")?)?, end + 1)));
+                let short = short_number(&line);
+                assert!(short.is_none() || short == long, "{line:?}: {short:?}, {long:?}");
+                assert_eq!(short.is_some(), long.is_some_and(|(number, end)| number >= 0 && end <= 5), "{line:?}");
+            }
         }
     }
 

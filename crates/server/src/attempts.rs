@@ -4,9 +4,9 @@
 //! included. After some attempts in vain it is made alone ([`crate::turns`]).
 
 use crate::acl::User;
-use crate::commands::Context;
 use crate::commands::failure::Failure;
 use crate::commands::table::Command;
+use crate::commands::{Context, Now};
 use crate::data::Txn;
 use crate::events::{self, Level};
 use crate::session::{Replies, Session};
@@ -17,6 +17,10 @@ use hither::{Error, WriteOptions};
 use hither_resp::{Args, Protocol, Writer};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// What came of a command, in one word. A larger outcome would be handed up through memory in pieces, and reading those back together waits for the flush of what the command has
+/// just written.
+pub type Ran = Result<(), Box<Failure>>;
 
 impl Session {
     /// Runs `work` in a transaction until nobody was faster: a few times beside others, then alone ([`crate::turns`]). Replies and the session's database are as
@@ -29,30 +33,30 @@ impl Session {
         rests_on: &mut u64,
         watches: Option<&Watches>,
         writes: bool,
-        mut work: impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        mut work: impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Ran,
+    ) -> Ran {
         let (mark, index, protocol) = (out.len(), self.index, self.protocol);
         // Only AUTH and its like change the user, and run again only within EXEC.
         let before = watches.is_some().then(|| Before::of(self));
         for attempt in 0..ATTEMPTS_BESIDE_OTHERS + ATTEMPTS_ALONE {
             let turn = match () {
-                () if attempt >= ATTEMPTS_BESIDE_OTHERS => shared.turns.all(),
-                () if writes => shared.turns.own(self.client.core),
+                () if attempt >= ATTEMPTS_BESIDE_OTHERS => Held::All(shared.turns.all()),
+                () if writes => Held::Own(shared.turns.own(self.client.core)),
                 () => Held::Nothing,
             };
-            match self.attempt_once(shared, out, rests_on, watches, &mut work) {
+            let Err(failure) = self.attempt_once(shared, out, rests_on, watches, &mut work) else { return Ok(()) };
+            match *failure {
                 // Somebody was faster.
-                Err(Failure::Again) => {}
+                Failure::Again => {}
                 // The database was flushed under it: once more with the new one.
-                Err(Failure::Store(Error::KeyspaceDropped(_))) => self.database = None,
+                Failure::Store(Error::KeyspaceDropped(_)) => self.database = None,
                 // Of a transaction that fails as a whole nothing stays in force.
-                Err(failure) => {
+                failure => {
                     if let Some(before) = &before {
                         self.undo(before);
                     }
-                    return Err(failure);
+                    return Err(Box::new(failure));
                 }
-                Ok(()) => return Ok(()),
             }
             drop(turn);
             CoreStats::add(&self.stats().retries, 1);
@@ -63,7 +67,7 @@ impl Session {
             }
         }
         events::log_few(Level::Error, "command-given-up", &[("client", &self.client.id), ("attempts-alone", &ATTEMPTS_ALONE)]);
-        Err(Failure::Again)
+        Err(Box::new(Failure::Again))
     }
 
     /// Runs `work` and commits; [`Failure::Again`] if somebody was faster.
@@ -73,24 +77,44 @@ impl Session {
         out: &mut Vec<u8>,
         rests_on: &mut u64,
         watches: Option<&Watches>,
-        work: &mut impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let mut txn = Txn::new(self.database()?, watches.is_some(), self.options);
+        work: &mut impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Ran,
+    ) -> Ran {
+        let mut txn = self.take_txn(watches.is_some()).map_err(Box::new)?;
+        let outcome = self.attempt_with(&mut txn, shared, out, rests_on, watches, work);
+        if txn.is_spare() {
+            self.spare = Some(txn);
+        }
+        outcome
+    }
+
+    fn attempt_with(
+        &mut self,
+        txn: &mut Txn,
+        shared: &Arc<Shared>,
+        out: &mut Vec<u8>,
+        rests_on: &mut u64,
+        watches: Option<&Watches>,
+        work: &mut impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Ran,
+    ) -> Ran {
         let outcome = match watches.map_or(Ok(true), |watches| txn.require_unchanged(watches)) {
-            Ok(true) => work(self, &mut txn, out),
-            Ok(false) => Err(Failure::Watched),
-            Err(error) => Err(error.into()),
+            Ok(true) => work(self, txn, out),
+            Ok(false) => Err(Box::new(Failure::Watched)),
+            Err(error) => Err(Box::new(error.into())),
         };
         // An error tells of what was read, too.
         *rests_on = txn.rests_on().max(*rests_on);
         outcome?;
         // Who was killed takes nothing that was written since: it would be lost with the reply.
         if self.client.is_killed() {
-            return Err(Failure::KILLED);
+            return Err(Box::new(Failure::KILLED));
         }
-        let done = txn.commit(&shared.databases.db)?;
+        // Most have written already, or read only what they told at once.
+        if txn.is_spare() {
+            return Ok(());
+        }
+        let done = txn.commit(&shared.databases.db).map_err(|error| Box::new(error.into()))?;
         if !done.applied {
-            return Err(Failure::Again);
+            return Err(Box::new(Failure::Again));
         }
         *rests_on = done.rests_on.max(*rests_on);
         shared.waiting.fed(txn.sorted_sets());
@@ -147,11 +171,11 @@ pub fn run_command(
     command: &Command,
     args: Args<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), Failure> {
+) -> Ran {
     let reply = Writer::bounded(out, session.protocol, session.output_limit);
-    let mut context = Context { shared, session, args, txn, reply, now_ms: shared.databases.db.now_ms() };
-    (command.run)(&mut context)?;
+    let mut context = Context { shared, session, args, txn, reply, now: Now::new(&shared.databases.db) };
+    (command.run)(&mut context).map_err(Box::new)?;
     let full = context.reply.is_full();
-    txn.end_command()?;
-    if full { Err(Failure::ReplyTooLarge) } else { Ok(()) }
+    txn.end_command().map_err(|error| Box::new(error.into()))?;
+    if full { Err(Box::new(Failure::ReplyTooLarge)) } else { Ok(()) }
 }

@@ -59,6 +59,8 @@ pub struct Config {
     pub latency_threshold_ms: u64,
     /// Threads that serve connections; 0: one per processor.
     pub threads: usize,
+    /// Whether these threads preempt what runs on their processors whenever something arrives for them; otherwise they wait for their turn, as all do that compute much.
+    pub wakeup_preemption: bool,
     /// Databases.
     pub databases: u16,
     /// The password of the default user.
@@ -95,6 +97,7 @@ impl Default for Config {
             metrics_address: None,
             latency_threshold_ms: 0,
             threads: 0,
+            wakeup_preemption: false,
             databases: 16,
             requirepass: None,
             protected_mode: true,

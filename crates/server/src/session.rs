@@ -4,16 +4,16 @@
 use crate::acl::User;
 use crate::acl::log::Reason;
 use crate::acl::selector::Denied;
-use crate::attempts::run_command;
+use crate::attempts::{Ran, run_command};
 use crate::commands::failure::Failure;
 use crate::commands::table::{Numbered, TABLE, flag};
 use crate::commands::transactions;
-use crate::data::Database;
+use crate::data::{Database, Txn};
 use crate::events::{self, Level};
 use crate::monitor::Watching;
 use crate::shared::{Client, CoreStats, Shared, now_ms};
 use crate::transaction::{Multi, Queued, Watches};
-use crate::waiting::Wait;
+use crate::waiting::{Request, Wait};
 use hither::{Error, WriteOptions};
 use hither_resp::{Args, Protocol, Writer};
 use std::sync::Arc;
@@ -52,7 +52,11 @@ pub struct Session {
     pub closing: bool,
     /// The buffer for replies gets no more bytes than this while its command runs.
     pub output_limit: usize,
+    /// When its last command ended, if the next one follows at once: then that one's time begins there, and the clock is read once for each.
+    pub ended: Option<Instant>,
     pub(crate) database: Option<(u64, Arc<Database>)>,
+    /// A transaction that nothing is left of.
+    pub(crate) spare: Option<Box<Txn>>,
     shared: Arc<Shared>,
 }
 
@@ -92,7 +96,9 @@ impl Session {
             watching: None,
             closing: false,
             output_limit: usize::MAX,
+            ended: None,
             database: None,
+            spare: None,
             shared,
         }
     }
@@ -132,16 +138,38 @@ impl Session {
     /// The database that it is in. [`Failure::Wait`] as for [`Session::open_database`].
     #[inline]
     pub fn database(&mut self) -> Result<Arc<Database>, Failure> {
-        let generation = self.shared.databases.generation();
-        if let Some((known, database)) = &self.database
-            && *known == generation
-            && database.index == self.index
-        {
+        if let Some(database) = self.known_database() {
             return Ok(database.clone());
         }
+        let generation = self.shared.databases.generation();
         let database = self.open_database(self.index)?.private();
         self.database = Some((generation, database.clone()));
         Ok(database)
+    }
+
+    /// The same, if it has been opened before and is still the one.
+    #[inline]
+    fn known_database(&self) -> Option<&Arc<Database>> {
+        let (known, database) = self.database.as_ref()?;
+        (*known == self.shared.databases.generation() && database.index == self.index).then_some(database)
+    }
+
+    /// A transaction on it: that of the command before, most often. The write of that one is still being flushed: until it is through no store leaves the processor, and whoever makes
+    /// many (a new transaction), changes a counter of owners or reads back what was stored in other pieces waits for it.
+    #[inline]
+    pub(crate) fn take_txn(&mut self, isolated: bool) -> Result<Box<Txn>, Failure> {
+        let spare = self.spare.take();
+        if let Some(txn) = self.known_database().zip(spare).and_then(|(database, spare)| spare.renew(database, isolated, self.options)) {
+            return Ok(txn);
+        }
+        Ok(Box::new(Txn::new(self.database()?, isolated, self.options)))
+    }
+
+    /// Has the store begin to load what commands with these keys will touch, if it is known where they will look.
+    pub fn prefetch(&self, keys: &[&[u8]]) {
+        if let Some(database) = self.known_database() {
+            database.keys.prefetch(keys);
+        }
     }
 
     /// Runs one command and appends its reply to `out`. Returns the version that must be durable before the reply may leave; 0: none. `shared` is what
@@ -156,8 +184,8 @@ impl Session {
         let mut rests_on = 0;
         self.again = self.wait.is_some();
         let mut outcome = self.attempt(shared, args, out, &mut rests_on);
-        while let Err(Failure::Wait(request)) = &mut outcome {
-            let request = std::mem::take(&mut **request);
+        while let Some(request) = wish_of(&mut outcome) {
+            let request = std::mem::take(request);
             if let Some(wait) = &mut self.wait {
                 wait.change = wait.change.take().or(request.change);
                 break;
@@ -167,19 +195,19 @@ impl Session {
             out.truncate(mark);
             outcome = self.attempt(shared, args, out, &mut rests_on);
         }
-        if matches!(outcome, Err(Failure::Wait(_))) {
+        if wish_of(&mut outcome).is_some() {
             out.truncate(mark);
             return 0;
         }
         self.wait = None;
         if let Err(failure) = outcome {
-            if let Failure::Store(Error::ReadOnly(why)) = &failure {
+            if let Failure::Store(Error::ReadOnly(why)) = &*failure {
                 shared.note_failed_sync(why);
             }
             CoreStats::add(&self.stats().errors, 1);
             out.truncate(mark);
             Writer::new(out, self.protocol).error(&failure.message());
-            if matches!(failure, Failure::ReplyTooLarge) {
+            if matches!(*failure, Failure::ReplyTooLarge) {
                 self.hang_up_on_the_deaf();
             }
         }
@@ -209,11 +237,12 @@ impl Session {
         self.wait.is_some()
     }
 
-    fn attempt(&mut self, shared: &Arc<Shared>, args: Args<'_>, out: &mut Vec<u8>, rests_on: &mut u64) -> Result<(), Failure> {
+    fn attempt(&mut self, shared: &Arc<Shared>, args: Args<'_>, out: &mut Vec<u8>, rests_on: &mut u64) -> Ran {
         if self.wait.as_ref().is_some_and(|wait| wait.change.is_some()) {
-            self.settle_change()?;
+            self.settle_change().map_err(Box::new)?;
         }
-        self.admit(args).and_then(|found| self.dispatch(shared, found, args, out, rests_on))
+        let found = self.admit(args).map_err(Box::new)?;
+        self.dispatch(shared, found, args, out, rests_on)
     }
 
     /// Whether a command has to wait for the end of CLIENT PAUSE. What would be refused anyway need not, and CLIENT UNPAUSE must not.
@@ -357,14 +386,7 @@ impl Session {
         )))
     }
 
-    fn dispatch(
-        &mut self,
-        shared: &Arc<Shared>,
-        found: Numbered,
-        args: Args<'_>,
-        out: &mut Vec<u8>,
-        rests_on: &mut u64,
-    ) -> Result<(), Failure> {
+    fn dispatch(&mut self, shared: &Arc<Shared>, found: Numbered, args: Args<'_>, out: &mut Vec<u8>, rests_on: &mut u64) -> Ran {
         let Numbered { command, number } = found;
         if !self.again {
             CoreStats::add(&self.stats().calls[number], 1);
@@ -376,7 +398,7 @@ impl Session {
             let taken = multi.push(found, args, shared.settings.started.max_request_bytes - self.watches.held_bytes());
             self.publish();
             if !taken {
-                return Err(Failure::text("ERR the commands of the transaction are larger than max-request"));
+                return Err(Box::new(Failure::text("ERR the commands of the transaction are larger than max-request")));
             }
             Writer::new(out, self.protocol).simple("QUEUED");
             return Ok(());
@@ -385,15 +407,17 @@ impl Session {
             shared.monitors.show(shared, &self.client, self.index, command, args);
         }
         let slow_us = shared.settings.slowlog_slower_than_us.load(Ordering::Relaxed);
-        let started = Instant::now();
-        self.client.active_ms.store(started.duration_since(self.client.connected).as_millis() as u64, Ordering::Relaxed);
+        let started = self.ended.take().unwrap_or_else(Instant::now);
+        self.client.note_active(started);
         let outcome = if command.has(flag::EXEC) {
             transactions::exec(self, shared, out, rests_on)
         } else {
             let writes = command.has(flag::WRITE);
             self.run(shared, out, rests_on, None, writes, |session, txn, out| run_command(shared, session, txn, command, args, out))
         };
-        let took = started.elapsed();
+        let ended = Instant::now();
+        let took = ended.duration_since(started);
+        self.ended = Some(ended);
         self.stats().add_time(number, took);
         shared.settings.latency.note(if command.has(flag::FAST) { "fast-command" } else { "command" }, took);
         if slow_us >= 0 && took >= Duration::from_micros(slow_us as u64) {
@@ -401,5 +425,14 @@ impl Session {
             shared.slowlog.add(args, command.has(flag::SECRET), took, &self.client, keep);
         }
         outcome
+    }
+}
+
+/// What a command waits for, if that is what came of it.
+#[inline]
+fn wish_of(outcome: &mut Ran) -> Option<&mut Request> {
+    match outcome.as_mut().err()?.as_mut() {
+        Failure::Wait(request) => Some(request),
+        _ => None,
     }
 }

@@ -268,10 +268,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Something came from it, or left for it: it is not idle.
+    /// Something came from it, or left for it, about now: it is not idle.
     #[inline]
-    pub fn note_active(&self) {
-        self.active_ms.store(self.connected.elapsed().as_millis() as u64, Ordering::Relaxed);
+    pub fn note_active(&self, now: Instant) {
+        self.active_ms.store(now.saturating_duration_since(self.connected).as_millis() as u64, Ordering::Relaxed);
     }
 
     /// How long nothing came from it or left for it.

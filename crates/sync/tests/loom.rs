@@ -1,4 +1,4 @@
-//! The epoch domain and the key latch under loom: every schedule within the bound, with weak memory.
+//! The epoch domain, the key latch and turns under loom: every schedule within the bound, with weak memory.
 //!
 //! Run by `RUSTFLAGS="--cfg loom" cargo test -p hither-sync --release --test loom`. Each property has a planted variant that must be found.
 
@@ -6,6 +6,7 @@
 
 use hither_sync::epoch::Domain;
 use hither_sync::latch::LatchTable;
+use hither_sync::turns::Turns;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
@@ -173,4 +174,40 @@ fn latches_exclude_and_publish() {
         assert_eq!(table.lock(0).last_version(), 12);
         assert_eq!(data.load(Ordering::Relaxed), 2);
     });
+}
+
+/// Two threads change a counter each in their turns, somebody changes both alone (or having been alone: the planted bug). No step is lost.
+fn turns(stay: bool) {
+    explore(move || {
+        let turns = Arc::new(Turns::new(2));
+        let counters = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let step = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let owner = |thread: usize| {
+            let (turns, counters) = (turns.clone(), counters.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let _turn = turns.own(thread);
+                    step(&counters[thread]);
+                }
+            })
+        };
+        let owners = [owner(0), owner(1)];
+        let all = turns.all();
+        let _all = if stay { Some(all) } else { None };
+        counters.iter().for_each(step);
+        drop(_all);
+        owners.into_iter().for_each(|owner| owner.join().unwrap());
+        assert!(counters.iter().all(|counter| counter.load(Ordering::Relaxed) == 3), "a step was lost");
+    });
+}
+
+#[test]
+fn turns_exclude_and_publish() {
+    turns(true);
+}
+
+#[test]
+#[should_panic(expected = "a step was lost")]
+fn having_been_alone_does_not_suffice() {
+    turns(false);
 }

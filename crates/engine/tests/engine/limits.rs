@@ -10,6 +10,58 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SEGMENT: u64 = 64 << 10;
 
+/// Found by measuring: whoever took the last segment made the next ones, and everybody else waited for that as well, 150 ms for 64 MiB of tmpfs on busy processors.
+#[test]
+fn others_work_while_a_pool_grows() {
+    let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let store = Store::open(Options {
+        paths: vec![(None, dir.path().to_owned())],
+        medium: MediumChoice::File,
+        durability: Durability::Process,
+        capacity: 16 * SEGMENT,
+        max_capacity: 64 * SEGMENT,
+        segment_bytes: SEGMENT,
+        shards: 1,
+        failpoints: Some(failpoints.clone()),
+        ..Options::default()
+    })
+    .unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    failpoints.hold("grow");
+    let writer = std::thread::spawn({
+        let failpoints = failpoints.clone();
+        move || {
+            let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+            let mut key = 0u64;
+            let mut put = || {
+                key += 1;
+                store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 1000])).unwrap()
+            };
+            // Three are the reserve.
+            while store.stats().pools[0].usage.free > 3 {
+                put();
+            }
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while failpoints.waiting("grow") == 0 {
+                assert!(std::time::Instant::now() < end, "nobody makes more");
+                std::thread::yield_now();
+            }
+            // It grows now; there is room in the segment that was opened last.
+            assert!(!put());
+            store.create_keyspace("another", Kind::Hash).unwrap();
+            tell.send(store.stats().pools[0].usage.segments).unwrap();
+            while store.stats().pools[0].usage.segments < 40 {
+                put();
+            }
+            store.close().unwrap();
+        }
+    });
+    let segments = told.recv_timeout(std::time::Duration::from_secs(60));
+    failpoints.release("grow");
+    writer.join().unwrap();
+    assert_eq!(segments, Ok(16), "they waited for the growth");
+}
+
 /// A disk that has no room for a quarter more, but for a segment or two: the store takes what there is.
 #[test]
 fn growth_takes_what_the_disk_has() {

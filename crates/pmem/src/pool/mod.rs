@@ -35,6 +35,8 @@ pub struct Pool {
     segments: AtomicU64,
     /// The superblock as it is on the medium; its lock serialises all metadata changes of the pool.
     superblock: Mutex<SuperblockInfo>,
+    /// Held while the pool grows; before the superblock's, which is not held while space is allocated, for that may take long.
+    growing: Mutex<()>,
     settled: AtomicU64,
     clock_ms: AtomicU64,
     oldest_checkpoint: AtomicU64,

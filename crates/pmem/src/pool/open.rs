@@ -120,6 +120,7 @@ impl Pool {
             pool_uuid: info.pool_uuid,
             medium,
             superblock: Mutex::new(info),
+            growing: Mutex::new(()),
             access,
             _guard: guard,
         }

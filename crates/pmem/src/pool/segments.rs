@@ -76,10 +76,11 @@ impl Pool {
     }
 
     /// Adds up to `segments` segments (fewer at the limit) and returns how many there are now. The space is allocated and durable
-    /// before the superblock names it; a full disk is an error and changes nothing.
+    /// before the superblock names it; a full disk is an error and changes nothing. Takes as long as the system needs to allocate the space; meanwhile everything else goes on, but for
+    /// other growth and, on files, syncs.
     pub fn grow(&self, segments: u64) -> Result<u64> {
-        let mut current = self.changing()?;
-        let (count, limit) = (current.segment_count, self.geometry.max_segments);
+        let _one_at_a_time = self.growing.lock();
+        let (count, limit) = (self.changing()?.segment_count, self.geometry.max_segments);
         let new_count = count.saturating_add(segments).min(limit);
         if new_count == count {
             if segments == 0 {
@@ -90,6 +91,7 @@ impl Pool {
             return Err(Error::TooLarge { pool: self.access.place().clone(), what: "the number of segments", value, limit, advice });
         }
         self.extend_storage(self.geometry.pool_bytes(count), self.geometry.pool_bytes(new_count))?;
+        let mut current = self.changing()?;
         let new = SuperblockInfo { segment_count: new_count, ..current.clone() };
         self.commit_superblock(&mut current, new)?;
         self.segments.store(new_count, Ordering::Release);

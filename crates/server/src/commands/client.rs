@@ -245,7 +245,7 @@ fn client_pause(context: &mut Context<'_>) -> Outcome {
     };
     let ms = parse_integer(&context.args[2]).ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
     let ms = u64::try_from(ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
-    context.shared.pause.begin(Pause { until_ms: context.now_ms.saturating_add(ms), writes_only });
+    context.shared.pause.begin(Pause { until_ms: context.now.ms().saturating_add(ms), writes_only });
     context.reply.ok();
     Ok(())
 }

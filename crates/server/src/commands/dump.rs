@@ -87,7 +87,7 @@ impl RestoreOptions {
 /// `RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`
 fn restore(context: &mut Context<'_>) -> Outcome {
     let options = RestoreOptions::parse(Options::new(context.args, 4))?;
-    let Context { txn, reply, args, shared, now_ms, .. } = context;
+    let Context { txn, reply, args, shared, now, .. } = context;
     let key = &args[1];
     if !options.replace && txn.load(key)?.is_some() {
         return Err(Failure::text("BUSYKEY Target key name already exists."));
@@ -97,10 +97,10 @@ fn restore(context: &mut Context<'_>) -> Outcome {
         Refused::Footer => Failure::text("ERR DUMP payload version or checksum are wrong"),
         Refused::Data => Failure::text("ERR Bad data format"),
     })?;
-    let expires_at_ms = if ttl == 0 || options.absolute { ttl } else { now_ms.saturating_add(ttl) };
+    let expires_at_ms = if ttl == 0 || options.absolute { ttl } else { now.ms().saturating_add(ttl) };
     txn.delete(key)?;
     reply.ok();
-    if expires_at_ms != 0 && expires_at_ms <= *now_ms {
+    if expires_at_ms != 0 && expires_at_ms <= now.ms() {
         return Ok(());
     }
     let kind = match &value {

@@ -23,12 +23,12 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 fn expire(context: &mut Context<'_>) -> Outcome {
-    let now = context.now_ms;
+    let now = context.now.ms();
     set_expiry(context, 1000, Some(now), "expire")
 }
 
 fn pexpire(context: &mut Context<'_>) -> Outcome {
-    let now = context.now_ms;
+    let now = context.now.ms();
     set_expiry(context, 1, Some(now), "pexpire")
 }
 
@@ -82,7 +82,7 @@ fn set_expiry(context: &mut Context<'_>, unit_ms: i64, from: Option<u64>, name: 
     let conditions = ExpiryConditions::parse(context)?;
     let amount = integer(&context.args[2])?;
     let at = expiry(amount, unit_ms, from, false, name)?;
-    let Context { txn, reply, args, now_ms, shared, .. } = context;
+    let Context { txn, reply, args, now, shared, .. } = context;
     let Some(item) = txn.load(&args[1])? else {
         reply.integer(0);
         return Ok(());
@@ -91,7 +91,7 @@ fn set_expiry(context: &mut Context<'_>, unit_ms: i64, from: Option<u64>, name: 
         reply.integer(0);
         return Ok(());
     }
-    if at <= *now_ms as i64 {
+    if at <= now.ms() as i64 {
         txn.delete(&args[1])?;
     } else {
         if Head::decode(&item.entry).is_some() {
@@ -115,14 +115,14 @@ fn expiry_of(context: &mut Context<'_>) -> Result<i64, Failure> {
 
 fn ttl(context: &mut Context<'_>) -> Outcome {
     let at = expiry_of(context)?;
-    let left = if at < 0 { at } else { (at - context.now_ms as i64).max(0).saturating_add(500) / 1000 };
+    let left = if at < 0 { at } else { (at - context.now.ms() as i64).max(0).saturating_add(500) / 1000 };
     context.reply.integer(left);
     Ok(())
 }
 
 fn pttl(context: &mut Context<'_>) -> Outcome {
     let at = expiry_of(context)?;
-    let left = if at < 0 { at } else { (at - context.now_ms as i64).max(0) };
+    let left = if at < 0 { at } else { (at - context.now.ms() as i64).max(0) };
     context.reply.integer(left);
     Ok(())
 }

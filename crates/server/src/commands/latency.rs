@@ -96,7 +96,7 @@ fn graph(context: &mut Context<'_>) -> Outcome {
     let found = context.shared.settings.latency.events().into_iter().find(|(event, _)| is(asked, event));
     let (event, samples) = found.ok_or_else(|| Failure::made(format!("ERR No samples available for event '{}'", shown(asked))))?;
     let times = samples.newest.iter().copied().collect::<Vec<_>>();
-    context.reply.verbatim(&draw(event, samples.longest_ms, &times, context.now_ms / 1000));
+    context.reply.verbatim(&draw(event, samples.longest_ms, &times, context.now.ms() / 1000));
     Ok(())
 }
 

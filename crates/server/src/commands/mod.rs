@@ -37,7 +37,9 @@ use crate::data::Txn;
 use crate::session::Session;
 use crate::shared::Shared;
 use failure::Failure;
+use hither::Db;
 use hither_resp::{Args, Writer};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -53,8 +55,30 @@ pub struct Context<'a> {
     pub txn: &'a mut Txn,
     /// Where the reply goes.
     pub reply: Writer<'a>,
-    /// The time, in milliseconds since 1970.
-    pub now_ms: u64,
+    /// The time.
+    pub now: Now<'a>,
+}
+
+/// The time of a command: the same however often it is asked for. Most commands never ask, and reading the clock is a good part of a short one.
+pub struct Now<'a> {
+    db: &'a Db,
+    /// 0: not asked for yet.
+    ms: Cell<u64>,
+}
+
+impl<'a> Now<'a> {
+    /// The time of a store.
+    pub fn new(db: &'a Db) -> Now<'a> {
+        Now { db, ms: Cell::new(0) }
+    }
+
+    /// In milliseconds since 1970.
+    pub fn ms(&self) -> u64 {
+        if self.ms.get() == 0 {
+            self.ms.set(self.db.now_ms());
+        }
+        self.ms.get()
+    }
 }
 
 /// What a command's function gives.

@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::floats::add_floats;
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
-use super::{Context, Outcome};
+use super::{Context, Now, Outcome};
 use crate::data::encoding::{Type, string_entry};
 use crate::data::{Item, Txn};
 use crate::shared::CoreStats;
@@ -106,7 +106,7 @@ impl SetOptions {
                 parsed.get = true;
             } else if is(word, "keepttl") && amount.is_none() {
                 parsed.keep_ttl = true;
-            } else if let Some((unit_ms, from)) = expiry_option(word, context.now_ms)
+            } else if let Some((unit_ms, from)) = expiry_option(word, &context.now)
                 && !parsed.keep_ttl
                 && amount.is_none()
             {
@@ -128,10 +128,10 @@ impl SetOptions {
 }
 
 /// EX, PX, EXAT, PXAT: milliseconds of a unit, and from when they count (1970 if `None`).
-fn expiry_option(word: &[u8], now_ms: u64) -> Option<(i64, Option<u64>)> {
+fn expiry_option(word: &[u8], now: &Now<'_>) -> Option<(i64, Option<u64>)> {
     match word.to_ascii_lowercase().as_slice() {
-        b"ex" => Some((1000, Some(now_ms))),
-        b"px" => Some((1, Some(now_ms))),
+        b"ex" => Some((1000, Some(now.ms()))),
+        b"px" => Some((1, Some(now.ms()))),
         b"exat" => Some((1000, None)),
         b"pxat" => Some((1, None)),
         _ => None,
@@ -140,11 +140,11 @@ fn expiry_option(word: &[u8], now_ms: u64) -> Option<(i64, Option<u64>)> {
 
 fn set(context: &mut Context<'_>) -> Outcome {
     let options = SetOptions::parse(context)?;
-    let Context { txn, reply, args, now_ms, .. } = context;
+    let Context { txn, reply, args, now, .. } = context;
     let (key, value) = (&args[1], &args[2]);
     check_length(value.len())?;
     let expires_at_ms = options.expires_at_ms.map_or(0, |at| at as u64);
-    if options.is_plain() && (expires_at_ms == 0 || expires_at_ms > *now_ms) {
+    if options.is_plain() && (expires_at_ms == 0 || expires_at_ms > now.ms()) {
         write_string(txn, key, value, expires_at_ms)?;
         reply.ok();
         return Ok(());
@@ -164,7 +164,7 @@ fn set(context: &mut Context<'_>) -> Outcome {
     }
     let kept = old.as_ref().filter(|_| options.keep_ttl).map_or(0, |item| item.expires_at_ms);
     txn.forget_collection(key)?;
-    put_until(txn, key, value, if options.keep_ttl { kept } else { expires_at_ms }, *now_ms)?;
+    put_until(txn, key, value, if options.keep_ttl { kept } else { expires_at_ms }, now)?;
     if !options.get {
         reply.ok();
     }
@@ -172,8 +172,8 @@ fn set(context: &mut Context<'_>) -> Outcome {
 }
 
 /// Writes a string that may have expired already: then the key goes.
-fn put_until(txn: &mut Txn, key: &[u8], value: &[u8], expires_at_ms: u64, now_ms: u64) -> Outcome {
-    if expires_at_ms != 0 && expires_at_ms <= now_ms {
+fn put_until(txn: &mut Txn, key: &[u8], value: &[u8], expires_at_ms: u64, now: &Now<'_>) -> Outcome {
+    if expires_at_ms != 0 && expires_at_ms <= now.ms() {
         txn.delete(key)?;
     } else {
         txn.put(key, string_entry(value), expires_at_ms);
@@ -227,8 +227,8 @@ fn psetex(context: &mut Context<'_>) -> Outcome {
 }
 
 fn set_with_ttl(context: &mut Context<'_>, unit_ms: i64, name: &str) -> Outcome {
-    let Context { txn, reply, args, now_ms, .. } = context;
-    let at = expiry(integer(&args[2])?, unit_ms, Some(*now_ms), true, name)?;
+    let Context { txn, reply, args, now, .. } = context;
+    let at = expiry(integer(&args[2])?, unit_ms, Some(now.ms()), true, name)?;
     check_length(args[3].len())?;
     write_string(txn, &args[1], &args[3], at as u64)?;
     reply.ok();
@@ -263,13 +263,13 @@ fn getex(context: &mut Context<'_>) -> Outcome {
     let mut amount = None;
     let word = rest.next();
     if let Some(word) = word.filter(|word| !is(word, "persist")) {
-        let (unit_ms, from) = expiry_option(word, context.now_ms).ok_or(Failure::SYNTAX)?;
+        let (unit_ms, from) = expiry_option(word, &context.now).ok_or(Failure::SYNTAX)?;
         amount = Some((rest.value()?, unit_ms, from));
     }
     if rest.left() > 0 {
         return Err(Failure::SYNTAX);
     }
-    let Context { txn, reply, args, now_ms, .. } = context;
+    let Context { txn, reply, args, now, .. } = context;
     let Some(item) = load(txn, &args[1])? else {
         reply.null();
         return Ok(());
@@ -280,7 +280,7 @@ fn getex(context: &mut Context<'_>) -> Outcome {
     };
     reply.bulk(bytes_of(&item.entry)?);
     match change {
-        Some(at) if at != 0 && at as u64 <= *now_ms => drop(txn.delete(&args[1])?),
+        Some(at) if at != 0 && at as u64 <= now.ms() => drop(txn.delete(&args[1])?),
         Some(at) if at as u64 != item.expires_at_ms => txn.put(&args[1], item.entry, at as u64),
         _ => {}
     }

@@ -8,6 +8,7 @@ use super::{
 };
 use hither_resp::Args;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::LazyLock;
 
 /// Properties of commands.
@@ -269,7 +270,36 @@ pub struct Numbered {
 pub struct Table {
     /// Each command before its subcommands.
     all: Vec<&'static Command>,
-    by_name: HashMap<&'static [u8], Numbered>,
+    by_name: HashMap<&'static [u8], Numbered, BuildHasherDefault<NameHasher>>,
+}
+
+/// Hashes the names of commands. They are looked up for every request, and nobody can add any: it need not withstand an attacker.
+#[derive(Default)]
+struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        for word in bytes.chunks(8) {
+            let word = word.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            self.write_u64(word);
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
 }
 
 /// The longest name.
@@ -300,7 +330,7 @@ pub static TABLE: LazyLock<Table> = LazyLock::new(|| {
         latency::COMMANDS,
         transactions::COMMANDS,
     ];
-    let mut table = Table { all: Vec::new(), by_name: HashMap::new() };
+    let mut table = Table { all: Vec::new(), by_name: HashMap::default() };
     for command in families.into_iter().flatten() {
         table.by_name.insert(command.name.as_bytes(), Numbered { command, number: table.all.len() });
         table.all.extend(std::iter::once(command).chain(command.subcommands));

@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::table::flag::{EXEC, FAST, IMMEDIATE, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome};
-use crate::attempts::run_command;
+use crate::attempts::{Ran, run_command};
 use crate::session::Session;
 use crate::shared::{CoreStats, Shared};
 use crate::transaction::Multi;
@@ -82,12 +82,12 @@ fn exec_outside(_: &mut Context<'_>) -> Outcome {
 }
 
 /// Runs the commands that wait in `session`.
-pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rests_on: &mut u64) -> Outcome {
-    let Some(multi) = session.multi.take() else { return Err(Failure::text("ERR EXEC without MULTI")) };
+pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rests_on: &mut u64) -> Ran {
+    let Some(multi) = session.multi.take() else { return Err(Box::new(Failure::text("ERR EXEC without MULTI"))) };
     let watches = std::mem::take(&mut session.watches);
     session.publish();
     if multi.is_refused() {
-        return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
+        return Err(Box::new(Failure::text("EXECABORT Transaction discarded because of previous errors.")));
     }
     let writes = multi.queue().iter().any(|queued| queued.found.command.has(WRITE));
     let outcome = session.run(shared, out, rests_on, Some(&watches), writes, |session, txn, out| {
@@ -95,12 +95,12 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
         reply.array(multi.queue().len());
         if reply.is_full() {
-            return Err(Failure::ReplyTooLarge);
+            return Err(Box::new(Failure::ReplyTooLarge));
         }
         for queued in multi.queue() {
             let mark = out.len();
             txn.begin_command();
-            let allowed = session.check_queued(queued);
+            let allowed = session.check_queued(queued).map_err(Box::new);
             match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
                 Ok(()) => {}
                 // The store refuses, everything has to run again, or nobody would ever be told what came of it.
@@ -112,7 +112,7 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
                     let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
                     reply.error(&failure.message());
                     if reply.is_full() {
-                        return Err(Failure::ReplyTooLarge);
+                        return Err(Box::new(Failure::ReplyTooLarge));
                     }
                 }
             }
@@ -124,17 +124,18 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
             shared.monitors.show(shared, &session.client, session.index, queued.found.command, queued.args());
         }
     }
-    match outcome {
-        Err(Failure::Watched) => {
+    let Err(failure) = outcome else { return Ok(()) };
+    match *failure {
+        Failure::Watched => {
             Writer::new(out, session.protocol).null_array();
             Ok(())
         }
         // For a database that is being made or replaced: EXEC runs again.
-        Err(Failure::Wait(request)) => {
+        Failure::Wait(request) => {
             (session.multi, session.watches) = (Some(multi), watches);
             session.publish();
-            Err(Failure::Wait(request))
+            Err(Box::new(Failure::Wait(request)))
         }
-        outcome => outcome,
+        failure => Err(Box::new(failure)),
     }
 }

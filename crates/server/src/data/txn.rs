@@ -95,6 +95,23 @@ impl Txn {
         }
     }
 
+    /// Whether there is nothing to commit or to take back: what it read was told at once, and what it wrote was written at once. Then it can serve another command.
+    pub fn is_spare(&self) -> bool {
+        self.touched.is_empty() && self.reads.is_empty() && self.writes.is_empty() && self.orphans.is_empty() && self.undo.is_empty()
+    }
+
+    /// A spare one as if it were new. `None` if it is on another database.
+    #[inline]
+    pub fn renew(mut self: Box<Self>, database: &Arc<Database>, isolated: bool, options: WriteOptions) -> Option<Box<Txn>> {
+        debug_assert!(self.is_spare(), "only such are kept");
+        if !Arc::ptr_eq(&self.database, database) {
+            return None;
+        }
+        (self.isolated, self.options) = (isolated, options);
+        (self.rests_on, self.unfit, self.began_in) = (0, None, None);
+        Some(self)
+    }
+
     /// The next of several commands begins.
     pub fn begin_command(&mut self) {
         self.undo.clear();

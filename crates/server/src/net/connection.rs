@@ -5,12 +5,13 @@
 //! By the client's wish (it hangs up, or says QUIT), or with a line in the log that says why ([`Client::log_closed`](crate::shared::Client::log_closed)). What breaks the
 //! protocol gets an error first. Who reads too little of its replies, or whose socket fails, cannot be told anything.
 
+use super::ahead::Ahead;
 use super::outbox::{Outbox, PAUSE_BYTES};
 use super::tls::Channel;
 use crate::events::Level;
 use crate::session::Session;
 use crate::shared::{CoreStats, Shared};
-use hither_resp::{Limits, Parser, Protocol, Writer};
+use hither_resp::{Args, Limits, Parser, Protocol, Writer};
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,13 +102,13 @@ impl Connection {
         self.outbox.waiting() > PAUSE_BYTES
     }
 
-    /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again.
-    pub fn serve(&mut self, shared: &Arc<Shared>, scratch: &mut [u8]) -> bool {
+    /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again. `now`: about.
+    pub fn serve(&mut self, shared: &Arc<Shared>, scratch: &mut [u8], ahead: &mut Ahead, now: Instant) -> bool {
         // What waits for data runs again only if there may be some, or could not run when there was.
         let runs = !self.session.is_waiting() || self.roused || self.stalled || self.held;
         (self.stalled, self.held, self.roused) = (false, false, false);
         if !self.input.is_empty() && runs {
-            self.run_input(shared);
+            self.run_input(shared, ahead);
         }
         self.show_commands();
         for _ in 0..READS {
@@ -127,11 +128,11 @@ impl Connection {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().input_bytes, count as u64);
-                    self.session.client.note_active();
+                    self.session.client.note_active(now);
                     // Asking again only to hear that there is no more would be one system call in three. What comes from now on is an event of its own (epoll(7)); so
                     // is the end, but it may have been told already.
                     self.readable = count == scratch.len() || self.hung_up || self.channel.is_encrypted();
-                    self.take_in(shared, &scratch[..count]);
+                    self.take_in(shared, &scratch[..count], ahead);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -156,22 +157,22 @@ impl Connection {
     }
 
     /// Runs the requests in new bytes: in place if no request has begun before.
-    fn take_in(&mut self, shared: &Arc<Shared>, bytes: &[u8]) {
+    fn take_in(&mut self, shared: &Arc<Shared>, bytes: &[u8], ahead: &mut Ahead) {
         if self.input.is_empty() {
-            let done = self.run(shared, bytes);
+            let done = self.run(shared, bytes, ahead);
             if !self.session.closing {
                 self.input.reserve(self.parser.missing(&bytes[done..]).min(1 << 20) + bytes.len() - done);
                 self.input.extend_from_slice(&bytes[done..]);
             }
         } else {
             self.input.extend_from_slice(bytes);
-            self.run_input(shared);
+            self.run_input(shared, ahead);
         }
     }
 
-    fn run_input(&mut self, shared: &Arc<Shared>) {
+    fn run_input(&mut self, shared: &Arc<Shared>, ahead: &mut Ahead) {
         let mut input = std::mem::take(&mut self.input);
-        let done = self.run(shared, &input);
+        let done = self.run(shared, &input, ahead);
         if done == input.len() {
             return;
         }
@@ -180,48 +181,57 @@ impl Connection {
     }
 
     /// Runs the requests in `bytes`; how many bytes they had.
-    fn run(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> usize {
+    fn run(&mut self, shared: &Arc<Shared>, bytes: &[u8], ahead: &mut Ahead) -> usize {
         let mut at = 0;
-        // A command that waits runs whatever else waits: others may be queued behind it.
-        while !self.session.closing && !self.session.client.is_killed() && (!self.is_paused() || self.session.is_waiting()) {
+        self.session.ended = None;
+        while self.may_run() {
             let rest = &bytes[at..];
-            match self.parser.parse(rest) {
-                Ok(Some(length)) => {
-                    let args = self.parser.args(rest);
-                    if self.session.must_wait(shared, args) {
-                        // It is parsed again then.
-                        self.held = true;
-                        break;
-                    }
-                    if !args.is_empty() {
-                        let start = self.outbox.bytes.len();
-                        let rests_on = if shared.settings.started.null {
-                            super::null::answer(args, &mut self.outbox.bytes);
-                            0
-                        } else {
-                            self.session.execute(shared, args, &mut self.outbox.bytes)
-                        };
-                        if self.session.is_waiting() {
-                            // It is parsed again when the client was woken.
-                            break;
-                        }
-                        self.outbox.appended(start, rests_on);
-                        if self.session.authenticated != self.authenticated {
-                            self.authenticated = self.session.authenticated;
-                            self.parser.set_limits(limits_for(&self.session));
-                        }
-                    }
-                    at += length;
-                }
+            let length = match self.parser.parse(rest) {
+                Ok(Some(length)) => length,
                 Ok(None) => break,
                 Err(error) => {
                     self.say(&format!("ERR {error}"));
                     self.session.client.log_closed(Level::Info, &error);
                     self.session.closing = true;
+                    break;
                 }
+            };
+            let (first, behind) = (self.parser.args(rest), &rest[length..]);
+            ahead.look(behind, limits_for(&self.session), first, |keys| self.session.prefetch(keys));
+            if !run_one(shared, &mut self.session, &mut self.outbox, &mut self.held, first) {
+                break;
             }
+            at += length;
+            let mut done = 0;
+            for number in 0..ahead.count() {
+                // With other limits, the others are to be parsed again.
+                if self.take_limits() || !self.may_run() {
+                    break;
+                }
+                if !run_one(shared, &mut self.session, &mut self.outbox, &mut self.held, ahead.args(behind, number)) {
+                    return at + done;
+                }
+                done = ahead.end(number);
+            }
+            at += done;
+            self.take_limits();
         }
         at
+    }
+
+    /// Whether requests that have arrived may run. A command that waits runs whatever else waits: others may be queued behind it.
+    fn may_run(&self) -> bool {
+        !self.session.closing && !self.session.client.is_killed() && (!self.is_paused() || self.session.is_waiting())
+    }
+
+    /// Whether the client has other limits than before: it has said who it is.
+    fn take_limits(&mut self) -> bool {
+        let changed = self.session.authenticated != self.authenticated;
+        if changed {
+            self.authenticated = self.session.authenticated;
+            self.parser.set_limits(limits_for(&self.session));
+        }
+        changed
     }
 
     /// Sends an error that answers no command.
@@ -231,8 +241,8 @@ impl Connection {
         self.outbox.appended(start, 0);
     }
 
-    /// Sends what may be sent.
-    pub fn flush(&mut self, shared: &Shared) {
+    /// Sends what may be sent. `now`: about.
+    pub fn flush(&mut self, shared: &Shared, now: Instant) {
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
         let waiting = self.outbox.waiting();
         if most > 0 && waiting > most {
@@ -252,7 +262,7 @@ impl Connection {
                 Ok(0) => self.lose(&ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().output_bytes, count as u64);
-                    self.session.client.note_active();
+                    self.session.client.note_active(now);
                     self.outbox.sent(count);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -286,6 +296,29 @@ impl Connection {
     pub fn can_go_on(&self) -> bool {
         self.stalled && !self.is_paused() && !self.session.closing
     }
+}
+
+/// Runs one request. Not if it has to wait: it is parsed again when its pause is over, or the client was woken.
+fn run_one(shared: &Arc<Shared>, session: &mut Session, outbox: &mut Outbox, held: &mut bool, args: Args<'_>) -> bool {
+    if session.must_wait(shared, args) {
+        *held = true;
+        return false;
+    }
+    if args.is_empty() {
+        return true;
+    }
+    let start = outbox.bytes.len();
+    let rests_on = if shared.settings.started.null {
+        super::null::answer(args, &mut outbox.bytes);
+        0
+    } else {
+        session.execute(shared, args, &mut outbox.bytes)
+    };
+    if session.is_waiting() {
+        return false;
+    }
+    outbox.appended(start, rests_on);
+    true
 }
 
 fn limits_for(session: &Session) -> Limits {

@@ -3,6 +3,7 @@
 //! A round: wait for events; read and run the commands of all connections that have some; ask once for the durability of all that they rest on; send.
 //! Sockets are registered once, edge-triggered.
 
+use super::ahead::Ahead;
 use super::connection::{Connection, READ_BYTES};
 use super::refusals::Refusals;
 use super::tls::{Channel, HANDSHAKE_TIME};
@@ -63,6 +64,9 @@ pub struct Core {
     /// A commit was asked for up to here.
     asked: u64,
     scratch: Vec<u8>,
+    ahead: Ahead,
+    /// When this round began. For what need not be exact: reading the clock for each client would cost as much as a small command.
+    now: Instant,
     last_tick: Instant,
     accept_at: Option<Instant>,
     refusals: Refusals,
@@ -109,6 +113,8 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
             deadlines: BTreeSet::new(),
             asked: 0,
             scratch: vec![0; READ_BYTES],
+            ahead: Ahead::default(),
+            now: Instant::now(),
             last_tick: Instant::now(),
             accept_at: None,
             refusals: Refusals::default(),
@@ -158,6 +164,7 @@ impl Core {
             self.shared.fail_stop(&format!("a thread can no longer wait for its connections: {error}"));
             return;
         }
+        self.now = Instant::now();
         for event in events.iter() {
             match event.token() {
                 WAKE => {}
@@ -165,7 +172,7 @@ impl Core {
                     let hung_up = event.is_read_closed() || event.is_error();
                     self.note(token - FIRST_CONNECTION, event.is_readable() || hung_up, hung_up)
                 }
-                Token(_) => self.accept_at = Some(Instant::now()),
+                Token(_) => self.accept_at = Some(self.now),
             }
         }
         self.take_mail();
@@ -173,12 +180,12 @@ impl Core {
             self.close_killed();
         }
         self.rouse();
-        if self.accept_at.is_some_and(|at| at <= Instant::now()) {
+        if self.accept_at.is_some_and(|at| at <= self.now) {
             self.accept();
         }
         self.serve();
         self.settle();
-        if self.last_tick.elapsed() >= TICK {
+        if self.now.saturating_duration_since(self.last_tick) >= TICK {
             self.tick();
         }
     }
@@ -219,7 +226,7 @@ impl Core {
         for slot in slots {
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
             let before = connection.deadline();
-            let again = connection.serve(&self.shared, &mut self.scratch);
+            let again = connection.serve(&self.shared, &mut self.scratch, &mut self.ahead, self.now);
             let after = connection.deadline();
             if before != after {
                 before.map(|deadline| self.deadlines.remove(&(deadline, slot)));
@@ -243,7 +250,7 @@ impl Core {
         slots.dedup();
         for slot in slots.drain(..) {
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
-            connection.flush(&self.shared);
+            connection.flush(&self.shared, self.now);
             if connection.is_over() {
                 self.close(slot);
             } else if connection.can_go_on() {

@@ -1,6 +1,7 @@
 //! Threads and connections.
 //!
-//! One thread for each processor, pinned there, with an event loop of its own ([`core`]). The first one accepts and hands each connection, once and for
+//! One thread for each processor, pinned there, with an event loop of its own ([`core`]). When it wakes up it does not preempt what runs there, unless the settings say so: clients on the same
+//! machine get to send more before they are answered, so that a round has more to do. The first one accepts and hands each connection, once and for
 //! all, to the thread with the fewest. A thread runs the commands of its connections in place: no command ever passes from thread to thread.
 //!
 //! # Replies that wait
@@ -20,6 +21,7 @@
 //!
 //! On a stop the threads take no more commands, wait up to [`core::LINGER`] for replies that wait or are being sent, and end. Then the store is closed.
 
+pub mod ahead;
 pub mod connection;
 pub mod core;
 pub mod null;
@@ -31,6 +33,7 @@ use crate::config::Config;
 use crate::data::reaper;
 use crate::shared::Shared;
 use hither::Db;
+use hither_sync::schedule::forgo_wakeup_preemption;
 use mio::net::TcpListener;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::net::SocketAddr;
@@ -129,6 +132,10 @@ impl Server {
             let shared_with_it = shared.clone();
             let serve = move || {
                 pin(index);
+                if !shared_with_it.settings.started.wakeup_preemption {
+                    // Where that is refused, it is only slower.
+                    let _ = forgo_wakeup_preemption();
+                }
                 run_or_stop(&shared_with_it, || core.run());
             };
             match spawn(format!("hither-serve-{index}")).spawn(serve) {

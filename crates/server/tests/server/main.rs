@@ -7,6 +7,7 @@ mod dumps;
 mod failed_sync;
 mod memory;
 mod network;
+mod pipelines;
 mod sessions;
 mod transactions;
 mod waiting;

@@ -1,7 +1,8 @@
 //! The epoch algorithm proper, free of thread-local state so that loom can drive it.
 
 use crate::Padded;
-use crate::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence, yield_now};
+use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, yield_now};
+use crate::barrier::Barrier;
 
 const ACTIVE: u64 = 1;
 const WRITER: u64 = 2;
@@ -45,30 +46,26 @@ struct Chunk {
 pub struct Domain {
     epoch: AtomicU64,
     chunks: AtomicPtr<Chunk>,
-    /// 0 unknown, 1 `membarrier` works, 2 it does not and pins must fence.
-    barrier: AtomicU32,
+    /// Between an announcement and every later load of its thread, and between an unlinking and the look at the announcements.
+    barrier: Barrier,
 }
-
-const BARRIER_UNKNOWN: u32 = 0;
-const BARRIER_ASYMMETRIC: u32 = 1;
-const BARRIER_FULL: u32 = 2;
 
 impl Domain {
     /// An empty domain.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: AtomicU32::new(BARRIER_UNKNOWN) }
+        Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: Barrier::new() }
     }
 
     /// An empty domain.
     #[cfg(loom)]
     pub fn new() -> Self {
-        Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: AtomicU32::new(BARRIER_FULL) }
+        Domain { epoch: AtomicU64::new(1), chunks: AtomicPtr::new(std::ptr::null_mut()), barrier: Barrier::new() }
     }
 
     /// A slot of the caller's own, for as long as it lives or until it is released.
     pub fn acquire(&self) -> &Slot {
-        self.detect_barrier();
+        self.barrier.detect();
         let mut link = &self.chunks;
         let mut base = 0;
         loop {
@@ -112,20 +109,20 @@ impl Domain {
         let epoch = self.epoch.load(Ordering::Acquire);
         let flags = if writer { WRITER | ACTIVE } else { ACTIVE };
         slot.state.store((epoch << EPOCH_SHIFT) | flags, Ordering::Release);
-        self.light_barrier();
+        self.barrier.light();
     }
 
     /// Adds the writer bit to a pin that exists (E3).
     #[inline]
     pub fn mark_writer(&self, slot: &Slot) {
         slot.state.store(slot.state.load(Ordering::Relaxed) | WRITER, Ordering::Release);
-        self.light_barrier();
+        self.barrier.light();
     }
 
     /// Raises the epoch; pins that begin afterwards need not be waited for.
     pub fn stamp(&self) -> u64 {
         let stamp = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
-        self.heavy_barrier();
+        self.barrier.heavy();
         stamp
     }
 
@@ -184,53 +181,10 @@ impl Domain {
         }
         true
     }
-
-    /// The pin's half of the store–load barrier.
-    #[inline(always)]
-    fn light_barrier(&self) {
-        #[cfg(not(loom))]
-        if self.barrier.load(Ordering::Relaxed) == BARRIER_ASYMMETRIC {
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
-            return;
-        }
-        // Orders the announcement before every later load; pairs with the fence in `heavy_barrier`.
-        fence(Ordering::SeqCst);
-    }
-
-    /// The reclaimer's half: afterwards every thread has either announced itself visibly or will see all that was unlinked.
-    fn heavy_barrier(&self) {
-        fence(Ordering::SeqCst);
-        #[cfg(not(loom))]
-        if self.barrier.load(Ordering::Relaxed) == BARRIER_ASYMMETRIC {
-            let done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-            assert!(done, "membarrier worked at registration and must go on working: epochs rest on it");
-        }
-    }
-
-    fn detect_barrier(&self) {
-        #[cfg(not(loom))]
-        if self.barrier.load(Ordering::Relaxed) == BARRIER_UNKNOWN {
-            let found = if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-            {
-                BARRIER_ASYMMETRIC
-            } else {
-                BARRIER_FULL
-            };
-            // The first thread decides for all: a thread that fences where others do not would be harmless, the
-            // opposite would not.
-            let _ = self.barrier.compare_exchange(BARRIER_UNKNOWN, found, Ordering::SeqCst, Ordering::SeqCst);
-        }
-    }
 }
 
 impl Default for Domain {
     fn default() -> Self {
         Self::new()
     }
-}
-
-#[cfg(not(loom))]
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier takes no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }

@@ -6,8 +6,7 @@
 //!
 //! # Cost
 //!
-//! A pin is a relaxed store and a compiler fence: the expensive half of the store–load barrier runs on the reclaimer's side
-//! by `membarrier(2)` (private expedited). Where the kernel lacks it, pins fall back to a full fence.
+//! A pin is a relaxed store and the cheap half of a barrier, whose expensive half runs on the reclaimer's side.
 //!
 //! # Invariants
 //!

@@ -1,0 +1,147 @@
+//! Requests that arrive together are answered as if each had come alone, although they are parsed ahead of their turn.
+
+use crate::common::{connect, receive, send, start};
+use hither::Db;
+use hither_server::{Config, Server};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// Small numbers that look random, the same at each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// What changes what the commands behind it do, and what does not.
+const LINES: &[&str] = &[
+    "INCR n",
+    "INCR n",
+    "GET n",
+    "SET a 1",
+    "APPEND a x",
+    "GET a",
+    "DEL a",
+    "MGET a n a",
+    "LPUSH n",
+    "NOSUCH a",
+    "GET",
+    "PING",
+    "ECHO a",
+    "SELECT 1",
+    "SELECT 0",
+    "SELECT 99",
+    "MULTI",
+    "EXEC",
+    "DISCARD",
+    "WATCH n",
+    "ZADD z 1 m",
+    "BZPOPMIN z 0.001",
+    "HSET h f v",
+    "HGET h f",
+    "FLUSHDB",
+    "SWAPDB 0 1",
+    "CLIENT REPLY SKIP",
+    "CLIENT PAUSE 3 ALL",
+    "RESET",
+];
+
+/// A script, and how many replies it gets.
+fn script(dice: &mut Dice) -> Vec<&'static str> {
+    (0..1 + dice.below(60)).map(|_| LINES[dice.below(LINES.len())]).collect()
+}
+
+/// The bytes of a request, as an array or inline.
+fn request(line: &str, dice: &mut Dice) -> Vec<u8> {
+    if dice.below(4) == 0 {
+        return format!("{line}\r\n").into_bytes();
+    }
+    let words: Vec<String> = line.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
+}
+
+/// Whatever was begun ends.
+const END: [&str; 2] = ["RESET", "ECHO the-end"];
+
+/// Everything up to the answer of [`END`].
+fn rest(stream: &mut TcpStream) -> String {
+    let (mut all, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+    while !all.ends_with(b"$7\r\nthe-end\r\n") {
+        match stream.read(&mut chunk).unwrap() {
+            0 => panic!("it was closed after {}", String::from_utf8_lossy(&all)),
+            count => all.extend_from_slice(&chunk[..count]),
+        }
+    }
+    String::from_utf8(all).unwrap()
+}
+
+#[test]
+fn requests_that_come_together_are_answered_as_if_alone() {
+    let mut dice = Dice(7);
+    let (alone, together) = (start(), start());
+    for round in 0..40 {
+        let lines = script(&mut dice);
+        let (mut one, mut many) = (connect(&alone), connect(&together));
+        for client in [&mut one, &mut many] {
+            send(client, "FLUSHALL");
+            receive(client, 1);
+        }
+        for line in &lines {
+            one.write_all(&request(line, &mut dice)).unwrap();
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        END.iter().for_each(|line| one.write_all(&request(line, &mut dice)).unwrap());
+        let expected = rest(&mut one);
+        let bytes: Vec<u8> = lines.iter().chain(&END).flat_map(|line| request(line, &mut dice)).collect();
+        // All at once, or cut anywhere.
+        let mut left = &bytes[..];
+        while !left.is_empty() {
+            let count = if round % 3 == 0 { left.len() } else { (1 + dice.below(400)).min(left.len()) };
+            many.write_all(&left[..count]).unwrap();
+            left = &left[count..];
+            if round % 3 == 2 {
+                std::thread::sleep(std::time::Duration::from_micros(300));
+            }
+        }
+        assert_eq!(rest(&mut many), expected, "round {round}: {lines:?}");
+    }
+    alone.stop();
+    together.stop();
+}
+
+/// Behind AUTH there are other limits than before it: what was parsed ahead by the old ones does not count.
+#[test]
+fn who_logs_in_has_the_larger_limits_at_once() {
+    let config = Config { port: 0, threads: 1, requirepass: Some("secret".into()), ..Config::default() };
+    let server = Server::start(Db::builder().in_memory().open().unwrap(), config).unwrap();
+    let value = "x".repeat(100_000);
+    let mut client = connect(&server);
+    client
+        .write_all(format!("AUTH secret\r\nPING\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n{value}\r\nSTRLEN k\r\n").as_bytes())
+        .unwrap();
+    assert_eq!(receive(&mut client, 4), ["OK", "PONG", "OK", "100000"]);
+    // And who logs out, the smaller ones.
+    client.write_all(format!("RESET\r\nPING\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n{value}\r\nPING\r\n").as_bytes()).unwrap();
+    let replies = receive(&mut client, 3);
+    assert!(replies[0] == "RESET" && replies[1].contains("NOAUTH") && replies[2].contains("Protocol error"), "{replies:?}");
+    server.stop();
+}
+
+/// Nothing behind QUIT, or behind what breaks the protocol, is run.
+#[test]
+fn what_stands_behind_the_end_does_not_run() {
+    let server = start();
+    for end in ["QUIT", "*1\r\n:1"] {
+        let mut client = connect(&server);
+        send(&mut client, &format!("SET a 1; {end}; SET a 2; SET a 3"));
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).unwrap();
+        let mut other = connect(&server);
+        send(&mut other, "GET a; DEL a");
+        assert_eq!(receive(&mut other, 2), ["1", "1"], "{end}: {}", String::from_utf8_lossy(&all));
+    }
+    server.stop();
+}
