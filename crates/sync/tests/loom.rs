@@ -192,10 +192,9 @@ fn turns(stay: bool) {
             })
         };
         let owners = [owner(0), owner(1)];
-        let all = turns.all();
-        let _all = if stay { Some(all) } else { None };
+        let all = Some(turns.all()).filter(|_| stay);
         counters.iter().for_each(step);
-        drop(_all);
+        drop(all);
         owners.into_iter().for_each(|owner| owner.join().unwrap());
         assert!(counters.iter().all(|counter| counter.load(Ordering::Relaxed) == 3), "a step was lost");
     });

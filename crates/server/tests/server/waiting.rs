@@ -290,9 +290,9 @@ fn replies_in_version_3_have_null_and_doubles() {
         client.call(&[b"BZPOPMIN", b"z", b"0"]),
         Value::Array(vec![Value::Bulk(b"z".to_vec()), Value::Bulk(b"a".to_vec()), Value::Double(1.5)])
     );
-    let words: [&[u8]; 3] = [b"BZPOPMIN", b"z", b"0.001"];
+    let words: [&[u8]; 3] = [b"BZPOPMIN", b"z", b"0.3"];
     assert!(client.raw(&words).is_empty());
-    std::thread::sleep(Duration::from_millis(2));
+    std::thread::sleep(Duration::from_millis(310));
     assert_eq!(client.call(&words), Value::Null);
 }
 
