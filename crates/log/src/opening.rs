@@ -3,8 +3,8 @@
 //! # Growth
 //!
 //! A pool grows when puts have taken its last free segment but the reserve: in the background ([`Log::grow_ahead`]), while writers fill the segments that they have. Allocating space takes
-//! long (tens of milliseconds for 64 MiB of tmpfs with busy processors, for its pages are zeroed); a writer that finds none before that is done waits for it, or, where nobody works in the background,
-//! adds a small step by itself.
+//! long (tens of milliseconds for 16 MiB of tmpfs with busy processors, for its pages are zeroed), so it is done in small steps; a writer that finds nothing before one is done waits for it, or, where nobody
+//! works in the background, adds one by itself.
 //!
 //! Thread safety: the list of free segments has a lock of its own, held for a few operations of a set. Growth is one at a time, under another lock that is taken before it.
 
@@ -47,10 +47,8 @@ impl Purpose {
     }
 }
 
-/// The most that a writer adds by itself, if it needs no more.
+/// The most that is added at once, if no more is needed: what is being made is of no use to anybody until all of it is there.
 const STEP_BYTES: u64 = 16 << 20;
-/// The most that is added at once in the background.
-const AHEAD_BYTES: u64 = 64 << 20;
 
 /// Free segments of one pool, ascending.
 pub(crate) struct Allocator {
@@ -179,18 +177,18 @@ impl NodePool {
                 // All that is missing is that they lie side by side.
                 return Err(if missing == 0 { Error::NotAdjacent { bytes, free } } else { log.full_error() });
             }
-            self.grow_from(count, least, STEP_BYTES)?;
+            self.grow_from(count, least)?;
         }
     }
 
-    /// Adds a quarter of the pool, within `step_bytes`, but `least` segments, unless it has grown beyond `seen` already.
-    fn grow_from(&self, seen: u32, least: u64, step_bytes: u64) -> Result<()> {
+    /// Adds a quarter of the pool, within a step, but `least` segments, unless it has grown beyond `seen` already.
+    fn grow_from(&self, seen: u32, least: u64) -> Result<()> {
         let _one_at_a_time = self.growing.lock();
         if self.alloc.lock().count != seen {
             return Ok(());
         }
         let limit = u64::from(self.pool.max_segments() - seen);
-        let step = (u64::from(seen) / 4).min(step_bytes >> self.segment_shift);
+        let step = (u64::from(seen) / 4).min(STEP_BYTES >> self.segment_shift);
         let now = self.grow(limit.min(least.max(step)), least)? as u32;
         let mut alloc = self.alloc.lock();
         alloc.free.extend(seen..now);
@@ -206,7 +204,7 @@ impl NodePool {
     /// Grows the pool if its segments are used up; see [`Log::grow_ahead`].
     pub fn grow_ahead(&self) -> Result<()> {
         let count = self.alloc.lock().count;
-        if self.is_used_up() { self.grow_from(count, 1, AHEAD_BYTES) } else { Ok(()) }
+        if self.is_used_up() { self.grow_from(count, 1) } else { Ok(()) }
     }
 
     /// Adds `most` segments, or, on a disk that has no room for them, half as many, and so on down to `least`; returns how many there are then.
