@@ -28,6 +28,6 @@ mod writer;
 pub use error::ProtocolError;
 pub use limits::Limits;
 pub use number::{format_double, parse_integer};
-pub use request::{Args, Parser};
+pub use request::{Args, Parser, peek_key};
 pub use value::{DecodeError, Value, decode};
 pub use writer::{Protocol, Writer};

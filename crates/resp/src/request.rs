@@ -264,6 +264,17 @@ fn short_number(line: &[u8]) -> Option<(i64, usize)> {
     }
 }
 
+/// The second argument of the request that `input` begins with: the key, with most commands. `None` if it has not arrived, or the request is not of the usual kind. A hint, at a
+/// small part of what [`Parser::parse`] costs; nothing is checked.
+pub fn peek_key(input: &[u8]) -> Option<&[u8]> {
+    let (count, length) = short_number(input.strip_prefix(b"*")?)?;
+    let rest = input.get(1 + length..).filter(|_| count > 1)?;
+    let (name, length) = short_number(rest.strip_prefix(b"$")?)?;
+    let rest = rest.get(1 + length + name as usize + 2..)?;
+    let (key, length) = short_number(rest.strip_prefix(b"$")?)?;
+    rest.get(1 + length..1 + length + key as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +325,24 @@ mod tests {
                 assert!(short.is_none() || short == long, "{line:?}: {short:?}, {long:?}");
                 assert_eq!(short.is_some(), long.is_some_and(|(number, end)| number >= 0 && end <= 5), "{line:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_key_is_found_where_the_parser_finds_it() {
+        let long = format!("*2\r\n$3\r\nGET\r\n$999\r\n{}\r\n", "k".repeat(999));
+        let requests = [&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"[..], b"*3\r\n$3\r\nSET\r\n$12\r\nabcdefghijkl\r\n$0\r\n\r\n", long.as_bytes()];
+        for request in requests {
+            assert_eq!(peek_key(request).map(<[u8]>::to_vec), one(request).unwrap().map(|(_, args)| args[1].clone()));
+            // However little of it has arrived.
+            for end in 0..request.len() {
+                assert!(peek_key(&request[..end]).is_none_or(|key| request[..end].ends_with(key) || peek_key(request) == Some(key)));
+            }
+        }
+        for other in
+            [&b"*1\r\n$4\r\nPING\r\n"[..], b"GET k\r\n", b"*2\r\n$3\r\nGET\r\n$x\r\n", b"*2\r\n$999\r\nGET\r\n$1\r\nk\r\n", b"*0\r\n", b""]
+        {
+            assert_eq!(peek_key(other), None, "{other:?}");
         }
     }
 

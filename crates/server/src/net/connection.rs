@@ -11,16 +11,28 @@ use super::tls::Channel;
 use crate::events::Level;
 use crate::session::Session;
 use crate::shared::{CoreStats, Shared};
-use hither_resp::{Args, Limits, Parser, Protocol, Writer};
+use hither_resp::{Args, Limits, Parser, Protocol, Writer, peek_key};
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Bytes read at once.
-pub const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 /// Reads of one turn; then others have theirs.
 const READS: usize = 8;
+
+/// What a thread's connections work with, one after the other.
+pub struct Room {
+    scratch: Vec<u8>,
+    ahead: Ahead,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { scratch: vec![0; READ_BYTES], ahead: Ahead::default() }
+    }
+}
 
 /// See the module's head.
 pub struct Connection {
@@ -48,6 +60,8 @@ pub struct Connection {
     roused: bool,
     /// The other side has hung up, though not all that it sent may have been read.
     hung_up: bool,
+    /// What came of reading ahead of its turn: see [`Connection::receive`].
+    arrived: Option<std::io::Result<usize>>,
 }
 
 impl Connection {
@@ -69,6 +83,7 @@ impl Connection {
             held: false,
             roused: false,
             hung_up: false,
+            arrived: None,
         }
     }
 
@@ -102,8 +117,24 @@ impl Connection {
         self.outbox.waiting() > PAUSE_BYTES
     }
 
+    /// Reads into `early` ahead of its turn, if it is going to read then. Pass the same bytes to [`Connection::serve`], which has to follow.
+    pub fn receive(&mut self, early: &mut [u8]) {
+        let runs_at_once = self.input.is_empty() && !self.session.is_waiting() && self.session.watching.is_none() && !self.is_paused();
+        let is_at_rest = self.stalled || self.held || self.ended || self.session.closing;
+        if self.readable && runs_at_once && !is_at_rest && self.arrived.is_none() {
+            self.arrived = Some(self.channel.read(early));
+        }
+    }
+
+    /// Where its first request will look, if that is known by what was read ahead of its turn.
+    pub fn key_to_come<'a>(&self, early: &'a [u8]) -> Option<&'a [u8]> {
+        let count = *self.arrived.as_ref()?.as_ref().ok()?;
+        peek_key(&early[..count])
+    }
+
     /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again. `now`: about.
-    pub fn serve(&mut self, shared: &Arc<Shared>, scratch: &mut [u8], ahead: &mut Ahead, now: Instant) -> bool {
+    pub fn serve(&mut self, shared: &Arc<Shared>, early: &[u8], room: &mut Room, now: Instant) -> bool {
+        let Room { scratch, ahead } = room;
         // What waits for data runs again only if there may be some, or could not run when there was.
         let runs = !self.session.is_waiting() || self.roused || self.stalled || self.held;
         (self.stalled, self.held, self.roused) = (false, false, false);
@@ -124,15 +155,19 @@ impl Connection {
             if !self.readable || self.ended || self.session.closing || self.stalled || self.held {
                 return false;
             }
-            match self.channel.read(scratch) {
+            let (read, buffer) = match self.arrived.take() {
+                Some(read) => (read, early),
+                None => (self.channel.read(scratch), &scratch[..]),
+            };
+            match read {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
                     CoreStats::add(&self.session.stats().input_bytes, count as u64);
                     self.session.client.note_active(now);
                     // Asking again only to hear that there is no more would be one system call in three. What comes from now on is an event of its own (epoll(7)); so
                     // is the end, but it may have been told already.
-                    self.readable = count == scratch.len() || self.hung_up || self.channel.is_encrypted();
-                    self.take_in(shared, &scratch[..count], ahead);
+                    self.readable = count == buffer.len() || self.hung_up || self.channel.is_encrypted();
+                    self.take_in(shared, &buffer[..count], ahead);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

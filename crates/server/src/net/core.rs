@@ -1,12 +1,14 @@
 //! The event loop of one thread.
 //!
-//! A round: wait for events; read and run the commands of all connections that have some; ask once for the durability of all that they rest on; send.
+//! A round: wait for events; read and run the commands of all connections that have some; ask once for the durability of all that they rest on; send. Of up to [`GROUP`] connections that have some
+//! all are read before the first one's commands run, so that the store can begin to load what they lead to.
 //! Sockets are registered once, edge-triggered.
 
-use super::ahead::Ahead;
-use super::connection::{Connection, READ_BYTES};
+mod admission;
+
+use super::connection::{Connection, Room};
 use super::refusals::Refusals;
-use super::tls::{Channel, HANDSHAKE_TIME};
+use super::tls::HANDSHAKE_TIME;
 use crate::events::{self, Level};
 use crate::session::Session;
 use crate::shared::{CoreStats, Shared, now_ms};
@@ -15,7 +17,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,6 +29,11 @@ pub const LINGER: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(100);
 /// Until accepting is tried again when there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Clients that are read of before the first of them is served: as many as an index looks up at once.
+const GROUP: usize = 16;
+/// Bytes that are read of each.
+const EARLY_BYTES: usize = 16 << 10;
 
 const WAKE: Token = Token(0);
 /// Connections have the tokens from here on, listeners those below.
@@ -63,8 +70,9 @@ pub struct Core {
     deadlines: BTreeSet<(Instant, usize)>,
     /// A commit was asked for up to here.
     asked: u64,
-    scratch: Vec<u8>,
-    ahead: Ahead,
+    room: Room,
+    /// What was read of several clients before the first of them is served, [`EARLY_BYTES`] for each.
+    early: Vec<u8>,
     /// When this round began. For what need not be exact: reading the clock for each client would cost as much as a small command.
     now: Instant,
     last_tick: Instant,
@@ -112,8 +120,8 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
             holding: Vec::new(),
             deadlines: BTreeSet::new(),
             asked: 0,
-            scratch: vec![0; READ_BYTES],
-            ahead: Ahead::default(),
+            room: Room::default(),
+            early: vec![0; EARLY_BYTES * GROUP],
             now: Instant::now(),
             last_tick: Instant::now(),
             accept_at: None,
@@ -197,9 +205,11 @@ impl Core {
         }
         if readable {
             connection.note_readable();
+            // It is sent to afterwards.
             self.to_serve.push(slot);
+        } else {
+            self.to_flush.push(slot);
         }
-        self.to_flush.push(slot);
     }
 
     /// Commands that wait run again if their clients were woken, or their time is over.
@@ -222,24 +232,63 @@ impl Core {
     }
 
     fn serve(&mut self) {
-        let slots = std::mem::take(&mut self.to_serve);
-        for slot in slots {
-            let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
-            let before = connection.deadline();
-            let again = connection.serve(&self.shared, &mut self.scratch, &mut self.ahead, self.now);
-            let after = connection.deadline();
-            if before != after {
-                before.map(|deadline| self.deadlines.remove(&(deadline, slot)));
-                after.map(|deadline| self.deadlines.insert((deadline, slot)));
+        let mut slots = std::mem::take(&mut self.to_serve);
+        for group in slots.chunks(GROUP) {
+            self.receive(group);
+            for (number, slot) in group.iter().enumerate() {
+                self.serve_one(*slot, number);
             }
-            if again {
-                self.to_serve.push(slot);
-            }
-            if connection.outbox.is_holding() {
-                self.holding.push(slot);
-            }
-            self.to_flush.push(slot);
         }
+        // Keeps the buffer.
+        if self.to_serve.is_empty() {
+            slots.clear();
+            self.to_serve = slots;
+        }
+    }
+
+    /// Reads of a group of clients, so that the store can begin to load what all of their first requests will touch.
+    fn receive(&mut self, group: &[usize]) {
+        if group.len() < 2 {
+            return;
+        }
+        for (early, slot) in self.early.chunks_exact_mut(EARLY_BYTES).zip(group) {
+            if let Some(Some(connection)) = self.connections.get_mut(*slot) {
+                connection.receive(early);
+            }
+        }
+        let (mut keys, mut count, mut sessions) = ([&[][..]; GROUP], 0, None::<&Session>);
+        for (early, slot) in self.early.chunks_exact(EARLY_BYTES).zip(group) {
+            let Some(Some(connection)) = self.connections.get(*slot) else { continue };
+            let Some(key) = connection.key_to_come(early) else { continue };
+            // Nearly all clients use one database.
+            if sessions.get_or_insert(&connection.session).index == connection.session.index {
+                keys[count] = key;
+                count += 1;
+            }
+        }
+        if let Some(session) = sessions.filter(|_| count > 1) {
+            session.prefetch(&keys[..count]);
+        }
+    }
+
+    /// Serves a client, the one of this `number` in its group.
+    fn serve_one(&mut self, slot: usize, number: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
+        let before = connection.deadline();
+        let early = &self.early[number * EARLY_BYTES..][..EARLY_BYTES];
+        let again = connection.serve(&self.shared, early, &mut self.room, self.now);
+        let after = connection.deadline();
+        if before != after {
+            before.map(|deadline| self.deadlines.remove(&(deadline, slot)));
+            after.map(|deadline| self.deadlines.insert((deadline, slot)));
+        }
+        if again {
+            self.to_serve.push(slot);
+        }
+        if connection.outbox.is_holding() {
+            self.holding.push(slot);
+        }
+        self.to_flush.push(slot);
     }
 
     /// Asks for durability, and sends.
@@ -323,106 +372,6 @@ impl Core {
                 self.admit(stream, peer, tls);
             }
         }
-    }
-
-    fn accept(&mut self) {
-        self.accept_at = None;
-        for number in 0..self.listeners.len() {
-            loop {
-                let (listener, tls) = &self.listeners[number];
-                let tls = *tls;
-                match listener.accept() {
-                    Ok((stream, peer)) => self.hand_out(stream, peer, tls),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                    Err(error) => {
-                        // Out of descriptors, most likely: others will close. Who came waits in the system's queue.
-                        self.refusals.note_failure(&error);
-                        self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Gives a connection to the thread with the fewest.
-    fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
-        if let Some(refusal) = self.refusal(peer) {
-            // It is closed either way.
-            if !tls {
-                let _ = stream.write(format!("-{refusal}\r\n").as_bytes());
-            }
-            self.refuse(peer, refusal);
-            return;
-        }
-        let load = |mailbox: &Arc<Mailbox>| mailbox.connections.load(Ordering::Relaxed);
-        let Some((index, mailbox)) = self.mailboxes.iter().enumerate().min_by_key(|(_, mailbox)| load(mailbox)) else { return };
-        mailbox.connections.fetch_add(1, Ordering::Relaxed);
-        if index == self.index {
-            self.admit(stream, peer, tls);
-        } else {
-            mailbox.arrivals.lock().push((stream, peer, tls));
-            // If that fails, the thread's next tick looks.
-            let _ = mailbox.waker.wake();
-        }
-    }
-
-    fn refusal(&self, peer: SocketAddr) -> Option<&'static str> {
-        let settings = &self.shared.settings;
-        let total: usize = self.mailboxes.iter().map(|mailbox| mailbox.connections.load(Ordering::Relaxed)).sum();
-        if total >= settings.max_clients.load(Ordering::Relaxed) {
-            return Some("ERR max number of clients reached");
-        }
-        let guarded = settings.protected_mode.load(Ordering::Relaxed) && settings.acl.is_open();
-        if guarded && !peer.ip().to_canonical().is_loopback() {
-            return Some(
-                "DENIED hither is in protected mode: it has no password and serves this machine only. Set requirepass, or switch protected-mode off if everybody who can reach it may use it.",
-            );
-        }
-        None
-    }
-
-    /// Takes a connection into the loop.
-    fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
-        // Replies are sent whole: nothing is gained by waiting for more. If it is refused, they are only later.
-        let _ = stream.set_nodelay(true);
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
-        });
-        let interests = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + slot), interests) {
-            return self.turn_away(slot, peer, &format!("its events cannot be had: {error}"));
-        }
-        let local = stream.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
-        let channel = match &self.shared.tls {
-            Some(config) if tls => config.accept(stream),
-            _ => Ok(Channel::plain(stream)),
-        };
-        let channel = match channel {
-            Ok(channel) => channel,
-            // The socket was dropped, and with it its registration.
-            Err(why) => return self.turn_away(slot, peer, &why),
-        };
-        CoreStats::add(&self.shared.cores[self.index].connections, 1);
-        let client = self.shared.clients.add(peer.to_string(), local, self.index);
-        client.slot.store(slot, Ordering::Relaxed);
-        let session = Session::new(self.shared.clone(), client);
-        self.connections[slot] = Some(Box::new(Connection::new(channel, session)));
-    }
-
-    /// Gives back the place of a connection that cannot be taken.
-    fn turn_away(&mut self, slot: usize, peer: SocketAddr, why: &str) {
-        self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-        self.free.push(slot);
-        self.refuse(peer, why);
-    }
-
-    /// Counts a connection that is refused, and has the log say so.
-    fn refuse(&mut self, peer: SocketAddr, why: &str) {
-        CoreStats::add(&self.shared.cores[self.index].rejected, 1);
-        self.refusals.note(peer, why);
     }
 
     fn close(&mut self, slot: usize) {

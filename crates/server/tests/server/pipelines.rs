@@ -145,3 +145,35 @@ fn what_stands_behind_the_end_does_not_run() {
     }
     server.stop();
 }
+
+/// While the only thread sleeps, many clients send: it reads of several before it serves the first of them. Each gets its own answers, however much it has sent.
+#[test]
+fn clients_that_come_together_get_their_own_answers() {
+    let config = Config { port: 0, threads: 1, ..Config::default() };
+    let server = Server::start(Db::builder().in_memory().open().unwrap(), config).unwrap();
+    let (mut dice, mut sleeper) = (Dice(11), connect(&server));
+    let mut clients: Vec<TcpStream> = (0..37).map(|_| connect(&server)).collect();
+    for round in 0..12 {
+        send(&mut sleeper, "DEBUG SLEEP 0.03");
+        let mut sent = Vec::new();
+        for (number, client) in clients.iter_mut().enumerate() {
+            // Around the most that is read at once of each: 16 KiB when many have sent something, and 64 KiB.
+            let length = [1, 100, 16_300 + dice.below(200), 40_000, 65_400 + dice.below(200), 150_000][dice.below(6)];
+            let value = format!("{number}:{round}:{}", "x".repeat(length));
+            let request = format!("*3\r\n$3\r\nSET\r\n$4\r\nk{number:03}\r\n${}\r\n{value}\r\nGET k{number:03}\r\n", value.len());
+            let cut = if dice.below(3) == 0 { dice.below(request.len()) } else { request.len() };
+            client.write_all(&request.as_bytes()[..cut]).unwrap();
+            sent.push((value, request.as_bytes()[cut..].to_vec()));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(dice.below(40) as u64));
+        for (client, (_, rest)) in clients.iter_mut().zip(&sent) {
+            client.write_all(rest).unwrap();
+        }
+        assert_eq!(receive(&mut sleeper, 1), ["OK"]);
+        for (number, (client, (value, _))) in clients.iter_mut().zip(&sent).enumerate() {
+            let replies = receive(client, 2);
+            assert!(replies[0] == "OK" && replies[1] == *value, "client {number} in round {round} got {:.80?}", replies);
+        }
+    }
+    server.stop();
+}

@@ -1,0 +1,117 @@
+//! New connections: accepted by the first thread, refused if there are too many or they come from elsewhere unasked, handed to the thread with the fewest.
+
+use super::{ACCEPT_PAUSE, Core, FIRST_CONNECTION, Mailbox};
+use crate::net::connection::Connection;
+use crate::net::tls::Channel;
+use crate::session::Session;
+use crate::shared::CoreStats;
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Core {
+    /// Takes all connections that wait at the listeners.
+    pub(super) fn accept(&mut self) {
+        self.accept_at = None;
+        for number in 0..self.listeners.len() {
+            loop {
+                let (listener, tls) = &self.listeners[number];
+                let tls = *tls;
+                match listener.accept() {
+                    Ok((stream, peer)) => self.hand_out(stream, peer, tls),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                    Err(error) => {
+                        // Out of descriptors, most likely: others will close. Who came waits in the system's queue.
+                        self.refusals.note_failure(&error);
+                        self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a connection to the thread with the fewest.
+    fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
+        if let Some(refusal) = self.refusal(peer) {
+            // It is closed either way.
+            if !tls {
+                let _ = stream.write(format!("-{refusal}\r\n").as_bytes());
+            }
+            self.refuse(peer, refusal);
+            return;
+        }
+        let load = |mailbox: &Arc<Mailbox>| mailbox.connections.load(Ordering::Relaxed);
+        let Some((index, mailbox)) = self.mailboxes.iter().enumerate().min_by_key(|(_, mailbox)| load(mailbox)) else { return };
+        mailbox.connections.fetch_add(1, Ordering::Relaxed);
+        if index == self.index {
+            self.admit(stream, peer, tls);
+        } else {
+            mailbox.arrivals.lock().push((stream, peer, tls));
+            // If that fails, the thread's next tick looks.
+            let _ = mailbox.waker.wake();
+        }
+    }
+
+    fn refusal(&self, peer: SocketAddr) -> Option<&'static str> {
+        let settings = &self.shared.settings;
+        let total: usize = self.mailboxes.iter().map(|mailbox| mailbox.connections.load(Ordering::Relaxed)).sum();
+        if total >= settings.max_clients.load(Ordering::Relaxed) {
+            return Some("ERR max number of clients reached");
+        }
+        let guarded = settings.protected_mode.load(Ordering::Relaxed) && settings.acl.is_open();
+        if guarded && !peer.ip().to_canonical().is_loopback() {
+            return Some(
+                "DENIED hither is in protected mode: it has no password and serves this machine only. Set requirepass, or switch protected-mode off if everybody who can reach it may use it.",
+            );
+        }
+        None
+    }
+
+    /// Takes a connection into the loop.
+    pub(super) fn admit(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
+        // Replies are sent whole: nothing is gained by waiting for more. If it is refused, they are only later.
+        let _ = stream.set_nodelay(true);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(&mut stream, Token(FIRST_CONNECTION + slot), interests) {
+            return self.turn_away(slot, peer, &format!("its events cannot be had: {error}"));
+        }
+        let local = stream.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
+        let channel = match &self.shared.tls {
+            Some(config) if tls => config.accept(stream),
+            _ => Ok(Channel::plain(stream)),
+        };
+        let channel = match channel {
+            Ok(channel) => channel,
+            // The socket was dropped, and with it its registration.
+            Err(why) => return self.turn_away(slot, peer, &why),
+        };
+        CoreStats::add(&self.shared.cores[self.index].connections, 1);
+        let client = self.shared.clients.add(peer.to_string(), local, self.index);
+        client.slot.store(slot, Ordering::Relaxed);
+        let session = Session::new(self.shared.clone(), client);
+        self.connections[slot] = Some(Box::new(Connection::new(channel, session)));
+    }
+
+    /// Gives back the place of a connection that cannot be taken.
+    fn turn_away(&mut self, slot: usize, peer: SocketAddr, why: &str) {
+        self.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        self.free.push(slot);
+        self.refuse(peer, why);
+    }
+
+    /// Counts a connection that is refused, and has the log say so.
+    pub(super) fn refuse(&mut self, peer: SocketAddr, why: &str) {
+        CoreStats::add(&self.shared.cores[self.index].rejected, 1);
+        self.refusals.note(peer, why);
+    }
+}
