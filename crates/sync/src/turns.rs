@@ -86,10 +86,12 @@ impl Turns {
         self.alone.store(true, Ordering::Relaxed);
         let all = All { alone: &self.alone, _gate: gate };
         self.barrier.heavy();
+        let mut looks = 0u32;
         for busy in &self.busy {
             // Acquire: what was done in that turn.
             while busy.load(Ordering::Acquire) {
-                yield_now();
+                looks += 1;
+                pause(looks);
             }
         }
         all
@@ -100,6 +102,15 @@ impl Turns {
         return self.gate.lock().unwrap();
         #[cfg(not(loom))]
         self.gate.lock()
+    }
+}
+
+/// Between two looks at a turn that has not ended. Most take microseconds; one whose write waits for space may take a second.
+fn pause(looks: u32) {
+    if looks < 100 || cfg!(loom) {
+        yield_now();
+    } else {
+        std::thread::sleep(std::time::Duration::from_micros(100));
     }
 }
 
