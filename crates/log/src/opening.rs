@@ -49,6 +49,8 @@ impl Purpose {
 
 /// The most that is added at once, if no more is needed: what is being made is of no use to anybody until all of it is there.
 const STEP_BYTES: u64 = 16 << 20;
+/// The same where it takes a sync: space is had at once there, but all that waits to be written is written with it.
+const SYNCED_STEP_BYTES: u64 = 64 << 20;
 
 /// Free segments of one pool, ascending.
 pub(crate) struct Allocator {
@@ -188,7 +190,8 @@ impl NodePool {
             return Ok(());
         }
         let limit = u64::from(self.pool.max_segments() - seen);
-        let step = (u64::from(seen) / 4).min(STEP_BYTES >> self.segment_shift);
+        let most = if self.pool.needs_sync() { SYNCED_STEP_BYTES } else { STEP_BYTES };
+        let step = (u64::from(seen) / 4).min(most >> self.segment_shift);
         let now = self.grow(limit.min(least.max(step)), least)? as u32;
         let mut alloc = self.alloc.lock();
         alloc.free.extend(seen..now);
