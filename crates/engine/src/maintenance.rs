@@ -163,15 +163,14 @@ fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Du
 
 /// Grows a node's pool when its segments are used up, so that writers need not wait for it.
 fn run_growth(core: &Core, stop: &Stop, node: usize) {
-    let (mut heard, mut before) = (0, 0);
+    let mut heard = 0;
     while !stop.flag.load(Ordering::Acquire) {
-        core.log.used_up(node).wait(&mut heard, GROWTH_TICK);
         // Only if somebody writes: a store that is merely open stays as it is.
-        if heard != before && !stop.flag.load(Ordering::Acquire) && core.committer.ensure_writable().is_ok() {
+        let called = core.log.used_up(node).wait(&mut heard, GROWTH_TICK);
+        if called && !stop.flag.load(Ordering::Acquire) && core.committer.ensure_writable().is_ok() {
             // A writer that needs the space tells its caller of an error.
             let _ = core.log.grow_ahead(node);
         }
-        before = heard;
     }
 }
 

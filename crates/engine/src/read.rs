@@ -90,9 +90,7 @@ impl Store {
         }
         Ok(())
     }
-}
 
-impl Store {
     /// Begins to load what operations on these keys are about to touch, with overlapping cache misses. A hint: keys that no store can hold are left out.
     pub fn prefetch<K: AsRef<[u8]>>(&self, keyspace: &KeyspaceHandle, keys: &[K]) {
         let core = &*self.core;

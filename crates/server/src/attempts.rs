@@ -44,7 +44,14 @@ impl Session {
                 () if writes => Held::Own(shared.turns.own(self.client.core)),
                 () => Held::Nothing,
             };
-            let Err(failure) = self.attempt_once(shared, out, rests_on, watches, &mut work) else { return Ok(()) };
+            let outcome = self.take_txn(watches.is_some()).map_err(Box::new).and_then(|mut txn| {
+                let outcome = self.attempt_once(&mut txn, shared, out, rests_on, watches, &mut work);
+                if txn.is_spare() {
+                    self.spare = Some(txn);
+                }
+                outcome
+            });
+            let Err(failure) = outcome else { return Ok(()) };
             match *failure {
                 // Somebody was faster.
                 Failure::Again => {}
@@ -72,22 +79,6 @@ impl Session {
 
     /// Runs `work` and commits; [`Failure::Again`] if somebody was faster.
     fn attempt_once(
-        &mut self,
-        shared: &Arc<Shared>,
-        out: &mut Vec<u8>,
-        rests_on: &mut u64,
-        watches: Option<&Watches>,
-        work: &mut impl FnMut(&mut Session, &mut Txn, &mut Vec<u8>) -> Ran,
-    ) -> Ran {
-        let mut txn = self.take_txn(watches.is_some()).map_err(Box::new)?;
-        let outcome = self.attempt_with(&mut txn, shared, out, rests_on, watches, work);
-        if txn.is_spare() {
-            self.spare = Some(txn);
-        }
-        outcome
-    }
-
-    fn attempt_with(
         &mut self,
         txn: &mut Txn,
         shared: &Arc<Shared>,

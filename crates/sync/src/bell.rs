@@ -19,13 +19,14 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Waits until the bell has been rung more often than `heard`, at most for `timeout`; notes in `heard` how often it was. Begin with zero.
-    pub fn wait(&self, heard: &mut u64, timeout: Duration) {
+    /// Waits until the bell has been rung more often than `heard`, at most for `timeout`; notes in `heard` how often it was. Begin with zero. Whether it was rung.
+    pub fn wait(&self, heard: &mut u64, timeout: Duration) -> bool {
         let mut rung = self.rung.lock();
         if *rung == *heard {
             self.changed.wait_for(&mut rung, timeout);
         }
-        *heard = *rung;
+        let before = std::mem::replace(heard, *rung);
+        *heard != before
     }
 }
 
@@ -62,7 +63,7 @@ mod tests {
         bell.ring();
         bell.wait(&mut heard, LONG);
         let started = Instant::now();
-        bell.wait(&mut heard, Duration::from_millis(5));
+        assert!(!bell.wait(&mut heard, Duration::from_millis(5)));
         assert!(started.elapsed() >= Duration::from_millis(5));
     }
 }

@@ -10,22 +10,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SEGMENT: u64 = 64 << 10;
 
-/// Found by measuring: whoever took the last segment made the next ones, and everybody else waited for that as well, 150 ms for 64 MiB of tmpfs on busy processors.
-#[test]
-fn others_work_while_a_pool_grows() {
-    let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
-    let store = Store::open(Options {
-        paths: vec![(None, dir.path().to_owned())],
+/// A store of sixteen segments that may become sixty-four.
+fn able_to_grow(dir: &Path, failpoints: &Arc<Failpoints>) -> Options {
+    Options {
+        paths: vec![(None, dir.to_owned())],
         medium: MediumChoice::File,
         durability: Durability::Process,
         capacity: 16 * SEGMENT,
         max_capacity: 64 * SEGMENT,
         segment_bytes: SEGMENT,
-        shards: 1,
         failpoints: Some(failpoints.clone()),
         ..Options::default()
-    })
-    .unwrap();
+    }
+}
+
+/// Found by measuring: whoever took the last segment made the next ones, and everybody else waited for that as well, 150 ms for 64 MiB of tmpfs on busy processors.
+#[test]
+fn others_work_while_a_pool_grows() {
+    let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let store = Store::open(Options { shards: 1, ..able_to_grow(dir.path(), &failpoints) }).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     failpoints.hold("grow");
     let writer = std::thread::spawn({
@@ -66,18 +69,7 @@ fn others_work_while_a_pool_grows() {
 #[test]
 fn growth_takes_what_the_disk_has() {
     let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
-    let store = Store::open(Options {
-        paths: vec![(None, dir.path().to_owned())],
-        medium: MediumChoice::File,
-        durability: Durability::Process,
-        capacity: 16 * SEGMENT,
-        max_capacity: 64 * SEGMENT,
-        segment_bytes: SEGMENT,
-        background: false,
-        failpoints: Some(failpoints.clone()),
-        ..Options::default()
-    })
-    .unwrap();
+    let store = Store::open(Options { background: false, ..able_to_grow(dir.path(), &failpoints) }).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     // A quarter of sixteen is four: neither four nor two segments fit.
     failpoints.arm("fallocate", FailAt { skip: 0, count: 2, errno: 28 });

@@ -113,7 +113,12 @@ pub fn show(value: &Value) -> String {
 
 /// A server of two threads, in memory.
 pub fn start() -> Server {
-    Server::start(Db::builder().in_memory().open().unwrap(), Config { port: 0, threads: 2, ..Config::default() }).unwrap()
+    start_with(Config { threads: 2, ..Config::default() })
+}
+
+/// A server with these settings at any free port, in memory.
+pub fn start_with(config: Config) -> Server {
+    Server::start(Db::builder().in_memory().open().unwrap(), Config { port: 0, ..config }).unwrap()
 }
 
 /// A connection to it.

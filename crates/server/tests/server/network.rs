@@ -1,6 +1,5 @@
 //! A whole server in this process: TLS, metrics and health, protected mode, what slow and hostile clients cannot do.
 
-use hither::Db;
 use hither_resp::{Limits, Value, decode};
 use hither_server::config::{ClientCertificates, TlsConfig};
 use hither_server::{Config, Server};
@@ -17,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 fn start(config: Config) -> Server {
-    Server::start(Db::builder().in_memory().open().unwrap(), Config { port: 0, threads: 2, ..config }).unwrap()
+    crate::common::start_with(Config { threads: 2, ..config })
 }
 
 /// An authority with certificates for "server" and "client" in `dir`.

@@ -1,8 +1,7 @@
 //! Requests that arrive together are answered as if each had come alone, although they are parsed ahead of their turn.
 
-use crate::common::{connect, receive, send, start};
-use hither::Db;
-use hither_server::{Config, Server};
+use crate::common::{connect, receive, send, start, start_with};
+use hither_server::Config;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -49,7 +48,7 @@ const LINES: &[&str] = &[
     "RESET",
 ];
 
-/// A script, and how many replies it gets.
+/// Some of these lines, in any order.
 fn script(dice: &mut Dice) -> Vec<&'static str> {
     (0..1 + dice.below(60)).map(|_| LINES[dice.below(LINES.len())]).collect()
 }
@@ -115,8 +114,7 @@ fn requests_that_come_together_are_answered_as_if_alone() {
 /// Behind AUTH there are other limits than before it: what was parsed ahead by the old ones does not count.
 #[test]
 fn who_logs_in_has_the_larger_limits_at_once() {
-    let config = Config { port: 0, threads: 1, requirepass: Some("secret".into()), ..Config::default() };
-    let server = Server::start(Db::builder().in_memory().open().unwrap(), config).unwrap();
+    let server = start_with(Config { threads: 1, requirepass: Some("secret".into()), ..Config::default() });
     let value = "x".repeat(100_000);
     let mut client = connect(&server);
     client
@@ -149,8 +147,7 @@ fn what_stands_behind_the_end_does_not_run() {
 /// While the only thread sleeps, many clients send: it reads of several before it serves the first of them. Each gets its own answers, however much it has sent.
 #[test]
 fn clients_that_come_together_get_their_own_answers() {
-    let config = Config { port: 0, threads: 1, ..Config::default() };
-    let server = Server::start(Db::builder().in_memory().open().unwrap(), config).unwrap();
+    let server = start_with(Config { threads: 1, ..Config::default() });
     let (mut dice, mut sleeper) = (Dice(11), connect(&server));
     let mut clients: Vec<TcpStream> = (0..37).map(|_| connect(&server)).collect();
     for round in 0..12 {
