@@ -72,12 +72,8 @@ impl Session for FjallSession<'_> {
         self.store.settle()
     }
 
-    fn get(&mut self, key: &[u8], mut f: impl FnMut(&[u8])) -> Result<bool> {
-        let value = self.store.pairs.get(key).map_err(failed)?;
-        if let Some(value) = &value {
-            f(value);
-        }
-        Ok(value.is_some())
+    fn get<R>(&mut self, key: &[u8], mut f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
+        Ok(self.store.pairs.get(key).map_err(failed)?.map(|value| f(&value)))
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {

@@ -110,11 +110,9 @@ impl Session for LmdbSession<'_> {
     }
 
     #[inline]
-    fn get(&mut self, key: &[u8], mut f: impl FnMut(&[u8])) -> Result<bool> {
+    fn get<R>(&mut self, key: &[u8], mut f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
         let (reader, pairs) = self.reader()?;
-        let value = pairs.get(reader, key).map_err(failed)?;
-        value.inspect(|value| f(value));
-        Ok(value.is_some())
+        Ok(pairs.get(reader, key).map_err(failed)?.map(f))
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {

@@ -97,12 +97,8 @@ impl Session for RedbSession<'_> {
         self.leave_reading().write(|table| table.insert(key, value).map(drop))
     }
 
-    fn get(&mut self, key: &[u8], mut f: impl FnMut(&[u8])) -> Result<bool> {
-        let value = self.table()?.get(key).map_err(failed)?;
-        if let Some(value) = &value {
-            f(value.value());
-        }
-        Ok(value.is_some())
+    fn get<R>(&mut self, key: &[u8], mut f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
+        Ok(self.table()?.get(key).map_err(failed)?.map(|value| f(value.value())))
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {

@@ -64,8 +64,8 @@ impl Session for RocksSession<'_> {
         self.store.handle.put(key, value).map_err(failed)
     }
 
-    fn get(&mut self, key: &[u8], f: impl FnMut(&[u8])) -> Result<bool> {
-        Ok(self.store.handle.get(key, f).map_err(failed)?.is_some())
+    fn get<R>(&mut self, key: &[u8], f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
+        self.store.handle.get(key, f).map_err(failed)
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {

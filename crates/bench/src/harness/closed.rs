@@ -51,12 +51,7 @@ impl Closed {
             ops += worker.call(&mut stream)?;
             now = Instant::now();
             latencies.record(now.duration_since(before));
-            for _ in 1..self.sample_every {
-                if stream.remaining() == 0 {
-                    break;
-                }
-                ops += worker.call(&mut stream)?;
-            }
+            ops += worker.calls(&mut stream, u64::from(self.sample_every - 1))?;
         }
         let ended = Instant::now();
         worker.finish(keys)?;

@@ -102,15 +102,14 @@ mod tests {
     }
 
     impl Session for StallingSession {
-        fn get(&mut self, key: &[u8], mut f: impl FnMut(&[u8])) -> Result<bool> {
+        fn get<R>(&mut self, key: &[u8], mut f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
             self.0.set(self.0.get() + 1);
             if self.0.get() == 100 {
                 std::thread::sleep(Duration::from_millis(50));
             }
             let mut value = [0; 8];
             self.1.value(key, 0, &mut value);
-            f(&value);
-            Ok(true)
+            Ok(Some(f(&value)))
         }
         fn put(&mut self, _: &[u8], _: &[u8]) -> Result<()> {
             Err(Error::Config("unused".into()))

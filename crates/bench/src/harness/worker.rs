@@ -3,6 +3,8 @@
 //! Thread safety: a worker belongs to its thread. Invariant: no value, pair or absence goes unchecked; the first thing that is
 //! wrong ends the run with [`Error::WrongData`].
 
+use std::convert::Infallible;
+
 use crate::target::{Error, Result, Session};
 use crate::workload::data::DataSet;
 use crate::workload::stream::{Op, OpKind, Stream};
@@ -16,12 +18,26 @@ struct Scans {
     asked: u64,
 }
 
+/// Calls that are prepared together.
+const AHEAD: usize = 32;
+
+/// What a call with a short key and value needs.
+#[derive(Clone, Copy)]
+struct Prepared {
+    op: Op,
+    key: [u8; 8],
+    /// Of a put.
+    value: [u8; 8],
+}
+
 pub(super) struct Worker<'d, S> {
     session: S,
     data: &'d DataSet,
     kind: Kind,
     key: Vec<u8>,
     value: Vec<u8>,
+    /// Calls that were prepared; empty if keys or values are not short.
+    ahead: Vec<Prepared>,
     group_keys: Vec<Vec<u8>>,
     group_values: Vec<Vec<u8>>,
     last_key: Vec<u8>,
@@ -34,7 +50,10 @@ impl<'d, S: Session> Worker<'d, S> {
     /// `epoch` tells the versions of one phase and thread from those of others.
     pub(super) fn new(session: S, data: &'d DataSet, workload: &Workload, epoch: u32) -> Self {
         let group = workload.kind.group() as usize;
+        let short = data.key_bytes() == 8 && data.fixed_value_bytes() == Some(8);
+        let none = Prepared { op: Op::new(OpKind::Get, 0), key: [0; 8], value: [0; 8] };
         Self {
+            ahead: vec![none; if short { AHEAD } else { 0 }],
             session,
             data,
             kind: workload.kind,
@@ -56,65 +75,140 @@ impl<'d, S: Session> Worker<'d, S> {
     /// Makes the next call; how many operations it was.
     #[inline]
     pub(super) fn call(&mut self, stream: &mut Stream) -> Result<u64> {
+        self.calls(stream, 1)
+    }
+
+    /// Makes up to so many calls, as many as there are operations for; how many operations they were.
+    #[inline(always)]
+    pub(super) fn calls(&mut self, stream: &mut Stream, calls: u64) -> Result<u64> {
         match self.kind {
-            Kind::MultiGet(_) => self.multi_get(stream),
-            Kind::LoadBatch(_) | Kind::PutBatch(_) => self.put_batch(stream),
-            _ => self.step(stream.take()).map(|()| 1),
+            Kind::MultiGet(_) => repeat(calls, stream, |stream| self.multi_get(stream)),
+            Kind::LoadBatch(_) | Kind::PutBatch(_) => repeat(calls, stream, |stream| self.put_batch(stream)),
+            _ if self.ahead.is_empty() => stream.each(calls, |op| self.step(op)),
+            _ => self.prepared_calls(stream, calls),
         }
     }
 
+    /// Prepares calls before it makes them, as programs have their keys and values for longer than a nanosecond. Otherwise what each call
+    /// reads first has just been stored, the processor waits for it, and begins no call before the last one has its data.
+    #[inline(always)]
+    fn prepared_calls(&mut self, stream: &mut Stream, calls: u64) -> Result<u64> {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let mut ops = 0;
+        while ops < calls && stream.remaining() > 0 {
+            let count = self.prepare(stream, &mut ahead, calls - ops);
+            // No adapter, and no result that is kept: their place would be in memory, and each call wait until the one before has stored it.
+            for call in &ahead[..count] {
+                self.step_on(call.op, &call.key, Some(&call.value))?;
+            }
+            ops += count as u64;
+        }
+        self.ahead = ahead;
+        Ok(ops)
+    }
+
+    /// Fills the first places of `ahead`, up to `most`; how many.
+    #[inline(always)]
+    fn prepare(&mut self, stream: &mut Stream, ahead: &mut [Prepared], most: u64) -> usize {
+        let mut count = 0;
+        let most = most.min(ahead.len() as u64);
+        let Ok(_) = stream.each(most, |op| -> std::result::Result<(), Infallible> {
+            let call = &mut ahead[count];
+            count += 1;
+            (call.op, call.key) = (op, self.data.short_key(op.id()).unwrap_or_default());
+            if op.kind() == OpKind::Put {
+                self.data.value(&call.key, self.next_version(), &mut call.value);
+            }
+            Ok(())
+        });
+        count
+    }
+
     /// Makes the next call of a kind without groups; what it was.
-    #[inline]
+    #[inline(always)]
     pub(super) fn single(&mut self, stream: &mut Stream) -> Result<OpKind> {
         let op = stream.take();
         self.step(op).map(|()| op.kind())
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(&mut self, op: Op) -> Result<()> {
-        self.data.key(op.id(), &mut self.key);
-        match op.kind() {
-            OpKind::Get => self.get(),
-            OpKind::Put => self.put(),
-            OpKind::Delete => self.delete(),
-            OpKind::Rmw => self.rmw(),
-            OpKind::Scan => self.scan(op.length()),
+        match self.data.short_key(op.id()) {
+            Some(key) => self.step_on(op, &key, None),
+            None => self.step_on_long(op),
         }
     }
 
-    #[inline]
+    #[inline(never)]
+    fn step_on_long(&mut self, op: Op) -> Result<()> {
+        let mut key = std::mem::take(&mut self.key);
+        self.data.key(op.id(), &mut key);
+        let done = self.step_on(op, &key, None);
+        self.key = key;
+        done
+    }
+
+    /// `value`: that of a put, if it was prepared.
+    #[inline(always)]
+    fn step_on(&mut self, op: Op, key: &[u8], value: Option<&[u8; 8]>) -> Result<()> {
+        match op.kind() {
+            OpKind::Get => self.get(key),
+            OpKind::Put => match value {
+                Some(value) => self.session.put(key, value),
+                None => self.put(key),
+            },
+            _ => self.step_otherwise(op, key),
+        }
+    }
+
+    /// What takes longer: it need not be part of the loop.
+    #[inline(never)]
+    fn step_otherwise(&mut self, op: Op, key: &[u8]) -> Result<()> {
+        match op.kind() {
+            OpKind::Get => self.get(key),
+            OpKind::Put => self.put(key),
+            OpKind::Delete => self.delete(key),
+            OpKind::Rmw => self.rmw(key),
+            OpKind::Scan => self.scan(key, op.length()),
+        }
+    }
+
+    #[inline(always)]
     fn next_version(&mut self) -> u32 {
         let version = self.version;
         self.version = version.wrapping_add(1);
         version
     }
 
-    #[inline]
-    fn get(&mut self) -> Result<()> {
-        let (data, key) = (self.data, &self.key);
-        let mut sound = false;
-        let found = self.session.get(key, |value| sound = data.check(key, value).is_some())?;
+    #[inline(always)]
+    fn get(&mut self, key: &[u8]) -> Result<()> {
+        let data = self.data;
+        let sound = self.session.get(key, |value| data.check(key, value).is_some())?;
         self.checked += 1;
-        if found && sound { Ok(()) } else { Err(wrong("get", key, if found { "a value that was never written" } else { "nothing" })) }
+        match sound {
+            Some(true) => Ok(()),
+            Some(false) => Err(wrong("get", key, "a value that was never written")),
+            None => Err(wrong("get", key, "nothing")),
+        }
     }
 
-    #[inline]
-    fn put(&mut self) -> Result<()> {
+    #[inline(always)]
+    fn put(&mut self, key: &[u8]) -> Result<()> {
         let version = self.next_version();
-        let value = &mut self.value[..self.data.value_bytes_of(&self.key)];
-        self.data.value(&self.key, version, value);
-        self.session.put(&self.key, value)
+        let value = &mut self.value[..self.data.value_bytes_of(key)];
+        self.data.value(key, version, value);
+        self.session.put(key, value)
     }
 
-    #[inline]
-    fn delete(&mut self) -> Result<()> {
-        let found = self.session.delete(&self.key)?;
+    #[inline(always)]
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let found = self.session.delete(key)?;
         self.checked += 1;
-        if found { Ok(()) } else { Err(wrong("delete", &self.key, "nothing")) }
+        if found { Ok(()) } else { Err(wrong("delete", key, "nothing")) }
     }
 
-    fn rmw(&mut self) -> Result<()> {
-        let (version, data, key) = (self.next_version(), self.data, &self.key);
+    fn rmw(&mut self, key: &[u8]) -> Result<()> {
+        let (version, data) = (self.next_version(), self.data);
         let mut sound = false;
         self.session.read_modify_write(key, |old, new| {
             sound = old.is_some_and(|old| data.check(key, old).is_some());
@@ -126,12 +220,12 @@ impl<'d, S: Session> Worker<'d, S> {
     }
 
     /// A scan starts at a key that is there, rises strictly, and every value belongs to its key.
-    fn scan(&mut self, limit: u32) -> Result<()> {
-        let (data, from, last) = (self.data, &self.key, &mut self.last_key);
+    fn scan(&mut self, from: &[u8], limit: u32) -> Result<()> {
+        let (data, last) = (self.data, &mut self.last_key);
         last.clear();
         let (mut seen, mut sound) = (0usize, true);
         let count = self.session.scan(from, limit as usize, |key, value| {
-            let in_order = if seen == 0 { key == from.as_slice() } else { rises(last, key) };
+            let in_order = if seen == 0 { key == from } else { rises(last, key) };
             sound &= in_order && data.check(key, value).is_some();
             last.clear();
             last.extend_from_slice(key);
@@ -186,15 +280,31 @@ impl<'d, S: Session> Worker<'d, S> {
 
     /// Reads one key as part of a verification: present and sound, or absent.
     pub(super) fn verify(&mut self, id: u64, present: bool) -> Result<()> {
-        self.data.key(id, &mut self.key);
-        if present {
-            return self.get();
-        }
-        match self.session.get(&self.key, |_| {})? {
-            false => Ok(()),
-            true => Err(wrong("get", &self.key, "a value after its delete")),
+        let mut key = std::mem::take(&mut self.key);
+        self.data.key(id, &mut key);
+        let verified = if present { self.get(&key) } else { self.verify_absence(&key) };
+        self.key = key;
+        verified
+    }
+
+    fn verify_absence(&mut self, key: &[u8]) -> Result<()> {
+        match self.session.get(key, |_| {})? {
+            None => Ok(()),
+            Some(()) => Err(wrong("get", key, "a value after its delete")),
         }
     }
+}
+
+/// Makes calls that take several operations at once.
+fn repeat(calls: u64, stream: &mut Stream, mut call: impl FnMut(&mut Stream) -> Result<u64>) -> Result<u64> {
+    let mut ops = 0;
+    for _ in 0..calls {
+        if stream.remaining() == 0 {
+            break;
+        }
+        ops += call(stream)?;
+    }
+    Ok(ops)
 }
 
 /// Whether `next` comes after `last`. Words are compared as words: the library's comparison loads vectors, which must wait until the

@@ -59,13 +59,9 @@ impl Session for MapSession<'_> {
         Ok(())
     }
 
-    #[inline]
-    fn get(&mut self, key: &[u8], mut f: impl FnMut(&[u8])) -> Result<bool> {
-        let value = self.map.get(word(key, "keys")?);
-        if let Some(value) = value {
-            f(&value.to_le_bytes());
-        }
-        Ok(value.is_some())
+    #[inline(always)]
+    fn get<R>(&mut self, key: &[u8], mut f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
+        Ok(self.map.get(word(key, "keys")?).map(|value| f(&value.to_le_bytes())))
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {

@@ -89,8 +89,8 @@ pub trait Session {
     /// Writes a pair.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Lends the value to `f`; false if there is none.
-    fn get(&mut self, key: &[u8], f: impl FnMut(&[u8])) -> Result<bool>;
+    /// What `f` says of the value, if there is one.
+    fn get<R>(&mut self, key: &[u8], f: impl FnMut(&[u8]) -> R) -> Result<Option<R>>;
 
     /// Deletes a key; false if it was not there.
     fn delete(&mut self, key: &[u8]) -> Result<bool>;
@@ -104,7 +104,7 @@ pub trait Session {
     /// Lends the values of several keys, in any order, with the position of the key.
     fn multi_get(&mut self, keys: &[Vec<u8>], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
         for (i, key) in keys.iter().enumerate() {
-            if !self.get(key, |value| f(i, Some(value)))? {
+            if self.get(key, |value| f(i, Some(value)))?.is_none() {
                 f(i, None);
             }
         }

@@ -160,9 +160,9 @@ impl Session for StoreSession<'_> {
         self.keyspace.put(key, value).map_err(failed)
     }
 
-    #[inline]
-    fn get(&mut self, key: &[u8], f: impl FnMut(&[u8])) -> Result<bool> {
-        Ok(self.keyspace.get_with(key, f).map_err(failed)?.is_some())
+    #[inline(always)]
+    fn get<R>(&mut self, key: &[u8], f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
+        self.keyspace.get_with(key, f).map_err(failed)
     }
 
     #[inline]

@@ -4,8 +4,9 @@
 //! version, and carries the version: whoever reads a pair can check every byte of it without knowing who wrote it. The check
 //! needs the key only, so that scans check what they meet.
 //!
-//! Layout of a value of at least 8 bytes: word 0 = version (low half) and a 32-bit hash of key and version (high half); each
-//! further word is word 0 plus a multiple of an odd constant. A shorter value is the start of the word of version 0.
+//! Layout of a value of at least 8 bytes: word 0 = version (low half) and a 32-bit hash of the key, crossed with a multiple of the version
+//! (high half); each further word is word 0 plus a multiple of an odd constant. A shorter value is the start of the word of version 0.
+//! The hash can be computed before the value has come, so that the check of one value does not hold up the read of the next.
 //!
 //! Thread safety: plain values. Invariant: `check(key, fill(key, v)) == Some(v)`.
 
@@ -46,6 +47,11 @@ impl DataSet {
         self.value_bytes
     }
 
+    /// Length of every value, if it is the same for all.
+    pub fn fixed_value_bytes(&self) -> Option<usize> {
+        (!self.etc).then_some(self.value_bytes)
+    }
+
     /// Length of the value of `key`.
     #[inline]
     pub fn value_bytes_of(&self, key: &[u8]) -> usize {
@@ -61,6 +67,12 @@ impl DataSet {
     /// A buffer of the right length for [`DataSet::key`].
     pub fn key_buffer(&self) -> Vec<u8> {
         vec![0; self.key_bytes]
+    }
+
+    /// The key of `id`, if keys have 8 bytes: where it need not lie in a buffer.
+    #[inline(always)]
+    pub fn short_key(&self, id: u64) -> Option<[u8; 8]> {
+        (self.key_bytes == 8).then(|| self.word(id).to_be_bytes())
     }
 
     /// Writes the key of `id`. The random 8 bytes come first, big-endian, so that order and hash see them at once.
@@ -107,7 +119,7 @@ impl DataSet {
     }
 
     /// Checks every byte of a value that was read under `key`; the version if it is sound.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, key: &[u8], value: &[u8]) -> Option<u32> {
         if value.len() != self.value_bytes_of(key) {
             return None;
@@ -134,10 +146,10 @@ fn nth_word(first: u64, i: usize) -> u64 {
     first.wrapping_add(GOLDEN.wrapping_mul(i as u64))
 }
 
-#[inline]
+#[inline(always)]
 fn value_word(key: &[u8], version: u32) -> u64 {
-    let hash = mix64(key_word(key) ^ (u64::from(version) << 32 | u64::from(version)));
-    (hash & 0xFFFF_FFFF_0000_0000) | u64::from(version)
+    let hash = (mix64(key_word(key)) >> 32) as u32;
+    u64::from(hash ^ version.wrapping_mul(GOLDEN as u32)) << 32 | u64::from(version)
 }
 
 /// The first and the last (up to) eight bytes of the key, joined.

@@ -151,6 +151,21 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Calls `f` with the next operations, up to `most` of them; how many they were. The loop is in here, so that no operation asks where it comes from.
+    #[inline(always)]
+    pub fn each<E>(&mut self, most: u64, mut f: impl FnMut(Op) -> Result<(), E>) -> Result<u64, E> {
+        let count = most.min(self.remaining());
+        let range = self.next..self.next + count;
+        self.next = range.end;
+        match &self.inner {
+            Inner::Recorded(ops) => ops[range.start as usize..range.end as usize].iter().try_for_each(|op| f(*op))?,
+            Inner::Strided { first, stride } => range.into_iter().try_for_each(|i| f(Op::new(OpKind::Put, first + i * stride)))?,
+        }
+        Ok(count)
+    }
+}
+
 struct Chooser {
     keys: u64,
     inserted: u64,
