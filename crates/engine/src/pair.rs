@@ -19,6 +19,13 @@ use hither_log::PlainPair;
 use hither_sync::epoch;
 
 impl Core {
+    /// As [`Core::verify`], for who has looked for the usual.
+    #[cold]
+    #[inline(never)]
+    fn verify_closely(&self, candidate: Ref, key: &[u8; 8]) -> (Ref, bool) {
+        self.verify(Located { token: (), candidate, verified: false }, key)
+    }
+
     /// Writes a pair (`value` `None` deletes) if nothing about the call, the store and the key's place is unusual.
     #[inline(always)]
     pub fn write_pair(&self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
@@ -46,19 +53,22 @@ impl Core {
     #[inline(always)]
     fn change_pair(&self, keyspace: &Keyspace, index: &HashIndex, key: u64, value: Option<u64>) -> Option<Written> {
         let bytes = key.to_ne_bytes();
+        let _section = epoch::pin_writer();
+        // First of all: all that follows up to the latch is done while the pair's lines come.
         let key = self.hasher.key(&bytes);
+        let sight = index.sight_home(key.hash, &self.resolver())?;
         let stripe = self.latches.of(key.hash);
         stripe.prefetch();
-        let _section = epoch::pin_writer();
-        let prepared = index.prepare_write(key, &self.resolver());
-        let latch = stripe.lock();
-        // Under the latch, so that a delete of this key by a write at another level has been noted by now (`reads_check`).
-        let unusual = self.committer.reads_check() || self.log.is_crowded();
-        if unusual || self.committer.ensure_writable().is_err() || keyspace.ensure_usable().is_err() {
+        let mut writer = self.log.own_writer()?;
+        if self.log.is_crowded() || self.committer.ensure_writable().is_err() || keyspace.ensure_usable().is_err() {
             return None;
         }
-        let mut writer = self.log.writer();
-        let home = index.lock_home(prepared, key.hash)?;
+        let latch = stripe.lock();
+        // Under the latch, so that a delete of this key by a write at another level has been noted by now.
+        if self.committer.reads_check() {
+            return None;
+        }
+        let home = index.lock_home(sight, key.hash)?;
         let candidate = home.candidate;
         if value.is_none() && candidate.is_none() {
             index.release_home(home);
@@ -83,8 +93,10 @@ impl Core {
         if value.is_none() {
             latch.set_last_delete(version);
         }
-        // In the shadow of the flush: is the candidate really this key's?
-        let (old, expired) = self.verify(Located { token: (), candidate, verified: false }, &bytes);
+        // In the shadow of the flush: is the candidate really this key's? A branch, not a choice between two values: what follows from a choice
+        // waits for the entry, and with it, soon, all of the next write.
+        let plain = candidate.is_none() || self.log.has_plain_key(candidate.0, u64::from_ne_bytes(bytes));
+        let (old, expired) = if plain { (candidate, false) } else { self.verify_closely(candidate, &bytes) };
         writer.fence();
         let new = if value.is_some() { Ref(reference) } else { Ref::NONE };
         // The version was drawn before this load: a snapshot that may need `old` is visible by now.

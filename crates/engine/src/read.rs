@@ -17,21 +17,24 @@ pub(crate) const GROUP: usize = 32;
 
 impl Store {
     /// Calls `f` with the value of `key`, in place. `f` runs under an epoch pin: it should be short, and must not wait for other threads.
-    #[inline]
+    #[inline(always)]
     pub fn get_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let core = &*self.core;
-        let key = core.hasher.key(key);
         let _pin = epoch::pin();
         keyspace.0.ensure_usable()?;
-        if core.cache.is_attentive() {
-            return core.get_through_cache(&keyspace.0, key, f);
+        // Of a plain pair the value comes along from where its key is compared. All else is a call away, so that nothing of it is kept ready here.
+        if let Ok(word) = key.try_into()
+            && core.reads_plainly()
+        {
+            let log = &*core.log;
+            let look = move |found: Ref, key| log.plain_value_of(found.0, key);
+            let (found, value) = with_index!(keyspace.0, index => index.peek(core.hasher, u64::from_ne_bytes(word), look));
+            if found.is_some() && core.is_settled() {
+                return Ok(Some(f(&u64::to_ne_bytes(value))));
+            }
         }
-        let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
-        if found.is_none() {
-            return core.absent(&keyspace.0, key);
-        }
-        core.visit(found, f)
+        core.get_anyhow(&keyspace.0, key, f)
     }
 
     /// The value of `key` with its version.
@@ -112,6 +115,32 @@ impl Store {
 }
 
 impl Core {
+    /// Whether a reader may look at the log directly: nobody counts, and no cache wants to know.
+    #[inline(always)]
+    fn reads_plainly(&self) -> bool {
+        !self.cache.is_attentive() && !self.log.is_metered()
+    }
+
+    /// Whether all entries are known to be whole, and as durable as readers want them. Ask after a reference was read (decision 11).
+    #[inline(always)]
+    fn is_settled(&self) -> bool {
+        !self.log.has_unverified() && !self.committer.reads_check()
+    }
+
+    /// Looks a key up whatever it and the store are like. Call under an epoch pin.
+    #[inline(never)]
+    fn get_anyhow<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        let key = self.hasher.key(key);
+        if self.cache.is_attentive() {
+            return self.get_through_cache(keyspace, key, f);
+        }
+        let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
+        if found.is_none() {
+            return self.absent(keyspace, key);
+        }
+        self.visit(found, f)
+    }
+
     /// Looks up to [`GROUP`] keys up. Call under an epoch pin.
     #[inline(always)]
     pub fn get_group(&self, keyspace: &Keyspace, group: &[Key<'_>], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
@@ -150,18 +179,29 @@ impl Core {
     /// As [`Core::visit`]; `f` also gets the time of expiry, 0 if there is none.
     #[inline(always)]
     pub fn visit_with_expiry<R>(&self, reference: Ref, f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+        self.ensure_settled(reference)?;
+        if let Some(value) = self.log.plain_value(reference.0) {
+            return Ok(Some(f(&value, 0)));
+        }
+        Ok(self.visit_settled(reference, f))
+    }
+
+    /// What [`Core::visit_with_expiry`] does once the entry is known to be whole and durable.
+    #[inline(always)]
+    fn visit_settled<R>(&self, reference: Ref, f: impl FnOnce(&[u8], u64) -> R) -> Option<R> {
+        let entry = self.log.entry(reference.0);
+        let expiry = entry.expiry_ms();
+        (!self.is_expired(expiry)).then(|| f(entry.value, expiry))
+    }
+
+    /// Refuses an entry that is damaged, and waits for its durability if reads must.
+    #[inline(always)]
+    fn ensure_settled(&self, reference: Ref) -> Result<()> {
         self.ensure_whole(reference)?;
         if self.committer.reads_check() {
             self.wait_until_durable(reference)?;
         }
-        if let Some(value) = self.log.plain_value(reference.0) {
-            return Ok(Some(f(&value, 0)));
-        }
-        let entry = self.log.entry(reference.0);
-        if self.is_expired(entry.expiry_ms()) {
-            return Ok(None);
-        }
-        Ok(Some(f(entry.value, entry.expiry_ms())))
+        Ok(())
     }
 
     /// Refuses an entry that is damaged, if nobody has looked since the store was opened. Call under an epoch pin, before anything of the entry is used.

@@ -148,12 +148,17 @@ impl Store {
     }
 
     /// Writes and waits for durability at the store's level: the plain put and delete. Returns whether the key was there before.
-    #[inline]
+    #[inline(always)]
     pub fn write_wait(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
-        let core = &self.core;
-        if let Some(written) = core.write_pair(&keyspace.0, key, value) {
-            return Ok(written.existed());
+        match self.core.write_pair(&keyspace.0, key, value) {
+            Some(written) => Ok(written.existed()),
+            None => self.write_anyhow_and_wait(keyspace, key, value),
         }
+    }
+
+    #[inline(never)]
+    fn write_anyhow_and_wait(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
+        let core = &self.core;
         let written = core.write_plain(&keyspace.0, key, value).map_err(|error| *error)?;
         core.settle_written(written)?;
         Ok(written.existed())

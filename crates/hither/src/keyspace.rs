@@ -72,7 +72,7 @@ impl Keyspace {
     }
 
     /// Calls `f` with the value in place: no copy, no allocation.
-    #[inline]
+    #[inline(always)]
     pub fn get_with<R>(&self, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.store.get_with(&self.handle, key, f)
     }

@@ -84,12 +84,12 @@ impl Hasher {
     #[inline(always)]
     pub fn hash(&self, bytes: &[u8]) -> u64 {
         if let Ok(word) = <[u8; 8]>::try_from(bytes) {
-            return self.hash_word(u64::from_le_bytes(word));
+            return self.hash_word(u64::from_ne_bytes(word));
         }
         xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.seed)
     }
 
-    /// Two rounds of multiply and fold, keyed by the seed: full avalanche for the 8-byte fast path.
+    /// The hash of 8 bytes, as they lie in memory: two rounds of multiply and fold, keyed by the seed, for full avalanche.
     #[inline(always)]
     fn hash_word(&self, word: u64) -> u64 {
         let a = u128::from(word ^ self.seed ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f_u128;
@@ -179,6 +179,13 @@ pub trait Index: Send + Sync {
 
     /// The newest reference of `key`, verified, or `NONE`.
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
+
+    /// The quick half of a [`Index::get`], for a key of 8 bytes, given as they lie in memory: asks `look` about the entry that most likely
+    /// holds it. `look` says `Some` only if it does; the reference is returned with that. [`Ref::NONE`] says nothing: then ask [`Index::get`].
+    #[inline(always)]
+    fn peek<T: Default>(&self, _hasher: Hasher, _key: u64, _look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+        (Ref::NONE, T::default())
+    }
 
     /// Looks up many keys at once with overlapping cache misses: `found[i]` becomes the *verified* reference of `keys[i]`.
     /// Panics if the slices differ in length.

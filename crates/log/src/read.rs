@@ -4,11 +4,22 @@
 //! is reused only after every such pin has ended (L3).
 
 use crate::address;
-use crate::entry::{EntryView, ext, flag, word0};
+use crate::entry::{EntryView, Op, ext, flag, word0};
 use crate::log::Log;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PLAIN_MASK: u64 = ((flag::LEN | flag::EXT) as u64) << word0::FLAGS_SHIFT;
+/// Set in a put (an insert or an update), not in a delete.
+const PUT_FLAG: u64 = (Op::Insert as u64 & Op::Update as u64) << word0::FLAGS_SHIFT;
 const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
+
+/// Whether an entry that begins with this word is a put of an 8-byte key and value and nothing else.
+#[inline(always)]
+fn is_plain_put(first: u64) -> bool {
+    first & (PLAIN_MASK | PUT_FLAG) == PUT_FLAG
+}
+
+const _: () = assert!(PUT_FLAG != 0 && (Op::Delete as u64) << word0::FLAGS_SHIFT & PUT_FLAG == 0);
 
 impl Log {
     /// Where the entry behind `reference` starts.
@@ -61,8 +72,14 @@ impl Log {
     fn words<const N: usize>(&self, reference: u64) -> [u64; N] {
         const { assert!(N * 8 <= crate::entry::MIN_BYTES as usize) };
         // SAFETY: references come from the index or from replay, so they point to an entry of at least MIN_BYTES inside the mapping, 8-byte aligned.
-        let words = unsafe { &*self.address_of(reference).cast::<[std::sync::atomic::AtomicU64; N]>() };
-        std::array::from_fn(|i| words[i].load(std::sync::atomic::Ordering::Relaxed))
+        let words = unsafe { &*self.address_of(reference).cast::<[AtomicU64; N]>() };
+        std::array::from_fn(|i| words[i].load(Relaxed))
+    }
+
+    /// Whether reads are counted ([`Log::plain_value_of`] does not count).
+    #[inline(always)]
+    pub fn is_metered(&self) -> bool {
+        self.metered
     }
 
     /// The value word of a plain 8-byte pair; `None` for any other layout.
@@ -75,8 +92,18 @@ impl Log {
     #[inline(always)]
     pub(crate) fn plain_pair(&self, reference: u64) -> Option<(u64, u64)> {
         let [first, _, key, value] = self.words(reference);
-        let delete = first >> word0::FLAGS_SHIFT & u64::from(flag::OP_MASK) == 1;
-        (first & PLAIN_MASK == 0 && !delete).then_some((key, value))
+        is_plain_put(first).then_some((key, value))
+    }
+
+    /// The value of a plain 8-byte pair with this key, both as their bytes lie in memory; `None` for any other key or layout.
+    /// Short, with no way out of it, so that it needs few registers: see the index's `peek`.
+    #[inline(always)]
+    pub fn plain_value_of(&self, reference: u64, key: u64) -> Option<u64> {
+        let at = address::unpack(reference);
+        let entry = self.bases[at.node as usize].0.wrapping_add(at.offset as usize);
+        // SAFETY: as in `words`.
+        let words = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
+        (is_plain_put(words[0].load(Relaxed)) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
     }
 
     /// The key of an entry with an 8-byte key and neither extension nor expiry; `None` for any other layout.
@@ -84,6 +111,13 @@ impl Log {
     pub fn plain_key(&self, reference: u64) -> Option<[u8; 8]> {
         let [first, _, key] = self.words(reference);
         (first & PLAIN_MASK == 0).then(|| key.to_le_bytes())
+    }
+
+    /// Whether the entry is one as [`Log::plain_key`] takes, with this key, given as its bytes lie in memory.
+    #[inline(always)]
+    pub fn has_plain_key(&self, reference: u64, key: u64) -> bool {
+        let [first, _, found] = self.words(reference);
+        first & PLAIN_MASK == 0 && found == key
     }
 
     /// Key, value and expiry (0: none) of an entry that is not a tombstone: for scans.

@@ -168,6 +168,21 @@ impl Log {
         self.writer_on(node)
     }
 
+    /// As [`Log::writer`], if the thread has a slot of its own there and nobody keeps it frozen. Never waits, so it may be taken before a latch.
+    #[inline(always)]
+    pub fn own_writer(&self) -> Option<Writer<'_>> {
+        let node = self.local_node();
+        let number = epoch::thread_number();
+        if number >= self.slots_per_node - 1 {
+            return None;
+        }
+        let slot = &self.slots[node * self.slots_per_node + number];
+        if slot.frozen.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(Writer { log: self, pool: &self.pools[node], slot: SlotGuard { slot, locked: false } })
+    }
+
     /// A writer on a given node.
     #[inline(always)]
     pub fn writer_on(&self, node: usize) -> Writer<'_> {

@@ -60,7 +60,7 @@ mod twins;
 mod write;
 
 use crate::common::counter::Counter;
-use crate::{Conflict, Index, Key, Located, Ref, Resolver};
+use crate::{Conflict, Hasher, Index, Key, Located, Ref, Resolver};
 use arena::Arena;
 use directory::{Directory, DirectoryWord, Segment, empty_segment, position_of};
 use hither_sync::{Padded, prefetch_read, prefetch_write};
@@ -70,7 +70,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use home::Home;
+pub use home::{Home, HomeSight};
 pub use spot::Spot;
 
 /// The hash index.
@@ -163,6 +163,11 @@ impl<P: Protocol> Index for HashTable<P> {
     #[inline]
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         self.lookup(key, resolver)
+    }
+
+    #[inline(always)]
+    fn peek<T: Default>(&self, hasher: Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+        self.peek_home(hasher, key, look)
     }
 
     fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {

@@ -100,11 +100,12 @@ impl<P: Protocol> HashTable<P> {
         for step in 1..segment.path_len() {
             // SAFETY: the segment was read from this index's directory during this call.
             let pair = unsafe { segment.pair(segment.pair_number(hash, step)) };
-            let metas = [0, 1].map(|line| pair.lines[line].meta.load(Ordering::Acquire));
-            if metas.iter().any(|meta| matches(*meta, tag_of(hash)) != 0) {
+            let [first, second] = &pair.lines;
+            let (first, second) = (first.meta.load(Ordering::Acquire), second.meta.load(Ordering::Acquire));
+            if matches(first, tag_of(hash)) | matches(second, tag_of(hash)) != 0 {
                 return true;
             }
-            if metas[0] & OVERFLOW == 0 {
+            if first & OVERFLOW == 0 {
                 return false;
             }
         }
