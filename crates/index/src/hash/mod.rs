@@ -149,10 +149,10 @@ impl<P: Protocol> Index for HashTable<P> {
 
     #[inline(always)]
     fn prefetch_for_write(&self, key: Key<'_>) {
-        // Line 0 carries the lock. The other one matters if it is the home line: only one key in ten lies outside of that.
+        // Line 0 carries the lock, and whoever writes looks at the tags of both.
         let pair = self.segment(key.hash).home(key.hash).cast::<line::Line>();
         prefetch_write(pair);
-        prefetch_write(pair.wrapping_add(directory::home_line(key.hash)));
+        prefetch_write(pair.wrapping_add(1));
     }
 
     #[inline(always)]
