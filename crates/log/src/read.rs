@@ -16,9 +16,12 @@ const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 /// Whether an entry that begins with this word is a put of an 8-byte key and value and nothing else.
 #[inline(always)]
 fn is_plain_put(first: u64) -> bool {
-    first & (PLAIN_MASK | PUT_FLAG) == PUT_FLAG
+    // The upper half, whose constants fit into instructions.
+    const HALF: u32 = 32;
+    (first >> HALF) as u32 & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
 }
 
+const _: () = assert!(PLAIN_MASK as u32 | PUT_FLAG as u32 == 0);
 const _: () = assert!(PUT_FLAG != 0 && (Op::Delete as u64) << word0::FLAGS_SHIFT & PUT_FLAG == 0);
 
 impl Log {

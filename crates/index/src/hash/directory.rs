@@ -163,7 +163,7 @@ impl Directory {
     }
 
     pub(super) fn word(&self) -> DirectoryWord {
-        DirectoryWord(self.entries.address() as u64 | u64::from(self.depth) << DEPTH_SHIFT)
+        DirectoryWord(self.entries.address() as u64 | u64::from(POSITION_BITS - self.depth))
     }
 
     pub(super) fn entries(&self) -> &[AtomicU64] {
@@ -192,7 +192,7 @@ impl Directory {
     }
 }
 
-/// What readers load first: the address of the newest array and its depth (bits 63..58).
+/// What readers load first: the address of the newest array, and by how many bits a position is shifted to its entry (bits 5..0).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct DirectoryWord(pub(super) u64);
 
@@ -203,11 +203,12 @@ impl DirectoryWord {
     /// The word was loaded from the index under an epoch pin that still lives, or with the directory's mutex held.
     #[inline(always)]
     pub(super) unsafe fn segment(self, position: u64) -> Segment {
-        let depth = (self.0 >> DEPTH_SHIFT) as u32;
-        let entries = std::ptr::with_exposed_provenance::<AtomicU64>((self.0 & ADDRESS) as usize);
+        let entries = std::ptr::with_exposed_provenance::<AtomicU64>((self.0 & !0xfff) as usize);
+        // A wrapping shift takes the low six bits by itself.
+        let at = position.wrapping_shr(self.0 as u32) as usize;
         // SAFETY: positions have 32 bits, so the index is below 2^depth; a replaced array is freed only after a grace period.
         // Acquire pairs with `Directory::set`.
-        Segment(unsafe { &*entries.add((position >> (POSITION_BITS - depth)) as usize) }.load(Ordering::Acquire))
+        Segment(unsafe { &*entries.add(at) }.load(Ordering::Acquire))
     }
 }
 
