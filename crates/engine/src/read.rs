@@ -21,7 +21,7 @@ impl Store {
     pub fn get_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let core = &*self.core;
-        let _pin = epoch::pin();
+        let pin = epoch::pin();
         keyspace.0.ensure_usable()?;
         // Of a plain pair the value comes along from where its key is compared. All else is a call away, so that nothing of it is kept ready here.
         if let Ok(word) = key.try_into()
@@ -31,7 +31,10 @@ impl Store {
             let look = move |found: Ref, key| log.plain_value_of(found.0, key);
             let (found, value) = with_index!(keyspace.0, index => index.peek(core.hasher, u64::from_ne_bytes(word), look));
             if found.is_some() && core.is_settled() {
-                return Ok(Some(f(&u64::to_ne_bytes(value))));
+                let result = f(&u64::to_ne_bytes(value));
+                // Said here, so that the result need not wait in memory for an end of the pin that it shares with other ways out.
+                drop(pin);
+                return Ok(Some(result));
             }
         }
         core.get_anyhow(&keyspace.0, key, f)
