@@ -54,6 +54,7 @@ fn setbit(context: &mut Context<'_>) -> Outcome {
     reply.integer(i64::from(bit(&entry[1..], at)));
     // The type's byte comes first.
     let place = 1 + at / 8;
+    let before = entry.get(place).copied();
     entry.resize(entry.len().max(place + 1), 0);
     let mask = 0x80 >> (at % 8);
     if on {
@@ -61,7 +62,10 @@ fn setbit(context: &mut Context<'_>) -> Outcome {
     } else {
         entry[place] &= !mask;
     }
-    txn.put(&args[1], entry, expires_at_ms);
+    // A bit that is so already changes nothing, for those who watch the key either.
+    if before != Some(entry[place]) {
+        txn.put(&args[1], entry, expires_at_ms);
+    }
     Ok(())
 }
 

@@ -258,9 +258,17 @@ fn transactions() {
 fn watched_keys_abort() {
     let shared = shared();
     let (mut one, mut other) = (Client::new(&shared), Client::new(&shared));
-    for (meanwhile, expected) in
-        [("GET k", "[OK]"), ("SET k 1", "nil"), ("SET k 1", "nil"), ("DEL k", "nil"), ("DEL k", "[OK]"), ("FLUSHALL", "nil")]
-    {
+    for (meanwhile, expected) in [
+        ("GET k", "[OK]"),
+        ("SET k 1", "nil"),
+        ("SET k 1", "nil"),
+        ("DEL k", "nil"),
+        ("DEL k", "[OK]"),
+        ("SETBIT other 3 1", "nil"),
+        ("SETBIT other 3 1", "[OK]"),
+        ("SETBIT other 8 0", "nil"),
+        ("FLUSHALL", "nil"),
+    ] {
         assert_eq!(one.run("WATCH k other"), "OK");
         other.run(meanwhile);
         one.run("MULTI");
