@@ -59,8 +59,9 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 const ROUND_BYTES: u64 = 2 << 20;
 /// Passes of such a round: so many at least, and at most.
 const PASSES_PER_ROUND: std::ops::RangeInclusive<u64> = 4..=16;
-/// Victims are freed, and handed on, after so many passes, or earlier if a few segments are left to move to.
-const PASSES_PER_REUSE: usize = 4;
+/// Victims are freed, and handed on, after so many passes, or earlier if a few segments are left to move to. To hand them on is to wait for all readers and writers, and where
+/// writers keep all processors busy, each wait is one for a processor, too: some milliseconds, in which they run out of space (`docs/adr/0022`).
+const PASSES_PER_REUSE: usize = 8;
 /// So few segments.
 const FEW: u64 = 3;
 
