@@ -62,7 +62,7 @@ impl Server {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             match Client::connect(self.port) {
-                Ok(client) => return client,
+                Ok(client) => return Client { log: self.log.clone(), ..client },
                 Err(error) => assert!(Instant::now() < end, "no connection: {error}"),
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -115,6 +115,8 @@ impl Drop for Server {
 pub struct Client {
     pub stream: TcpStream,
     buffer: Vec<u8>,
+    /// What its server has said, for the message of a failure.
+    log: Arc<Mutex<String>>,
 }
 
 impl Client {
@@ -123,7 +125,7 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        Ok(Client { stream, buffer: Vec::new() })
+        Ok(Client { stream, buffer: Vec::new(), log: Arc::default() })
     }
 
     /// Sends a command.
@@ -152,7 +154,14 @@ impl Client {
     #[track_caller]
     pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Value {
         self.send(words).unwrap();
-        self.receive().expect("the connection ended")
+        self.receive().unwrap_or_else(|| self.ended())
+    }
+
+    #[track_caller]
+    fn ended(&self) -> ! {
+        // What the server said last may still be on its way.
+        std::thread::sleep(Duration::from_secs(1));
+        panic!("the connection ended, or no reply came for 30 s; the server has said:\n{}", self.log.lock().unwrap())
     }
 
     /// Runs a command given as words.
