@@ -65,6 +65,8 @@ impl Pool {
         let (off, len) = (self.segment_offset(i), u64::from(run_len) * self.segment_bytes());
         match self.access.file() {
             Some(file) if self.needs_sync() => {
+                // Whoever read the file, a backup perhaps, may have left it in the cache in large pages: see `write_zeros`.
+                self.forget_cached(off, off + len);
                 storage::write_zeros(file, off, len).map_err(io(self.access.place(), "zeroing a segment", off))?
             }
             // SAFETY: the segments are mapped, and a segment that is being prepared belongs to the caller alone.

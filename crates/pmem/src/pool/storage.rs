@@ -224,13 +224,13 @@ fn require_room(file: &File, end: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes zeros through the file, in pieces of 1 MiB.
+/// Writes zeros through the file, page by page: the cache keeps what is written at once in one large page, up to 1 MiB, and whoever changes a byte of that has the next
+/// sync write all of it.
 pub(super) fn write_zeros(file: &File, off: u64, len: u64) -> std::io::Result<()> {
-    const PIECE: u64 = 1 << 20;
-    let zeros = vec![0; PIECE.min(len) as usize];
+    let zeros = [0; PAGE_BYTES as usize];
     let (mut at, end) = (off, off + len);
     while at < end {
-        let part = (end - at).min(PIECE);
+        let part = (end - at).min(PAGE_BYTES - at % PAGE_BYTES);
         file.write_all_at(&zeros[..part as usize], at)?;
         at += part;
     }

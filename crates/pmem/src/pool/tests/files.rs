@@ -59,6 +59,38 @@ fn space_is_never_sparse() {
     assert_eq!(metadata.len(), pool.segment_offset(24));
 }
 
+/// Bytes of the pages that this thread made dirty in files on a device: what syncs will have to write.
+fn dirtied_bytes() -> u64 {
+    let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap()
+}
+
+/// Found by measuring: zeros that were written in large pieces were cached in pages of up to 1 MiB, and the sync of each small write behind them wrote such a page whole.
+#[test]
+fn a_small_write_makes_no_more_than_its_page_dirty() {
+    let (_dir, path) = folder();
+    let pool = born(&path, &CreateOptions { capacity_bytes: 32 << 20, max_bytes: 32 << 20, segment_bytes: 1 << 20, ..on_file() });
+    let zeroed_and_written = |pool: &Pool, after: &str| {
+        // Behind what the kernel reads ahead at creation.
+        pool.zero_segment(20, 4).unwrap();
+        for segment in 20..24 {
+            let before = dirtied_bytes();
+            pool.store_u64(pool.segment_offset(segment) + 300_000, 1);
+            let dirtied = dirtied_bytes() - before;
+            pool.sync().unwrap();
+            assert!(dirtied <= 4096, "{dirtied} bytes for 8 in segment {segment} {after}");
+        }
+    };
+    zeroed_and_written(&pool, "of a new pool");
+    zeroed_and_written(&pool, "that was written before");
+    drop(pool);
+    let pool = Pool::open(&path, &OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() }).unwrap();
+    pool.forget_cached(0, pool.segment_offset(30));
+    // Readers get large pages, too.
+    std::fs::read(&path).unwrap();
+    zeroed_and_written(&pool, "that was read");
+}
+
 #[test]
 fn missing_foreign_and_existing_files() {
     let (dir, path) = folder();
