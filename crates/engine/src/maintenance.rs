@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How often the maintenance thread looks for work.
 const TICK: Duration = Duration::from_millis(20);
 /// How often the thread for growth looks whether it is time to end; it is called for that, too.
-const GROWTH_TICK: Duration = Duration::from_secs(1);
+const READY_TICK: Duration = Duration::from_secs(1);
 /// Parts of rest for one part of verification: a fifth of a processor, for others want it, and the memory's bandwidth, too. What is read meanwhile is
 /// verified then and there.
 const VERIFICATION_REST: u32 = 4;
@@ -69,7 +69,7 @@ impl Maintenance {
             starting.spawn("hither-checkpoint", run_checkpoints);
         }
         for node in 0..core.log.nodes() {
-            starting.spawn("hither-grow", move |core, stop| run_growth(core, stop, node));
+            starting.spawn("hither-ready", move |core, stop| run_making_ready(core, stop, node));
             for number in 0..collectors {
                 starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node, (number, collectors)));
             }
@@ -101,7 +101,7 @@ impl Maintenance {
         self.stop.changed.notify_all();
         for node in 0..self.core.log.nodes() {
             self.core.log.few_free(node).ring();
-            self.core.log.used_up(node).ring();
+            self.core.log.needs_more(node).ring();
         }
         *self.core.committer.wake_lock.lock() = true;
         self.core.committer.wake.notify_all();
@@ -161,15 +161,15 @@ fn run_paced(rest: u32, mut work: impl FnMut() -> bool, mut pause: impl FnMut(Du
     }
 }
 
-/// Grows a node's pool when its segments are used up, so that writers need not wait for it.
-fn run_growth(core: &Core, stop: &Stop, node: usize) {
+/// Makes segments of a node ready ahead of writers, so that these need not wait for it.
+fn run_making_ready(core: &Core, stop: &Stop, node: usize) {
     let mut heard = 0;
     while !stop.flag.load(Ordering::Acquire) {
         // Only if somebody writes: a store that is merely open stays as it is.
-        let called = core.log.used_up(node).wait(&mut heard, GROWTH_TICK);
+        let called = core.log.needs_more(node).wait(&mut heard, READY_TICK);
         if called && !stop.flag.load(Ordering::Acquire) && core.committer.ensure_writable().is_ok() {
-            // A writer that needs the space tells its caller of an error.
-            let _ = core.log.grow_ahead(node);
+            // A writer that needs the segments tells its caller of an error.
+            let _ = core.log.make_ready(node);
         }
     }
 }

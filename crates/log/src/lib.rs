@@ -40,6 +40,7 @@ mod opening;
 pub mod pace;
 pub mod pass;
 mod read;
+mod ready;
 mod reclaim;
 mod relocate;
 pub mod replay;

@@ -72,7 +72,8 @@ pub struct Log {
     pub(crate) pressure: AtomicBool,
     /// By node: rung when a segment was opened and few are left free.
     pub(crate) few_free: Box<[Bell]>,
-    pub(crate) used_up: Box<[Bell]>,
+    /// By node: rung when there is something to make ready (`ready`).
+    pub(crate) needs_more: Box<[Bell]>,
     /// What is installed may not be durable yet: a medium needs syncs, or some write left its flush for later.
     pub(crate) lags: AtomicBool,
     /// Writers are slowed down where space is scarce (`pace`).
@@ -142,7 +143,7 @@ impl Log {
             freezing: Mutex::new(()),
             pressure: AtomicBool::new(false),
             few_free: (0..nodes).map(|_| Bell::default()).collect(),
-            used_up: (0..nodes).map(|_| Bell::default()).collect(),
+            needs_more: (0..nodes).map(|_| Bell::default()).collect(),
             lags,
             paced: AtomicBool::new(false),
             tombstone_floor: AtomicU64::new(u64::MAX),

@@ -35,6 +35,8 @@ pub(crate) struct NodePool {
     pub alloc: Mutex<Allocator>,
     /// Held while the pool grows.
     pub growing: Mutex<()>,
+    /// Held while a free segment is zeroed, where that is done ahead of writers (`ready`).
+    pub zeroing: Mutex<()>,
     /// Segments in state Retiring.
     pub retiring: AtomicU64,
     /// When the pool could not grow for want of space on its disk.
@@ -114,6 +116,7 @@ impl NodePool {
             retiring: AtomicU64::new(0),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             growing: Mutex::default(),
+            zeroing: Mutex::default(),
             segments_reused: AtomicU64::new(0),
             full: AtomicBool::new(false),
             spills: AtomicU64::new(0),

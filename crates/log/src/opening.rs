@@ -2,7 +2,7 @@
 //!
 //! # Growth
 //!
-//! A pool grows when puts have taken its last free segment but the reserve: in the background ([`Log::grow_ahead`]), while writers fill the segments that they have. Allocating space takes
+//! A pool grows when puts have taken its last free segment but the reserve: in the background ([`Log::make_ready`]), while writers fill the segments that they have. Allocating space takes
 //! long (tens of milliseconds for 16 MiB of tmpfs with busy processors, for its pages are zeroed), so it is done in small steps; a writer that finds nothing before one is done waits for it, or, where nobody
 //! works in the background, adds one by itself.
 //!
@@ -14,7 +14,6 @@ use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::SegmentState;
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
-use hither_sync::Bell;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -70,21 +69,6 @@ impl Allocator {
     }
 }
 
-impl Log {
-    /// Grows the pool of `node` if puts have used it up, and it may grow. For a thread that waits for [`Log::used_up`].
-    ///
-    /// # Errors
-    /// The medium's; a writer that needs the space meets them, too.
-    pub fn grow_ahead(&self, node: usize) -> Result<()> {
-        self.pools[node].grow_ahead()
-    }
-
-    /// Rung whenever puts have taken the last free segment of `node` but the reserve.
-    pub fn used_up(&self, node: usize) -> &Bell {
-        &self.used_up[node]
-    }
-}
-
 impl NodePool {
     /// Takes `run_len` adjacent free segments, zeroes what was used before (L1) and makes the descriptor active.
     pub fn open_segments(&self, log: &Log, run_len: u32, purpose: Purpose) -> Result<u32> {
@@ -102,13 +86,9 @@ impl NodePool {
     fn activate(&self, log: &Log, index: u32, run_len: u32, purpose: Purpose) -> Result<()> {
         let Purpose { keyspace, shard, kind } = purpose;
         for part in index..index + run_len {
-            let segment = &self.segments[part as usize];
-            let used = segment.generation.load(Ordering::Relaxed) != 0;
-            let zeroed = segment.zeroed.load(Ordering::Relaxed);
-            // On files fresh ones too: the first write into an extent that was only reserved costs a commit of the file system's journal
-            // with every sync (decision 20).
-            if !zeroed && (used || (log.zero_ahead && self.pool.needs_sync())) {
-                self.pool.zero_segment(part, 1)?;
+            let used = self.segments[part as usize].generation.load(Ordering::Relaxed) != 0;
+            if used || log.zeroes_fresh(self) {
+                self.ensure_zeroed(log, part)?;
             }
             self.segments_reused.fetch_add(u64::from(used), Ordering::Relaxed);
         }
@@ -151,8 +131,8 @@ impl NodePool {
         log.opened_bytes.fetch_add(u64::from(run_len) * self.segment_bytes(), Ordering::Relaxed);
         if kind == Filler::Put {
             log.look_at_bound();
-            if self.is_used_up() {
-                log.used_up(self.node as usize).ring();
+            if self.is_used_up() || log.zeroes_fresh(self) {
+                log.needs_more(self.node as usize).ring();
             }
         }
         Ok(())
@@ -204,7 +184,7 @@ impl NodePool {
         self.free_segments() <= self.reserve(Filler::Put) && self.can_grow_by() > 0
     }
 
-    /// Grows the pool if its segments are used up; see [`Log::grow_ahead`].
+    /// Grows the pool if its segments are used up; see [`Log::make_ready`].
     pub fn grow_ahead(&self) -> Result<()> {
         let count = self.alloc.lock().count;
         if self.is_used_up() { self.grow_from(count, 1) } else { Ok(()) }

@@ -54,7 +54,7 @@ pub(crate) struct Segment {
     pub damaged: AtomicBool,
     /// It was open when the store was opened: a crash may have torn holes into it.
     pub was_open: AtomicBool,
-    /// Freed and zeroed since: may be opened as it is.
+    /// Free, and zeroed since it became so: may be opened as it is.
     pub zeroed: AtomicBool,
     /// Chunks in writers' hands.
     pub open_chunks: AtomicU32,

@@ -10,6 +10,9 @@ use crate::options::Runtime;
 use crate::superblock::SuperblockInfo;
 use crate::table::{Descriptor, descriptor_place};
 
+/// Zeros that one sync writes: others that sync meanwhile wait for so much.
+const SYNCED_ZEROS: u64 = 1 << 20;
+
 impl Pool {
     /// The descriptor of segment `i`; state free and all zero if there never was one.
     ///
@@ -67,13 +70,19 @@ impl Pool {
             Some(file) if self.needs_sync() => {
                 // Whoever read the file, a backup perhaps, may have left it in the cache in large pages: see `write_zeros`.
                 self.forget_cached(off, off + len);
-                storage::write_zeros(file, off, len).map_err(io(self.access.place(), "zeroing a segment", off))?
+                for at in (off..off + len).step_by(SYNCED_ZEROS as usize) {
+                    let part = SYNCED_ZEROS.min(off + len - at);
+                    storage::write_zeros(file, at, part).map_err(io(self.access.place(), "zeroing a segment", at))?;
+                    self.access.sync()?;
+                }
             }
-            // SAFETY: the segments are mapped, and a segment that is being prepared belongs to the caller alone.
-            _ => unsafe { self.access.zero_streaming(off, len) },
+            _ => {
+                // SAFETY: the segments are mapped, and a segment that is being prepared belongs to the caller alone.
+                unsafe { self.access.zero_streaming(off, len) };
+                // After streaming stores a fence is enough.
+                self.access.sync()?;
+            }
         }
-        // After streaming stores a fence is enough, on a file it is a sync.
-        self.access.sync()?;
         if self.is_poisoned() { Err(self.access.sync_failed()) } else { Ok(()) }
     }
 
