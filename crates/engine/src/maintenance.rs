@@ -305,6 +305,7 @@ pub(crate) struct SpaceSweep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hither_pmem::Failpoints;
 
     /// Found by looking: two milliseconds between segments of eight megabytes, each a few milliseconds of work, kept most of a processor busy.
     #[test]
@@ -381,5 +382,99 @@ mod tests {
             assert!(again.recovery().checkpoint_keys >= 50_000);
             assert!(keyspace.0.expiries.are_there(), "round {round}: nobody will look for expired keys");
         }
+    }
+
+    fn on_a_file(dir: &std::path::Path, capacity: u64, failpoints: &Arc<Failpoints>) -> crate::Store {
+        use crate::{MediumChoice, Options, Store};
+        let sizes = Options { capacity, max_capacity: capacity, segment_bytes: 256 << 10, shards: 2, ..Options::default() };
+        let medium = Options { medium: MediumChoice::File, failpoints: Some(failpoints.clone()), ..sizes };
+        Store::open(Options { paths: vec![(None, dir.to_owned())], background: false, ..medium }).unwrap()
+    }
+
+    /// Bytes of the pages that this thread made dirty in files on a device.
+    fn dirtied_bytes() -> u64 {
+        let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap()
+    }
+
+    /// Found by measuring: whoever opened a segment on a file zeroed it first, and all its clients waited.
+    #[test]
+    fn writers_find_segments_zeroed_that_were_made_ready() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = on_a_file(dir.path(), 8 << 20, &Failpoints::new());
+        let keyspace = store.create_keyspace("k", crate::Kind::Hash).unwrap();
+        let relaxed = crate::WriteOptions::new().durability(Durability::Process);
+        let fill = |from: u64| {
+            let before = dirtied_bytes();
+            for key in from..from + 1_000 {
+                drop(store.write(&keyspace, &key.to_be_bytes(), Some(&[1; 1_000]), Condition::None, &relaxed).unwrap());
+            }
+            dirtied_bytes() - before
+        };
+        let unready = fill(0);
+        std::thread::scope(|scope| drop(scope.spawn(|| store.core.log.make_ready(0).unwrap())));
+        let ready = fill(1_000);
+        assert!(unready < 1 << 20 || ready < unready * 2 / 3, "{ready} bytes, {unready} where nothing was made ready");
+    }
+
+    #[test]
+    fn what_is_made_ready_stays_free_for_writers() {
+        let dir = tempfile::tempdir().unwrap();
+        // More than is kept zeroed, so that writers come upon what is being zeroed.
+        let store = on_a_file(dir.path(), 64 << 20, &Failpoints::new());
+        let keyspace = store.create_keyspace("k", crate::Kind::Hash).unwrap();
+        let relaxed = crate::WriteOptions::new().durability(Durability::Process);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let fill = |first: u64| {
+            let put = |key: u64| store.write(&keyspace, &key.to_be_bytes(), Some(&[key as u8; 1_000]), Condition::None, &relaxed).map(drop);
+            (0..).map(|number| number * 2 + first).find(|key| put(*key).is_err()).unwrap()
+        };
+        let ends = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    store.core.log.make_ready(0).unwrap();
+                }
+            });
+            let fill = &fill;
+            let writers = [0, 1].map(|first| scope.spawn(move || fill(first)));
+            let ends = writers.map(|writer| writer.join().unwrap());
+            stop.store(true, Ordering::Relaxed);
+            ends
+        });
+        // Full, and not merely because what was free was being zeroed.
+        assert!(ends.iter().sum::<u64>() / 2 * 1_024 > 56 << 20, "{ends:?}");
+        for key in (0..2).flat_map(|first| (first..ends[first as usize]).step_by(2)) {
+            assert_eq!(store.get_with(&keyspace, &key.to_be_bytes(), |value| value == [key as u8; 1_000]).unwrap(), Some(true));
+        }
+        assert!(store.check().unwrap().is_sound());
+    }
+
+    #[test]
+    fn who_takes_a_segment_that_is_being_zeroed_waits_for_that() {
+        let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
+        let store = on_a_file(dir.path(), 8 << 20, &failpoints);
+        let keyspace = store.create_keyspace("k", crate::Kind::Hash).unwrap();
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[7; 1_000])).map(drop);
+        failpoints.hold("zero");
+        std::thread::scope(|scope| {
+            scope.spawn(|| store.core.log.make_ready(0).unwrap());
+            scope.spawn(|| {
+                while failpoints.waiting("zero") == 0 {
+                    std::thread::yield_now();
+                }
+                put(1).unwrap();
+                // It is not zeroed again, or what was written would be gone.
+                assert_eq!(store.get_with(&keyspace, &1u64.to_be_bytes(), |value| value == [7; 1_000]).unwrap(), Some(true));
+            });
+            while failpoints.waiting("zero") == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let zeroing = failpoints.waiting("zero");
+            failpoints.release("zero");
+            assert_eq!(zeroing, 1, "nobody else zeroes it");
+        });
+        (2..2_000).for_each(|key| put(key).unwrap());
+        assert!(store.check().unwrap().is_sound());
     }
 }

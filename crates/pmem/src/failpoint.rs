@@ -17,7 +17,7 @@ pub struct FailAt {
     pub errno: i32,
 }
 
-/// The failpoints of a pool: `fallocate`, `mmap_short`, `sync`, `grow`.
+/// The failpoints of a pool: `fallocate`, `mmap_short`, `sync`, `grow`, `zero`.
 #[derive(Debug, Default)]
 pub struct Failpoints {
     armed: Mutex<HashMap<&'static str, (FailAt, u64)>>,

@@ -66,6 +66,7 @@ impl Pool {
             return Err(self.access.sync_failed());
         }
         let (off, len) = (self.segment_offset(i), u64::from(run_len) * self.segment_bytes());
+        failpoint::check(self.access.failpoints(), "zero").map_err(io(self.access.place(), "zeroing a segment", off))?;
         match self.access.file() {
             Some(file) if self.needs_sync() => {
                 // Whoever read the file, a backup perhaps, may have left it in the cache in large pages: see `write_zeros`.
