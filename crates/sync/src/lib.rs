@@ -1,5 +1,5 @@
 //! What several layers need to run concurrently: an epoch scheme with cheap announcements ([`epoch`]), striped key
-//! latches that also order versions ([`latch`]), turns of threads that one of them can have alone ([`turns`]), a way to wake background threads ([`Bell`]), the kernel's rule for a thread ([`schedule`]), and cache-line padding ([`Padded`]).
+//! latches that also order versions ([`latch`]), turns of threads that one of them can have alone ([`turns`]), a way to wake background threads ([`Bell`]), the kernel's rule for a thread ([`schedule`]), bytes of sockets ([`socket`]), and cache-line padding ([`Padded`]).
 //!
 //! Nothing here touches media. Locks never live on media (rule 3 of the crash model): a crash forgets them all.
 
@@ -9,6 +9,7 @@ mod bell;
 pub mod epoch;
 pub mod latch;
 pub mod schedule;
+pub mod socket;
 pub mod turns;
 
 pub use bell::Bell;

@@ -26,11 +26,13 @@ const READS: usize = 8;
 pub struct Room {
     scratch: Vec<u8>,
     ahead: Ahead,
+    /// When the last command of a group of clients ended, if the next one's follows at once.
+    pub ended: Option<Instant>,
 }
 
 impl Default for Room {
     fn default() -> Room {
-        Room { scratch: vec![0; READ_BYTES], ahead: Ahead::default() }
+        Room { scratch: vec![0; READ_BYTES], ahead: Ahead::default(), ended: None }
     }
 }
 
@@ -134,7 +136,14 @@ impl Connection {
 
     /// Reads and runs commands until there are no more, or it is the turn of others. Whether it has to come again. `now`: about.
     pub fn serve(&mut self, shared: &Arc<Shared>, early: &[u8], room: &mut Room, now: Instant) -> bool {
-        let Room { scratch, ahead } = room;
+        self.session.ended = room.ended.take();
+        let again = self.serve_now(shared, early, room, now);
+        room.ended = self.session.ended.take();
+        again
+    }
+
+    fn serve_now(&mut self, shared: &Arc<Shared>, early: &[u8], room: &mut Room, now: Instant) -> bool {
+        let Room { scratch, ahead, .. } = room;
         // What waits for data runs again only if there may be some, or could not run when there was.
         let runs = !self.session.is_waiting() || self.roused || self.stalled || self.held;
         (self.stalled, self.held, self.roused) = (false, false, false);
@@ -157,7 +166,11 @@ impl Connection {
             }
             let (read, buffer) = match self.arrived.take() {
                 Some(read) => (read, early),
-                None => (self.channel.read(scratch), &scratch[..]),
+                None => {
+                    // That takes time which is no command's.
+                    self.session.ended = None;
+                    (self.channel.read(scratch), &scratch[..])
+                }
             };
             match read {
                 Ok(0) => self.ended = true,
@@ -218,7 +231,6 @@ impl Connection {
     /// Runs the requests in `bytes`; how many bytes they had.
     fn run(&mut self, shared: &Arc<Shared>, bytes: &[u8], ahead: &mut Ahead) -> usize {
         let mut at = 0;
-        self.session.ended = None;
         while self.may_run() {
             let rest = &bytes[at..];
             let length = match self.parser.parse(rest) {

@@ -235,6 +235,7 @@ impl Core {
         let mut slots = std::mem::take(&mut self.to_serve);
         for group in slots.chunks(GROUP) {
             self.receive(group);
+            self.room.ended = None;
             for (number, slot) in group.iter().enumerate() {
                 self.serve_one(*slot, number);
             }

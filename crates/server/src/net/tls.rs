@@ -4,6 +4,7 @@
 //! (64 KiB of one handshake message), by [`MAX_HANDSHAKES`] at a time, and by [`HANDSHAKE_TIME`].
 
 use crate::config::{ClientCertificates, TlsConfig};
+use hither_sync::socket;
 use mio::net::TcpStream;
 use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::pem::PemObject;
@@ -11,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -177,7 +179,7 @@ impl Channel {
 
     /// Reads what has come; 0: the end. `WouldBlock`: everything was read.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let Some(tls) = &mut self.tls else { return self.stream.read(buffer) };
+        let Some(tls) = &mut self.tls else { return socket::receive(self.stream.as_fd(), buffer) };
         for _ in 0..RECORDS {
             match tls.session.reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -204,7 +206,7 @@ impl Channel {
 
     /// Takes bytes to be sent; how many it took.
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize> {
-        let Some(tls) = &mut self.tls else { return self.stream.write(bytes) };
+        let Some(tls) = &mut self.tls else { return socket::send(self.stream.as_fd(), bytes) };
         send(&mut tls.session, &mut self.stream)?;
         let taken = tls.session.writer().write(bytes)?;
         match send(&mut tls.session, &mut self.stream) {

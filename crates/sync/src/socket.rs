@@ -1,0 +1,62 @@
+//! Bytes of sockets, without what the C library adds to each call: there, `recv` and `send` are points at which a thread may be cancelled, and say so with two atomic operations
+//! before and after. Nobody cancels threads here, and a server calls them twice for each request.
+
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Reads what has come, up to the length of `buffer`; 0: the end.
+///
+/// # Errors
+/// As `recv(2)`: `WouldBlock` where a socket that does not block has nothing.
+#[inline]
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize> {
+    let (address, length, none) = (buffer.as_mut_ptr(), buffer.len(), std::ptr::null_mut::<u8>());
+    // SAFETY: the kernel writes into the buffer, which is borrowed for that, no more than its length, and is not asked for the sender's address.
+    outcome(unsafe { libc::syscall(libc::SYS_recvfrom, socket.as_raw_fd(), address, length, 0, none, none) })
+}
+
+/// Sends bytes; how many it took. No signal is raised if the other side is gone.
+///
+/// # Errors
+/// As `send(2)`: `WouldBlock` where a socket that does not block has no room.
+#[inline]
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    let (address, length, none) = (bytes.as_ptr(), bytes.len(), std::ptr::null_mut::<u8>());
+    // SAFETY: the kernel reads the bytes, which are borrowed for that.
+    outcome(unsafe { libc::syscall(libc::SYS_sendto, socket.as_raw_fd(), address, length, libc::MSG_NOSIGNAL, none, 0) })
+}
+
+#[inline]
+fn outcome(returned: libc::c_long) -> Result<usize> {
+    usize::try_from(returned).map_err(|_| Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn bytes_arrive_and_ends_are_told() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 8];
+        other.set_nonblocking(true).unwrap();
+        assert_eq!(receive(other.as_fd(), &mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(send(one.as_fd(), b"0123456789").unwrap(), 10);
+        assert_eq!((receive(other.as_fd(), &mut buffer).unwrap(), &buffer), (8, b"01234567"));
+        assert_eq!((receive(other.as_fd(), &mut buffer).unwrap(), &buffer[..2]), (2, &b"89"[..]));
+        drop(one);
+        assert_eq!(receive(other.as_fd(), &mut buffer).unwrap(), 0);
+        assert_eq!(send(other.as_fd(), b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_full_socket_says_so() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        one.set_nonblocking(true).unwrap();
+        let refused = (0..10_000).find_map(|_| send(one.as_fd(), &[7; 4096]).err()).unwrap();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    }
+}
