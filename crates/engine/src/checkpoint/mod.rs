@@ -173,7 +173,7 @@ pub(crate) fn store_of(options: &Options) -> Option<Arc<dyn CheckpointStore>> {
         return Some(store.clone());
     }
     let path = (!options.in_memory && options.pools.is_none()).then(|| crate::pools::pool_path(options, 0)).flatten()?;
-    Some(Arc::new(FileStore::new(path.parent()?, options.failpoints.clone())))
+    Some(Arc::new(FileStore::new(path.parent()?, is_copy(options), options.failpoints.clone())))
 }
 
 /// Whether the store is only looked at: its checkpoint stays as it is, like everything of it.

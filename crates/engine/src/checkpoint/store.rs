@@ -2,7 +2,7 @@
 //!
 //! Publishing is atomic and durable: after it the new checkpoint is there, after a crash before it the old one. Removal is durable.
 //!
-//! Thread safety: one draft at a time, by the caller. Crash: a file under the temporary name is left over and removed at the next open.
+//! Thread safety: one draft at a time, by the caller. Crash: a file under the temporary name is left over and removed at the next open, unless that only looks at the store.
 
 use hither_pmem::Failpoints;
 use std::fs::File;
@@ -50,12 +50,14 @@ pub trait CheckpointDraft: Send {
 /// Checkpoints in a directory.
 pub(crate) struct FileStore {
     directory: PathBuf,
+    /// The directory stays as it is.
+    only_looks: bool,
     failpoints: Option<Arc<Failpoints>>,
 }
 
 impl FileStore {
-    pub fn new(directory: &Path, failpoints: Option<Arc<Failpoints>>) -> FileStore {
-        FileStore { directory: directory.to_owned(), failpoints }
+    pub fn new(directory: &Path, only_looks: bool, failpoints: Option<Arc<Failpoints>>) -> FileStore {
+        FileStore { directory: directory.to_owned(), only_looks, failpoints }
     }
 
     fn sync_directory(&self) -> io::Result<()> {
@@ -81,9 +83,11 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 impl CheckpointStore for FileStore {
     fn open(&self) -> io::Result<Option<Box<dyn CheckpointImage>>> {
-        remove_if_there(&self.directory.join(DRAFT_NAME))?;
-        // Whoever renamed or removed the checkpoint may have been killed before that was durable: a power loss would bring the old one back, and what it names.
-        self.sync_directory()?;
+        if !self.only_looks {
+            remove_if_there(&self.directory.join(DRAFT_NAME))?;
+            // Whoever renamed or removed the checkpoint may have been killed before that was durable: a power loss would bring the old one back, and what it names.
+            self.sync_directory()?;
+        }
         match File::open(self.directory.join(NAME)) {
             Ok(file) => Ok(Some(Box::new(FileImage { bytes: file.metadata()?.len(), file }))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
