@@ -282,7 +282,7 @@ impl Ticket {
     }
 
     /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on the thread that led the
-    /// commit and must not block: to close, check, compact or reclaim the store, or to take a checkpoint, is refused there ([`Error::InsideCallback`]). If it panics,
+    /// commit and must not block: to close, check, compact or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
     /// that is reported as for a thread that panics, and goes no further.
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {

@@ -327,8 +327,9 @@ impl Store {
         self.core.keyspaces.read().get(name).cloned().map(KeyspaceHandle)
     }
 
-    /// Creates a keyspace; durable at return.
+    /// Creates a keyspace; durable at return. Refused in the callback of a ticket, like whatever changes the catalogue ([`Error::InsideCallback`]).
     pub fn create_keyspace(&self, name: &str, kind: Kind) -> Result<KeyspaceHandle> {
+        ensure_outside_callbacks("create_keyspace")?;
         self.core.committer.ensure_writable()?;
         let mut catalogue = self.core.catalogue.lock();
         let mut changed = catalogue.clone();
@@ -342,6 +343,7 @@ impl Store {
 
     /// Drops a keyspace with all its keys; durable at return. False if there is none of this name. O(keys) for the accounting.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
+        ensure_outside_callbacks("drop_keyspace")?;
         self.core.committer.ensure_writable()?;
         // Begins before collectors can find the keyspace missing and ends when its entries are counted: until then no segment that they empty begins a new life, to
         // which the count would go (`live_bytes` would be too small there, and live entries might pass for dead).
@@ -377,6 +379,7 @@ impl Store {
     /// written before: it is durable first. Handles of what has another name then refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more
     /// under a name that it had; open them again.
     pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
+        ensure_outside_callbacks("swap_keyspaces")?;
         self.core.committer.ensure_writable()?;
         let mut catalogue = self.core.catalogue.lock();
         let mut changed = catalogue.clone();
@@ -466,10 +469,13 @@ impl Drop for Store {
 
 /// Refuses what waits until readers have left, or for threads and locks of the store, if this thread is such a reader or may be such a thread: it would wait for itself.
 pub(crate) fn ensure_may_wait(what: &'static str) -> Result<()> {
-    if commit::is_in_callback() {
-        return Err(Error::InsideCallback(what));
-    }
+    ensure_outside_callbacks(what)?;
     if epoch::is_pinned() { Err(Error::InsideRead(what)) } else { Ok(()) }
+}
+
+/// Refuses what takes locks of the store, if this thread may hold them: it may have led a commit with them, and callbacks run behind that.
+fn ensure_outside_callbacks(what: &'static str) -> Result<()> {
+    if commit::is_in_callback() { Err(Error::InsideCallback(what)) } else { Ok(()) }
 }
 
 impl Core {

@@ -35,7 +35,7 @@
 //! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock. Closures given to `get_with`,
 //! `multi_get_with` and `scan_with` run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
 //! (`reclaim`, `compact`, `check`, `checkpoint`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
-//! In the callback of a [`Ticket`], which may run on a thread of the store, the same is refused with [`Error::InsideCallback`].
+//! In the callback of a [`Ticket`], which may run on a thread of the store, the same is refused with [`Error::InsideCallback`], and so is whatever makes, drops or renames keyspaces.
 //!
 //! # Limits
 //!

@@ -118,6 +118,28 @@ fn a_store_is_not_closed_from_a_callback() {
     }
 }
 
+/// Found by review: a callback runs behind the commit on the thread that led it, and whoever exchanges names leads one with the catalogue locked. A callback that took that lock waited
+/// for its own thread.
+#[test]
+fn keyspaces_are_not_changed_from_a_callback() {
+    for round in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let db = std::sync::Arc::new(on_file(dir.path()).open().unwrap());
+        let (keyspace, _other) = (db.keyspace("k").unwrap(), db.keyspace("l").unwrap());
+        let (tell, told) = channel();
+        let mine = db.clone();
+        keyspace.put_with(b"k", b"v", &WriteOptions::new()).unwrap().on_durable(move |outcome| {
+            outcome.unwrap();
+            let refused = [mine.keyspace("m").err(), mine.drop_keyspace("l").err(), mine.swap_keyspaces(&[("k", "l")]).err()];
+            tell.send(refused).unwrap();
+        });
+        let swapping = std::thread::spawn(move || db.swap_keyspaces(&[("k", "l")]).unwrap());
+        let refused = told.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("round {round}: it waits for itself"));
+        assert!(refused.iter().all(|error| matches!(error, Some(Error::InsideCallback(_)))), "round {round}: {refused:?}");
+        assert!(swapping.join().unwrap());
+    }
+}
+
 /// Found by review: where a put returned when it was visible, conditional writes and batches waited for a sync.
 #[test]
 fn no_write_waits_below_the_level_sync() {
