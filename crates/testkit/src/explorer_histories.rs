@@ -207,11 +207,12 @@ pub fn pairs(config: &Config) -> Subject {
         }
         life.reclaim();
     }
-    // Tombstones by the segment: a sweep is due.
+    // More keys than a segment of the hash index takes; then tombstones by the segment: a sweep is due.
     for value in [Some(1), None] {
-        for i in 100..400u64 {
+        for i in 100..620u64 {
             assert!(life.pair(hash, i, value), "there is room");
         }
+        life.observe();
     }
     life.reclaim();
     life.reclaim();
