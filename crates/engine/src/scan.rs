@@ -17,7 +17,7 @@ use hither_log::Log;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
 
-/// References taken at once.
+/// References taken at once, if it is not known that fewer are wanted.
 const FIRST_GROUP: usize = 128;
 const LARGEST_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
@@ -41,6 +41,8 @@ pub struct ScanRange<'a> {
     pub to: Bound<&'a [u8]>,
     /// Direction.
     pub direction: Direction,
+    /// About how many pairs whoever scans is going to look at, if that is known, else `usize::MAX`: so many are loaded to begin with, and not the rest of a larger group. They may be more.
+    pub expect: usize,
 }
 
 impl ScanRange<'_> {
@@ -122,7 +124,7 @@ impl Store {
 
     /// Calls `f` for the keys of any keyspace in unspecified order, until it breaks. A key that changes meanwhile may be seen in either state.
     pub fn for_each(&self, keyspace: &KeyspaceHandle, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
-        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward };
+        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
         match &*keyspace.0.index {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &everything, f),
             AnyIndex::Hash(index) => {
@@ -189,7 +191,7 @@ impl Core {
             snapshot.settle()?;
         }
         let mut position = Position::Start;
-        let mut group = FIRST_GROUP;
+        let mut group = FIRST_GROUP.min(range.expect.max(1));
         let mut refs = Vec::with_capacity(group);
         let mut spare = Spare::default();
         loop {
@@ -319,7 +321,7 @@ impl Core {
         };
         let backward = range.direction == Direction::Backward;
         let (from, to) = if backward { (far, near) } else { (near, far) };
-        let stretch = ScanRange { from, to, direction: range.direction };
+        let stretch = ScanRange { from, to, direction: range.direction, expect: usize::MAX };
         let saved = if stretch.is_empty() { Vec::new() } else { group.snapshot.saved_between(keyspace, (from, to)) };
         // Keys in order; a saved entry hides the index's one of the same key, which is newer.
         let mut merged: Vec<(&[u8], Option<Shown<'_>>)> =
@@ -385,7 +387,7 @@ impl Core {
     /// Passes one entry to `f`, unless it has expired.
     #[inline(always)]
     fn emit(&self, reference: Ref, f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
-        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward };
+        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
         self.emit_within(reference, &everything, f)
     }
 

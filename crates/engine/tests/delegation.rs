@@ -17,7 +17,8 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-const EVERYTHING: ScanRange<'_> = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward };
+const EVERYTHING: ScanRange<'_> =
+    ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -157,7 +158,7 @@ fn a_delegated_scan_returns_what_a_plain_one_does() {
             let delegated = store.stats().delegation.entries;
             for (from, to) in ranges(&model) {
                 for direction in [Direction::Forward, Direction::Backward] {
-                    let range = ScanRange { from: as_slice(&from), to: as_slice(&to), direction };
+                    let range = ScanRange { from: as_slice(&from), to: as_slice(&to), direction, expect: usize::MAX };
                     assert!(scan(&store, &keyspace, &range) == model_scan(&model, &range), "{range:?} on {nodes} nodes");
                     assert!(scan_snapshot(&snapshot, &keyspace, &range) == model_scan(&before, &range), "snapshot, {range:?}");
                 }

@@ -36,7 +36,7 @@ impl Keyspace {
         f: impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
     ) -> Result<u64> {
         let direction = if reverse { Direction::Backward } else { Direction::Forward };
-        self.store.scan_deferred(&self.handle, &ScanRange { from, to, direction }, f)
+        self.store.scan_deferred(&self.handle, &ScanRange { from, to, direction, expect: usize::MAX }, f)
     }
 
     /// Writes `key`, or removes it if there is no `value`.

@@ -73,7 +73,7 @@ impl Iter {
             State::Ordered { from, to, front, back, exhausted } => {
                 let (near, far) = if direction == Direction::Forward { (&mut *front, &mut *back) } else { (&mut *back, &mut *front) };
                 if near.is_empty() && !*exhausted {
-                    *near = self.source.fetch(&ScanRange { from: borrowed(from), to: borrowed(to), direction })?;
+                    *near = self.source.fetch(&ScanRange { from: borrowed(from), to: borrowed(to), direction, expect: usize::MAX })?;
                     *exhausted = near.len() < GROUP;
                     if let Some((key, _)) = near.back() {
                         *(if direction == Direction::Forward { from } else { to }) = Bound::Excluded(key.clone());

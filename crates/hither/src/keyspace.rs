@@ -193,7 +193,33 @@ impl Keyspace {
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let direction = if reverse { Direction::Backward } else { Direction::Forward };
-        self.store.scan(&self.handle, &ScanRange { from, to, direction }, f)
+        self.store.scan(&self.handle, &ScanRange { from, to, direction, expect: usize::MAX }, f)
+    }
+
+    /// As [`Keyspace::scan_with`], but for the first `limit` pairs; returns for how many `f` was called. Nothing behind them is loaded, which makes short scans cheaper than those that break.
+    ///
+    /// # Errors
+    /// [`Error::NotOrdered`] for a hash keyspace.
+    pub fn scan_first(
+        &self,
+        limit: usize,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<usize> {
+        self.ensure_ordered()?;
+        if limit == 0 {
+            return Ok(0);
+        }
+        let mut seen = 0;
+        let direction = if reverse { Direction::Backward } else { Direction::Forward };
+        self.store.scan(&self.handle, &ScanRange { from, to, direction, expect: limit }, |key, value| {
+            seen += 1;
+            let flow = f(key, value);
+            if seen < limit { flow } else { ControlFlow::Break(()) }
+        })?;
+        Ok(seen)
     }
 
     pub(crate) fn ensure_ordered(&self) -> Result<()> {

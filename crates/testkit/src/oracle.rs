@@ -315,7 +315,7 @@ fn scans_agree(store: &Store, name: &str, pairs: &BTreeMap<Vec<u8>, Vec<u8>>) ->
     let keyspace = store.open_keyspace(name).ok_or("a listed keyspace cannot be opened")?;
     for direction in [Direction::Forward, Direction::Backward] {
         let mut found = Vec::new();
-        let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction };
+        let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction, expect: usize::MAX };
         store
             .scan(&keyspace, &range, |key, value| {
                 found.push((key.to_vec(), value.to_vec()));

@@ -3,7 +3,6 @@
 //! Thread safety: a session holds its own clone of the keyspace handle. The medium `dax` is forced, so that flush and fence
 //! run on tmpfs; a durability below `sync` is what the request says.
 
-use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
@@ -180,14 +179,11 @@ impl Session for StoreSession<'_> {
     }
 
     fn scan(&mut self, from: &[u8], limit: usize, mut f: impl FnMut(&[u8], &[u8])) -> Result<usize> {
-        let seen = Cell::new(0);
         let visit = |key: &[u8], value: &[u8]| {
             f(key, value);
-            seen.set(seen.get() + 1);
-            if seen.get() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            ControlFlow::Continue(())
         };
-        self.keyspace.scan_with(Bound::Included(from), Bound::Unbounded, false, visit).map_err(failed)?;
-        Ok(seen.get())
+        self.keyspace.scan_first(limit, Bound::Included(from), Bound::Unbounded, false, visit).map_err(failed)
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>], f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {

@@ -12,15 +12,14 @@ pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome
     let decode = |text: Option<_>| text.map(|text| units::bytes(text, scan.escape)).transpose();
     let range = Range::new(decode(scan.prefix)?, decode(scan.from)?, decode(scan.to)?);
     let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
-    let mut left = scan.limit.unwrap_or(u64::MAX);
-    if range.is_empty() || left == 0 {
+    if range.is_empty() {
         return Ok(Outcome::Done);
     }
+    let limit = scan.limit.map_or(usize::MAX, |limit| limit.try_into().unwrap_or(usize::MAX));
     let mut written = Ok(());
-    keyspace.scan_with(range.from(), range.to(), scan.reverse, |key, value| {
+    keyspace.scan_first(limit, range.from(), range.to(), scan.reverse, |key, value| {
         written = write(out, key, value, scan.raw);
-        left -= 1;
-        if written.is_err() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if written.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     written.map(|()| Outcome::Done)
 }

@@ -303,7 +303,8 @@ fn writes_while_snapshots_are_held() {
                 });
             }
         }
-        let all = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: hither_engine::Direction::Backward };
+        let all =
+            ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: hither_engine::Direction::Backward, expect: usize::MAX };
         world.writes_nothing("a scan of a snapshot", node, || {
             snapshots[1].scan(&world.ordered, &all, |_, _| ControlFlow::Continue(())).unwrap();
         });
@@ -333,7 +334,7 @@ fn reads_write_nowhere() {
         }
         for direction in [hither_engine::Direction::Forward, hither_engine::Direction::Backward] {
             world.writes_nothing("a scan", node, || {
-                let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction };
+                let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction, expect: usize::MAX };
                 store.scan(&world.ordered, &range, |_, _| ControlFlow::Continue(())).unwrap();
             });
         }

@@ -211,8 +211,15 @@ fn every_opening_may_choose_anew() {
         let store = Store::open(options.clone()).unwrap();
         let keyspace = store.open_keyspace("k").unwrap_or_else(|| store.create_keyspace("k", Kind::Ordered).unwrap());
         let shown = |store: &Store| {
-            let (mut found, all) =
-                (BTreeMap::new(), ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: hither_engine::Direction::Forward });
+            let (mut found, all) = (
+                BTreeMap::new(),
+                ScanRange {
+                    from: Bound::Unbounded,
+                    to: Bound::Unbounded,
+                    direction: hither_engine::Direction::Forward,
+                    expect: usize::MAX,
+                },
+            );
             let note = |key: &[u8], value: &[u8]| {
                 found.insert(key.to_vec(), value.to_vec());
                 ControlFlow::Continue(())

@@ -124,7 +124,7 @@ fn scans_end_at_damage_with_an_error() {
             return;
         }
         for direction in [Direction::Forward, Direction::Backward] {
-            let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction };
+            let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction, expect: usize::MAX };
             assert_damaged(&format!("{what}: scan"), store.scan(keyspace, &range, visit));
             assert_damaged(&format!("{what}: snapshot"), snapshot.scan(keyspace, &range, visit));
             assert_damaged(&format!("{what}: deferred"), store.scan_deferred(keyspace, &range, |key, value, _| visit(key, value)));

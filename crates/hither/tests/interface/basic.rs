@@ -1,7 +1,7 @@
 //! The public interface, operation by operation, on each medium that a test can have.
 
 use hither::{Db, Durability, Error, KeyspaceOptions, Kind, MediumChoice, WriteOptions};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::time::Duration;
 
 /// Runs a scenario over both kinds and several media.
@@ -202,6 +202,47 @@ fn ranges_from_both_ends() {
     }
     seen.sort();
     assert_eq!(seen, keys);
+}
+
+/// As many pairs as asked for, whatever lies between them: deleted and expired keys, and the ends of what is loaded at once.
+#[test]
+fn the_first_pairs_of_a_range() {
+    let db = Db::builder().in_memory().capacity(64 << 20).open().unwrap();
+    let keyspace = db.create_keyspace("k", KeyspaceOptions::ordered()).unwrap();
+    let over = WriteOptions::new().expires_at_ms(1);
+    for key in 0..2_000u64 {
+        match key % 5 {
+            0 => drop(keyspace.put_with(&key.to_be_bytes(), b"over", &over).unwrap()),
+            1 => continue,
+            _ => keyspace.put(&key.to_be_bytes(), &key.to_le_bytes()).unwrap(),
+        }
+    }
+    let left: Vec<u64> = (0..2_000).filter(|key| key % 5 > 1).collect();
+    for limit in [0, 1, 2, 76, 77, 127, 128, 129, 500, 1_199, 1_200, 1_201, usize::MAX] {
+        for reverse in [false, true] {
+            let mut expected = left.clone();
+            if reverse {
+                expected.reverse();
+            }
+            expected.truncate(limit);
+            let mut found = Vec::new();
+            let count = keyspace.scan_first(limit, Bound::Unbounded, Bound::Unbounded, reverse, |key, value| {
+                found.push(u64::from_be_bytes(key.try_into().unwrap()));
+                assert_eq!(found.last().unwrap().to_le_bytes(), value);
+                ControlFlow::Continue(())
+            });
+            assert_eq!((count.unwrap(), found), (expected.len(), expected), "the first {limit}, reverse: {reverse}");
+        }
+    }
+    let mut seen = 0;
+    let stopped = keyspace.scan_first(100, Bound::Included(&9u64.to_be_bytes()), Bound::Unbounded, false, |_, _| {
+        seen += 1;
+        if seen < 7 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(stopped.unwrap(), 7, "whoever breaks was called for the last one, too");
+    let unordered = db.create_keyspace("h", KeyspaceOptions::hash()).unwrap();
+    let refused = unordered.scan_first(1, Bound::Unbounded, Bound::Unbounded, false, |_, _| ControlFlow::Continue(()));
+    assert!(matches!(refused, Err(Error::NotOrdered(_))));
 }
 
 #[test]

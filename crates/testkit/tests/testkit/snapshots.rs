@@ -64,7 +64,7 @@ fn sums(store: &Store, spaces: &[KeyspaceHandle; 2], pause: Duration) -> (u64, u
     for account in 0..ACCOUNTS {
         by_get += snapshot.get_with(place(spaces, account), &key(account), amount).unwrap().expect("every account");
     }
-    let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Backward };
+    let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Backward, expect: usize::MAX };
     let mut by_scan = 0;
     snapshot
         .scan(&spaces[0], &everything, |_, value| {
