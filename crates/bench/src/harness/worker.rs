@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 
 use crate::target::{Error, Result, Session};
-use crate::workload::data::DataSet;
+use crate::workload::data::{DataSet, is_version_of};
 use crate::workload::stream::{Op, OpKind, Stream};
 use crate::workload::{Kind, Workload};
 
@@ -26,7 +26,7 @@ const AHEAD: usize = 32;
 struct Prepared {
     op: Op,
     key: [u8; 8],
-    /// Of a put.
+    /// Of a put. Of a get: the value's first version, by which it is checked.
     value: [u8; 8],
 }
 
@@ -116,8 +116,9 @@ impl<'d, S: Session> Worker<'d, S> {
             let call = &mut ahead[count];
             count += 1;
             (call.op, call.key) = (op, self.data.short_key(op.id()).unwrap_or_default());
-            if op.kind() == OpKind::Put {
-                self.data.value(&call.key, self.next_version(), &mut call.value);
+            match op.kind() {
+                OpKind::Put => self.data.value(&call.key, self.next_version(), &mut call.value),
+                _ => call.value = self.data.first_short_value(call.key),
             }
             Ok(())
         });
@@ -148,15 +149,14 @@ impl<'d, S: Session> Worker<'d, S> {
         done
     }
 
-    /// `value`: that of a put, if it was prepared.
+    /// `value`: that of a put, or by which a get is checked, if it was prepared.
     #[inline(always)]
     fn step_on(&mut self, op: Op, key: &[u8], value: Option<&[u8; 8]>) -> Result<()> {
-        match op.kind() {
-            OpKind::Get => self.get(key),
-            OpKind::Put => match value {
-                Some(value) => self.session.put(key, value),
-                None => self.put(key),
-            },
+        match (op.kind(), value) {
+            (OpKind::Get, Some(&first)) => self.get_checked_by(key, move |value| is_version_of(first, value)),
+            (OpKind::Put, Some(value)) => self.session.put(key, value),
+            (OpKind::Get, None) => self.get(key),
+            (OpKind::Put, None) => self.put(key),
             _ => self.step_otherwise(op, key),
         }
     }
@@ -183,7 +183,12 @@ impl<'d, S: Session> Worker<'d, S> {
     #[inline(always)]
     fn get(&mut self, key: &[u8]) -> Result<()> {
         let data = self.data;
-        let sound = self.session.get(key, |value| data.check(key, value).is_some())?;
+        self.get_checked_by(key, |value| data.check(key, value).is_some())
+    }
+
+    #[inline(always)]
+    fn get_checked_by(&mut self, key: &[u8], check: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        let sound = self.session.get(key, check)?;
         self.checked += 1;
         match sound {
             Some(true) => Ok(()),

@@ -133,6 +133,20 @@ impl DataSet {
         let sound = first == value_word(key, version) && (rest.is_empty() || rest_is_sound(first, rest));
         sound.then_some(version)
     }
+
+    /// The value of version 0 of an 8-byte key, if values have 8 bytes: from it [`is_version_of`] knows the others.
+    #[inline(always)]
+    pub fn first_short_value(&self, key: [u8; 8]) -> [u8; 8] {
+        value_word(&key, 0).to_le_bytes()
+    }
+}
+
+/// Whether `value` is that of some version of the key whose value of version 0 is `first`: [`DataSet::check`] of values of 8 bytes, the hashing of the key done
+/// before.
+#[inline(always)]
+pub fn is_version_of(first: [u8; 8], value: &[u8]) -> bool {
+    let Ok(value) = value.try_into().map(u64::from_le_bytes) else { return false };
+    value == u64::from_le_bytes(first) ^ version_mark(value as u32)
 }
 
 fn rest_is_sound(first: u64, rest: &[u8]) -> bool {
@@ -148,8 +162,13 @@ fn nth_word(first: u64, i: usize) -> u64 {
 
 #[inline(always)]
 fn value_word(key: &[u8], version: u32) -> u64 {
-    let hash = (mix64(key_word(key)) >> 32) as u32;
-    u64::from(hash ^ version.wrapping_mul(GOLDEN as u32)) << 32 | u64::from(version)
+    (mix64(key_word(key)) >> 32) << 32 ^ version_mark(version)
+}
+
+/// What a version adds to the first word of a value.
+#[inline(always)]
+fn version_mark(version: u32) -> u64 {
+    u64::from(version.wrapping_mul(GOLDEN as u32)) << 32 | u64::from(version)
 }
 
 /// The first and the last (up to) eight bytes of the key, joined.
@@ -200,6 +219,26 @@ mod tests {
                 value[bit / 8] ^= 1 << (bit % 8);
             }
             assert_eq!(data.check(&key, &value[1..]), None, "a shorter value");
+        }
+    }
+
+    #[test]
+    fn versions_of_a_short_value_are_told_as_by_the_whole_check() {
+        let data = DataSet::new(8, 8, 1);
+        let (mut key, mut other, mut value) = ([0; 8], [0; 8], [0; 8]);
+        data.key(77, &mut key);
+        data.key(78, &mut other);
+        for version in [0, 1, 0x0100_0005, u32::MAX] {
+            data.value(&key, version, &mut value);
+            assert!(is_version_of(data.first_short_value(key), &value));
+            assert!(!is_version_of(data.first_short_value(other), &value));
+            assert!(!is_version_of(data.first_short_value(key), &value[1..]));
+            for bit in 0..64 {
+                value[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(data.check(&key, &value), None);
+                assert!(!is_version_of(data.first_short_value(key), &value), "version {version}, bit {bit}");
+                value[bit / 8] ^= 1 << (bit % 8);
+            }
         }
     }
 
