@@ -84,8 +84,9 @@ impl Committer {
     }
 
     /// From now on there may be entries that are installed before they are durable.
-    pub fn note_relaxed_write(&self) {
+    pub fn note_relaxed_write(&self, log: &Log) {
         if !self.reads_check.load(Ordering::Relaxed) {
+            log.note_reason();
             self.reads_check.store(true, Ordering::SeqCst);
         }
     }

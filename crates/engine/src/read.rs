@@ -25,15 +25,16 @@ impl Store {
         keyspace.0.ensure_usable()?;
         // Of a plain pair the value comes along from where its key is compared. All else is a call away, so that nothing of it is kept ready here.
         if let Ok(word) = key.try_into()
-            && core.reads_plainly()
+            && !core.cache.is_attentive()
         {
             let log = &*core.log;
             let look = move |found: Ref, key| log.plain_value_of(found.0, key);
             let (found, value) = with_index!(keyspace.0, index => index.peek(core.hasher, u64::from_ne_bytes(word), look));
-            if found.is_some() && core.is_settled() {
+            // Asked after the reference was read (decision 11).
+            if found.is_some() && core.log.reads_are_plain() {
                 let result = f(&u64::to_ne_bytes(value));
                 // Said here, so that the result need not wait in memory for an end of the pin that it shares with other ways out.
-                drop(pin);
+                pin.leave();
                 return Ok(Some(result));
             }
         }
@@ -118,18 +119,6 @@ impl Store {
 }
 
 impl Core {
-    /// Whether a reader may look at the log directly: nobody counts, and no cache wants to know.
-    #[inline(always)]
-    fn reads_plainly(&self) -> bool {
-        !self.cache.is_attentive() && !self.log.is_metered()
-    }
-
-    /// Whether all entries are known to be whole, and as durable as readers want them. Ask after a reference was read (decision 11).
-    #[inline(always)]
-    fn is_settled(&self) -> bool {
-        !self.log.has_unverified() && !self.committer.reads_check()
-    }
-
     /// Looks a key up whatever it and the store are like. Call under an epoch pin.
     #[inline(never)]
     fn get_anyhow<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {

@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub utilization: Option<u32>,
     /// Some medium needs a sync for durability.
     pub needs_sync: bool,
+    /// A fence makes durable what the store's level asks for.
+    pub durable_by_fence: bool,
     /// See [`Options::space_patience`].
     pub space_patience: Duration,
     /// The newest delete.
@@ -265,14 +267,19 @@ impl Store {
         recovery.clock_ahead_ms = clock_ms.saturating_sub(wall_clock_ms());
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace + 1);
+        let committer = Committer::new(recovery.last_version, options.durability, needs_sync);
+        if committer.reads_check() {
+            log.note_reason();
+        }
         let core = Arc::new(Core {
             latches: LatchTable::new(options.latches, recovery.last_version),
-            committer: Committer::new(recovery.last_version, options.durability, needs_sync),
+            committer,
             snapshots: Snapshots::default(),
             checkpoints,
             durability: options.durability,
             utilization: options.utilization,
             needs_sync,
+            durable_by_fence: !needs_sync && options.durability == Durability::Sync,
             space_patience: options.space_patience,
             clock_floor_ms: AtomicU64::new(clock_ms),
             last_delete: AtomicU64::new(0),

@@ -385,7 +385,7 @@ impl Core {
         latch.set_last_version(version);
         // First of all: from here on deletes are remembered for readers.
         if flush == Flush::Later && self.durability == Durability::Sync {
-            self.committer.note_relaxed_write();
+            self.committer.note_relaxed_write(&self.log);
         }
         if change.value.is_none() {
             latch.set_last_delete(version);

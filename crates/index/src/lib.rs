@@ -91,7 +91,7 @@ impl Hasher {
 
     /// The hash of 8 bytes, as they lie in memory: two rounds of multiply and fold, keyed by the seed, for full avalanche.
     #[inline(always)]
-    fn hash_word(&self, word: u64) -> u64 {
+    pub fn hash_word(&self, word: u64) -> u64 {
         let a = u128::from(word ^ self.seed ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f_u128;
         let a = (a as u64) ^ ((a >> 64) as u64);
         let b = u128::from(a ^ self.seed.rotate_left(32)) * 0xe703_7ed1_a0b4_28db_u128;

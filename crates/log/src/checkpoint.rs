@@ -172,8 +172,7 @@ impl Log {
         segment.newest_tombstone.store(row.newest_tombstone, Relaxed);
         segment.torn.fetch_or(row.torn, Relaxed);
         segment.tail_at_open.store(row.tail, Relaxed);
-        segment.unverified.store(true, Relaxed);
-        self.unverified.fetch_add(1, Relaxed);
+        self.count_as_unverified(segment);
         let dead = row.written_bytes.saturating_sub(row.tombstone_bytes).saturating_sub(live_bytes);
         segment.dead_bytes.store(dead, Relaxed);
     }

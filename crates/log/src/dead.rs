@@ -24,7 +24,18 @@ impl DeadCounts {
             Some(table) => table,
             None => self.allocate(segments()),
         };
-        let count = &table[segment];
+        Self::add_at(&table[segment], bytes);
+    }
+
+    /// The count of a segment, once there are any.
+    #[inline(always)]
+    pub fn count_of(&self, segment: usize) -> Option<&AtomicU32> {
+        self.0.get()?.get(segment)
+    }
+
+    /// Adds to a count (C1).
+    #[inline(always)]
+    pub fn add_at(count: &AtomicU32, bytes: u32) {
         // Not a read-modify-write: nobody else stores here.
         count.store(count.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
     }

@@ -45,10 +45,16 @@ impl GarbageMap {
     /// Sets the bit of the entry at `offset` from the beginning of the first segment. It is `Relaxed` and no read-modify-write: G2.
     #[inline(always)]
     pub fn set(&self, offset: u64) {
-        let (word, bit) = Self::place(offset);
-        if let Some(word) = self.words.get(word) {
+        if let Some((word, bit)) = self.word_of(offset) {
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
+    }
+
+    /// What [`GarbageMap::set`] changes: the word and the bit. `None` if nothing is remembered.
+    #[inline(always)]
+    pub fn word_of(&self, offset: u64) -> Option<(&AtomicU64, u64)> {
+        let (word, bit) = Self::place(offset);
+        self.words.get(word).map(|word| (word, bit))
     }
 
     /// Starts loading what [`GarbageMap::set`] is going to change.

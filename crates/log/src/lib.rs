@@ -68,4 +68,4 @@ pub use sweep::{SegmentLife, TombstoneFilter};
 pub use verify::Met;
 pub use version::VersionClock;
 pub use victim::{MovedEntries, ReadVictim, VictimRead};
-pub use writer::{Append, Flush, Writer};
+pub use writer::{Append, Flush, MadePair, Past, Writer};

@@ -59,6 +59,9 @@ pub struct Log {
     pub(crate) reuse: Mutex<()>,
     /// Segments whose entries nobody has verified yet.
     pub(crate) unverified: AtomicU64,
+    /// Reasons why a reader may not take an entry as it lies there: unverified segments, a meter, and what the engine knows. One word, so that
+    /// the shortest read asks once.
+    pub(crate) reasons: AtomicU64,
     /// Passes in progress.
     pub(crate) passes: AtomicU64,
     /// [`Log::settle`]: how often begun, and the number of the last one that has ended.
@@ -121,9 +124,10 @@ impl Log {
         for (base, pool) in bases.iter_mut().zip(&pools) {
             *base = Base(pool.base());
         }
+        let metered = pools.iter().any(Pool::is_metered);
         Log {
             bases,
-            metered: pools.iter().any(Pool::is_metered),
+            metered,
             pools: pools.into_iter().enumerate().map(|(node, pool)| NodePool::new(node as u32, pool, shards, options)).collect(),
             slots,
             slots_per_node: options.slots_per_node,
@@ -136,6 +140,7 @@ impl Log {
             reclaim: Mutex::new(()),
             reuse: Mutex::new(()),
             unverified: AtomicU64::new(0),
+            reasons: AtomicU64::new(metered.into()),
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),
             settles_done: AtomicU64::new(0),

@@ -79,12 +79,6 @@ impl Log {
         std::array::from_fn(|i| words[i].load(Relaxed))
     }
 
-    /// Whether reads are counted ([`Log::plain_value_of`] does not count).
-    #[inline(always)]
-    pub fn is_metered(&self) -> bool {
-        self.metered
-    }
-
     /// The value word of a plain 8-byte pair; `None` for any other layout.
     #[inline(always)]
     pub fn plain_value(&self, reference: u64) -> Option<[u8; 8]> {

@@ -18,7 +18,7 @@ use crate::log::Log;
 use crate::replay::{self, ScanTotals, SegmentToScan};
 use crate::segment::Segment;
 use hither_pmem::SegmentState as OnMedia;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// Entries handed on together: misses of what is looked up for them overlap.
 const GROUP: usize = 64;
@@ -39,6 +39,17 @@ impl Log {
     #[inline(always)]
     pub fn has_unverified(&self) -> bool {
         self.unverified.load(Relaxed) != 0
+    }
+
+    /// Whether every entry may be read as it lies there: it is whole, nobody counts, and nobody has noted a reason against it.
+    #[inline(always)]
+    pub fn reads_are_plain(&self) -> bool {
+        self.reasons.load(Relaxed) == 0
+    }
+
+    /// From now on, for good, [`Log::reads_are_plain`] is false. SeqCst: who reads a reference that is installed afterwards sees that.
+    pub fn note_reason(&self) {
+        self.reasons.fetch_add(1, SeqCst);
     }
 
     /// Verifies the entry behind a reference of the index, if its segment is unverified. Call under an epoch pin.
@@ -137,6 +148,7 @@ impl Log {
     /// Damage was found in a segment that had been verified, or written since: from now on its entries are verified when they are read.
     pub(crate) fn count_as_unverified(&self, segment: &Segment) {
         if !segment.unverified.swap(true, Relaxed) {
+            self.reasons.fetch_add(1, Relaxed);
             self.unverified.fetch_add(1, Relaxed);
         }
     }
@@ -145,6 +157,7 @@ impl Log {
     pub(crate) fn count_as_verified(&self, segment: &Segment) {
         if segment.unverified.swap(false, Relaxed) {
             self.unverified.fetch_sub(1, Relaxed);
+            self.reasons.fetch_sub(1, Relaxed);
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::version::VersionBlock;
 use crate::victim::MovedEntries;
 use hither_sync::{Padded, epoch};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What a slot's lock protects.
 pub(crate) struct SlotState {
@@ -141,6 +141,43 @@ pub struct Append {
     pub flush: Flush,
 }
 
+/// See [`Writer::past_of`].
+#[derive(Clone, Copy, Debug)]
+pub struct Past<'a> {
+    /// As [`Log::generation_tag`].
+    pub generation: u8,
+    mark: Option<Mark<'a>>,
+}
+
+/// Where it is noted that an entry is garbage.
+#[derive(Clone, Copy, Debug)]
+struct Mark<'a> {
+    word: &'a AtomicU64,
+    bit: u64,
+    count: &'a AtomicU32,
+    bytes: u32,
+}
+
+impl Past<'_> {
+    /// As [`Writer::mark_dead`], by the writer that this came from, in the same section, with all that can be known before known; false, with nothing
+    /// noted, if it takes more.
+    #[inline(always)]
+    pub fn mark_dead(&self) -> bool {
+        let Some(Mark { word, bit, count, bytes }) = self.mark else { return false };
+        word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+        DeadCounts::add_at(count, bytes);
+        true
+    }
+}
+
+/// An entry that [`Writer::make_pair`] made.
+#[derive(Clone, Copy, Debug)]
+pub struct MadePair {
+    words: [u64; 4],
+    offset: u64,
+    shard: usize,
+}
+
 impl Log {
     /// Writes back everything that was appended with [`Flush::Later`] by writer sections that have ended, and fences.
     pub fn flush_dirty(&self) {
@@ -168,11 +205,12 @@ impl Log {
         self.writer_on(node)
     }
 
-    /// As [`Log::writer`], if the thread has a slot of its own there and nobody keeps it frozen. Never waits, so it may be taken before a latch.
+    /// As [`Log::writer`], in the section that `pin` is, if the thread has a slot of its own there and nobody keeps it frozen. Never waits, so it may be
+    /// taken before a latch.
     #[inline(always)]
-    pub fn own_writer(&self) -> Option<Writer<'_>> {
+    pub fn own_writer(&self, pin: &epoch::Guard) -> Option<Writer<'_>> {
         let node = self.local_node();
-        let number = epoch::thread_number();
+        let number = pin.thread_number();
         if number >= self.slots_per_node - 1 {
             return None;
         }
@@ -236,7 +274,7 @@ impl Log {
     }
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
     /// `count` consecutive new versions above `last`; the first of them.
     #[inline(always)]
     pub fn draw_versions(&mut self, last: u64, count: u64) -> u64 {
@@ -292,21 +330,31 @@ impl Writer<'_> {
         self.append_any(&copy, shard, how)
     }
 
-    /// As [`Writer::append`] with [`Flush::Now`], for a pair of eight bytes each (`value` `None`: a tombstone) without expiry or batch, in few
-    /// instructions. `None`, with nothing written, where the shard's chunk has no room, or such an entry needs an extension there.
+    /// Makes the entry of a pair of eight bytes each (or the tombstone of an eight-byte key), without expiry or batch, at the place that it will have if
+    /// nothing else is appended before: all of [`Writer::append`] that needs no latch. `None` where the shard's chunk has no room, or such an entry
+    /// needs an extension there. Changes nothing.
     #[inline(always)]
-    pub fn append_pair(&mut self, hash: u64, pair: &PlainPair) -> Option<u64> {
+    pub fn make_pair(&self, hash: u64, pair: &PlainPair) -> Option<MadePair> {
         let shard = self.stream_of(hash, pair.version);
-        let chunk = self.slot.chunks.get_mut(shard)?;
+        let chunk = self.slot.chunks.get(shard)?;
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
         if chunk.end - chunk.cursor < entry::MIN_BYTES {
             return None;
         }
-        let words = pair.encode(&place)?;
+        Some(MadePair { words: pair.encode(&place)?, offset: place.offset, shard })
+    }
+
+    /// Appends what [`Writer::make_pair`] made just before, with nothing else appended meanwhile, and starts its write-back; returns its reference.
+    #[inline(always)]
+    pub fn append_made(&mut self, made: &MadePair, op: Op, version: u64) -> u64 {
+        let reference = self.write_plain(made.offset, &made.words, Flush::Now);
+        // Behind the flush, which need not wait for it.
+        let chunk = &mut self.slot.chunks[made.shard];
+        debug_assert_eq!(chunk.cursor, made.offset, "nothing is appended between making a pair and appending it");
         chunk.cursor += entry::MIN_BYTES;
-        chunk.tally.count(pair.op, pair.version, entry::MIN_BYTES);
-        Some(self.write_plain(place.offset, &words, Flush::Now))
+        chunk.tally.count(op, version, entry::MIN_BYTES);
+        reference
     }
 
     /// Writes an encoded entry into space that a chunk gave away.
@@ -423,8 +471,7 @@ impl Writer<'_> {
         self.pool.pool.fence();
     }
 
-    /// Starts loading what [`Writer::mark_dead`] is going to change for the entry behind `reference`: its store would otherwise hold up the next write's first
-    /// locked instruction.
+    /// Starts loading what [`Writer::mark_dead`] is going to change for the entry behind `reference`: see [`Writer::past_of`].
     #[inline(always)]
     pub fn prefetch_mark(&self, reference: u64) {
         if reference != 0 {
@@ -443,6 +490,29 @@ impl Writer<'_> {
         let segment = pool.segment_index(at.offset);
         pool.set_garbage(at.offset);
         self.slot.slot.dead[at.node as usize].add(segment, size, || pool.max_segments());
+    }
+
+    /// What a write needs to know of the entry behind `reference` (0: none), which it is going to replace, and starts loading what [`Past::mark_dead`] changes:
+    /// its store would otherwise hold up the next write's first locked instruction.
+    #[inline(always)]
+    pub fn past_of(&self, reference: u64) -> Past<'a> {
+        if reference == 0 {
+            return Past { generation: 0, mark: None };
+        }
+        let at = address::unpack(reference);
+        let pool = &self.log.pools[at.node as usize];
+        let segment = pool.segment_index(at.offset);
+        let mark = self.mark_at(pool, at, segment, address::tagged_size(reference));
+        Past { generation: pool.segments[segment].generation.load(Ordering::Relaxed) as u8, mark }
+    }
+
+    #[inline(always)]
+    fn mark_at(&self, pool: &'a NodePool, at: address::Address, segment: usize, size: Option<u64>) -> Option<Mark<'a>> {
+        let (word, bit) = pool.garbage.word_of(at.offset - pool.data_offset)?;
+        hither_sync::prefetch_write(word);
+        let slot: &'a Slot = self.slot.slot;
+        let count = slot.dead[at.node as usize].count_of(segment)?;
+        Some(Mark { word, bit, count, bytes: size? as u32 })
     }
 
     /// Counts the bytes of entries that a collector has moved.

@@ -39,6 +39,12 @@ impl Barrier {
         }
     }
 
+    /// Whether the frequent side's half only keeps the compiler in order. Never changes after [`Barrier::detect`].
+    #[cfg(not(loom))]
+    pub fn is_asymmetric(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == ASYMMETRIC
+    }
+
     /// The half of the frequent side.
     #[inline(always)]
     pub fn light(&self) {

@@ -19,7 +19,7 @@ const HELD: u64 = 1;
 /// One latch of a table.
 pub struct Stripe {
     state: AtomicU64,
-    /// Read and written only by the holder; atomic so that statistics may look.
+    /// Written only by the holder; others may look.
     last_version: AtomicU64,
     /// The last delete among them: whoever finds a key absent may have to wait until that is durable.
     last_delete: AtomicU64,
@@ -107,6 +107,12 @@ impl Stripe {
     #[inline(always)]
     pub fn prefetch(&self) {
         crate::prefetch_write(self);
+    }
+
+    /// The last version given out under this latch, as far as is known to who does not hold it: a hint.
+    #[inline(always)]
+    pub fn last_version_hint(&self) -> u64 {
+        self.last_version.load(Ordering::Relaxed)
     }
 
     /// Takes the latch, spinning briefly, then yielding. Not fair, not re-entrant.

@@ -81,7 +81,7 @@ impl Core {
         commit.append(first, level, default_expiry_ms, &mut writer)?;
         let newest = first + commit.members.len() as u64 - 1;
         if level != Durability::Sync && self.durability == Durability::Sync {
-            self.committer.note_relaxed_write();
+            self.committer.note_relaxed_write(&self.log);
         }
         latches.set_last_version(newest);
         if commit.deletes {

@@ -1,113 +1,237 @@
 //! The short way to a key's slot, for the commonest writes: of a key whose home pair alone decides where it is or goes.
 //!
 //! The same protocol as [`super::place`], which handles every other case and is the reference: lock the home pair, append, flush, install by plain
-//! stores. What differs is that the pair, line and slot stay in registers instead of being packed into a token and unpacked again.
+//! stores. What differs is that most is done before the lock, as if nothing would change in between, and that the pair and slot stay in registers.
 //!
-//! Thread safety: as [`super::place`]. A [`Home`] holds the pair's lock; it must end in [`HashTable::install_home`] or
-//! [`HashTable::release_home`], and nothing between may panic or wait for another writer.
+//! Thread safety: as [`super::place`]. Between [`HashTable::lock_home`] and the end of the lock nothing may panic or wait for another writer.
 
-use super::HashTable;
 use super::directory::{Segment, home_line};
-use super::line::{Held, LOCK, first_slot, free_slots, matches, tag_of};
+use super::line::{LINE_SLOTS, Line, Pair, tag_of};
 use super::protocol::{Protocol, Rule};
+use super::{HashTable, Token};
 use crate::{Ref, Resolver};
 use hither_sync::prefetch_write;
-use std::sync::atomic::Ordering;
 
 /// What was seen of a key's home pair before it was locked: where the key is or goes, if nothing changes meanwhile.
 #[derive(Clone, Copy)]
-pub struct HomeSight {
+pub struct HomeSight<'a> {
     segment: Segment,
-    /// The lines' tags and flags, without the lock.
-    metas: [u64; 2],
-    line: usize,
-    slot: usize,
-    /// Whether a slot has the key's tag.
-    found: bool,
-}
-
-/// A locked home pair that holds a key or has room for it.
-#[must_use = "the pair stays locked"]
-pub struct Home<'a> {
-    held: Held<'a>,
-    line: usize,
-    slot: usize,
-    /// The entry in the only slot of the key's tag, unverified; none if the key is absent.
-    pub candidate: Ref,
+    pair: &'a Pair,
+    /// The slots of the key's tag: one, or none.
+    slots: u32,
+    /// What that slot held, likely the key's entry; none if there is no such slot.
+    pub seen: Ref,
 }
 
 impl<P: Protocol> HashTable<P> {
     /// Looks at the home pair of the key with this hash, starts loading it for writing, and with it the entry that is likely the key's. `None` if
-    /// the pair does not decide alone, see [`HashTable::lock_home`]. Under the caller's epoch pin. Looking is half of the work, and is done here so that it
-    /// need not be done between the lock and the flush, where nothing else goes on.
+    /// the pair does not decide alone, see [`HashTable::lock_home`]. Under the caller's epoch pin.
     #[inline(always)]
-    pub fn sight_home<R: Resolver>(&self, hash: u64, resolver: &R) -> Option<HomeSight> {
+    pub fn sight_home<R: Resolver>(&self, hash: u64, resolver: &R) -> Option<HomeSight<'_>> {
         let segment = self.segment(hash);
         // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
         let pair = unsafe { segment.pair(segment.pair_number(hash, 0)) };
         // Line 0 carries the lock.
         prefetch_write(&raw const pair.lines[0]);
         prefetch_write(&raw const pair.lines[1]);
-        let (tag, home) = (tag_of(hash), home_line(hash));
-        let [first, second] = &pair.lines;
-        let metas = [first.meta.load(Ordering::Acquire) & !LOCK, second.meta.load(Ordering::Acquire)];
-        // One bit per slot, the two lines' beside each other: nothing to count.
-        let slots = [matches(metas[home], tag), matches(metas[home ^ 1], tag)];
-        let found = slots[0] | slots[1] >> 1;
-        let decides = if found == 0 { free_slots(metas[0]) | free_slots(metas[1]) != 0 } else { found & (found - 1) == 0 };
-        if !decides {
+        let slots = pair.slots(tag_of(hash));
+        if slots == 0 {
+            return (pair.slots(0) != 0).then_some(HomeSight { segment, pair, slots, seen: Ref::NONE });
+        }
+        // SAFETY: a bit of the set.
+        let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
+        if slots & (slots - 1) != 0 || seen.is_none() {
             return None;
         }
-        let mut sight = HomeSight { segment, metas, line: home, slot: 0, found: found != 0 };
-        if found != 0 {
-            sight.line = if slots[1] == 0 { home } else { home ^ 1 };
-            sight.slot = first_slot(found);
-            resolver.prefetch(Ref(pair.lines[sight.line].refs[sight.slot].load(Ordering::Relaxed)));
-        }
-        Some(sight)
+        resolver.prefetch(seen);
+        Some(HomeSight { segment, pair, slots, seen })
     }
 
-    /// Locks the home pair of the key with this hash if it decides alone: one slot of the key's tag, or none and a free slot, and none of its tag
-    /// farther on. `None`, with nothing locked, in every other case, and if a key came or went since the sight, which is this key's and was taken
-    /// under the caller's epoch pin.
+    /// Locks the home pair of the key with this hash if it decides alone, and is as it was seen: one slot of the key's tag, with the same reference, or none, and none of its tag
+    /// farther on. False, with nothing locked, in every other case. The sight is this key's and was taken under the caller's epoch pin.
     #[inline(always)]
-    pub fn lock_home(&self, sight: HomeSight, hash: u64) -> Option<Home<'_>> {
-        let HomeSight { segment, metas, line, slot, found } = sight;
-        // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
-        let pair = unsafe { segment.pair(segment.pair_number(hash, 0)) };
-        let held = pair.lock(P::heeds(Rule::HeedFrozen))?;
-        if !held.is_as(metas) || held.overflows() && self.tag_beyond_home(segment, hash) {
+    pub fn lock_home(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
+        let &HomeSight { segment, pair, slots, seen } = sight;
+        let Some(held) = pair.lock(P::heeds(Rule::HeedFrozen)) else { return false };
+        let same = pair.slots(tag_of(hash)) == slots
+            // SAFETY: a bit of the set.
+            && (slots == 0 || unsafe { pair.reference_at(slots.trailing_zeros()) } == seen.0);
+        if !same || held.overflows() && self.tag_beyond_home(segment, hash) {
             held.unlock();
-            return None;
+            return false;
         }
-        let candidate = if found { Ref(held.reference(line, slot)) } else { Ref::NONE };
-        Some(Home { held, line, slot, candidate })
+        held.keep();
+        true
     }
 
-    /// Ends the lock of [`HashTable::lock_home`] without a change.
+    /// Installs `new` in the slot that was seen, whose entry was this key's, and ends the lock.
     #[inline(always)]
-    pub fn release_home(&self, home: Home<'_>) {
-        home.held.unlock();
+    pub fn replace_home(&self, sight: &HomeSight<'_>, new: Ref) {
+        debug_assert!(new.is_some() && sight.seen.is_some());
+        // SAFETY: a bit of the set.
+        unsafe { sight.pair.set_reference_at(sight.slots.trailing_zeros(), new.0) };
+        sight.pair.resume().unlock();
     }
 
-    /// Installs `new` (none deletes) and ends the lock. `old` is the candidate, or none if the key is absent. False, with nothing changed, if
-    /// the candidate was another key's and the pair has no room: insert then.
+    /// Removes the entry that was seen, which was this key's, and ends the lock.
     #[inline(always)]
-    pub fn install_home(&self, mut home: Home<'_>, hash: u64, old: Ref, new: Ref) -> bool {
-        if old.is_some() {
-            let swapped = home.held.swap(home.line, home.slot, old.0, new.0);
-            home.held.unlock();
-            debug_assert!(swapped, "nobody changes a slot of a locked pair");
-            if new.is_none() {
-                self.counter.add(1u64.wrapping_neg());
-            }
-            return true;
-        }
-        let put = new.is_none() || home.held.put(home_line(hash), tag_of(hash), new.0);
-        home.held.unlock();
-        if new.is_some() && put {
+    pub fn remove_home(&self, sight: &HomeSight<'_>) {
+        let (line, slot) = sight.place();
+        let mut held = sight.pair.resume();
+        let removed = held.swap(line, slot, sight.seen.0, 0);
+        held.unlock();
+        debug_assert!(removed, "nobody changes a slot of a locked pair");
+        self.counter.add(1u64.wrapping_neg());
+    }
+
+    /// Installs `new` where no slot had the key's tag, and ends the lock. False, with nothing changed, if there is no room: insert then.
+    #[inline(always)]
+    pub fn insert_home(&self, sight: &HomeSight<'_>, hash: u64, new: Ref) -> bool {
+        let mut held = sight.pair.resume();
+        let put = held.put(home_line(hash), tag_of(hash), new.0);
+        held.unlock();
+        if put {
             self.counter.add(1);
         }
         put
+    }
+
+    /// The place that [`HashTable::lock_home`] locked, for whoever ends the lock otherwise: see [`crate::Index::install_locked`].
+    #[inline(always)]
+    pub fn home_token(&self, sight: &HomeSight<'_>) -> Token {
+        const { assert!(align_of::<Line>() > LINE_SLOTS) };
+        let (line, slot) = sight.place();
+        Token { segment: sight.segment.0, slot: (&raw const sight.pair.lines[line]).addr() as u64 | slot as u64 }
+    }
+}
+
+impl HomeSight<'_> {
+    /// Line and number of the slot.
+    #[inline(always)]
+    fn place(&self) -> (usize, usize) {
+        let slot = self.slots.trailing_zeros() as usize % 16;
+        (slot / 8, slot % 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::point::Bench;
+    use crate::conformance::{FakeLog, Rng};
+    use crate::hash::HashIndex;
+    use crate::{Index, Key};
+    use hither_sync::epoch;
+    use std::collections::BTreeMap;
+
+    /// What a write by the short way came to.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Way {
+        Replaced,
+        Inserted,
+        Removed,
+        /// The long way is asked, nothing was changed.
+        Left,
+    }
+
+    /// A write as the engine's lean path makes it; `change` comes between sight and lock.
+    fn write_short(bench: &Bench<HashIndex>, key: Key<'_>, new: Ref, change: impl FnOnce()) -> Way {
+        let (index, log) = (&bench.index, &bench.log);
+        let _pin = epoch::pin();
+        let Some(sight) = index.sight_home(key.hash, log) else { return Way::Left };
+        change();
+        if !index.lock_home(&sight, key.hash) {
+            return Way::Left;
+        }
+        let is_keys = sight.seen.is_some() && log.peek(sight.seen) == key.bytes;
+        match (sight.seen.is_some(), is_keys, new.is_some()) {
+            (false, _, true) if index.insert_home(&sight, key.hash, new) => Way::Inserted,
+            (true, true, true) => {
+                index.replace_home(&sight, new);
+                Way::Replaced
+            }
+            (true, true, false) => {
+                index.remove_home(&sight);
+                Way::Removed
+            }
+            (false, _, true) => Way::Left,
+            _ => {
+                index.unlock_place(index.home_token(&sight));
+                Way::Left
+            }
+        }
+    }
+
+    #[test]
+    fn the_short_way_agrees_with_a_map_and_the_long_way() {
+        for (seed, mask) in [(1, u64::MAX), (2, 0xf << 60 | 0xff), (3, u64::MAX << 4), (4, 0x1ff)] {
+            let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(seed, mask) };
+            let (mut map, mut random) = (BTreeMap::new(), Rng::new(seed));
+            let mut ways = [0; 4];
+            for _ in 0..20_000 {
+                let bytes = (random.below(400) as u64).to_be_bytes();
+                let new = if random.below(3) == 0 { Ref::NONE } else { bench.log.append(&bytes) };
+                let old = map.get(&bytes).copied().unwrap_or(Ref::NONE);
+                let way = write_short(&bench, bench.log.key_of(&bytes), new, || {});
+                ways[way as usize] += 1;
+                match way {
+                    Way::Left => assert_eq!(bench.write(&bytes, new), old),
+                    Way::Inserted => assert!(old.is_none() && new.is_some()),
+                    Way::Replaced | Way::Removed => assert!(old.is_some(), "{way:?} where nothing was"),
+                }
+                if new.is_some() {
+                    map.insert(bytes, new)
+                } else {
+                    map.remove(&bytes)
+                };
+                assert_eq!(bench.get(&bytes), new);
+            }
+            bench.check(map.len());
+            assert!(mask != u64::MAX || ways[..3].iter().all(|count| *count > 2_000), "most go the short way: {ways:?}");
+        }
+    }
+
+    /// The lock must not be had where what was seen is no longer so: each change of the key's slot, of another slot of its tag, and of its segment.
+    #[test]
+    fn what_changes_between_sight_and_lock_is_noticed() {
+        // All keys in one pair; tags of the low hash byte.
+        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(7, 0xff) };
+        let keys: Vec<[u8; 8]> = (0..4000u64).map(u64::to_be_bytes).collect();
+        let tag = |key: &[u8; 8]| tag_of(bench.log.hash_of(key));
+        let (key, same) = (keys[0], *keys[1..].iter().find(|other| tag(other) == tag(&keys[0])).unwrap());
+        let other = *keys[1..].iter().find(|other| tag(other) != tag(&key)).unwrap();
+        let put = |key: &[u8; 8]| {
+            bench.write(key, bench.log.append(key));
+        };
+        let short = |new: Ref, change: &dyn Fn()| write_short(&bench, bench.log.key_of(&key), new, change);
+        let fresh = || bench.log.append(&key);
+
+        assert_eq!(short(fresh(), &|| put(&key)), Way::Left, "it came");
+        assert_eq!(short(fresh(), &|| put(&key)), Way::Left, "it was replaced");
+        assert_eq!(short(fresh(), &|| put(&other)), Way::Replaced, "another tag does not matter");
+        assert_eq!(short(fresh(), &|| put(&same)), Way::Left, "another key of its tag came");
+        bench.write(&same, Ref::NONE);
+        assert_eq!(
+            short(fresh(), &|| {
+                bench.write(&key, Ref::NONE);
+            }),
+            Way::Left,
+            "it went"
+        );
+        assert_eq!(short(fresh(), &|| put(&same)), Way::Left, "absent, and another key of its tag came");
+        bench.write(&same, Ref::NONE);
+        assert_eq!(short(fresh(), &|| {}), Way::Inserted);
+        bench.check(2);
+
+        // A split between sight and lock freezes the pair that was seen.
+        let bench = Bench::new(HashIndex::new());
+        let split = || {
+            (0..2_000u64).for_each(|i| {
+                bench.write(&i.to_be_bytes(), bench.log.append(&i.to_be_bytes()));
+            })
+        };
+        let key = 5_000u64.to_be_bytes();
+        assert_eq!(write_short(&bench, bench.log.key_of(&key), bench.log.append(&key), split), Way::Left);
+        assert_eq!(bench.get(&key), Ref::NONE);
     }
 }

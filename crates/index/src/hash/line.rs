@@ -205,11 +205,29 @@ impl Pair {
     /// `slot` is a bit of what [`Pair::slots`] returned.
     #[inline(always)]
     pub(super) unsafe fn reference_at(&self, slot: u32) -> u64 {
+        // Acquire: the entry behind the reference is visible.
+        // SAFETY: the caller's promise.
+        unsafe { self.word_at(slot) }.load(Ordering::Acquire)
+    }
+
+    /// Changes what a slot refers to, with the pair locked.
+    ///
+    /// # Safety
+    /// As [`Pair::reference_at`].
+    #[inline(always)]
+    pub(super) unsafe fn set_reference_at(&self, slot: u32, reference: u64) {
+        // Release: the entry is visible to a reader that sees the reference.
+        // SAFETY: the caller's promise.
+        unsafe { self.word_at(slot) }.store(reference, Ordering::Release);
+    }
+
+    /// # Safety
+    /// As [`Pair::reference_at`].
+    #[inline(always)]
+    unsafe fn word_at(&self, slot: u32) -> &AtomicU64 {
         debug_assert!(PAIR_BITS & 1 << slot != 0);
         // SAFETY: a pair is 16 words, and no slot is above 14.
-        let word = unsafe { &*(&raw const *self).cast::<AtomicU64>().add(1 + slot as usize) };
-        // Acquire: the entry behind the reference is visible.
-        word.load(Ordering::Acquire)
+        unsafe { &*(&raw const *self).cast::<AtomicU64>().add(1 + slot as usize) }
     }
 
     /// The pair's flags.
@@ -241,12 +259,6 @@ impl Held<'_> {
     #[inline(always)]
     pub(super) fn overflows(&self) -> bool {
         self.meta & OVERFLOW != 0
-    }
-
-    /// Whether the lines' tags and flags, the lock aside, are these.
-    #[inline(always)]
-    pub(super) fn is_as(&self, metas: [u64; 2]) -> bool {
-        self.meta == metas[0] && self.pair.lines[1].meta.load(Ordering::Relaxed) == metas[1]
     }
 
     /// The slots of `line` with this tag (0: the free ones), as [`matches`].

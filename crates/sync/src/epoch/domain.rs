@@ -104,12 +104,31 @@ impl Domain {
     /// Announces the owner of `slot` at the current epoch (E1).
     #[inline(always)]
     pub fn announce(&self, slot: &Slot, writer: bool) {
+        self.announce_alone(slot, writer);
+        self.barrier.light();
+    }
+
+    /// Whether [`Domain::announce_without_fence`] may be used.
+    #[cfg(not(loom))]
+    pub fn announces_without_fence(&self) -> bool {
+        self.barrier.is_asymmetric()
+    }
+
+    /// As [`Domain::announce`], for who knows that the barrier's light half is none but to the compiler.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn announce_without_fence(&self, slot: &Slot, writer: bool) {
+        self.announce_alone(slot, writer);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    fn announce_alone(&self, slot: &Slot, writer: bool) {
         // Acquire: who announces a new epoch also sees what was done before it was raised. Release: who meets this announcement instead of the end
         // of the section before it sees what that section did. Both are free on x86-64.
         let epoch = self.epoch.load(Ordering::Acquire);
         let flags = if writer { WRITER | ACTIVE } else { ACTIVE };
         slot.state.store((epoch << EPOCH_SHIFT) | flags, Ordering::Release);
-        self.barrier.light();
     }
 
     /// Adds the writer bit to a pin that exists (E3).

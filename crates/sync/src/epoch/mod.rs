@@ -35,21 +35,25 @@ mod global {
 
     thread_local! {
         /// The thread's slot and nesting depth. Const-initialised and without destructor, so that access is one offset.
-        static LOCAL: Local = const { Local { slot: Cell::new(std::ptr::null()), pins: Cell::new(0) } };
+        static LOCAL: Local = const { Local { slot: Cell::new(std::ptr::null()), pins: Cell::new(LONG_WAY) } };
         /// Gives the slot back at thread exit.
         static OWNER: Owner = const { Owner };
     }
 
     struct Local {
         slot: Cell<*const Slot>,
-        /// Guards in the low half, writer sections among them in the high half. One word: two would be loaded together but stored
-        /// apart, and such a load waits until the stores have left the store buffer, which a flush before them holds up.
+        /// Guards in the low half, writer sections among them above, and [`LONG_WAY`]. Zero, and one comparison tells, if the thread has a slot, holds no
+        /// guard, and needs no fence to announce one. One word: two would be loaded together but stored apart, and such a load waits until the
+        /// stores have left the store buffer, which a flush before them holds up.
         pins: Cell<u64>,
     }
 
     const ONE_GUARD: u64 = 1;
     const ONE_WRITER: u64 = 1 << 32;
     const GUARDS: u64 = ONE_WRITER - 1;
+    /// The thread has no slot yet, or the kernel has no barrier that would spare it a fence.
+    const LONG_WAY: u64 = 1 << 63;
+    const WRITERS: u64 = LONG_WAY - ONE_WRITER;
 
     struct Owner;
 
@@ -57,6 +61,7 @@ mod global {
         fn drop(&mut self) {
             LOCAL.with(|local| {
                 let slot = local.slot.replace(std::ptr::null());
+                local.pins.set(local.pins.get() | LONG_WAY);
                 if !slot.is_null() {
                     // SAFETY: slots are never freed, and this one was acquired by this thread.
                     unsafe { (*slot).release() };
@@ -71,6 +76,9 @@ mod global {
         local.slot.set(slot);
         // A failure means that the thread is already running destructors: the slot then stays taken, which is safe.
         let _ = OWNER.try_with(|_| ());
+        if DOMAIN.announces_without_fence() {
+            local.pins.set(local.pins.get() & !LONG_WAY);
+        }
         slot
     }
 
@@ -97,36 +105,86 @@ mod global {
     #[inline(always)]
     fn enter(writer: bool) -> Guard {
         LOCAL.with(|local| {
-            let mut slot = local.slot.get();
-            if slot.is_null() {
-                slot = register(local);
-            }
-            // SAFETY: slots are never freed; this one belongs to this thread.
-            let slot = unsafe { &*slot };
-            let pins = local.pins.get();
-            local.pins.set(pins + if writer { ONE_GUARD + ONE_WRITER } else { ONE_GUARD });
-            if pins == 0 {
-                DOMAIN.announce(slot, writer);
-            } else if writer {
-                DOMAIN.mark_writer(slot);
+            if local.pins.get() == 0 {
+                local.pins.set(weight(writer));
+                // SAFETY: slots are never freed; this one belongs to this thread, which has one, as its word tells.
+                DOMAIN.announce_without_fence(unsafe { &*local.slot.get() }, writer);
+            } else {
+                enter_closely(local, writer);
             }
             Guard { local, writer }
         })
     }
 
+    #[inline(always)]
+    fn weight(writer: bool) -> u64 {
+        if writer { ONE_GUARD + ONE_WRITER } else { ONE_GUARD }
+    }
+
+    /// As [`enter`], whatever the thread's word says.
+    #[inline(never)]
+    fn enter_closely(local: &Local, writer: bool) {
+        let mut slot = local.slot.get();
+        if slot.is_null() {
+            slot = register(local);
+        }
+        // SAFETY: slots are never freed; this one belongs to this thread.
+        let slot = unsafe { &*slot };
+        let pins = local.pins.get();
+        local.pins.set(pins + weight(writer));
+        if pins & GUARDS == 0 {
+            DOMAIN.announce(slot, writer);
+        } else if writer {
+            DOMAIN.mark_writer(slot);
+        }
+    }
+
     impl Drop for Guard {
         #[inline(always)]
         fn drop(&mut self) {
+            self.unpin();
+        }
+    }
+
+    impl Guard {
+        /// Ends the pin, as dropping it does, but always in place: the compiler makes a function of the glue around a drop where it occurs twice.
+        #[inline(always)]
+        pub fn leave(self) {
+            std::mem::ManuallyDrop::new(self).unpin();
+        }
+
+        #[inline(always)]
+        fn unpin(&self) {
             // SAFETY: the guard is dropped on the thread that took it (it is not `Send`), whose storage has no destructor and lives until the
-            // thread has ended; that thread has a slot, and slots are never freed.
-            let (local, slot) = unsafe { (&*self.local, &*(*self.local).slot.get()) };
-            let pins = local.pins.get() - if self.writer { ONE_GUARD + ONE_WRITER } else { ONE_GUARD };
+            // thread has ended.
+            let local = unsafe { &*self.local };
+            let pins = local.pins.get() - weight(self.writer);
             local.pins.set(pins);
             if pins == 0 {
-                slot.leave();
-            } else if self.writer && pins < ONE_WRITER {
-                slot.clear_writer();
+                // SAFETY: a thread that has held a guard has a slot, and slots are never freed.
+                unsafe { (*local.slot.get()).leave() };
+            } else {
+                leave_closely(local, pins, self.writer);
             }
+        }
+
+        /// As [`thread_number`].
+        #[inline(always)]
+        pub fn thread_number(&self) -> usize {
+            // SAFETY: as in `unpin`.
+            unsafe { (*(*self.local).slot.get()).number }
+        }
+    }
+
+    /// What is left to do at the end of a guard after which `pins` are left.
+    #[inline(never)]
+    fn leave_closely(local: &Local, pins: u64, writer: bool) {
+        // SAFETY: as in `Guard::drop`; a thread that is running its last destructors keeps the slot that `register` took.
+        let Some(slot) = (unsafe { local.slot.get().as_ref() }) else { return };
+        if pins & GUARDS == 0 {
+            slot.leave();
+        } else if writer && pins & WRITERS == 0 {
+            slot.clear_writer();
         }
     }
 
@@ -162,7 +220,7 @@ mod global {
     /// # Panics
     /// If the current thread is in a writer section.
     pub fn synchronize_writers() {
-        assert!(LOCAL.with(|local| local.pins.get() < ONE_WRITER), "synchronize_writers() inside a writer section would wait for itself");
+        assert!(LOCAL.with(|local| local.pins.get() & WRITERS == 0), "synchronize_writers() inside a writer section would wait for itself");
         DOMAIN.synchronize(true);
     }
 
