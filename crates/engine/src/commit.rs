@@ -85,7 +85,8 @@ impl Committer {
 
     /// From now on there may be entries that are installed before they are durable.
     pub fn note_relaxed_write(&self, log: &Log) {
-        if !self.reads_check.load(Ordering::Relaxed) {
+        // Acquire: who sees it set sees the reason noted, and so does who sees what is installed afterwards.
+        if !self.reads_check.load(Ordering::Acquire) {
             log.note_reason();
             self.reads_check.store(true, Ordering::SeqCst);
         }

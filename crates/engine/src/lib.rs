@@ -30,11 +30,12 @@ mod delegation;
 mod error;
 mod expiries;
 mod keyspace;
+mod lean;
 mod maintenance;
 mod mending;
 mod openings;
 mod options;
-mod pair;
+
 mod pools;
 mod read;
 mod recent_deletes;

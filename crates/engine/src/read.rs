@@ -6,7 +6,7 @@ use crate::resolver::Doubting;
 use crate::store::{Core, Store};
 use crate::write::check_key;
 use hither_index::{Index, Key, Ref};
-use hither_log::{Log, SegmentPin};
+use hither_log::{Log, SegmentPin, is_pair};
 use hither_sync::epoch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,19 +23,25 @@ impl Store {
         let core = &*self.core;
         let pin = epoch::pin();
         keyspace.0.ensure_usable()?;
-        // Of a plain pair the value comes along from where its key is compared. All else is a call away, so that nothing of it is kept ready here.
+        // Of a plain pair the value comes along from where its key is compared, of a longer one its length. All else is a call away, so that nothing of it is
+        // kept ready here.
         if let Ok(word) = key.try_into()
             && !core.cache.is_attentive()
         {
             let log = &*core.log;
-            let look = move |found: Ref, key| log.plain_value_of(found.0, key);
+            let look = move |found: Ref, key| log.short_value_of(found.0, key);
             let (found, value) = with_index!(keyspace.0, index => index.peek(core.hasher, u64::from_ne_bytes(word), look));
             // Asked after the reference was read (decision 11).
             if found.is_some() && core.log.reads_are_plain() {
-                let result = f(&u64::to_ne_bytes(value));
-                // Said here, so that the result need not wait in memory for an end of the pin that it shares with other ways out.
-                pin.leave();
-                return Ok(Some(result));
+                if is_pair(found.0) {
+                    let result = f(&u64::to_ne_bytes(value));
+                    // Said here, so that the result need not wait in memory for an end of the pin that it shares with other ways out.
+                    pin.leave();
+                    return Ok(Some(result));
+                }
+                if let Some(value) = log.value_after_short_key(found.0, value) {
+                    return Ok(Some(call_aside(f, value)));
+                }
             }
         }
         core.get_anyhow(&keyspace.0, key, f)
@@ -118,6 +124,12 @@ impl Store {
     }
 }
 
+/// Calls `f`, out of line: what it does with a string shall not take registers from what is done with a pair.
+#[inline(never)]
+fn call_aside<R>(f: impl FnOnce(&[u8]) -> R, value: &[u8]) -> R {
+    f(value)
+}
+
 impl Core {
     /// Looks a key up whatever it and the store are like. Call under an epoch pin.
     #[inline(never)]
@@ -174,6 +186,9 @@ impl Core {
         self.ensure_settled(reference)?;
         if let Some(value) = self.log.plain_value(reference.0) {
             return Ok(Some(f(&value, 0)));
+        }
+        if let Some(value) = self.log.bare_value(reference.0) {
+            return Ok(Some(f(value, 0)));
         }
         Ok(self.visit_settled(reference, f))
     }

@@ -150,7 +150,7 @@ impl Store {
     /// Writes and waits for durability at the store's level: the plain put and delete. Returns whether the key was there before.
     #[inline(always)]
     pub fn write_wait(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
-        match self.core.write_pair(&keyspace.0, key, value) {
+        match self.core.write_lean(&keyspace.0, key, value) {
             Some(written) => Ok(written.existed()),
             None => self.write_anyhow_and_wait(keyspace, key, value),
         }

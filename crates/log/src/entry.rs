@@ -525,9 +525,12 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8).map(|slice| u64::from_le_bytes(slice.try_into().expect("a slice of 8 bytes")))
 }
 
+mod bare;
 mod pair;
 pub mod shortcut;
 #[cfg(test)]
 mod tests;
 
+pub use bare::BareEntry;
+pub(crate) use bare::HEAD_BYTES as BARE_HEAD_BYTES;
 pub use pair::{LivePair, PlainPair};

@@ -4,13 +4,16 @@
 //! is reused only after every such pin has ended (L3).
 
 use crate::address;
-use crate::entry::{EntryView, Op, ext, flag, word0};
+use crate::entry::{BARE_HEAD_BYTES, EntryView, MAX_VALUE_BYTES, Op, ext, flag, word0};
 use crate::log::Log;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PLAIN_MASK: u64 = ((flag::LEN | flag::EXT) as u64) << word0::FLAGS_SHIFT;
 /// Set in a put (an insert or an update), not in a delete.
 const PUT_FLAG: u64 = (Op::Insert as u64 & Op::Update as u64) << word0::FLAGS_SHIFT;
+const LEN_MASK: u64 = (flag::LEN as u64) << word0::FLAGS_SHIFT;
+/// All flags but the operation.
+const OTHERS_MASK: u64 = (!flag::OP_MASK as u64) << word0::FLAGS_SHIFT;
 const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 
 /// Whether an entry that begins with this word is a put of an 8-byte key and value and nothing else.
@@ -23,6 +26,12 @@ fn is_plain_put(first: u64) -> bool {
 
 const _: () = assert!(PLAIN_MASK as u32 | PUT_FLAG as u32 == 0);
 const _: () = assert!(PUT_FLAG != 0 && (Op::Delete as u64) << word0::FLAGS_SHIFT & PUT_FLAG == 0);
+
+/// Whether the entry behind a reference is as long as a plain pair.
+#[inline(always)]
+pub fn is_pair(reference: u64) -> bool {
+    address::tagged_size(reference) == Some(crate::entry::MIN_BYTES)
+}
 
 impl Log {
     /// Where the entry behind `reference` starts.
@@ -92,15 +101,90 @@ impl Log {
         is_plain_put(first).then_some((key, value))
     }
 
-    /// The value of a plain 8-byte pair with this key, both as their bytes lie in memory; `None` for any other key or layout.
-    /// Short, with no way out of it, so that it needs few registers: see the index's `peek`.
+    /// Of an 8-byte key's put without extension, if the entry is that: the value, as its bytes lie in memory, if the entry is a plain pair, which [`is_pair`]
+    /// tells of its reference, else the value's length, for [`Log::value_after_short_key`].
+    /// Short, with no way out of it for a plain pair, so that it needs few registers: see the index's `peek`.
     #[inline(always)]
-    pub fn plain_value_of(&self, reference: u64, key: u64) -> Option<u64> {
+    pub fn short_value_of(&self, reference: u64, key: u64) -> Option<u64> {
         let at = address::unpack(reference);
         let entry = self.bases[at.node as usize].0.wrapping_add(at.offset as usize);
         // SAFETY: as in `words`.
         let words = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
-        (is_plain_put(words[0].load(Relaxed)) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
+        if is_plain_put(words[0].load(Relaxed)) {
+            return (words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed));
+        }
+        let (lengths, word) = (words[2].load(Relaxed), words[3].load(Relaxed));
+        let bytes = lengths >> 32;
+        // An empty value makes such an entry as long as a pair.
+        let is_bare =
+            words[0].load(Relaxed) & (OTHERS_MASK | PUT_FLAG) == LEN_MASK | PUT_FLAG && (1..=MAX_VALUE_BYTES as u64).contains(&bytes);
+        (is_bare && lengths as u32 == 8 && word == key).then_some(bytes)
+    }
+
+    /// The value of so many bytes of an entry of which [`Log::short_value_of`] has told them.
+    #[inline(always)]
+    pub fn value_after_short_key(&self, reference: u64, bytes: u64) -> Option<&[u8]> {
+        self.bare_bytes(reference, BARE_HEAD_BYTES + 8, bytes)
+    }
+
+    /// The bytes from `from` on of a bare entry (one with a length word and no extension), `None` if they are not inside the pool, as only those of a damaged
+    /// entry may be. For who has seen that it is one.
+    #[inline(always)]
+    fn bare_bytes(&self, reference: u64, from: u64, bytes: u64) -> Option<&[u8]> {
+        let at = address::unpack(reference);
+        if at.offset + from + bytes > self.pools[at.node as usize].pool.len_mapped() {
+            return None;
+        }
+        let start = self.bases[at.node as usize].0.wrapping_add((at.offset + from) as usize);
+        // SAFETY: inside the mapping, as was just seen; bytes of an entry that an index refers to never change.
+        Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
+    }
+
+    /// The value of a bare entry that is a put; `None` for any other layout, and where reads are counted. [`Log::entry`] is the reference.
+    #[inline(always)]
+    pub fn bare_value(&self, reference: u64) -> Option<&[u8]> {
+        self.bare_pair(reference).map(|(_, value)| value)
+    }
+
+    /// As [`Log::bare_value`], with the key.
+    #[inline(always)]
+    fn bare_pair(&self, reference: u64) -> Option<(&[u8], &[u8])> {
+        let [first, _, lengths] = self.words(reference);
+        if first & (OTHERS_MASK | PUT_FLAG) != LEN_MASK | PUT_FLAG || self.metered {
+            return None;
+        }
+        let (key_bytes, bytes) = (lengths & 0xffff_ffff, lengths >> 32);
+        if bytes > MAX_VALUE_BYTES as u64 {
+            return None;
+        }
+        self.bare_bytes(reference, BARE_HEAD_BYTES, key_bytes + bytes)?.split_at_checked(key_bytes as usize)
+    }
+
+    /// Whether this key is that of a bare entry; `None` for any other layout, and where reads are counted.
+    #[inline(always)]
+    fn is_bare_key(&self, reference: u64, key: &[u8]) -> Option<bool> {
+        let [first, _, lengths, word] = self.words(reference);
+        if first & OTHERS_MASK != LEN_MASK || self.metered {
+            return None;
+        }
+        if lengths & 0xffff_ffff != key.len() as u64 {
+            return Some(false);
+        }
+        if let Ok(key) = <[u8; 8]>::try_from(key) {
+            return Some(word == u64::from_le_bytes(key));
+        }
+        Some(self.bare_bytes(reference, BARE_HEAD_BYTES, key.len() as u64) == Some(key))
+    }
+
+    /// Whether the entry has this key and does not expire, as far as few instructions tell.
+    #[inline(always)]
+    pub fn surely_has_key(&self, reference: u64, key: &[u8]) -> bool {
+        if let Ok(word) = <[u8; 8]>::try_from(key)
+            && self.has_plain_key(reference, u64::from_ne_bytes(word))
+        {
+            return true;
+        }
+        self.is_bare_key(reference, key) == Some(true)
     }
 
     /// The key of an entry with an 8-byte key and neither extension nor expiry; `None` for any other layout.
@@ -126,6 +210,9 @@ impl Log {
             // SAFETY: a plain entry has its 8-byte key at 16 and its 8-byte value at 24, inside the mapping; neither ever changes.
             return unsafe { (std::slice::from_raw_parts(at.add(16), 8), std::slice::from_raw_parts(at.add(24), 8), 0) };
         }
+        if let Some((key, value)) = self.bare_pair(reference) {
+            return (key, value, 0);
+        }
         let entry = self.entry(reference);
         (entry.key, entry.value, entry.expiry_ms())
     }
@@ -144,7 +231,10 @@ impl Log {
                 return word == u64::from_le_bytes(key);
             }
         }
-        self.readable_entry(reference).is_some_and(|entry| entry.key == key)
+        match self.is_bare_key(reference, key) {
+            Some(is) => is,
+            None => self.readable_entry(reference).is_some_and(|entry| entry.key == key),
+        }
     }
 
     /// The entry's expiry, 0 if it has none: the header and the extension word tell.

@@ -162,11 +162,11 @@ impl Log {
             self.fold_dead();
         }
         for (node, index) in ready {
-            self.pools[node].free_run(index)?;
-            self.pools[node].retiring.fetch_sub(1, Ordering::Relaxed);
             let pool = &self.pools[node];
-            // It may have been freed unread: nothing in it was needed.
-            self.count_as_verified(&pool.segments[index as usize]);
+            // It may be freed unread: nothing in it is needed.
+            self.forget_unverified(&pool.segments[index as usize]);
+            pool.free_run(index)?;
+            pool.retiring.fetch_sub(1, Ordering::Relaxed);
             if pool.free_segments() > pool.reserve(Filler::Put) {
                 pool.full.store(false, Ordering::Relaxed);
             }

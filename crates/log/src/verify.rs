@@ -138,26 +138,95 @@ impl Log {
         let totals = ScanTotals { entries, bytes, ..totals };
         let scanned = SegmentToScan { node: node as u32, index, descriptor };
         if let Err(damage) = replay::verify_totals(&pool.pool, &scanned, &totals, true) {
-            segment.damaged.store(true, Relaxed);
+            segment.damaged.store(true, SeqCst);
             return Err(damage);
         }
         self.count_as_verified(segment);
         Ok(())
     }
 
-    /// Damage was found in a segment that had been verified, or written since: from now on its entries are verified when they are read.
+    /// Damage was found in a segment that had been verified, or written since: from now on its entries are verified when they are read. (Or nobody has read it since the store
+    /// was opened.)
     pub(crate) fn count_as_unverified(&self, segment: &Segment) {
-        if !segment.unverified.swap(true, Relaxed) {
-            self.reasons.fetch_add(1, Relaxed);
-            self.unverified.fetch_add(1, Relaxed);
+        // Counted first: who takes the mark back at once subtracts nothing that was not added, so that the counts never hide what others counted.
+        self.reasons.fetch_add(1, SeqCst);
+        self.unverified.fetch_add(1, SeqCst);
+        if segment.unverified.swap(true, SeqCst) {
+            self.discount_unverified();
         }
     }
 
-    /// A segment was verified, or is no longer in use.
-    pub(crate) fn count_as_verified(&self, segment: &Segment) {
-        if segment.unverified.swap(false, Relaxed) {
-            self.unverified.fetch_sub(1, Relaxed);
-            self.reasons.fetch_sub(1, Relaxed);
+    /// A segment was verified, which is void if damage was found in it meanwhile.
+    fn count_as_verified(&self, segment: &Segment) {
+        self.forget_unverified(segment);
+        // Whoever finds damage says so before it marks the segment: one of the two sees the other.
+        if segment.damaged.load(SeqCst) {
+            self.count_as_unverified(segment);
+        }
+    }
+
+    /// A segment is no longer in use. Before it is free: whoever opens it anew forgets the mark without counting.
+    pub(crate) fn forget_unverified(&self, segment: &Segment) {
+        if segment.unverified.swap(false, SeqCst) {
+            self.discount_unverified();
+        }
+    }
+
+    fn discount_unverified(&self) {
+        self.unverified.fetch_sub(1, SeqCst);
+        self.reasons.fetch_sub(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::log::{Log, LogOptions};
+    use hither_pmem::{CreateOptions, Pool};
+    use hither_topology::Topology;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::sync::{Arc, Barrier};
+
+    fn log() -> Log {
+        let pool = Pool::create_in_memory(&CreateOptions::new(1 << 20)).expect("memory");
+        let options = LogOptions {
+            shards: 1,
+            slots_per_node: 2,
+            chunk_bytes: 0,
+            zero_ahead: false,
+            separate_hot: false,
+            garbage_bits: true,
+            utilization: None,
+            topology: Arc::new(Topology::single()),
+        };
+        Log::new(vec![pool], &options, 0)
+    }
+
+    /// Verification beside a collector that finds damage: in the end the segment is unverified, and at no time does the count hide a reason that another has noted.
+    #[test]
+    fn damage_found_beside_a_verification_is_not_forgotten() {
+        let log = log();
+        log.note_reason();
+        let segment = &log.pools[0].segments[0];
+        for round in 0..3_000 {
+            log.count_as_unverified(segment);
+            segment.damaged.store(false, SeqCst);
+            let start = Barrier::new(3);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    start.wait();
+                    log.count_as_verified(segment);
+                });
+                scope.spawn(|| {
+                    start.wait();
+                    segment.damaged.store(true, SeqCst);
+                    log.count_as_unverified(segment);
+                });
+                start.wait();
+                assert!((0..20).all(|_| !log.reads_are_plain()), "round {round}: a reason was hidden");
+            });
+            assert!(segment.unverified.load(SeqCst), "round {round}: a damaged segment passes for verified");
+            assert_eq!((log.unverified.load(SeqCst), log.reasons.load(SeqCst)), (1, 2), "round {round}");
+            log.forget_unverified(segment);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::node::NodePool;
 use crate::pass::Pass;
 use crate::replay::{self, ReadApart, ScanTotals};
 use hither_pmem::SegmentState as OnMedia;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Who gets the entries of a victim, in order of position.
 pub trait ReadVictim<'a> {
@@ -106,7 +106,7 @@ impl<'a> Pass<'a> {
         if written == (totals.entries, totals.bytes) {
             return Ok(());
         }
-        segment.damaged.store(true, Relaxed);
+        segment.damaged.store(true, SeqCst);
         self.log().count_as_unverified(segment);
         let pool = &self.pool().pool;
         Err(Error::Damaged {

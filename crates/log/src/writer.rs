@@ -12,7 +12,7 @@
 
 use crate::address;
 use crate::dead::DeadCounts;
-use crate::entry::{self, Op, Parts, Place, PlainPair};
+use crate::entry::{self, BareEntry, Op, Parts, Place, PlainPair};
 use crate::error::Result;
 use crate::hot::SAMPLE_EVERY;
 use crate::log::Log;
@@ -170,6 +170,15 @@ impl Past<'_> {
     }
 }
 
+/// The head of an entry that [`Writer::make_bare`] made.
+#[derive(Clone, Copy, Debug)]
+pub struct MadeBare {
+    words: [u64; 3],
+    offset: u64,
+    size: u64,
+    shard: usize,
+}
+
 /// An entry that [`Writer::make_pair`] made.
 #[derive(Clone, Copy, Debug)]
 pub struct MadePair {
@@ -211,6 +220,7 @@ impl Log {
     pub fn own_writer(&self, pin: &epoch::Guard) -> Option<Writer<'_>> {
         let node = self.local_node();
         let number = pin.thread_number();
+        debug_assert!(pin.is_writer(), "a slot belongs to its thread in a writer section only");
         if number >= self.slots_per_node - 1 {
             return None;
         }
@@ -335,26 +345,63 @@ impl<'a> Writer<'a> {
     /// needs an extension there. Changes nothing.
     #[inline(always)]
     pub fn make_pair(&self, hash: u64, pair: &PlainPair) -> Option<MadePair> {
-        let shard = self.stream_of(hash, pair.version);
+        let (shard, place) = self.place_for(hash, pair.version, entry::MIN_BYTES)?;
+        Some(MadePair { words: pair.encode(&place)?, offset: place.offset, shard })
+    }
+
+    /// As [`Writer::make_pair`], for keys and values of other lengths.
+    #[inline(always)]
+    pub fn make_bare(&self, hash: u64, bare: &BareEntry<'_>) -> Option<MadeBare> {
+        let size = bare.size();
+        let (shard, place) = self.place_for(hash, bare.version, size)?;
+        Some(MadeBare { words: bare.encode(&place)?, offset: place.offset, size, shard })
+    }
+
+    /// Stream and place of the next entry with this hash and version, if its chunk has so much room.
+    #[inline(always)]
+    fn place_for(&self, hash: u64, version: u64, size: u64) -> Option<(usize, Place)> {
+        let shard = self.stream_of(hash, version);
         let chunk = self.slot.chunks.get(shard)?;
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
-        if chunk.end - chunk.cursor < entry::MIN_BYTES {
-            return None;
-        }
-        Some(MadePair { words: pair.encode(&place)?, offset: place.offset, shard })
+        (chunk.end - chunk.cursor >= size).then_some((shard, place))
     }
 
     /// Appends what [`Writer::make_pair`] made just before, with nothing else appended meanwhile, and starts its write-back; returns its reference.
     #[inline(always)]
     pub fn append_made(&mut self, made: &MadePair, op: Op, version: u64) -> u64 {
         let reference = self.write_plain(made.offset, &made.words, Flush::Now);
-        // Behind the flush, which need not wait for it.
-        let chunk = &mut self.slot.chunks[made.shard];
-        debug_assert_eq!(chunk.cursor, made.offset, "nothing is appended between making a pair and appending it");
-        chunk.cursor += entry::MIN_BYTES;
-        chunk.tally.count(op, version, entry::MIN_BYTES);
+        self.take_made(made.shard, made.offset, entry::MIN_BYTES, (op, version));
         reference
+    }
+
+    /// As [`Writer::append_made`], for what [`Writer::make_bare`] made of this entry.
+    #[inline(always)]
+    pub fn append_bare(&mut self, made: &MadeBare, bare: &BareEntry<'_>) -> u64 {
+        let pool = &self.pool.pool;
+        let key_at = made.offset + entry::BARE_HEAD_BYTES;
+        // SAFETY: the chunk is this slot's alone, inside an active segment, has room for the entry, and these bytes were never written before.
+        unsafe {
+            pool.write_words(made.offset, &made.words);
+            pool.write(key_at, bare.key);
+            pool.write(key_at + bare.key.len() as u64, bare.value);
+        }
+        pool.flush(made.offset, made.size as usize);
+        // The lines of this shard's next entry, as far as it is as long as this one.
+        for distance in [64, 128] {
+            hither_sync::prefetch_write(pool.base().wrapping_add((made.offset + made.size) as usize + distance - 64));
+        }
+        self.take_made(made.shard, made.offset, made.size, (bare.op, bare.version));
+        address::pack(self.pool.node, made.offset, made.size)
+    }
+
+    /// Takes the space of an entry that was made and written: behind its flush, which need not wait for this.
+    #[inline(always)]
+    fn take_made(&mut self, shard: usize, offset: u64, size: u64, (op, version): (Op, u64)) {
+        let chunk = &mut self.slot.chunks[shard];
+        debug_assert_eq!(chunk.cursor, offset, "nothing is appended between making an entry and appending it");
+        chunk.cursor += size;
+        chunk.tally.count(op, version, size);
     }
 
     /// Writes an encoded entry into space that a chunk gave away.

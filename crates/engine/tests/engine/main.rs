@@ -13,6 +13,7 @@ mod compaction;
 mod drops;
 mod hot_cold;
 mod known_garbage;
+mod lean;
 mod limits;
 mod lives;
 mod nearly_full;

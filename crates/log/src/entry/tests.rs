@@ -45,6 +45,27 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn a_bare_entry_is_the_entry_from_parts(
+        key in prop::collection::vec(any::<u8>(), 1..40), value in prop::collection::vec(any::<u8>(), 0..200), op in 0..3u8, parent: u64,
+        parent_generation: u8, version in 990u64..0x2_0000_0000, keyspace in 2u32..5,
+    ) {
+        let op = [Op::Insert, Op::Update, Op::Delete][op as usize];
+        let value: &[u8] = if op == Op::Delete { &[] } else { &value };
+        let parts = Parts { op, key: &key, value, version, parent, parent_generation, keyspace, ..Parts::EMPTY };
+        prop_assume!(parts.needs_len());
+        let bare = BareEntry { op, key: &key, value, version, parent, parent_generation, keyspace };
+        let words = bare.encode(&PLACE);
+        prop_assert_eq!(words.is_some(), parts.ext_mask(PLACE.keyspace, PLACE.base_version) == 0);
+        if let Some(words) = words {
+            let head = parts.encode_head(&PLACE);
+            prop_assert_eq!(head.words(), &words);
+            prop_assert_eq!(bare.size(), parts.size(PLACE.keyspace, PLACE.base_version));
+        }
+    }
+}
+
 #[test]
 fn zeros_are_empty_and_short_input_is_malformed() {
     assert_eq!(EntryView::parse(&[0; 64]).unwrap_err(), Invalid::Empty);

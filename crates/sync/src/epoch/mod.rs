@@ -60,6 +60,10 @@ mod global {
     impl Drop for Owner {
         fn drop(&mut self) {
             LOCAL.with(|local| {
+                if local.pins.get() & GUARDS != 0 {
+                    // A guard lives longer, in another thread-local value: the slot stays its own, for good.
+                    return;
+                }
                 let slot = local.slot.replace(std::ptr::null());
                 local.pins.set(local.pins.get() | LONG_WAY);
                 if !slot.is_null() {
@@ -168,6 +172,11 @@ mod global {
             }
         }
 
+        /// Whether it is a writer section.
+        pub fn is_writer(&self) -> bool {
+            self.writer
+        }
+
         /// As [`thread_number`].
         #[inline(always)]
         pub fn thread_number(&self) -> usize {
@@ -179,8 +188,8 @@ mod global {
     /// What is left to do at the end of a guard after which `pins` are left.
     #[inline(never)]
     fn leave_closely(local: &Local, pins: u64, writer: bool) {
-        // SAFETY: as in `Guard::drop`; a thread that is running its last destructors keeps the slot that `register` took.
-        let Some(slot) = (unsafe { local.slot.get().as_ref() }) else { return };
+        // SAFETY: as in `Guard::unpin`: while a thread holds a guard it keeps its slot.
+        let slot = unsafe { &*local.slot.get() };
         if pins & GUARDS == 0 {
             slot.leave();
         } else if writer && pins & WRITERS == 0 {

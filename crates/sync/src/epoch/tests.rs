@@ -140,3 +140,43 @@ fn slots_are_reused_after_thread_exit() {
     }
     assert!(seen.iter().all(|n| *n < first + 128), "200 short threads must not take 200 slots: {seen:?}");
 }
+
+/// A guard that outlives the thread's own bookkeeping, in a thread-local value that is dropped after it, protects to its end; so do pins that are taken beside it.
+#[test]
+fn a_guard_in_thread_local_storage_protects_to_its_end() {
+    struct Late(std::cell::RefCell<Option<(Guard, std::sync::mpsc::Sender<[bool; 3]>)>>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let Some((guard, told)) = self.0.borrow_mut().take() else { return };
+            let elsewhere = |stamp| std::thread::spawn(move || has_passed(stamp)).join().unwrap();
+            let old = !elsewhere(stamp());
+            let section = pin_writer();
+            let new = !elsewhere(stamp());
+            drop(section);
+            let number = guard.thread_number();
+            drop(guard);
+            told.send([old, new, writer_has_passed(stamp(), number)]).unwrap();
+        }
+    }
+
+    thread_local! {
+        static LATE: Late = const { Late(std::cell::RefCell::new(None)) };
+    }
+
+    let (told, wait) = std::sync::mpsc::channel();
+    // Values are dropped in the order in which they were made or the other way round: one of the two threads meets the order that matters.
+    for first in [true, false] {
+        let told = told.clone();
+        std::thread::spawn(move || {
+            if first {
+                LATE.with(|_| ());
+            }
+            let guard = pin();
+            LATE.with(|late| *late.0.borrow_mut() = Some((guard, told)));
+        })
+        .join()
+        .unwrap();
+        assert_eq!(wait.recv().unwrap(), [true, true, true], "made first: {first}");
+    }
+}

@@ -1,0 +1,183 @@
+//! Writes by the lean path (puts and deletes of a hash keyspace, durable by a fence): contended, of all lengths, beside collectors and snapshots, across a crash.
+
+use crate::common::{Random, get, small};
+use hither_engine::{
+    Condition, Direction, Durability, Expiry, KeyspaceHandle, Kind, MediumChoice, Options, ScanRange, Store, WriteOptions,
+};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+/// In memory a fence is all there is to durability.
+fn fenced() -> Options {
+    Options { in_memory: true, durability: Durability::Sync, latches: 4, ..small() }
+}
+
+/// The key of a number: of eight bytes, shorter, or longer than a line.
+fn key_of(number: u64) -> Vec<u8> {
+    match number % 4 {
+        0 | 1 => number.to_be_bytes().to_vec(),
+        2 => format!("k{number}").into_bytes(),
+        _ => format!("a key that is longer than a line of sixty-four bytes, and then some: {number:08}").into_bytes(),
+    }
+}
+
+/// A value that says which key it belongs to, of any length from none to some lines, often eight.
+fn value_of(number: u64, random: u64) -> Vec<u8> {
+    let mut value = (number << 32 | random & 0xffff_ffff).to_be_bytes().to_vec();
+    let len = match random >> 40 & 7 {
+        0..=2 => 8,
+        3 => 0,
+        _ => (random >> 43) as usize % 200,
+    };
+    value.resize(len.max(if len == 0 { 0 } else { 8 }), random as u8);
+    value
+}
+
+/// Whether a value is one of this key.
+fn belongs(number: u64, value: &[u8]) -> bool {
+    value.is_empty() || u64::from_be_bytes(value[..8].try_into().unwrap()) >> 32 == number
+}
+
+fn all(store: &Store, keyspace: &KeyspaceHandle, keys: u64) -> BTreeMap<u64, Vec<u8>> {
+    (0..keys).filter_map(|number| Some((number, get(store, keyspace, &key_of(number))?))).collect()
+}
+
+#[test]
+fn keys_and_values_of_all_lengths_agree_with_a_map() {
+    let store = Store::open(fenced()).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let (mut model, mut random) = (BTreeMap::new(), Random(5));
+    for round in 0..40_000u64 {
+        let number = random.below(700);
+        let key = key_of(number);
+        let existed = if random.below(4) == 0 {
+            assert_eq!(store.write_wait(&keyspace, &key, None).unwrap(), model.contains_key(&number), "round {round}");
+            model.remove(&number).is_some()
+        } else if random.below(50) == 0 {
+            // An old entry with an extension: the lean path must look closely.
+            let options = WriteOptions { expiry: Some(Expiry::After(std::time::Duration::from_secs(3600))), ..WriteOptions::new() };
+            let value = value_of(number, random.0);
+            let (_, existed, _) = store.write(&keyspace, &key, Some(&value), Condition::None, &options).unwrap();
+            assert_eq!(existed, model.insert(number, value).is_some(), "round {round}");
+            existed
+        } else {
+            let value = value_of(number, random.0);
+            let existed = store.write_wait(&keyspace, &key, Some(&value)).unwrap();
+            assert_eq!(existed, model.insert(number, value).is_some(), "round {round}");
+            existed
+        };
+        assert_eq!(get(&store, &keyspace, &key), model.get(&number).cloned(), "round {round}, key {number}, was there: {existed}");
+        if round % 5_000 == 0 {
+            store.reclaim().unwrap();
+        }
+    }
+    assert_eq!(all(&store, &keyspace, 700), model);
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// Writers of the same few keys overtake each other between sight and latch all the time: none is lost, none counted twice, and what recovery makes of the log is
+/// what the index said.
+#[test]
+fn contended_writes_are_neither_lost_nor_doubled() {
+    for keys in [1u64, 9, 400] {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let options = Options {
+            paths: vec![(None, dir.path().into())],
+            medium: MediumChoice::ForcedDax,
+            background: true,
+            in_memory: false,
+            ..fenced()
+        };
+        let store = Store::open(options.clone()).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let (there, stop) = (AtomicI64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4u64)
+                .map(|thread| {
+                    let (store, keyspace, there) = (&store, &keyspace, &there);
+                    scope.spawn(move || {
+                        let mut random = Random(thread + 1);
+                        for _ in 0..20_000 {
+                            let number = random.below(keys);
+                            let puts = random.below(3) > 0;
+                            let value = value_of(number, random.0);
+                            let existed = store.write_wait(keyspace, &key_of(number), puts.then_some(&value[..])).unwrap();
+                            there.fetch_add(i64::from(puts) - i64::from(existed), Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let snapshot = store.snapshot();
+                    for number in 0..keys.min(50) {
+                        let look = || snapshot.get_with(&keyspace, &key_of(number), <[u8]>::to_vec).unwrap();
+                        let first = look();
+                        assert!(first.as_ref().is_none_or(|value| belongs(number, value)));
+                        std::thread::yield_now();
+                        assert_eq!(look(), first, "a snapshot does not change");
+                    }
+                }
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(there.into_inner(), keyspace.len() as i64, "each put says whether the key was there, each delete too");
+        let before = all(&store, &keyspace, keys);
+        assert!(before.iter().all(|(number, value)| belongs(*number, value)));
+        assert!(store.check().unwrap().is_sound());
+        let copy = crate::common::crash(dir.path());
+        let image = tempfile::tempdir_in("/dev/shm").unwrap();
+        for file in std::fs::read_dir(copy.path()).unwrap().map(Result::unwrap) {
+            std::fs::copy(file.path(), image.path().join(file.file_name())).unwrap();
+        }
+        let again = Store::open(Options { paths: vec![(None, image.path().into())], ..options }).unwrap();
+        let keyspace = again.open_keyspace("k").unwrap();
+        assert_eq!(all(&again, &keyspace, keys), before, "recovery takes the newest of each key");
+        assert!(again.check().unwrap().is_sound());
+    }
+}
+
+/// Scans, gets of many and single gets read entries of every layout alike.
+#[test]
+fn what_is_read_is_the_same_whoever_reads() {
+    let store = Store::open(fenced()).unwrap();
+    for kind in [Kind::Hash, Kind::Ordered] {
+        let keyspace = store.create_keyspace(&format!("{kind:?}"), kind).unwrap();
+        let mut random = Random(9);
+        for number in 0..900 {
+            let value = value_of(number, random.below(u64::MAX >> 34) << 31 | random.below(1 << 31));
+            let expiry = (number % 7 == 0).then_some(Expiry::After(std::time::Duration::from_secs(3600)));
+            let options = WriteOptions { expiry, ..WriteOptions::new() };
+            let _ = store.write(&keyspace, &key_of(number), Some(&value), Condition::None, &options).unwrap();
+        }
+        let single: BTreeMap<Vec<u8>, Vec<u8>> =
+            all(&store, &keyspace, 900).into_iter().map(|(number, value)| (key_of(number), value)).collect();
+        assert_eq!(single.len(), 900);
+        let keys: Vec<&Vec<u8>> = single.keys().collect();
+        let mut seen = 0;
+        store
+            .multi_get_with(&keyspace, &keys, |i, value| {
+                assert_eq!(value, single.get(keys[i]).map(Vec::as_slice));
+                seen += 1;
+            })
+            .unwrap();
+        assert_eq!(seen, 900);
+        for (key, value) in &single {
+            assert_eq!(store.get_versioned(&keyspace, key).unwrap().map(|(value, _)| value).as_ref(), Some(value));
+            assert_eq!(store.get_pinned(&keyspace, key).unwrap().as_deref(), Some(&value[..]));
+        }
+        if kind == Kind::Ordered {
+            let range = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
+            let mut scanned = BTreeMap::new();
+            let collect = |key: &[u8], value: &[u8]| {
+                scanned.insert(key.to_vec(), value.to_vec());
+                ControlFlow::Continue(())
+            };
+            store.scan(&keyspace, &range, collect).unwrap();
+            assert_eq!(scanned, single);
+        }
+    }
+}
