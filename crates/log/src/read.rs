@@ -149,8 +149,12 @@ impl Log {
     /// As [`Log::bare_value`], with the key.
     #[inline(always)]
     fn bare_pair(&self, reference: u64) -> Option<(&[u8], &[u8])> {
+        // Asked first: what is looked at twice would be counted twice.
+        if self.metered {
+            return None;
+        }
         let [first, _, lengths] = self.words(reference);
-        if first & (OTHERS_MASK | PUT_FLAG) != LEN_MASK | PUT_FLAG || self.metered {
+        if first & (OTHERS_MASK | PUT_FLAG) != LEN_MASK | PUT_FLAG {
             return None;
         }
         let (key_bytes, bytes) = (lengths & 0xffff_ffff, lengths >> 32);
@@ -163,8 +167,11 @@ impl Log {
     /// Whether this key is that of a bare entry; `None` for any other layout, and where reads are counted.
     #[inline(always)]
     fn is_bare_key(&self, reference: u64, key: &[u8]) -> Option<bool> {
+        if self.metered {
+            return None;
+        }
         let [first, _, lengths, word] = self.words(reference);
-        if first & OTHERS_MASK != LEN_MASK || self.metered {
+        if first & OTHERS_MASK != LEN_MASK {
             return None;
         }
         if lengths & 0xffff_ffff != key.len() as u64 {
