@@ -15,7 +15,8 @@ use crate::store::Core;
 use crate::write::{PlaceGuard, Written, op_of};
 use hither_index::hash::{HashIndex, HomeSight, Token};
 use hither_index::{Index, Key, Located, Ref};
-use hither_log::{BareEntry, MadeBare, MadePair, Op, Past, PlainPair, Writer};
+use hither_log::entry::Parts;
+use hither_log::{MadeBare, MadePair, Op, Past, PlainPair, Writer};
 use hither_sync::epoch;
 use hither_sync::latch::LatchGuard;
 
@@ -117,8 +118,8 @@ struct Strings<'a> {
 
 impl Strings<'_> {
     #[inline(always)]
-    fn entry(&self, link: &Link) -> BareEntry<'_> {
-        BareEntry {
+    fn entry(&self, link: &Link) -> Parts<'_> {
+        Parts {
             op: link.op,
             key: self.key,
             value: self.value.unwrap_or(&[]),
@@ -126,6 +127,9 @@ impl Strings<'_> {
             parent: link.parent.0,
             parent_generation: link.parent_generation,
             keyspace: link.keyspace,
+            expiry_ms: 0,
+            batch: None,
+            shortcut: 0,
         }
     }
 }

@@ -531,6 +531,5 @@ pub mod shortcut;
 #[cfg(test)]
 mod tests;
 
-pub use bare::BareEntry;
 pub(crate) use bare::HEAD_BYTES as BARE_HEAD_BYTES;
 pub use pair::{LivePair, PlainPair};

@@ -156,12 +156,15 @@ impl Relocator<'_> {
     }
 
     fn gather(&mut self, parts: &Parts<'_>, place: &Place, born_dead: bool) {
-        let mut head = parts.encode_head(place);
-        if born_dead {
-            head.mark_dead();
-        }
         let end = self.buffer.len() + parts.size(place.keyspace, place.base_version) as usize;
-        head.words().iter().for_each(|word| self.buffer.extend_from_slice(&word.to_le_bytes()));
+        let mut push = |words: &[u64]| words.iter().for_each(|word| self.buffer.extend_from_slice(&word.to_le_bytes()));
+        if born_dead {
+            let mut head = parts.encode_head(place);
+            head.mark_dead();
+            push(head.words());
+        } else {
+            parts.with_head(place, push);
+        }
         self.buffer.extend_from_slice(parts.key);
         self.buffer.extend_from_slice(parts.value);
         // Padding up to the next entry.

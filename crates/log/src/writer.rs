@@ -12,7 +12,7 @@
 
 use crate::address;
 use crate::dead::DeadCounts;
-use crate::entry::{self, BareEntry, Op, Parts, Place, PlainPair};
+use crate::entry::{self, Op, Parts, Place};
 use crate::error::Result;
 use crate::hot::SAMPLE_EVERY;
 use crate::log::Log;
@@ -22,7 +22,7 @@ use crate::version::VersionBlock;
 use crate::victim::MovedEntries;
 use hither_sync::{Padded, epoch};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a slot's lock protects.
 pub(crate) struct SlotState {
@@ -84,7 +84,7 @@ impl Slot {
 }
 
 pub(crate) struct SlotGuard<'a> {
-    slot: &'a Slot,
+    pub slot: &'a Slot,
     locked: bool,
 }
 
@@ -116,9 +116,9 @@ impl Drop for SlotGuard<'_> {
 
 /// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`).
 pub struct Writer<'a> {
-    log: &'a Log,
-    pool: &'a NodePool,
-    slot: SlotGuard<'a>,
+    pub(crate) log: &'a Log,
+    pub(crate) pool: &'a NodePool,
+    pub(crate) slot: SlotGuard<'a>,
 }
 
 /// When an appended entry's lines are written back.
@@ -139,52 +139,6 @@ pub struct Append {
     pub hash: u64,
     /// When its lines are written back.
     pub flush: Flush,
-}
-
-/// See [`Writer::past_of`].
-#[derive(Clone, Copy, Debug)]
-pub struct Past<'a> {
-    /// As [`Log::generation_tag`].
-    pub generation: u8,
-    mark: Option<Mark<'a>>,
-}
-
-/// Where it is noted that an entry is garbage.
-#[derive(Clone, Copy, Debug)]
-struct Mark<'a> {
-    word: &'a AtomicU64,
-    bit: u64,
-    count: &'a AtomicU32,
-    bytes: u32,
-}
-
-impl Past<'_> {
-    /// As [`Writer::mark_dead`], by the writer that this came from, in the same section, with all that can be known before known; false, with nothing
-    /// noted, if it takes more.
-    #[inline(always)]
-    pub fn mark_dead(&self) -> bool {
-        let Some(Mark { word, bit, count, bytes }) = self.mark else { return false };
-        word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
-        DeadCounts::add_at(count, bytes);
-        true
-    }
-}
-
-/// The head of an entry that [`Writer::make_bare`] made.
-#[derive(Clone, Copy, Debug)]
-pub struct MadeBare {
-    words: [u64; 3],
-    offset: u64,
-    size: u64,
-    shard: usize,
-}
-
-/// An entry that [`Writer::make_pair`] made.
-#[derive(Clone, Copy, Debug)]
-pub struct MadePair {
-    words: [u64; 4],
-    offset: u64,
-    shard: usize,
 }
 
 impl Log {
@@ -284,7 +238,7 @@ impl Log {
     }
 }
 
-impl<'a> Writer<'a> {
+impl Writer<'_> {
     /// `count` consecutive new versions above `last`; the first of them.
     #[inline(always)]
     pub fn draw_versions(&mut self, last: u64, count: u64) -> u64 {
@@ -303,7 +257,7 @@ impl<'a> Writer<'a> {
 
     /// The chunk for an entry with this hash and version: its shard's, or, if its key is hot, the one for such.
     #[inline(always)]
-    fn stream_of(&self, hash: u64, version: u64) -> usize {
+    pub(crate) fn stream_of(&self, hash: u64, version: u64) -> usize {
         // A slot's versions come one after the other: they serve as its count of appends.
         if version.is_multiple_of(SAMPLE_EVERY) && self.log.separates_hot() {
             self.pool.hot.sample(hash);
@@ -340,73 +294,9 @@ impl<'a> Writer<'a> {
         self.append_any(&copy, shard, how)
     }
 
-    /// Makes the entry of a pair of eight bytes each (or the tombstone of an eight-byte key), without expiry or batch, at the place that it will have if
-    /// nothing else is appended before: all of [`Writer::append`] that needs no latch. `None` where the shard's chunk has no room, or such an entry
-    /// needs an extension there. Changes nothing.
-    #[inline(always)]
-    pub fn make_pair(&self, hash: u64, pair: &PlainPair) -> Option<MadePair> {
-        let (shard, place) = self.place_for(hash, pair.version, entry::MIN_BYTES)?;
-        Some(MadePair { words: pair.encode(&place)?, offset: place.offset, shard })
-    }
-
-    /// As [`Writer::make_pair`], for keys and values of other lengths.
-    #[inline(always)]
-    pub fn make_bare(&self, hash: u64, bare: &BareEntry<'_>) -> Option<MadeBare> {
-        let size = bare.size();
-        let (shard, place) = self.place_for(hash, bare.version, size)?;
-        Some(MadeBare { words: bare.encode(&place)?, offset: place.offset, size, shard })
-    }
-
-    /// Stream and place of the next entry with this hash and version, if its chunk has so much room.
-    #[inline(always)]
-    fn place_for(&self, hash: u64, version: u64, size: u64) -> Option<(usize, Place)> {
-        let shard = self.stream_of(hash, version);
-        let chunk = self.slot.chunks.get(shard)?;
-        let place =
-            Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
-        (chunk.end - chunk.cursor >= size).then_some((shard, place))
-    }
-
-    /// Appends what [`Writer::make_pair`] made just before, with nothing else appended meanwhile, and starts its write-back; returns its reference.
-    #[inline(always)]
-    pub fn append_made(&mut self, made: &MadePair, op: Op, version: u64) -> u64 {
-        let reference = self.write_plain(made.offset, &made.words, Flush::Now);
-        self.take_made(made.shard, made.offset, entry::MIN_BYTES, (op, version));
-        reference
-    }
-
-    /// As [`Writer::append_made`], for what [`Writer::make_bare`] made of this entry.
-    #[inline(always)]
-    pub fn append_bare(&mut self, made: &MadeBare, bare: &BareEntry<'_>) -> u64 {
-        let pool = &self.pool.pool;
-        let key_at = made.offset + entry::BARE_HEAD_BYTES;
-        // SAFETY: the chunk is this slot's alone, inside an active segment, has room for the entry, and these bytes were never written before.
-        unsafe {
-            pool.write_words(made.offset, &made.words);
-            pool.write(key_at, bare.key);
-            pool.write(key_at + bare.key.len() as u64, bare.value);
-        }
-        pool.flush(made.offset, made.size as usize);
-        // The lines of this shard's next entry, as far as it is as long as this one.
-        for distance in [64, 128] {
-            hither_sync::prefetch_write(pool.base().wrapping_add((made.offset + made.size) as usize + distance - 64));
-        }
-        self.take_made(made.shard, made.offset, made.size, (bare.op, bare.version));
-        address::pack(self.pool.node, made.offset, made.size)
-    }
-
-    /// Takes the space of an entry that was made and written: behind its flush, which need not wait for this.
-    #[inline(always)]
-    fn take_made(&mut self, shard: usize, offset: u64, size: u64, (op, version): (Op, u64)) {
-        let chunk = &mut self.slot.chunks[shard];
-        debug_assert_eq!(chunk.cursor, offset, "nothing is appended between making an entry and appending it");
-        chunk.cursor += size;
-        chunk.tally.count(op, version, size);
-    }
-
     /// Writes an encoded entry into space that a chunk gave away.
     #[inline(always)]
-    fn write_plain<const N: usize>(&mut self, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
+    pub(crate) fn write_plain<const N: usize>(&mut self, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
         let size = 8 * N as u64;
         // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
         unsafe { self.pool.pool.write_words(offset, words) };
@@ -460,15 +350,16 @@ impl<'a> Writer<'a> {
     }
 
     fn write_entry(&mut self, parts: &Parts<'_>, place: &Place, size: u64, flush: Flush) {
-        let head = parts.encode_head(place);
-        let key_at = place.offset + 8 * head.words().len() as u64;
-        let pool = &self.pool.pool;
-        // SAFETY: [offset, offset + size) was reserved for this entry, inside an active segment, and never written before.
-        unsafe {
-            pool.write_words(place.offset, head.words());
-            pool.write(key_at, parts.key);
-            pool.write(key_at + parts.key.len() as u64, parts.value);
-        }
+        parts.with_head(place, |words| {
+            let key_at = place.offset + 8 * words.len() as u64;
+            let pool = &self.pool.pool;
+            // SAFETY: [offset, offset + size) was reserved for this entry, inside an active segment, and never written before.
+            unsafe {
+                pool.write_words(place.offset, words);
+                pool.write(key_at, parts.key);
+                pool.write(key_at + parts.key.len() as u64, parts.value);
+            }
+        });
         self.finish(place.offset, size, flush);
     }
 
@@ -537,29 +428,6 @@ impl<'a> Writer<'a> {
         let segment = pool.segment_index(at.offset);
         pool.set_garbage(at.offset);
         self.slot.slot.dead[at.node as usize].add(segment, size, || pool.max_segments());
-    }
-
-    /// What a write needs to know of the entry behind `reference` (0: none), which it is going to replace, and starts loading what [`Past::mark_dead`] changes:
-    /// its store would otherwise hold up the next write's first locked instruction.
-    #[inline(always)]
-    pub fn past_of(&self, reference: u64) -> Past<'a> {
-        if reference == 0 {
-            return Past { generation: 0, mark: None };
-        }
-        let at = address::unpack(reference);
-        let pool = &self.log.pools[at.node as usize];
-        let segment = pool.segment_index(at.offset);
-        let mark = self.mark_at(pool, at, segment, address::tagged_size(reference));
-        Past { generation: pool.segments[segment].generation.load(Ordering::Relaxed) as u8, mark }
-    }
-
-    #[inline(always)]
-    fn mark_at(&self, pool: &'a NodePool, at: address::Address, segment: usize, size: Option<u64>) -> Option<Mark<'a>> {
-        let (word, bit) = pool.garbage.word_of(at.offset - pool.data_offset)?;
-        hither_sync::prefetch_write(word);
-        let slot: &'a Slot = self.slot.slot;
-        let count = slot.dead[at.node as usize].count_of(segment)?;
-        Some(Mark { word, bit, count, bytes: size? as u32 })
     }
 
     /// Counts the bytes of entries that a collector has moved.

@@ -1,53 +1,38 @@
-//! Entries without extension whose key or value is not eight bytes long, built in few instructions: header, length word, key, value.
+//! Bare entries: those with a length word and without extension, built in few instructions.
 //!
-//! Invariant: the words are the head that [`Parts::encode_head`](super::Parts::encode_head), the reference, makes of the same parts.
+//! Invariant: the words are the head that [`Parts::encode_head`], the reference, makes of the same parts.
 
-use super::{ALIGN, HEADER_BYTES, MIN_BYTES, Op, PLAIN_BYTES, Place, crc, flag, header_words, seed, version_fits};
+use super::{ALIGN, HEADER_BYTES, MIN_BYTES, Parts, Place, crc, flag, seed};
 
-/// Bytes before the key.
+/// Bytes before a bare entry's key.
 pub(crate) const HEAD_BYTES: u64 = HEADER_BYTES + 8;
 
-/// What such an entry holds. Key and value must need a length word: not eight bytes of each, nor the tombstone of an eight-byte key.
-#[derive(Clone, Copy, Debug)]
-pub struct BareEntry<'a> {
-    /// Operation.
-    pub op: Op,
-    /// Key.
-    pub key: &'a [u8],
-    /// Value; empty in a tombstone.
-    pub value: &'a [u8],
-    /// Version.
-    pub version: u64,
-    /// Reference to the key's previous entry, or 0.
-    pub parent: u64,
-    /// Low byte of the generation of the parent's segment.
-    pub parent_generation: u8,
-    /// Keyspace.
-    pub keyspace: u32,
-}
-
-impl BareEntry<'_> {
-    /// Size of the entry in bytes, padding included.
+impl Parts<'_> {
+    /// Size of the entry in bytes if it is a bare one, padding included.
     #[inline(always)]
-    pub fn size(&self) -> u64 {
+    pub fn bare_size(&self) -> u64 {
         (HEAD_BYTES + (self.key.len() + self.value.len()) as u64).next_multiple_of(ALIGN).max(MIN_BYTES)
     }
 
-    /// The words before the key, checksum included; `None` if the entry needs an extension in this place.
+    /// The words before the key, checksum included; `None` if the entry is no bare one in this place.
     #[inline(always)]
-    pub fn encode(&self, place: &Place) -> Option<[u64; 3]> {
-        debug_assert!(
-            self.key.len() != PLAIN_BYTES || self.value.len() != if self.op == Op::Delete { 0 } else { PLAIN_BYTES },
-            "a pair has no length word"
-        );
-        if self.keyspace != place.keyspace || !version_fits(place.base_version, self.version) {
+    pub fn encode_bare(&self, place: &Place) -> Option<[u64; 3]> {
+        if !self.needs_len() || self.batch.is_some() || self.ext_mask(place.keyspace, place.base_version) != 0 {
             return None;
         }
-        let flags = self.op as u8 | flag::LEN;
-        let (first, second) = header_words(flags, self.parent, self.parent_generation, self.version - place.base_version);
+        let (first, second) = self.header(self.op as u8 | flag::LEN, place);
         let mut words = [first, second, self.key.len() as u64 | (self.value.len() as u64) << 32];
         let state = crc::words(seed(place.generation, place.offset), &words);
         words[0] |= u64::from(crc::bytes(crc::bytes(state, self.key), self.value));
         Some(words)
+    }
+
+    /// Calls `f` with the words before the key: as [`Parts::encode_head`], in few instructions if the entry is a bare one.
+    #[inline(always)]
+    pub(crate) fn with_head<R>(&self, place: &Place, f: impl FnOnce(&[u64]) -> R) -> R {
+        match self.encode_bare(place) {
+            Some(words) => f(&words),
+            None => f(self.encode_head(place).words()),
+        }
     }
 }

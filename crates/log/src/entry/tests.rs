@@ -47,21 +47,21 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_bare_entry_is_the_entry_from_parts(
+    fn a_bare_entry_is_what_the_reference_makes(
         key in prop::collection::vec(any::<u8>(), 1..40), value in prop::collection::vec(any::<u8>(), 0..200), op in 0..3u8, parent: u64,
         parent_generation: u8, version in 990u64..0x2_0000_0000, keyspace in 2u32..5,
     ) {
         let op = [Op::Insert, Op::Update, Op::Delete][op as usize];
         let value: &[u8] = if op == Op::Delete { &[] } else { &value };
         let parts = Parts { op, key: &key, value, version, parent, parent_generation, keyspace, ..Parts::EMPTY };
-        prop_assume!(parts.needs_len());
-        let bare = BareEntry { op, key: &key, value, version, parent, parent_generation, keyspace };
-        let words = bare.encode(&PLACE);
-        prop_assert_eq!(words.is_some(), parts.ext_mask(PLACE.keyspace, PLACE.base_version) == 0);
+        let words = parts.encode_bare(&PLACE);
+        prop_assert_eq!(words.is_some(), parts.needs_len() && parts.ext_mask(PLACE.keyspace, PLACE.base_version) == 0);
+        let batch = Parts { batch: Some(BatchTag { size: 2, index: 1 }), ..parts };
+        prop_assert!(batch.encode_bare(&PLACE).is_none());
         if let Some(words) = words {
             let head = parts.encode_head(&PLACE);
             prop_assert_eq!(head.words(), &words);
-            prop_assert_eq!(bare.size(), parts.size(PLACE.keyspace, PLACE.base_version));
+            prop_assert_eq!(parts.bare_size(), parts.size(PLACE.keyspace, PLACE.base_version));
         }
     }
 }
