@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// See [`Writer::past_of`].
 #[derive(Clone, Copy, Debug)]
 pub struct Past<'a> {
-    /// As [`Log::generation_tag`].
+    /// As [`crate::Log::generation_tag`].
     pub generation: u8,
     mark: Option<Mark<'a>>,
 }
