@@ -30,15 +30,15 @@ trait Lean: Copy {
 
     fn hash(&self, core: &Core) -> u64;
 
-    /// `None` deletes.
+    /// Whether it writes a value; if not, it deletes.
     fn puts(&self) -> bool;
 
     /// Calls `f` with the key.
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 
-    fn make(&self, writer: &Writer<'_>, hash: u64, past: &Link) -> Option<Self::Made>;
+    fn make(&self, writer: &Writer<'_>, hash: u64, link: &Link) -> Option<Self::Made>;
 
-    fn append(&self, writer: &mut Writer<'_>, made: &Self::Made, past: &Link) -> Ref;
+    fn append(&self, writer: &mut Writer<'_>, made: &Self::Made, link: &Link) -> Ref;
 
     /// Whether the entry surely has this key and does not expire.
     fn is_of(&self, core: &Core, reference: Ref) -> bool;

@@ -35,7 +35,6 @@ mod maintenance;
 mod mending;
 mod openings;
 mod options;
-
 mod pools;
 mod read;
 mod recent_deletes;
