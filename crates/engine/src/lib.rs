@@ -25,6 +25,7 @@ pub mod checkpoint;
 mod collector;
 mod commit;
 mod compact;
+mod courtesy;
 mod deferred;
 mod delegation;
 mod error;

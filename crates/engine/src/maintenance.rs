@@ -2,6 +2,7 @@
 //! reads for scans of other nodes.
 
 use crate::collector::{Need, Turn};
+use crate::courtesy::Courtesy;
 use crate::error::ErrorKind;
 use crate::options::Durability;
 use crate::store::Core;
@@ -124,6 +125,7 @@ fn run_commits(core: &Core, stop: &Stop) {
         Durability::Interval(interval) => Some(interval.max(Duration::from_millis(1))),
         _ => None,
     };
+    let mut courtesy = Courtesy::default();
     loop {
         {
             let mut wanted = committer.wake_lock.lock();
@@ -137,7 +139,10 @@ fn run_commits(core: &Core, stop: &Stop) {
         }
         let version = match interval {
             Some(_) => core.log.clock.upper_bound(),
-            None => committer.requested.load(Ordering::Acquire),
+            None => {
+                courtesy.let_others_write();
+                committer.requested.load(Ordering::Acquire)
+            }
         };
         if version > committer.durable() && (interval.is_none() || core.log.clock.upper_bound() > committer.durable() + 1) {
             // An error poisons the store and reaches every waiter; this thread has nobody to tell.

@@ -1,7 +1,10 @@
 //! The event loop of one thread.
 //!
-//! A round: wait for events; read and run the commands of all connections that have some; ask once for the durability of all that they rest on; send. Of up to [`GROUP`] connections that have some
+//! A round: wait for events; read and run the commands of all connections that have some; send what need not wait. Of up to [`GROUP`] connections that have some
 //! all are read before the first one's commands run, so that the store can begin to load what they lead to.
+//!
+//! Replies that rest on what is not yet durable are held. The durability of all of them is asked for once, when nothing has arrived that could be served first, or
+//! after [`GATHER`]: what is written by then rides along with one sync.
 //! Sockets are registered once, edge-triggered.
 
 mod admission;
@@ -27,6 +30,8 @@ use std::time::{Duration, Instant};
 pub const LINGER: Duration = Duration::from_secs(3);
 /// How often kills, time-outs and a stop are looked for.
 const TICK: Duration = Duration::from_millis(100);
+/// How long a thread goes on serving clients before it asks for the durability of what was written first: less than a sync takes.
+const GATHER: Duration = Duration::from_micros(100);
 /// Until accepting is tried again when there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -70,6 +75,8 @@ pub struct Core {
     deadlines: BTreeSet<(Instant, usize)>,
     /// A commit was asked for up to here.
     asked: u64,
+    /// Since when there are replies that wait for more.
+    unasked_since: Option<Instant>,
     room: Room,
     /// What was read of several clients before the first of them is served, [`EARLY_BYTES`] for each.
     early: Vec<u8>,
@@ -120,6 +127,7 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
             holding: Vec::new(),
             deadlines: BTreeSet::new(),
             asked: 0,
+            unasked_since: None,
             room: Room::default(),
             early: vec![0; EARLY_BYTES * GROUP],
             now: Instant::now(),
@@ -163,9 +171,7 @@ impl Core {
     }
 
     fn round(&mut self, events: &mut Events) {
-        let due = self.deadlines.first().map_or(TICK, |(deadline, _)| deadline.saturating_duration_since(Instant::now()));
-        let wait = if self.to_serve.is_empty() { TICK.min(due) } else { Duration::ZERO };
-        if let Err(error) = self.poll.poll(events, Some(wait))
+        if let Err(error) = self.await_events(events)
             && error.kind() != ErrorKind::Interrupted
         {
             // Nothing can be known of any connection any more.
@@ -196,6 +202,22 @@ impl Core {
         if self.now.saturating_duration_since(self.last_tick) >= TICK {
             self.tick();
         }
+    }
+
+    /// Waits until there is something to do; what was written is asked for before that.
+    fn await_events(&mut self, events: &mut Events) -> std::io::Result<()> {
+        if let Some(since) = self.unasked_since {
+            if since.elapsed() < GATHER {
+                self.poll.poll(events, Some(Duration::ZERO))?;
+                if !events.is_empty() || !self.to_serve.is_empty() {
+                    return Ok(());
+                }
+            }
+            self.request_commit();
+        }
+        let due = self.deadlines.first().map_or(TICK, |(deadline, _)| deadline.saturating_duration_since(Instant::now()));
+        let wait = if self.to_serve.is_empty() { TICK.min(due) } else { Duration::ZERO };
+        self.poll.poll(events, Some(wait))
     }
 
     fn note(&mut self, slot: usize, readable: bool, hung_up: bool) {
@@ -288,13 +310,13 @@ impl Core {
         }
         if connection.outbox.is_holding() {
             self.holding.push(slot);
+            self.unasked_since.get_or_insert(self.now);
         }
         self.to_flush.push(slot);
     }
 
-    /// Asks for durability, and sends.
+    /// Sends what need not wait.
     fn settle(&mut self) {
-        self.request_commit();
         let mut slots = std::mem::take(&mut self.to_flush);
         slots.sort_unstable();
         slots.dedup();
@@ -315,6 +337,7 @@ impl Core {
 
     /// One request for all that waits, if it is not asked for already.
     fn request_commit(&mut self) {
+        self.unasked_since = None;
         self.holding.sort_unstable();
         self.holding.dedup();
         let held =
