@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 
 use crate::target::{Error, Result, Session};
-use crate::workload::data::{DataSet, is_version_of};
+use crate::workload::data::{DataSet, is_long_version_of, is_version_of};
 use crate::workload::stream::{Op, OpKind, Stream};
 use crate::workload::{Kind, Workload};
 
@@ -21,12 +21,15 @@ struct Scans {
 /// Calls that are prepared together.
 const AHEAD: usize = 32;
 
-/// What a call with a short key and value needs.
+/// The longest values that are prepared: all of them together stay in a processor's nearest cache.
+const LONGEST_AHEAD: usize = 256;
+
+/// What a call with a short key needs.
 #[derive(Clone, Copy)]
 struct Prepared {
     op: Op,
     key: [u8; 8],
-    /// Of a put. Of a get: the value's first version, by which it is checked.
+    /// Of a put of eight bytes. Of a get: the first word of the value's first version, by which it is checked.
     value: [u8; 8],
 }
 
@@ -36,8 +39,10 @@ pub(super) struct Worker<'d, S> {
     kind: Kind,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Calls that were prepared; empty if keys or values are not short.
+    /// Calls that were prepared; empty if keys are not short, or values too long.
     ahead: Vec<Prepared>,
+    /// The values of those that are puts, if they are longer than eight bytes.
+    long_values: Vec<u8>,
     group_keys: Vec<Vec<u8>>,
     group_values: Vec<Vec<u8>>,
     last_key: Vec<u8>,
@@ -50,10 +55,11 @@ impl<'d, S: Session> Worker<'d, S> {
     /// `epoch` tells the versions of one phase and thread from those of others.
     pub(super) fn new(session: S, data: &'d DataSet, workload: &Workload, epoch: u32) -> Self {
         let group = workload.kind.group() as usize;
-        let short = data.key_bytes() == 8 && data.fixed_value_bytes() == Some(8);
+        let prepared = data.fixed_value_bytes().filter(|bytes| data.key_bytes() == 8 && (8..=LONGEST_AHEAD).contains(bytes));
         let none = Prepared { op: Op::new(OpKind::Get, 0), key: [0; 8], value: [0; 8] };
         Self {
-            ahead: vec![none; if short { AHEAD } else { 0 }],
+            ahead: vec![none; if prepared.is_some() { AHEAD } else { 0 }],
+            long_values: vec![0; prepared.filter(|bytes| *bytes > 8).map_or(0, |bytes| AHEAD * bytes)],
             session,
             data,
             kind: workload.kind,
@@ -85,7 +91,8 @@ impl<'d, S: Session> Worker<'d, S> {
             Kind::MultiGet(_) => repeat(calls, stream, |stream| self.multi_get(stream)),
             Kind::LoadBatch(_) | Kind::PutBatch(_) => repeat(calls, stream, |stream| self.put_batch(stream)),
             _ if self.ahead.is_empty() => stream.each(calls, |op| self.step(op)),
-            _ => self.prepared_calls(stream, calls),
+            _ if self.long_values.is_empty() => self.prepared_calls(stream, calls),
+            _ => self.prepared_long_calls(stream, calls),
         }
     }
 
@@ -107,7 +114,33 @@ impl<'d, S: Session> Worker<'d, S> {
         Ok(ops)
     }
 
-    /// Fills the first places of `ahead`, up to `most`; how many.
+    /// As [`Worker::prepared_calls`], with values of more than eight bytes.
+    #[inline(always)]
+    fn prepared_long_calls(&mut self, stream: &mut Stream, calls: u64) -> Result<u64> {
+        let (mut ahead, mut values) = (std::mem::take(&mut self.ahead), std::mem::take(&mut self.long_values));
+        let bytes = self.data.value_bytes();
+        let mut ops = 0;
+        while ops < calls && stream.remaining() > 0 {
+            let count = self.prepare(stream, &mut ahead, calls - ops);
+            for (call, value) in ahead[..count].iter().zip(values.chunks_exact_mut(bytes)) {
+                if call.op.kind() == OpKind::Put {
+                    self.data.value(&call.key, self.next_version(), value);
+                }
+            }
+            for (call, value) in ahead[..count].iter().zip(values.chunks_exact(bytes)) {
+                match call.op.kind() {
+                    OpKind::Get => self.get_checked_by(&call.key, |value| is_long_version_of(call.value, bytes, value))?,
+                    OpKind::Put => self.session.put(&call.key, value)?,
+                    _ => self.step_otherwise(call.op, &call.key)?,
+                }
+            }
+            ops += count as u64;
+        }
+        (self.ahead, self.long_values) = (ahead, values);
+        Ok(ops)
+    }
+
+    /// Fills the first places of `ahead`, up to `most`, but for values of more than eight bytes; how many.
     #[inline(always)]
     fn prepare(&mut self, stream: &mut Stream, ahead: &mut [Prepared], most: u64) -> usize {
         let mut count = 0;
@@ -117,8 +150,8 @@ impl<'d, S: Session> Worker<'d, S> {
             count += 1;
             (call.op, call.key) = (op, self.data.short_key(op.id()).unwrap_or_default());
             match op.kind() {
-                OpKind::Put => self.data.value(&call.key, self.next_version(), &mut call.value),
-                _ => call.value = self.data.first_short_value(call.key),
+                OpKind::Put if self.data.value_bytes() == 8 => self.data.value(&call.key, self.next_version(), &mut call.value),
+                _ => call.value = self.data.first_word(call.key),
             }
             Ok(())
         });

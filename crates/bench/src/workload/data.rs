@@ -112,9 +112,14 @@ impl DataSet {
             return;
         }
         let first = if out.len() < 8 { value_word(key, 0) } else { first };
-        for (i, chunk) in out.chunks_mut(8).enumerate() {
-            let bytes = nth_word(first, i).to_le_bytes();
-            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        let (words, tail) = out.as_chunks_mut::<8>();
+        let mut next = first;
+        for word in words {
+            *word = next.to_le_bytes();
+            next = next.wrapping_add(GOLDEN);
+        }
+        if !tail.is_empty() {
+            tail.copy_from_slice(&next.to_le_bytes()[..tail.len()]);
         }
     }
 
@@ -134,9 +139,9 @@ impl DataSet {
         sound.then_some(version)
     }
 
-    /// The value of version 0 of an 8-byte key, if values have 8 bytes: from it [`is_version_of`] knows the others.
+    /// The first word of the value of version 0 of an 8-byte key, if values have 8 bytes or more: from it [`is_version_of`] and [`is_long_version_of`] know the others.
     #[inline(always)]
-    pub fn first_short_value(&self, key: [u8; 8]) -> [u8; 8] {
+    pub fn first_word(&self, key: [u8; 8]) -> [u8; 8] {
         value_word(&key, 0).to_le_bytes()
     }
 }
@@ -149,15 +154,22 @@ pub fn is_version_of(first: [u8; 8], value: &[u8]) -> bool {
     value == u64::from_le_bytes(first) ^ version_mark(value as u32)
 }
 
-fn rest_is_sound(first: u64, rest: &[u8]) -> bool {
-    let (words, tail) = rest.as_chunks::<8>();
-    let differing = words.iter().enumerate().fold(0, |bad, (i, word)| bad | (u64::from_le_bytes(*word) ^ nth_word(first, i + 1)));
-    differing == 0 && tail == &nth_word(first, words.len() + 1).to_le_bytes()[..tail.len()]
+/// As [`is_version_of`], for values of `bytes` bytes, at least 8.
+#[inline(always)]
+pub fn is_long_version_of(first: [u8; 8], bytes: usize, value: &[u8]) -> bool {
+    let Some((head, rest)) = value.split_first_chunk::<8>() else { return false };
+    value.len() == bytes && is_version_of(first, head) && rest_is_sound(u64::from_le_bytes(*head), rest)
 }
 
-#[inline]
-fn nth_word(first: u64, i: usize) -> u64 {
-    first.wrapping_add(GOLDEN.wrapping_mul(i as u64))
+#[inline(always)]
+fn rest_is_sound(first: u64, rest: &[u8]) -> bool {
+    let (words, tail) = rest.as_chunks::<8>();
+    let (mut expected, mut differing) = (first.wrapping_add(GOLDEN), 0);
+    for word in words {
+        differing |= u64::from_le_bytes(*word) ^ expected;
+        expected = expected.wrapping_add(GOLDEN);
+    }
+    differing == 0 && (tail.is_empty() || tail == &expected.to_le_bytes()[..tail.len()])
 }
 
 #[inline(always)]
@@ -230,14 +242,35 @@ mod tests {
         data.key(78, &mut other);
         for version in [0, 1, 0x0100_0005, u32::MAX] {
             data.value(&key, version, &mut value);
-            assert!(is_version_of(data.first_short_value(key), &value));
-            assert!(!is_version_of(data.first_short_value(other), &value));
-            assert!(!is_version_of(data.first_short_value(key), &value[1..]));
+            assert!(is_version_of(data.first_word(key), &value));
+            assert!(!is_version_of(data.first_word(other), &value));
+            assert!(!is_version_of(data.first_word(key), &value[1..]));
             for bit in 0..64 {
                 value[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(data.check(&key, &value), None);
-                assert!(!is_version_of(data.first_short_value(key), &value), "version {version}, bit {bit}");
+                assert!(!is_version_of(data.first_word(key), &value), "version {version}, bit {bit}");
                 value[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    #[test]
+    fn versions_of_a_long_value_are_told_as_by_the_whole_check() {
+        for bytes in [8, 9, 48, 100] {
+            let data = DataSet::new(8, bytes, 1);
+            let (mut key, mut other, mut value) = ([0; 8], [0; 8], vec![0; bytes]);
+            data.key(77, &mut key);
+            data.key(78, &mut other);
+            for version in [0, 0x0100_0005] {
+                data.value(&key, version, &mut value);
+                assert!(is_long_version_of(data.first_word(key), bytes, &value));
+                assert!(!is_long_version_of(data.first_word(other), bytes, &value));
+                assert!(!is_long_version_of(data.first_word(key), bytes + 1, &value), "a shorter value");
+                for bit in 0..bytes * 8 {
+                    value[bit / 8] ^= 1 << (bit % 8);
+                    assert!(!is_long_version_of(data.first_word(key), bytes, &value), "version {version}, {bytes} bytes, bit {bit}");
+                    value[bit / 8] ^= 1 << (bit % 8);
+                }
             }
         }
     }
