@@ -53,6 +53,14 @@ struct Link {
     keyspace: u32,
 }
 
+/// A write that only needs to be appended.
+struct Ready<'a, M> {
+    /// The entry that it follows.
+    past: Past<'a>,
+    link: Link,
+    made: M,
+}
+
 /// Eight bytes of key and of value, as they lie in memory.
 #[derive(Clone, Copy)]
 struct Pair {
@@ -219,23 +227,37 @@ impl Core {
             return None;
         }
         // The whole entry is made before the latch, as if what was seen stayed so. If it does not, the version is never used.
-        let past = writer.past_of(candidate.0);
-        let version = writer.draw_versions(stripe.last_version_hint(), 1);
-        let op = op_of(what.puts(), candidate);
-        let link = Link { op, version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
-        let made = what.make(&writer, hash, &link)?;
+        let Ready { past, link, made } = self.make_ready(keyspace, what, (hash, candidate), stripe.last_version_hint(), &mut writer)?;
         let latch = stripe.lock();
         // Under the latch, so that a delete of this key by a write at another level has been noted by now.
         if self.committer.reads_check() {
             return None;
         }
-        if latch.last_version() >= version {
+        if latch.last_version() >= link.version {
             return self.change_after_others(keyspace, index, what, hash, &mut writer, latch);
         }
         let written = self.commit_lean(keyspace, index, what, (hash, sight), &mut writer, &latch, (&link, &made, &past))?;
         drop(latch);
         section.leave();
         Some(written)
+    }
+
+    /// Makes the entry that follows `candidate`, with a version above `last`. Changes nothing.
+    #[inline(always)]
+    fn make_ready<'w, L: Lean>(
+        &self,
+        keyspace: &Keyspace,
+        what: L,
+        (hash, candidate): (u64, Ref),
+        last: u64,
+        writer: &mut Writer<'w>,
+    ) -> Option<Ready<'w, L::Made>> {
+        let past = writer.past_of(candidate.0);
+        let version = writer.draw_versions(last, 1);
+        let op = op_of(what.puts(), candidate);
+        let link = Link { op, version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
+        let made = what.make(writer, hash, &link)?;
+        Some(Ready { past, link, made })
     }
 
     /// A write that others overtook while it waited for the latch: as from the sight on, but with the latch.
@@ -255,11 +277,7 @@ impl Core {
         if !what.puts() && candidate.is_none() {
             return None;
         }
-        let past = writer.past_of(candidate.0);
-        let version = writer.draw_versions(latch.last_version(), 1);
-        let op = op_of(what.puts(), candidate);
-        let link = Link { op, version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
-        let made = what.make(writer, hash, &link)?;
+        let Ready { past, link, made } = self.make_ready(keyspace, what, (hash, candidate), latch.last_version(), writer)?;
         self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (&link, &made, &past))
     }
 

@@ -140,7 +140,9 @@ fn run_commits(core: &Core, stop: &Stop) {
         let version = match interval {
             Some(_) => core.log.clock.upper_bound(),
             None => {
-                courtesy.let_others_write();
+                if committer.requested.load(Ordering::Acquire) > committer.durable() {
+                    courtesy.let_others_write();
+                }
                 committer.requested.load(Ordering::Acquire)
             }
         };
