@@ -75,6 +75,7 @@ fn run_down<S: Session>(worker: &mut Worker<'_, S>, stream: &mut Stream, keep: u
 mod tests {
     use super::*;
     use crate::target::map::MapTarget;
+    use crate::target::store::{Index, StoreTarget};
     use crate::workload::Workload;
     use crate::workload::data::DataSet;
 
@@ -95,6 +96,30 @@ mod tests {
         assert_eq!(measure(&map, "multi-get=16:uniform", 16_000, 3).expect("multi-get").ops, 16_000);
         assert_eq!(measure(&map, "delete", 0, 4).expect("delete").ops, 10_001);
         assert!(measure(&map, "get", 100, 5).is_err(), "a missing key is an error, not a fast read");
+    }
+
+    /// Values of more than eight bytes are made, and what reads are compared with, ahead of the calls.
+    #[test]
+    fn long_values_are_counted_and_checked_as_short_ones() {
+        let store = StoreTarget::create_with(hither::Db::builder().in_memory(), Index::Hash).expect("a store");
+        let measure = |value_bytes, workload: &str, ops, epoch| {
+            let (data, workload) = (DataSet::new(8, value_bytes, 3), workload.parse::<Workload>().expect("valid"));
+            let team = Team { target: &store, data: &data, workload: &workload, threads: 2, keys: 3_001, seed: 1, epoch };
+            Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sample_every: 8 }.run(&team)
+        };
+        for (epoch, value_bytes) in [(0, 48), (10, 53), (20, 256), (30, 257)] {
+            let load = if epoch == 0 { "load" } else { "update" };
+            assert!(measure(value_bytes, load, 3_001, epoch).expect(load).ops >= 3_001);
+            // Updates are of keys by chance: all of them once more, in order.
+            assert_eq!(measure(value_bytes, "load", 0, epoch + 1).expect("load").ops, 3_001);
+            let got = measure(value_bytes, "get:zipf", 20_000, epoch + 2).expect("get");
+            assert_eq!((got.ops, got.checked), (20_000, 20_000));
+            assert_eq!(measure(value_bytes, "ycsb-a", 20_000, epoch + 3).expect("reads and updates").ops, 20_000);
+            assert_eq!(measure(value_bytes, "ycsb-f", 20_000, epoch + 4).expect("read-modify-writes").ops, 20_000);
+            assert!(measure(value_bytes + 1, "get", 100, epoch + 5).is_err(), "a value of another length is an error");
+        }
+        assert_eq!(measure(257, "delete", 0, 40).expect("delete").ops, 3_001);
+        assert!(measure(48, "get", 100, 41).is_err(), "a missing key is an error, not a fast read");
     }
 
     #[test]

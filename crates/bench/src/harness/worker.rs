@@ -151,6 +151,7 @@ impl<'d, S: Session> Worker<'d, S> {
             (call.op, call.key) = (op, self.data.short_key(op.id()).unwrap_or_default());
             match op.kind() {
                 OpKind::Put if self.data.value_bytes() == 8 => self.data.value(&call.key, self.next_version(), &mut call.value),
+                OpKind::Put => {}
                 _ => call.value = self.data.first_word(call.key),
             }
             Ok(())

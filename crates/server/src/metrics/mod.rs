@@ -118,10 +118,15 @@ fn store(shared: &Shared, page: &mut Page) {
     page.one(
         "durability_waits_total",
         "counter",
-        "Requests for durability, each for all replies of a round.",
+        "Requests for durability, each for all replies that waited for one.",
         shared.total(|core| &core.deferred),
     );
-    page.one("durability_wait_seconds_total", "counter", "Time of these requests.", seconds(shared.total(|core| &core.waited_ns)));
+    page.one(
+        "durability_wait_seconds_total",
+        "counter",
+        "Time of these requests, from the first of their writes on.",
+        seconds(shared.total(|core| &core.waited_ns)),
+    );
     page.one("durability_commits_total", "counter", "Syncs of the store.", stats.commit_groups);
     // 0: every write is durable at return.
     let lag = if stats.durable_version == 0 { 0 } else { stats.version.saturating_sub(stats.durable_version) };

@@ -7,7 +7,7 @@
 //! # Replies that wait
 //!
 //! No thread sleeps in a sync. A command tells the version that its reply rests on; [`outbox::Outbox`] holds the reply, and those behind it, until that is durable. All
-//! that the commands of one round of the loop rest on, over all connections of the thread, becomes one request to the store's committer, whose callback
+//! that the commands of some rounds of the loop rest on, over all connections of the thread, becomes one request to the store's committer, whose callback
 //! wakes the loop. So whatever arrives during one sync shares the next.
 //!
 //! If a sync fails, every reply that waits becomes an error, and the store refuses writes from then on.

@@ -5,6 +5,7 @@ use crate::common::{Client, Stop, connect, receive, say, send, shared, start, un
 use hither::Db;
 use hither_resp::Value;
 use hither_server::{Config, Server, Shared};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -163,6 +164,26 @@ fn waitaof_rests_on_writes_of_every_level() {
     assert!(client.rests_on > db.durable_version());
     db.ticket_at(client.rests_on).wait().unwrap();
     assert!(client.rests_on <= db.durable_version());
+}
+
+/// Found by review: threads asked for the durability of what those clients had written who were still there when they asked.
+#[test]
+fn what_is_written_without_a_reply_is_synced_although_its_client_has_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::builder().path(dir.path()).medium(hither::MediumChoice::File).capacity(8 << 20).max_capacity(64 << 20).open().unwrap();
+    let server = Server::start(db.clone(), Config { port: 0, threads: 2, ..Config::default() }).unwrap();
+    for number in 0..50 {
+        let before = db.stats().commit_groups;
+        let mut stream = connect(&server);
+        stream.write_all(format!("CLIENT REPLY OFF\r\nSET key {number}\r\n").as_bytes()).unwrap();
+        drop(stream);
+        let end = Instant::now() + Duration::from_secs(10);
+        while db.stats().commit_groups == before {
+            assert!(Instant::now() < end, "the write of client {number} is not synced");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    server.stop();
 }
 
 #[test]
