@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// How long others are let run: about a sync on a fast device.
 const LONGEST: Duration = Duration::from_micros(100);
-/// A call that returned within this let nobody run; it takes 0.3 µs then, up to 2 µs where system calls are intercepted.
-const NOBODY: Duration = Duration::from_micros(3);
-/// Longer than threads that serve clients, and these, run at a time: half a millisecond at most with fifty clients on two processors.
-const TOO_LONG: Duration = Duration::from_micros(600);
+/// A call that returned within this let nobody run; it takes 0.3 µs then.
+const NOBODY: Duration = Duration::from_nanos(1500);
+/// Longer than threads that serve clients, and these, run at a time: half a millisecond mostly, with fifty clients on two processors. (With 0.6 ms, and 3 µs above, half of the gain is lost.)
+const TOO_LONG: Duration = Duration::from_millis(1);
 /// How long nobody is let run after that: the milliseconds that it has cost are then some thousandths.
 const REST: Duration = Duration::from_secs(1);
 
