@@ -73,11 +73,9 @@ pub struct Core {
     holding: Vec<usize>,
     /// When commands that wait must wait no longer, with their connections.
     deadlines: BTreeSet<(Instant, usize)>,
-    /// A commit was asked for up to here.
-    asked: u64,
     /// What clients wrote or read rests on this, also of those who have gone since.
     wanted: u64,
-    /// Since when something rests on more than was asked for.
+    /// Since when that is more than was asked for.
     unasked_since: Option<Instant>,
     room: Room,
     /// What was read of several clients before the first of them is served, [`EARLY_BYTES`] for each.
@@ -128,7 +126,6 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
             to_flush: Vec::new(),
             holding: Vec::new(),
             deadlines: BTreeSet::new(),
-            asked: 0,
             wanted: 0,
             unasked_since: None,
             room: Room::default(),
@@ -216,7 +213,7 @@ impl Core {
                     return Ok(());
                 }
             }
-            self.request_commit();
+            self.request_commit(since);
         }
         let due = self.deadlines.first().map_or(TICK, |(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         let wait = if self.to_serve.is_empty() { TICK.min(due) } else { Duration::ZERO };
@@ -300,7 +297,7 @@ impl Core {
     /// Serves a client, the one of this `number` in its group.
     fn serve_one(&mut self, slot: usize, number: usize) {
         let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
-        let before = connection.deadline();
+        let (before, held_before) = (connection.deadline(), connection.outbox.is_holding());
         let early = &self.early[number * EARLY_BYTES..][..EARLY_BYTES];
         let again = connection.serve(&self.shared, early, &mut self.room, self.now);
         let after = connection.deadline();
@@ -312,9 +309,14 @@ impl Core {
             self.to_serve.push(slot);
         }
         if connection.outbox.is_holding() {
-            self.holding.push(slot);
-            self.wanted = self.wanted.max(connection.outbox.newest_held());
-            self.unasked_since.get_or_insert(self.now);
+            if !held_before {
+                self.holding.push(slot);
+            }
+            let newest = connection.outbox.newest_held();
+            if newest > self.wanted {
+                self.wanted = newest;
+                self.unasked_since.get_or_insert(self.now);
+            }
         }
         self.to_flush.push(slot);
     }
@@ -339,20 +341,16 @@ impl Core {
         }
     }
 
-    /// One request for all that waits, if it is not asked for already.
-    fn request_commit(&mut self) {
-        let since = self.unasked_since.take().unwrap_or(self.now);
+    /// One request for all that waits, since this time.
+    fn request_commit(&mut self, since: Instant) {
+        self.unasked_since = None;
+        // A slot is there twice if another client has got it meanwhile.
         self.holding.sort_unstable();
         self.holding.dedup();
-        let wanted = self.wanted;
-        if wanted <= self.asked {
-            return;
-        }
-        self.asked = wanted;
         let stats = &self.shared.cores[self.index];
         CoreStats::add(&stats.deferred, 1);
         let (mailbox, shared, index) = (self.mailboxes[self.index].clone(), self.shared.clone(), self.index);
-        self.shared.databases.db.ticket_at(wanted).on_durable(move |outcome| {
+        self.shared.databases.db.ticket_at(self.wanted).on_durable(move |outcome| {
             shared.cores[index].waited_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
             shared.settings.latency.note("durability-wait", since.elapsed());
             if let Err(error) = outcome {
