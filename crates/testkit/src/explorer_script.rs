@@ -254,7 +254,7 @@ impl Life {
         })
     }
 
-    /// Puts or deletes a pair as an application mostly does, by the call that waits: in a hash keyspace that is the lean path. False if the
+    /// Puts or deletes a pair as an application mostly does, by the call that waits: mostly that is the lean path. False if the
     /// store was full.
     pub fn pair(&mut self, keyspace: usize, key: u64, value: Option<u64>) -> bool {
         let (handle, key) = (self.handle(keyspace), key.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Writes by the lean path (puts and deletes of a hash keyspace, durable by a fence): contended, of all lengths, beside collectors and snapshots, across a crash.
+//! Writes by the lean path (puts and deletes, durable by a fence): contended, of all lengths, beside collectors and snapshots, across a crash.
 
 use crate::common::{Random, get, small};
 use hither_engine::{
@@ -45,8 +45,14 @@ fn all(store: &Store, keyspace: &KeyspaceHandle, keys: u64) -> BTreeMap<u64, Vec
 
 #[test]
 fn keys_and_values_of_all_lengths_agree_with_a_map() {
+    for kind in [Kind::Hash, Kind::Ordered] {
+        agrees_with_a_map(kind);
+    }
+}
+
+fn agrees_with_a_map(kind: Kind) {
     let store = Store::open(fenced()).unwrap();
-    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let keyspace = store.create_keyspace("k", kind).unwrap();
     let (mut model, mut random) = (BTreeMap::new(), Random(5));
     for round in 0..40_000u64 {
         let number = random.below(700);
@@ -81,7 +87,7 @@ fn keys_and_values_of_all_lengths_agree_with_a_map() {
 /// what the index said.
 #[test]
 fn contended_writes_are_neither_lost_nor_doubled() {
-    for keys in [1u64, 9, 400] {
+    for (kind, keys) in [Kind::Hash, Kind::Ordered].into_iter().flat_map(|kind| [(kind, 1u64), (kind, 9), (kind, 400)]) {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let options = Options {
             paths: vec![(None, dir.path().into())],
@@ -91,7 +97,7 @@ fn contended_writes_are_neither_lost_nor_doubled() {
             ..fenced()
         };
         let store = Store::open(options.clone()).unwrap();
-        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let keyspace = store.create_keyspace("k", kind).unwrap();
         let (there, stop) = (AtomicI64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..4u64)

@@ -26,7 +26,7 @@ use crate::common::version::retry;
 impl<P: Protocol> BTree<P> {
     /// Claims the leaf of `token` if it has not changed since, nobody else has or wants it, and C1 holds.
     #[inline(always)]
-    pub(crate) fn claim_place(&self, token: Token) -> bool {
+    pub fn claim_place(&self, token: Token) -> bool {
         let Some(leaf) = self.arena.node(token.leaf).map(Leaf).filter(|_| token.is_exact()) else { return false };
         // Read before the claim, which succeeds only if the leaf is still what the token says.
         let fits = if token.is_found() { leaf.0.meta().count() > 1 } else { !leaf.is_full() };

@@ -1,4 +1,4 @@
-//! The lean path of the commonest writes: puts and deletes without expiry or condition in a hash keyspace, durable at return on persistent memory.
+//! The lean path of the commonest writes: puts and deletes without expiry or condition in a hash keyspace or a B+-tree, durable at return on persistent memory.
 //!
 //! It is the path of [`crate::write`] with everything left out that such a write cannot need, and its fields in registers. Why that
 //! matters: between two flushes a processor can look only some three to five hundred instructions ahead, so each instruction less lets more of the next
@@ -6,52 +6,25 @@
 //! every error, is left to it: [`Core::write_lean`] then returns `None` and has changed nothing.
 //!
 //! Latch and locks are those of the general path, so thread safety and crash behaviour are too: look up (a hint), writer slot, version, make the
-//! entry, latch, home pair, look whether both are as they were seen, append, start the flush, verify the candidate in its shadow, fence, install. A version is drawn
+//! entry, latch, lock the place (a pair, a leaf), look whether both are as they were seen, append, start the flush, verify the candidate in its shadow, fence, install. A version is drawn
 //! before the latch, within the writer section; it counts only if it is above the latch's. If it is not, since others wrote meanwhile, all is made again under the latch;
-//! if the pair has changed, the general path begins anew.
+//! if the place has changed, the general path begins anew.
+
+mod entries;
+mod place;
 
 use crate::keyspace::{AnyIndex, Keyspace};
 use crate::store::Core;
 use crate::write::{PlaceGuard, Written, op_of};
-use hither_index::hash::{HashIndex, HomeSight, Token};
-use hither_index::{Index, Key, Located, Ref};
-use hither_log::entry::Parts;
-use hither_log::{MadeBare, MadePair, Op, Past, PlainPair, Writer};
+use entries::{Lean, Link, Pair, Strings};
+use hither_index::{Key, Located, Ref};
+use hither_log::{Past, Writer};
 use hither_sync::epoch;
 use hither_sync::latch::LatchGuard;
+use place::LeanIndex;
 
 /// Most bytes of key and value together that a write by this path may have.
 const LONGEST: usize = 4096;
-
-/// What is written, and how its entry is made: in registers for a pair of eight bytes each, from byte strings for all else.
-trait Lean: Copy {
-    /// An entry that is not appended yet.
-    type Made: Copy;
-
-    fn hash(&self, core: &Core) -> u64;
-
-    /// Whether it writes a value; if not, it deletes.
-    fn puts(&self) -> bool;
-
-    /// Calls `f` with the key.
-    fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
-
-    fn make(&self, writer: &Writer<'_>, hash: u64, link: &Link) -> Option<Self::Made>;
-
-    fn append(&self, writer: &mut Writer<'_>, made: &Self::Made, link: &Link) -> Ref;
-
-    /// Whether the entry surely has this key and does not expire.
-    fn is_of(&self, core: &Core, reference: Ref) -> bool;
-}
-
-/// What an entry says beside key and value.
-struct Link {
-    op: Op,
-    version: u64,
-    parent: Ref,
-    parent_generation: u8,
-    keyspace: u32,
-}
 
 /// A write that only needs to be appended.
 struct Ready<'a, M> {
@@ -61,129 +34,23 @@ struct Ready<'a, M> {
     made: M,
 }
 
-/// Eight bytes of key and of value, as they lie in memory.
-#[derive(Clone, Copy)]
-struct Pair {
-    key: u64,
-    value: Option<u64>,
-}
-
-impl Pair {
-    #[inline(always)]
-    fn entry(&self, link: &Link) -> PlainPair {
-        PlainPair {
-            op: link.op,
-            key: self.key,
-            value: self.value.unwrap_or(0),
-            version: link.version,
-            parent: link.parent.0,
-            parent_generation: link.parent_generation,
-            keyspace: link.keyspace,
-        }
-    }
-}
-
-impl Lean for Pair {
-    type Made = MadePair;
-
-    #[inline(always)]
-    fn hash(&self, core: &Core) -> u64 {
-        core.hasher.hash_word(self.key)
-    }
-
-    #[inline(always)]
-    fn puts(&self) -> bool {
-        self.value.is_some()
-    }
-
-    #[inline(always)]
-    fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        f(&self.key.to_ne_bytes())
-    }
-
-    #[inline(always)]
-    fn make(&self, writer: &Writer<'_>, hash: u64, link: &Link) -> Option<MadePair> {
-        writer.make_pair(hash, &self.entry(link))
-    }
-
-    #[inline(always)]
-    fn append(&self, writer: &mut Writer<'_>, made: &MadePair, link: &Link) -> Ref {
-        Ref(writer.append_made(made, link.op, link.version))
-    }
-
-    #[inline(always)]
-    fn is_of(&self, core: &Core, reference: Ref) -> bool {
-        core.log.has_plain_key(reference.0, self.key)
-    }
-}
-
-/// A key and a value of which one is not eight bytes long.
-#[derive(Clone, Copy)]
-struct Strings<'a> {
-    key: &'a [u8],
-    value: Option<&'a [u8]>,
-}
-
-impl Strings<'_> {
-    #[inline(always)]
-    fn entry(&self, link: &Link) -> Parts<'_> {
-        Parts {
-            op: link.op,
-            key: self.key,
-            value: self.value.unwrap_or(&[]),
-            version: link.version,
-            parent: link.parent.0,
-            parent_generation: link.parent_generation,
-            keyspace: link.keyspace,
-            expiry_ms: 0,
-            batch: None,
-            shortcut: 0,
-        }
-    }
-}
-
-impl Lean for Strings<'_> {
-    type Made = MadeBare;
-
-    #[inline(always)]
-    fn hash(&self, core: &Core) -> u64 {
-        core.hasher.hash(self.key)
-    }
-
-    #[inline(always)]
-    fn puts(&self) -> bool {
-        self.value.is_some()
-    }
-
-    #[inline(always)]
-    fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        f(self.key)
-    }
-
-    #[inline(always)]
-    fn make(&self, writer: &Writer<'_>, hash: u64, link: &Link) -> Option<MadeBare> {
-        writer.make_bare(hash, &self.entry(link))
-    }
-
-    #[inline(always)]
-    fn append(&self, writer: &mut Writer<'_>, made: &MadeBare, link: &Link) -> Ref {
-        Ref(writer.append_bare(made, &self.entry(link)))
-    }
-
-    #[inline(always)]
-    fn is_of(&self, core: &Core, reference: Ref) -> bool {
-        core.log.surely_has_key(reference.0, self.key)
-    }
-}
-
 impl Core {
     /// Writes a key (`value` `None` deletes) if nothing about the call, the store and the key's place is unusual.
     #[inline(always)]
     pub fn write_lean(&self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
-        let AnyIndex::Hash(index) = &*keyspace.index else { return None };
         if !self.durable_by_fence {
             return None;
         }
+        match &*keyspace.index {
+            AnyIndex::Hash(index) => self.write_lean_in(keyspace, index, key, value),
+            // An ordered index has to know where a key belongs beside its neighbours, whole or damaged.
+            AnyIndex::Ordered(index) if !self.log.has_unverified() => self.write_lean_in(keyspace, index, key, value),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn write_lean_in<I: LeanIndex>(&self, keyspace: &Keyspace, index: &I, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
         match (<[u8; 8]>::try_from(key).map(u64::from_ne_bytes), value.map(<[u8; 8]>::try_from)) {
             (Ok(key), Some(Ok(value))) => self.put_pair(keyspace, index, key, u64::from_ne_bytes(value)),
             (Ok(key), None) => self.delete_pair(keyspace, index, key),
@@ -192,31 +59,32 @@ impl Core {
     }
 
     #[inline(never)]
-    fn put_pair(&self, keyspace: &Keyspace, index: &HashIndex, key: u64, value: u64) -> Option<Written> {
+    fn put_pair<I: LeanIndex>(&self, keyspace: &Keyspace, index: &I, key: u64, value: u64) -> Option<Written> {
         self.change_lean(keyspace, index, Pair { key, value: Some(value) })
     }
 
     #[inline(never)]
-    fn delete_pair(&self, keyspace: &Keyspace, index: &HashIndex, key: u64) -> Option<Written> {
+    fn delete_pair<I: LeanIndex>(&self, keyspace: &Keyspace, index: &I, key: u64) -> Option<Written> {
         self.change_lean(keyspace, index, Pair { key, value: None })
     }
 
     #[inline(never)]
-    fn write_strings(&self, keyspace: &Keyspace, index: &HashIndex, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
+    fn write_strings<I: LeanIndex>(&self, keyspace: &Keyspace, index: &I, key: &[u8], value: Option<&[u8]>) -> Option<Written> {
+        let bytes = key.len() + value.map_or(0, <[u8]>::len);
         // Longer ones take so long that nothing is gained.
-        if key.is_empty() || key.len() + value.map_or(0, <[u8]>::len) > LONGEST {
+        if key.is_empty() || bytes > LONGEST || I::ORDERED && self.shortcuts.may_have(bytes) {
             return None;
         }
         self.change_lean(keyspace, index, Strings { key, value })
     }
 
     #[inline(always)]
-    fn change_lean<L: Lean>(&self, keyspace: &Keyspace, index: &HashIndex, what: L) -> Option<Written> {
+    fn change_lean<I: LeanIndex, L: Lean>(&self, keyspace: &Keyspace, index: &I, what: L) -> Option<Written> {
         let section = epoch::pin_writer();
-        // First of all: all that follows up to the latch is done while the pair's lines come.
+        // First of all: all that follows up to the latch is done while the place's lines come.
         let hash = what.hash(self);
-        let sight = index.sight_home(hash, &self.resolver())?;
-        let candidate = sight.seen;
+        let sight = what.with_key(|bytes| index.sight(Key { bytes, hash }, &self.resolver()))?;
+        let candidate = I::seen(&sight);
         if !what.puts() && candidate.is_none() {
             return None;
         }
@@ -263,17 +131,17 @@ impl Core {
     /// A write that others overtook while it waited for the latch: as from the sight on, but with the latch.
     #[cold]
     #[inline(never)]
-    fn change_after_others<L: Lean>(
+    fn change_after_others<I: LeanIndex, L: Lean>(
         &self,
         keyspace: &Keyspace,
-        index: &HashIndex,
+        index: &I,
         what: L,
         hash: u64,
         writer: &mut Writer<'_>,
         latch: LatchGuard<'_>,
     ) -> Option<Written> {
-        let sight = index.sight_home(hash, &self.resolver())?;
-        let candidate = sight.seen;
+        let sight = what.with_key(|bytes| index.sight(Key { bytes, hash }, &self.resolver()))?;
+        let candidate = I::seen(&sight);
         if !what.puts() && candidate.is_none() {
             return None;
         }
@@ -281,21 +149,21 @@ impl Core {
         self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (&link, &made, &past))
     }
 
-    /// Appends what was made and installs it, if the pair is as it was seen; `None`, with nothing changed, if not.
+    /// Appends what was made and installs it, if the place is as it was seen; `None`, with nothing changed, if not.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
-    fn commit_lean<L: Lean>(
+    fn commit_lean<I: LeanIndex, L: Lean>(
         &self,
         keyspace: &Keyspace,
-        index: &HashIndex,
+        index: &I,
         what: L,
-        (hash, sight): (u64, HomeSight<'_>),
+        (hash, sight): (u64, I::Sight<'_>),
         writer: &mut Writer<'_>,
         latch: &LatchGuard<'_>,
         (link, made, past): (&Link, &L::Made, &Past<'_>),
     ) -> Option<Written> {
-        let (candidate, version) = (sight.seen, link.version);
-        if !index.lock_home(&sight, hash) {
+        let (candidate, version) = (I::seen(&sight), link.version);
+        if !index.lock_seen(&sight, hash) {
             return None;
         }
         let reference = what.append(writer, made, link);
@@ -306,29 +174,25 @@ impl Core {
         let new = if what.puts() { reference } else { Ref::NONE };
         if candidate.is_none() {
             writer.fence();
-            if !index.insert_home(&sight, hash, new) {
-                what.with_key(|bytes| {
-                    let key = Key { bytes, hash };
-                    let installed = index.install(index.any_token(), key, Ref::NONE, new, &self.resolver());
+            what.with_key(|bytes| {
+                let (key, resolver) = (Key { bytes, hash }, self.resolver());
+                if !index.insert_seen(&sight, key, new, &resolver) {
+                    let installed = index.install(index.any_token(), key, Ref::NONE, new, &resolver);
                     installed.expect("the key latch keeps other inserts of the key away");
-                });
-            }
+                }
+            });
             return Some(Written::entry(version, false));
         }
         // The version was drawn before this load: a snapshot that may need the old entry is visible by now. The rest is in the shadow of the flush: is the
         // candidate really this key's? Branches, not choices between values: what follows from a choice waits for the entry, and with it, soon, all of
         // the next write.
         if self.snapshots.any() || !what.is_of(self, candidate) {
-            let place = (index, index.home_token(&sight));
+            let place = (index, index.token_of(&sight));
             let existed = what.with_key(|key| self.finish_closely(keyspace, place, (key, hash), (candidate, new), version, writer));
             return Some(Written::entry(version, existed));
         }
         writer.fence();
-        if what.puts() {
-            index.replace_home(&sight, new);
-        } else {
-            index.remove_home(&sight);
-        }
+        what.with_key(|bytes| index.replace_seen(&sight, Key { bytes, hash }, new, &self.resolver()));
         if !past.mark_dead() {
             writer.mark_dead(candidate.0);
         }
@@ -337,17 +201,17 @@ impl Core {
 
     /// Ends a write whose entry was appended, whatever the candidate is and whoever may need it; returns whether the key was there.
     #[inline(never)]
-    fn finish_closely(
+    fn finish_closely<I: LeanIndex>(
         &self,
         keyspace: &Keyspace,
-        (index, token): (&HashIndex, Token),
+        (index, token): (&I, I::Token),
         (bytes, hash): (&[u8], u64),
         (candidate, new): (Ref, Ref),
         version: u64,
         writer: &mut Writer<'_>,
     ) -> bool {
         let place = PlaceGuard { index, token, locked: true };
-        let (old, expired) = self.verify(Located { token, candidate, verified: false }, bytes);
+        let (old, expired) = self.verify(Located { token, candidate, verified: I::ORDERED }, bytes);
         writer.fence();
         self.replace(keyspace, place, Key { bytes, hash }, old, new, version, writer);
         old.is_some() && !expired

@@ -1,0 +1,114 @@
+//! Where a write of the lean path goes: what it needs of an index, beside [`Index`].
+
+use hither_index::btree::BTreeIndex;
+use hither_index::hash::{HashIndex, HomeSight};
+use hither_index::{Index, Key, Located, Ref, Resolver};
+
+/// An index in which a place is looked up before it is locked, and then only compared.
+///
+/// A sight is a key's, and holds under the epoch pin under which it was taken. Between [`LeanIndex::lock_seen`] and the end of the lock (by
+/// [`LeanIndex::replace_seen`], [`LeanIndex::insert_seen`] or [`Index::unlock_place`]) nothing may panic or wait for another writer.
+pub(super) trait LeanIndex: Index {
+    /// Whether keys are kept in order: then what is seen is certain to be the key's, and places have hints ([`Index::hint`]) for shortcuts.
+    const ORDERED: bool;
+
+    /// What was seen of a place.
+    type Sight<'a>: Copy
+    where
+        Self: 'a;
+
+    /// Looks where `key` is or goes, starts loading it for writing, and with it the entry that is likely the key's; `None` if a write there is unusual.
+    fn sight<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Self::Sight<'_>>;
+
+    /// The entry that is likely the key's; none if the key is surely absent.
+    fn seen(sight: &Self::Sight<'_>) -> Ref;
+
+    /// Locks the place if it is as it was seen. False, with nothing locked, in every other case.
+    fn lock_seen(&self, sight: &Self::Sight<'_>, hash: u64) -> bool;
+
+    /// Puts `new` (none: removes the key) in place of what was seen, which was the key's entry, and ends the lock.
+    fn replace_seen<R: Resolver>(&self, sight: &Self::Sight<'_>, key: Key<'_>, new: Ref, resolver: &R);
+
+    /// Installs `new` for a key that was absent, and ends the lock. False, with nothing changed, if there is no room: install it without a sight then.
+    fn insert_seen<R: Resolver>(&self, sight: &Self::Sight<'_>, key: Key<'_>, new: Ref, resolver: &R) -> bool;
+
+    /// The locked place, for whoever ends the lock otherwise.
+    fn token_of(&self, sight: &Self::Sight<'_>) -> Self::Token;
+}
+
+impl LeanIndex for HashIndex {
+    const ORDERED: bool = false;
+    type Sight<'a> = HomeSight<'a>;
+
+    #[inline(always)]
+    fn sight<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<HomeSight<'_>> {
+        self.sight_home(key.hash, resolver)
+    }
+
+    #[inline(always)]
+    fn seen(sight: &HomeSight<'_>) -> Ref {
+        sight.seen
+    }
+
+    #[inline(always)]
+    fn lock_seen(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
+        self.lock_home(sight, hash)
+    }
+
+    #[inline(always)]
+    fn replace_seen<R: Resolver>(&self, sight: &HomeSight<'_>, _key: Key<'_>, new: Ref, _resolver: &R) {
+        if new.is_some() {
+            self.replace_home(sight, new);
+        } else {
+            self.remove_home(sight);
+        }
+    }
+
+    #[inline(always)]
+    fn insert_seen<R: Resolver>(&self, sight: &HomeSight<'_>, key: Key<'_>, new: Ref, _resolver: &R) -> bool {
+        self.insert_home(sight, key.hash, new)
+    }
+
+    #[inline(always)]
+    fn token_of(&self, sight: &HomeSight<'_>) -> Self::Token {
+        self.home_token(sight)
+    }
+}
+
+impl LeanIndex for BTreeIndex {
+    const ORDERED: bool = true;
+    type Sight<'a> = Located<Self::Token>;
+
+    #[inline(always)]
+    fn sight<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Self::Token>> {
+        let located = self.prepare_write(key, resolver);
+        // What the leaf alone does not prove cannot be claimed.
+        located.verified.then_some(located)
+    }
+
+    #[inline(always)]
+    fn seen(sight: &Located<Self::Token>) -> Ref {
+        sight.candidate
+    }
+
+    #[inline(always)]
+    fn lock_seen(&self, sight: &Located<Self::Token>, _hash: u64) -> bool {
+        self.claim_place(sight.token)
+    }
+
+    #[inline(always)]
+    fn replace_seen<R: Resolver>(&self, sight: &Located<Self::Token>, key: Key<'_>, new: Ref, resolver: &R) {
+        self.install_locked(sight.token, key, sight.candidate, new, resolver);
+    }
+
+    #[inline(always)]
+    fn insert_seen<R: Resolver>(&self, sight: &Located<Self::Token>, key: Key<'_>, new: Ref, resolver: &R) -> bool {
+        self.install_locked(sight.token, key, Ref::NONE, new, resolver);
+        true
+    }
+
+    #[inline(always)]
+    fn token_of(&self, sight: &Located<Self::Token>) -> Self::Token {
+        sight.token
+    }
+}
