@@ -17,6 +17,7 @@ use hither_log::Log;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -137,11 +138,12 @@ impl Committer {
 
     fn commit_locked(&self, log: &Log, version: u64, state: &mut MutexGuard<'_, State>) -> Result<()> {
         loop {
-            if let Some(error) = &state.error {
-                return Err(Error::ReadOnly(error.clone()));
-            }
+            // First of all: what is durable stays so, whatever failed since.
             if self.durable() >= version {
                 return Ok(());
+            }
+            if let Some(error) = &state.error {
+                return Err(Error::ReadOnly(error.clone()));
             }
             if state.leading {
                 self.changed.wait(state);
@@ -149,13 +151,22 @@ impl Committer {
             }
             state.leading = true;
             Self::gather(state);
-            let outcome = MutexGuard::unlocked(state, || self.lead(log));
+            let led = MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(|| self.lead(log))));
             state.leading = false;
+            // What a commit has done that panicked nobody knows: as if a sync had failed. The others must not wait for it for ever.
+            let (outcome, panic) = match led {
+                Ok(outcome) => (outcome, None),
+                Err(panic) => (Err(Error::Io("a commit panicked".to_owned())), Some(panic)),
+            };
             let ready = self.conclude(state, outcome);
             self.changed.notify_all();
             if !ready.is_empty() {
                 let error = state.error.clone();
                 MutexGuard::unlocked(state, || run_callbacks(ready, error));
+            }
+            if let Some(panic) = panic {
+                state.waiting -= 1;
+                MutexGuard::unlocked(state, || resume_unwind(panic));
             }
         }
     }
@@ -232,7 +243,7 @@ fn run_callbacks(callbacks: Vec<Callback>, error: Option<String>) {
     for callback in callbacks {
         let outcome = error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
         // The hook for panics has reported it.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(outcome)));
+        let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome)));
     }
     CALLS_BACK.set(inside_another);
 }

@@ -7,7 +7,7 @@
 
 use crate::error::Result;
 use crate::store::{Core, Store};
-use hither_log::TakeBack;
+use hither_log::{Candidate, TakeBack};
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -93,8 +93,9 @@ impl Core {
 
     /// True unless it was told to stop.
     fn compact(&self, garbage: f64, on_progress: &mut dyn FnMut(CompactProgress) -> ControlFlow<()>) -> Result<bool> {
+        let worth = |found: &Candidate| found.gain > 0 && found.garbage() >= garbage;
         // What was being filled can be emptied, too.
-        self.log.close_open();
+        self.log.close_open(self.collector.tombstones(), worth);
         self.seal(TakeBack::All)?;
         self.reuse_freed(false)?;
         self.sweep_all()?;
@@ -103,7 +104,7 @@ impl Core {
             self.checkpoints.take(self, false, &mut || true)?;
         }
         let in_use = self.log.usage().iter().map(|usage| usage.segments - usage.free).sum::<u64>();
-        let expected = self.log.candidates(self.collector.tombstones(), |found| found.gain > 0 && found.garbage() >= garbage).len();
+        let expected = self.log.candidates(self.collector.tombstones(), worth).len();
         let mut done = 0;
         while done < in_use {
             let freed = self.collect_worth(garbage)? as u64;

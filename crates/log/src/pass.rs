@@ -78,33 +78,71 @@ impl Log {
     /// Full segments that are worth a pass, in no order. Folds the writers' counts first.
     pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         self.fold_dead();
-        let floor = self.tombstone_floor.load(Ordering::Relaxed);
-        let now = self.opened_bytes.load(Ordering::Relaxed);
-        let mut found = Vec::new();
-        for (node, index) in
-            self.select(|segment| segment.state() == SegmentState::Sealed && segment.in_use() && !segment.damaged.load(Ordering::Relaxed))
-        {
-            let pool = &self.pools[node];
-            let segment = &pool.segments[index as usize];
-            let run_len = segment.run_len.load(Ordering::Relaxed);
-            let bytes = u64::from(run_len) * pool.segment_bytes();
-            let kept = match tombstones {
-                Tombstones::Swept if !segment.may_drop(segment.newest_tombstone.load(Ordering::Relaxed), floor) => {
-                    segment.tombstone_bytes.load(Ordering::Relaxed)
-                }
-                _ => 0,
-            };
-            let live = (segment.live_bytes() + kept).min(bytes);
-            // The gaps between writers' chunks are gained too. Moved entries lie as close as they can: moving them again for their gaps would never end.
-            let gain = if segment.is_cold() { segment.written_bytes.load(Ordering::Relaxed).min(bytes) - live } else { bytes - live };
-            // A run is never moved: it is one entry.
-            if run_len == 1 || live == 0 {
-                let age = now.saturating_sub(segment.opened_at.load(Ordering::Relaxed)) + bytes;
-                found.push(Candidate { node: node as u32, index, gain: if live == 0 { bytes } else { gain }, live, age });
-            }
-        }
+        let sealed =
+            |segment: &Segment| segment.state() == SegmentState::Sealed && segment.in_use() && !segment.damaged.load(Ordering::Relaxed);
+        let mut found: Vec<_> = self.select(sealed).into_iter().filter_map(|(node, index)| self.weigh(node, index, tombstones)).collect();
+        self.count_rests(&mut found);
         found.retain(worth);
         found
+    }
+
+    /// What a pass over a segment would gain and cost, by the counts that were folded last. `None` if it would have to move a run, which is one entry.
+    fn weigh(&self, node: usize, index: u32, tombstones: Tombstones) -> Option<Candidate> {
+        let pool = &self.pools[node];
+        let segment = &pool.segments[index as usize];
+        let run_len = segment.run_len.load(Ordering::Relaxed);
+        let bytes = u64::from(run_len) * pool.segment_bytes();
+        let kept = match tombstones {
+            Tombstones::Swept
+                if !segment.may_drop(segment.newest_tombstone.load(Ordering::Relaxed), self.tombstone_floor.load(Ordering::Relaxed)) =>
+            {
+                segment.tombstone_bytes.load(Ordering::Relaxed)
+            }
+            _ => 0,
+        };
+        let live = (segment.live_bytes() + kept).min(bytes);
+        if live == 0 {
+            return Some(Candidate { node: node as u32, index, gain: bytes, live, age: self.age_of(segment) + bytes });
+        }
+        // The gaps between writers' chunks are gained too. Moved entries lie as close as they can: moving them again for their gaps would never end.
+        let gain =
+            if segment.is_cold() { segment.written_bytes.load(Ordering::Relaxed).min(bytes).saturating_sub(live) } else { bytes - live };
+        (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes })
+    }
+
+    /// Bytes of segments opened since this one was.
+    fn age_of(&self, segment: &Segment) -> u64 {
+        self.opened_bytes.load(Ordering::Relaxed).saturating_sub(segment.opened_at.load(Ordering::Relaxed))
+    }
+
+    /// Segments of moved entries are not full if they were closed early: by a checkpoint, a compaction, an entry that did not fit. Where two such fit into one, their rests are
+    /// gained, too. (Not where there is one: it might be moved again and again.)
+    fn count_rests(&self, found: &mut [Candidate]) {
+        for pool in &self.pools {
+            let bytes = pool.segment_bytes();
+            let is_loose = |candidate: &Candidate| {
+                candidate.node == pool.node
+                    && pool.segments[candidate.index as usize].is_cold()
+                    && candidate.gain + candidate.live <= bytes / 2
+            };
+            if found.iter().filter(|candidate| is_loose(candidate)).count() > 1 {
+                found.iter_mut().filter(|candidate| is_loose(candidate)).for_each(|candidate| candidate.gain = bytes - candidate.live);
+            }
+        }
+    }
+
+    /// Closes the segments that are being filled, so that they can be sealed and collected: what comes goes to new ones. Those of moved entries only if that
+    /// makes them worth a pass, for closing them leaves a rest.
+    pub fn close_open(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) {
+        self.fold_dead();
+        for (node, pool) in self.pools.iter().enumerate() {
+            let moved = pool.segment_of_moved().and_then(|index| self.weigh(node, index, tombstones));
+            if moved.is_some_and(|candidate| worth(&candidate)) {
+                pool.close_from(0);
+            } else {
+                pool.close_shards();
+            }
+        }
     }
 
     /// The best of them, at most so many, best first. That is what frees most for its copies: with [`Tombstones::Swept`], what is old counts for more, for it will not lose

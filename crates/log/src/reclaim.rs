@@ -51,11 +51,6 @@ impl Log {
         self.seal_full(make_durable)
     }
 
-    /// Closes the segments that are being filled, so that they can be sealed and collected: what comes goes to new ones.
-    pub fn close_open(&self) {
-        self.pools.iter().for_each(|pool| pool.close_from(0));
-    }
-
     /// Gives freed segments whose readers have left to the writers; returns how many. Blocks for readers only if `wait`, and not inside an epoch pin.
     pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
         if !self.has_retiring() {

@@ -135,13 +135,27 @@ impl NodePool {
 
     /// Closes the active segments of the shards from `shard` on, and those of moved entries: what comes goes to new ones.
     pub fn close_from(&self, shard: usize) {
-        for active in self.active.iter().skip(shard) {
+        self.close(&self.active[shard..]);
+        self.cold_rests.lock().drain(..).for_each(|rest| self.give_back(&rest));
+    }
+
+    /// Closes the active segments of the shards, not those of moved entries.
+    pub fn close_shards(&self) {
+        self.close(&self.active[..self.active.len() - 1]);
+    }
+
+    fn close(&self, streams: &[Mutex<Active>]) {
+        for active in streams {
             let mut active = active.lock();
             if let Some(segment) = active.segment.take() {
                 self.segments[segment as usize].set_state(SegmentState::Closed);
             }
         }
-        self.cold_rests.lock().drain(..).for_each(|rest| self.give_back(&rest));
+    }
+
+    /// The segment that moved entries go to now.
+    pub fn segment_of_moved(&self) -> Option<u32> {
+        self.active.last().expect("every pool has a stream of moved entries").lock().segment
     }
 
     /// The next byte to hand out of a segment, if it is a shard's active one.

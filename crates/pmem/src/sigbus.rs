@@ -5,52 +5,47 @@
 //! a store that lost a page must not go on. Without the guard the kernel's default does that silently; with it, the message says which
 //! pool and which offset, then the process aborts. Full disks do not come here: space is preallocated.
 //!
-//! The handler uses async-signal-safe calls and atomics only. Faults outside pools are handed to the handler that was there before.
+//! The handler uses async-signal-safe calls and atomics only. A fault outside pools is handed to the handler that was there before, and so are all that follow:
+//! most end the process.
 
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::error::Place;
 
 /// Pools that the handler can name; more work as well, but their fault says less.
 const SLOTS: usize = 64;
 
-struct Slot {
-    /// 0: free. 1: being filled.
-    base: AtomicUsize,
-    len: AtomicUsize,
-    /// A leaked string: the handler may read it at any time.
-    name: AtomicPtr<u8>,
-    name_len: AtomicUsize,
+/// A mapping. Leaked, and never changed: the handler may read it at any time.
+struct Mapping {
+    base: usize,
+    len: usize,
+    name: Box<str>,
 }
 
-static POOLS: [Slot; SLOTS] = [const {
-    Slot { base: AtomicUsize::new(0), len: AtomicUsize::new(0), name: AtomicPtr::new(ptr::null_mut()), name_len: AtomicUsize::new(0) }
-}; SLOTS];
+/// The mappings; null where there is none.
+static POOLS: [AtomicPtr<Mapping>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 
 /// Makes a mapping known to the guard for as long as it lives.
-pub(crate) struct Registration(Option<&'static Slot>);
+pub(crate) struct Registration(Option<&'static AtomicPtr<Mapping>>);
 
 impl Registration {
     pub(crate) fn new(place: &Place, base: *const u8, len: u64) -> Registration {
-        let free = POOLS.iter().find(|slot| slot.base.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok());
-        if let Some(slot) = free {
-            // Leaked on purpose, once per open: a signal may be reading the name when the pool closes.
-            let name: &'static mut str = Box::leak(place.to_string().into_boxed_str());
-            slot.len.store(len as usize, Ordering::Relaxed);
-            slot.name_len.store(name.len(), Ordering::Relaxed);
-            slot.name.store(name.as_mut_ptr(), Ordering::Relaxed);
-            slot.base.store(base as usize, Ordering::Release);
-        }
-        Registration(free)
+        // Leaked on purpose, once per open: a signal may be reading it when the pool closes.
+        let mapping: &'static mut Mapping =
+            Box::leak(Box::new(Mapping { base: base as usize, len: len as usize, name: place.to_string().into() }));
+        let take = |slot: &&'static AtomicPtr<Mapping>| {
+            slot.compare_exchange(ptr::null_mut(), mapping, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        Registration(POOLS.iter().find(take))
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(slot) = self.0 {
-            slot.base.store(0, Ordering::Release);
+            slot.store(ptr::null_mut(), Ordering::Release);
         }
     }
 }
@@ -60,13 +55,14 @@ pub fn install_sigbus_guard() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the action is fully initialised, its handler has the signature that SA_SIGINFO asks for, and PREVIOUS is written
-        // before the handler can run because the kernel fills it in the same call.
+        // before the handler can run: by a call of its own, since a library may fill it in after the kernel has installed the handler.
         unsafe {
+            libc::sigaction(libc::SIGBUS, ptr::null(), PREVIOUS.as_ptr());
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_sigbus as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             libc::sigemptyset(&mut action.sa_mask);
-            libc::sigaction(libc::SIGBUS, &action, PREVIOUS.as_ptr());
+            libc::sigaction(libc::SIGBUS, &action, ptr::null_mut());
         }
     });
 }
@@ -89,17 +85,16 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _contex
     // SAFETY: the kernel passes a valid siginfo.
     let address = unsafe { (*info).si_addr() } as usize;
     for slot in &POOLS {
-        let base = slot.base.load(Ordering::Acquire);
-        if base > 1 && address >= base && address - base < slot.len.load(Ordering::Relaxed) {
-            let (name, len) = (slot.name.load(Ordering::Relaxed), slot.name_len.load(Ordering::Relaxed));
-            // SAFETY: a leaked string: valid for ever.
-            let name = unsafe { std::slice::from_raw_parts(name, len) };
-            report(name, address - base);
+        // SAFETY: null, or leaked and never changed.
+        if let Some(mapping) = unsafe { slot.load(Ordering::Acquire).as_ref() }
+            && address.wrapping_sub(mapping.base) < mapping.len
+        {
+            report(mapping.name.as_bytes(), address - mapping.base);
             // SAFETY: `abort` is async-signal-safe.
             unsafe { libc::abort() };
         }
     }
-    // SAFETY: not ours: the previous action, which the kernel wrote, gets the fault when the instruction runs again.
+    // SAFETY: not ours: the action that was there before, which was written when this one was installed, gets the fault when the instruction runs again.
     unsafe { libc::sigaction(signal, PREVIOUS.as_ptr(), ptr::null_mut()) };
 }
 

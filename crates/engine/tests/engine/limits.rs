@@ -95,12 +95,13 @@ fn growth_takes_what_the_disk_has() {
     assert!(store.stats().pools[0].usage.segments > 17 && store.check().unwrap().is_sound());
 }
 
-/// Panics, once, when something is stored before the segments: that happens when a segment is opened.
+/// Panics, once, when something is stored before the segments: that happens when a segment is opened. Or when the pool is synced.
 #[derive(Default)]
 struct Trap {
     /// Where the segments begin.
     segments: AtomicU64,
     armed: AtomicBool,
+    armed_for_sync: AtomicBool,
 }
 
 impl Tracer for Trap {
@@ -111,7 +112,11 @@ impl Tracer for Trap {
     }
     fn flush(&self, _: u64, _: usize) {}
     fn fence(&self) {}
-    fn sync(&self, _: SyncPhase) {}
+    fn sync(&self, _: SyncPhase) {
+        if self.armed_for_sync.swap(false, Ordering::Relaxed) {
+            panic!("planted");
+        }
+    }
 }
 
 fn pools(path: &Path, trap: &Arc<Trap>) -> hither_pmem::Result<Vec<Pool>> {
@@ -168,6 +173,32 @@ fn a_panic_in_the_middle_of_a_batch_leaves_none_of_it() {
         assert!(store.get_with(&keyspace, &member.to_be_bytes(), |_| ()).unwrap().is_none(), "member {member} of the batch that panicked");
     }
     assert!(store.get_with(&keyspace, b"before it", |_| ()).unwrap().is_some() && store.check().unwrap().is_sound());
+}
+
+/// A commit that panics keeps nobody waiting: who asked for it gets the panic, all others the error of a store that became read-only.
+#[test]
+fn a_panic_in_a_commit_keeps_nobody_waiting() {
+    let (dir, trap) = (tempfile::tempdir().unwrap(), Arc::new(Trap::default()));
+    let (path, armed) = (dir.path().join("node0.hither"), trap.clone());
+    let store = Store::open(Options {
+        pools: Some(Arc::new(move || pools(&path, &armed))),
+        background: false,
+        topology: Some(Arc::new(Topology::single())),
+        ..Options::default()
+    })
+    .unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    store.write_wait(&keyspace, b"before", Some(b"it")).unwrap();
+    trap.armed_for_sync.store(true, Ordering::Relaxed);
+    let written = || catch_unwind(AssertUnwindSafe(|| store.write_wait(&keyspace, b"key", Some(b"value"))));
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4).map(|_| scope.spawn(written)).collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1, "{outcomes:?}");
+    let refusals = outcomes.into_iter().flatten().filter(|outcome| matches!(outcome, Err(hither_engine::Error::ReadOnly(_))));
+    assert_eq!(refusals.count(), 3);
+    assert!(store.get_with(&keyspace, b"before", |_| ()).unwrap().is_some(), "what was durable can be read");
 }
 
 /// Three collectors on each of two nodes, beside writers on both, a snapshot and expiring keys: nothing is lost, nothing comes back.

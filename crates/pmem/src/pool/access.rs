@@ -348,7 +348,7 @@ impl Access {
     pub(crate) fn sync(&self) -> Result<()> {
         if !self.syncs {
             self.fence();
-            return Ok(());
+            return if self.is_poisoned() { Err(self.sync_failed()) } else { Ok(()) };
         }
         // One at a time: the kernel tells of a failure once, so that of two syncs the one that is not told must not return before the other has noted it.
         let _alone = self.alone_at_sync();

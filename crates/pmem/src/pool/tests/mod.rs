@@ -175,3 +175,12 @@ fn a_reader_of_descriptors_never_sees_damage_beside_a_writer() {
     }
     handle.join().unwrap();
 }
+
+/// A copy that fails behind a fence, which cannot tell, is told at the next sync.
+#[test]
+fn a_poisoned_pool_says_so_at_a_sync_that_is_a_fence() {
+    let pool = Pool::create_in_memory(&small()).unwrap();
+    pool.sync().unwrap();
+    let _ = pool.access.poison("planted");
+    assert!(matches!(pool.sync(), Err(crate::Error::SyncFailed { detail, .. }) if detail == "planted"));
+}
