@@ -67,6 +67,8 @@ pub struct Log {
     /// [`Log::settle`]: how often begun, and the number of the last one that has ended.
     pub(crate) settles_begun: AtomicU64,
     pub(crate) settles_done: AtomicU64,
+    /// Sweeps under way.
+    pub(crate) sweeps: AtomicU64,
     /// Held while ancestors are marked, until the marks are durable.
     pub(crate) burials: Mutex<()>,
     /// Held by whoever freezes slots; see the `writer` module.
@@ -143,6 +145,7 @@ impl Log {
             reasons: AtomicU64::new(metered.into()),
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),
+            sweeps: AtomicU64::new(0),
             settles_done: AtomicU64::new(0),
             burials: Mutex::default(),
             freezing: Mutex::new(()),

@@ -270,16 +270,12 @@ impl Log {
                 break;
             }
             let Some(found) = self.ancestor(link, &child) else { break };
-            if found.entry.is_dead() {
-                if !through_marks {
-                    break;
-                }
-                // The process that set the mark may have died before it was durable.
-                self.pools[link.node].pool.flush(link.offset, 8);
-            } else {
-                self.mark_dead_on_media(address::pack(link.node as u32, link.offset, 0));
-                marked += 1;
+            let was_dead = found.entry.is_dead();
+            if was_dead && !through_marks {
+                break;
             }
+            self.mark_dead_on_media(address::pack(link.node as u32, link.offset, 0));
+            marked += u64::from(!was_dead);
             (next, child) = (self.link(found.entry.parent(), found.entry.parent_generation()), found.child);
         }
         marked

@@ -282,6 +282,7 @@ impl Log {
                 }
                 state.set_state(SegmentState::Sealed);
                 state.was_open.store(descriptor.state == OnMedia::Active, Ordering::Relaxed);
+                state.marks_unsure.store(true, Ordering::Relaxed);
                 // For good: what is written about it from now on must say so, too.
                 state.torn.store(descriptor.state == OnMedia::Recovered, Ordering::Relaxed);
                 for part in index + 1..(index + run_len).min(count) {
@@ -324,7 +325,8 @@ impl Log {
         }
     }
 
-    /// Marks an entry dead on media (decision 3: outside the checksum) and starts its write-back; a fence or sync must follow.
+    /// Marks an entry dead on media (outside the checksum) and starts its write-back; a fence or sync must follow. Marks again one that is marked: whoever did that
+    /// may have died before it was durable, and a file's page passes for clean after a sync that failed.
     pub fn mark_dead_on_media(&self, reference: u64) {
         let at = address::unpack(reference);
         let pool = &self.pools[at.node as usize].pool;

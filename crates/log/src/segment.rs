@@ -54,6 +54,8 @@ pub(crate) struct Segment {
     pub damaged: AtomicBool,
     /// It was open when the store was opened: a crash may have torn holes into it.
     pub was_open: AtomicBool,
+    /// It has entries that another process may have marked as dead, and died before that was durable.
+    pub marks_unsure: AtomicBool,
     /// Free, and zeroed since it became so: may be opened as it is.
     pub zeroed: AtomicBool,
     /// Chunks in writers' hands.
@@ -133,7 +135,7 @@ impl Segment {
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
-        for flag in [&self.unverified, &self.damaged] {
+        for flag in [&self.unverified, &self.damaged, &self.marks_unsure] {
             flag.store(false, Ordering::Relaxed);
         }
     }

@@ -7,12 +7,16 @@
 //! # Crash
 //!
 //! Marks are durable after [`Log::barrier`]; how far segments are swept is kept in DRAM only.
+//!
+//! Invariant: nobody relies on a mark that is not certain to be durable. A mark that is met may be that of a process that died, or of a sweep that is under way; it is
+//! made again then ([`Sweeping::may_trust`]).
 
 use crate::entry::EntryView;
+use crate::error::Result;
 use crate::log::Log;
 use crate::segment::{Segment, SegmentState};
 use hither_sync::epoch;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// One life of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +72,68 @@ impl TombstoneFilter {
     }
 }
 
+/// A sweep under way, from before its first mark until its marks are durable.
+pub struct Sweeping<'a> {
+    log: &'a Log,
+    /// Where it has marked.
+    lives: Vec<SegmentLife>,
+}
+
+impl Sweeping<'_> {
+    /// Says that this segment is going to be looked through.
+    pub fn enter(&mut self, life: &SegmentLife) {
+        self.lives.push(*life);
+    }
+
+    /// Whether the marks that were met in a segment are durable. Ask after they were read.
+    pub fn may_trust(&self, life: &SegmentLife) -> bool {
+        // Pairs with the fence in `begin_sweep`: who has read the mark of another sweep finds that counted, or else ended, and its marks durable.
+        fence(Ordering::Acquire);
+        self.log.sweeps.load(Ordering::Acquire) == 1 && !self.log.segment_in(life).marks_unsure.load(Ordering::Relaxed)
+    }
+
+    /// Makes the marks durable, and notes that of what is older than the tombstones of `swept` up to `version` nothing is left alive.
+    ///
+    /// # Errors
+    /// If that failed; then no mark is relied on.
+    pub fn end(mut self, swept: &[SegmentLife], version: u64) -> Result<()> {
+        self.log.barrier()?;
+        // What others left marked here, and mattered, was marked again.
+        self.log.set_unsure(&std::mem::take(&mut self.lives), false);
+        self.log.end_sweep(swept, version);
+        Ok(())
+    }
+}
+
+impl Drop for Sweeping<'_> {
+    fn drop(&mut self) {
+        self.log.set_unsure(&self.lives, true);
+        self.log.sweeps.fetch_sub(1, Ordering::Release);
+    }
+}
+
 impl Log {
+    /// Begins a sweep.
+    pub fn begin_sweep(&self) -> Sweeping<'_> {
+        self.sweeps.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::Release);
+        Sweeping { log: self, lives: Vec::new() }
+    }
+
+    fn set_unsure(&self, lives: &[SegmentLife], unsure: bool) {
+        for life in lives {
+            let _pin = epoch::pin();
+            let segment = self.segment_in(life);
+            if segment.in_use() && segment.generation.load(Ordering::Relaxed) == life.generation {
+                segment.marks_unsure.store(unsure, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn segment_in(&self, life: &SegmentLife) -> &Segment {
+        &self.pools[life.node as usize].segments[life.index as usize]
+    }
+
     /// The segments in use.
     pub fn lives(&self) -> Vec<SegmentLife> {
         self.lives_of(Segment::in_use)
@@ -124,7 +189,7 @@ impl Log {
 
     /// Keeps a segment from being opened again, if it is in that life still. Call outside epoch pins.
     pub(crate) fn pin_life(&self, life: &SegmentLife) -> Option<PinnedLife<'_>> {
-        let segment = &self.pools[life.node as usize].segments[life.index as usize];
+        let segment = self.segment_in(life);
         // As `pin_segment`: whoever frees the segment after this look waits for the epoch pin first, and sees the count then.
         let _pin = epoch::pin();
         if !segment.in_use() || segment.generation.load(Ordering::Relaxed) != life.generation {
@@ -135,9 +200,9 @@ impl Log {
     }
 
     /// Notes that of what is older than the tombstones of these segments up to `version` nothing is left alive, durably.
-    pub fn end_sweep(&self, lives: &[SegmentLife], version: u64) {
+    fn end_sweep(&self, lives: &[SegmentLife], version: u64) {
         for life in lives {
-            let segment = &self.pools[life.node as usize].segments[life.index as usize];
+            let segment = self.segment_in(life);
             // A life that ended meanwhile: the next one's entries are newer than `version`, but for moved ones.
             let _pin = epoch::pin();
             if segment.in_use() && segment.generation.load(Ordering::Relaxed) == life.generation {

@@ -311,4 +311,36 @@ mod tests {
         assert_eq!([b.run("DBSIZE"), a.run("GET n"), b.run("EXEC")], [":1 ", "$1 1 ", "-ERR EXEC without MULTI "]);
         assert!(shared.waiting.is_empty());
     }
+
+    /// RENAME takes a collection's rows along: what a command reads of them must be what its key had, not what the other key has by then.
+    #[test]
+    fn a_field_is_that_of_the_key_that_was_asked_for() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 2).unwrap();
+        let [mut writer, mut reader] = [0, 1].map(|core| {
+            let client = shared.clients.add("test".into(), "test".into(), core);
+            Tester { shared: shared.clone(), session: Session::new(shared.clone(), client) }
+        });
+        writer.run("HSET a f of-a");
+        writer.run("ZADD sa 1 m");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for line in ["RENAME a b", "HSET b f of-b", "HSET b f of-a", "RENAME b a"] {
+                        writer.run(line);
+                    }
+                    for line in ["RENAME sa sb", "ZADD sb 2 m", "ZADD sb 1 m", "RENAME sb sa"] {
+                        writer.run(line);
+                    }
+                }
+            });
+            let wrong = (0..60_000).find_map(|_| {
+                let replies = [reader.run("HGET a f"), reader.run("ZSCORE sa m")];
+                (replies[0].contains("of-b") || replies[1].contains('2')).then_some(replies)
+            });
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None, "values that only the other key ever had");
+        });
+    }
 }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::Core;
 use hither_index::{Index, Ref};
-use hither_log::{EntryView, Op, SegmentLife, TombstoneFilter};
+use hither_log::{EntryView, Op, SegmentLife, Sweeping, TombstoneFilter};
 use hither_sync::epoch;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,14 +47,13 @@ impl Core {
         if swept.is_empty() && scope == Scope::Deleted {
             return Ok(0);
         }
-        let mut marked = 0;
+        let (mut sweeping, mut marked) = (self.log.begin_sweep(), 0);
         for life in self.log.lives() {
             let started = Instant::now();
-            marked += sweep.mark(&life, &filter)?;
+            marked += sweep.mark(&mut sweeping, &life, &filter)?;
             between(started.elapsed())?;
         }
-        self.log.barrier().map_err(|error| self.explain(error))?;
-        self.log.end_sweep(&swept, version);
+        sweeping.end(&swept, version).map_err(|error| self.explain(error))?;
         Ok(marked)
     }
 }
@@ -79,18 +78,20 @@ impl Sweep<'_> {
         (lives, filter)
     }
 
-    /// Marks what is superseded in one segment; returns how many.
-    fn mark(&self, life: &SegmentLife, filter: &TombstoneFilter) -> Result<u64> {
+    /// Marks what is superseded in one segment, and again what is marked, if that may not be durable; returns how many are new.
+    fn mark(&self, sweeping: &mut Sweeping<'_>, life: &SegmentLife, filter: &TombstoneFilter) -> Result<u64> {
         let core = self.core;
-        let found = std::cell::RefCell::new(Vec::new());
+        sweeping.enter(life);
+        let (found, again) = (std::cell::RefCell::new(Vec::new()), std::cell::Cell::new(0));
         let collect = |reference: u64, version: u64, keyspace: u32, entry: &EntryView<'_>| {
-            if entry.op() == Op::Delete || entry.is_dead() || version > self.version {
+            if entry.op() == Op::Delete || version > self.version || entry.is_dead() && sweeping.may_trust(life) {
                 return;
             }
             let Some(keyspace) = self.keyspaces.get(&keyspace) else { return };
             let key = core.hasher.key(entry.key);
             if filter.may_hold(key.hash) && self.is_superseded(keyspace, key, Ref(reference), version) {
                 found.borrow_mut().push(reference);
+                again.set(again.get() + u64::from(entry.is_dead()));
             }
         };
         let finish = || {
@@ -100,7 +101,7 @@ impl Sweep<'_> {
                 core.committer.commit(&core.log, core.log.clock.stable())?;
             }
             found.iter().for_each(|reference| core.log.mark_dead_on_media(*reference));
-            Ok(found.len() as u64)
+            Ok(found.len() as u64 - again.get())
         };
         core.log.visit_life(life, collect, finish).unwrap_or(Ok(0))
     }

@@ -87,16 +87,11 @@ fn hsetnx(context: &mut Context<'_>) -> Outcome {
 
 /// Calls `f` with the value of one field, in place.
 ///
-/// The head is only glanced at. If the field is there, it was there at some moment of this command. If it is not, the collection may have been replaced
-/// between the two reads: if so, all is read again.
+/// The head is only glanced at. If the key may have been given another collection, or this one to another key, before the field was read, all is read again.
 fn field<R>(context: &mut Context<'_>, f: impl FnOnce(&[u8], &mut hither_resp::Writer<'_>) -> R) -> Result<Option<R>, Failure> {
     let Context { txn, reply, args, .. } = context;
     let Some(head) = glance(txn, &args[1], Type::Hash)? else { return Ok(None) };
-    let found = txn.row(&row(head.number, part::FIELD, &args[2]), |value| f(value, reply))?;
-    if found.is_none() && !txn.still_is(&args[1], head.number)? {
-        return Err(Failure::Again);
-    }
-    Ok(found)
+    txn.row_of_viewed(&args[1], &row(head.number, part::FIELD, &args[2]), |value| f(value, reply))?.ok_or(Failure::Again)
 }
 
 fn hget(context: &mut Context<'_>) -> Outcome {

@@ -47,6 +47,8 @@ pub struct Txn {
     /// Collections whose heads it removes.
     orphans: Vec<(u16, u64)>,
     rests_on: u64,
+    /// Version of the entry that was viewed last.
+    viewed: u64,
     options: WriteOptions,
     /// The first of this command's writes that no store can hold.
     unfit: Option<Error>,
@@ -88,6 +90,7 @@ impl Txn {
             writes: BTreeMap::new(),
             orphans: Vec::new(),
             rests_on: 0,
+            viewed: 0,
             options,
             unfit: None,
             undo: Vec::new(),
@@ -199,13 +202,39 @@ impl Txn {
             return Ok(f(item.as_ref().map(|item| (item.entry.as_slice(), item.expires_at_ms))));
         }
         let mut f = Some(f);
-        let (told, rests_on) = self.database.keys.peek_with(key, |entry, found| f.take().map(|f| f(Some((entry, found.expires_at_ms)))))?;
+        let (told, rests_on) = self.database.keys.peek_with(key, |entry, found| {
+            self.viewed = found.version;
+            f.take().map(|f| f(Some((entry, found.expires_at_ms))))
+        })?;
         self.note(rests_on);
         match (told.flatten(), f) {
             (Some(told), _) => Ok(told),
             (None, Some(f)) => Ok(f(None)),
             (None, None) => unreachable!("f was called, so it told something"),
         }
+    }
+
+    /// Calls `f` with a row of the collection whose head was viewed last, at `key`; [`None`] in place of an answer if that may not have been so at one moment.
+    ///
+    /// The row is part of the head's key as long as the head is the same. It may be another key's by now, by RENAME, which takes the rows along, and not have had
+    /// this value before. But whatever changes a row rests on its head, and has a version above the head's: a row with an older one was there when the head was viewed.
+    pub fn row_of_viewed<R>(&mut self, key: &[u8], row: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<Option<R>>> {
+        if self.isolated {
+            // The commit depends on the head.
+            return self.row(row, f).map(Some);
+        }
+        let head = self.viewed;
+        let (told, rests_on) = self.database.rows.peek_with(row, |value, found| (f(value), found.version < head))?;
+        self.note(rests_on);
+        let same = match told {
+            Some((_, true)) => true,
+            _ => {
+                let (same, rests_on) = self.database.keys.peek_with(key, |_, found| found.version == head)?;
+                self.note(rests_on);
+                same == Some(true)
+            }
+        };
+        Ok(same.then_some(told.map(|(told, _)| told)))
     }
 
     /// The key's value, which the commit depends on from here on.
@@ -268,11 +297,6 @@ impl Txn {
             self.orphans.push(orphan);
             self.remember(|| Undo::Added(orphan));
         }
-    }
-
-    /// Whether a key still has the collection `number`.
-    pub fn still_is(&mut self, key: &[u8], number: u64) -> Result<bool> {
-        self.view(key, |found| found.and_then(|(entry, _)| Head::decode(entry)).is_some_and(|head| head.number == number))
     }
 
     /// Says under which key a collection is.

@@ -235,18 +235,12 @@ fn zcard(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// As for a field of a hash: one row, and a second look at the key only if it is not there.
+/// As for a field of a hash: one row of a head that was only glanced at.
 fn zscore(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let found = match glance(txn, &args[1], Type::SortedSet)? {
         None => None,
-        Some(head) => {
-            let found = txn.row(&row(head.number, part::MEMBER, &args[2]), decode)?;
-            if found.is_none() && !txn.still_is(&args[1], head.number)? {
-                return Err(Failure::Again);
-            }
-            found
-        }
+        Some(head) => txn.row_of_viewed(&args[1], &row(head.number, part::MEMBER, &args[2]), decode)?.ok_or(Failure::Again)?,
     };
     match found {
         Some(score) => reply.double(score),

@@ -1,0 +1,88 @@
+//! A process that dies in the middle of a sweep leaves marks that it has stored and not flushed. The next one reads them, in the caches; when power fails, they are gone.
+
+use hither_engine::{Kind, Store};
+use hither_pmem::shadow::{ShadowRng, What};
+use hither_pmem::{CreateOptions, Emulate, Pool};
+use hither_testkit::explorer_script::{open_pools, store_options};
+use hither_testkit::images::{Machine, Recorder};
+use hither_topology::Topology;
+use std::sync::Arc;
+
+const SEGMENT: u64 = 4096;
+
+fn pools(rules: Emulate, recorder: &Arc<Recorder>) -> Vec<Pool> {
+    let (store, member) = (hither_pmem::new_uuid(), hither_pmem::new_uuid());
+    let pool = Pool::create_in_memory(&CreateOptions {
+        segment_bytes: SEGMENT,
+        max_bytes: 256 * SEGMENT,
+        hugepages: false,
+        emulate: Some(rules),
+        tracer: Some(recorder.tracer(0)),
+        ..CreateOptions::member(store, vec![member], 0, 128 * SEGMENT)
+    })
+    .unwrap();
+    pool.finish_creation().unwrap();
+    vec![pool]
+}
+
+fn put(store: &Store, key: u64, byte: u8) {
+    let keyspace = store.open_keyspace("k").unwrap();
+    store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[byte; 48])).unwrap();
+}
+
+fn there(store: &Store, key: u64) -> bool {
+    let keyspace = store.open_keyspace("k").unwrap();
+    store.get_with(&keyspace, &key.to_be_bytes(), |_| ()).unwrap().is_some()
+}
+
+const GONE: std::ops::Range<u64> = 10_000..10_010;
+
+#[test]
+fn a_deleted_key_stays_deleted_after_a_kill_in_a_sweep_and_a_power_loss() {
+    let rules = Emulate::Adr;
+    let topology = Arc::new(Topology::emulated(1));
+    topology.bind_current_thread(0).unwrap();
+    let recorder = Recorder::new(rules, 1);
+    let options = |pools| store_options(pools, &topology, 2, 1, None);
+    let store = Store::open(options(pools(rules, &recorder))).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (0..100).for_each(|key| put(&store, key, 1));
+    GONE.for_each(|key| put(&store, key, 2));
+    (100..500).for_each(|key| put(&store, key, 1));
+    for key in GONE {
+        assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap());
+    }
+    (500..700).for_each(|key| put(&store, key, 1));
+    let begun = recorder.position();
+    store.reclaim().unwrap();
+    let first = recorder.recording();
+    drop(store);
+    let is_mark = |what: &What| match what {
+        What::Store { off, bytes, .. } => bytes.len() == 8 && *off > 300 * 128 && bytes[4] & 4 != 0,
+        _ => false,
+    };
+    let marks: Vec<usize> = (begun..first.steps.len()).filter(|&at| is_mark(&first.steps[at].what)).collect();
+    assert!(marks.len() >= 10, "each deleted key's pair is marked");
+    for at in marks {
+        // Killed between the mark and its flush.
+        let mut machine = Machine::new(&first);
+        machine.advance_to(at + 1);
+        let second = Recorder::new(rules, 1);
+        let store = Store::open(options(open_pools(&machine.visible(), rules, Some(&second)).unwrap())).unwrap();
+        assert!(GONE.clone().all(|key| !there(&store, key)));
+        // Sweeps, and then empties the segment with the tombstones.
+        store.reclaim().unwrap();
+        (400..700).for_each(|key| put(&store, key, 3));
+        (0..3).for_each(|_| drop(store.reclaim().unwrap()));
+        assert!(GONE.clone().all(|key| !there(&store, key)));
+        assert!(store.check().unwrap().is_sound());
+        drop(store);
+        let mut machine = Machine::new(&first.killed_then(at + 1, &second.recording()));
+        machine.advance_to(usize::MAX);
+        for (images, kind) in machine.images(4, &mut ShadowRng::new(1)) {
+            let store = Store::open(options(open_pools(&images, rules, None).unwrap())).unwrap();
+            let back: Vec<u64> = GONE.clone().filter(|key| there(&store, *key)).collect();
+            assert!(back.is_empty(), "killed behind step {at}, power lost, {kind:?}: deleted keys {back:?} are back");
+        }
+    }
+}
