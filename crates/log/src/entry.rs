@@ -39,14 +39,12 @@ pub mod word0 {
 pub mod flag {
     /// Mask of the operation.
     pub const OP_MASK: u8 = 0b11;
-    /// The entry is dead: outside the checksum.
-    pub const DEAD: u8 = 1 << 2;
+    /// The entry is dead: outside the checksum. Four bits, all or none: a flipped one is noticed.
+    pub const DEAD: u8 = 0b1110_0100;
     /// A length word follows.
     pub const LEN: u8 = 1 << 3;
     /// An extension word follows.
     pub const EXT: u8 = 1 << 4;
-    /// All bits that format version 1 knows.
-    pub const KNOWN: u8 = OP_MASK | DEAD | LEN | EXT;
 }
 
 /// Bits of the extension word's field mask.
@@ -69,7 +67,7 @@ pub mod ext {
     pub const BATCH_MASK: u64 = (1 << 28) - 1;
 }
 
-const DEAD_BIT: u64 = (flag::DEAD as u64) << word0::FLAGS_SHIFT;
+const DEAD_BITS: u64 = (flag::DEAD as u64) << word0::FLAGS_SHIFT;
 const CRC_MASK: u64 = 0xffff_ffff;
 
 /// What an entry records.
@@ -176,7 +174,7 @@ impl Head {
 
     /// Sets the DEAD mark: the entry can be read, but recovery never takes it.
     pub fn mark_dead(&mut self) {
-        self.words[0] |= DEAD_BIT;
+        self.words[0] |= DEAD_BITS;
     }
 
     #[inline(always)]
@@ -381,7 +379,7 @@ impl<'a> EntryView<'a> {
         let value_len = if view.op() == Op::Delete { 0 } else { PLAIN_BYTES };
         let (key_len, value_len) =
             if flags & (flag::LEN | flag::EXT) == 0 { (PLAIN_BYTES, value_len) } else { view.parse_optional(bytes, flags, value_len)? };
-        if flags & !flag::KNOWN != 0 {
+        if !matches!(flags & flag::DEAD, 0 | flag::DEAD) {
             return Err(Invalid::Malformed);
         }
         let (head, rest) = bytes.split_at_checked(view.head_bytes).ok_or(Invalid::Malformed)?;
@@ -433,7 +431,7 @@ impl<'a> EntryView<'a> {
     #[inline(never)]
     fn verify_any(bytes: &'a [u8], generation: u64, offset: u64) -> Result<EntryView<'a>, Invalid> {
         let view = Self::parse(bytes)?;
-        let masked = view.first & !(CRC_MASK | DEAD_BIT);
+        let masked = view.first & !(CRC_MASK | DEAD_BITS);
         let state = crc::words(seed(generation, offset), &[masked, view.second]);
         let state = crc::bytes(state, &bytes[HEADER_BYTES as usize..view.head_bytes]);
         let state = crc::bytes(crc::bytes(state, view.key), view.value);
@@ -446,10 +444,10 @@ impl<'a> EntryView<'a> {
         let bytes = bytes.first_chunk::<{ MIN_BYTES as usize }>()?;
         let (first, second) = (word(bytes, 0)?, word(bytes, 8)?);
         let flags = (first >> word0::FLAGS_SHIFT) as u8;
-        if flags & flag::OP_MASK <= Op::Delete as u8 || flags & !(flag::OP_MASK | flag::DEAD) != 0 {
+        if flags & flag::OP_MASK <= Op::Delete as u8 || !matches!(flags & !flag::OP_MASK, 0 | flag::DEAD) {
             return None;
         }
-        let words = [first & !(CRC_MASK | DEAD_BIT), second, word(bytes, 16)?, word(bytes, 24)?];
+        let words = [first & !(CRC_MASK | DEAD_BITS), second, word(bytes, 16)?, word(bytes, 24)?];
         let state = crc::words(seed(generation, offset), &words);
         let (key, value) = (&bytes[16..24], &bytes[24..]);
         let view = EntryView { first, second, ext: 0, fields: [0; 4], key, value, size: MIN_BYTES, head_bytes: HEADER_BYTES as usize };
@@ -469,7 +467,7 @@ impl<'a> EntryView<'a> {
     /// Whether the collector or recovery marked it dead.
     #[inline(always)]
     pub fn is_dead(&self) -> bool {
-        self.first & DEAD_BIT != 0
+        self.first & DEAD_BITS == DEAD_BITS
     }
 
     /// The link to the key's previous entry (a reference without size tag), or 0.
@@ -516,7 +514,7 @@ impl<'a> EntryView<'a> {
 
     /// The first header word with the DEAD mark set: what a collector stores to mark the entry.
     pub fn dead_word(&self) -> u64 {
-        self.first | DEAD_BIT
+        self.first | DEAD_BITS
     }
 }
 

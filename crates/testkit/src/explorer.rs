@@ -292,6 +292,10 @@ impl Explorer<'_> {
             // What is written now rests on metadata that the dead process may not have flushed.
             answers = write_more(&store, &answers)?;
         }
+        if rng.below(2) == 0 {
+            // What is freed now rests on marks that the dead process may not have flushed. The second round empties what the first has sealed.
+            (0..2).try_for_each(|_| store.reclaim().map(drop)).map_err(|error| format!("collecting after a kill: {error}"))?;
+        }
         sound(&store)?;
         drop(store);
         let mut machine = Machine::new(&self.subject.recording.killed_then(position, &recorder.recording()));

@@ -97,7 +97,7 @@ fn code() -> BTreeMap<&'static str, Vec<Row>> {
                 ("dead", bit(flag::DEAD), 1),
                 ("len", bit(flag::LEN), 1),
                 ("ext", bit(flag::EXT), 1),
-                ("unused", u64::from(flag::KNOWN.count_ones()), u64::from(flag::KNOWN.count_zeros())),
+                ("dead_again", bit(flag::DEAD & (flag::DEAD - 1)), u64::from(flag::DEAD.count_ones()) - 1),
             ]),
         ),
         (

@@ -4,3 +4,4 @@
 
 mod explore;
 mod planted;
+mod sweep_marks;
