@@ -1,6 +1,6 @@
-//! Reading segments back (N11).
+//! Reading segments back.
 //!
-//! Replay accepts what a crash can leave and nothing else (decision 1): in a segment that was open, any 8-byte-aligned place may be a hole or a
+//! Replay accepts what a crash can leave (`docs/crash-model.md`) and nothing else: in a segment that was open, any 8-byte-aligned place may be a hole or a
 //! torn entry, and scanning goes on behind it; a sealed segment must hold exactly the entries that its descriptor counts.
 
 use crate::address;
@@ -324,7 +324,7 @@ impl Log {
         }
     }
 
-    /// Marks an entry dead on media (decision 3: outside the checksum) and starts its write-back; a fence or sync must follow.
+    /// Marks an entry dead on media (outside the checksum) and starts its write-back; a fence or sync must follow.
     pub fn mark_dead_on_media(&self, reference: u64) {
         let at = address::unpack(reference);
         let pool = &self.pools[at.node as usize].pool;

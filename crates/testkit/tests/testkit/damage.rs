@@ -3,7 +3,7 @@
 //! A store is filled and closed, then bits of its image are flipped, region by region, and whole stretches overwritten. Each damaged image is opened
 //! in memory. Allowed is an error that names the place, or a store whose values were all written at some time. What a damaged image may *lose*
 //! depends on the place: nothing where the format can tell (superblock, catalogue, descriptors, sealed segments); in segments that were open at the
-//! end an entry that does not verify is taken for torn, as after a crash. The mark DEAD of an entry lies outside its checksum (decision 3), so
+//! end an entry that does not verify is taken for torn, as after a crash. The mark DEAD of an entry lies outside its checksum, so
 //! that one bit is left out.
 
 #![forbid(unsafe_code)]
