@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that a push needs, in about 15 minutes on two cores from a cold clone.
+//! `cargo xtask test`: everything that a push needs, in 15 minutes on two cores from a cold clone, if each stage keeps its budget.
 //!
 //! A stage is skipped only where its tool cannot exist; a tool that can be installed is installed. The budgets, but for the guest, add up to the
 //! 15 minutes; a stage over its budget is reported, not failed, because other people's machines differ.

@@ -1,4 +1,4 @@
-//! A cache of log entries in DRAM (NStore, section III-B: remote access first, RAF; N7), whose hits are validated by reference.
+//! A cache of log entries in DRAM (NStore, section III-B: remote access first, RAF), whose hits are validated by reference.
 //!
 //! A hash table of buckets with a few slots each, shared by all NUMA nodes: DRAM of another node is still faster than persistent memory of
 //! one's own. Who stays in a bucket is decided by what misses cost: the read latency from the reader's node to the item's home node over that

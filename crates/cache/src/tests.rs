@@ -300,7 +300,7 @@ fn policies_rank_as_designed() {
     assert_eq!(cost(Policy::Adaptive), adaptive);
 }
 
-/// Found by review: memory of less than a bucket's header was taken for a bucket, and the first get read beyond its end.
+/// Regression: memory of less than a bucket's header was taken for a bucket, and the first get read beyond its end.
 #[test]
 fn memory_that_holds_no_bucket_is_no_cache() {
     let mut on = 0;
@@ -321,7 +321,7 @@ fn memory_that_holds_no_bucket_is_no_cache() {
     assert!(on > 0);
 }
 
-/// Found by review: the size is the user's, and one that no machine has ended the thread in the background that divides the memory.
+/// Regression: the size is the user's, and one that no machine has ended the thread in the background that divides the memory.
 #[test]
 fn memory_that_is_not_to_be_had_leaves_the_cache_off() {
     for capacity_bytes in [usize::MAX, 1 << 62] {

@@ -60,13 +60,13 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Whether these threads preempt others on their processors when something arrives: yes or no [default: no]
-    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
     pub wakeup_preemption: Option<bool>,
     /// Databases for SELECT [default: 16]
     #[arg(long, value_name = "N")]
     pub databases: Option<u16>,
     /// Refuse other machines while there is no password: yes or no [default: yes]
-    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
     pub protected_mode: Option<bool>,
     /// Clients at a time [default: 10000]
     #[arg(long, value_name = "N")]
@@ -74,7 +74,7 @@ pub struct ServeArgs {
     /// Close clients that are idle for so many seconds; 0: never [default: 0]
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
-    /// Close clients for which more replies wait than this [default: 256M]
+    /// Close clients for which more replies wait than this, and refuse commands with one larger reply; 0: no bound [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub max_output: Option<String>,
     /// Refuse requests, and transactions, that are longer than this [default: 1G]
@@ -87,7 +87,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     pub tls_port: Option<u16>,
     /// No port without TLS: yes or no [default: no]
-    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
     pub tls_only: Option<bool>,
     /// Certificate of the server (PEM), with those that lead to its authority
     #[arg(long, value_name = "FILE")]

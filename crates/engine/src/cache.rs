@@ -1,4 +1,4 @@
-//! Gets through the cache of entries (NStore, section III-B; N7).
+//! Gets through the cache of entries (NStore, section III-B).
 //!
 //! The index is asked in any case: it is in DRAM, and its answer decides whether a copy counts (see `hither_cache` for the proof). What the
 //! cache saves is the access to the log: the value, and the key, which the index otherwise has the log verify.
@@ -17,7 +17,7 @@
 //!
 //! # Durability
 //!
-//! A read at level sync waits until what it returns is durable (decision 11). A copy is made after that wait, and durability does not
+//! A read at level sync waits until what it returns is durable. A copy is made after that wait, and durability does not
 //! go back, so hits need not wait. (A relaxed write raises `reads_check` before it is installed; whoever reads its reference sees that.)
 
 use crate::error::Result;

@@ -7,7 +7,7 @@
 //! A leader that was woken together with others waits a moment for them to write again, or the group would fall apart into halves that
 //! take turns: until as many wait as last time, at most [`GATHER`].
 //!
-//! A failed sync poisons the store (decision 22): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
+//! A failed sync poisons the store (`docs/durability.md`): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
 //! the store turns read-only.
 
 use crate::error::{Error, Result};
@@ -258,7 +258,7 @@ pub(crate) fn is_in_callback() -> bool {
     CALLS_BACK.get()
 }
 
-/// A write that was made and may not be durable yet (decision 12). Dropping it does not undo the write, nor does it wait.
+/// A write that was made and may not be durable yet. Dropping it does not undo the write, nor does it wait.
 #[derive(Clone)]
 #[must_use = "a ticket says when the write is durable"]
 pub struct Ticket {

@@ -1,7 +1,7 @@
 //! Operations that never wait for durability: for servers, where a thread that sleeps in a sync would hold up all its connections.
 //!
 //! Each says what it *rests on*: the version that must be durable before its outcome may be told to anyone who expects what is told to survive
-//! (decision 11). 0 means that it may be told at once. [`Store::ticket_at`] turns the largest such version of many operations into one ticket.
+//! (`docs/durability.md`). 0 means that it may be told at once. [`Store::ticket_at`] turns the largest such version of many operations into one ticket.
 //!
 //! What an operation rests on covers all that it saw: for a write its own version (the watermark moves in version order, so what it overwrote is
 //! durable with it), for a read the entry's version, for what was absent the last delete under the key's latch.

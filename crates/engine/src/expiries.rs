@@ -76,7 +76,7 @@ mod tests {
         assert!(expiries.are_there());
     }
 
-    /// Found by review: an expired key was there again if the clock was set back before the time had been persisted, which is once a second.
+    /// Regression: an expired key was there again if the clock was set back before the time had been persisted, which is once a second.
     #[test]
     fn what_was_told_to_have_expired_stays_so() {
         let options = Options { in_memory: true, capacity: 4 << 20, max_capacity: 4 << 20, background: false, ..Options::default() };

@@ -46,7 +46,7 @@ pub enum OrderedKind {
     /// A layered B+-tree (`docs/adr/0007`).
     #[default]
     BTree,
-    /// A learned index (N8, `docs/adr/0012`): faster lookups where keys of eight bytes are spread evenly, slower where they are clustered.
+    /// A learned index (`docs/adr/0012`): faster lookups where keys of eight bytes are spread evenly, slower where they are clustered.
     Learned,
 }
 

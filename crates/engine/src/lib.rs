@@ -6,9 +6,9 @@
 //! # Guarantees
 //!
 //! * An operation acknowledged at level *sync* survives a power loss; *process* survives a crash of the process; *interval* is sync, late by
-//!   at most the interval. A read at the store's level never returns what could still be lost at that level (decision 11).
-//! * Writes of one key are ordered by their versions; index, log and recovery agree on the newest (decision 4).
-//! * A batch is there entirely or not at all after a crash (decision 10).
+//!   at most the interval. A read at the store's level never returns what could still be lost at that level (`docs/durability.md`).
+//! * Writes of one key are ordered by their versions; index, log and recovery agree on the newest.
+//! * A batch is there entirely or not at all after a crash.
 //!
 //! # Thread safety
 //!

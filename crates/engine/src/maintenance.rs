@@ -247,7 +247,7 @@ fn run_checkpoints(core: &Core, stop: &Stop) {
 }
 
 impl Core {
-    /// Deletes keys whose time has come: an expired entry retires like a tombstone (decision 8). Returns how many; [`SWEEP`] or more mean that some may be left.
+    /// Deletes keys whose time has come: an expired entry retires like a tombstone. Returns how many; [`SWEEP`] or more mean that some may be left.
     pub fn sweep_expired(&self) -> usize {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut deleted = 0;
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use hither_pmem::Failpoints;
 
-    /// Found by looking: two milliseconds between segments of eight megabytes, each a few milliseconds of work, kept most of a processor busy.
+    /// Regression: two milliseconds between segments of eight megabytes, each a few milliseconds of work, kept most of a processor busy.
     #[test]
     fn the_verification_takes_a_fifth_of_a_processor() {
         let piece = Duration::from_millis(5);
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(pieces, 1);
     }
 
-    /// Found by review: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and
+    /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and
     /// after a crash nobody would ever have looked for them.
     #[test]
     fn a_checkpoint_beside_a_search_knows_of_expiry() {
@@ -404,7 +404,7 @@ mod tests {
         counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap()
     }
 
-    /// Found by measuring: whoever opened a segment on a file zeroed it first, and all its clients waited.
+    /// Regression: whoever opened a segment on a file zeroed it first, and all its clients waited.
     #[test]
     fn writers_find_segments_zeroed_that_were_made_ready() {
         let dir = tempfile::tempdir().unwrap();

@@ -68,11 +68,11 @@ pub enum CheckpointMode {
 /// Parts of garbage collection that can be left out, to measure what each is worth (`hither-bench compaction --techniques`). Nobody else has a reason to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Techniques {
-    /// Entries that are known to be garbage have a bit in DRAM (P3).
+    /// Entries that are known to be garbage have a bit in DRAM.
     pub garbage_bits: bool,
-    /// Writers are slowed down where space is scarce (P7).
+    /// Writers are slowed down where space is scarce.
     pub pacing: bool,
-    /// Copies of a batch lie in the order of their keys (P4).
+    /// Copies of a batch lie in the order of their keys.
     pub key_order: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Finding, creating and opening the pools of a store.
 //!
 //! A directory holds `nodeN.hither` for each node N; with one directory given, all are in it. The pool of node 0 names the members: every one
-//! must be there and belong to the store (decision 19). A store is born when the magic of node 0's pool is written, which happens last; until
+//! must be there and belong to the store. A store is born when the magic of node 0's pool is written, which happens last; until
 //! then its creation may start over.
 
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ const SHARDS_PER_PROCESSOR: u64 = 4;
 /// And no fewer of them (the paper's best setting at 2 threads), nor more: here up to 64 cost the same, and from 128 on puts are dearer
 /// (`docs/experiments.md`), by the segments that have to be opened.
 const DAX_SHARDS: std::ops::RangeInclusive<u64> = 16..=64;
-/// Open segments stay within this share of the capacity, 0.8 % (decision 13), of which half is empty on average.
+/// Open segments stay within this share of the capacity, 0.8 % (`docs/adr/0021`), of which half is empty on average.
 const SEGMENTS_PER_SHARD: u64 = 128;
 
 /// Bounds of live bytes that can be set, in per cent of what the store may grow to. Above them collectors have no room to work in.
@@ -81,7 +81,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let max_segments = opened.pools[0].max_segments();
     let shards = match options.shards {
-        // Files get one log tail (decision 13).
+        // Files get one log tail.
         0 if one_tail => 1,
         0 => derived_shards(cores.div_ceil(opened.pools.len()), max_segments),
         given => u64::from(given),
@@ -99,7 +99,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     }
 }
 
-/// Shards per node on media with direct access, by the processors of a node and the segments that its pool may grow to (N2).
+/// Shards per node on media with direct access, by the processors of a node and the segments that its pool may grow to.
 fn derived_shards(processors: usize, max_segments: u32) -> u64 {
     let wanted = (SHARDS_PER_PROCESSOR * processors as u64).clamp(*DAX_SHARDS.start(), *DAX_SHARDS.end());
     wanted.min(u64::from(max_segments) / SEGMENTS_PER_SHARD).max(1)

@@ -31,7 +31,7 @@ impl Store {
             let log = &*core.log;
             let look = move |found: Ref, key| log.short_value_of(found.0, key);
             let (found, value) = with_index!(keyspace.0, index => index.peek(core.hasher, u64::from_ne_bytes(word), look));
-            // Asked after the reference was read (decision 11).
+            // Asked after the reference was read (`docs/durability.md`).
             if found.is_some() && core.log.reads_are_plain() {
                 if is_pair(found.0) {
                     let result = f(&u64::to_ne_bytes(value));
@@ -63,7 +63,7 @@ impl Store {
         Ok(core.visit(found, <[u8]>::to_vec)?.map(|value| (value, version)))
     }
 
-    /// A guard that keeps the value of `key` where it is (decision 18).
+    /// A guard that keeps the value of `key` where it is.
     pub fn get_pinned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<ValueGuard>> {
         check_key(key)?;
         let core = &*self.core;
@@ -255,7 +255,7 @@ impl Core {
         if found.is_some() { self.ensure_whole(found) } else { Ok(()) }
     }
 
-    /// The answer for a key that is not there: a delete that made it so must be durable first (decision 11).
+    /// The answer for a key that is not there: a delete that made it so must be durable first.
     #[inline(always)]
     pub fn absent<R>(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<Option<R>> {
         self.ensure_absent(keyspace, key)?;
@@ -286,7 +286,7 @@ impl Core {
         Ok(())
     }
 
-    /// Decision 11: a read at the store's level never returns what could still be lost at that level.
+    /// A read at the store's level never returns what could still be lost at that level.
     #[inline(never)]
     pub fn wait_until_durable(&self, reference: Ref) -> Result<()> {
         if self.durability != crate::Durability::Sync {

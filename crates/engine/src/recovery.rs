@@ -1,4 +1,4 @@
-//! Recovery (N11): from the log to the indexes.
+//! Recovery: from the log to the indexes.
 //!
 //! Segments are scanned in parallel; of a key's entries the newest version wins, whatever the order in which they are met, so the number of
 //! threads, nodes and shards may differ from last time and recovery may be cut short and repeated at any point.

@@ -1,4 +1,4 @@
-//! Shortcuts (Pacman, section 3.1; P1, `docs/adr/0020`): which entries carry one, and what it says.
+//! Shortcuts (Pacman, section 3.1; `docs/adr/0020`): which entries carry one, and what it says.
 //!
 //! A write knows the leaf that names its entry, for it has just searched it. If the entry is large enough it takes that along, and a collector that meets the entry again
 //! need not search. Entries of keys that are written often carry none (the log takes it off), nor do copies, tombstones, and entries of hash keyspaces.

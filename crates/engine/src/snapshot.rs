@@ -1,4 +1,4 @@
-//! Consistent snapshots (decision 9).
+//! Consistent snapshots (`docs/concurrency.md`).
 //!
 //! A snapshot reads at a stable version S. While it lives, the first overwrite or delete of a key whose entry is not newer than S saves that
 //! entry's reference in the snapshot's side table, before the new one is installed. A lookup takes the index's entry if its version is at
@@ -199,7 +199,7 @@ impl Snapshot {
         }
     }
 
-    /// What is absent from the snapshot must be durably absent (decision 11).
+    /// What is absent from the snapshot must be durably absent.
     pub(crate) fn settle(&self) -> Result<()> {
         let core = &self.core;
         if core.committer.reads_check() && self.version > core.committer.durable() {

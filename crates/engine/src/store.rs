@@ -123,7 +123,7 @@ impl Core {
         has_come
     }
 
-    /// Persists the time, so that a clock that is set back revives nothing (decision 8).
+    /// Persists the time, so that a clock that is set back revives nothing.
     pub fn persist_clock(&self) -> Result<()> {
         let now = self.now_ms();
         self.clock_floor_ms.fetch_max(now, Ordering::Relaxed);

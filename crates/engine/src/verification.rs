@@ -1,4 +1,4 @@
-//! Verification in the background of what recovery did not read, and what it learns on the way: which entries are garbage (P3; `docs/adr/0016`).
+//! Verification in the background of what recovery did not read, and what it learns on the way: which entries are garbage (`docs/adr/0016`).
 //!
 //! An entry that was there before the store was opened is garbage if the index does not name it and no snapshot keeps it. The index is asked first: whoever replaces an entry that a
 //! snapshot shows saves it there before. Both stay as they are: what was superseded never becomes current again, and later snapshots do not show it.
@@ -111,7 +111,7 @@ mod tests {
         store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 48])).unwrap();
     }
 
-    /// Found by looking: nothing kept a segment that was being verified from being freed, zeroed and filled again, which passed for damage.
+    /// Regression: nothing kept a segment that was being verified from being freed, zeroed and filled again, which passed for damage.
     #[test]
     fn a_segment_that_is_freed_meanwhile_is_not_taken_for_damaged() {
         let dir = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ mod tests {
         assert!(store.check().unwrap().is_sound());
     }
 
-    /// Found by looking: a segment freed before anybody had verified it counted as unverified for ever, and all reads took the long way.
+    /// Regression: a segment freed before anybody had verified it counted as unverified for ever, and all reads took the long way.
     #[test]
     fn what_is_freed_unread_need_not_be_verified_any_more() {
         let dir = tempfile::tempdir().unwrap();

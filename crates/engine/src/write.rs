@@ -2,7 +2,7 @@
 //!
 //! Order matters for speed (measured): prefetch the bucket and the latch, take the latch, locate, append and start the write-back, and only then, in
 //! the shadow of the flush, read the old entry to verify the key; one fence; install. No locked instruction lies between flush and fence.
-//! The latch covers all of it, so that index and recovery agree on the order of a key's writes (decision 4).
+//! The latch covers all of it, so that index and recovery agree on the order of a key's writes.
 
 use crate::commit::Ticket;
 use crate::error::{Error, Result};
@@ -211,7 +211,7 @@ impl Core {
         matches!((level, self.durability), (Durability::Interval(wanted), Durability::Interval(own)) if own <= wanted)
     }
 
-    /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first (decision 11).
+    /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first.
     #[inline(always)]
     pub fn settle_observed(&self, written: Written) -> Result<()> {
         if written.observed() != 0 && self.committer.reads_check() && written.observed() > self.committer.durable() {

@@ -375,7 +375,7 @@ fn close_joins_the_threads_and_scans_go_on() {
     }
 }
 
-/// Decision 11: what a scan returns at level sync is durable, also if another thread read it.
+/// What a scan returns at level sync is durable, also if another thread read it.
 #[test]
 fn a_delegated_read_waits_for_durability() {
     let _turn = turn();

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p hither-index --example ordered_bench [keys] [threads] [data set, `all` or `size`]`
 //!
-//! The log's entries are 32 bytes for eight-byte keys, as the real ones (decision 14). Rates are for all threads together. Each
+//! The log's entries are 32 bytes for eight-byte keys, as the real ones. Rates are for all threads together. Each
 //! measurement is made by turns on the one index and on the other, three times; the middle one counts (loads: the better of two).
 
 use hither_index::btree::BTreeIndex;

@@ -24,7 +24,7 @@ pub mod sorted;
 
 pub use sorted::{PieceSource, SortedPiece};
 
-/// A reference to a log entry (`v_addr`, N4): size tag 16 bits, node 4 bits, offset in the node's pool 44 bits in
+/// A reference to a log entry (NStore's `v_addr`): size tag 16 bits, node 4 bits, offset in the node's pool 44 bits in
 /// 8-byte units. Zero means "no entry"; an index must not interpret the bits beyond that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
@@ -247,7 +247,7 @@ pub trait Index: Send + Sync {
     /// A token that makes `install` search by itself.
     fn any_token(&self) -> Self::Token;
 
-    /// A 48-bit hint (decision 16: leaf id and slot) that leads a cleaner to the place behind `token`, or `None` if the
+    /// A 48-bit hint (leaf id and slot) that leads a cleaner to the place behind `token`, or `None` if the
     /// family has none.
     fn hint(&self, _token: Self::Token) -> Option<u64> {
         None

@@ -1,4 +1,4 @@
-//! The reference word (`v_addr`, N4; decision 15).
+//! The reference word (NStore's `v_addr`; `docs/format.md`).
 //!
 //! | bits | meaning |
 //! |---|---|

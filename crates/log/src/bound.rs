@@ -1,11 +1,11 @@
-//! A bound on live bytes: the store runs at a set utilisation (Pacman, section 4; P9), so that collectors always find the garbage that makes their work cheap.
+//! A bound on live bytes: the store runs at a set utilisation (Pacman, section 4), so that collectors always find the garbage that makes their work cheap.
 //!
 //! Live bytes are summed up when a segment is opened for a put, and not at each write. If they may have reached the bound by then, the store counts as *crowded*: the layer above looks closely at
 //! each write that would add to them ([`Log::measure_live`] gathers all counts), until there is room again. Otherwise a write costs a load and a branch.
 //!
 //! # Granularity
 //!
-//! Between two looks writers fill what is left of the open segments, so live bytes exceed the bound by at most these segments (2 % of a store; decision 13).
+//! Between two looks writers fill what is left of the open segments, so live bytes exceed the bound by at most these segments (2 % of a store; `docs/adr/0016`).
 //!
 //! Thread safety: any number of threads. Nothing is on media: the bound is one of the open store.
 

@@ -1,4 +1,4 @@
-//! Chains: from an entry back to the older entries of its key, by parent links (`h_addr`, N3).
+//! Chains: from an entry back to the older entries of its key, by parent links (NStore's `h_addr`; `docs/adr/0011`).
 //!
 //! A link holds if it names an entry that is there: a segment in use whose generation has the low byte that the link remembers, a valid
 //! checksum, the same key and a fitting version: a copy's source has the same, any other parent a lower one. Eight bits of generation can deceive, but the rest of the conditions cannot: whatever passes is an older entry

@@ -1,6 +1,6 @@
 //! How many bytes of each segment writers have made garbage.
 //!
-//! Each slot counts in a table of its own, so that an overwrite takes no locked instruction and shares no line (P2). The counts only grow (and wrap around): whoever wants to know
+//! Each slot counts in a table of its own, so that an overwrite takes no locked instruction and shares no line. The counts only grow (and wrap around): whoever wants to know
 //! how much came since the last look reads them beside the writer, who is not stopped ([`Log::fold_dead`]).
 //!
 //! # Invariants

@@ -1,9 +1,9 @@
 //! The media format of one entry (format version 1; `docs/format.md` describes the bytes, a test compares).
 //!
-//! One header of 16 bytes with optional fields serves the three layouts of N3 (decision 14): a plain pair of 8-byte key and 8-byte value
+//! One header of 16 bytes with optional fields serves NStore's three layouts (`docs/adr/0002`): a plain pair of 8-byte key and 8-byte value
 //! takes exactly 32 bytes, half a cache line.
 //!
-//! Validity is the checksum (decision 3): there is no commit word to write last, so a write costs one flush and one fence. The checksum is
+//! Validity is the checksum: there is no commit word to write last, so a write costs one flush and one fence. The checksum is
 //! seeded with the segment's generation and the entry's offset, so that neither old bytes nor a value that imitates an entry pass for one.
 //! The DEAD mark lies outside it.
 
@@ -13,7 +13,7 @@ use crate::crc;
 pub const ALIGN: u64 = 8;
 /// Size of the fixed header.
 pub const HEADER_BYTES: u64 = 16;
-/// Smallest entry: the unit of garbage accounting (P3).
+/// Smallest entry: the unit of garbage accounting.
 pub const MIN_BYTES: u64 = 32;
 /// Longest key.
 pub const MAX_KEY_BYTES: usize = 65_536;

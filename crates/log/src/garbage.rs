@@ -1,4 +1,4 @@
-//! Which entries are known to be garbage: one bit per 32 bytes of the log, in DRAM (Pacman, section 3.2; P3).
+//! Which entries are known to be garbage: one bit per 32 bytes of the log, in DRAM (Pacman, section 3.2).
 //!
 //! No entry is shorter, so no two begin in the same unit. That is 1/256 of the log (0.39 %). It spares collectors
 //! a lookup in the index for each such entry, which would miss the caches both there and in the log.

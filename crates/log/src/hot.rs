@@ -1,5 +1,5 @@
 //! Which keys are hot: their entries get segments of their own, so that most of such a segment is garbage soon, and cold entries are copied less often (Pacman,
-//! section 3.4; P6).
+//! section 3.4).
 //!
 //! A small sketch counts a sample of the writes: two counters for each key, of which the lower one tells. All counters are halved now and then, so it follows a shift by
 //! itself. It switches itself off while few writes are hot, as on uniform load; it goes on counting then.

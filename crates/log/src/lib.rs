@@ -1,8 +1,8 @@
 //! Nlog (NStore, section III-C to III-E): a log of key–value entries in the pools of all NUMA nodes.
 //!
 //! * [`entry`] is the media format of one entry, [`crc`] its checksum, [`address`] the reference word.
-//! * [`Log`] owns the pools and hands out [`Writer`]s: a thread appends to segments of its own node only (N1), to the
-//!   segment of the key's shard (N2), inside a chunk that no other thread writes, so that entries of two threads never share a line.
+//! * [`Log`] owns the pools and hands out [`Writer`]s: a thread appends to segments of its own node only, to the
+//!   segment of the key's shard, inside a chunk that no other thread writes, so that entries of two threads never share a line.
 //! * [`replay`] reads segments back after a restart.
 //! * [`version`] orders every write of the store.
 //!
@@ -13,14 +13,14 @@
 //! # Invariants
 //!
 //! * L1. A segment's bytes are zero when its descriptor becomes active; afterwards each byte is written at most once,
-//!   except the DEAD bit of an entry (decision 3).
+//!   except the DEAD bit of an entry (`docs/adr/0002`).
 //! * L2. An entry is valid if and only if its checksum, seeded with the segment's generation and the entry's offset, is right.
-//! * L3. A segment is freed only when every live entry in it was moved, no older version of a deleted key could come back (decision 7), and a settled
-//!   version that covers its batches is durable (decision 10); it is used again only when every reader that could hold a reference has left.
+//! * L3. A segment is freed only when every live entry in it was moved, no older version of a deleted key could come back, and a settled
+//!   version that covers its batches is durable; it is used again only when every reader that could hold a reference has left.
 //!
 //! # Crash behaviour
 //!
-//! Open segments may contain holes and one torn entry per thread; replay skips both (decision 1). Sealed segments carry the
+//! Open segments may contain holes and one torn entry per thread; replay skips both (`docs/crash-model.md`). Sealed segments carry the
 //! number and bytes of their entries, so that a loss there is reported as damage.
 
 pub mod address;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// How a log is laid out over threads.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Shards per node (N2), a power of two.
+    /// Shards per node, a power of two.
     pub shards: usize,
     /// Writer slots per node: all but the last are owned by one thread each.
     pub slots_per_node: usize,

@@ -1,4 +1,4 @@
-//! Pacing: what a thread owes for taken space that is scarce, so that writers slow down in small steps instead of running into a full store (decision 13).
+//! Pacing: what a thread owes for taken space that is scarce, so that writers slow down in small steps instead of running into a full store (`docs/adr/0016`).
 //!
 //! Whoever takes a chunk for puts while a pool has less than its watermark of free segments owes a pause: for each byte taken, the longer the nearer the pool is to its
 //! reserve, and never more than a millisecond for one step. The debt is the thread's. The layer above pays it when the write is complete: nobody sleeps inside a

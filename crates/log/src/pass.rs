@@ -1,4 +1,4 @@
-//! Passes: emptying a segment, so that it can be used again (N10; the protocol is in `docs/adr/0011`).
+//! Passes: emptying a segment, so that it can be used again (NStore, section III-E; the protocol is in `docs/adr/0011`).
 //!
 //! This module knows the log's half: which segments are victims, burying the ancestors of their entries, freeing. Which entries are live only the
 //! layer with the indexes knows; it moves them with a [`Relocator`](crate::Relocator) in between.
@@ -52,7 +52,7 @@ impl Candidate {
         self.gain as f64 / (self.gain + self.live).max(1) as f64
     }
 
-    /// What is freed, times the age, by what is copied (P7): (1 − u) · age / u.
+    /// What is freed, times the age, by what is copied (`docs/adr/0014`): (1 − u) · age / u.
     pub fn benefit(&self) -> f64 {
         self.gain as f64 * self.age as f64 / self.live.max(1) as f64
     }
@@ -146,7 +146,7 @@ impl Log {
     }
 
     /// The best of them, at most so many, best first. That is what frees most for its copies: with [`Tombstones::Swept`], what is old counts for more, for it will not lose
-    /// much more by waiting (P7).
+    /// much more by waiting.
     pub fn best_candidates(&self, tombstones: Tombstones, most: usize, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         let merit = |candidate: &Candidate| match tombstones {
             Tombstones::Buried => candidate.garbage(),

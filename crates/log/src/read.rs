@@ -1,4 +1,4 @@
-//! Reading entries by reference: one dependent media access per lookup (N4), no lock (N6).
+//! Reading entries by reference: one dependent media access per lookup, no lock.
 //!
 //! Callers hold an epoch pin from before they read the reference from an index until they have finished with what is returned here: a segment
 //! is reused only after every such pin has ended (L3).

@@ -1,6 +1,6 @@
 //! What is made ready for writers in the background: space, and on files zeros.
 //!
-//! A segment is zeroed before it is opened: one that was used before on every medium, on files also one that never was, where writes wait for syncs (decision 20). On a file that takes
+//! A segment is zeroed before it is opened: one that was used before on every medium, on files also one that never was, where writes wait for syncs (`docs/adr/0004`). On a file that takes
 //! a write and a sync of all of it, some milliseconds. So a few free segments are kept zeroed there. They stay free meanwhile: whoever takes one that is just being zeroed waits for the end of that,
 //! and nobody is told that the store is full because of it.
 //!

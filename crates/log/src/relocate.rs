@@ -1,6 +1,6 @@
 //! Moving entries: appending copies to a node's segments of moved entries.
 //!
-//! A copy keeps its source's version (decision 6) and expiry, has neither batch tag (decision 10) nor shortcut, and links to its source: so both are on the key's chain for as
+//! A copy keeps its source's version and expiry, has neither batch tag nor shortcut, and links to its source: so both are on the key's chain for as
 //! long as the source's segment is in use. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
 //!
 //! Copies are gathered in DRAM and written around the caches when a batch is complete (Pacman, section 3.3): nobody may read a copy before

@@ -1,6 +1,6 @@
-//! Reading segments back (N11).
+//! Reading segments back.
 //!
-//! Replay accepts what a crash can leave and nothing else (decision 1): in a segment that was open, any 8-byte-aligned place may be a hole or a
+//! Replay accepts what a crash can leave (`docs/crash-model.md`) and nothing else: in a segment that was open, any 8-byte-aligned place may be a hole or a
 //! torn entry, and scanning goes on behind it; a sealed segment must hold exactly the entries that its descriptor counts.
 
 use crate::address;

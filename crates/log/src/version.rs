@@ -1,4 +1,4 @@
-//! Versions: one order over all writes of the store (decision 5).
+//! Versions: one order over all writes of the store (`docs/adr/0003`).
 //!
 //! A store-wide counter would be a hot line, so threads draw blocks of [`BLOCK`] versions. What keeps the versions of *one key* growing
 //! is the key's latch, which remembers the last version given out under it: a write takes the larger of its block's next version and

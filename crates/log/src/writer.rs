@@ -419,7 +419,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Notes that the entry behind `reference` is garbage, which no snapshot shows: no media is touched (P2, P3).
+    /// Notes that the entry behind `reference` is garbage, which no snapshot shows: no media is touched.
     #[inline(always)]
     pub fn mark_dead(&mut self, reference: u64) {
         let at = address::unpack(reference);

@@ -1,6 +1,6 @@
 //! What can go wrong with a pool: every variant says what, where, and what to do.
 //!
-//! After [`Error::SyncFailed`] the pool is poisoned: a failed sync marks pages clean (decision 22), so nothing written since the last
+//! After [`Error::SyncFailed`] the pool is poisoned: a failed sync marks pages clean, so nothing written since the last
 //! good sync may be taken for durable; only a reopen from media tells.
 
 use std::fmt;

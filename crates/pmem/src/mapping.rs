@@ -1,4 +1,4 @@
-//! Address space of a pool: reserved once for the largest size, filled piece by piece, never moved (decision 18).
+//! Address space of a pool: reserved once for the largest size, filled piece by piece, never moved.
 //!
 //! The base is aligned to 2 MiB so that huge pages are possible; the reserve is inaccessible and costs no memory.
 //! A mapping is excluded from forked children (`MADV_DONTFORK`): a child that touches it faults, so that no second process writes

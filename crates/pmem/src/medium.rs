@@ -2,7 +2,7 @@
 //!
 //! Detection asks the kernel: a mapping with `MAP_SYNC` succeeds only where flushed cache lines are durable, metadata included.
 //! Everything else on a disk goes through the page cache and needs a sync. tmpfs is memory. Forcing direct access onto a
-//! page-cached disk file would make a store that looks durable and is not: it is refused (decision 20).
+//! page-cached disk file would make a store that looks durable and is not: it is refused.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -73,7 +73,7 @@ pub struct MediumInfo {
     pub flush: FlushKind,
     /// Whether what the domain promises holds for a power loss.
     pub durable: bool,
-    /// Whether memory of this medium can be placed on a node (not page-cached files: decision 20).
+    /// Whether memory of this medium can be placed on a node (not page-cached files).
     pub locality: bool,
     /// The file system or what stands for it.
     pub filesystem: String,

@@ -1,7 +1,7 @@
 //! SIGBUS: a page of a mapped pool that is not there any more (the file was truncated by somebody else), or memory that the hardware
 //! reports as poisoned.
 //!
-//! Stated behaviour (decision 23): the process stops. No read of such a page may be answered and no write to it acknowledged, and
+//! Stated behaviour (`docs/crash-model.md`): the process stops. No read of such a page may be answered and no write to it acknowledged, and
 //! a store that lost a page must not go on. Without the guard the kernel's default does that silently; with it, the message says which
 //! pool and which offset, then the process aborts. Full disks do not come here: space is preallocated.
 //!

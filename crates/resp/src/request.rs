@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(parser.missing(input), 999);
     }
 
-    /// Found by review: the room for the arguments of the largest request was kept as long as the connection.
+    /// Regression: the room for the arguments of the largest request was kept as long as the connection.
     #[test]
     fn what_a_large_request_took_is_given_back() {
         let mut parser = Parser::default();

@@ -270,7 +270,7 @@ mod tests {
         barrier
     }
 
-    /// Found by review: these held up their thread for several syncs, and with it all of its clients.
+    /// Regression: these held up their thread for several syncs, and with it all of its clients.
     #[test]
     fn who_has_databases_changed_waits_and_nobody_else() {
         let shared = shared();
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""]);
         assert_eq!([a.attempt("FLUSHDB"), b.attempt("SWAPDB 0 1"), c.attempt("SELECT 5")], ["", "", ""], "woken too early");
         assert_eq!([other.run("GET k"), other.run("PING")], ["$1 1 ", "+PONG "]);
-        // Found by an attack: it said 1, and the client went on waiting.
+        // Regression: it said 1, and the client went on waiting.
         let unblock = format!("CLIENT UNBLOCK {} ERROR", a.session.client.id);
         assert_eq!(other.run(&unblock), ":0 ", "it is no command that waits for others");
         barrier.wait();

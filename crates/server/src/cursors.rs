@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(cursors.position((0, 0), first + 1), Some(b"b".to_vec()));
     }
 
-    /// Found by review: as many cursors of keys of 64 KiB took 4 GiB.
+    /// Regression: as many cursors of keys of 64 KiB took 4 GiB.
     #[test]
     fn the_bytes_of_their_keys_are_bounded() {
         let cursors = Cursors::default();

@@ -1,4 +1,4 @@
-//! Striped key latches (decision 4): a write holds its key's stripe from reading the old reference to installing the new one.
+//! Striped key latches: a write holds its key's stripe from reading the old reference to installing the new one.
 //!
 //! Each stripe fills a padded line of its own and remembers the last version that was given out under it, so that versions
 //! of one key grow although threads draw them from blocks of their own: no store-wide counter is touched per write.

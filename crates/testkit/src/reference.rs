@@ -16,19 +16,19 @@ use std::collections::BTreeMap;
 pub enum Mistake {
     /// Nothing.
     None,
-    /// It takes the first hole of a segment for its end (decision 1).
+    /// It takes the first hole of a segment for its end.
     StopsAtHole,
-    /// It believes entries without their checksum (decisions 2 and 3).
+    /// It believes entries without their checksum.
     NoChecksum,
-    /// The DEAD mark makes the checksum wrong (decision 3).
+    /// The DEAD mark makes the checksum wrong.
     DeadBreaksChecksum,
     /// Of two entries of a key the older one wins.
     OldestWins,
-    /// A tombstone in a full segment no longer counts (decision 7).
+    /// A tombstone in a full segment no longer counts.
     TombstoneDroppedEarly,
-    /// Members of batches count although the batch is not whole (decision 10).
+    /// Members of batches count although the batch is not whole.
     BatchNotCounted,
-    /// Batches are counted whatever was settled: members that were collected since are missed (decision 10).
+    /// Batches are counted whatever was settled: members that were collected since are missed.
     SettledIgnored,
     /// Members of keyspaces that were dropped since are not counted.
     DroppedKeyspaceNotCounted,

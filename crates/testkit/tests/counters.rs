@@ -192,7 +192,7 @@ fn zeroed_ahead(rules: Emulate) -> usize {
 
 #[test]
 fn a_log_on_files_writes_into_written_blocks_only() {
-    // Decision 20: a block that was only reserved costs a commit of the file system's journal at its first sync.
+    // A block that was only reserved costs a commit of the file system's journal at its first sync.
     let segment = life(Emulate::File).store.stats().pools[0].segment_bytes;
     assert_eq!(zeroed_ahead(Emulate::File) as u64, segment);
     assert_eq!(zeroed_ahead(Emulate::Adr), 0, "persistent memory has nothing to gain");

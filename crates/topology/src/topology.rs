@@ -1,7 +1,7 @@
 //! The nodes of the machine, real or emulated, and where the calling thread runs.
 //!
 //! Node numbers are dense (0, 1, …) whatever the operating system calls them. Thread safety: all methods take `&self`;
-//! `current_node` touches thread-local state only. Paper: NStore N1 (one log per node), N7 (the ratio of latencies).
+//! `current_node` touches thread-local state only. Paper: NStore, section III-C (one log per node) and III-B (the ratio of latencies).
 
 use std::path::Path;
 use std::sync::Arc;

@@ -41,7 +41,7 @@ struct Program {
 enum Command {
     /// Measure workloads on a store
     Run(RunArgs),
-    /// Measure the table of demands; exit status 1 if a row is short
+    /// Measure the table of demands, targets that the project set itself; exit status 1 if a row is short
     Figures(FiguresArgs),
     /// Run an experiment of the NStore paper
     Nstore(NstoreArgs),

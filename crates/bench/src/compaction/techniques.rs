@@ -14,15 +14,15 @@ pub enum Step {
     Chain,
     /// The batched collector, and no more.
     Base,
-    /// Garbage is known by bits in DRAM (P3).
+    /// Garbage is known by bits in DRAM.
     Bits,
-    /// Hot entries have segments of their own (P6).
+    /// Hot entries have segments of their own.
     HotCold,
-    /// Writers are slowed down where space is scarce (P7).
+    /// Writers are slowed down where space is scarce.
     Pacing,
-    /// Copies lie in the order of their keys (P4): nothing but work for a hash keyspace.
+    /// Copies lie in the order of their keys: nothing but work for a hash keyspace.
     KeyOrder,
-    /// Large entries say where the index names them (P1): none in a hash keyspace.
+    /// Large entries say where the index names them: none in a hash keyspace.
     Shortcuts,
 }
 

@@ -1,4 +1,4 @@
-//! The table of demands: every figure that the engine must reach, measured, compared and judged.
+//! The table of demands: every figure that the engine is to reach, measured, compared and judged. Demands and aims are targets that the project set itself.
 //!
 //! [`row`] defines a row and its verdict, [`plan`] the rows and the groups of processes that feed them, [`process`] starts
 //! those processes, [`kill`] measures recovery after a SIGKILL, [`engine`] runs everything and prints it. [`nstore`] is a second table, of what

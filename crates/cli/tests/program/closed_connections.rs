@@ -90,7 +90,7 @@ fn protocol_errors_and_administrators_leave_lines() {
     server.expect_log(&["event=http-refused", address(&browser).trim_end()]);
 }
 
-/// Found by reading: commands that are queued for EXEC, those that wait for a sync, and a long request did not count as activity.
+/// Regression: commands that are queued for EXEC, those that wait for a sync, and a long request did not count as activity.
 #[test]
 fn idle_clients_are_closed_with_a_line_and_others_are_not() {
     let server = Server::start(&Store::any(), &["--timeout", "1"]);

@@ -522,7 +522,7 @@ fn dump_salvage_saves_what_is_readable() {
     assert_eq!(String::from_utf8_lossy(&hither(&["dump"]).stdout), "b-key\tb-value\nc-key\tc\n", "who writes decides to go on without it");
 }
 
-/// Found by an attack: what was meant for a node became a directory of that very name.
+/// Regression: what was meant for a node became a directory of that very name.
 #[test]
 fn numbers_that_no_node_has_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -538,14 +538,14 @@ fn numbers_that_no_node_has_are_refused() {
     }
 }
 
-/// Found by an attack: it was said to be missing, and that its device should be mounted.
+/// Regression: it was said to be missing, and that its device should be mounted.
 #[test]
 fn a_directory_that_takes_no_files_is_named_so() {
     let ran = run(&["put", "k", "v", "--data", "/proc"]).expect(3);
     assert!(ran.err().contains("/proc/node0.hither cannot be created") && ran.err().contains("name another directory"), "{}", ran.err());
 }
 
-/// Found by hand: the store was made before the key was looked at.
+/// Regression: the store was made before the key was looked at.
 #[test]
 fn a_bad_call_leaves_no_store_behind() {
     let store = Store::any();

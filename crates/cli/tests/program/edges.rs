@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Found by review: a record that was there with a time to live was reported as durable, and then disappeared.
+/// Regression: a record that was there with a time to live was reported as durable, and then disappeared.
 #[test]
 fn a_resumed_load_writes_what_would_expire() {
     let store = Store::any();
@@ -17,7 +17,7 @@ fn a_resumed_load_writes_what_would_expire() {
     assert_eq!(store.dump("default"), input);
 }
 
-/// Found by review: with nobody to read it, `check` ended as if a damaged store were sound.
+/// Regression: with nobody to read it, `check` ended as if a damaged store were sound.
 #[test]
 fn a_closed_pipe_does_not_change_what_was_found() {
     let store = Store::on_file();
@@ -39,7 +39,7 @@ fn a_closed_pipe_does_not_change_what_was_found() {
     }
 }
 
-/// Found by review: a dump took the place of the pool that it was read from, and ended as if all was well.
+/// Regression: a dump took the place of the pool that it was read from, and ended as if all was well.
 #[test]
 fn a_dump_replaces_no_file_of_a_store() {
     let store = Store::on_file();

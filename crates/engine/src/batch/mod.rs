@@ -1,4 +1,4 @@
-//! Atomic batches (decision 10): all or nothing after a crash, over any keys, keyspaces and nodes.
+//! Atomic batches (`docs/crash-model.md`): all or nothing after a crash, over any keys, keyspaces and nodes.
 //!
 //! All keys' latches are taken together, all entries appended side by side into one chunk (one node, one shard: a batch's lines are contiguous),
 //! each line flushed once, one fence, then all installed. Every member carries the batch's size and its position; recovery counts members and drops
@@ -250,7 +250,7 @@ impl Core {
     fn commit_batch(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<u64> {
         let mut unmet = 0;
         let written = self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
-        // A batch that changed nothing tells what it saw: that must be durable first (decision 11).
+        // A batch that changed nothing tells what it saw: that must be durable first.
         self.settle_observed(written)?;
         if !written.applied() {
             return Err(self.unmet(batch, unmet));

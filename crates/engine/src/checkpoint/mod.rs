@@ -1,4 +1,4 @@
-//! Index checkpoints: a restart reads the indexes from a file and scans only what is newer (`docs/adr/0011`, decision 17).
+//! Index checkpoints: a restart reads the indexes from a file and scans only what is newer (`docs/adr/0011`).
 //!
 //! # Taking one
 //!

@@ -268,7 +268,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         }
         let items = &self.items;
         if self.core.techniques.key_order && items.iter().any(|item| item.keyspace.info.kind == Kind::Ordered) {
-            // Copies lie as scans will read them (P4).
+            // Copies lie as scans will read them.
             self.copies.sort_unstable_by_key(|copy| (items[copy.item].keyspace.info.id, items[copy.item].entry.key));
         }
     }

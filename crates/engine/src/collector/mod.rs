@@ -1,4 +1,4 @@
-//! Collection of garbage: emptying segments so that they can be used again (N10, decisions 6 to 8, 10 and 13).
+//! Collection of garbage: emptying segments so that they can be used again (`docs/adr/0011`, `0014`, `0016`).
 //!
 //! The protocol and why it is safe is in `docs/adr/0011`; the log's half of it in `hither_log::pass`. This module decides when and which segments are collected,
 //! and runs the collectors' threads; a [`Collector`] knows how one segment is emptied.

@@ -82,7 +82,7 @@ fn a_rest_that_nothing_fits_into_is_given_back() {
     assert!(sealed.iter().any(|candidate| (candidate.node, candidate.index) == log.segment_of(first)), "{sealed:?}");
 }
 
-/// Found by a test that failed once: for half a millisecond after a look at the writers' counts, what became garbage was not seen, and a full store refused to write.
+/// Regression: for half a millisecond after a look at the writers' counts, what became garbage was not seen, and a full store refused to write.
 #[test]
 fn what_became_garbage_just_now_is_seen() {
     let store = small();
@@ -174,7 +174,7 @@ fn where_space_ends_nothing_is_replaced() {
     (1..60).step_by(7).for_each(|room| assert_eq!(collect_without_space(most - room), most - room));
 }
 
-/// Found by reading: an entry that was gathered before a snapshot was taken, and overwritten before its batch ran, was not moved for the snapshot. (Tombstones aside, only hash
+/// Regression: an entry that was gathered before a snapshot was taken, and overwritten before its batch ran, was not moved for the snapshot. (Tombstones aside, only hash
 /// keyspaces go the short way.)
 #[test]
 fn a_snapshot_taken_while_a_batch_is_gathered_keeps_what_it_shows() {
@@ -215,7 +215,7 @@ fn a_snapshot_taken_while_a_batch_is_gathered_keeps_what_it_shows() {
     }
 }
 
-/// Found by reading: a collector took an entry that was damaged for garbage, and freed its segment under the index's reference.
+/// Regression: a collector took an entry that was damaged for garbage, and freed its segment under the index's reference.
 #[test]
 fn a_victim_with_damage_is_kept_and_the_damage_told() {
     const KEYS: u64 = 2000;
@@ -268,7 +268,7 @@ fn crash(dir: &std::path::Path) -> tempfile::TempDir {
     copy
 }
 
-/// Found by review: a later opening forgot which segments a crash had torn. Once a pass of the chain collector had begun there, the descriptor said that the segment was
+/// Regression: a later opening forgot which segments a crash had torn. Once a pass of the chain collector had begun there, the descriptor said that the segment was
 /// whole, and the store refused to open after the next crash.
 #[test]
 fn a_segment_that_a_crash_has_torn_stays_so_through_a_pass_cut_short() {
@@ -311,7 +311,7 @@ fn a_segment_that_a_crash_has_torn_stays_so_through_a_pass_cut_short() {
     assert!(store.check().unwrap().is_sound());
 }
 
-/// Found by reading: a tombstone with a key longer than a segment lies in a run, and fits no segment of moved entries. A checkpoint that begins just after its run was chosen as a
+/// Regression: a tombstone with a key longer than a segment lies in a run, and fits no segment of moved entries. A checkpoint that begins just after its run was chosen as a
 /// victim has it stay; the collector opened one segment after the other for it, until none was free.
 #[test]
 fn a_tombstone_longer_than_a_segment_that_must_stay_after_all_takes_no_space() {
@@ -339,7 +339,7 @@ fn a_tombstone_longer_than_a_segment_that_must_stay_after_all_takes_no_space() {
     assert!(core.log.room_to_move(0).fresh > free.fresh && keyspace.is_empty() && store.check().unwrap().is_sound());
 }
 
-/// Found by reading: a pass that ended without freeing its victim was counted as ended before the victim was back among the full segments. A checkpoint that began just then did not
+/// Regression: a pass that ended without freeing its victim was counted as ended before the victim was back among the full segments. A checkpoint that began just then did not
 /// cover it. If it was one of moved entries, what a covered tombstone had deleted there would have been back after a crash.
 #[test]
 fn a_victim_is_back_before_its_pass_counts_as_ended() {

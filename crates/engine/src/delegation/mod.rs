@@ -1,4 +1,4 @@
-//! Scan delegation (NStore, section III-E "Scan", Fig. 9; N9): threads of each node read, for scans of other nodes, what lies on theirs.
+//! Scan delegation (NStore, section III-E "Scan", Fig. 9): threads of each node read, for scans of other nodes, what lies on theirs.
 //!
 //! A scan takes references from the index in groups. Those that lie on another node go in batches to the read threads of that node, which
 //! copy keys and values into DRAM; the scanning thread reads its own node's entries meanwhile and passes everything on in order. So media are read

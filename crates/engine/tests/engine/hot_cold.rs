@@ -1,4 +1,4 @@
-//! Hot entries in segments of their own: right whatever is hot, and fewer copies under skew (P6).
+//! Hot entries in segments of their own: right whatever is hot, and fewer copies under skew (`docs/adr/0016`).
 
 use crate::common::scrambled;
 use hither_engine::{Durability, KeyspaceHandle, Kind, Options, Stats, Store};

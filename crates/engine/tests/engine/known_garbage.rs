@@ -1,4 +1,4 @@
-//! What collectors know to be garbage without asking an index: bits that overwrites set in DRAM and recovery finds again (P3).
+//! What collectors know to be garbage without asking an index: bits that overwrites set in DRAM and recovery finds again (`docs/adr/0016`).
 
 use crate::common;
 use crate::common::scrambled;

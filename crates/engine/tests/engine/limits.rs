@@ -24,7 +24,7 @@ fn able_to_grow(dir: &Path, failpoints: &Arc<Failpoints>) -> Options {
     }
 }
 
-/// Found by measuring: whoever took the last segment made the next ones, and everybody else waited for that as well, 150 ms for 64 MiB of tmpfs on busy processors.
+/// Regression: whoever took the last segment made the next ones, and everybody else waited for that as well, 150 ms for 64 MiB of tmpfs on busy processors.
 #[test]
 fn others_work_while_a_pool_grows() {
     let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
@@ -261,7 +261,7 @@ fn several_collectors_on_each_node() {
     }
 }
 
-/// Found by an attack: a large value for which only the adjacent space lacked was told that nothing could be freed.
+/// Regression: a large value for which only the adjacent space lacked was told that nothing could be freed.
 #[test]
 fn a_lack_of_adjacent_space_is_told_apart_from_a_full_store() {
     let store = Store::open(Options {

@@ -1,4 +1,4 @@
-//! Back-pressure: where space is scarce writers are slowed down in small steps; where nobody collects, or space is plenty, they are not (decision 13).
+//! Back-pressure: where space is scarce writers are slowed down in small steps; where nobody collects, or space is plenty, they are not (`docs/adr/0016`).
 
 use crate::common::scrambled;
 use hither_engine::{Durability, Kind, Options, Store};

@@ -1,4 +1,4 @@
-//! N1 and N2: no foreground operation writes to another node's memory, asserted by the access meter, operation by operation, on one to four emulated nodes.
+//! Placement: no foreground operation writes to another node's memory, asserted by the access meter, operation by operation, on one to four emulated nodes.
 //!
 //! The stores have no background threads: what the meter counts is what the operation did. What is not foreground is left out: collection
 //! (it marks the ancestors of what it moves, wherever they lie), the catalogue and the clock, which lie in node 0's pool. The late flush of relaxed writes is done by

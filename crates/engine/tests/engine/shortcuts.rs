@@ -1,4 +1,4 @@
-//! Shortcuts (P1): collectors that follow them keep everything, whatever has moved in the index since; who carries one, and what a restart makes of old ones.
+//! Shortcuts (`docs/adr/0020`): collectors that follow them keep everything, whatever has moved in the index since; who carries one, and what a restart makes of old ones.
 
 use crate::common;
 use crate::common::Random;

@@ -157,7 +157,7 @@ fn a_learned_index_is_not_built_from_damaged_keys() {
     }
 }
 
-/// Found by an attack: a write beside a key that could not be read looked for its place without an end, with the whole process waiting for it.
+/// Regression: a write beside a key that could not be read looked for its place without an end, with the whole process waiting for it.
 #[test]
 fn writes_over_damage_end_and_harm_nothing_else() {
     each(|store, keyspace, long, what| {
@@ -208,7 +208,7 @@ fn several_segments(dir: &Path) -> Vec<usize> {
     segments
 }
 
-/// Found by an attack: a descriptor that had become zeros passed for that of a segment never used; its data were missing, a check found the store sound, and new entries would have
+/// Regression: a descriptor that had become zeros passed for that of a segment never used; its data were missing, a check found the store sound, and new entries would have
 /// been written over them.
 #[test]
 fn a_blank_descriptor_is_damage() {
@@ -227,7 +227,7 @@ fn a_blank_descriptor_is_damage() {
     }
 }
 
-/// Found by an attack: with one bit of one descriptor wrong, nothing of the store could be saved.
+/// Regression: with one bit of one descriptor wrong, nothing of the store could be saved.
 #[test]
 fn a_damaged_descriptor_costs_its_own_segment_only() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is garbage is found again by a restart that does not scan: by the verification in the background (P3).
+//! What is garbage is found again by a restart that does not scan: by the verification in the background.
 
 use crate::common;
 use crate::common::{crash, scrambled};

@@ -61,7 +61,7 @@ fn bad_arguments_are_refused_by_name() {
     assert!(matches!(batch.commit(), Err(Error::ForeignKeyspace(_))));
 }
 
-/// Found by an attack: a snapshot followed what another store's index says into its own log, to wherever that led.
+/// Regression: a snapshot followed what another store's index says into its own log, to wherever that led.
 #[test]
 fn a_snapshot_shows_no_keyspace_of_another_store() {
     let (small, large) =
@@ -84,7 +84,7 @@ fn a_snapshot_shows_no_keyspace_of_another_store() {
     }
 }
 
-/// Found by an attack: each of these waited for the read that it was called from.
+/// Regression: each of these waited for the read that it was called from.
 #[test]
 fn what_waits_for_reads_is_refused_inside_one() {
     let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).open().unwrap();
@@ -113,7 +113,7 @@ fn waiting_is_over(ks: &hither::Keyspace) {
     ks.put(b"after", b"that").unwrap();
 }
 
-/// Found by an attack: a callback that panicked took the thread with it that commits in the background, and all callbacks behind it.
+/// Regression: a callback that panicked took the thread with it that commits in the background, and all callbacks behind it.
 #[test]
 fn a_callback_that_panics_harms_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -522,7 +522,7 @@ fn a_spilling_node_shows_in_the_statistics() {
     assert_eq!(state(&db), [(true, true, true), (false, false, false)]);
 }
 
-/// Found by an attack: a store full of expired keys refused writes until the sweeper had come by, ten thousand keys a second.
+/// Regression: a store full of expired keys refused writes until the sweeper had come by, ten thousand keys a second.
 #[test]
 fn what_has_expired_makes_room() {
     for utilization in [None, Some(50)] {
@@ -539,7 +539,7 @@ fn what_has_expired_makes_room() {
     }
 }
 
-/// Found by a test that failed once: a sweep that found nothing kept the next second's writes out, whatever expired in it.
+/// Regression: a sweep that found nothing kept the next second's writes out, whatever expired in it.
 #[test]
 fn what_expires_after_a_vain_sweep_makes_room() {
     for utilization in [None, Some(50)] {

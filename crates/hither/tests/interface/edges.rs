@@ -9,7 +9,7 @@ fn on_file(dir: &Path) -> hither::Builder {
     Db::builder().path(dir).medium(MediumChoice::File).capacity(4 << 20)
 }
 
-/// Found by review: the end of the wait was beyond what a clock can show, and the write panicked.
+/// Regression: the end of the wait was beyond what a clock can show, and the write panicked.
 #[test]
 fn patience_may_have_no_end() {
     let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).space_patience(Duration::MAX).open().unwrap();
@@ -18,7 +18,7 @@ fn patience_may_have_no_end() {
     assert!(matches!(refused, Some(Error::Full { .. })), "what cannot be had is refused all the same: {refused:?}");
 }
 
-/// Found by review: memory, or the threads of the machine, were used up before the store was open.
+/// Regression: memory, or the threads of the machine, were used up before the store was open.
 #[test]
 fn numbers_beyond_any_machine_are_refused_by_name() {
     let refused = |name: &str, builder: hither::Builder| {
@@ -33,7 +33,7 @@ fn numbers_beyond_any_machine_are_refused_by_name() {
     Db::builder().in_memory().shards(4096).threads(1024).open().unwrap();
 }
 
-/// Found by review: in a store with an interval, a write with a shorter one waited for the store's.
+/// Regression: in a store with an interval, a write with a shorter one waited for the store's.
 #[test]
 fn a_write_with_a_shorter_interval_than_the_store_is_durable_in_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ impl Drop for Tell {
     }
 }
 
-/// Found by review: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
+/// Regression: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
 #[test]
 fn the_last_handle_may_end_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn the_last_handle_may_end_in_a_callback() {
     assert!(db.recovery().clean, "it was closed");
 }
 
-/// Found by review: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
+/// Regression: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
 #[test]
 fn a_store_is_not_closed_from_a_callback() {
     for round in 0..20 {
@@ -118,7 +118,7 @@ fn a_store_is_not_closed_from_a_callback() {
     }
 }
 
-/// Found by review: a callback runs behind the commit on the thread that led it, and whoever exchanges names leads one with the catalogue locked. A callback that took that lock waited
+/// Regression: a callback runs behind the commit on the thread that led it, and whoever exchanges names leads one with the catalogue locked. A callback that took that lock waited
 /// for its own thread.
 #[test]
 fn keyspaces_are_not_changed_from_a_callback() {
@@ -140,7 +140,7 @@ fn keyspaces_are_not_changed_from_a_callback() {
     }
 }
 
-/// Found by review: where a put returned when it was visible, conditional writes and batches waited for a sync.
+/// Regression: where a put returned when it was visible, conditional writes and batches waited for a sync.
 #[test]
 fn no_write_waits_below_the_level_sync() {
     for level in [Durability::Interval(Duration::from_secs(3600)), Durability::Process, Durability::Sync] {
@@ -166,7 +166,7 @@ fn no_write_waits_below_the_level_sync() {
     }
 }
 
-/// Found by review: a tombstone that takes segments of its own was held to what is left for puts, and a full store could not be emptied.
+/// Regression: a tombstone that takes segments of its own was held to what is left for puts, and a full store could not be emptied.
 #[test]
 fn a_full_store_can_be_emptied_of_keys_as_long_as_segments() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
@@ -184,7 +184,7 @@ fn a_full_store_can_be_emptied_of_keys_as_long_as_segments() {
     }
 }
 
-/// Found by review: keys that had been deleted since came back, for their tombstones had gone with the checkpoint that came after.
+/// Regression: keys that had been deleted since came back, for their tombstones had gone with the checkpoint that came after.
 #[test]
 fn an_older_checkpoint_beside_newer_pools_does_not_count() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,7 +223,7 @@ fn an_older_checkpoint_beside_newer_pools_does_not_count() {
     assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
 }
 
-/// Found by review: where a crash came between the publishing of a checkpoint and the word that says that older ones do not count, or a program without that word took it, the
+/// Regression: where a crash came between the publishing of a checkpoint and the word that says that older ones do not count, or a program without that word took it, the
 /// word stayed behind while the checkpoint was used, and tombstones went.
 #[test]
 fn a_checkpoint_that_is_used_makes_older_ones_void() {

@@ -59,7 +59,7 @@ fn swap_four(dir: &Path, copy: &Path) -> [u32; 2] {
     [a.info().id, hash.info().id]
 }
 
-/// Found by review: the names changed otherwise in memory than in the catalogue. Two of them led to one keyspace, its keys stood twice in the checkpoint of the close, and loading that panicked.
+/// Regression: the names changed otherwise in memory than in the catalogue. Two of them led to one keyspace, its keys stood twice in the checkpoint of the close, and loading that panicked.
 #[test]
 fn a_name_in_several_pairs_goes_from_one_to_the_next() {
     let dir = tempfile::tempdir().unwrap();

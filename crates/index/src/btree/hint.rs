@@ -1,4 +1,4 @@
-//! Hints (decision 16, `docs/adr/0020`): a leaf's number and a slot, of any age.
+//! Hints (`docs/adr/0020`): a leaf's number and a slot, of any age.
 //!
 //! A hint is used only to find a slot that still holds a reference that the caller knows. A reference names one entry and so one key; wherever it
 //! is found in a live leaf, it is the key's newest. A number that was never a leaf's, a recycled or obsolete leaf, a slot that moved: all of

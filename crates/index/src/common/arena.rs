@@ -8,7 +8,7 @@
 //! * **Footprint.** A class starts with a chunk of 64 KiB of small pages and grows fourfold up to 2 MiB huge-page chunks.
 //!   Untouched memory costs nothing, so an empty index touches one page.
 //!
-//! # Numbers (decision 16)
+//! # Numbers
 //!
 //! A node's number is its chunk's position in the table times 2^14 plus its offset in units of 128 bytes: 32 bits reach 512 GiB.
 

@@ -23,7 +23,7 @@ type Cells = Box<[OnceLock<Box<[u8]>>]>;
 
 /// A log of keys in DRAM: what an index sees of the real one.
 ///
-/// A reference is the entry's position plus one, with a size tag in the top 16 bits as the real log's (decision 15).
+/// A reference is the entry's position plus one, with a size tag in the top 16 bits as the real log's.
 /// Entries never move and live as long as the log.
 pub struct FakeLog {
     hasher: Hasher,

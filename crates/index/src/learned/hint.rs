@@ -1,4 +1,4 @@
-//! Hints (decision 16, `docs/adr/0020`): a leaf's number and a slot, of any age. As in the B+-tree (`crate::btree::hint`), which has those of subtrees.
+//! Hints (`docs/adr/0020`): a leaf's number and a slot, of any age. As in the B+-tree (`crate::btree::hint`), which has those of subtrees.
 //!
 //! A leaf may have been trained anew since, so its model leads on where the slots beside the hinted one do not hold the reference.
 

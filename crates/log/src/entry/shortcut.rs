@@ -1,4 +1,4 @@
-//! The word that leads a collector to an entry's place in the index (P1, decision 16, `docs/adr/0020`).
+//! The word that leads a collector to an entry's place in the index (Pacman, section 3.1; `docs/adr/0020`).
 //!
 //! It holds what the index gave as a hint, and which opening of the store wrote it: the leaves of a volatile index have other numbers after a restart, so the words of other openings
 //! are passed over. That is a matter of speed. A word may be stale, foreign or random without harm: whoever follows it believes only what it finds.

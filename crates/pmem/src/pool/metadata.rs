@@ -59,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// The settled version: batches up to it need no counting (decision 10).
+    /// The settled version: batches up to it need no counting.
     pub fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)
     }
@@ -69,7 +69,7 @@ impl Pool {
         self.raise_small(SETTLED_OFF, "the settled version", &self.settled, version)
     }
 
-    /// The persisted clock, milliseconds since 1970: time never goes back behind it (decision 8).
+    /// The persisted clock, milliseconds since 1970: time never goes back behind it.
     pub fn clock_ms(&self) -> u64 {
         self.clock_ms.load(Ordering::Acquire)
     }
@@ -147,7 +147,7 @@ impl Pool {
         self.change_superblock(|info| info.clean = true)
     }
 
-    /// Clears the clean flag and sets the count of openings, durably. Before the first write after an open (decision 17).
+    /// Clears the clean flag and sets the count of openings, durably. Before the first write after an open.
     pub fn mark_open(&self, open_count: u64) -> Result<()> {
         self.change_superblock(|info| (info.clean, info.open_count) = (false, open_count))
     }

@@ -2,7 +2,7 @@
 //!
 //! Thread safety: all methods take `&self`; metadata changes are serialised by one mutex, data access is the caller's to order.
 //! Invariants: segments `0..segment_count` are mapped and preallocated; the mapping never moves. After a failed sync the pool is poisoned
-//! and refuses metadata changes (decision 22). Crash: every metadata change is one commit-word change or one checked word.
+//! and refuses metadata changes. Crash: every metadata change is one commit-word change or one checked word.
 
 mod access;
 mod copy_back;

@@ -52,7 +52,7 @@ impl Pool {
     /// Zeros `run_len` segments from `i`, durably: required before the descriptor of a reused segment becomes active.
     ///
     /// On a file the zeros go through the file and are synced, so that the blocks are written and journalled ahead of the log
-    /// (decision 20): there, call it for fresh segments too.
+    /// (`docs/adr/0004`): there, call it for fresh segments too.
     ///
     /// # Panics
     /// If there are no such segments.

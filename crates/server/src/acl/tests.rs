@@ -112,7 +112,7 @@ fn a_rule() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Found by review: a pattern before the end of a selector that ended with a parenthesis ended the selector when the file was loaded. Found by this: a user with
+    /// Regression: a pattern before the end of a selector that ended with a parenthesis ended the selector when the file was loaded; a user with
     /// many short rules was taken for too large, and `%R~*` with `%W~*` was written as `~*`, behind which no pattern may come.
     #[test]
     fn what_is_saved_can_be_loaded(rules in proptest::collection::vec(a_rule(), 0..30), short in 0..3000usize) {

@@ -224,7 +224,7 @@ mod tests {
     use crate::data::encoding::Type;
     use hither::Db;
 
-    /// Found by reading: nobody looked for collections that were given an expiry in an earlier run and reached it in this one.
+    /// Regression: nobody looked for collections that were given an expiry in an earlier run and reached it in this one.
     #[test]
     fn what_an_earlier_run_gave_an_expiry_is_removed_when_that_comes() {
         let databases = Databases::open(Db::builder().in_memory().open().unwrap(), 1).unwrap();
@@ -245,7 +245,7 @@ mod tests {
         assert!(database.rows.is_empty());
     }
 
-    /// Found by review: a sweep ended at its first error.
+    /// Regression: a sweep ended at its first error.
     #[test]
     fn a_sweep_goes_on_behind_what_it_cannot_remove() {
         let databases = Databases::open(Db::builder().in_memory().open().unwrap(), 2).unwrap();

@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(outbox.waiting(), 0);
     }
 
-    /// Found by review: after CLIENT REPLY OFF each of them became an error reply, which the client took for the answer to what it asked next.
+    /// Regression: after CLIENT REPLY OFF each of them became an error reply, which the client took for the answer to what it asked next.
     #[test]
     fn writes_without_a_reply_get_none_when_a_sync_fails() {
         let mut outbox = Outbox::default();
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(take(&mut outbox), "y");
     }
 
-    /// Found by review: of a reply that leaves in pieces all the rest was moved at each MiB, 128 GiB for one of 512 MiB, and its buffer stayed.
+    /// Regression: of a reply that leaves in pieces all the rest was moved at each MiB, 128 GiB for one of 512 MiB, and its buffer stayed.
     #[test]
     fn what_is_moved_and_kept_is_no_more_than_what_leaves() {
         let mut outbox = Outbox::default();

@@ -6,7 +6,7 @@ use hither_server::turns::ATTEMPTS_BESIDE_OTHERS;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Found by review: HGETALL of 50,000 fields beside two writers had no answer after 30 s, nor had other clients of its thread.
+/// Regression: HGETALL of 50,000 fields beside two writers had no answer after 30 s, nor had other clients of its thread.
 #[test]
 fn a_large_read_beside_writers_ends_after_a_few_attempts() {
     const FIELDS: usize = 5000;
@@ -51,7 +51,7 @@ fn written_by(stats: &CoreStats) -> u64 {
     stats.calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum()
 }
 
-/// Found by review: until its thread looked, a tenth of a second later at most, a client that was killed took what came after that, and nobody got it.
+/// Regression: until its thread looked, a tenth of a second later at most, a client that was killed took what came after that, and nobody got it.
 #[test]
 fn who_is_killed_takes_nothing_any_more() {
     let server = start();

@@ -92,7 +92,7 @@ fn a_failed_sync_is_told_and_reads_go_on() {
     server.stop();
 }
 
-/// Found by review: nothing in the log said so.
+/// Regression: nothing in the log said so.
 #[test]
 fn a_failed_sync_is_logged_once() {
     let mut test = std::process::Command::new(std::env::current_exe().unwrap());
@@ -103,7 +103,7 @@ fn a_failed_sync_is_logged_once() {
     assert!(output.status.success() && lines.len() == 1 && lines[0].contains("level=error"), "{log}");
 }
 
-/// Found by reading: the thread asked for the database again and again.
+/// Regression: the thread asked for the database again and again.
 #[test]
 fn a_flush_that_fails_half_way_is_an_error() {
     let mut replies = Vec::new();

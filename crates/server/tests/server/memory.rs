@@ -94,7 +94,7 @@ fn words(line: &str) -> Vec<&[u8]> {
 
 const TOO_LARGE: &[u8] = b"-ERR the reply is larger than max-output, so nothing was done\r\n";
 
-/// Found by review: MGET of 1500 keys of 1 MB built 2 GB before anybody looked.
+/// Regression: MGET of 1500 keys of 1 MB built 2 GB before anybody looked.
 #[test]
 fn a_reply_that_can_never_leave_is_not_even_made() {
     let (_shared, mut client) = filled(MIB);
@@ -189,7 +189,7 @@ fn a_few_random_fields_do_not_take_the_whole_hash() {
     }
 }
 
-/// Found by review: BITOP held all its sources, as often as they were named.
+/// Regression: BITOP held all its sources, as often as they were named.
 #[test]
 fn bitop_holds_one_source_at_a_time() {
     let (_shared, mut client) = filled(0);
@@ -218,7 +218,7 @@ fn bitop_holds_one_source_at_a_time() {
     );
 }
 
-/// Found by review: all sets were in memory at once.
+/// Regression: all sets were in memory at once.
 #[test]
 fn sets_are_combined_one_by_one() {
     let (_shared, mut client) = filled(0);
@@ -254,7 +254,7 @@ fn scores_are_added_from_the_smallest_set_on() {
     );
 }
 
-/// Found by review: names of any length were kept, and copied into every entry of SLOWLOG and ACL LOG.
+/// Regression: names of any length were kept, and copied into every entry of SLOWLOG and ACL LOG.
 #[test]
 fn names_of_clients_are_bounded() {
     let (_shared, mut client) = filled(0);
@@ -272,7 +272,7 @@ fn names_of_clients_are_bounded() {
     assert!(log.contains("... (896 more bytes)") && log.len() < 1024, "{log}");
 }
 
-/// Found by an attack: where short replies fit and the head of EXEC's did not, they left without it.
+/// Regression: where short replies fit and the head of EXEC's did not, they left without it.
 #[test]
 fn execs_reply_is_whole_or_an_error_whatever_fits() {
     let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();

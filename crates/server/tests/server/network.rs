@@ -169,7 +169,7 @@ fn certificates_that_change_are_read_by_themselves() {
     server.stop();
 }
 
-/// Found by an attack: a page in a browser can have a form sent to this port, and its lines were run.
+/// Regression: a page in a browser can have a form sent to this port, and its lines were run.
 #[test]
 fn requests_of_browsers_run_no_commands() {
     let server = start(Config::default());
@@ -190,7 +190,7 @@ fn requests_of_browsers_run_no_commands() {
     server.stop();
 }
 
-/// Found by an attack: `normal 0 0 0`, which is how Redis says "no limit", had every client closed at its next reply.
+/// Regression: `normal 0 0 0`, which is how Redis says "no limit", had every client closed at its next reply.
 #[test]
 fn an_output_limit_of_zero_is_none() {
     let server = start(Config { max_output_bytes: 0, ..Config::default() });
@@ -229,7 +229,7 @@ fn clients_that_say_all_at_once_and_hang_up_are_answered() {
     }
 }
 
-/// Found by an attack: of whom hung up while its command waited for a change of databases, the commands behind that were dropped, and it was told nothing. So was who only said
+/// Regression: of whom hung up while its command waited for a change of databases, the commands behind that were dropped, and it was told nothing. So was who only said
 /// PING while another client had the database flushed.
 #[test]
 fn who_hangs_up_is_answered_when_databases_have_changed() {

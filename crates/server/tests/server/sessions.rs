@@ -7,7 +7,7 @@ fn script(text: &str) {
     Client::new(&shared()).script(text);
 }
 
-/// Found by generated commands: SKIP ended OFF, and the client took what came then for the answers to what it asked next.
+/// Regression: SKIP ended OFF, and the client took what came then for the answers to what it asked next.
 #[test]
 fn who_takes_no_replies_gets_none_until_it_says_so() {
     let mut client = Client::new(&shared());
@@ -198,7 +198,7 @@ fn ordered_access() {
     );
 }
 
-/// Found by review: what fits into no float was taken for infinity, or for nothing.
+/// Regression: what fits into no float was taken for infinity, or for nothing.
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
     script(
@@ -718,7 +718,7 @@ fn several_sorted_sets() {
     );
 }
 
-/// Found by review, compared with Redis by hand.
+/// The expectations are what Redis answers.
 #[test]
 fn small_things_are_as_in_redis() {
     let mut client = Client::new(&shared());

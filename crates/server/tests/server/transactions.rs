@@ -6,7 +6,7 @@ use hither::Db;
 use hither_server::data::reaper;
 use std::time::Duration;
 
-/// Found by review: one of these failed the transaction as a whole.
+/// Regression: one of these failed the transaction as a whole.
 #[test]
 fn what_no_store_can_hold_is_an_error_of_its_command_alone() {
     let shared = shared();
@@ -44,7 +44,7 @@ fn what_no_store_can_hold_is_an_error_of_its_command_alone() {
     assert_eq!(reaper::sweep(&shared.databases).unwrap(), 0);
 }
 
-/// Found by review: the database that a transaction had chosen stayed in force when it failed as a whole.
+/// Regression: the database that a transaction had chosen stayed in force when it failed as a whole.
 #[test]
 fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
     let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).space_patience(Duration::ZERO).open().unwrap();
@@ -57,7 +57,7 @@ fn nothing_of_a_transaction_that_fails_as_a_whole_stays_in_force() {
     client.script("GET where => 0\nSELECT 1 => OK\nEXISTS where => 0");
 }
 
-/// Found by an attack: that it was killed stayed in force from the attempt that had to wait, so EXEC did not run again.
+/// Regression: that it was killed stayed in force from the attempt that had to wait, so EXEC did not run again.
 #[test]
 fn exec_that_waits_for_a_database_and_kills_its_client_runs() {
     let server = common::start();

@@ -166,7 +166,7 @@ fn waitaof_rests_on_writes_of_every_level() {
     assert!(client.rests_on <= db.durable_version());
 }
 
-/// Found by review: threads asked for the durability of what those clients had written who were still there when they asked.
+/// Regression: threads asked for the durability of what those clients had written who were still there when they asked.
 #[test]
 fn what_is_written_without_a_reply_is_synced_although_its_client_has_gone() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! One process-wide domain serves all stores. A thread *pins* itself for the length of an operation ([`pin`]); a
 //! *writer section* ([`pin_writer`]) is a pin that [`synchronize_writers`] waits for too, which is how the engine finds the
-//! largest version below which everything is installed (decision 5).
+//! largest version below which everything is installed (`docs/adr/0003`).
 //!
 //! # Cost
 //!

@@ -3,53 +3,53 @@
 /// One rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flaw {
-    /// Decision 4: writers hold no latch between reading the old reference and installing the new one.
+    /// Writers hold no latch between reading the old reference and installing the new one.
     NoLatch,
-    /// Decision 6: a copy gets a new version, and no latch keeps writers out meanwhile.
+    /// A copy gets a new version, and no latch keeps writers out meanwhile.
     CopyGetsNewVersion,
-    /// Decision 7: a tombstone goes without its ancestors being marked dead.
+    /// A tombstone goes without its ancestors being marked dead.
     TombstoneNotBuried,
-    /// Decision 7: the collector moves without the latch, and a copy that came too late is left as it is.
+    /// The collector moves without the latch, and a copy that came too late is left as it is.
     FailedCopyLeft,
-    /// Decision 7: of two entries of one version recovery takes the source, and does not mark the other dead.
+    /// Of two entries of one version recovery takes the source, and does not mark the other dead.
     DuplicateLeft,
     /// A copy has no link; recovery marks dead what is not current in the victims of interrupted passes.
     CopyWithoutLink,
-    /// Decision 7: ancestors are marked newest first, and nothing says that a pass was interrupted.
+    /// Ancestors are marked newest first, and nothing says that a pass was interrupted.
     NewestFirst,
     /// Interrupted passes are not finished by recovery.
     PassNotFinished,
     /// Finishing an interrupted pass, recovery stops at a dead entry.
     WalkStopsInGap,
-    /// Decision 7: a tombstone goes while the published checkpoint is older.
+    /// A tombstone goes while the published checkpoint is older.
     TombstoneBeforeCheckpoint,
     /// The same for a checkpoint that is being written.
     TombstoneDuringCheckpoint,
-    /// Decision 8: an expired entry is dropped without its ancestors being marked dead.
+    /// An expired entry is dropped without its ancestors being marked dead.
     ExpiredNotBuried,
-    /// Decision 8: an expired entry is dropped while a checkpoint is older.
+    /// An expired entry is dropped while a checkpoint is older.
     ExpiredBeforeCheckpoint,
-    /// Decision 8: only the machine's clock says what has expired.
+    /// Only the machine's clock says what has expired.
     ClockRunsBack,
-    /// Decision 10: copies keep their batch tag, and batches are settled only before a segment is freed.
+    /// Copies keep their batch tag, and batches are settled only before a segment is freed.
     CopiesKeepTag,
-    /// Decision 10: no settled version is persisted.
+    /// No settled version is persisted.
     SettledNotPersisted,
     /// Dead members do not count when a batch is counted.
     DeadMembersNotCounted,
-    /// Decision 17: generations are not checked when a checkpoint is loaded.
+    /// Generations are not checked when a checkpoint is loaded.
     GenerationsIgnored,
     /// A free segment of the right generation passes for one in use.
     FreeSegmentsTrusted,
-    /// Decision 17: the covered segments are captured after the copy.
+    /// The covered segments are captured after the copy.
     CoveredAfterCopy,
-    /// Decision 17: nobody waits for writers under way between capture and copy.
+    /// Nobody waits for writers under way between capture and copy.
     NoWaitBeforeCopy,
     /// What the copy names is not made durable before it is published.
     PublishedEarly,
-    /// Decision 17: the clean flag stays set.
+    /// The clean flag stays set.
     CleanFlagKept,
-    /// Decision 17: on equal versions the checkpoint wins over the scanned copy.
+    /// On equal versions the checkpoint wins over the scanned copy.
     ScannedLoses,
     /// Scanned entries up to the checkpoint's version are installed like any other.
     OldEntriesInstalled,

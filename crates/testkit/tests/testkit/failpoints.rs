@@ -121,7 +121,7 @@ fn a_store_on_a_full_disk_can_be_overwritten_and_emptied() {
     assert!(store.check().unwrap().is_sound(), "{:?}", store.check().unwrap().problems);
 }
 
-/// Fail-stop (decision 22): an error to every waiter, no write and no acknowledgement afterwards, reads of durable data go on.
+/// Fail-stop: an error to every waiter, no write and no acknowledgement afterwards, reads of durable data go on.
 #[test]
 fn a_failed_sync_stops_the_store_until_it_is_opened_again() {
     let (dir, points) = (shm(), Failpoints::new());

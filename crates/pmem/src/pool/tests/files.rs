@@ -65,7 +65,7 @@ fn dirtied_bytes() -> u64 {
     counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap().parse().unwrap()
 }
 
-/// Found by measuring: zeros that were written in large pieces were cached in pages of up to 1 MiB, and the sync of each small write behind them wrote such a page whole.
+/// Regression: zeros that were written in large pieces were cached in pages of up to 1 MiB, and the sync of each small write behind them wrote such a page whole.
 #[test]
 fn a_small_write_makes_no_more_than_its_page_dirty() {
     let (_dir, path) = folder();
@@ -433,7 +433,7 @@ impl Tracer for Watch {
     }
 }
 
-/// Found by review: the kernel tells of a failed write once. Of two syncs under way at the same time the one that is not told would have passed for a success.
+/// Regression: the kernel tells of a failed write once. Of two syncs under way at the same time the one that is not told would have passed for a success.
 #[test]
 fn syncs_come_one_after_the_other() {
     let (_dir, path) = folder();
@@ -454,7 +454,7 @@ fn syncs_come_one_after_the_other() {
     assert!(!watch.overlapped.load(Ordering::SeqCst));
 }
 
-/// Found by review: a checkpoint and a collector settle at the same time; the older version, coming later, undid the newer one, and batches that had been settled would have
+/// Regression: a checkpoint and a collector settle at the same time; the older version, coming later, undid the newer one, and batches that had been settled would have
 /// been counted, and dropped, by a recovery.
 #[test]
 fn the_settled_version_never_goes_back() {
