@@ -74,6 +74,14 @@ pub struct Pass<'a> {
     index: u32,
 }
 
+/// The room that is lost at the ends of segments when so many bytes of this segment's entries are moved: in each segment of `bytes`, an entry that does not fit. It is taken for
+/// as long as they are on average, which is more than is lost. Counted as nothing, it made passes over segments of large entries that gained nothing, until a full store could not even
+/// delete.
+fn gaps_of(live: u64, bytes: u64, segment: &Segment) -> u64 {
+    let mean = segment.written_bytes.load(Ordering::Relaxed) / u64::from(segment.entries.load(Ordering::Relaxed)).max(1);
+    live * mean / bytes.saturating_sub(mean).max(1)
+}
+
 impl Log {
     /// Full segments that are worth a pass, in no order. Folds the writers' counts first.
     pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
@@ -104,9 +112,11 @@ impl Log {
         if live == 0 {
             return Some(Candidate { node: node as u32, index, gain: bytes, live, age: self.age_of(segment) + bytes });
         }
-        // The gaps between writers' chunks are gained too. Moved entries lie as close as they can: moving them again for their gaps would never end.
-        let gain =
-            if segment.is_cold() { segment.written_bytes.load(Ordering::Relaxed).min(bytes).saturating_sub(live) } else { bytes - live };
+        // The gaps between writers' chunks are gained too, but the copies will have gaps of their own. Moved entries lie as close as they can: moving them again for their
+        // gaps would never end.
+        let gained = bytes.saturating_sub(live + gaps_of(live, bytes, segment));
+        let dead = segment.written_bytes.load(Ordering::Relaxed).min(bytes).saturating_sub(live);
+        let gain = if segment.is_cold() { gained.min(dead) } else { gained };
         (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes })
     }
 
@@ -339,7 +349,9 @@ impl Pass<'_> {
     /// The most that is to be moved: what counts as live, and tombstones. 0 if the victim holds neither.
     pub fn bytes_to_move(&self) -> u64 {
         let segment = &self.log.pools[self.node].segments[self.index as usize];
-        segment.live_bytes() + segment.tombstone_bytes.load(Ordering::Relaxed)
+        let free_to_go =
+            segment.may_drop(segment.newest_tombstone.load(Ordering::Relaxed), self.log.tombstone_floor.load(Ordering::Relaxed));
+        segment.live_bytes() + if free_to_go { 0 } else { segment.tombstone_bytes.load(Ordering::Relaxed) }
     }
 
     /// Whether the victim holds tombstones.

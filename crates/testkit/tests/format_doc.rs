@@ -214,7 +214,7 @@ fn entries_are_written_as_documented() {
     };
     let words = parts.encode_head(&at).words().to_vec();
     let flags = field(words[0], place("bits: entry_word0", "flags"));
-    for (name, value) in [("operation", 2), ("dead", 0), ("len", 1), ("ext", 1), ("unused", 0)] {
+    for (name, value) in [("operation", 2), ("dead", 0), ("len", 1), ("ext", 1), ("dead_again", 0)] {
         assert_eq!(field(flags, place("bits: entry_flags", name)), value, "{name}");
     }
     assert_eq!(field(words[0], place("bits: entry_word0", "parent_generation")), 0xAB);

@@ -103,8 +103,7 @@ impl<'b> Mover<'_, 'b> {
         // What is not current never becomes so again.
         {
             let _pin = epoch::pin();
-            let snapshots = core.snapshots.any();
-            group.retain(|item| snapshots || item.is_current(core));
+            group.retain(|item| item.is_current(core) || core.snapshots.any());
         }
         if !group.is_empty() {
             self.move_latched(&group, emptied)?;
@@ -140,8 +139,7 @@ impl<'b> Mover<'_, 'b> {
                     match retained {
                         // A snapshot does not outlive the process: nothing to wait for.
                         Some(retained) => {
-                            retained.follow(Ref(copy));
-                            followed.push(item.reference);
+                            followed.push((item.reference, retained, Ref(copy)));
                         }
                         None => copies.push((number, Ref(copy))),
                     }
@@ -160,7 +158,10 @@ impl<'b> Mover<'_, 'b> {
             writer.mark_dead(item.reference.0);
             emptied.moved += 1;
         }
-        followed.iter().for_each(|source| writer.mark_dead(source.0));
+        for (source, retained, copy) in &followed {
+            retained.follow(*copy);
+            writer.mark_dead(source.0);
+        }
         emptied.for_snapshots += followed.len() as u64;
         outcome
     }

@@ -499,11 +499,12 @@ impl Core {
             // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
             let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps;
             if self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
-                break;
+                return Ok(others_made_some());
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        Ok(others_made_some())
+        // Somebody is at it still. How long that is waited for is up to the write.
+        Ok(true)
     }
 
     /// Empties a victim of `node`, better a good one than one that brings little; whether one was, or segments became free otherwise.

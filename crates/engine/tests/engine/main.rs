@@ -25,3 +25,4 @@ mod shortcuts;
 mod unread_damage;
 mod utilization;
 mod verification;
+mod wedged;

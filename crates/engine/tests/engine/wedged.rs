@@ -1,0 +1,131 @@
+//! Regression: full stores that nothing made room in again, not even deletes and compactions; and what a snapshot shows while a collector moves it.
+
+use crate::common::{Random, scrambled, small};
+use hither_engine::{CollectorKind, Durability, Kind, MediumChoice, Options, Store};
+use hither_pmem::{CreateOptions, Pool, StoreKind, SyncPhase, Tracer};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn options(collector: CollectorKind, gc_threads: usize) -> Options {
+    Options { in_memory: true, background: true, collector, gc_threads, space_patience: Duration::from_millis(20), ..small() }
+}
+
+/// Values of up to a third of a segment leave gaps wherever they are moved to. Passes that took the gaps of puts for gain ate the last segments.
+#[test]
+fn whoever_is_refused_can_still_delete() {
+    for (collector, gc_threads) in [(CollectorKind::Batched, 0), (CollectorKind::Batched, 1), (CollectorKind::Chain, 1)] {
+        let store = Store::open(options(collector, gc_threads)).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let mut random = Random(5);
+        let mut put = |key: u64| {
+            let value = vec![1; random.below(20_000) as usize];
+            store.write_wait(&keyspace, &key.to_be_bytes(), Some(&value))
+        };
+        let mut keys = 0;
+        while put(keys).is_ok() {
+            keys += 1;
+        }
+        let mut key = 7;
+        for _ in 0..100 {
+            key = scrambled(key);
+            // Refused, mostly.
+            let _ = put((key >> 33) % keys);
+        }
+        // Some may have to be asked for twice, when others have made room.
+        for _ in 0..3 {
+            (0..keys).for_each(|key| drop(store.write_wait(&keyspace, &key.to_be_bytes(), None)));
+        }
+        assert_eq!(keyspace.len(), 0, "{collector:?}, {gc_threads} collectors: keys that cannot be deleted of {keys}");
+        store.compact(0.05, |_| ControlFlow::Continue(())).unwrap();
+        (0..keys / 2).for_each(|key| assert!(!put(key).unwrap()));
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
+/// Tombstones that may go are not moved, so they need no room. With several keyspaces they were thought to need half as much again, and with one segment left no pass began.
+#[test]
+fn keys_that_come_and_go_need_no_room() {
+    let options = Options { space_patience: Duration::from_secs(60), ..options(CollectorKind::Batched, 1) };
+    let store = Store::open(Options { capacity: 4 << 20, max_capacity: 4 << 20, ..options }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    store.create_keyspace("another", Kind::Hash).unwrap();
+    let mut key = 0u64;
+    for round in 0..80 {
+        for puts in [true, false] {
+            for key in key..key + 5_000 {
+                if let Err(error) = store.write_wait(&keyspace, &key.to_be_bytes(), puts.then_some(b"t")) {
+                    panic!("round {round}, {} keys are live: {error}", keyspace.len());
+                }
+            }
+        }
+        key += 5_000;
+    }
+    assert_eq!(keyspace.len(), 0);
+}
+
+/// Looks at a store just before copies are written.
+#[derive(Default)]
+struct Watch {
+    look: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+}
+
+impl Tracer for Watch {
+    fn store(&self, _: u64, _: &[u8], kind: StoreKind) {
+        let look = self.look.lock().unwrap().clone();
+        if kind == StoreKind::Streaming
+            && let Some(look) = look
+        {
+            look();
+        }
+    }
+    fn flush(&self, _: u64, _: usize) {}
+    fn fence(&self) {}
+    fn sync(&self, _: SyncPhase) {}
+}
+
+/// Copies are gathered, and then written together: no snapshot may look for one before.
+#[test]
+fn a_snapshot_follows_what_is_moved_when_it_is_there() {
+    const KEYS: u64 = 4_000;
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let (dir, watch) = (tempfile::tempdir().unwrap(), Arc::new(Watch::default()));
+        let (path, tracer) = (dir.path().join("node0.hither"), watch.clone());
+        let pools = move || {
+            let create = CreateOptions {
+                medium: MediumChoice::File,
+                segment_bytes: 64 << 10,
+                tracer: Some(tracer.clone() as Arc<dyn Tracer>),
+                ..CreateOptions::new(8 << 20)
+            };
+            let pool = Pool::create(&path, &create)?;
+            pool.finish_creation()?;
+            Ok(vec![pool])
+        };
+        let options = Options { pools: Some(Arc::new(pools)), in_memory: false, background: false, ..options(collector, 0) };
+        let store = Store::open(Options { durability: Durability::Process, ..options }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let put = |key: u64, byte: u8| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[byte; 100])).is_ok());
+        // A third of each segment is garbage, a third is shown by the snapshot only, a third is live.
+        (0..KEYS).for_each(|key| put(key, 1));
+        (0..KEYS).filter(|key| key % 3 == 0).for_each(|key| put(key, 1));
+        let (snapshot, looks, wrong) = (Arc::new(store.snapshot()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        (0..KEYS).filter(|key| key % 3 == 1).for_each(|key| put(key, 2));
+        *watch.look.lock().unwrap() = Some({
+            let (snapshot, keyspace, looks, wrong) = (snapshot.clone(), keyspace.clone(), looks.clone(), wrong.clone());
+            Arc::new(move || {
+                looks.fetch_add(1, Ordering::Relaxed);
+                let shown = |key: u64| snapshot.get_with(&keyspace, &key.to_be_bytes(), |value| value == [1; 100]);
+                let is_right = |key: &u64| matches!(catch_unwind(AssertUnwindSafe(|| shown(*key))), Ok(Ok(Some(true))));
+                wrong.fetch_add((0..KEYS).filter(|key| !is_right(key)).count() as u64, Ordering::Relaxed);
+            })
+        });
+        store.compact(0.05, |_| ControlFlow::Continue(())).unwrap();
+        *watch.look.lock().unwrap() = None;
+        let (moved, looks) = (store.stats().collections.moved_for_snapshots, looks.load(Ordering::Relaxed));
+        assert!(moved > KEYS / 4 && looks > 3, "{collector:?}: {moved} moved for snapshots, {looks} looks");
+        assert_eq!(wrong.load(Ordering::Relaxed), 0, "{collector:?}: values that a snapshot did not find");
+    }
+}
