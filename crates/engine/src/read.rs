@@ -238,7 +238,10 @@ impl Core {
         if !self.log.has_unverified() {
             return Ok(());
         }
-        if candidate.is_some() { self.ensure_whole(candidate) } else { self.look_for_damage(keyspace, key) }
+        if candidate.is_some() {
+            self.ensure_whole(candidate)?;
+        }
+        self.look_whether_placeable(keyspace, key)
     }
 
     #[cold]
@@ -246,6 +249,19 @@ impl Core {
     fn look_whether_readable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
         let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
         if found.is_some() { self.ensure_whole(found) } else { self.look_for_damage(keyspace, key) }
+    }
+
+    /// Refuses a key whose entry is damaged, or may be, or that would get its place beside a damaged one.
+    #[cold]
+    #[inline(never)]
+    pub fn look_whether_placeable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
+        self.look_whether_readable(keyspace, key)?;
+        let resolver = self.resolver();
+        let beside = with_index!(keyspace, index => match index.get(key, &resolver) {
+            Ref::NONE => index.unreadable_beside(key, &resolver),
+            _ => Ref::NONE,
+        });
+        if beside.is_some() { self.ensure_whole(beside) } else { Ok(()) }
     }
 
     #[cold]
