@@ -438,10 +438,12 @@ impl<'a> Recovery<'a> {
 
     /// Refuses what was made of a checkpoint that leads to a damaged entry. A scan of everything would refuse that, too.
     fn ensure_nothing_damaged(&self) -> Result<()> {
-        match self.damaged.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            reference => Ok(self.log.verify_entry(reference)?),
+        let reference = Ref(self.damaged.load(Ordering::Relaxed));
+        if reference.is_none() {
+            return Ok(());
         }
+        self.log.verify_entry(reference.0)?;
+        Err(crate::Error::Damaged(format!("{reference:?} leads to no valid entry")))
     }
 
     /// Whether an entry is newer than the key's other one; counts the older as garbage.
