@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::keyspace::{KeyspaceInfo, Kind};
+use std::collections::HashSet;
 
 /// The first id.
 const FIRST_ID: u32 = 1;
@@ -103,7 +104,11 @@ impl Catalogue {
             };
             keyspaces.push(KeyspaceInfo { name: std::str::from_utf8(name).ok()?.to_owned(), id, kind });
         }
-        (bytes.is_empty() && keyspaces.iter().all(|keyspace| keyspace.id < next_id)).then_some(Catalogue { next_id, keyspaces })
+        let ids: HashSet<u32> = keyspaces.iter().map(|keyspace: &KeyspaceInfo| keyspace.id).collect();
+        let names: HashSet<&str> = keyspaces.iter().map(|keyspace| keyspace.name.as_str()).collect();
+        let distinct = ids.len() == keyspaces.len() && names.len() == keyspaces.len();
+        let given_out = next_id >= FIRST_ID && ids.iter().all(|id| (FIRST_ID..next_id).contains(id));
+        (bytes.is_empty() && distinct && given_out).then_some(Catalogue { next_id, keyspaces })
     }
 }
 
@@ -152,5 +157,22 @@ mod tests {
         for cut in 1..bytes.len() {
             assert!(Catalogue::decode(&bytes[..cut]).is_err());
         }
+    }
+
+    /// Found by an attack: with a next id of 0 recovery counted below it.
+    #[test]
+    fn impossible_ids_and_names_that_come_twice_are_refused() {
+        let info = |name: &str, id| KeyspaceInfo { name: name.to_owned(), id, kind: Kind::Hash };
+        let refused = |next_id, keyspaces| {
+            let outcome = Catalogue::decode(&Catalogue { next_id, keyspaces }.encode());
+            assert!(matches!(outcome, Err(Error::Damaged(_))), "{outcome:?}");
+        };
+        refused(0, vec![]);
+        refused(0, vec![info("a", 0)]);
+        refused(2, vec![info("a", 0)]);
+        refused(2, vec![info("a", 2)]);
+        refused(3, vec![info("a", 1), info("b", 1)]);
+        refused(3, vec![info("a", 1), info("a", 2)]);
+        assert!(Catalogue::decode(&Catalogue { next_id: 3, keyspaces: vec![info("a", 2), info("b", 1)] }.encode()).is_ok());
     }
 }

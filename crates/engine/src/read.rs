@@ -5,7 +5,7 @@ use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::resolver::Doubting;
 use crate::store::{Core, Store};
 use crate::write::check_key;
-use hither_index::{Index, Key, Ref};
+use hither_index::{Index, Key, Located, Ref};
 use hither_log::{Log, SegmentPin, is_pair};
 use hither_sync::epoch;
 use std::sync::Arc;
@@ -234,11 +234,15 @@ impl Core {
 
     /// Refuses a write whose place in the index has a damaged entry. Call under an epoch pin.
     #[inline(always)]
-    pub fn ensure_writable_beside(&self, keyspace: &Keyspace, key: Key<'_>, candidate: Ref) -> Result<()> {
+    pub fn ensure_writable_beside<T>(&self, keyspace: &Keyspace, key: Key<'_>, located: &Located<T>) -> Result<()> {
         if !self.log.has_unverified() {
             return Ok(());
         }
-        if candidate.is_some() { self.ensure_whole(candidate) } else { self.look_for_damage(keyspace, key) }
+        let candidate = located.candidate;
+        if candidate.is_some() {
+            self.ensure_whole(candidate)?;
+        }
+        if candidate.is_some() && located.verified { Ok(()) } else { self.look_whether_placeable(keyspace, key) }
     }
 
     #[cold]
@@ -246,6 +250,19 @@ impl Core {
     fn look_whether_readable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
         let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
         if found.is_some() { self.ensure_whole(found) } else { self.look_for_damage(keyspace, key) }
+    }
+
+    /// Refuses a key whose entry is damaged, or may be, or that would get its place beside a damaged one.
+    #[cold]
+    #[inline(never)]
+    pub fn look_whether_placeable(&self, keyspace: &Keyspace, key: Key<'_>) -> Result<()> {
+        let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
+        if found.is_some() {
+            return self.ensure_whole(found);
+        }
+        self.look_for_damage(keyspace, key)?;
+        let beside = with_index!(keyspace, index => index.unreadable_beside(key, &self.resolver()));
+        if beside.is_some() { self.ensure_whole(beside) } else { Ok(()) }
     }
 
     #[cold]

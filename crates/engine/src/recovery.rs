@@ -13,7 +13,7 @@ use crate::checkpoint::load::Loaded;
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::options::{Options, Phase, Progress};
-use crate::resolver::LogResolver;
+use crate::resolver::{LogResolver, Wary};
 use crate::write::PlaceGuard;
 use hither_index::{Hasher, Index, Key, Ref, Resolver};
 use hither_log::address::LINK_MASK;
@@ -146,6 +146,8 @@ pub(super) struct Recovery<'a> {
     pub(super) broken: Mutex<HashSet<(u32, u64)>>,
     /// Links to members of batches that were dropped.
     pub(super) dropped: Mutex<HashSet<u64>>,
+    /// A damaged entry that a checkpoint led to; 0: none was met.
+    damaged: AtomicU64,
     latches: LatchTable,
     settled: u64,
     loaded: Option<&'a Loaded>,
@@ -184,6 +186,7 @@ pub(crate) fn run(
         by_id: keyspaces.iter().enumerate().map(|(at, keyspace)| (keyspace.info.id, at)).collect(),
         broken: Mutex::default(),
         dropped: Mutex::default(),
+        damaged: AtomicU64::new(0),
         latches: LatchTable::new(1024, 0),
         settled,
         loaded,
@@ -198,6 +201,7 @@ pub(crate) fn run(
         recovery.make_room(&segments);
     }
     let totals = recovery.scan_all(&segments, threads, options);
+    recovery.ensure_nothing_damaged()?;
     let mut report = RecoveryReport {
         clean: (0..log.nodes()).all(|node| log.pool(node).was_clean()),
         source: match loaded {
@@ -239,6 +243,7 @@ pub(crate) fn run(
     log.harden(&scanned)?;
     report.last_version = recovery.last_version.load(Ordering::Relaxed);
     report.batches_dropped = recovery.settle_batches()?;
+    recovery.ensure_nothing_damaged()?;
     report.chains_mended = recovery.mend_chains(in_use);
     report.passes_completed = recovery.complete_passes(in_use)?;
     if !report.clean {
@@ -408,7 +413,7 @@ impl<'a> Recovery<'a> {
 
     #[inline(always)]
     fn install_in<I: Index>(&self, index: &I, found: &Found<'_>) {
-        let resolver = LogResolver { log: self.log, hasher: self.hasher };
+        let resolver = Wary::new(LogResolver { log: self.log, hasher: self.hasher }, self.loaded.is_some(), &self.damaged);
         let key = found.key;
         let prepared = index.prepare_write(key, &resolver);
         let _latch = self.latches.of(key.hash).lock();
@@ -416,7 +421,11 @@ impl<'a> Recovery<'a> {
         let mut place = PlaceGuard { index, token: located.token, locked };
         let present = located.candidate.is_some() && (located.verified || resolver.matches(located.candidate, key.bytes));
         let old = if present { located.candidate } else { Ref::NONE };
-        if old.is_some() && !self.is_newer(found, old) {
+        // Of a damaged one nobody knows whether it is newer, or the key's.
+        if old.is_some() && (!resolver.is_sound(old) || !self.is_newer(found, old)) {
+            return;
+        }
+        if old.is_none() && resolver.doubts && index.unreadable_beside(key, &resolver).is_some() {
             return;
         }
         if place.locked {
@@ -425,6 +434,16 @@ impl<'a> Recovery<'a> {
             return;
         }
         index.install(place.token, key, old, found.reference, &resolver).expect("the latch is held, so the reference read is still there");
+    }
+
+    /// Refuses what was made of a checkpoint that leads to a damaged entry. A scan of everything would refuse that, too.
+    fn ensure_nothing_damaged(&self) -> Result<()> {
+        let reference = Ref(self.damaged.load(Ordering::Relaxed));
+        if reference.is_none() {
+            return Ok(());
+        }
+        self.log.verify_entry(reference.0)?;
+        Err(crate::Error::Damaged(format!("{reference:?} leads to no valid entry")))
     }
 
     /// Whether an entry is newer than the key's other one; counts the older as garbage.

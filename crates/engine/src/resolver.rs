@@ -2,6 +2,8 @@
 
 use hither_index::{Hasher, Ref, Resolver};
 use hither_log::Log;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The log as an index sees it. Use only under an epoch pin.
 #[derive(Clone, Copy)]
@@ -32,6 +34,64 @@ impl Resolver for LogResolver<'_> {
     fn hash(&self, reference: Ref) -> u64 {
         self.hasher.hash(self.log.key(reference.0))
     }
+
+    #[inline(always)]
+    fn is_sound(&self, reference: Ref) -> bool {
+        !self.log.has_unverified() || self.log.verify_entry(reference.0).is_ok()
+    }
+}
+
+/// The log as an index sees it that is made of a checkpoint: entries that nobody has read are not believed, and one that is damaged is remembered, since the index is
+/// void then.
+pub(crate) struct Wary<'a> {
+    resolver: LogResolver<'a>,
+    /// Whether there is anything that nobody has read.
+    pub doubts: bool,
+    damaged: &'a AtomicU64,
+    /// What was found to be whole the last time: neighbours ask for the same one.
+    whole: AtomicU64,
+}
+
+impl<'a> Wary<'a> {
+    /// `damaged` becomes a damaged entry's reference, if one is met.
+    pub fn new(resolver: LogResolver<'a>, doubts: bool, damaged: &'a AtomicU64) -> Wary<'a> {
+        Wary { resolver, doubts, damaged, whole: AtomicU64::new(0) }
+    }
+
+    #[inline(never)]
+    fn look_closely(&self, reference: Ref) -> bool {
+        let is_whole = self.resolver.log.verified_entry(reference.0).is_some();
+        if is_whole { &self.whole } else { self.damaged }.store(reference.0, Relaxed);
+        is_whole
+    }
+}
+
+impl Resolver for Wary<'_> {
+    #[inline(always)]
+    fn prefetch(&self, reference: Ref) {
+        self.resolver.prefetch(reference);
+    }
+
+    #[inline(always)]
+    fn key(&self, reference: Ref) -> &[u8] {
+        self.resolver.key(reference)
+    }
+
+    #[inline(always)]
+    fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        self.resolver.matches(reference, key) && self.is_sound(reference)
+    }
+
+    #[inline(always)]
+    fn hash(&self, reference: Ref) -> u64 {
+        self.resolver.hash(reference)
+    }
+
+    /// Remembers what is not.
+    #[inline(always)]
+    fn is_sound(&self, reference: Ref) -> bool {
+        !self.doubts || self.whole.load(Relaxed) == reference.0 || self.look_closely(reference)
+    }
 }
 
 /// The log as [`LogResolver`] shows it, but that a damaged entry matches whatever key the index compares it with: nobody knows what its key was.
@@ -48,10 +108,14 @@ impl Resolver for Doubting<'_> {
     }
 
     fn matches(&self, reference: Ref, key: &[u8]) -> bool {
-        self.0.matches(reference, key) || self.0.log.verify_entry(reference.0).is_err()
+        self.0.matches(reference, key) || !self.is_sound(reference)
     }
 
     fn hash(&self, reference: Ref) -> u64 {
         self.0.hash(reference)
+    }
+
+    fn is_sound(&self, reference: Ref) -> bool {
+        self.0.log.verify_entry(reference.0).is_ok()
     }
 }

@@ -422,7 +422,8 @@ impl Core {
             crate::keyspace::with_index!(keyspace, index => index.for_each(&self.resolver(), &mut |reference| {
                 let expiry = self.log.expiry_of(reference.0);
                 any |= expiry != 0;
-                if self.is_expired(expiry) {
+                // What is damaged does not say so reliably.
+                if self.is_expired(expiry) && self.ensure_whole(reference).is_ok() {
                     let entry = self.log.entry(reference.0);
                     found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }

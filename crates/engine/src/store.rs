@@ -266,7 +266,7 @@ impl Store {
         recovery.salvaged.splice(0..0, older_copy);
         recovery.clock_ahead_ms = clock_ms.saturating_sub(wall_clock_ms());
         // Only after a salvage: a number with entries on media is never given out again.
-        catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace + 1);
+        catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace.saturating_add(1));
         let committer = Committer::new(recovery.last_version, options.durability, needs_sync);
         if committer.reads_check() {
             log.note_reason();

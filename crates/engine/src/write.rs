@@ -339,7 +339,7 @@ impl Core {
         let place = PlaceGuard { index, token: located.token, locked };
         if keyspace.info.kind == Kind::Ordered {
             // An ordered index has to know where a key belongs beside its neighbour.
-            self.ensure_writable_beside(keyspace, key, located.candidate)?;
+            self.ensure_writable_beside(keyspace, key, &located)?;
         }
         if located.candidate.is_some() {
             resolver.prefetch(located.candidate);

@@ -13,6 +13,8 @@
 //!   node memory is type-stable: it never returns to the operating system while the index lives, so that following a
 //!   stale hint is harmless.
 //! * **Linearizability.** A lookup that starts after an `install` returned sees its effect.
+//! * **Damage.** An entry that is not sound ([`Resolver::is_sound`]) costs no other key its place ([`Index::unreadable_beside`]), and nothing panics because of it.
+//!   Who looks for its key meets it, and so does a scan that begins there.
 //! * **Crash.** Nothing here survives a crash; recovery rebuilds an index from the log.
 
 pub mod btree;
@@ -124,6 +126,18 @@ pub trait Resolver {
 
     /// The hash of the key of the entry at `reference` (for splits).
     fn hash(&self, reference: Ref) -> u64;
+
+    /// Whether [`Resolver::key`] surely is what was written: asked before it decides where other keys belong. The default believes it.
+    #[inline(always)]
+    fn is_sound(&self, _reference: Ref) -> bool {
+        true
+    }
+
+    /// The key of the entry at `reference`, if that is sound.
+    #[inline(always)]
+    fn sound_key(&self, reference: Ref) -> Option<&[u8]> {
+        self.is_sound(reference).then(|| self.key(reference))
+    }
 }
 
 /// What [`Index::locate`] found.
@@ -200,6 +214,12 @@ pub trait Index: Send + Sync {
         for ((names, found), reference) in names.iter_mut().zip(found).zip(refs) {
             *names = found == *reference;
         }
+    }
+
+    /// An entry that keeps `key` from being inserted, or `NONE`: its key would have to be read to tell where the new one belongs, and it is not
+    /// sound. Ask before [`Index::install`] of a new key where entries may be damaged: that finds a place in any case, but what cannot be read is not found any more then.
+    fn unreadable_beside<R: Resolver>(&self, _key: Key<'_>, _resolver: &R) -> Ref {
+        Ref::NONE
     }
 
     /// Finds where `key` is or would go, for a write that follows.

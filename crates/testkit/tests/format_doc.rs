@@ -236,8 +236,13 @@ fn entries_are_written_as_documented() {
     assert_eq!(field(words[0], place("bits: entry_word0", "checksum")), u64::from(crc::bytes(crc::bytes(state, b"a key"), b"a value")));
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).chain(*b"a keya value").collect();
     bytes.resize(bytes.len().next_multiple_of(8), 0);
-    let dead = 1u8 << place("bits: entry_flags", "dead").0;
+    let [dead, again] = ["dead", "dead_again"].map(|name| {
+        let (bit, bits) = place("bits: entry_flags", name);
+        (0xff_u8 >> (8 - bits)) << bit
+    });
     bytes[4] |= dead;
+    assert!(EntryView::verify(&bytes, at.generation, at.offset).is_err(), "not without the others");
+    bytes[4] |= again;
     let view = EntryView::verify(&bytes, at.generation, at.offset).expect("the mark DEAD lies outside the checksum");
     assert!(view.is_dead() && view.version(1000) == 1007);
 }

@@ -147,7 +147,7 @@ impl Core {
         for member in members {
             let keyspace = batch.keyspace(member.operation(batch));
             if keyspace.info.kind == Kind::Ordered {
-                self.ensure_readable(keyspace, member.key(batch))?;
+                self.look_whether_placeable(keyspace, member.key(batch))?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use super::blocks::{self, Order};
 use super::format::{BlockKind, BlockRow, HEADER_BYTES, Header, Index as Tables, KeyspaceRow, TRAILER_BYTES, Trailer, checksum};
 use super::store::CheckpointImage;
 use crate::keyspace::{AnyIndex, Keyspace, Kind};
-use crate::resolver::LogResolver;
+use crate::resolver::{LogResolver, Wary};
 use hither_index::hash::image::Images;
 use hither_index::{Hasher, OrderedIndex, PieceSource, Ref, SortedPiece};
 use hither_log::replay::{SegmentToScan, TOTALS_RECORDED};
@@ -309,16 +309,21 @@ impl Loader<'_> {
         if checksum(into) == block.checksum { Ok(()) } else { Err(format!("the block at {} is damaged", block.offset)) }
     }
 
-    /// `reads_log`: the index takes the keys from there, so that damage would put them out of order.
+    /// `reads_log`: the index takes all keys from there, so that damage would put them out of order.
     fn ordered<I: OrderedIndex>(&self, index: &I, blocks: &[BlockRow], hasher: Hasher, reads_log: bool) -> Result<(), String> {
         if blocks.iter().any(|block| block.kind == BlockKind::Images) {
             return Err("it holds images of a table for an ordered keyspace".into());
         }
-        let resolver = LogResolver { log: self.log, hasher };
+        let damaged = AtomicU64::new(0);
+        let resolver = Wary::new(LogResolver { log: self.log, hasher }, true, &damaged);
         let _pin = epoch::pin();
         if !blocks.iter().all(|block| block.kind == BlockKind::Words) {
+            // Where keys begin alike, any ordered index looks at some of them.
             index.load_pieces(&mut Run::new(self, blocks, reads_log), &resolver);
-            return Ok(());
+            return match damaged.into_inner() {
+                0 => Ok(()),
+                reference => Err(format!("{:?} leads to no valid entry", Ref(reference))),
+            };
         }
         let firsts = self.first_words(blocks)?;
         if !firsts.is_sorted() {

@@ -10,6 +10,7 @@ mod close;
 mod collector;
 mod common;
 mod compaction;
+mod damaged_heads;
 mod drops;
 mod hot_cold;
 mod known_garbage;

@@ -54,7 +54,7 @@ mod tests;
 
 use crate::common::arena::Arena;
 use crate::common::counter::Counter;
-use crate::common::version::Version;
+use crate::common::version::{Version, retry};
 use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use hither_sync::Padded;
 use protocol::{Protocol, Sound};
@@ -160,6 +160,10 @@ impl<P: Protocol> Index for BTree<P> {
     fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
         assert_eq!(keys.len(), found.len(), "one result per key");
         self.lookup_many(keys, found, resolver);
+    }
+
+    fn unreadable_beside<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
+        retry(|| self.try_unreadable_beside(self.top()?, key.bytes, resolver))
     }
 
     #[inline]

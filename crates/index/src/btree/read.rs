@@ -6,7 +6,7 @@ use super::protocol::{Point, Protocol, Rule};
 use super::spot::Cell;
 use super::{BTree, Token};
 use crate::common::node::{ALL_LINES, Node};
-use crate::common::slice::{LAYER, LONGER, slice_at};
+use crate::common::slice::{LAYER, LONGER, common_prefix, slice_at};
 use crate::common::version::{Restart, retry};
 use crate::{Located, Ref, Resolver};
 use std::sync::atomic::Ordering;
@@ -255,4 +255,74 @@ impl<P: Protocol> BTree<P> {
             (node, version) = self.follow(leaf.0, version, value)?;
         }
     }
+
+    /// The key of some reference below `node`, as [`BTree::any_below`] finds one; `None` if those that were looked at cannot be read.
+    pub(crate) fn witness<'r, R: Resolver>(&self, node: Node<'_>, version: u64, resolver: &'r R) -> Result<Option<&'r [u8]>, Restart> {
+        match resolver.sound_key(self.any_below(node, version)?) {
+            Some(key) => Ok(Some(key)),
+            None => self.witness_on_edge((node, version), 0, resolver),
+        }
+    }
+
+    /// As above: looks at all keys of the leaf for `slice`, or else of a layer below it.
+    #[cold]
+    pub(super) fn witness_on_edge<'r, R: Resolver>(
+        &self,
+        (mut node, mut version): (Node<'_>, u64),
+        slice: u64,
+        resolver: &'r R,
+    ) -> Result<Option<&'r [u8]>, Restart> {
+        loop {
+            let leaf;
+            (leaf, version) = self.descend(node, version, slice)?;
+            let meta = leaf.0.meta();
+            let slots: Vec<_> = (0..leaf.count(meta)).map(|i| (leaf.kind(i), leaf.value(meta, i))).collect();
+            leaf.0.version().check(version)?;
+            let (layers, keys): (Vec<_>, Vec<_>) = slots.into_iter().partition(|(kind, _)| *kind == LAYER);
+            if let Some(key) = keys.iter().find_map(|(_, value)| resolver.sound_key(Ref(*value))) {
+                return Ok(Some(key));
+            }
+            let Some((_, below)) = layers.first() else { return Ok(None) };
+            (node, version) = self.follow(leaf.0, version, *below)?;
+        }
+    }
+
+    /// One attempt at [`crate::Index::unreadable_beside`], from the first layer's root on.
+    #[cold]
+    pub(crate) fn try_unreadable_beside<R: Resolver>(
+        &self,
+        (mut node, mut version): (Node<'_>, u64),
+        key: &[u8],
+        resolver: &R,
+    ) -> Result<Ref, Restart> {
+        let mut base = 0;
+        loop {
+            let skip = node.meta().skip();
+            if skip > 0 {
+                let Some(witness) = self.witness(node, version, resolver)? else { return self.any_below(node, version) };
+                if shared_slices(witness, key, base) < skip {
+                    return Ok(Ref::NONE);
+                }
+            }
+            let depth = base + 8 * skip;
+            let (slice, rank) = slice_at(key, depth);
+            let leaf;
+            (leaf, version) = self.descend(node, version, slice)?;
+            let meta = leaf.0.meta();
+            let (position, kind) = leaf.find(meta, slice, rank);
+            let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
+            leaf.0.version().check(version)?;
+            match kind {
+                Some(LAYER) => (node, version) = self.follow(leaf.0, version, value)?,
+                Some(_) if resolver.sound_key(Ref(value)).is_none() => return Ok(Ref(value)),
+                _ => return Ok(Ref::NONE),
+            }
+            base = depth + 8;
+        }
+    }
+}
+
+/// How many slices from `base` on `key` shares with `other`, leaving it a byte of its own.
+pub(super) fn shared_slices(other: &[u8], key: &[u8], base: usize) -> usize {
+    common_prefix(other, key).min(key.len() - 1).saturating_sub(base) / 8
 }

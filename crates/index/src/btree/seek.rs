@@ -41,9 +41,10 @@ impl<P: Protocol> BTree<P> {
             let skip = root.meta().skip();
             let depth = base + 8 * skip;
             if skip > 0 {
-                let witness = resolver.key(self.any_below(root, version)?);
                 let own = &key[base.min(key.len())..depth.min(key.len())];
-                let order = own.cmp(&witness[base..depth]);
+                let witness = self.witness_either_side((root, version), resolver)?.and_then(|witness| witness.get(base..depth));
+                // A layer that cannot be read is taken as a whole: the scan then meets what is damaged.
+                let order = witness.map_or(if backward { Ordering::Greater } else { Ordering::Less }, |witness| own.cmp(witness));
                 if order != Ordering::Equal {
                     return self.beside(root, version, order, above, backward);
                 }
@@ -62,14 +63,26 @@ impl<P: Protocol> BTree<P> {
                 continue;
             }
             let slot = match kind {
-                Some(LONGER) => resolver.key(Ref(value)).cmp(key),
-                Some(_) => Ordering::Equal,
-                None => Ordering::Greater,
+                Some(LONGER) => resolver.sound_key(Ref(value)).map(|other| other.cmp(key)),
+                Some(_) => Some(Ordering::Equal),
+                None => Some(Ordering::Greater),
             };
-            // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken.
-            let behind = slot == Ordering::Less || (slot == Ordering::Equal && inclusive == backward);
+            // Whether the cut lies behind the slot: forward, the slot is left out; backward, it is the first one taken. So is one that cannot be read.
+            let behind = match slot {
+                Some(Ordering::Equal) => inclusive == backward,
+                Some(order) => order == Ordering::Less,
+                None => backward,
+            };
             let frame = Frame { leaf, version: leaf_version, at: position + usize::from(behind) };
             return Ok(Some(Cursor { frame, above, backward }));
+        }
+    }
+
+    /// A key below the root, from the first leaf, or else from the last one.
+    fn witness_either_side<'r, R: Resolver>(&self, root: (Node<'_>, u64), resolver: &'r R) -> Result<Option<&'r [u8]>, Restart> {
+        match self.witness(root.0, root.1, resolver)? {
+            Some(key) => Ok(Some(key)),
+            None => self.witness_on_edge(root, u64::MAX, resolver),
         }
     }
 

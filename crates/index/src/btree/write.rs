@@ -2,7 +2,7 @@
 
 use super::leaf::{Entry, Leaf};
 use super::protocol::{Point, Protocol};
-use super::read::Found;
+use super::read::{Found, shared_slices};
 use super::spot::{Above, Cell, Prepare, Whole};
 use super::{BTree, Token};
 use crate::common::node::{LARGE, Node};
@@ -129,13 +129,21 @@ impl<P: Protocol> BTree<P> {
         new: Ref,
         resolver: &R,
     ) -> Result<(), Restart> {
-        if !found.exact && !self.shares_prefix(key, found, resolver)? {
-            return self.split_prefix(above.origin()?, key, new, resolver);
+        if !found.exact {
+            let shares = self.shares_prefix(key, found, resolver)?;
+            if shares != Some(true) && self.split_prefix(above.origin()?, key, (new, found), resolver)? {
+                return Ok(());
+            }
+            if shares == Some(false) {
+                return Err(Restart);
+            }
         }
         if found.kind == Some(LONGER) {
             return self.add_layer(key, found, new, resolver);
         }
-        debug_assert!(found.kind.is_none(), "a shorter key with the same prefix and slice is the same key");
+        if found.kind.is_some() {
+            return self.replace_unreadable(found, new);
+        }
         let (slice, kind) = slice_at(key, found.depth);
         let entry = Entry { slice, kind, value: new.0 };
         if found.leaf.is_full() {
@@ -147,16 +155,28 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Whether `key` has the bytes that the layers on its way left out: asks the log for a key of the same layer.
-    fn shares_prefix<R: Resolver>(&self, key: &[u8], found: &Found<'_>, resolver: &R) -> Result<bool, Restart> {
+    /// A shorter key with the same prefix and slice is the same key: so its slot holds an entry whose key cannot be read.
+    #[cold]
+    fn replace_unreadable(&self, found: &Found<'_>, new: Ref) -> Result<(), Restart> {
+        let lock = found.leaf.0.version().lock(found.version)?;
+        found.leaf.set_value(found.position, new.0);
+        lock.done();
+        // The caller counts one more.
+        self.keys.one_less();
+        Ok(())
+    }
+
+    /// Whether `key` has the bytes that the layers on its way left out: asks the log for a key of the same layer. `None`: those in its leaf cannot be read.
+    fn shares_prefix<R: Resolver>(&self, key: &[u8], found: &Found<'_>, resolver: &R) -> Result<Option<bool>, Restart> {
         if key.len() <= found.depth {
-            return Ok(false);
+            return Ok(Some(false));
         }
-        let witness = match found.kind {
-            Some(_) => Ref(found.value),
-            None => self.any_below(found.leaf.0, found.version)?,
+        let own = found.kind.and_then(|_| resolver.sound_key(Ref(found.value)));
+        let witness = match own {
+            Some(_) => own,
+            None => self.witness(found.leaf.0, found.version, resolver)?,
         };
-        Ok(common_prefix(resolver.key(witness), key) >= found.depth)
+        Ok(witness.map(|witness| common_prefix(witness, key) >= found.depth))
     }
 
     /// `key` goes on behind a slice that so far one other key had: both move to a layer of their own.
@@ -172,8 +192,9 @@ impl<P: Protocol> BTree<P> {
 
     /// A layer of `key` and of the key of `other`, which both go on at byte `base`.
     fn layer_of_two<R: Resolver>(&self, key: &[u8], new: Ref, other: Ref, base: usize, resolver: &R) -> crate::common::arena::Fresh<'_> {
-        let (value, other) = (other.0, resolver.key(other));
-        debug_assert!(other.len() > base && key.len() > base);
+        debug_assert!(key.len() > base);
+        let (value, other) = (other.0, resolver.sound_key(other).filter(|other| other.len() > base && other[..base] == key[..base]));
+        let Some(other) = other else { return self.layer_beside_unreadable(key, new, value, base) };
         // Both keys need a byte of their own in the new layer, lest one of them end above it.
         let shared = common_prefix(&other[base..], &key[base..]).min(other.len().min(key.len()) - base - 1);
         let skip = shared / 8;
@@ -186,6 +207,16 @@ impl<P: Protocol> BTree<P> {
         self.small_root(&slots, skip)
     }
 
+    /// A layer of `key` and of a reference whose key cannot be read: as good as any, for nobody finds that one by its key any more.
+    #[cold]
+    fn layer_beside_unreadable(&self, key: &[u8], new: Ref, value: u64, base: usize) -> crate::common::arena::Fresh<'_> {
+        let (slice, kind) = slice_at(key, base);
+        let other = Entry { slice: u64::from(slice == 0), kind: LONGER, value };
+        let mut slots = [other, Entry { slice, kind, value: new.0 }];
+        slots.sort_unstable_by_key(|entry| (entry.slice, entry.kind));
+        self.small_root(&slots, 0)
+    }
+
     /// A layer of one small leaf.
     fn small_root(&self, slots: &[Entry], skip: usize) -> crate::common::arena::Fresh<'_> {
         let fresh = self.arena.allocate(0);
@@ -194,39 +225,46 @@ impl<P: Protocol> BTree<P> {
         fresh
     }
 
-    /// `key` differs from a layer's keys in the bytes that the layer skips: puts a layer above it that ends at the difference.
-    fn split_prefix<'a, R: Resolver>(&'a self, origin: Cell<'a>, key: &[u8], new: Ref, resolver: &R) -> Result<(), Restart> {
+    /// If `key` differs from a layer's keys in the bytes that the layer skips: puts a layer above it that ends at the difference. A layer of which no key can be read is taken to
+    /// share nothing. False if there is no such layer on the way to what was found.
+    fn split_prefix<'a, R: Resolver>(
+        &'a self,
+        origin: Cell<'a>,
+        key: &[u8],
+        (new, found): (Ref, &Found<'_>),
+        resolver: &R,
+    ) -> Result<bool, Restart> {
         let (mut cell, mut base) = (origin, 0);
         loop {
             let (root, version) = self.root_of(cell)?;
             let skip = root.meta().skip();
             if skip > 0 {
-                let witness = resolver.key(self.any_below(root, version)?);
-                let shared = common_prefix(witness, key).min(key.len() - 1).saturating_sub(base) / 8;
+                let witness = self.witness(root, version, resolver)?;
+                let shared = witness.map_or(0, |witness| shared_slices(witness, key, base));
                 if shared < skip {
-                    return self.cut_layer(cell, (root, version), base + 8 * shared, shared, (witness, key), new);
+                    let depth = base + 8 * shared;
+                    let old_slice = witness.map_or_else(|| !slice_at(key, depth).0, |witness| slice_at(witness, depth).0);
+                    return self.cut_layer(cell, (root, version), shared, old_slice, (slice_at(key, depth), new)).map(|()| true);
                 }
             }
             let spot = self.spot_in_layer(cell, base, key, Prepare::ForSplit)?;
             if spot.kind != Some(LAYER) {
-                return Err(Restart);
+                return if (spot.leaf, spot.version) == (found.leaf, found.version) { Ok(false) } else { Err(Restart) };
             }
             cell = spot.cell_below();
             base = spot.depth + 8;
         }
     }
 
-    /// Replaces the layer in `cell` by one that skips only `shared` slices, up to `depth`, and leads to the old one and to the new key.
+    /// Replaces the layer in `cell` by one that skips only `shared` slices, and leads from there to the old one, by `old_slice`, and to the new key.
     fn cut_layer(
         &self,
         cell: Cell<'_>,
         (root, version): (Node<'_>, u64),
-        depth: usize,
         shared: usize,
-        keys: (&[u8], &[u8]),
-        new: Ref,
+        old_slice: u64,
+        ((slice, kind), new): ((u64, u8), Ref),
     ) -> Result<(), Restart> {
-        let ((old_slice, _), (slice, kind)) = (slice_at(keys.0, depth), slice_at(keys.1, depth));
         let mut slots = [Entry { slice: old_slice, kind: LAYER, value: root.address() }, Entry { slice, kind, value: new.0 }];
         slots.sort_unstable_by_key(|entry| (entry.slice, entry.kind));
         let fresh = self.small_root(&slots, shared);

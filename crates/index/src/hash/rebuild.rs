@@ -18,7 +18,7 @@
 
 use super::HashTable;
 use super::directory::{MAX_DEPTH, POSITION_BITS, Segment, empty_segment, home_line, position_of, share_of};
-use super::line::{Line, OVERFLOW, Pair, first_slot, free_slots, tag_of, with_tag};
+use super::line::{Line, OVERFLOW, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
 use super::protocol::{Point, Protocol, Rule};
 use crate::{Ref, Resolver};
 use hither_sync::epoch;
@@ -37,6 +37,16 @@ const RESERVED_MAX: f64 = 382.0;
 struct Item {
     reference: Ref,
     hash: u64,
+}
+
+/// A reference whose key cannot be read, so that nobody knows its hash. Each successor gets it, in the pair and with the tag that it had: who looks for its
+/// key meets it still.
+struct Lost {
+    reference: Ref,
+    tag: u64,
+    pair: usize,
+    /// Pairs before it from which paths may lead to it.
+    run: usize,
 }
 
 /// A segment whose pairs are frozen; thaws them when dropped, unless it was replaced.
@@ -65,15 +75,54 @@ impl Frozen {
         Some(frozen)
     }
 
-    /// The references in the segment.
-    fn references(&self) -> Vec<Ref> {
+    /// What is in the segment: references with the numbers of their pairs and their tags.
+    fn slots(&self) -> Vec<(usize, u64, Ref)> {
         let mut all = Vec::with_capacity(self.segment.capacity());
         // SAFETY: as in `new`.
-        for pair in unsafe { self.segment.all() } {
-            let words = pair.lines.iter().flat_map(|line| &line.refs);
-            all.extend(words.map(|word| Ref(word.load(Ordering::Acquire))).filter(|reference| reference.is_some()));
+        for (number, pair) in unsafe { self.segment.all() }.enumerate() {
+            for line in &pair.lines {
+                let meta = line.meta.load(Ordering::Acquire);
+                let slots =
+                    line.refs.iter().enumerate().map(|(slot, word)| (number, tag_at(meta, slot), Ref(word.load(Ordering::Acquire))));
+                all.extend(slots.filter(|(.., reference)| reference.is_some()));
+            }
         }
         all
+    }
+
+    /// A reference in a slot of the segment, to be kept without its hash.
+    #[cold]
+    fn lost(&self, number: usize, tag: u64, reference: Ref) -> Lost {
+        let pairs = self.segment.pairs();
+        let overflows = |step: &usize| {
+            // SAFETY: as in `new`.
+            let pair = unsafe { self.segment.pair((number + pairs - step) % pairs) };
+            pair.lines.iter().any(|line| line.meta.load(Ordering::Relaxed) & OVERFLOW != 0)
+        };
+        Lost { reference, tag, pair: number, run: (1..self.segment.path_len()).take_while(overflows).count() }
+    }
+}
+
+impl Lost {
+    /// Adds it to a segment that nobody else can reach, where every path that led to it goes; false if there is no room.
+    #[cold]
+    fn append(&self, segment: Segment) -> bool {
+        let pairs = segment.pairs();
+        // SAFETY: the segment was just allocated from the table's arena.
+        let pair = |step: usize| unsafe { segment.pair((self.pair + step) % pairs) };
+        let pass_over = |step: usize| _ = pair(step).lines[0].meta.fetch_or(OVERFLOW, Ordering::Relaxed);
+        if segment.wide() {
+            (0..pairs).for_each(pass_over);
+        } else {
+            (pairs - self.run..pairs).for_each(pass_over);
+        }
+        for step in 0..segment.path_len() {
+            if pair(step).lines.iter().any(|line| append_to(line, self.tag, self.reference)) {
+                return true;
+            }
+            pass_over(step);
+        }
+        false
     }
 }
 
@@ -96,6 +145,9 @@ struct Plan<'a, P: Protocol> {
     target: usize,
     /// Position prefix and segment.
     ready: Vec<(u64, Segment)>,
+    lost: Vec<Lost>,
+    /// A wide segment with such references stays one: their paths may be longer than those of others. And where they are many, splits would make ever more of them.
+    may_split: bool,
 }
 
 impl<P: Protocol> HashTable<P> {
@@ -105,19 +157,24 @@ impl<P: Protocol> HashTable<P> {
         let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
             return;
         };
-        let references = frozen.references();
-        let mut items = Vec::with_capacity(references.len());
-        for reference in references.iter().take(AHEAD) {
+        let slots = frozen.slots();
+        let (mut items, mut lost) = (Vec::with_capacity(slots.len()), Vec::new());
+        for (.., reference) in slots.iter().take(AHEAD) {
             resolver.prefetch(*reference);
         }
-        for (i, reference) in references.iter().enumerate() {
-            if let Some(later) = references.get(i + AHEAD) {
+        for (i, &(number, tag, reference)) in slots.iter().enumerate() {
+            if let Some((.., later)) = slots.get(i + AHEAD) {
                 resolver.prefetch(*later);
             }
-            items.push(Item { reference: *reference, hash: resolver.hash(*reference) });
+            if resolver.is_sound(reference) {
+                items.push(Item { reference, hash: resolver.hash(reference) });
+            } else {
+                lost.push(frozen.lost(number, tag, reference));
+            }
         }
         P::pause(Point::Collected);
-        let mut plan = Plan { table: self, target: 0, ready: Vec::new() };
+        let may_split = lost.is_empty() || (!segment.wide() && lost.len() * 4 <= items.len());
+        let mut plan = Plan { table: self, target: 0, ready: Vec::new(), lost, may_split };
         let depth = segment.depth();
         plan.divide(&mut items, position_of(hash) >> (POSITION_BITS - depth), depth, true);
         self.replace_by(frozen, plan.ready);
@@ -133,12 +190,12 @@ impl<P: Protocol> HashTable<P> {
             let (depth, shift) = (segment.depth(), POSITION_BITS - segment.depth());
             let prefix = position >> shift;
             position = (prefix + 1) << shift;
-            let mut plan = Plan { table: self, target: keys, ready: Vec::new() };
+            let mut plan = Plan { table: self, target: keys, ready: Vec::new(), lost: Vec::new(), may_split: true };
             if !plan.overfull(prefix, depth) {
                 continue;
             }
             if let Some(frozen) = Frozen::new(segment, true)
-                && frozen.references().is_empty()
+                && frozen.slots().is_empty()
             {
                 plan.divide(&mut [], prefix, depth, false);
                 self.replace_by(frozen, plan.ready);
@@ -190,7 +247,7 @@ impl<P: Protocol> Plan<'_, P> {
     /// Puts the items of a position prefix into one or more new segments. `crowded`: one like the old will not do.
     fn divide(&mut self, items: &mut [Item], prefix: u64, depth: u32, crowded: bool) {
         let wants_split = crowded || items.len() > NARROW_MAX;
-        if self.overfull(prefix, depth) || (wants_split && depth < MAX_DEPTH) {
+        if self.may_split && (self.overfull(prefix, depth) || (wants_split && depth < MAX_DEPTH)) {
             let ones = part(items, depth);
             let (left, right) = (ones, items.len() - ones);
             if left.max(right) * 4 <= items.len() * 3 {
@@ -203,7 +260,7 @@ impl<P: Protocol> Plan<'_, P> {
         if wants_split || !self.build(items, prefix, depth, 0, false) {
             let mut class = 0;
             // A wide segment takes anything up to its capacity; an eighth is left for what comes.
-            while items.len() >= Segment::new(0, 0, class, true).capacity() / 8 * 7 {
+            while items.len() + self.lost.len() >= Segment::new(0, 0, class, true).capacity() / 8 * 7 {
                 class += 1;
             }
             let built = self.build(items, prefix, depth, class, true);
@@ -214,7 +271,7 @@ impl<P: Protocol> Plan<'_, P> {
     /// Builds one segment; false, without a trace, if a path has no room.
     fn build(&mut self, items: &[Item], prefix: u64, depth: u32, class: usize, wide: bool) -> bool {
         let segment = empty_segment(&self.table.arena, depth, class, wide);
-        let fits = items.iter().all(|item| append(segment, item));
+        let fits = self.lost.iter().all(|lost| lost.append(segment)) && items.iter().all(|item| append(segment, item));
         if fits {
             self.ready.push((prefix, segment));
         } else {

@@ -54,10 +54,12 @@ use crate::btree::BTree;
 pub use crate::btree::Token;
 use crate::btree::protocol::{Protocol, Sound};
 use crate::common::node::LEAF_HEAD;
+use crate::common::slice::slice_at;
+use crate::common::version::retry;
 use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
 use gapped::Gapped;
 use std::sync::atomic::Ordering;
-use subtree::SubtreeOf;
+use subtree::{SubtreeOf, is_subtree};
 
 /// The learned index. See the module's head.
 pub type LearnedIndex = Learned<Sound>;
@@ -111,6 +113,13 @@ impl<P: Protocol> Index for Learned<P> {
     fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {
         assert_eq!(keys.len(), found.len(), "one result per key");
         self.lookup_many(keys, found, resolver);
+    }
+
+    fn unreadable_beside<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
+        retry(|| match self.descend(slice_at(key.bytes, 0).0)? {
+            root if is_subtree(root.0) => self.tree.try_unreadable_beside(root, key.bytes, resolver),
+            _ => Ok(Ref::NONE),
+        })
     }
 
     #[inline]
