@@ -298,11 +298,14 @@ impl Core {
         // collector needs most of what it frees, so many rounds may pass before something is left.
         let end = Instant::now().checked_add(self.space_patience);
         loop {
-            let made = match bound {
-                true if self.room_to_live().is_ok() || self.sweep_for_space() => true,
+            let made = if !bound {
+                self.make_space()? || self.sweep_for_space()
+            } else if self.room_to_live().is_ok() || self.sweep_for_space() {
+                true
+            } else {
                 // A sweep that finds nothing may have come after another, which left nothing.
-                true => self.room_to_live().map(|()| true)?,
-                false => self.make_space()? || self.sweep_for_space(),
+                self.room_to_live()?;
+                true
             };
             match attempt() {
                 Err(error) if error.kind().is_lack_of_space() && made && end.is_none_or(|end| Instant::now() < end) => {
