@@ -239,6 +239,14 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What was found, without the advice that follows: for a report of what was passed over.
+    pub fn finding(&self) -> String {
+        let text = self.to_string();
+        text.split_once("; restore").map_or(text.as_str(), |(finding, _)| finding).to_owned()
+    }
+}
+
 fn holder(pid: Option<u32>) -> String {
     match pid {
         Some(pid) if pid == std::process::id() => {
