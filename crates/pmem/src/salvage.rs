@@ -45,10 +45,13 @@ impl TwoSlot {
             found.extend(whole.or_else(mended).map(|(value, how)| Salvaged { value, is_current: true, how }));
         }
         // A word that is never written says nothing about the slots.
-        let doubtful: &[usize] = if commit.sequence == 0 { &[1 - commit.slot, commit.slot] } else { &[1 - commit.slot] };
+        let (doubtful, how): (&[usize], _) = match commit.sequence {
+            0 => (&[1 - commit.slot, commit.slot], "what is in its slots is used without a checksum"),
+            _ => (&[1 - commit.slot], "the record before it is used instead"),
+        };
         let records =
             doubtful.iter().filter_map(|slot| self.read_slot(access, *slot)).filter(|record| record.iter().any(|byte| *byte != 0));
-        found.extend(records.map(|value| Salvaged { value, is_current: false, how: "the record before it is used instead" }));
+        found.extend(records.map(|value| Salvaged { value, is_current: false, how }));
         found
     }
 
