@@ -147,7 +147,7 @@ fn a_truncated_file_can_be_salvaged() {
     pool.commit_descriptor(0, &super::active(5)).unwrap();
     let (first, last, full) = (pool.segment_offset(0), pool.segment_offset(15), pool.len_mapped());
     // SAFETY: the segments are mapped and only this thread has the pool.
-    unsafe { [first, last].map(|off| pool.write(off, &[1; 8])) };
+    unsafe { [first, last].into_iter().for_each(|off| pool.write(off, &[1; 8])) };
     pool.sync().unwrap();
     drop(pool);
     let o = OpenOptions { salvage: true, medium: MediumChoice::PrivateCopy, ..OpenOptions::new() };
