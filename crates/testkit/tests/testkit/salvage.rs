@@ -97,9 +97,9 @@ fn a_flipped_bit_of_a_descriptor_costs_nothing() {
 }
 
 /// An image after something worse than a flipped bit.
-fn wrecked(sample: &Sample, ranges: &[Range<u64>]) -> Vec<u8> {
+fn wrecked(sample: &Sample, places: &[(u64, usize)]) -> Vec<u8> {
     let mut image = sample.image.clone();
-    ranges.iter().for_each(|range| image[range.start as usize..range.end as usize].fill(0xee));
+    places.iter().for_each(|(at, len)| image[*at as usize..][..*len].fill(0xee));
     image
 }
 
@@ -111,13 +111,13 @@ fn slot_of(image: &[u8], commit: u64) -> usize {
 fn the_record_before_does_where_the_current_one_is_gone() {
     let sample = sample();
     let superblock = [64, 1088][slot_of(&sample.image, 8)];
-    let notes = assert_all(&sample, &wrecked(&sample, &[superblock..superblock + 1024]), NAMES, "superblock");
+    let notes = assert_all(&sample, &wrecked(&sample, &[(superblock, 1024)]), NAMES, "superblock");
     assert!(notes[0].contains("the superblock") && notes[0].contains("the record before it"), "{notes:?}");
     // The first catalogue names the first of the two keyspaces.
     let slot = CATALOGUE_SLOTS[slot_of(&sample.image, CATALOGUE)];
-    let notes = assert_all(&sample, &wrecked(&sample, &[slot..slot + 100]), [NAMES[0], NUMBERS[1]], "catalogue");
+    let notes = assert_all(&sample, &wrecked(&sample, &[(slot, 100)]), [NAMES[0], NUMBERS[1]], "catalogue");
     assert!(notes.iter().any(|note| note.contains("keyspace number 2 is lost: it is \"keyspace-2\"")), "{notes:?}");
-    let both = CATALOGUE_SLOTS.map(|slot| slot..slot + 100);
+    let both = CATALOGUE_SLOTS.map(|slot| (slot, 100));
     assert_all(&sample, &wrecked(&sample, &both), NUMBERS, "both slots of the catalogue");
     let mut blank = sample.image.clone();
     blank[CATALOGUE as usize..CATALOGUE as usize + 8].fill(0);
@@ -133,13 +133,13 @@ fn a_sealed_segment_needs_one_slot_of_its_descriptor() {
         let number = (range.start - sample.segments[0].0.start) / SEGMENT;
         let commit = TABLE + number * DESCRIPTOR;
         let slot = commit + [8, 64][slot_of(&sample.image, commit)];
-        let notes = assert_all(&sample, &wrecked(&sample, &[slot..slot + 56]), NAMES, &format!("segment {number}"));
+        let notes = assert_all(&sample, &wrecked(&sample, &[(slot, 56)]), NAMES, &format!("segment {number}"));
         assert!(notes[0].contains(&format!("segment {number} ")), "{notes:?}");
         let mut blank = sample.image.clone();
         blank[commit as usize..commit as usize + 8].fill(0);
         assert_all(&sample, &blank, NAMES, &format!("blank word of segment {number}"));
         // Neither: then what it holds is lost, and nothing else.
-        let store = open(&wrecked(&sample, &[commit..commit + 120]), true).unwrap();
+        let store = open(&wrecked(&sample, &[(commit, 120)]), true).unwrap();
         let found = read_keyspaces(&store, NAMES).unwrap();
         assert!(found.len() + 100 > sample.pairs.len() && store.recovery().salvaged[0].contains("cannot be read"));
         seen += 1;
