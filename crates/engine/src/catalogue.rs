@@ -49,6 +49,17 @@ impl Catalogue {
         Ok(info)
     }
 
+    /// Adds an ordered keyspace of which only the id is known; its name.
+    pub fn add_numbered(&mut self, id: u32) -> String {
+        let mut name = format!("keyspace-{id}");
+        while self.keyspaces.iter().any(|known| known.name == name) {
+            name.push('+');
+        }
+        self.keyspaces.push(KeyspaceInfo { name: name.clone(), id, kind: Kind::Ordered });
+        self.next_id = self.next_id.max(id.saturating_add(1));
+        name
+    }
+
     /// Removes a keyspace; its id stays used.
     pub fn remove(&mut self, name: &str) -> Option<KeyspaceInfo> {
         let at = self.keyspaces.iter().position(|known| known.name == name)?;

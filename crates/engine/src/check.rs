@@ -59,6 +59,13 @@ impl Store {
     fn check_all(&self) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         self.core.check_segments(&mut report)?;
+        // What was set right in memory only is damaged all the same.
+        let is_copy = self.core.log.pool(0).salvages();
+        for damage in self.recovery().salvaged.iter().filter(|_| is_copy) {
+            if !report.problems.iter().any(|known| known.starts_with(damage)) {
+                report.problem(damage.clone());
+            }
+        }
         let keyspaces: Vec<_> = self.core.keyspaces.read().values().cloned().collect();
         let placement = self.core.log.placement();
         let mut live_bytes = vec![0; placement.segments()];

@@ -41,6 +41,7 @@ mod read;
 mod recent_deletes;
 mod recovery;
 mod resolver;
+mod salvage;
 mod scan;
 mod shortcuts;
 mod snapshot;

@@ -192,6 +192,7 @@ fn refuse_repeated_nodes(options: &Options) -> Result<()> {
 
 fn open_options(options: &Options, meter: &Option<Arc<Meter>>) -> OpenOptions {
     OpenOptions {
+        salvage: options.salvage,
         medium: options.medium,
         hugepages: options.hugepages,
         meter: meter.clone(),

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::options::{Options, Phase, Progress};
 use crate::resolver::{LogResolver, Wary};
+use crate::salvage::keeps_parts_of_batches;
 use crate::write::PlaceGuard;
 use hither_index::{Hasher, Index, Key, Ref, Resolver};
 use hither_log::address::LINK_MASK;
@@ -188,7 +189,7 @@ pub(crate) fn run(
         dropped: Mutex::default(),
         damaged: AtomicU64::new(0),
         latches: LatchTable::new(1024, 0),
-        settled,
+        settled: if options.salvage && keeps_parts_of_batches(log) { u64::MAX } else { settled },
         loaded,
         tombstones: Mutex::default(),
         batched: Mutex::default(),

@@ -13,6 +13,7 @@ use crate::openings;
 use crate::options::{CheckpointMode, Durability, Expiry, Options, Techniques, WriteOptions, wall_clock_ms};
 use crate::recovery::{self, RecoveryReport};
 use crate::resolver::LogResolver;
+use crate::salvage::{self, Names};
 use crate::shortcuts::Shortcuts;
 use crate::snapshot::Snapshots;
 use hither_cache::Cache;
@@ -170,10 +171,12 @@ struct Restart {
 
 impl Restart {
     /// Loads the checkpoint, if there is one that holds, and scans the rest.
-    fn run(log: &Log, catalogue: &Catalogue, options: &Options) -> Result<Restart> {
+    fn run(log: &Log, names: &mut Names, options: &Options) -> Result<Restart> {
         let started = std::time::Instant::now();
         let mut salvaged = Vec::new();
         let in_use = log.load_tables(options.salvage.then_some(&mut salvaged))?;
+        salvage::name_lost(names, log, &in_use, &mut salvaged);
+        let catalogue = &names.catalogue;
         let (mut refused, mut found) = (String::new(), None);
         let place = checkpoint::store_of(options);
         if options.salvage {
@@ -255,16 +258,20 @@ impl Store {
         if let Some(what) = older_copy.as_ref().filter(|_| !options.salvage) {
             return Err(Error::WrongPool(what.clone()));
         }
-        let mut catalogue = Catalogue::decode(&opened.pools[0].catalogue()?)?;
+        let mut salvaged: Vec<String> = opened.pools.iter().flat_map(|pool| pool.salvage_notes().iter().cloned()).collect();
+        salvaged.extend(older_copy);
+        let mut names = salvage::names(&opened.pools[0], &mut salvaged)?;
         let log_options = crate::pools::log_options(&options, &opened);
         let needs_sync = opened.pools.iter().any(hither_pmem::Pool::needs_sync);
         let pool_paths =
             opened.pools.iter().map(|pool| pool.path().map_or_else(|| "(memory)".to_owned(), |path| path.display().to_string())).collect();
         let clock_ms = opened.pools[0].clock_ms();
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
-        let Restart { hasher, keyspaces, mut recovery, checkpoints } = Restart::run(&log, &catalogue, &options)?;
-        recovery.salvaged.splice(0..0, older_copy);
+        let Restart { hasher, keyspaces, mut recovery, checkpoints } = Restart::run(&log, &mut names, &options)?;
+        recovery.salvaged.splice(0..0, salvaged);
+        recovery.salvaged.iter_mut().for_each(salvage::cut_advice);
         recovery.clock_ahead_ms = clock_ms.saturating_sub(wall_clock_ms());
+        let mut catalogue = names.catalogue;
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace.saturating_add(1));
         let committer = Committer::new(recovery.last_version, options.durability, needs_sync);

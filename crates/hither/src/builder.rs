@@ -198,7 +198,8 @@ impl Builder {
         self
     }
 
-    /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`].
+    /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`]. Damage of page 0, of the catalogue and of descriptors is made do with only
+    /// where nothing reaches the files ([`crate::MediumChoice::PrivateCopy`]).
     pub fn salvage(mut self, salvage: bool) -> Self {
         self.options.salvage = salvage;
         self

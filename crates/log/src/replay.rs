@@ -10,6 +10,7 @@ use crate::log::Log;
 use crate::reclaim::TakeBack;
 use crate::segment::{SegmentState, Tally};
 use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// Flag of an active segment's descriptor: it counts what the segment held at the last clean close.
@@ -239,9 +240,55 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, 
     Ok(())
 }
 
+/// The descriptor of a segment, or what is left of it, which becomes current then; `None` if that is nothing.
+fn salvage_descriptor(pool: &Pool, index: u32, salvaged: &mut Vec<String>) -> Result<Option<Descriptor>> {
+    let read = pool.descriptor(index);
+    if read.is_ok() && pool.was_used(index) {
+        return Ok(Some(read?));
+    }
+    let found = pool.salvaged_descriptors(index).into_iter().find(|found| found.is_current || holds_entries(pool, index, &found.value));
+    match (found, read) {
+        (None, Ok(never_used)) => Ok(Some(never_used)),
+        (None, Err(damage)) => {
+            salvaged.push(format!("{}; its entries cannot be read", damage.finding()));
+            Ok(None)
+        }
+        (Some(found), read) => {
+            let what = read.map_or_else(|damage| damage.finding(), |_| blank_descriptor(pool, index));
+            salvaged.push(format!("{what}; {}", found.how));
+            // What an earlier record says of passes and totals no longer holds.
+            let flags = if found.is_current { found.value.flags } else { 0 };
+            let descriptor = Descriptor { flags, ..found.value };
+            // In the copy: whoever reads it again finds the same.
+            pool.commit_descriptor(index, &descriptor)?;
+            Ok(Some(descriptor))
+        }
+    }
+}
+
+fn blank_descriptor(pool: &Pool, index: u32) -> String {
+    format!("pool {} is damaged: the commit word of the descriptor of segment {index} is blank", name_of(pool, pool.node()))
+}
+
+/// Whether a segment holds what this descriptor, which may be an earlier one, says: entries verify only with the right generation.
+fn holds_entries(pool: &Pool, index: u32, descriptor: &Descriptor) -> bool {
+    let run_len = descriptor.run_len.max(1);
+    if descriptor.generation == 0 || run_len > pool.segment_count() - index {
+        return false;
+    }
+    let start = pool.segment_offset(index);
+    match verified_entry_at(pool, start, descriptor.generation) {
+        _ if run_len == 1 => scan(pool, index, descriptor, |_, _| {}).entries > 0,
+        // The segments of another life must not be taken for parts of a run.
+        Some(entry) => entry.size.div_ceil(pool.segment_bytes()) == u64::from(run_len),
+        None => false,
+    }
+}
+
 impl Log {
     /// Reads the segment tables: registers free segments and returns those to scan. Call once, before anything is written. With `salvaged`, a segment whose descriptor
-    /// is damaged is noted there and left alone: what it holds cannot be read without, but neither is it written over.
+    /// is damaged is noted there. Of a pool that is salvaged ([`Pool::salvages`]) it is looked for in what is left; a segment without one is left alone: what it
+    /// holds cannot be read, but neither is it written over.
     pub fn load_tables(&self, mut salvaged: Option<&mut Vec<String>>) -> Result<Vec<SegmentToScan>> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
@@ -249,15 +296,15 @@ impl Log {
             let mut index = 0;
             while index < count {
                 let state = &pool.segments[index as usize];
-                let descriptor = match (pool.pool.descriptor(index), &mut salvaged) {
-                    (Err(damage), Some(salvaged)) => {
-                        salvaged.push(damage.to_string());
-                        state.reset(0, 0, 0, 0, 0);
-                        state.set_state(SegmentState::Sealed);
-                        index += 1;
-                        continue;
-                    }
-                    (descriptor, _) => descriptor?,
+                let descriptor = match salvaged.as_deref_mut() {
+                    None => Some(pool.pool.descriptor(index)?),
+                    Some(salvaged) => salvage_descriptor(&pool.pool, index, salvaged)?,
+                };
+                let Some(descriptor) = descriptor else {
+                    state.reset(0, 0, 0, 0, 0);
+                    state.set_state(SegmentState::Sealed);
+                    index += 1;
+                    continue;
                 };
                 let run_len = descriptor.run_len.max(1);
                 if run_len > count - index {
@@ -306,6 +353,17 @@ impl Log {
         });
         pool.segments[segment.index as usize].absorb(&tally);
         totals
+    }
+
+    /// The keyspaces of all entries of these segments.
+    pub fn keyspaces_in(&self, segments: &[SegmentToScan]) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        for segment in segments {
+            self.peek_segment(segment, |entry| {
+                found.insert(entry.keyspace(segment.descriptor.keyspace));
+            });
+        }
+        found
     }
 
     /// Calls `visit` for every entry of a segment, without counting anything.

@@ -105,7 +105,9 @@ pub enum Error {
         pid: Option<u32>,
     },
     /// Bytes of page 0 or of the catalogue do not verify.
-    #[error("{pool} is damaged: {what} at offset {offset} {detail}; restore it from a copy (nothing was changed)")]
+    #[error(
+        "{pool} is damaged: {what} at offset {offset} {detail}; restore it from a copy, or save what is readable with `hither dump --salvage` (nothing was changed)"
+    )]
     DamagedSuperblock {
         /// Which pool.
         pool: Place,
@@ -118,7 +120,7 @@ pub enum Error {
     },
     /// A segment descriptor does not verify.
     #[error(
-        "{pool} is damaged: the descriptor of segment {segment} at offset {offset} {detail}; restore it from a copy (nothing was changed)"
+        "{pool} is damaged: the descriptor of segment {segment} at offset {offset} {detail}; restore it from a copy, or save what is readable with `hither dump --salvage` (nothing was changed)"
     )]
     DamagedDescriptor {
         /// Which pool.
@@ -154,7 +156,9 @@ pub enum Error {
         bytes: u64,
     },
     /// The file ends before its content does.
-    #[error("{pool} is {found} bytes long but needs {needed}: it was truncated or copied in part; restore it from a complete copy")]
+    #[error(
+        "{pool} is {found} bytes long but needs {needed}: it was truncated or copied in part; restore it from a complete copy, or save what is readable with `hither dump --salvage`"
+    )]
     ShortFile {
         /// Which pool.
         pool: Place,
@@ -237,6 +241,14 @@ pub enum Error {
         /// What it must be.
         advice: &'static str,
     },
+}
+
+impl Error {
+    /// What was found, without the advice that follows: for a report of what was passed over.
+    pub fn finding(&self) -> String {
+        let text = self.to_string();
+        text.split_once("; restore").map_or(text.as_str(), |(finding, _)| finding).to_owned()
+    }
 }
 
 fn holder(pid: Option<u32>) -> String {

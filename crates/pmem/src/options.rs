@@ -105,6 +105,7 @@ impl CreateOptions {
             allow_not_durable: self.allow_not_durable,
             bind_os_node: self.bind_os_node,
             read_only: false,
+            salvage: false,
             meter: self.meter.clone(),
             tracer: self.tracer.clone(),
             emulate: self.emulate,
@@ -126,6 +127,9 @@ pub struct OpenOptions {
     pub members: Option<Vec<[u8; 16]>>,
     /// Maps for reading only, under a shared lock; data stores would fault, metadata changes are refused.
     pub read_only: bool,
+    /// Opens a damaged pool with what can be had of it, and notes that ([`Pool::salvage_notes`](crate::Pool::salvage_notes)). Only where nothing reaches the file: for private copies
+    /// ([`MediumChoice::PrivateCopy`]) and images; otherwise without effect.
+    pub salvage: bool,
     /// Which medium to take the storage for.
     pub medium: MediumChoice,
     /// Forces a flush instruction.
@@ -160,6 +164,7 @@ impl OpenOptions {
             allow_not_durable: self.allow_not_durable,
             bind_os_node: self.bind_os_node,
             read_only: self.read_only,
+            salvage: self.salvage,
             meter: self.meter.clone(),
             tracer: self.tracer.clone(),
             emulate: self.emulate,
@@ -177,6 +182,7 @@ pub(crate) struct Runtime {
     pub(crate) allow_not_durable: bool,
     pub(crate) bind_os_node: Option<u32>,
     pub(crate) read_only: bool,
+    pub(crate) salvage: bool,
     pub(crate) meter: Option<Arc<Meter>>,
     pub(crate) tracer: Option<Arc<dyn Tracer>>,
     pub(crate) emulate: Option<Emulate>,
@@ -187,6 +193,11 @@ impl Runtime {
     /// Whether nothing that is done to the pool reaches its file.
     pub(crate) fn is_private(&self) -> bool {
         self.medium == MediumChoice::PrivateCopy
+    }
+
+    /// Whether a damaged file is opened with what can be had of it.
+    pub(crate) fn salvages_file(&self) -> bool {
+        self.salvage && self.is_private() && !self.read_only
     }
 }
 

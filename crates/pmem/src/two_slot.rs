@@ -126,7 +126,7 @@ impl TwoSlot {
     }
 
     /// The bytes of a slot as far as the checksum covers them; `None` if a length prefix is impossible.
-    fn read_slot(&self, access: &Access, slot: usize) -> Option<Vec<u8>> {
+    pub(crate) fn read_slot(&self, access: &Access, slot: usize) -> Option<Vec<u8>> {
         let off = self.slot_offs[slot];
         let len = match self.extent {
             Extent::Whole => self.slot_bytes,
@@ -141,7 +141,7 @@ impl TwoSlot {
         Some(bytes)
     }
 
-    fn checksum(&self, record: &[u8], uuid: &[u8; 16]) -> u32 {
+    pub(crate) fn checksum(&self, record: &[u8], uuid: &[u8; 16]) -> u32 {
         crc32c(&[record, uuid, &self.index.to_le_bytes()])
     }
 

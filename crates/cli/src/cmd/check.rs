@@ -15,7 +15,7 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
         Err(failure) if is_damage(&failure) => (json!({ "problems": [failure.to_string()] }), false),
         other => other?,
     };
-    crate::told(Outcome::from_bool(sound), print(report, sound, out))
+    crate::told(Outcome::from_bool(sound), print(report, sound, args.salvage, out))
 }
 
 fn is_damage(failure: &Failure) -> bool {
@@ -30,7 +30,8 @@ fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
     Ok((report, sound))
 }
 
-fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure> {
+/// `salvage`: who asks has opened the store so already.
+fn print(mut report: Value, sound: bool, salvage: bool, out: &mut Output) -> Result<(), Failure> {
     if out.is_json() {
         if let Value::Object(fields) = &mut report {
             fields.insert("sound".into(), sound.into());
@@ -38,7 +39,8 @@ fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure
         return out.document(&report);
     }
     // The library speaks of its own setting.
-    out.bytes(tree::render(&report).replace("open with salvage", "use --salvage").as_bytes())?;
+    let advice = if salvage { "" } else { ", or use --salvage to keep what is readable" };
+    out.bytes(tree::render(&report).replace(", or open with salvage to keep what is readable", advice).as_bytes())?;
     out.text(if sound {
         "sound"
     } else {

@@ -159,7 +159,7 @@ fn build(storage: Storage, info: SuperblockInfo, geometry: Geometry, run: &Runti
         tracer.attach(unsafe { std::slice::from_raw_parts(access.base(), access.mapped() as usize) });
     }
     SUPERBLOCK.commit(&access, &info.pool_uuid, &info.encode())?;
-    Ok(Pool::assemble(access, Loaded { info, geometry, settled: 0, clock_ms: 0, checkpoint: 0 }, medium, run))
+    Ok(Pool::assemble(access, Loaded::fresh(info, geometry), medium, run))
 }
 
 /// Zeros a device, which keeps what was on it. Slow once; afterwards fresh segments are zero as on every other medium.

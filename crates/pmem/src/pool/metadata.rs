@@ -14,7 +14,7 @@ use crate::record::{SMALL_WORD_MAX, pack_small};
 use crate::superblock::{SUPERBLOCK, SuperblockInfo};
 use crate::two_slot::{Extent, TwoSlot};
 
-const CATALOGUE: TwoSlot = TwoSlot {
+pub(super) const CATALOGUE: TwoSlot = TwoSlot {
     commit_off: CATALOGUE_OFF,
     slot_offs: [CATALOGUE_OFF + CATALOGUE_SLOT_A, CATALOGUE_OFF + CATALOGUE_SLOT_B],
     slot_bytes: CATALOGUE_SLOT_BYTES as usize,

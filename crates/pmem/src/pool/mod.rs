@@ -10,6 +10,7 @@ mod create;
 mod metadata;
 mod open;
 mod page0;
+mod salvage;
 mod segments;
 mod storage;
 #[cfg(test)]
@@ -41,6 +42,8 @@ pub struct Pool {
     clock_ms: AtomicU64,
     oldest_checkpoint: AtomicU64,
     was_clean: bool,
+    salvage: salvage::Notes,
+    lost_settled: bool,
     read_only: bool,
     /// Nothing reaches the file.
     is_private: bool,

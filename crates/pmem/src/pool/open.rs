@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::Pool;
 use super::access::Access;
 use super::page0;
+use super::salvage::{self, Notes};
 use super::storage::{self, Storage, io};
 use crate::error::{Error, Place, Result};
 use crate::layout::{CHECKPOINT_OFF, CLOCK_OFF, Geometry, PAGE_BYTES, SETTLED_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_BYTES};
@@ -29,6 +30,18 @@ pub(super) struct Loaded {
     pub(super) settled: u64,
     pub(super) clock_ms: u64,
     pub(super) checkpoint: u64,
+    pub(super) notes: Notes,
+    pub(super) lost_settled: bool,
+    /// Segments by the superblock; more are looked at where it may be an older one.
+    pub(super) known_segments: u64,
+}
+
+impl Loaded {
+    /// Of a pool that was just made.
+    pub(super) fn fresh(info: SuperblockInfo, geometry: Geometry) -> Loaded {
+        let known_segments = info.segment_count;
+        Loaded { info, geometry, settled: 0, clock_ms: 0, checkpoint: 0, notes: Notes::default(), lost_settled: false, known_segments }
+    }
 }
 
 impl Pool {
@@ -44,19 +57,14 @@ impl Pool {
             Some(file) => {
                 storage.write_back(&run)?;
                 storage.forget_cached(&run, 0, PAGE_BYTES);
-                if let Err(error) = page0::require_born(&place, &first_page(&place, file)?) {
-                    if matches!(error, Error::HalfCreated { .. }) {
-                        page0::require_nothing_else(&place, file)?;
-                    }
-                    return Err(error);
-                }
+                page0::require_candidate(&place, &first_page(&place, file)?, file, run.salvages_file())?;
                 storage::length(&place, file, false)?
             }
             None => 0,
         };
         // The superblock is read through a small mapping of its own: only it says how much room to reserve.
         let header = reopen(&place, &storage)?.map(PAGE_BYTES, PAGE_BYTES, 0, &quiet(&run))?;
-        let loaded = load(&header, length, o)?;
+        let loaded = load(&header, length, o, run.salvages_file())?;
         drop(header);
         storage.forget_cached(&run, PAGE_BYTES, loaded.geometry.descriptor_offset(loaded.geometry.max_segments as u32));
         Pool::map_loaded(storage, loaded, &run)
@@ -66,43 +74,49 @@ impl Pool {
     pub fn from_image(image: &[u8], o: &OpenOptions) -> Result<Pool> {
         let place = Place(None);
         let run = o.runtime();
-        page0::require_born(&place, &image[..image.len().min(PAGE_BYTES as usize)])?;
+        if image.len() < PAGE_BYTES as usize {
+            page0::require_born(&place, image)?;
+        }
         let header = Storage::in_memory(&run)?.map(PAGE_BYTES, PAGE_BYTES, 0, &quiet(&run))?;
         fill(&header, &image[..PAGE_BYTES as usize]);
-        let loaded = load(&header, image.len() as u64, o)?;
+        let loaded = load(&header, image.len() as u64, o, o.salvage)?;
         let storage = Storage::in_memory(&run)?;
         let medium = storage.medium.clone();
         let (needed, max_len) =
             (loaded.geometry.pool_bytes(loaded.info.segment_count), loaded.geometry.pool_bytes(loaded.info.max_segments));
         let access = storage.map(needed, max_len, loaded.info.node, &run)?;
-        fill(&access, &image[..needed as usize]);
+        let image = &image[..(needed as usize).min(image.len())];
+        fill(&access, image);
         if let Some(tracer) = access.tracer() {
-            tracer.attach(&image[..needed as usize]);
+            tracer.attach(image);
         }
-        Pool::assemble(access, loaded, medium, &run).refuse_older_page_0()
+        let known = loaded.known_segments;
+        Pool::assemble(access, loaded, medium, &run).refuse_older_page_0(known)
     }
 
     fn map_loaded(storage: Storage, loaded: Loaded, run: &Runtime) -> Result<Pool> {
         let medium = storage.medium.clone();
         let bytes = loaded.geometry.pool_bytes(loaded.info.segment_count);
         let access = storage.map(bytes, loaded.geometry.pool_bytes(loaded.info.max_segments), loaded.info.node, run)?;
-        Pool::assemble(access, loaded, medium, run).refuse_older_page_0()
+        let known = loaded.known_segments;
+        Pool::assemble(access, loaded, medium, run).refuse_older_page_0(known)
     }
 
-    /// Refuses a pool whose page 0 was replaced by an older copy: growth makes new segments current there before it uses them.
-    fn refuse_older_page_0(self) -> Result<Pool> {
-        let count = u64::from(self.segment_count());
+    /// Refuses a pool whose page 0 was replaced by an older copy: growth makes new segments current there before it uses them. `count` is what page 0 says.
+    fn refuse_older_page_0(mut self, count: u64) -> Result<Pool> {
         let place = |segment: u64| descriptor_place(&self.geometry, segment as u32).commit_off;
         let Some(segment) = (count..self.geometry.max_segments).find(|segment| self.access.load_u64(place(*segment)) != 0) else {
             return Ok(self);
         };
         let detail =
             format!("names {count} segments, but segment {segment} has been used: page 0 is an older copy than the rest of the file");
-        Err(Error::DamagedSuperblock { pool: self.access.place().clone(), what: "the superblock", offset: SUPERBLOCK.commit_off, detail })
+        let pool = self.access.place().clone();
+        let error = Error::DamagedSuperblock { pool, what: "the superblock", offset: SUPERBLOCK.commit_off, detail };
+        self.salvage.pass_over(error, "all segments within the file are looked at").map(|()| self)
     }
 
     pub(super) fn assemble(access: Access, loaded: Loaded, medium: MediumInfo, run: &Runtime) -> Pool {
-        let Loaded { info, geometry, settled, clock_ms, checkpoint } = loaded;
+        let Loaded { info, geometry, settled, clock_ms, checkpoint, notes, lost_settled, .. } = loaded;
         let guard = access.file().map(|_| sigbus::Registration::new(access.place(), access.base(), access.mapping().max_len()));
         Pool {
             geometry,
@@ -112,6 +126,8 @@ impl Pool {
             clock_ms: AtomicU64::new(clock_ms),
             oldest_checkpoint: AtomicU64::new(checkpoint),
             was_clean: info.clean,
+            salvage: notes,
+            lost_settled,
             read_only: run.read_only,
             is_private: run.is_private(),
             hugepages: run.hugepages,
@@ -162,23 +178,50 @@ pub(super) fn first_page(place: &Place, file: &File) -> Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Reads and verifies page 0.
-fn load(header: &Access, length: u64, o: &OpenOptions) -> Result<Loaded> {
+/// Reads and verifies page 0. With `salvage`, what does not verify is noted and passed over as far as that is possible.
+fn load(header: &Access, length: u64, o: &OpenOptions, salvage: bool) -> Result<Loaded> {
     let place = header.place();
     let mut page = vec![0; PAGE_BYTES as usize];
     header.read(0, &mut page);
-    page0::require_born(place, &page)?;
-    let info = load_superblock(header, &page, o.read_only)?;
+    let mut notes = Notes { salvage, ..Notes::default() };
+    let mut info = load_verified(header, &page, o.read_only, &mut notes)?;
     check_expectations(place, &info, o)?;
     let geometry = Geometry::new(place, info.segment_bytes, info.max_segments)?;
-    let needed = geometry.pool_bytes(info.segment_count);
+    let known_segments = info.segment_count;
+    let needed = geometry.pool_bytes(known_segments);
     if length < needed {
-        return Err(Error::ShortFile { pool: place.clone(), found: length, needed });
+        let error = Error::ShortFile { pool: place.clone(), found: length, needed };
+        notes.pass_over(error, "what is behind its end is missing")?;
+    } else if salvage {
+        info.segment_count = salvage::segments_within(length, &info, &geometry);
     }
-    let settled = load_small(header, SETTLED_OFF, "the settled version")?;
-    let clock_ms = load_small(header, CLOCK_OFF, "the clock")?;
-    let checkpoint = load_small(header, CHECKPOINT_OFF, "the version of the checkpoint")?;
-    Ok(Loaded { info, geometry, settled, clock_ms, checkpoint })
+    let settled = load_small(header, SETTLED_OFF, "the settled version", &mut notes)?;
+    let clock_ms = load_small(header, CLOCK_OFF, "the clock", &mut notes)?.unwrap_or(0);
+    let checkpoint = load_small(header, CHECKPOINT_OFF, "the version of the checkpoint", &mut notes)?.unwrap_or(0);
+    let (lost_settled, settled) = (settled.is_none(), settled.unwrap_or(0));
+    Ok(Loaded { info, geometry, settled, clock_ms, checkpoint, notes, lost_settled, known_segments })
+}
+
+/// The superblock behind a magic that is right, or damaged: where the superblock verifies, the file is a pool.
+fn load_verified(header: &Access, page: &[u8], read_only: bool, notes: &mut Notes) -> Result<SuperblockInfo> {
+    let place = header.place();
+    let born = page0::require_born(place, page);
+    let unborn = matches!(born, Err(Error::HalfCreated { .. }));
+    let superblock = load_superblock(header, page, read_only);
+    let salvaged = if notes.salvage && superblock.is_err() { salvage::superblock(header, page) } else { None };
+    let damaged_magic = |detail| Error::DamagedSuperblock { pool: place.clone(), what: "the magic", offset: 0, detail };
+    if let Err(error) = born {
+        let is_pool = if notes.salvage { superblock.is_ok() || salvaged.is_some() } else { superblock.is_ok() && !unborn };
+        if !is_pool {
+            return Err(if notes.salvage && unborn { damaged_magic("is missing, and so is the superblock".to_owned()) } else { error });
+        }
+        let first: [u8; 8] = page.bytes_at(0);
+        notes.pass_over(damaged_magic(format!("is {first:02x?}, but a superblock follows")), "it is passed over")?;
+    }
+    match (superblock, salvaged) {
+        (Err(error), Some(found)) => notes.pass_over(error, found.how).map(|()| found.value),
+        (superblock, _) => superblock,
+    }
 }
 
 fn load_superblock(header: &Access, page: &[u8], read_only: bool) -> Result<SuperblockInfo> {
@@ -195,12 +238,15 @@ fn load_superblock(header: &Access, page: &[u8], read_only: bool) -> Result<Supe
     }
 }
 
-fn load_small(header: &Access, offset: u64, what: &'static str) -> Result<u64> {
+/// The value of a small word; `None` if it does not verify and that was passed over.
+fn load_small(header: &Access, offset: u64, what: &'static str, notes: &mut Notes) -> Result<Option<u64>> {
     let word = header.load_u64(offset);
-    unpack_small(word).ok_or_else(|| {
+    let Some(value) = unpack_small(word) else {
         let detail = format!("is {word:#018x}, whose check byte is wrong");
-        Error::DamagedSuperblock { pool: header.place().clone(), what, offset, detail }
-    })
+        let error = Error::DamagedSuperblock { pool: header.place().clone(), what, offset, detail };
+        return notes.pass_over(error, "it is passed over").map(|()| None);
+    };
+    Ok(Some(value))
 }
 
 fn check_expectations(place: &Place, info: &SuperblockInfo, o: &OpenOptions) -> Result<()> {

@@ -94,6 +94,18 @@ pub(super) fn require_born(place: &Place, page: &[u8]) -> Result<()> {
     }
 }
 
+/// Insists on a first page that may be a pool's, if a damaged one's: the superblock decides where the magic does not.
+pub(super) fn require_candidate(place: &Place, page: &[u8], file: &File, salvage: bool) -> Result<()> {
+    match require_born(place, page) {
+        Err(Error::Foreign { .. } | Error::NewerFormat { .. }) if page.len() == PAGE_BYTES as usize => Ok(()),
+        Err(error @ Error::HalfCreated { .. }) => match require_nothing_else(place, file) {
+            Err(Error::DamagedSuperblock { .. }) if salvage && page.len() == PAGE_BYTES as usize => Ok(()),
+            nothing => nothing.and(Err(error)),
+        },
+        born => born,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -125,10 +125,15 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
     let unit = if medium.kind == MediumKind::DevDax { HUGE_BYTES } else { PAGE_BYTES };
     let (from, to) = (off.next_multiple_of(unit), len.next_multiple_of(unit));
     failpoint::check(access.failpoints(), "mmap_short").map_err(io(place, "mapping the file", from))?;
+    let mut file_end = to;
     if let Some(file) = access.file() {
         let found = length(place, file, medium.kind == MediumKind::DevDax)?;
         if found < len {
-            return Err(Error::ShortFile { pool: place.clone(), found, needed: len });
+            if !run.salvages_file() {
+                return Err(Error::ShortFile { pool: place.clone(), found, needed: len });
+            }
+            // What is behind its last page cannot be read, not even as zeros.
+            file_end = found.next_multiple_of(PAGE_BYTES).clamp(from, to);
         }
     }
     let source = match access.file() {
@@ -140,7 +145,8 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
     };
     // Huge pages are for memory that is mapped directly; page-cached files do not have them.
     let hugepages = run.hugepages && matches!(medium.kind, MediumKind::FsDax | MediumKind::Volatile | MediumKind::Shadow);
-    access.mapping().map(source, from, to - from, hugepages)?;
+    access.mapping().map(source, from, file_end - from, hugepages)?;
+    access.mapping().map(Source::Anonymous, file_end, to - file_end, false)?;
     let shared = !run.read_only && !run.is_private();
     if hugepages && access.file().is_some() && medium.filesystem == "tmpfs" && shared {
         access.mapping().collapse(from, to - from);

@@ -12,4 +12,5 @@ mod damage;
 mod failpoints;
 mod golden;
 mod protocol;
+mod salvage;
 mod snapshots;

@@ -5,7 +5,7 @@ use crate::layout::{
     CATALOGUE_OFF, DESCRIPTOR_BYTES, MAGIC_OFF, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF, TABLE_OFF,
 };
 use crate::superblock::{SUPERBLOCK, USED_BYTES};
-use crate::{Descriptor, Error, OpenOptions, Pool, SuperblockInfo};
+use crate::{Descriptor, Error, OpenOptions, Pool, Salvaged, SuperblockInfo};
 
 fn open(image: &[u8]) -> Result<Pool, Error> {
     Pool::from_image(image, &OpenOptions::new())
@@ -106,6 +106,8 @@ fn foreign_newer_and_unfinished_pools_are_told_apart() {
     let with_magic = |magic: &[u8; 8]| {
         let mut image = image.clone();
         image[MAGIC_OFF as usize..8].copy_from_slice(magic);
+        assert!(matches!(open(&image), Err(Error::DamagedSuperblock { what: "the magic", offset: 0, .. })), "the superblock is a pool's");
+        image[SUPER_COMMIT_OFF as usize] ^= 1;
         open(&image)
     };
     assert!(matches!(with_magic(b"\x89PNG\r\n\x1a\n"), Err(Error::Foreign { found, .. }) if found == *b"\x89PNG\r\n\x1a\n"));
@@ -230,4 +232,72 @@ fn format_one_is_where_the_specification_says() {
     assert_eq!(word(at), crc(&image[at + 8..at + 64], 1) | 1 << 32);
     assert_eq!((word(at + 8), word(at + 16), image[at + 8 + 46]), (7, 70, 1));
     assert_eq!((pool.segment_offset(0), image.len()), (143_360, 143_360 + (64 << 10)));
+}
+
+fn salvage(image: &[u8]) -> Pool {
+    Pool::from_image(image, &OpenOptions { salvage: true, ..OpenOptions::new() }).expect("something can be had")
+}
+
+/// What a normal opening refuses, a salvage notes, and has the current records all the same.
+#[test]
+fn any_flipped_bit_of_page_0_is_set_right_or_passed_over() {
+    let (pool, image) = sample_image();
+    let mut noted = 0;
+    for bit in (0..USED_PAGE_0 * 8).step_by(3) {
+        let image = flipped(&image, bit / 8, (bit % 8) as u32);
+        let salvaged = salvage(&image);
+        assert_eq!(salvaged.superblock(), pool.superblock(), "bit {bit}");
+        assert_eq!((salvaged.catalogue().unwrap(), salvaged.descriptor(3).unwrap()), (b"keyspaces".to_vec(), active(2)));
+        assert_eq!(open(&image).is_err(), !salvaged.salvage_notes().is_empty(), "bit {bit}: {:?}", salvaged.salvage_notes());
+        noted += usize::from(!salvaged.salvage_notes().is_empty());
+    }
+    assert!(noted > 2_700, "{noted}");
+    assert_eq!(salvage(&image).salvage_notes().len(), 0);
+    assert!(!salvage(&image).has_lost_settled() && salvage(&flipped(&image, SETTLED_OFF + 7, 1)).has_lost_settled());
+}
+
+/// Behind the last small word.
+const USED_PAGE_0: u64 = SETTLED_OFF + 24;
+
+#[test]
+fn any_flipped_bit_of_catalogue_and_descriptors_is_set_right() {
+    let (_, image) = sample_image();
+    let slot_b = CATALOGUE_OFF + 4096 + (64 << 10);
+    for bit in (0..64).chain((slot_b - CATALOGUE_OFF) * 8..(slot_b - CATALOGUE_OFF + 13) * 8) {
+        let salvaged = salvage(&flipped(&image, CATALOGUE_OFF + bit / 8, (bit % 8) as u32));
+        if salvaged.catalogue().is_err() {
+            let found = &salvaged.salvaged_catalogues()[0];
+            assert!(found.is_current && found.value == b"keyspaces", "bit {bit}: {found:?}");
+        }
+    }
+    for bit in 0..DESCRIPTOR_BYTES * 8 {
+        let salvaged = salvage(&flipped(&image, TABLE_OFF + 3 * DESCRIPTOR_BYTES + bit / 8, (bit % 8) as u32));
+        if salvaged.descriptor(3).is_err() {
+            let found = &salvaged.salvaged_descriptors(3)[0];
+            assert!(found.is_current && found.value == active(2), "bit {bit}: {found:?}");
+        }
+    }
+}
+
+/// Where more than a bit is gone, there is the record before it.
+#[test]
+fn what_cannot_be_set_right_leaves_the_record_before() {
+    let (pool, mut image) = sample_image();
+    let wreck = |image: &mut [u8], at: u64| image[at as usize + 3..at as usize + 40].fill(0xee);
+    wreck(&mut image, CATALOGUE_OFF + 4096 + (64 << 10));
+    wreck(&mut image, TABLE_OFF + 3 * DESCRIPTOR_BYTES + 64);
+    wreck(&mut image, SUPER_SLOT_B_OFF);
+    assert!(open(&image).is_err());
+    let salvaged = salvage(&image);
+    assert_eq!(salvaged.superblock(), SuperblockInfo { open_count: 0, clean: false, ..pool.superblock() });
+    assert!(salvaged.salvage_notes()[0].ends_with("the record before it is used instead"), "{:?}", salvaged.salvage_notes());
+    let earlier = |found: &Salvaged<Vec<u8>>| !found.is_current && found.value == b"first";
+    assert!(salvaged.salvaged_catalogues().iter().any(earlier));
+    assert!(salvaged.salvaged_descriptors(3).iter().any(|found| !found.is_current && found.value == active(1)));
+    // Neither slot of the superblock: then nothing is known.
+    wreck(&mut image, SUPER_SLOT_A_OFF);
+    let nothing = Pool::from_image(&image, &OpenOptions { salvage: true, ..OpenOptions::new() });
+    assert!(matches!(nothing, Err(Error::DamagedSuperblock { what: "the superblock", .. })), "{nothing:?}");
+    let foreign = Pool::from_image(&[7; 8192], &OpenOptions { salvage: true, ..OpenOptions::new() });
+    assert!(matches!(foreign, Err(Error::Foreign { .. })), "{foreign:?}");
 }

@@ -139,6 +139,33 @@ fn truncated_files_are_refused() {
     }
 }
 
+/// A salvage reads a short file up to its end; what is behind is zero, and the file stays as it is.
+#[test]
+fn a_truncated_file_can_be_salvaged() {
+    let (_dir, path) = folder();
+    let pool = born(&path, &on_file());
+    pool.commit_descriptor(0, &super::active(5)).unwrap();
+    let (first, last, full) = (pool.segment_offset(0), pool.segment_offset(15), pool.len_mapped());
+    // SAFETY: the segments are mapped and only this thread has the pool.
+    unsafe { [first, last].into_iter().for_each(|off| pool.write(off, &[1; 8])) };
+    pool.sync().unwrap();
+    drop(pool);
+    let o = OpenOptions { salvage: true, medium: MediumChoice::PrivateCopy, ..OpenOptions::new() };
+    for len in [full - 1, last + 1, last, first + 5000, first] {
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+        let refused = Pool::open(&path, &OpenOptions { medium: MediumChoice::PrivateCopy, ..OpenOptions::new() });
+        assert!(matches!(refused, Err(Error::ShortFile { .. })), "{refused:?}");
+        let pool = Pool::open(&path, &o).unwrap();
+        assert!(pool.salvage_notes()[0].contains("what is behind its end is missing"), "{:?}", pool.salvage_notes());
+        assert_eq!((pool.segment_count(), pool.descriptor(0).unwrap()), (16, super::active(5)));
+        assert_eq!((pool.load_u64(first) != 0, pool.load_u64(last) != 0), (len > first, len > last), "{len}");
+        pool.commit_descriptor(0, &super::active(6)).unwrap();
+        pool.store_u64(full - 8, 7);
+        drop(pool);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
+    }
+}
+
 #[test]
 fn damage_on_disk_is_found() {
     let (_dir, path) = folder();
