@@ -2,6 +2,7 @@
 
 use crate::common::{get, put, small};
 use hither_engine::{Error, ErrorKind, Kind, MediumChoice, Options, Result, Store};
+use hither_pmem::{FailAt, Failpoints};
 use std::path::{Path, PathBuf};
 
 fn at(places: &[(Option<u32>, &Path)]) -> Options {
@@ -138,4 +139,24 @@ fn a_directory_in_place_of_a_checkpoint_is_named() {
         std::fs::remove_dir(&path).unwrap();
         assert!(Store::open(at(&places)).unwrap().check().unwrap().is_sound());
     }
+}
+
+/// Found by hand: it was said to be a failed input or output, and not what had become of the compaction.
+#[test]
+fn a_compaction_on_a_full_disk_says_so_and_what_it_did() {
+    let (root, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let places = [(None, root.path())];
+    made(&places);
+    let store = Store::open(Options { failpoints: Some(failpoints.clone()), ..at(&places) }).unwrap();
+    let keyspace = store.open_keyspace("k").unwrap();
+    for number in 0..20_000u64 {
+        put(&store, &keyspace, &(number % 100).to_be_bytes(), &[1; 100]);
+    }
+    failpoints.arm("checkpoint_write", FailAt { skip: 0, count: u64::MAX, errno: 28 });
+    let used = || store.stats().pools[0].usage.segments - store.stats().pools[0].usage.free;
+    let before = used();
+    let error = store.compact(0.1, |_| std::ops::ControlFlow::Continue(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DiskFull, "{error}");
+    assert!(error.to_string().contains("was compacted") && error.to_string().contains("free space"), "{error}");
+    assert!(used() < before / 2, "{before} segments became {}", used());
 }
