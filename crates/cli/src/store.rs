@@ -35,7 +35,7 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     bar.finish_and_clear();
     let db = opened?;
     for damage in &db.recovery().salvaged {
-        eprintln!("hither: salvaged: {damage}");
+        output::salvaged(&damage.to_string(), args.json);
     }
     let recovery = db.recovery();
     if !recovery.checkpoint_refused.is_empty() {

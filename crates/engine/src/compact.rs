@@ -5,7 +5,7 @@
 //!
 //! Crash: it consists of passes like any other (`collector`); at any step the store is what it was.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::{Core, Store};
 use hither_log::{Candidate, TakeBack};
 use serde::Serialize;
@@ -58,7 +58,8 @@ impl Store {
     /// What a snapshot shows, and tombstones that a checkpoint under way needs, stay. So does, up to a segment for each shard, what is written meanwhile.
     ///
     /// # Errors
-    /// [`crate::Error::ReadOnly`] after a failed sync; errors of the medium. The store is sound, and as compact as it became.
+    /// [`crate::Error::ReadOnly`] after a failed sync; errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was compacted.
+    /// The store is sound, and as compact as it became.
     pub fn compact(&self, garbage: f64, mut on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         crate::store::ensure_may_wait("compact")?;
         let core = &self.core;
@@ -99,10 +100,8 @@ impl Core {
         self.seal(TakeBack::All)?;
         self.reuse_freed(false)?;
         self.sweep_all()?;
-        if self.checkpoints.hold_tombstones() {
-            // Tombstones wait for a checkpoint that is newer than they are.
-            self.checkpoints.take(self, false, &mut || true)?;
-        }
+        // Tombstones wait for a checkpoint that is newer than they are. Without one they stay, and the rest can be emptied.
+        let taken = if self.checkpoints.hold_tombstones() { self.checkpoints.take(self, false, &mut || true).map(drop) } else { Ok(()) };
         let in_use = self.log.usage().iter().map(|usage| usage.segments - usage.free).sum::<u64>();
         let expected = self.log.candidates(self.collector.tombstones(), worth).len();
         let mut done = 0;
@@ -117,6 +116,9 @@ impl Core {
                 break;
             }
         }
-        Ok(true)
+        match taken {
+            Err(Error::DiskFull(what)) => Err(Error::DiskFull(format!("the store was compacted but for deletes, which stay: {what}"))),
+            taken => taken.map(|()| true),
+        }
     }
 }

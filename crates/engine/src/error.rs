@@ -200,7 +200,7 @@ impl From<hither_pmem::Error> for Error {
         use hither_pmem::Error as Pool;
         let text = error.to_string();
         match error {
-            Pool::Foreign { .. } | Pool::HalfCreated { .. } => Error::Foreign(text),
+            Pool::Foreign { .. } | Pool::HalfCreated { .. } | Pool::NotAFile { .. } => Error::Foreign(text),
             Pool::NewerFormat { .. } | Pool::IncompatibleFeatures { .. } => Error::NewerFormat(text),
             Pool::Locked { .. } => Error::Locked(text),
             Pool::DamagedSuperblock { .. } | Pool::DamagedDescriptor { .. } | Pool::ShortFile { .. } => Error::Damaged(text),

@@ -40,6 +40,7 @@ mod pools;
 mod read;
 mod recent_deletes;
 mod recovery;
+mod remains;
 mod resolver;
 mod salvage;
 mod scan;

@@ -2,7 +2,7 @@
 //!
 //! A directory holds `nodeN.hither` for each node N; with one directory given, all are in it. The pool of node 0 names the members: every one
 //! must be there and belong to the store. A store is born when the magic of node 0's pool is written, which happens last; until
-//! then its creation may start over.
+//! then its creation may start over. None is made beside what is left of another one (`remains`).
 
 use crate::error::{Error, Result};
 use crate::options::{Durability, MediumChoice, Options};
@@ -208,6 +208,7 @@ fn create_in_place(
     first: &Path,
     unborn: bool,
 ) -> Result<Vec<Pool>> {
+    crate::remains::refuse(options, first)?;
     if !options.create {
         return Err(Error::NotFound(first.parent().unwrap_or(first).to_owned()));
     }

@@ -12,7 +12,7 @@ use crate::snapshot::Retained;
 use crate::store::{Core, Store};
 use hither_index::{Index, Key, Located, Ref, Resolver};
 use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
-use hither_log::{Append, Flush, Op, pace};
+use hither_log::{Append, Flush, Op, pace, share_segments};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -292,7 +292,7 @@ impl Core {
     fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         if epoch::is_pinned() {
             // Inside a closure of a read: what waits for readers would wait for itself.
-            return attempt();
+            return share_segments(attempt);
         }
         // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
         // collector needs most of what it frees, so many rounds may pass before something is left.
@@ -307,10 +307,11 @@ impl Core {
                 self.room_to_live()?;
                 true
             };
-            match attempt() {
-                Err(error) if error.kind().is_lack_of_space() && made && end.is_none_or(|end| Instant::now() < end) => {
-                    bound = is_bound(&error)
-                }
+            let goes_on = made && end.is_none_or(|end| Instant::now() < end);
+            // The last one takes what room there is in segments of other shards.
+            let outcome = if goes_on { attempt() } else { share_segments(&mut attempt) };
+            match outcome {
+                Err(error) if error.kind().is_lack_of_space() && goes_on => bound = is_bound(&error),
                 outcome => return outcome,
             }
         }

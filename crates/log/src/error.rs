@@ -51,3 +51,10 @@ pub enum Error {
     #[error(transparent)]
     Pool(#[from] hither_pmem::Error),
 }
+
+impl Error {
+    /// Whether there is no room, in the pools or on the disk.
+    pub(crate) fn is_lack_of_space(&self) -> bool {
+        matches!(self, Error::Full { .. } | Error::NotAdjacent { .. } | Error::Pool(hither_pmem::Error::DiskFull { .. }))
+    }
+}

@@ -67,6 +67,7 @@ pub use read::is_pair;
 pub use reclaim::{MakeDurable, TakeBack};
 pub use relocate::{MoveRoom, Relocator};
 pub use segment::SegmentState;
+pub use streams::share_segments;
 pub use sweep::{SegmentLife, Sweeping, TombstoneFilter};
 pub use verify::Met;
 pub use version::VersionClock;

@@ -1,6 +1,7 @@
 //! Where entries go: the segment that each stream of a pool fills, and the chunks that writers and collectors take of it.
 //!
-//! There is a stream for each shard, one for hot entries of all shards, and one for moved entries.
+//! There is a stream for each shard, one for hot entries of all shards, and one for moved entries. Where no segment is to be had for a shard, it takes of what
+//! the others have open ([`share_segments`]): an entry's shard is of no importance once it lies somewhere.
 //!
 //! Thread safety: one lock for each stream, held while a chunk is carved or a segment opened.
 
@@ -11,7 +12,24 @@ use crate::node::NodePool;
 use crate::opening::{COLD_SHARD, Filler, Purpose};
 use crate::segment::{Chunk, Segment, SegmentState, Tally};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
+
+thread_local! {
+    static SHARES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `append`, with this thread's appends going to segments that other shards have open where none can be opened. For a last attempt: first, space should have been made.
+pub fn share_segments<T>(append: impl FnOnce() -> T) -> T {
+    struct Until(bool);
+    impl Drop for Until {
+        fn drop(&mut self) {
+            SHARES.set(self.0);
+        }
+    }
+    let _until = Until(SHARES.replace(true));
+    append()
+}
 
 /// A shard's active segment.
 pub(crate) struct Active {
@@ -36,6 +54,21 @@ impl NodePool {
     pub fn take_chunk(&self, log: &Log, shard: usize, parts: &Parts<'_>) -> Result<Chunk> {
         let fits = |segment: &Segment| crate::entry::version_fits(segment.base_version.load(Ordering::Relaxed), parts.version);
         self.take_chunk_for(&self.active[shard], log, Purpose::of(parts, shard), parts, fits)
+    }
+
+    /// As [`NodePool::take_chunk`], of another shard's active segment, if this thread may share and one has room. (Not of the one for moved entries: a checkpoint tells
+    /// by it what was moved.)
+    #[cold]
+    pub fn share_chunk(&self, shard: usize, parts: &Parts<'_>) -> Option<Chunk> {
+        let shards = if SHARES.get() { &self.active[..self.active.len() - 1] } else { &[] };
+        let (before, behind) = shards.split_at(shard.min(shards.len()));
+        behind.iter().chain(before).find_map(|active| {
+            let mut active = active.lock();
+            let index = active.segment?;
+            let base_version = self.segments[index as usize].base_version.load(Ordering::Relaxed);
+            let fits = crate::entry::version_fits(base_version, parts.version);
+            fits.then(|| self.carve(index, &mut active, parts, self.chunk_bytes)).flatten()
+        })
     }
 
     /// As [`NodePool::take_chunk`], for an entry that a collector moves. (A version below the base is no obstacle: it is written out.)

@@ -395,7 +395,10 @@ impl Writer<'_> {
     fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<()> {
         let chunk = std::mem::replace(&mut self.slot.chunks[shard], Chunk::NONE);
         self.pool.give_back(&chunk);
-        self.slot.chunks[shard] = self.pool.take_chunk(self.log, shard, parts)?;
+        self.slot.chunks[shard] = match self.pool.take_chunk(self.log, shard, parts) {
+            Err(error) if error.is_lack_of_space() => self.pool.share_chunk(shard, parts).ok_or(error)?,
+            taken => taken?,
+        };
         if parts.op != Op::Delete {
             let chunk = &self.slot.chunks[shard];
             self.pool.owe_pause(self.log, chunk.end - chunk.cursor);

@@ -80,6 +80,12 @@ pub enum Error {
         /// Its first bytes.
         found: [u8; 8],
     },
+    /// A directory, a FIFO or the like.
+    #[error("{pool} is neither a regular file nor a dax device; check the path, nothing was changed")]
+    NotAFile {
+        /// Which one.
+        pool: Place,
+    },
     /// Written by a later version.
     #[error("{pool} has format {found}, this version reads up to {supported}; use a newer hither")]
     NewerFormat {

@@ -19,7 +19,7 @@ use crate::figures::restart::{self, RestartArgs};
 use crate::figures::server as server_figures;
 use crate::harness::record::{Record, read_lines, write_lines};
 use crate::harness::script::run_script;
-use crate::harness::spec::RunSpec;
+use crate::harness::spec::{MOST_THREADS, RunSpec};
 use crate::nstore::{self, NstoreArgs};
 use crate::report::{count, html, markdown};
 use crate::target::map::MapTarget;
@@ -213,8 +213,8 @@ fn report(args: &ReportArgs) -> Result<()> {
 }
 
 fn yardstick(args: &YardstickArgs) -> Result<()> {
-    if args.threads == 0 || args.keys == 0 || !(0.0..=3600.0).contains(&args.seconds) {
-        return Err(Error::Config("threads and keys must be at least 1, seconds 0 to 3600".into()));
+    if !(1..=MOST_THREADS).contains(&args.threads) || args.keys == 0 || !(0.0..=3600.0).contains(&args.seconds) {
+        return Err(Error::Config(format!("threads must be 1 to {MOST_THREADS}, keys at least 1, seconds 0 to 3600")));
     }
     let request = Request { threads: args.threads, keys: args.keys, append_seconds: args.seconds, gets: args.gets };
     let found = request.run()?;

@@ -67,6 +67,9 @@ impl FromStr for Durability {
     }
 }
 
+/// The most threads of a measurement: systems refuse to start many more.
+pub const MOST_THREADS: usize = 1024;
+
 /// What to measure, on what data, how often.
 #[derive(Clone, Debug, Args)]
 pub struct RunSpec {
@@ -171,6 +174,9 @@ impl RunSpec {
         if self.keys == 0 || self.threads == 0 || self.runs == 0 || self.sample_every == 0 {
             return refuse("keys, threads, runs and sample-every must be at least 1");
         }
+        if self.threads > MOST_THREADS {
+            return Err(Error::Config(format!("{} threads are too many; give {MOST_THREADS} at most", self.threads)));
+        }
         if self.keys > 1 << 40 || !(4..=65_536).contains(&self.key_bytes) || self.value_bytes > 512 << 20 {
             return refuse("at most 2^40 keys, keys of 4 to 65,536 bytes, values of at most 512 MiB");
         }
@@ -231,7 +237,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for args in [&["--threads", "0"][..], &["--key-bytes", "3"], &["--rate", "0"], &["--key-bytes", "4", "--keys", "4000000000"]] {
+        for args in [
+            &["--threads", "0"][..],
+            &["--threads", "99999"],
+            &["--key-bytes", "3"],
+            &["--rate", "0"],
+            &["--key-bytes", "4", "--keys", "4000000000"],
+        ] {
             assert!(parse(args).validate().is_err(), "{args:?}");
         }
         assert!(parse(&["--medium", "file", "--dir", "/nowhere/at/all"]).validate().is_err());

@@ -3,8 +3,10 @@
 //! The order and the escape are canonical, so that a dump loads back to a store whose dump is the same byte for byte. A file appears under
 //! its name only when it is complete and synced; the files of a store are never replaced. With `--json` the records are JSON lines, as `scan` prints them.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use hither::{Keyspace, Kind, Snapshot};
@@ -56,8 +58,20 @@ fn records(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&[u8],
     Ok(())
 }
 
-/// Whether there is a pool or a checkpoint under this name. (A dump may begin with a key of these letters, but has no zeros.)
+/// Whether there is a pool or a checkpoint under this name (a dump may begin with a key of these letters, but has no zeros), or a store would make one.
 fn is_of_a_store(path: &Path) -> bool {
+    has_name_of_a_store(path) || holds_part_of_a_store(path)
+}
+
+/// Whether a store beside a file of this name takes it for its own.
+fn has_name_of_a_store(path: &Path) -> bool {
+    let is_pool = |name: &OsStr| name.as_bytes().starts_with(b"node") && name.as_bytes().ends_with(b".hither");
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_taken = path.file_name().is_some_and(|name| is_pool(name) || name == "checkpoint.hither" || name == "checkpoint.hither.tmp");
+    is_taken && fs::read_dir(directory).is_ok_and(|files| files.flatten().any(|file| is_pool(&file.file_name())))
+}
+
+fn holds_part_of_a_store(path: &Path) -> bool {
     let mut head = [0; 64];
     // A pipe is not read from: that would wait for somebody to write.
     let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());

@@ -6,8 +6,7 @@ use std::io::BufRead;
 
 use serde_json::value::RawValue;
 
-use super::rows::BYTE_ORDER_MARK;
-use super::{Lines, Next, Record, Source, SourceError, bad, checked};
+use super::{BYTE_ORDER_MARK, Lines, Next, Record, Source, SourceError, bad, checked};
 
 /// Records of JSON lines.
 pub struct JsonlSource<R> {
@@ -28,17 +27,17 @@ impl<R: BufRead> JsonlSource<R> {
         let fields: HashMap<String, &RawValue> =
             serde_json::from_slice(line).map_err(|why| bad(number, format!("not a JSON object: {why}")))?;
         let key = fields.get(&self.key).ok_or_else(|| bad(number, format!("no field \"{}\"", self.key)))?;
-        let key = key_bytes(key.get()).ok_or_else(|| bad(number, format!("field \"{}\" is neither a string nor a number", self.key)))?;
+        let key = key_bytes(key.get()).map_err(|why| bad(number, format!("field \"{}\" is {why}", self.key)))?;
         checked(number, key, line.to_vec())
     }
 }
 
 /// The bytes of a key: the text of a string, the digits of a number.
-fn key_bytes(json: &str) -> Option<Vec<u8>> {
-    match json.as_bytes().first()? {
-        b'"' => serde_json::from_str::<String>(json).ok().map(String::into_bytes),
-        b'-' | b'0'..=b'9' => Some(json.as_bytes().to_vec()),
-        _ => None,
+fn key_bytes(json: &str) -> Result<Vec<u8>, String> {
+    match json.as_bytes().first() {
+        Some(b'"') => serde_json::from_str::<String>(json).map(String::into_bytes).map_err(|why| format!("no Unicode text: {why}")),
+        Some(b'-' | b'0'..=b'9') => Ok(json.as_bytes().to_vec()),
+        _ => Err("neither a string nor a number".into()),
     }
 }
 
@@ -72,10 +71,19 @@ mod tests {
 
     #[test]
     fn bad_lines_say_what_is_wrong() {
-        let text = "{\"id\":1\n[1]\n{\"x\":1}\n{\"id\":null}\n{\"id\":\"\"}\n{\"id\":true}\n{\"id\":1} x\n";
+        let text = "{\"id\":1\n[1]\n{\"x\":1}\n{\"id\":null}\n{\"id\":\"\"}\n{\"id\":true}\n{\"id\":1} x\n{\"id\":\"\\ud800\"}\n";
         let (records, bad) = drain(JsonlSource::new(text.as_bytes(), "id".into()));
         assert!(records.is_empty());
-        let expected = ["not a JSON object", "not a JSON object", "no field", "neither", "empty", "neither", "not a JSON object"];
+        let expected = [
+            "not a JSON object",
+            "not a JSON object",
+            "no field",
+            "neither",
+            "empty",
+            "neither",
+            "not a JSON object",
+            "is no Unicode text",
+        ];
         assert_eq!(bad.len(), expected.len());
         for ((line, what), (number, part)) in bad.iter().zip((1..).zip(expected)) {
             assert!(*line == number && what.contains(part), "{line}: {what}");

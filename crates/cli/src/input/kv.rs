@@ -1,11 +1,11 @@
 //! The kv format: key, tab, value, one record in a line, with the escape of [`crate::escape`].
 //!
 //! The first tab ends the key; further tabs belong to the value. A carriage return before the newline is dropped (a dump writes one of the
-//! data as `\r`). With `raw`, backslashes and carriage returns are taken as they are.
+//! data as `\r`), and so is a byte order mark at the beginning. With `raw`, all of them and backslashes are taken as they are.
 
 use std::io::BufRead;
 
-use super::{Lines, Next, Record, Source, SourceError, bad, checked};
+use super::{BYTE_ORDER_MARK, Lines, Next, Record, Source, SourceError, bad, checked};
 use crate::escape::unescape;
 
 /// Records of the kv format.
@@ -25,6 +25,7 @@ impl<R: BufRead> KvSource<R> {
         let mut line = self.lines.line.as_slice();
         if !self.raw {
             line = line.strip_suffix(b"\r").unwrap_or(line);
+            line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         }
         let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
             return Err(bad(number, "no tab between key and value"));
@@ -81,6 +82,17 @@ mod tests {
         let text = [vec![b'k'; super::super::MAX_KEY + 1], b"\tv\n".to_vec()].concat();
         let (records, bad) = drain(KvSource::new(text.as_slice(), false));
         assert!(records.is_empty() && bad[0].1.contains("65537"), "{bad:?}");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_dropped_unless_it_is_a_keys() {
+        let text = "\u{feff}a\t1\n\u{feff}b\t2\n".as_bytes();
+        let (records, _) = drain(KvSource::new(text, false));
+        assert_eq!(records, [("a".into(), "1".into()), ("\u{feff}b".into(), "2".into())], "only at the beginning");
+        assert_eq!(drain(KvSource::new(text, true)).0[0].0, "\u{feff}a");
+        let mut line = Vec::new();
+        kv_line("\u{feff}\u{feff}a".as_bytes(), b"1", &mut line);
+        assert_eq!(drain(KvSource::new(line.as_slice(), false)).0[0].0, "\u{feff}\u{feff}a", "what is dumped is loaded");
     }
 
     proptest! {

@@ -21,6 +21,9 @@ pub const MAX_VALUE: usize = 512 << 20;
 /// Longest line of the input, in bytes: a value of which every byte is escaped.
 const MAX_LINE: u64 = 4 * (MAX_VALUE + MAX_KEY) as u64 + 2;
 
+/// What some programs write in front of UTF-8.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// A key and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {

@@ -6,10 +6,7 @@
 
 use std::io::{BufRead, Chain, Cursor, ErrorKind, Read};
 
-use super::{Bad, MAX_LINE, SourceError};
-
-/// What some programs write in front of UTF-8.
-pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+use super::{BYTE_ORDER_MARK, Bad, MAX_LINE, SourceError};
 
 /// Rows of an input.
 pub struct Rows<R> {

@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 
 use crate::escape::escape;
 use crate::failure::Failure;
+use crate::input::BYTE_ORDER_MARK;
 
 /// Standard output of a command.
 pub struct Output {
@@ -73,9 +74,13 @@ impl Output {
     }
 }
 
-/// Appends a line of the kv format: key, tab, value, newline.
+/// Appends a line of the kv format: key, tab, value, newline. A byte order mark that a key begins with would be dropped when it is read: it is written in digits.
 pub fn kv_line(key: &[u8], value: &[u8], line: &mut Vec<u8>) {
-    escape(key, line);
+    let rest = key.strip_prefix(BYTE_ORDER_MARK);
+    if rest.is_some() {
+        line.extend_from_slice(br"\xef\xbb\xbf");
+    }
+    escape(rest.unwrap_or(key), line);
     line.push(b'\t');
     escape(value, line);
     line.push(b'\n');
@@ -109,8 +114,12 @@ pub fn error(failure: &Failure, json: bool) {
     } else {
         format!("hither: {failure}")
     };
-    // Nobody is left to be told if this fails.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    stderr(&text);
+}
+
+/// Writes a line to standard error. Nobody is left to be told if that fails.
+pub fn stderr(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Tells standard error something that is no failure.
@@ -123,10 +132,14 @@ pub fn warning(what: &str, json: bool) {
     tell("warning", what, json);
 }
 
+/// Tells standard error what damage was passed over.
+pub fn salvaged(what: &str, json: bool) {
+    tell("salvaged", what, json);
+}
+
 fn tell(kind: &str, what: &str, json: bool) {
     let text = if json { serde_json::json!({ kind: what }).to_string() } else { format!("hither: {kind}: {what}") };
-    // Nobody is left to be told if this fails.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    stderr(&text);
 }
 
 #[cfg(test)]
@@ -144,5 +157,8 @@ mod tests {
         let mut line = Vec::new();
         kv_line(b"a\tb", b"c\nd", &mut line);
         assert_eq!(line, b"a\\tb\tc\\nd\n");
+        line.clear();
+        kv_line("\u{feff}a".as_bytes(), "\u{feff}".as_bytes(), &mut line);
+        assert_eq!(line, "\\xef\\xbb\\xbfa\t\u{feff}\n".as_bytes());
     }
 }

@@ -1,6 +1,6 @@
-//! What a load leaves of times to live, what the status says when nobody reads the output, and what a dump must not replace.
+//! What a load leaves of times to live, what the status says when nobody reads the output, what a dump must not replace, and input or places that are not as they should be.
 
-use crate::common::{Store, write};
+use crate::common::{Store, run, write};
 use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
@@ -44,6 +44,13 @@ fn a_closed_pipe_does_not_change_what_was_found() {
 fn a_dump_replaces_no_file_of_a_store() {
     let store = Store::on_file();
     store.run(&["put", "key", "value"]).done();
+    // Found by hand: nothing was there yet, and the next open removed the dump.
+    for name in ["checkpoint.hither.tmp", "node1.hither"] {
+        let file = store.data().join(name);
+        assert!(store.run(&["dump", file.to_str().unwrap()]).expect(2).err().contains("another file") && !file.exists(), "{name}");
+    }
+    let elsewhere = store.path("checkpoint.hither.tmp");
+    store.run(&["dump", elsewhere.to_str().unwrap()]).done();
     for name in ["node0.hither", "checkpoint.hither"] {
         let file = store.data().join(name);
         let before = std::fs::read(&file).unwrap();
@@ -51,4 +58,72 @@ fn a_dump_replaces_no_file_of_a_store() {
         assert!(std::fs::read(&file).unwrap() == before, "{name}");
     }
     assert_eq!(store.dump("default"), b"key\tvalue\n");
+}
+
+/// Found by hand: a full disk behind standard error was a panic.
+#[test]
+fn a_full_standard_error_changes_nothing() {
+    let store = Store::on_file();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let input = store.path("input");
+    write(&input, "key\tvalue to be damaged\nother\tvalue\n");
+    let loaded = store.command(&["load", input.to_str().unwrap()]).stderr(full()).output().unwrap();
+    assert_eq!((loaded.status.code(), loaded.stdout.as_slice()), (Some(0), &b"durable 2\n"[..]));
+    let pool = store.data().join("node0.hither");
+    let mut bytes = std::fs::read(&pool).unwrap();
+    let at = bytes.windows(19).position(|window| window == b"value to be damaged").unwrap();
+    bytes[at] ^= 1;
+    write(&pool, &bytes);
+    let saved = store.command(&["dump", "--salvage"]).stderr(full()).output().unwrap();
+    assert_eq!((saved.status.code(), saved.stdout.as_slice()), (Some(0), &b"other\tvalue\n"[..]));
+    let told = store.run(&["dump", "--salvage", "--json"]).done().err();
+    let told: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(told.iter().any(|line| line["salvaged"].is_string()), "{told:?}");
+}
+
+/// Found by hand: an empty store was made beside the pools.
+#[test]
+fn directories_that_were_swapped_are_no_new_store() {
+    let store = Store::on_file();
+    let node = |node: u32, dir: &str| format!("node{node}={}", store.path(dir).display());
+    let on = |command: &[&str], first: &str, second: &str| {
+        run(&[command, &["--medium", "file", "--capacity", "2M", "--data", &node(0, first), "--data", &node(1, second)]].concat())
+    };
+    on(&["put", "key", "value"], "a", "b").done();
+    let refused = on(&["put", "newkey", "v"], "b", "a").expect(7).err();
+    assert!(refused.contains("b/node1.hither is the pool of node 1") && refused.contains("give each node the directory"), "{refused}");
+    run(&["put", "newkey", "v", "--data", &node(0, "b")]).expect(7);
+    assert_eq!(on(&["dump"], "a", "b").done().out(), "key\tvalue\n");
+
+    store.run(&["put", "key", "value"]).done();
+    std::fs::remove_file(store.data().join("node0.hither")).unwrap();
+    let refused = store.run(&["put", "key", "value"]).expect(7).err();
+    assert!(refused.contains("belongs to a store whose pool") && !store.data().join("node0.hither").exists(), "{refused}");
+}
+
+/// Found by hand: an empty value was stored.
+#[test]
+fn a_value_from_a_closed_standard_input_is_refused() {
+    let store = Store::any();
+    let put = |input: &str| {
+        let script = format!("exec \"$0\" put key - --data \"$1\" {input}");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_hither")]).arg(store.data()).output().unwrap()
+    };
+    let refused = put("<&-");
+    assert!(refused.status.code() == Some(2) && String::from_utf8_lossy(&refused.stderr).contains("which is closed"), "{refused:?}");
+    assert!(!store.data().exists());
+    assert_eq!(put("</dev/null").status.code(), Some(0), "an empty file is an empty value");
+}
+
+/// Found by hand: the number that was asked for was below the limit that it was said to exceed; and a measurement with that many threads was aborted.
+#[test]
+fn numbers_that_are_too_large_are_refused_with_the_reason() {
+    let store = Store::on_file();
+    let place = store.data().display().to_string();
+    let refused = |limit: &str| run(&["put", "k", "v", "--data", &place, "--max-capacity", limit]).expect(2).err();
+    let text = refused("127T");
+    assert!(text.contains("not free in this process") && !text.contains("the limit is"), "{text}");
+    assert!(refused("129T").contains("lower the maximum capacity"));
+    assert!(run(&["bench", "run", "-t", "99999"]).expect(2).err().contains("1024 at most"));
 }

@@ -276,11 +276,15 @@ impl Checkpoints {
                 (state.opened_bytes, state.backlog_bytes) = (core.log.opened_bytes(), 0);
                 Ok(false)
             }
-            Err(Abandoned::Failed(what)) => {
+            Err(Abandoned::Failed(error)) => {
                 // Not again before as much was written once more.
                 (state.opened_bytes, state.backlog_bytes) = (core.log.opened_bytes(), 0);
-                state.failure = Some(what.clone());
-                Err(Error::Io(format!("no checkpoint of the indexes could be taken: {what}")))
+                state.failure = Some(error.to_string());
+                let what = format!("no checkpoint of the indexes could be taken: {error}");
+                Err(match error {
+                    Error::DiskFull(_) => Error::DiskFull(format!("{what}; free space on the device")),
+                    _ => Error::Io(what),
+                })
             }
         }
     }

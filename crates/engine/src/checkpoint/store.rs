@@ -4,10 +4,12 @@
 //!
 //! Thread safety: one draft at a time, by the caller. Crash: a file under the temporary name is left over and removed at the next open, unless that only looks at the store.
 
+use super::format::MAGIC;
 use hither_pmem::Failpoints;
-use std::fs::File;
+use rustix::fs::OFlags;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -72,9 +74,35 @@ fn check(failpoints: &Option<Arc<Failpoints>>, point: &'static str) -> io::Resul
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}; {}", path.display(), advice(path)))),
+        Ok(()) => Ok(()),
     }
+}
+
+fn advice(path: &Path) -> &'static str {
+    match path.is_dir() {
+        true => "a directory lies where the store keeps a file of its own: move it away",
+        false => "give this user write permission for the directory that it is in, or remove it",
+    }
+}
+
+/// Opens a file for reading, but nothing else: whoever opens a FIFO waits for somebody to write.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no regular file", path.display()))),
+    }
+}
+
+/// The checkpoint in a directory, if there is one, by its first bytes: a store was there once, whatever else is.
+pub(crate) fn of_a_store_in(directory: &Path) -> Option<PathBuf> {
+    let path = directory.join(NAME);
+    // Of whatever format.
+    let mut stem = [0; MAGIC.len() - 1];
+    open_regular(&path).ok()?.read_exact_at(&mut stem, 0).ok()?;
+    MAGIC.starts_with(&stem).then_some(path)
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
@@ -88,7 +116,7 @@ impl CheckpointStore for FileStore {
             // Whoever renamed or removed the checkpoint may have been killed before that was durable: a power loss would bring the old one back, and what it names.
             self.sync_directory()?;
         }
-        match File::open(self.directory.join(NAME)) {
+        match open_regular(&self.directory.join(NAME)) {
             Ok(file) => Ok(Some(Box::new(FileImage { bytes: file.metadata()?.len(), file }))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -98,7 +126,10 @@ impl CheckpointStore for FileStore {
     fn draft(&self) -> io::Result<Box<dyn CheckpointDraft>> {
         let path = self.directory.join(DRAFT_NAME);
         check(&self.failpoints, "checkpoint_create")?;
-        let file = File::create(&path)?;
+        let mut options = OpenOptions::new();
+        // As in `open_regular`.
+        options.write(true).create(true).truncate(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let file = options.open(&path)?;
         let draft = FileDraft { directory: self.directory.clone(), path, file, published: false, failpoints: self.failpoints.clone() };
         Ok(Box::new(draft))
     }

@@ -19,24 +19,29 @@ pub(super) enum Abandoned {
     /// It was not wanted any more.
     Stopped,
     /// Something failed.
-    Failed(String),
+    Failed(crate::Error),
 }
 
 impl From<std::io::Error> for Abandoned {
     fn from(error: std::io::Error) -> Abandoned {
-        Abandoned::Failed(error.to_string())
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let text = error.to_string();
+        Abandoned::Failed(match error.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => crate::Error::DiskFull(text),
+            _ => crate::Error::Io(text),
+        })
     }
 }
 
 impl From<crate::Error> for Abandoned {
     fn from(error: crate::Error) -> Abandoned {
-        Abandoned::Failed(error.to_string())
+        Abandoned::Failed(error)
     }
 }
 
 impl From<hither_log::Error> for Abandoned {
     fn from(error: hither_log::Error) -> Abandoned {
-        Abandoned::Failed(error.to_string())
+        Abandoned::Failed(error.into())
     }
 }
 
@@ -143,7 +148,7 @@ impl<'a> Writer<'a> {
     }
 
     fn block(&mut self, kind: BlockKind, items: usize, payload: &[u8]) -> Result<(), Abandoned> {
-        let too_large = |_| Abandoned::Failed("a block exceeds 4 GiB".into());
+        let too_large = |_| Abandoned::Failed(crate::Error::Io("a block exceeds 4 GiB".into()));
         let bytes = u32::try_from(payload.len()).map_err(too_large)?;
         let items = u32::try_from(items).map_err(too_large)?;
         self.draft.append(payload)?;

@@ -95,6 +95,60 @@ fn growth_takes_what_the_disk_has() {
     assert!(store.stats().pools[0].usage.segments > 17 && store.check().unwrap().is_sound());
 }
 
+/// Puts numbers with 100 bytes, in two keyspaces and by batches, too, until one is refused; returns how many were taken.
+fn fill(store: &Store) -> u64 {
+    let keyspaces = [("hash", Kind::Hash), ("ordered", Kind::Ordered)].map(|(name, kind)| store.create_keyspace(name, kind).unwrap());
+    for number in 0u64.. {
+        let keyspace = &keyspaces[number as usize % 2];
+        let outcome = if number.is_multiple_of(5) {
+            let mut batch = Batch::default();
+            batch.put(keyspace, &number.to_be_bytes(), &[number as u8; 100], 0);
+            batch.put(keyspace, &(number | 1 << 40).to_be_bytes(), b"", 0);
+            store.commit_wait(&batch)
+        } else {
+            store.write_wait(keyspace, &number.to_be_bytes(), Some(&[number as u8; 100])).map(drop)
+        };
+        if let Err(error) = outcome {
+            assert!(error.kind().is_lack_of_space(), "{error}");
+            return number;
+        }
+    }
+    unreachable!()
+}
+
+/// Found by hand: each of sixteen shards demanded a segment of its own, and a store with room for three was full with three entries in them.
+#[test]
+fn shards_share_the_segments_that_there_are() {
+    for disk_is_full in [false, true] {
+        let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
+        // The reserve is one of four, or two of five.
+        let (capacity, max_capacity) = if disk_is_full { (5 * SEGMENT, 64 * SEGMENT) } else { (4 * SEGMENT, 4 * SEGMENT) };
+        let options = || Options { capacity, max_capacity, shards: 16, background: false, ..able_to_grow(dir.path(), &failpoints) };
+        let store = Store::open(options()).unwrap();
+        failpoints.arm("fallocate", FailAt { skip: 0, count: u64::MAX, errno: 28 });
+        let count = fill(&store);
+        // Of three segments, since each shard's last chunk, a sixteenth of one, may be left with room.
+        let usage = store.stats().pools[0].usage.clone();
+        assert!(usage.live_bytes > 3 * SEGMENT / 2, "{count} entries, {usage:?}");
+        assert!(store.check().unwrap().is_sound());
+        store.close().unwrap();
+        drop(store);
+        let store = Store::open(options()).unwrap();
+        assert!(store.check().unwrap().is_sound());
+        let keyspaces = ["hash", "ordered"].map(|name| store.open_keyspace(name).unwrap());
+        for number in 0..count {
+            let found = store.get_with(&keyspaces[number as usize % 2], &number.to_be_bytes(), <[u8]>::to_vec).unwrap();
+            assert_eq!(found.as_deref(), Some(&[number as u8; 100][..]), "{number} of {count}");
+        }
+        // What is deleted makes room, as ever.
+        for number in 0..count {
+            store.write_wait(&keyspaces[number as usize % 2], &number.to_be_bytes(), None).unwrap();
+        }
+        store.write_wait(&keyspaces[0], b"key", Some(&[1; 1000])).unwrap();
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
 /// Panics, once, when something is stored before the segments: that happens when a segment is opened. Or when the pool is synced.
 #[derive(Default)]
 struct Trap {

@@ -21,6 +21,7 @@ mod nearly_full;
 mod pacing;
 mod placement;
 mod refused;
+mod remains;
 mod restores;
 mod shortcuts;
 mod unread_damage;

@@ -2,10 +2,10 @@
 
 use std::fs::{File, OpenOptions as FileOptions};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::access::{Access, Parts};
@@ -25,15 +25,18 @@ pub(super) fn io(place: &Place, action: &'static str, offset: u64) -> impl Fn(st
 /// Opens a pool's file.
 pub(super) fn open_file(place: &Place, path: &Path, create: bool, read_only: bool) -> Result<File> {
     let mut options = FileOptions::new();
-    options.read(true).write(!read_only).create(create);
-    options.open(path).map_err(|e| match e.kind() {
+    // Whoever opens a FIFO for reading waits for somebody to write.
+    options.read(true).write(!read_only).create(create).custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let file = options.open(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound if create => Error::NotCreated { pool: place.clone(), source: e },
         std::io::ErrorKind::NotFound => Error::NotFound { pool: place.clone() },
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem if !read_only => {
             Error::NotWritable { pool: place.clone(), source: e }
         }
         _ => io(place, "opening the file", 0)(e),
-    })
+    })?;
+    let kind = file.metadata().map_err(io(place, "asking for the file's type", 0))?.file_type();
+    if kind.is_file() || kind.is_char_device() { Ok(file) } else { Err(Error::NotAFile { pool: place.clone() }) }
 }
 
 /// Length of a file, or of a dax device.

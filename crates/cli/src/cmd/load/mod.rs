@@ -22,7 +22,7 @@ use self::report::Reporter;
 use crate::args::{Format, LoadArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::input::{Bad, CsvSource, JsonlSource, KvSource, Source, SourceError};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::store;
 
 /// What a load did; the last line with `--json`.
@@ -84,7 +84,7 @@ impl Summary {
                 text += &format!(", {count} {what}");
             }
         }
-        eprintln!("{text}");
+        output::stderr(&text);
     }
 }
 
