@@ -176,7 +176,7 @@ fn run_making_ready(core: &Core, stop: &Stop, node: usize) {
         let called = core.log.needs_more(node).wait(&mut heard, READY_TICK);
         if called && !stop.flag.load(Ordering::Acquire) && core.committer.ensure_writable().is_ok() {
             // A writer that needs the segments tells its caller of an error.
-            let _ = core.log.make_ready(node);
+            let _ = core.heeding_failed_syncs(core.log.make_ready(node));
         }
     }
 }

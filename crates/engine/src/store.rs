@@ -128,12 +128,28 @@ impl Core {
     pub fn persist_clock(&self) -> Result<()> {
         let now = self.now_ms();
         self.clock_floor_ms.fetch_max(now, Ordering::Relaxed);
-        Ok(self.log.pool(0).set_clock_ms(now)?)
+        Ok(self.heeding_failed_syncs(self.log.pool(0).set_clock_ms(now))?)
     }
 
     /// What the log calls to make something durable.
     pub fn make_durable(&self) -> impl Fn(u64) -> hither_log::Result<()> + '_ {
         |version| self.committer.commit(&self.log, version).map_err(as_log_error)
+    }
+
+    /// After an error: a sync that failed leaves the same doubt whatever it was of, a descriptor or zeros, so the store takes no more writes. Call with no latch held, since those are told who wait.
+    #[cold]
+    pub fn heed_failed_syncs(&self) {
+        let mut pools = (0..self.log.nodes()).map(|node| self.log.pool(node));
+        if let Some(Err(error)) = pools.find(|pool| pool.is_poisoned()).map(hither_pmem::Pool::sync)
+            && self.committer.failure().is_ok()
+        {
+            self.committer.fail(&error.into());
+        }
+    }
+
+    /// Passes an outcome on; see [`Core::heed_failed_syncs`].
+    pub fn heeding_failed_syncs<T, E>(&self, outcome: std::result::Result<T, E>) -> std::result::Result<T, E> {
+        outcome.inspect_err(|_| self.heed_failed_syncs())
     }
 
     /// A sync that failed on the way is reported as what it is, not as an error of the log.
@@ -516,13 +532,7 @@ impl Core {
 
     /// Replaces the catalogue, durably. After a sync that failed it may have happened or not: then nothing more is acknowledged.
     fn set_catalogue(&self, catalogue: &Catalogue) -> Result<()> {
-        let pool = self.log.pool(0);
-        let outcome = pool.set_catalogue(&catalogue.encode()).map_err(Error::from);
-        outcome.inspect_err(|error| {
-            if pool.is_poisoned() {
-                self.committer.fail(error);
-            }
-        })
+        Ok(self.heeding_failed_syncs(self.log.pool(0).set_catalogue(&catalogue.encode()))?)
     }
 
     /// Counts all entries of a dropped keyspace as garbage, under the pin that its caller has held since before it was dropped.

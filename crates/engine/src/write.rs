@@ -245,10 +245,10 @@ impl Core {
     fn write_with<I: Index>(&self, keyspace: &Keyspace, index: &I, change: &Change<'_>, level: Durability) -> Attempt<Written> {
         let key = self.hasher.key(change.key);
         let outcome = match self.try_write(keyspace, index, key, change, level) {
-            Err(error) if error.kind().is_lack_of_space() => {
+            Err(error) => {
                 // Not `with_room`: these are copies, so that on the hot path neither key nor change need be in memory.
                 let change = *change;
-                self.make_room(is_bound(&error), move || self.try_write(keyspace, index, key, &change, level))
+                self.after_vain_attempt(error, move || self.try_write(keyspace, index, key, &change, level))
             }
             outcome => outcome,
         };
@@ -260,7 +260,7 @@ impl Core {
     #[inline(always)]
     pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let outcome = match attempt() {
-            Err(error) if error.kind().is_lack_of_space() => self.make_room(is_bound(&error), attempt),
+            Err(error) => self.after_vain_attempt(error, attempt),
             outcome => outcome,
         };
         self.pay_if_owed();
@@ -285,10 +285,16 @@ impl Core {
         done.paced_nanos.fetch_add(pause.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and
-    /// collectors can move.
+    /// After a vain attempt: if space was lacking, makes some and tries again. If a sync failed, of a descriptor perhaps, the store takes no more writes.
     #[cold]
     #[inline(never)]
+    fn after_vain_attempt<T>(&self, error: Box<Error>, attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
+        let outcome = if error.kind().is_lack_of_space() { self.make_room(is_bound(&error), attempt) } else { Err(error) };
+        self.heeding_failed_syncs(outcome)
+    }
+
+    /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and
+    /// collectors can move.
     fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         if epoch::is_pinned() {
             // Inside a closure of a read: what waits for readers would wait for itself.

@@ -85,13 +85,9 @@ impl NodePool {
 
     fn activate(&self, log: &Log, index: u32, run_len: u32, purpose: Purpose) -> Result<()> {
         let Purpose { keyspace, shard, kind } = purpose;
-        for part in index..index + run_len {
-            let used = self.segments[part as usize].generation.load(Ordering::Relaxed) != 0;
-            if used || log.zeroes_fresh(self) {
-                self.ensure_zeroed(log, part)?;
-            }
-            self.segments_reused.fetch_add(u64::from(used), Ordering::Relaxed);
-        }
+        self.ensure_zeroed(log, index..index + run_len)?;
+        let reused = (index..index + run_len).filter(|part| self.was_used(*part)).count();
+        self.segments_reused.fetch_add(reused as u64, Ordering::Relaxed);
         // Threads may hold blocks of versions drawn long ago: the base leaves room below. Moved entries are older than any to come.
         let room_below = if kind == Filler::Move { u64::from(u32::MAX) } else { 1 << 31 };
         let base_version = log.clock.upper_bound().saturating_sub(room_below);
@@ -108,9 +104,8 @@ impl NodePool {
             ..Descriptor::default()
         };
         // Interior segments of a run have no descriptor of their own, but must be known as used once the run is freed.
-        for part in index + 1..index + run_len {
-            self.pool.commit_descriptor(part, &Descriptor { state: OnMedia::Free, run_len: 1, ..descriptor })?;
-        }
+        // Before the head's, which makes it a run.
+        self.pool.commit_descriptors(index + 1..index + run_len, &Descriptor { state: OnMedia::Free, run_len: 1, ..descriptor })?;
         self.pool.commit_descriptor(index, &descriptor)?;
         let segment = &self.segments[index as usize];
         segment.reset(descriptor.generation, base_version, keyspace, shard, run_len);

@@ -4,7 +4,8 @@
 //! a write and a sync of all of it, some milliseconds. So a few free segments are kept zeroed there. They stay free meanwhile: whoever takes one that is just being zeroed waits for the end of that,
 //! and nobody is told that the store is full because of it.
 //!
-//! Thread safety: one segment of a pool is zeroed at a time, under a lock of its own; the list of free segments is locked within it, for a look.
+//! Thread safety: one segment of a pool is zeroed ahead at a time, under a lock of its own; the list of free segments is locked within it, for a look. Who has taken segments zeroes them under no lock, but
+//! passes through that one first.
 //!
 //! Crash: what a free segment holds means nothing, and no memory of its zeros outlives the process.
 
@@ -12,6 +13,7 @@ use crate::error::Result;
 use crate::log::Log;
 use crate::node::NodePool;
 use hither_sync::Bell;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Bytes of free segments that are kept zeroed, but at least [`FEWEST`].
@@ -71,13 +73,21 @@ impl NodePool {
         Ok(())
     }
 
-    /// Zeroes a segment that the caller has taken from the free ones, if it is not zeroed.
-    pub fn ensure_zeroed(&self, log: &Log, segment: u32) -> Result<()> {
-        // Elsewhere nobody does it ahead, and there is no need to wait for each other.
-        let _one_at_a_time = log.zeroes_fresh(self).then(|| self.zeroing.lock());
-        if !self.is_zeroed(segment) {
-            self.pool.zero_segment(segment, 1)?;
+    /// Zeroes what has to be of a run that the caller has taken from the free segments: what was used before and, where fresh segments are zeroed, everything, unless that was done ahead. All at
+    /// once: what lies in between is zeroed with it.
+    pub fn ensure_zeroed(&self, log: &Log, run: Range<u32>) -> Result<()> {
+        let fresh = log.zeroes_fresh(self);
+        let lacks_zeros = |part: &u32| (fresh || self.was_used(*part)) && !self.is_zeroed(*part);
+        if fresh && run.clone().any(|part| lacks_zeros(&part)) {
+            // Somebody may be zeroing one ahead. Nobody begins: they are taken.
+            drop(self.zeroing.lock());
         }
-        Ok(())
+        let Some(first) = run.clone().find(lacks_zeros) else { return Ok(()) };
+        let last = run.rev().find(lacks_zeros).unwrap_or(first);
+        Ok(self.pool.zero_segment(first, last + 1 - first)?)
+    }
+
+    pub fn was_used(&self, segment: u32) -> bool {
+        self.segments[segment as usize].generation.load(Ordering::Relaxed) != 0
     }
 }

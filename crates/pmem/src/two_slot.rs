@@ -147,6 +147,22 @@ impl TwoSlot {
 
     /// Makes `record` current: slot, persist, word, persist. On an error the old record stays current in memory or the pool is poisoned.
     pub(crate) fn commit(&self, access: &Access, uuid: &[u8; 16], record: &[u8]) -> Result<()> {
+        Self::commit_at_each(std::slice::from_ref(self), access, uuid, record)
+    }
+
+    /// As [`TwoSlot::commit`], for several places: all slots, persist, all words, persist. After a crash each place has the old or the new record.
+    pub(crate) fn commit_at_each(places: &[TwoSlot], access: &Access, uuid: &[u8; 16], record: &[u8]) -> Result<()> {
+        let words: Vec<CommitWord> = places.iter().map(|place| place.write_slot(access, uuid, record)).collect();
+        access.persist_flushed()?;
+        for (place, word) in places.iter().zip(words) {
+            access.store_u64(place.commit_off, word.pack());
+            access.flush(place.commit_off, 8);
+        }
+        access.persist_flushed()
+    }
+
+    /// Writes the slot that is not current and starts its write-back; the word that will make it so.
+    fn write_slot(&self, access: &Access, uuid: &[u8; 16], record: &[u8]) -> CommitWord {
         assert!(record.len() <= self.slot_bytes, "a record fits its slot");
         debug_assert!(self.extent == Extent::Prefixed || record.len() == self.slot_bytes);
         let old = access.load_u64(self.commit_off);
@@ -155,10 +171,8 @@ impl TwoSlot {
         let off = self.slot_offs[slot];
         // SAFETY: the slot lies in the metadata area, which is mapped for the life of the pool, and callers serialise writers.
         unsafe { access.write(off, record) };
-        access.persist(off, record.len())?;
-        let word = CommitWord { crc: self.checksum(record, uuid), sequence: current.next_sequence(), slot };
-        access.store_u64(self.commit_off, word.pack());
-        access.persist(self.commit_off, 8)
+        access.flush(off, record.len());
+        CommitWord { crc: self.checksum(record, uuid), sequence: current.next_sequence(), slot }
     }
 }
 

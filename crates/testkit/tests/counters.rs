@@ -182,6 +182,33 @@ fn a_commit_group_costs_one_sync() {
     assert_eq!(group.syncs, 2, "{group:?}");
 }
 
+/// What the write of a value costs that takes so many segments, all of which are there.
+fn cost_of_a_run(rules: Emulate, segments: usize) -> Cost {
+    let life = life(rules);
+    let keyspace = life.store.create_keyspace("k", Kind::Hash).unwrap();
+    let segment = life.store.stats().pools[0].segment_bytes as usize;
+    let value = vec![7; (segments - 1) * segment];
+    // So that the pool has grown, and segments have been used, some of them.
+    for key in [b"1", b"2"] {
+        write(&life.store, &keyspace, key, Some(&vec![7; 60 * segment]));
+        write(&life.store, &keyspace, key, None);
+        while life.store.reclaim().unwrap() > 0 {}
+    }
+    let steps = steps_of(&life, |store| write(store, &keyspace, b"large", Some(&value)));
+    assert!(!steps.iter().any(|step| matches!(step.what, What::Resize(_))), "the pool grows");
+    cost(&steps)
+}
+
+/// Regression: each segment of a run cost two syncs for its descriptor and one for its zeros: 544 for 40 MiB in segments of 64 KiB, while all clients waited.
+#[test]
+fn a_long_run_costs_no_more_syncs_than_a_short_one() {
+    for rules in [Emulate::File, Emulate::Adr] {
+        let (short, long) = (cost_of_a_run(rules, 3), cost_of_a_run(rules, 50));
+        assert!(short.metadata && long.metadata && short.syncs + short.fences > 3, "{rules:?}: {short:?}");
+        assert_eq!((long.syncs, long.fences), (short.syncs, short.fences), "{rules:?}: a run of 50 segments, and one of 3");
+    }
+}
+
 /// Bytes zeroed by the write that opens the first segment.
 fn zeroed_ahead(rules: Emulate) -> usize {
     let life = life(rules);

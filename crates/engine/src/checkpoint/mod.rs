@@ -263,7 +263,7 @@ impl Checkpoints {
         let invalidations = self.state.lock().invalidations;
         // Before S is drawn: what is deleted from here on stays buried while the new checkpoint may come.
         self.keep_tombstones(core, core.log.clock.upper_bound());
-        let outcome = self.attempt(core, &store, is_final, invalidations, go_on);
+        let outcome = core.heeding_failed_syncs(self.attempt(core, &store, is_final, invalidations, go_on));
         let mut state = self.state.lock();
         core.log.keep_tombstones_after(state.covered_version);
         match outcome {

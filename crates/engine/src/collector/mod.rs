@@ -289,6 +289,10 @@ impl Core {
     }
 
     fn collect_from(&self, wanted: &Wanted, bill: &mut Bill<'_>) -> Result<usize> {
+        self.heeding_failed_syncs(self.try_collect(wanted, bill))
+    }
+
+    fn try_collect(&self, wanted: &Wanted, bill: &mut Bill<'_>) -> Result<usize> {
         let growth = self.growth_of_copies();
         let mut freed = 0;
         let mut emptied = Vec::new();
@@ -381,7 +385,8 @@ impl Core {
         // Somebody else may have been at it.
         if one_at_a_time.is_some() && is_due() {
             let started = Instant::now();
-            done.swept.fetch_add(self.sweep(Scope::Deleted, &|took| self.between_sweeps(share, took))?, Ordering::Relaxed);
+            let swept = self.sweep(Scope::Deleted, &|took| self.between_sweeps(share, took));
+            done.swept.fetch_add(self.heeding_failed_syncs(swept)?, Ordering::Relaxed);
             done.sweeps.fetch_add(1, Ordering::Release);
             done.sweep_nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
@@ -466,7 +471,8 @@ impl Core {
     /// Seals full segments, so that they can be collected.
     pub fn seal(&self, chunks: TakeBack) -> Result<()> {
         self.committer.ensure_writable()?;
-        self.log.seal(&self.make_durable(), chunks).map_err(|error| self.explain(error))
+        let sealed = self.heeding_failed_syncs(self.log.seal(&self.make_durable(), chunks));
+        sealed.map_err(|error| self.explain(error))
     }
 
     /// Makes every tombstone free to go that may.
@@ -526,7 +532,7 @@ impl Core {
     }
 
     pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
-        let count = self.log.reuse_freed(wait).map_err(|error| self.explain(error))?;
+        let count = self.heeding_failed_syncs(self.log.reuse_freed(wait)).map_err(|error| self.explain(error))?;
         self.collections.reused.fetch_add(count as u64, Ordering::Release);
         Ok(count)
     }

@@ -1,7 +1,9 @@
 //! What is refused half-way leaves nothing behind that does harm: batches that found no space, changes of the catalogue whose sync failed.
 
 use crate::common::{crash, get, put, small};
-use hither_engine::{Batch, CheckpointMode, CollectorKind, Durability, Kind, MediumChoice, Options, RestartSource, Store, WriteOptions};
+use hither_engine::{
+    Batch, CheckpointMode, CollectorKind, Condition, Durability, ErrorKind, Kind, MediumChoice, Options, RestartSource, Store, WriteOptions,
+};
 use hither_pmem::{FailAt, Failpoints};
 use std::path::Path;
 use std::time::Duration;
@@ -122,6 +124,53 @@ fn a_failed_swap_loses_nothing_acknowledged_later() {
             after_a_failed_change(level, skip, |store| drop(store.swap_keyspaces(&[("one", "two")])));
         }
     }
+}
+
+/// Regression: a write that opened a segment of which a sync failed was refused, and those behind it accepted for as long as there was room in the open ones.
+#[test]
+fn writes_after_a_failed_sync_of_metadata_are_refused() {
+    for level in [Durability::Sync, Durability::Process] {
+        for batched in [false, true] {
+            let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+            let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
+            let store = Store::open(Options { durability: level, failpoints: Some(points.clone()), ..options }).unwrap();
+            let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+            let write = |key: u64, batched: bool| {
+                let (key, relaxed) = (key.to_be_bytes(), WriteOptions::new().durability(Durability::Process));
+                if !batched {
+                    return store.write(&keyspace, &key, Some(&[1; 200]), Condition::None, &relaxed).map(drop);
+                }
+                let mut batch = Batch::default();
+                batch.put(&keyspace, &key, &[1; 200], 0);
+                store.commit(&batch, &relaxed).map(drop)
+            };
+            (0..10).for_each(|key| write(key, false).unwrap());
+            let pending = store.ticket_at(u64::MAX >> 8);
+            points.arm("sync", FailAt { skip: 0, count: 1, errno: 5 });
+            let (first, error) = (10..10_000).find_map(|key| write(key, batched).err().map(|error| (key, error))).unwrap();
+            assert!(error.kind() == ErrorKind::ReadOnly && points.reached("sync") >= 1, "{error}");
+            let accepted = (first..first + 50).filter(|key| write(*key, key % 2 == 0).is_ok()).count();
+            assert_eq!(accepted, 0, "of 50 writes behind the failure, at level {level:?}; batched: {batched}");
+            assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::ReadOnly);
+        }
+    }
+}
+
+/// The same, met by who works in the background.
+#[test]
+fn writes_after_a_failed_seal_are_refused() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
+    let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (0..1_000u64).for_each(|key| put(&store, &keyspace, &key.to_be_bytes(), &[1; 200]));
+    store.sync().unwrap();
+    // The sync of what is sealed succeeds, that of its descriptor does not.
+    points.arm("sync", FailAt { skip: 1, count: 1, errno: 5 });
+    assert_eq!(store.reclaim().unwrap_err().kind(), ErrorKind::ReadOnly);
+    let refused = store.write_wait(&keyspace, b"key", Some(b"value")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    assert_eq!(get(&store, &keyspace, &7u64.to_be_bytes()).as_deref(), Some(&[1; 200][..]), "reads go on");
 }
 
 /// Whoever removed a checkpoint, or put a newer one in its place, may have been killed before that was durable. One that is found is not believed before the directory is

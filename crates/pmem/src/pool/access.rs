@@ -406,6 +406,11 @@ impl Access {
     /// Makes a range durable: flush and fence, or sync.
     pub(crate) fn persist(&self, off: u64, len: usize) -> Result<()> {
         self.flush(off, len);
+        self.persist_flushed()
+    }
+
+    /// Makes what was flushed durable: fence, or sync.
+    pub(crate) fn persist_flushed(&self) -> Result<()> {
         self.sync()?;
         if self.is_poisoned() { Err(self.sync_failed()) } else { Ok(()) }
     }

@@ -1,5 +1,6 @@
 //! Segments: descriptors, zeroing, growth.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
@@ -9,9 +10,17 @@ use crate::failpoint;
 use crate::options::Runtime;
 use crate::superblock::SuperblockInfo;
 use crate::table::{Descriptor, descriptor_place};
+use crate::two_slot::TwoSlot;
 
 /// Zeros that one sync writes: others that sync meanwhile wait for so much.
 const SYNCED_ZEROS: u64 = 1 << 20;
+/// Syncs of the zeros of a run, at most: somebody waits for it who is going to sync a value of that size at once.
+const SYNCS_PER_RUN: u64 = 8;
+
+/// How much of a run's zeros one sync writes.
+fn synced_zeros(run_len: u32, run_bytes: u64) -> u64 {
+    if run_len > 1 { (run_bytes / SYNCS_PER_RUN).next_multiple_of(SYNCED_ZEROS).max(SYNCED_ZEROS) } else { SYNCED_ZEROS }
+}
 
 impl Pool {
     /// The descriptor of segment `i`; state free and all zero if there never was one.
@@ -49,6 +58,20 @@ impl Pool {
         descriptor_place(&self.geometry, i).commit(&self.access, &self.pool_uuid, &descriptor.encode())
     }
 
+    /// Replaces the descriptors of several segments by the same one, durably, at the cost of one: after a crash each is the old or the new.
+    ///
+    /// # Panics
+    /// If there are no such segments.
+    pub fn commit_descriptors(&self, segments: Range<u32>, descriptor: &Descriptor) -> Result<()> {
+        assert!(segments.end <= self.segment_count(), "segments {segments:?} are among {}", self.segment_count());
+        if segments.is_empty() {
+            return Ok(());
+        }
+        let _serial = self.changing()?;
+        let places: Vec<TwoSlot> = segments.map(|i| descriptor_place(&self.geometry, i)).collect();
+        TwoSlot::commit_at_each(&places, &self.access, &self.pool_uuid, &descriptor.encode())
+    }
+
     /// Zeros `run_len` segments from `i`, durably: required before the descriptor of a reused segment becomes active.
     ///
     /// On a file the zeros go through the file and are synced, so that the blocks are written and journalled ahead of the log
@@ -71,8 +94,9 @@ impl Pool {
             Some(file) if self.needs_sync() => {
                 // Whoever read the file, a backup perhaps, may have left it in the cache in large pages: see `write_zeros`.
                 self.forget_cached(off, off + len);
-                for at in (off..off + len).step_by(SYNCED_ZEROS as usize) {
-                    let part = SYNCED_ZEROS.min(off + len - at);
+                let step = synced_zeros(run_len, len);
+                for at in (off..off + len).step_by(step as usize) {
+                    let part = step.min(off + len - at);
                     storage::write_zeros(file, at, part).map_err(io(self.access.place(), "zeroing a segment", at))?;
                     self.access.sync()?;
                 }

@@ -82,6 +82,35 @@ fn descriptor_commit() {
     old_or_new(|pool| pool.commit_descriptor(5, &active(9)).unwrap(), |pool| pool.descriptor(5).unwrap());
 }
 
+/// Those of a run: each is the old or the new one, in any mixture, and none of another segment changes.
+#[test]
+fn descriptors_committed_together() {
+    for emulate in MEDIA {
+        let (pool, log) = recorded(emulate);
+        pool.finish_creation().unwrap();
+        (3..6).for_each(|segment| pool.commit_descriptor(segment, &active(u64::from(segment))).unwrap());
+        pool.mark(1);
+        pool.commit_descriptors(4..9, &active(100)).unwrap();
+        pool.mark(2);
+        let (mut mixed, mut fresh) = (0, 0);
+        explore(&log, emulate, |acknowledged, image| {
+            let image = image.expect("opens");
+            let found: Vec<u64> = (0..16).map(|i| image.descriptor(i).expect("never damaged").generation).collect();
+            for (segment, &generation) in found.iter().enumerate() {
+                let old = if (3..6).contains(&segment) { segment as u64 } else { 0 };
+                let may_be_old = !acknowledged || !(4..9).contains(&segment);
+                assert!((may_be_old && generation == old) || ((4..9).contains(&segment) && generation == 100), "{emulate:?}: {found:?}");
+            }
+            match found.iter().filter(|&&generation| generation == 100).count() {
+                5 => fresh += 1,
+                1..5 => mixed += 1,
+                _ => {}
+            }
+        });
+        assert!(mixed > 0 && fresh > 0, "{emulate:?}: {mixed} mixtures were explored, {fresh} times all");
+    }
+}
+
 #[test]
 fn several_descriptor_commits_in_a_row() {
     for emulate in MEDIA {

@@ -91,6 +91,21 @@ fn a_small_write_makes_no_more_than_its_page_dirty() {
     zeroed_and_written(&pool, "that was read");
 }
 
+/// Regression: a run was zeroed with a sync for each of its segments, and each MiB.
+#[test]
+fn zeros_of_a_run_cost_few_syncs() {
+    let (_dir, path) = folder();
+    let points = Failpoints::new();
+    let sizes = CreateOptions { capacity_bytes: 64 << 20, max_bytes: 64 << 20, segment_bytes: 64 << 10, ..on_file() };
+    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..sizes });
+    for (run_len, most) in [(1, 1), (2, 1), (16, 1), (17, 2), (128, 8), (129, 8), (640, 8)] {
+        points.arm("sync", FailAt { skip: u64::MAX, count: 0, errno: libc::EIO });
+        pool.zero_segment(100, run_len).unwrap();
+        let syncs = points.reached("sync");
+        assert!(syncs > 0 && syncs <= most, "{syncs} syncs for {run_len} segments");
+    }
+}
+
 #[test]
 fn missing_foreign_and_existing_files() {
     let (dir, path) = folder();
