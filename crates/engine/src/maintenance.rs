@@ -24,6 +24,8 @@ const READY_TICK: Duration = Duration::from_secs(1);
 const VERIFICATION_REST: u32 = 4;
 /// Parts of rest for one part of sweeping: a tenth of the time.
 const SWEEP_REST: u32 = 9;
+/// No segment was opened for so long: nobody writes, or so little that collectors have time.
+const LULL: Duration = Duration::from_secs(1);
 /// Expired keys removed per pass and keyspace.
 const SWEEP: usize = 10_000;
 /// Between passes that leave nothing behind.
@@ -185,9 +187,12 @@ fn run_making_ready(core: &Core, stop: &Stop, node: usize) {
 fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
     // A node without processors cannot run a thread; its segments are collected from wherever this one runs.
     let _ = core.log.topology().pin_current_thread_to_node(node as u32);
-    let mut heard = 0;
+    let (mut heard, mut lull) = (0, Lull::begin(core.log.openings(node)));
     loop {
         core.log.few_free(node).wait(&mut heard, TICK);
+        if place.0 == 0 && lull.has_come(core.log.openings(node)) {
+            lull.is_used = !collect_in_a_lull(core, node);
+        }
         let mut freed = 1;
         while freed > 0 {
             if stop.flag.load(Ordering::Acquire) {
@@ -199,6 +204,37 @@ fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
             freed = if need == Need::None { 0 } else { collect().unwrap_or(0) };
         }
     }
+}
+
+/// A time in which nobody writes, as collectors see it.
+struct Lull {
+    /// Segments that were opened for writes before.
+    openings: u64,
+    since: Instant,
+    /// Nothing is left to do, or nobody has written since the store was opened: it stays as it is.
+    is_used: bool,
+}
+
+impl Lull {
+    fn begin(openings: u64) -> Lull {
+        Lull { openings, since: Instant::now(), is_used: true }
+    }
+
+    /// Whether there is one, with something left to do.
+    fn has_come(&mut self, openings: u64) -> bool {
+        if openings != self.openings {
+            *self = Lull { is_used: false, ..Lull::begin(openings) };
+        }
+        !self.is_used && self.since.elapsed() >= LULL
+    }
+}
+
+/// Collects some of a store that would have to grow soon although more than half of it is garbage; whether that made room.
+fn collect_in_a_lull(core: &Core, node: usize) -> bool {
+    // A full store is collected when it needs to be: what is garbage gathers.
+    core.log.room(node).growth > 0
+        && core.has_much_garbage(node)
+        && core.collect(Some(node), Need::Growth, Turn::Round).is_ok_and(|freed| freed > 0)
 }
 
 fn run_maintenance(core: &Core, stop: &Stop) {

@@ -273,7 +273,12 @@ impl Log {
         Room { free: pool.free_segments() + retiring, existing, growth: pool.can_grow_by(), limit, reserve: pool.reserve(Filler::Put) }
     }
 
-    /// Rung whenever a segment of `node` is opened and fewer are free than collectors begin with ([`Room::early`]).
+    /// Segments of `node` that were opened for writes since the store was opened.
+    pub fn openings(&self, node: usize) -> u64 {
+        self.pools[node].openings.load(Ordering::Relaxed)
+    }
+
+    /// Rung whenever a segment of `node` is opened and fewer are free than collectors begin with ([`Room::early`], [`Room::before_growth`]).
     pub fn few_free(&self, node: usize) -> &Bell {
         &self.few_free[node]
     }

@@ -42,6 +42,12 @@ pub(crate) struct NodePool {
     /// When the pool could not grow for want of space on its disk.
     pub disk_full_at: Mutex<Option<Instant>>,
     pub segments_reused: AtomicU64,
+    /// Segments opened for writes since the store was opened.
+    pub openings: AtomicU64,
+    /// It may grow, but more than half of its full segments is garbage, which collectors turn into room instead.
+    pub collected_first: AtomicBool,
+    /// How long the last round of that took for each byte that it gained.
+    pub collection_ns_per_byte: AtomicU64,
     /// Its threads append elsewhere.
     pub full: AtomicBool,
     /// How often that began.
@@ -118,6 +124,9 @@ impl NodePool {
             growing: Mutex::default(),
             zeroing: Mutex::default(),
             segments_reused: AtomicU64::new(0),
+            openings: AtomicU64::new(0),
+            collected_first: AtomicBool::new(false),
+            collection_ns_per_byte: AtomicU64::new(0),
             full: AtomicBool::new(false),
             spills: AtomicU64::new(0),
             freed: crate::appended::Freed::default(),

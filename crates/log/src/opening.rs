@@ -6,6 +6,8 @@
 //! long (tens of milliseconds for 16 MiB of tmpfs with busy processors, for its pages are zeroed), so it is done in small steps; a writer that finds nothing before one is done waits for it, or, where nobody
 //! works in the background, adds one by itself.
 //!
+//! It need not come to that where there is garbage to be had instead: collectors look for it before ([`Log::look_for_garbage`]). Growth does not wait for them, but takes small steps meanwhile.
+//!
 //! Thread safety: the list of free segments has a lock of its own, held for a few operations of a set. Growth is one at a time, under another lock that is taken before it.
 
 use crate::entry::Parts;
@@ -120,8 +122,11 @@ impl NodePool {
         segment.set_state(SegmentState::Open);
         log.pressure.store(true, Ordering::Relaxed);
         let room = log.room(self.node as usize);
-        if room.free < room.early() {
+        if room.free < room.early().max(room.before_growth()) {
             log.few_free[self.node as usize].ring();
+        }
+        if kind != Filler::Move {
+            self.openings.fetch_add(1, Ordering::Relaxed);
         }
         log.opened_bytes.fetch_add(u64::from(run_len) * self.segment_bytes(), Ordering::Relaxed);
         if kind == Filler::Put {
@@ -166,7 +171,8 @@ impl NodePool {
         }
         let limit = u64::from(self.pool.max_segments() - seen);
         let most = if self.pool.needs_sync() { SYNCED_STEP_BYTES } else { STEP_BYTES };
-        let step = (u64::from(seen) / 4).min(most >> self.segment_shift);
+        // No more than is wanted now where a collector has fallen behind.
+        let step = if self.collected_first.load(Ordering::Relaxed) { 0 } else { (u64::from(seen) / 4).min(most >> self.segment_shift) };
         let now = self.grow(limit.min(least.max(step)), least)? as u32;
         let mut alloc = self.alloc.lock();
         alloc.free.extend(seen..now);

@@ -4,6 +4,8 @@
 //! reserve, and never more than a millisecond for one step. The debt is the thread's. The layer above pays it when the write is complete: nobody sleeps inside a
 //! writer section, with a latch or with a writer slot.
 //!
+//! While a pool that may grow is collected instead, that is the room between where collectors begin and where it grows (`docs/adr/0023`).
+//!
 //! Deletes and collectors owe nothing: they make space.
 
 use crate::log::{Log, Room};
@@ -19,6 +21,10 @@ const MOST_NS: u64 = 1_000_000;
 const LEAST_NS: i64 = 50_000;
 /// Pause for each byte where nothing is left but the reserve: 64 MB/s for a writer.
 const NS_PER_BYTE: u64 = 4;
+
+/// Segments that a collector is ahead of growth, the fourth part of those that there are within these bounds.
+const LEAST_LEAD: u64 = 2;
+const MOST_LEAD: u64 = 16;
 
 thread_local! {
     /// Negative: it has paused for longer than it owed.
@@ -46,11 +52,11 @@ fn paid(pause: Duration) {
 }
 
 /// The pause for taking `bytes` with `left` segments, free or still to be made, in a pool.
-fn pause_ns(bytes: u64, left: u64, reserve: u64, watermark: u64) -> u64 {
+fn pause_ns(bytes: u64, ns_per_byte: u64, left: u64, reserve: u64, watermark: u64) -> u64 {
     let span = watermark.saturating_sub(reserve).max(1);
     let missing = watermark.saturating_sub(left).min(span);
     // By the square: gently at first.
-    (bytes * NS_PER_BYTE * missing * missing / (span * span)).min(MOST_NS)
+    (bytes * ns_per_byte * missing * missing / (span * span)).min(MOST_NS)
 }
 
 impl Room {
@@ -58,6 +64,14 @@ impl Room {
     /// victims are. So they begin late, with no more than they need to be ahead of the writers; the bell wakes them then.
     pub fn early(&self) -> u64 {
         self.existing / 32 + self.reserve
+    }
+
+    /// With fewer free ones collectors look whether there is garbage to be had instead of growth, which comes at the reserve: so early that they have time. In a pool that cannot grow, never.
+    pub fn before_growth(&self) -> u64 {
+        match self.growth {
+            0 => 0,
+            _ => (self.existing / 4).clamp(LEAST_LEAD, MOST_LEAD) + self.early(),
+        }
     }
 
     /// So many segments, free or still to be made, are few: below it writers are paced, and collectors take whatever brings space.
@@ -85,7 +99,13 @@ impl NodePool {
             return;
         }
         let room = log.room(self.node as usize);
-        let owed = pause_ns(bytes, room.left(), room.reserve, room.watermark());
+        let owed = if room.growth > 0 && self.collected_first.load(Ordering::Relaxed) {
+            // At a writer's half of what a collector does just now: it is to stay ahead.
+            let ns_per_byte = NS_PER_BYTE.max(2 * self.collection_ns_per_byte.load(Ordering::Relaxed));
+            pause_ns(bytes, ns_per_byte, room.free, room.reserve, room.before_growth())
+        } else {
+            pause_ns(bytes, NS_PER_BYTE, room.left(), room.reserve, room.watermark())
+        };
         if owed > 0 {
             OWED_NS.set((OWED_NS.get() + owed as i64).min(MOST_NS as i64));
         }
@@ -98,11 +118,22 @@ mod tests {
 
     #[test]
     fn pauses_grow_in_small_steps_towards_the_reserve() {
-        let pauses: Vec<u64> = (0..=12).rev().map(|left| pause_ns(32 << 10, left, 3, 11)).collect();
+        let pauses: Vec<u64> = (0..=12).rev().map(|left| pause_ns(32 << 10, NS_PER_BYTE, left, 3, 11)).collect();
         assert_eq!(pauses[..2], [0, 0], "none above the watermark, {pauses:?}");
         assert!(pauses[2..10].windows(2).all(|pair| pair[0] < pair[1]), "{pauses:?}");
         assert!(pauses[2] * 20 < pauses[9] && pauses[9..].iter().all(|pause| *pause == pauses[9]), "{pauses:?}");
-        assert_eq!(pause_ns(1 << 30, 0, 3, 11), MOST_NS, "however much is taken");
+        assert_eq!(pause_ns(1 << 30, NS_PER_BYTE, 0, 3, 11), MOST_NS, "however much is taken");
+    }
+
+    #[test]
+    fn a_collector_is_ahead_of_growth_in_stores_of_any_size_that_may_grow() {
+        let room = |existing: u64, growth| Room { free: 0, existing, growth, limit: existing + growth, reserve: 9.min(existing / 2) };
+        for existing in [8, 16, 32, 64, 1024, 8192] {
+            let room = room(existing, 1);
+            let lead = room.before_growth() - room.reserve;
+            assert!((2..=existing / 2).contains(&lead) && room.before_growth() > room.early(), "{lead} of {existing}");
+        }
+        assert_eq!(room(64, 0).before_growth(), 0, "there is no growth to be ahead of");
     }
 
     #[test]

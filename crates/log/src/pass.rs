@@ -22,6 +22,7 @@ use crate::segment::{Segment, SegmentState};
 use hither_pmem::{Descriptor, MediumKind, Pool, SegmentState as OnMedia};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Flag of a sealed segment's descriptor: a pass was in progress.
 pub const COLLECTING: u8 = 2;
@@ -92,6 +93,32 @@ impl Log {
         self.count_rests(&mut found);
         found.retain(worth);
         found
+    }
+
+    /// Looks whether passes would gain more than half of the bytes of a node's full segments, so that they are better than growth, and remembers it. O(segments × threads).
+    pub fn look_for_garbage(&self, node: usize, tombstones: Tombstones) -> bool {
+        let (mut gain, mut live) = (0, 0);
+        self.candidates(tombstones, |candidate| candidate.node as usize == node).iter().for_each(|candidate| {
+            gain += candidate.gain;
+            live += candidate.live;
+        });
+        let is_much = gain > live && gain >= self.pools[node].segment_bytes();
+        self.pools[node].collected_first.store(is_much, Ordering::Relaxed);
+        is_much
+    }
+
+    /// Whether garbage of `node` is collected before its pool grows, by the last look.
+    pub fn is_collected_first(&self, node: usize) -> bool {
+        self.pools[node].collected_first.load(Ordering::Relaxed)
+    }
+
+    /// A round of passes before growth has freed so many segments of `node`. If none, for whatever reason, its pool grows as it needs to until the next look.
+    pub fn has_collected_first(&self, node: usize, segments: u64, took: Duration) {
+        let pool = &self.pools[node];
+        match segments {
+            0 => pool.collected_first.store(false, Ordering::Relaxed),
+            _ => pool.collection_ns_per_byte.store(took.as_nanos() as u64 / (segments * pool.segment_bytes()), Ordering::Relaxed),
+        }
     }
 
     /// What a pass over a segment would gain and cost, by the counts that were folded last. `None` if it would have to move a run, which is one entry.

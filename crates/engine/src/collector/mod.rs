@@ -6,7 +6,7 @@
 //! # When
 //!
 //! In the background once few of the existing segments are free: then segments with at least `gc_threshold` garbage are collected, best first, on
-//! each node by that node's threads. If the store cannot grow and still less is free, any segment that brings more than it costs. A write that finds no space
+//! each node by that node's threads. A store that may grow is collected somewhat earlier if more than half of it is garbage, and when nobody writes (`docs/adr/0023`). If the store cannot grow and still less is free, any segment that brings more than it costs. A write that finds no space
 //! collects by itself.
 //!
 //! # Thread safety
@@ -186,6 +186,8 @@ pub(crate) enum Need {
     None,
     /// Segments that are worth it.
     Some,
+    /// The same, or the store grows, although more than half of it is garbage.
+    Growth,
     /// Whatever brings space.
     Any,
     /// Whatever brings any space at all, before a write fails.
@@ -256,14 +258,22 @@ impl Core {
 
     /// How urgently `node` needs space of its collector thread `number` of `threads`: the less there is, the more of them are called in.
     pub fn need_of_collector(&self, node: usize, number: usize, threads: usize) -> Need {
+        let room = self.log.room(node);
+        if number == 0 && room.free < room.before_growth() && self.has_much_garbage(node) {
+            return Need::Growth;
+        }
         let need = self.need_of_space(node);
         if number == 0 || need == Need::None {
             return need;
         }
-        let room = self.log.room(node);
         let span = room.watermark() - room.reserve;
         let call_at = room.reserve + span * (threads - number) as u64 / threads as u64;
         if room.left() <= call_at { need } else { Need::None }
+    }
+
+    /// Whether more than half of the full segments of `node` is garbage.
+    pub fn has_much_garbage(&self, node: usize) -> bool {
+        self.seal(TakeBack::Idle).is_ok() && self.log.look_for_garbage(node, self.collector.tombstones())
     }
 
     /// Collects the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
@@ -273,12 +283,17 @@ impl Core {
         let least = match need {
             Need::Last => LAST_GAIN,
             Need::Any => LEAST_GAIN,
-            Need::Some | Need::None => self.gc_threshold,
+            Need::Growth | Need::Some | Need::None => self.gc_threshold,
         };
         self.sweep_if_due(node, if need.is_urgent() { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
         // While there is time, what gains by waiting waits: young segments of hot keys lose more entries soon.
-        let first = !need.is_urgent() && node.is_some();
-        self.collect_from(&Wanted { node, need, least, first, turn }, &mut bill)
+        let first = matches!(need, Need::None | Need::Some) && node.is_some();
+        let started = Instant::now();
+        let freed = self.collect_from(&Wanted { node, need, least, first, turn }, &mut bill);
+        if let (Some(node), Need::Growth) = (node, need) {
+            self.log.has_collected_first(node, *freed.as_ref().unwrap_or(&0) as u64, started.elapsed());
+        }
+        freed
     }
 
     /// Collects some of the best victims of any node of which at least `least` is garbage, by hand; returns the number of segments freed. Call outside epoch pins.
@@ -398,11 +413,15 @@ impl Core {
     fn between_sweeps(&self, share: u64, took: Duration) -> Result<()> {
         let mut is_short = false;
         for node in 0..self.log.nodes() {
-            if self.need_of_space(node) == Need::Any {
-                is_short = true;
-                self.collect(Some(node), Need::Any, Turn::Round)?;
-                self.reuse_freed(false)?;
-            }
+            let room = self.log.room(node);
+            let need = match self.need_of_space(node) {
+                Need::Any => Need::Any,
+                _ if room.free < room.before_growth() && self.log.is_collected_first(node) => Need::Growth,
+                _ => continue,
+            };
+            is_short = true;
+            self.collect(Some(node), need, Turn::Round)?;
+            self.reuse_freed(false)?;
         }
         if !is_short && share == SWEEP_SHARE {
             std::thread::sleep(took.min(LONGEST_REST));

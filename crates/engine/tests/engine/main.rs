@@ -12,6 +12,7 @@ mod common;
 mod compaction;
 mod damaged_heads;
 mod drops;
+mod growth;
 mod hot_cold;
 mod known_garbage;
 mod lean;
