@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Found by an attack: with a next id of 0 recovery counted below it.
+    /// Regression: with a next id of 0 recovery counted below it.
     #[test]
     fn impossible_ids_and_names_that_come_twice_are_refused() {
         let info = |name: &str, id| KeyspaceInfo { name: name.to_owned(), id, kind: Kind::Hash };

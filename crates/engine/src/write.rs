@@ -295,6 +295,8 @@ impl Core {
 
     /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and
     /// collectors can move.
+    #[cold]
+    #[inline(never)]
     fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         if epoch::is_pinned() {
             // Inside a closure of a read: what waits for readers would wait for itself.

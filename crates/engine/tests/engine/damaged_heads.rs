@@ -357,7 +357,7 @@ fn ordered_keys_that_begin_alike_bear_it() {
     }
 }
 
-/// Found by an attack: recovery compared what it had scanned with what the checkpoint led to, and panicked where that was damaged.
+/// Regression: recovery compared what it had scanned with what the checkpoint led to, and panicked where that was damaged.
 #[test]
 fn ordered_keyspaces_bear_it_after_a_crash() {
     for shape in [Shape::Pairs, Shape::Words, Shape::Share8, Shape::Share16] {
