@@ -94,9 +94,11 @@ pub(super) fn require_born(place: &Place, page: &[u8]) -> Result<()> {
     }
 }
 
-/// Insists on a first page that may be a pool's, if a damaged one's: the superblock decides where the magic does not.
+/// Insists on a first page that may be a pool's, if a damaged one's: the superblock decides where the magic does not. A newer format's magic is believed, but for one that a single bit
+/// makes this one's.
 pub(super) fn require_candidate(place: &Place, page: &[u8], file: &File, salvage: bool) -> Result<()> {
     match require_born(place, page) {
+        Err(error @ Error::NewerFormat { .. }) if bits_off(page) > 1 => Err(error),
         Err(Error::Foreign { .. } | Error::NewerFormat { .. }) if page.len() == PAGE_BYTES as usize => Ok(()),
         Err(error @ Error::HalfCreated { .. }) => match require_nothing_else(place, file) {
             Err(Error::DamagedSuperblock { .. }) if salvage && page.len() == PAGE_BYTES as usize => Ok(()),
@@ -104,6 +106,11 @@ pub(super) fn require_candidate(place: &Place, page: &[u8], file: &File, salvage
         },
         born => born,
     }
+}
+
+/// Bits in which a page's magic differs from this format's.
+fn bits_off(page: &[u8]) -> u32 {
+    page.iter().zip(MAGIC).map(|(found, wanted)| (found ^ wanted).count_ones()).sum()
 }
 
 #[cfg(test)]
