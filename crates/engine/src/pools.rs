@@ -105,10 +105,20 @@ fn derived_shards(processors: usize, max_segments: u32) -> u64 {
     wanted.min(u64::from(max_segments) / SEGMENTS_PER_SHARD).max(1)
 }
 
+/// The name of a node's pool.
+fn pool_file(node: u32) -> String {
+    format!("node{node}.hither")
+}
+
+/// The node whose pool has this name, if it is one's.
+pub(crate) fn node_of_pool_file(name: &str) -> Option<u32> {
+    name.strip_prefix("node")?.strip_suffix(".hither")?.parse().ok()
+}
+
 pub(crate) fn pool_path(options: &Options, node: u32) -> Option<PathBuf> {
     let named = options.paths.iter().find(|(given, _)| *given == Some(node));
     let dir = named.or_else(|| options.paths.iter().find(|(given, _)| given.is_none())).map(|(_, dir)| dir)?;
-    Some(dir.join(format!("node{node}.hither")))
+    Some(dir.join(pool_file(node)))
 }
 
 fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Meter>>) -> Result<Vec<Pool>> {
@@ -135,8 +145,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
     let mut pools = vec![first_pool];
     for (node, uuid) in superblock.members.iter().enumerate().skip(1) {
         let node = node as u32;
-        let path =
-            pool_path(options, node).ok_or_else(|| Error::MissingPool { node, path: PathBuf::from(format!("node{node}.hither")) })?;
+        let path = pool_path(options, node).ok_or_else(|| Error::MissingPool { node, path: pool_file(node).into() })?;
         if !is_there(&path)? {
             return Err(Error::MissingPool { node, path });
         }

@@ -8,7 +8,7 @@
 use crate::checkpoint::store::of_a_store_in;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::pools::pool_path;
+use crate::pools::{node_of_pool_file, pool_path};
 use std::path::{Path, PathBuf};
 
 /// Refuses to make a store, whose first pool would be `first`, beside what is left of another one.
@@ -50,9 +50,8 @@ fn refuse_misplaced(options: &Options, dir: &Path) -> Result<()> {
 
 /// The pools that lie in a directory, by their names, and in the order of their nodes. One that cannot be listed tells nothing.
 fn pools_in(dir: &Path) -> Vec<(u32, PathBuf)> {
-    let node_of = |name: &str| name.strip_prefix("node")?.strip_suffix(".hither")?.parse().ok();
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut pools: Vec<_> = files.filter_map(|file| Some((node_of(file.file_name().to_str()?)?, file.path()))).collect();
+    let mut pools: Vec<_> = files.filter_map(|file| Some((node_of_pool_file(file.file_name().to_str()?)?, file.path()))).collect();
     pools.sort_unstable();
     pools
 }

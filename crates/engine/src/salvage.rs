@@ -59,7 +59,5 @@ pub(crate) fn keeps_parts_of_batches(log: &Log) -> bool {
 
 /// Takes the advice off the end of a finding.
 pub(crate) fn cut_advice(what: &mut String) {
-    if let Some(at) = what.find("; restore") {
-        what.truncate(at);
-    }
+    what.truncate(hither_pmem::without_advice(what).len());
 }

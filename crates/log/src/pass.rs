@@ -128,12 +128,8 @@ impl Log {
         let run_len = segment.run_len.load(Ordering::Relaxed);
         let bytes = u64::from(run_len) * pool.segment_bytes();
         let kept = match tombstones {
-            Tombstones::Swept
-                if !segment.may_drop(segment.newest_tombstone.load(Ordering::Relaxed), self.tombstone_floor.load(Ordering::Relaxed)) =>
-            {
-                segment.tombstone_bytes.load(Ordering::Relaxed)
-            }
-            _ => 0,
+            Tombstones::Swept => self.kept_tombstone_bytes(segment),
+            Tombstones::Buried => 0,
         };
         let live = (segment.live_bytes() + kept).min(bytes);
         if live == 0 {
@@ -145,6 +141,15 @@ impl Log {
         let dead = segment.written_bytes.load(Ordering::Relaxed).min(bytes).saturating_sub(live);
         let gain = if segment.is_cold() { gained.min(dead) } else { gained };
         (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes })
+    }
+
+    /// Bytes of a segment's tombstones, unless all of them may go.
+    fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
+        let newest = segment.newest_tombstone.load(Ordering::Relaxed);
+        if segment.may_drop(newest, self.tombstone_floor.load(Ordering::Relaxed)) {
+            return 0;
+        }
+        segment.tombstone_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of segments opened since this one was.
@@ -373,12 +378,9 @@ impl Pass<'_> {
         self.log.pools[self.node].segments[self.index as usize].live_bytes() == 0
     }
 
-    /// The most that is to be moved: what counts as live, and tombstones. 0 if the victim holds neither.
+    /// The most that is to be moved: what counts as live, and tombstones that may not go. 0 if the victim holds neither.
     pub fn bytes_to_move(&self) -> u64 {
-        let segment = &self.log.pools[self.node].segments[self.index as usize];
-        let free_to_go =
-            segment.may_drop(segment.newest_tombstone.load(Ordering::Relaxed), self.log.tombstone_floor.load(Ordering::Relaxed));
-        segment.live_bytes() + if free_to_go { 0 } else { segment.tombstone_bytes.load(Ordering::Relaxed) }
+        self.victim().live_bytes() + self.log.kept_tombstone_bytes(self.victim())
     }
 
     /// Whether the victim holds tombstones.

@@ -252,9 +252,13 @@ pub enum Error {
 impl Error {
     /// What was found, without the advice that follows: for a report of what was passed over.
     pub fn finding(&self) -> String {
-        let text = self.to_string();
-        text.split_once("; restore").map_or(text.as_str(), |(finding, _)| finding).to_owned()
+        without_advice(&self.to_string()).to_owned()
     }
+}
+
+/// The text of an error about damage, without the advice that follows.
+pub fn without_advice(text: &str) -> &str {
+    text.split_once("; restore").map_or(text, |(finding, _)| finding)
 }
 
 fn holder(pid: Option<u32>) -> String {

@@ -16,6 +16,7 @@
 use crate::common::node::{LARGE, Meta, Node, node_bytes};
 use crate::common::search;
 use crate::common::slice::{LAYER, rank_of};
+use crate::common::version::Restart;
 use std::sync::atomic::Ordering::Relaxed;
 
 const NEXT: usize = 2;
@@ -150,6 +151,16 @@ impl<'a> Leaf<'a> {
             at += 1;
         }
         (at, None)
+    }
+
+    /// As [`Leaf::find`], with the value of that slot (0 if there is none), all of it as it was at `version`.
+    #[inline(always)]
+    pub(super) fn find_at(self, version: u64, slice: u64, rank: u8) -> Result<(usize, Option<u8>, u64), Restart> {
+        let meta = self.0.meta();
+        let (position, kind) = self.find(meta, slice, rank);
+        let value = if kind.is_some() { self.value(meta, position) } else { 0 };
+        self.0.version().check(version)?;
+        Ok((position, kind, value))
     }
 
     /// In a large leaf: the first position not before `slice`.

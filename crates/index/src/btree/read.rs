@@ -150,10 +150,7 @@ impl<P: Protocol> BTree<P> {
             let (slice, rank) = slice_at(key, depth);
             let leaf;
             (leaf, version) = self.descend(node, version, slice)?;
-            let meta = leaf.0.meta();
-            let (position, kind) = leaf.find(meta, slice, rank);
-            let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
-            leaf.0.version().check(version)?;
+            let (position, kind, value) = leaf.find_at(version, slice, rank)?;
             if kind != Some(LAYER) {
                 return Ok(Found { leaf, version, position, kind, value, exact, depth });
             }
@@ -308,10 +305,7 @@ impl<P: Protocol> BTree<P> {
             let (slice, rank) = slice_at(key, depth);
             let leaf;
             (leaf, version) = self.descend(node, version, slice)?;
-            let meta = leaf.0.meta();
-            let (position, kind) = leaf.find(meta, slice, rank);
-            let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
-            leaf.0.version().check(version)?;
+            let (_, kind, value) = leaf.find_at(version, slice, rank)?;
             match kind {
                 Some(LAYER) => (node, version) = self.follow(leaf.0, version, value)?,
                 Some(_) if resolver.sound_key(Ref(value)).is_none() => return Ok(Ref(value)),

@@ -51,10 +51,7 @@ impl<P: Protocol> BTree<P> {
             }
             let (slice, rank) = slice_at(key, depth);
             let (leaf, leaf_version) = self.descend(root, version, slice)?;
-            let meta = leaf.0.meta();
-            let (position, kind) = leaf.find(meta, slice, rank);
-            let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
-            leaf.0.version().check(leaf_version)?;
+            let (position, kind, value) = leaf.find_at(leaf_version, slice, rank)?;
             if kind == Some(LAYER) {
                 let at = if backward { position } else { position + 1 };
                 above.push(Frame { leaf, version: leaf_version, at });

@@ -117,10 +117,8 @@ impl<P: Protocol> BTree<P> {
             parent = Some(Parent { inner, version, index });
             (node, version) = self.follow(node, version, address)?;
         }
-        let (leaf, meta) = (Leaf(node), node.meta());
-        let (position, kind) = leaf.find(meta, slice, rank);
-        let value = if kind.is_some() { leaf.value(meta, position) } else { 0 };
-        node.version().check(version)?;
+        let leaf = Leaf(node);
+        let (position, kind, value) = leaf.find_at(version, slice, rank)?;
         Ok(Spot { cell, root, parent, leaf, version, position, kind, value, depth })
     }
 

@@ -7,19 +7,40 @@ use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::thread::LocalKey;
+use std::time::{Duration, Instant};
+
+/// Steps of all twins' protocols, by whichever thread.
+static STEPS: AtomicUsize = AtomicUsize::new(0);
 
 /// Lets other threads come in between: always at a half-done step, at other points every now and then.
 fn pause(point: Point) {
-    thread_local! {
-        static TURN: Cell<u32> = const { Cell::new(0) };
-    }
-    let turn = TURN.get().wrapping_add(1);
-    TURN.set(turn);
+    STEPS.fetch_add(1, Ordering::Relaxed);
     match point {
-        Point::HalfDone => std::thread::sleep(Duration::from_micros(200)),
-        Point::ScanRead | Point::Descend | Point::Claimed if turn.is_multiple_of(61) => std::thread::yield_now(),
+        Point::HalfDone => await_others(30, Duration::from_micros(300)),
+        Point::ScanRead if is_nth(&SCAN_READS, 17) => await_others(600, Duration::from_millis(10)),
+        Point::Descend | Point::Claimed if is_nth(&TURNS, 61) => std::thread::yield_now(),
         _ => {}
+    }
+}
+
+thread_local! {
+    static SCAN_READS: Cell<u32> = const { Cell::new(0) };
+    static TURNS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts; whether this is one in `n` of this thread's.
+fn is_nth(counter: &'static LocalKey<Cell<u32>>, n: u32) -> bool {
+    counter.set(counter.get().wrapping_add(1));
+    counter.get().is_multiple_of(n)
+}
+
+/// Waits until others have made so many steps, if there are any: a pause for a time is too short when they do not get to run, and lets
+/// them undo what it was for when they do.
+fn await_others(steps: usize, at_most: Duration) {
+    let (from, since) = (STEPS.load(Ordering::Relaxed), Instant::now());
+    while STEPS.load(Ordering::Relaxed).wrapping_sub(from) < steps && since.elapsed() < at_most {
+        std::thread::yield_now();
     }
 }
 
