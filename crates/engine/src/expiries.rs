@@ -1,4 +1,4 @@
-//! Whether a keyspace has entries with an expiry, so that the sweeper has to look there.
+//! Whether a keyspace has entries with an expiry, so that the sweeper has to look there, and how many it met last.
 //!
 //! Whoever installs such an entry notes it afterwards, in the same writer section. A search that meets none takes the flag down, unless one was noted meanwhile.
 //!
@@ -9,9 +9,24 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The flag is the lowest bit; above it are counted the entries that were noted (and wrap around).
 #[derive(Default)]
-pub(crate) struct Expiries(AtomicU64);
+pub(crate) struct Expiries {
+    /// The flag is the lowest bit; above it are counted the entries that were noted (and wrap around).
+    noted: AtomicU64,
+    /// Entries with an expiry yet to come that the last whole search met.
+    counted: AtomicU64,
+}
+
+/// What a search met.
+#[derive(Default)]
+pub(crate) struct Met {
+    /// Entries with an expiry that is yet to come.
+    pub to_come: u64,
+    /// Entries that have expired.
+    pub expired: u64,
+    /// Whether it ended before it had seen everything.
+    pub cut_short: bool,
+}
 
 const THERE: u64 = 1;
 const NOTE: u64 = 2;
@@ -21,29 +36,38 @@ impl Expiries {
     #[cold]
     pub fn note(&self) {
         // The count first: a search that is under way must not take down what is put up here.
-        if self.0.fetch_add(NOTE, Ordering::AcqRel) & THERE == 0 {
-            self.0.fetch_or(THERE, Ordering::AcqRel);
+        if self.noted.fetch_add(NOTE, Ordering::AcqRel) & THERE == 0 {
+            self.noted.fetch_or(THERE, Ordering::AcqRel);
         }
     }
 
     /// There is one, as recovery finds: nobody searches yet.
     pub fn found(&self) {
         if !self.are_there() {
-            self.0.fetch_or(THERE, Ordering::AcqRel);
+            self.noted.fetch_or(THERE, Ordering::AcqRel);
         }
     }
 
     /// Whether there may be any.
     pub fn are_there(&self) -> bool {
-        self.0.load(Ordering::Acquire) & THERE != 0
+        self.noted.load(Ordering::Acquire) & THERE != 0
     }
 
-    /// Runs a search of everything, which tells whether it met one.
-    pub fn search(&self, search: impl FnOnce() -> bool) {
+    /// Entries with an expiry yet to come, as the last whole search counted them.
+    pub fn counted(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Runs a search of everything, which tells what it met.
+    pub fn search(&self, search: impl FnOnce() -> Met) {
         // What was noted before this was installed before: the search meets it. (Or it is gone.)
-        let before = self.0.load(Ordering::Acquire);
-        if !search() {
-            let _ = self.0.compare_exchange(before, before & !THERE, Ordering::AcqRel, Ordering::Relaxed);
+        let before = self.noted.load(Ordering::Acquire);
+        let met = search();
+        if !met.cut_short {
+            self.counted.store(met.to_come, Ordering::Relaxed);
+        }
+        if met.to_come + met.expired == 0 {
+            let _ = self.noted.compare_exchange(before, before & !THERE, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }
@@ -55,6 +79,10 @@ mod tests {
     use crate::{Condition, Kind, Options, Store, WriteOptions};
     use std::time::Duration;
 
+    fn met(to_come: u64) -> Met {
+        Met { to_come, ..Met::default() }
+    }
+
     #[test]
     fn the_flag_goes_down_only_if_nothing_was_noted_meanwhile() {
         let expiries = Expiries::default();
@@ -62,16 +90,19 @@ mod tests {
         expiries.note();
         expiries.search(|| {
             assert!(expiries.are_there(), "also during a search");
-            true
+            met(3)
         });
+        assert_eq!(expiries.counted(), 3);
+        expiries.search(|| Met { to_come: 1, expired: 1, cut_short: true });
+        assert_eq!(expiries.counted(), 3, "not all was seen");
         assert!(expiries.are_there());
         expiries.search(|| {
             expiries.note();
-            false
+            met(0)
         });
         assert!(expiries.are_there(), "the search may have missed it");
-        expiries.search(|| false);
-        assert!(!expiries.are_there());
+        expiries.search(|| met(0));
+        assert_eq!((expiries.are_there(), expiries.counted()), (false, 0));
         expiries.found();
         assert!(expiries.are_there());
     }

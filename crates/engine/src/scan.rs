@@ -9,6 +9,7 @@
 
 use crate::delegation::{Asked, Copied, Plan, Spare};
 use crate::error::Result;
+use crate::expiries::Met;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
 use crate::snapshot::Snapshot;
 use crate::store::{Core, Store};
@@ -417,19 +418,22 @@ impl Core {
     pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize) -> Vec<(Vec<u8>, u64)> {
         let mut found = Vec::new();
         keyspace.expiries.search(|| {
-            let mut any = false;
+            let mut met = Met::default();
             let _pin = epoch::pin();
             crate::keyspace::with_index!(keyspace, index => index.for_each(&self.resolver(), &mut |reference| {
                 let expiry = self.log.expiry_of(reference.0);
-                any |= expiry != 0;
+                let is_expired = self.is_expired(expiry);
+                met.expired += u64::from(is_expired);
+                met.to_come += u64::from(expiry != 0 && !is_expired);
                 // What is damaged does not say so reliably.
-                if self.is_expired(expiry) && self.ensure_whole(reference).is_ok() {
+                if is_expired && self.ensure_whole(reference).is_ok() {
                     let entry = self.log.entry(reference.0);
                     found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
-                found.len() < limit
+                met.cut_short = found.len() >= limit;
+                !met.cut_short
             }));
-            any
+            met
         });
         found
     }

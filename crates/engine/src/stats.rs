@@ -17,6 +17,8 @@ pub struct KeyspaceStats {
     pub kind: Kind,
     /// Keys, expired ones not swept yet included.
     pub keys: u64,
+    /// Keys with an expiry that is yet to come, as the last sweep counted them (the first one after a restart: 0 before).
+    pub expiring: u64,
     /// DRAM of its index.
     pub index_bytes: u64,
 }
@@ -200,6 +202,7 @@ impl Store {
                     name: keyspace.info.name.clone(),
                     kind: keyspace.info.kind,
                     keys: keyspace.len() as u64,
+                    expiring: keyspace.expiries.counted(),
                     index_bytes: keyspace.memory_bytes() as u64,
                 })
                 .collect(),

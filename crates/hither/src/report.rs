@@ -14,6 +14,8 @@ pub struct KeyspaceStats {
     pub kind: &'static str,
     /// Keys, expired ones not swept yet included.
     pub keys: u64,
+    /// Keys with an expiry that is yet to come, as the last sweep counted them.
+    pub expiring: u64,
     /// DRAM of its index, in bytes.
     pub index_bytes: u64,
 }
@@ -253,7 +255,13 @@ impl From<&hither_engine::Stats> for Stats {
 
 impl From<&hither_engine::KeyspaceStats> for KeyspaceStats {
     fn from(keyspace: &hither_engine::KeyspaceStats) -> KeyspaceStats {
-        KeyspaceStats { name: keyspace.name.clone(), kind: keyspace.kind.name(), keys: keyspace.keys, index_bytes: keyspace.index_bytes }
+        KeyspaceStats {
+            name: keyspace.name.clone(),
+            kind: keyspace.kind.name(),
+            keys: keyspace.keys,
+            expiring: keyspace.expiring,
+            index_bytes: keyspace.index_bytes,
+        }
     }
 }
 

@@ -267,9 +267,12 @@ impl Settings {
     }
 
     /// The settings whose names match one of the patterns, each once.
-    pub fn get(&self, patterns: &[Vec<u8>]) -> Vec<(&'static str, String)> {
-        let asked = |entry: &&Entry| patterns.iter().any(|pattern| crate::glob::matches(pattern, entry.name.as_bytes()));
-        ENTRIES.iter().filter(asked).map(|entry| (entry.name, (entry.get)(self))).collect()
+    pub fn get<'a>(&self, patterns: &[&'a [u8]]) -> Vec<(&'a [u8], String)> {
+        let name_of = |entry: &Entry| {
+            let asked = patterns.iter().find(|pattern| crate::glob::matches(&pattern.to_ascii_lowercase(), entry.name.as_bytes()))?;
+            Some(if asked.eq_ignore_ascii_case(entry.name.as_bytes()) { *asked } else { entry.name.as_bytes() })
+        };
+        ENTRIES.iter().filter_map(|entry| Some((name_of(entry)?, (entry.get)(self)))).collect()
     }
 
     /// Changes settings: all or none of them.
@@ -309,12 +312,12 @@ mod tests {
         let settings = Settings::new(Config::default());
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         settings.set(&[pair("timeout", "7"), pair("MaxClients", "9")]).unwrap();
-        assert_eq!(settings.get(&[b"timeout".to_vec(), b"maxcl*".to_vec()]), [("maxclients", "9".into()), ("timeout", "7".into())]);
+        assert_eq!(settings.get(&[b"TimeOut", b"MaxCl*"]), [(&b"maxclients"[..], "9".into()), (b"TimeOut", "7".into())]);
         assert!(settings.set(&[pair("timeout", "8"), pair("maxclients", "x")]).is_err());
         assert!(settings.set(&[pair("timeout", "8"), pair("port", "1")]).is_err());
         assert!(settings.set(&[pair("nothing", "8")]).is_err());
         assert!(settings.set(&[pair("timeout", "8"), pair("TIMEOUT", "9")]).is_err());
-        assert_eq!(settings.get(&[b"timeout".to_vec()]), [("timeout", "7".into())]);
+        assert_eq!(settings.get(&[b"timeout"]), [(&b"timeout"[..], "7".into())]);
     }
 
     #[test]

@@ -8,12 +8,15 @@
 //!
 //! What DUMP gives is restored by both, whoever gave it, whole and damaged.
 //!
+//! Corners that generated arguments seldom reach stand in a script.
+//!
 //! Rights, too: what every command needs, what is refused and how, and what the log of refusals tells.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod commands;
+mod corners;
 mod dumps;
 mod normal;
 mod pair;

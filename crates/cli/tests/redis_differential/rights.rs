@@ -147,12 +147,14 @@ fn rights_are_those_of_redis() {
     }
     for (number, rules) in USERS.iter().enumerate() {
         admin.line(&format!("ACL SETUSER u{number} {rules}"));
-        for template in COMMANDS.iter().chain(ALSO).filter(|template| {
-            !["ZUNION {n}", "ZMPOP {n}", "ZINTERCARD {n}", "BZMPOP {btime} {n}"].iter().any(|wrong| template.starts_with(wrong))
-        }) {
+        for template in COMMANDS.iter().chain(ALSO) {
             let command = fill(template, &mut random);
-            let words = ["ACL".into(), "DRYRUN".into(), format!("u{number}")].into_iter().chain(command.clone());
-            admin.run(&words.collect::<Vec<_>>());
+            // With a wrong number of keys, Redis asks for rights to none, and hither to those that are there.
+            let wrong = ["ZUNION {n}", "ZMPOP {n}", "ZINTERCARD {n}", "BZMPOP {btime} {n}"];
+            if !wrong.iter().any(|wrong| template.starts_with(wrong)) {
+                let words = ["ACL".into(), "DRYRUN".into(), format!("u{number}")].into_iter().chain(command.clone());
+                admin.run(&words.collect::<Vec<_>>());
+            }
             for sub in ["GETKEYS", "GETKEYSANDFLAGS"] {
                 admin.run(&["COMMAND".into(), sub.into()].into_iter().chain(command.clone()).collect::<Vec<_>>());
             }

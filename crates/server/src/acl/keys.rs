@@ -107,12 +107,27 @@ fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&
     } else if command.name == "sort_ro" {
         // Only its patterns lead to other keys.
     } else if command.has(flag::MOVABLE_KEYS) {
-        // [destination | timeout] numkeys key …; a wrong number is the command's to refuse.
-        let at = places.len() + if command.has(flag::BLOCKING) { 2 } else { 1 };
+        // A wrong number is the command's to refuse.
+        let at = number_of_keys(command, &places);
         let count = word(at).and_then(parse_integer).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
         places.extend((at + 1..len).take(count));
     }
     places
+}
+
+/// Where the number of keys stands: `[destination | timeout] numkeys key …`.
+fn number_of_keys(command: &Command, fixed: &[usize]) -> usize {
+    fixed.len() + if command.has(flag::BLOCKING) { 2 } else { 1 }
+}
+
+/// Whether there are as many keys as the command says that there are, if it says so.
+pub fn are_as_many_as_said(command: &Command, words: &[&[u8]]) -> bool {
+    if !command.has(flag::MOVABLE_KEYS) || matches!(command.name, "sort" | "sort_ro") {
+        return true;
+    }
+    let at = number_of_keys(command, &command.key_places(words.len()));
+    let said = words.get(at).and_then(|word| parse_integer(word));
+    said.is_some_and(|said| said > 0 && said as u64 <= words.len().saturating_sub(at + 1) as u64)
 }
 
 #[cfg(test)]

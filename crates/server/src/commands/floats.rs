@@ -8,8 +8,9 @@ use std::borrow::Cow;
 /// 0.1 + 0.2 would not be 0.3.
 pub fn add_floats(value: Option<&[u8]>, amount: &[u8], bad: Failure) -> Result<String, Failure> {
     let texts = [value.unwrap_or(b"0"), amount];
-    let Some(value) = parse_float(texts[0]) else { return Err(bad) };
-    let amount = parse_float(amount).ok_or(Failure::NOT_FLOAT)?;
+    let number = |text| parse_float(text).filter(|_| !is_too_small(text));
+    let Some(value) = number(texts[0]) else { return Err(bad) };
+    let amount = number(amount).ok_or(Failure::NOT_FLOAT)?;
     let sum = value + amount;
     if !sum.is_finite() {
         return Err(Failure::text("ERR increment would produce NaN or Infinity"));
@@ -27,13 +28,31 @@ pub fn add_floats(value: Option<&[u8]>, amount: &[u8], bad: Failure) -> Result<S
 /// Digits behind the point that are added exactly, and the most that Redis shows.
 const PLACES: usize = 17;
 
-/// A float as a plain decimal, if that is not much longer.
-fn without_exponent(text: &[u8]) -> Option<Cow<'_, [u8]>> {
-    let Some(at) = text.iter().position(|byte| matches!(byte, b'e' | b'E')) else { return Some(Cow::Borrowed(text)) };
+/// The decimal exponent at which the smallest numbers of Redis' type begin.
+const LEAST_EXPONENT: i64 = -4951;
+
+/// Whether a number is not 0, but nearer to it than any other in Redis' type.
+fn is_too_small(text: &[u8]) -> bool {
+    let (mantissa, exponent) = parts(text);
+    let digits = &mantissa[usize::from(matches!(text[0], b'-' | b'+'))..];
+    let point = digits.iter().position(|byte| *byte == b'.').unwrap_or(digits.len()) as i64;
+    let Some(first) = digits.iter().position(|byte| (b'1'..=b'9').contains(byte)) else { return false };
+    let place = if (first as i64) < point { point - first as i64 - 1 } else { point - first as i64 };
+    exponent.unwrap_or(0).saturating_add(place) < LEAST_EXPONENT
+}
+
+/// What stands before and behind the E of a float.
+fn parts(text: &[u8]) -> (&[u8], Option<i64>) {
+    let Some(at) = text.iter().position(|byte| matches!(byte, b'e' | b'E')) else { return (text, None) };
     let exponent = &text[at + 1..];
     let extreme = if exponent.starts_with(b"-") { i64::MIN } else { i64::MAX };
-    let exponent: i64 = std::str::from_utf8(exponent).ok()?.parse().unwrap_or(extreme);
-    let (sign, digits) = text[..at].split_at(usize::from(matches!(text[0], b'-' | b'+')));
+    (&text[..at], Some(std::str::from_utf8(exponent).ok().and_then(|exponent| exponent.parse().ok()).unwrap_or(extreme)))
+}
+
+/// A float as a plain decimal, if that is not much longer.
+fn without_exponent(text: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let (mantissa, Some(exponent)) = parts(text) else { return Some(Cow::Borrowed(text)) };
+    let (sign, digits) = mantissa.split_at(usize::from(matches!(text[0], b'-' | b'+')));
     let point = digits.iter().position(|byte| *byte == b'.').unwrap_or(digits.len());
     let mut digits: Vec<u8> = digits.iter().copied().filter(|byte| *byte != b'.').collect();
     // Where the point goes, counted from the first digit.
@@ -120,8 +139,11 @@ mod tests {
         assert_eq!(sum("3.00000000000000000001", "1e-60"), "3");
         assert_eq!(sum("99999999999999999999.5", "0e9"), "100000000000000000000");
         assert_eq!(sum("1e300", "-1e300"), "0");
-        for nothing in ["1e-300", "0e300", "-0e99999999999999999999", "1e-99999999999999999999"] {
+        for nothing in ["1e-300", "1e-4951", "-0.001e-4948", "0e300", "-0e99999999999999999999", "0.0e-99999999999999999999"] {
             assert_eq!(sum("1.1", nothing), "1.1", "{nothing}");
+        }
+        for too_small in ["1e-4952", "-1000e-4955", "+0.01e-4950", "1e-99999999999999999999"] {
+            assert!(add_floats(Some(b"1"), too_small.as_bytes(), Failure::NOT_FLOAT).is_err(), "{too_small}");
         }
         assert!(add_floats(Some(b"x"), b"1", Failure::NOT_FLOAT).is_err());
         assert!(add_floats(Some(b"1"), b"inf", Failure::NOT_FLOAT).is_err());

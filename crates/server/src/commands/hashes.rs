@@ -1,6 +1,6 @@
 //! Hashes: a row for each field, see [`crate::data`]. Fields are returned in bytewise order.
 
-use super::arguments::{integer, is};
+use super::arguments::{float, integer, is, parse_float};
 use super::collection::{self, Collection, RowsAt, glance, open, open_or_new, random_places, walk, walk_after};
 use super::failure::Failure;
 use super::floats::add_floats;
@@ -205,7 +205,9 @@ fn hincrby(context: &mut Context<'_>) -> Outcome {
 
 fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
-    if !super::arguments::float(&args[3])?.is_finite() {
+    // One that is nothing as a `f64` is added, as in Redis; one that is too large for it is none.
+    let is_finite = parse_float(&args[3]).is_some_and(f64::is_finite);
+    if !is_finite && float(&args[3])?.is_infinite() {
         return Err(Failure::text("ERR value is NaN or Infinity"));
     }
     let mut hash = open_or_new(txn, &shared.databases, &args[1], Type::Hash)?;
@@ -260,17 +262,21 @@ pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8
 
 /// The most places of HRANDFIELD and ZRANDMEMBER with a negative count.
 const MOST_RANDOM: i64 = 1 << 20;
+const OUT_OF_RANGE: Failure = Failure::text("ERR value is out of range");
 
 /// Count and whether values are wanted too, of HRANDFIELD and ZRANDMEMBER.
 fn random_arguments(context: &Context<'_>, with: &str) -> Result<(Option<i64>, bool), Failure> {
     let Some(count) = context.args.get(2) else { return Ok((None, false)) };
     let count = integer(count)?;
-    if count < -MOST_RANDOM {
-        return Err(Failure::text("ERR value is out of range"));
+    if count == i64::MIN {
+        return Err(Failure::text("ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807"));
     }
     match context.args.get(3) {
         None => Ok((Some(count), false)),
-        Some(word) if is(word, with) && context.args.len() == 4 => Ok((Some(count), true)),
+        Some(word) if is(word, with) && context.args.len() == 4 => {
+            // Twice that must be a number, as in Redis.
+            if count.unsigned_abs() > i64::MAX as u64 / 2 { Err(OUT_OF_RANGE) } else { Ok((Some(count), true)) }
+        }
         Some(_) => Err(Failure::SYNTAX),
     }
 }
@@ -284,9 +290,14 @@ pub fn random_rows(context: &mut Context<'_>, kind: Type, with: &str, show: fn(&
     let (count, with_values) = random_arguments(context, with)?;
     let Context { txn, reply, args, .. } = context;
     let collection = open(txn, &args[1], kind)?;
-    let least_bytes = count.map_or(0, |count| count.min(0).unsigned_abs() as usize * Room::LEAST_BYTES);
-    if collection.is_some() && least_bytes > reply.room() {
-        return Err(Failure::ReplyTooLarge);
+    if collection.is_some() {
+        let places = count.unwrap_or(1).min(0).unsigned_abs();
+        if places > MOST_RANDOM as u64 {
+            return Err(OUT_OF_RANGE);
+        }
+        if places as usize * Room::LEAST_BYTES > reply.room() {
+            return Err(Failure::ReplyTooLarge);
+        }
     }
     let places = random_places(collection.as_ref().map_or(0, Collection::len), count.unwrap_or(1));
     let rows = match collection {

@@ -1,6 +1,6 @@
 //! OBJECT and MEMORY: how values are kept, and what they take.
 
-use super::arguments::{integer, is};
+use super::arguments::{Options, integer, is};
 use super::failure::Failure;
 use super::table::flag::READONLY;
 use super::table::{Command, Group, entries};
@@ -47,10 +47,12 @@ const PER_ENTRY: usize = 48;
 
 fn memory_usage(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
-    match args.len() {
-        3 => {}
-        5 if is(&args[3], "samples") => drop(integer(&args[4])?),
-        _ => return Err(Failure::SYNTAX),
+    let mut rest = Options::new(*args, 3);
+    while let Some(word) = rest.next() {
+        // All is counted, so how much of it would be enough makes no difference.
+        if !is(word, "samples") || integer(rest.value()?)? < 0 {
+            return Err(Failure::SYNTAX);
+        }
     }
     let Some(item) = txn.load(&args[2])? else {
         reply.null();

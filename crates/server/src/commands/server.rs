@@ -100,12 +100,20 @@ fn replicaof(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// NOSAVE, SAVE, NOW, FORCE make no difference: everything acknowledged is durable anyway.
+/// NOSAVE, SAVE, NOW, FORCE make no difference: everything acknowledged is durable anyway. There is nothing to ABORT: no shutdown waits for replicas.
 fn shutdown(context: &mut Context<'_>) -> Outcome {
+    const WORDS: [&str; 5] = ["abort", "nosave", "save", "now", "force"];
+    let mut said = [false; WORDS.len()];
     for word in Options::new(context.args, 1) {
-        if !["nosave", "save", "now", "force"].iter().any(|known| is(word, known)) {
-            return Err(Failure::SYNTAX);
-        }
+        let known = WORDS.iter().position(|known| is(word, known)).ok_or(Failure::SYNTAX)?;
+        said[known] = true;
+    }
+    let [abort, no_save, save, now, force] = said;
+    if abort && (no_save || save || now || force) || no_save && save {
+        return Err(Failure::SYNTAX);
+    }
+    if abort {
+        return Err(Failure::text("ERR No shutdown in progress."));
     }
     context.shared.stopping.store(true, Ordering::SeqCst);
     context.session.closing = true;
@@ -113,11 +121,11 @@ fn shutdown(context: &mut Context<'_>) -> Outcome {
 }
 
 fn config_get(context: &mut Context<'_>) -> Outcome {
-    let patterns: Vec<Vec<u8>> = context.args.iter().skip(2).map(<[u8]>::to_ascii_lowercase).collect();
+    let patterns: Vec<&[u8]> = context.args.iter().skip(2).collect();
     let found = context.shared.settings.get(&patterns);
     context.reply.map(found.len());
     for (name, value) in found {
-        context.reply.bulk(name.as_bytes());
+        context.reply.bulk(name);
         context.reply.bulk(value.as_bytes());
     }
     Ok(())
@@ -259,6 +267,9 @@ fn keys_of_command<'a>(context: &Context<'a>) -> Result<Vec<(&'a [u8], Use)>, Fa
     let command = words.get(1).and_then(|sub| command.named_sub(sub)).unwrap_or(command);
     if !command.takes(words.len()) {
         return Err(Failure::text("ERR Invalid number of arguments specified for command"));
+    }
+    if !crate::acl::keys::are_as_many_as_said(command, &words) {
+        return Err(Failure::text("ERR Invalid arguments specified for command"));
     }
     let uses = crate::acl::keys::uses_in(command, &words);
     if uses.is_empty() {

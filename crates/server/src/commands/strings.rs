@@ -106,17 +106,17 @@ impl SetOptions {
                 parsed.get = true;
             } else if is(word, "keepttl") && amount.is_none() {
                 parsed.keep_ttl = true;
-            } else if let Some((unit_ms, from)) = expiry_option(word, &context.now)
+            } else if let Some(option) = expiry_option(word, &context.now)
                 && !parsed.keep_ttl
-                && amount.is_none()
+                && amount.is_none_or(|(_, before)| before == option)
             {
-                amount = Some((rest.value()?, unit_ms, from));
+                amount = Some((rest.value()?, option));
             } else {
                 return Err(Failure::SYNTAX);
             }
         }
         // Numbers after syntax, as in Redis.
-        if let Some((amount, unit_ms, from)) = amount {
+        if let Some((amount, (unit_ms, from))) = amount {
             parsed.expires_at_ms = Some(expiry(integer(amount)?, unit_ms, from, true, "set")?);
         }
         Ok(parsed)
@@ -127,7 +127,7 @@ impl SetOptions {
     }
 }
 
-/// EX, PX, EXAT, PXAT: milliseconds of a unit, and from when they count (1970 if `None`).
+/// EX, PX, EXAT, PXAT: milliseconds of a unit, and from when they count (1970 if `None`). The same may be said twice: the last one counts.
 fn expiry_option(word: &[u8], now: &Now<'_>) -> Option<(i64, Option<u64>)> {
     match word.to_ascii_lowercase().as_slice() {
         b"ex" => Some((1000, Some(now.ms()))),
@@ -260,14 +260,18 @@ fn getdel(context: &mut Context<'_>) -> Outcome {
 
 fn getex(context: &mut Context<'_>) -> Outcome {
     let mut rest = Options::new(context.args, 2);
-    let mut amount = None;
-    let word = rest.next();
-    if let Some(word) = word.filter(|word| !is(word, "persist")) {
-        let (unit_ms, from) = expiry_option(word, &context.now).ok_or(Failure::SYNTAX)?;
-        amount = Some((rest.value()?, unit_ms, from));
-    }
-    if rest.left() > 0 {
-        return Err(Failure::SYNTAX);
+    let (mut amount, mut persist) = (None, false);
+    while let Some(word) = rest.next() {
+        if is(word, "persist") && amount.is_none() {
+            persist = true;
+        } else if let Some(option) = expiry_option(word, &context.now)
+            && !persist
+            && amount.is_none_or(|(_, before)| before == option)
+        {
+            amount = Some((rest.value()?, option));
+        } else {
+            return Err(Failure::SYNTAX);
+        }
     }
     let Context { txn, reply, args, now, .. } = context;
     let Some(item) = load(txn, &args[1])? else {
@@ -275,8 +279,8 @@ fn getex(context: &mut Context<'_>) -> Outcome {
         return Ok(());
     };
     let change = match amount {
-        Some((amount, unit_ms, from)) => Some(expiry(integer(amount)?, unit_ms, from, true, "getex")?),
-        None => word.map(|_| 0),
+        Some((amount, (unit_ms, from))) => Some(expiry(integer(amount)?, unit_ms, from, true, "getex")?),
+        None => persist.then_some(0),
     };
     reply.bulk(bytes_of(&item.entry)?);
     match change {

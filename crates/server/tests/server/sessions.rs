@@ -1,6 +1,6 @@
 //! Commands, family by family, through sessions without a socket: replies and errors as Redis gives them.
 
-use crate::common::{Client, shared, show};
+use crate::common::{Client, shared, show, until};
 use hither_resp::Value;
 
 fn script(text: &str) {
@@ -148,6 +148,21 @@ fn keys() {
         FLUSHALL ASYNC => OK
         DBSIZE => 0",
     );
+}
+
+/// Regression: the line had no commas, and clients gave it as text and not as numbers.
+#[test]
+fn keys_and_those_that_expire_are_counted() {
+    let shared = shared();
+    let mut client = Client::new(&shared);
+    client.script("MSET a 1 b 2 c 3 => OK\nPEXPIREAT a 99999999999999 => 1\nEXPIRE b 1000 => 1\nSELECT 1 => OK\nSET d 4 => OK");
+    // The store's own threads sweep once a second.
+    let counted = std::cell::RefCell::new(client);
+    until(|| {
+        counted.borrow_mut().run("INFO keyspace") == "# Keyspace\r\ndb0:keys=3,expires=2,avg_ttl=0\r\ndb1:keys=1,expires=0,avg_ttl=0\r\n"
+    });
+    counted.borrow_mut().script("SELECT 0 => OK\nPERSIST a => 1\nDEL b => 1");
+    until(|| counted.borrow_mut().run("INFO keyspace").contains("db0:keys=2,expires=0,"));
 }
 
 #[test]

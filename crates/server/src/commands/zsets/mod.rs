@@ -171,7 +171,7 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     let (mut added, mut changed, mut result) = (0, 0, None);
     for (given, member) in scores {
         let old = score(txn, &set, member)?;
-        let new = if options.increment { old.unwrap_or(0.0) + given } else { given };
+        let new = if options.increment { sum(old, given) } else { given };
         // NX leaves what is there alone, whatever the sum would be.
         if new.is_nan() && !(options.if_absent && old.is_some()) {
             return Err(NAN);
@@ -195,12 +195,17 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
+/// The score after an increment. A new member's is the increment as it is: 0 and -0 would be 0.
+fn sum(old: Option<f64>, increment: f64) -> f64 {
+    old.map_or(increment, |old| old + increment)
+}
+
 fn zincrby(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
     let amount = float(&args[2])?;
     let mut set = open_or_new(txn, &shared.databases, &args[1], Type::SortedSet)?;
     let old = score(txn, &set, &args[3])?;
-    let new = old.unwrap_or(0.0) + amount;
+    let new = sum(old, amount);
     if new.is_nan() {
         return Err(NAN);
     }
@@ -358,20 +363,23 @@ fn zrandmember(context: &mut Context<'_>) -> Outcome {
 pub struct Limit {
     offset: usize,
     count: usize,
+    /// Whether a count other than -1 was given.
+    bounds: bool,
 }
 
 impl Limit {
     /// Everything.
-    pub const NONE: Limit = Limit { offset: 0, count: usize::MAX };
+    pub const NONE: Limit = Limit { offset: 0, count: usize::MAX, bounds: false };
 
     /// Reads the two numbers.
     pub fn parse(rest: &mut Options<'_>) -> Result<Limit, Failure> {
         // Both must be there before either is looked at.
         let (offset, count) = (rest.value()?, rest.value()?);
         let (offset, count) = (integer(offset)?, integer(count)?);
+        let bounds = count != -1;
         // A negative offset gives nothing.
         let count = if offset < 0 { 0 } else { usize::try_from(count).unwrap_or(usize::MAX) };
-        Ok(Limit { offset: usize::try_from(offset).unwrap_or(0), count })
+        Ok(Limit { offset: usize::try_from(offset).unwrap_or(0), count, bounds })
     }
 }
 

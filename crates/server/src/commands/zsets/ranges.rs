@@ -4,7 +4,7 @@
 //! score: in the order of scores, O(n).
 
 use super::{Limit, Scored, command, each, is_with_scores, put, remove, reply_members, split};
-use crate::commands::arguments::{Options, integer, is, parse_float};
+use crate::commands::arguments::{Options, integer, parse_float};
 use crate::commands::collection::{Collection, open};
 use crate::commands::failure::Failure;
 use crate::commands::table::Command;
@@ -57,10 +57,12 @@ struct Query {
     limit: Limit,
 }
 
-fn score_bound(argument: &[u8]) -> Result<Bound<f64>, Failure> {
-    // Nothing is 0, as in Redis.
-    let number = |text: &[u8]| if text.is_empty() { Some(0.0) } else { parse_float(text) };
-    let number = |text: &[u8]| number(text).ok_or(Failure::text("ERR min or max is not a float"));
+fn score_bound<'a>(argument: &'a [u8]) -> Result<Bound<f64>, Failure> {
+    // Nothing is 0, and blanks may stand before a number, as in Redis: C reads it.
+    let is_blank = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
+    let unindented = |text: &'a [u8]| &text[text.iter().take_while(|byte| is_blank(byte)).count()..];
+    let number = |text: &'a [u8]| if text.is_empty() { Some(0.0) } else { parse_float(unindented(text)) };
+    let number = |text: &'a [u8]| number(text).ok_or(Failure::text("ERR min or max is not a float"));
     match argument {
         [b'(', rest @ ..] => Ok(Bound::Excluded(number(rest)?)),
         _ => Ok(Bound::Included(number(argument)?)),
@@ -97,16 +99,17 @@ impl Query {
         Query { range, reverse: false, limit: Limit::NONE }
     }
 
-    /// Reads from the argument `at` on: two bounds, then what ZRANGE takes. `form` fixes what the range is and whether it is reversed; then there is only LIMIT.
+    /// Reads from the argument `at` on: two bounds, then what ZRANGE takes. `form` fixes what the range is and whether it is reversed;
+    /// then there is only LIMIT. By place, one without a count is passed over, as in Redis.
     fn parse(context: &Context<'_>, at: usize, form: Option<Form>) -> Result<(Query, bool), Failure> {
         let args = context.args;
         let (mut by_score, mut by_name, mut reverse, mut limit, mut with_scores) = (false, false, false, None, false);
         let mut rest = Options::new(args, at + 2);
         while let Some(word) = rest.next() {
             match word.to_ascii_lowercase().as_slice() {
-                b"byscore" if form.is_none() => by_score = true,
-                b"bylex" if form.is_none() => by_name = true,
-                b"rev" if form.is_none() => reverse = true,
+                b"byscore" if form.is_none() && !by_score && !by_name => by_score = true,
+                b"bylex" if form.is_none() && !by_score && !by_name => by_name = true,
+                b"rev" if form.is_none() && !reverse => reverse = true,
                 b"limit" => limit = Some(Limit::parse(&mut rest)?),
                 _ if is_with_scores(word) => with_scores = true,
                 _ => return Err(Failure::SYNTAX),
@@ -115,10 +118,7 @@ impl Query {
         if let Some(form) = form {
             (by_score, by_name, reverse) = (form.by_score, form.by_name, form.reverse);
         }
-        if by_score && by_name {
-            return Err(Failure::SYNTAX);
-        }
-        if limit.is_some() && !by_score && !by_name {
+        if !by_score && !by_name && limit.take().is_some_and(|limit| limit.bounds) {
             return Err(Failure::text("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"));
         }
         if with_scores && by_name {
@@ -267,10 +267,6 @@ fn zrange(context: &mut Context<'_>) -> Outcome {
 }
 
 fn zrevrange(context: &mut Context<'_>) -> Outcome {
-    // It takes no LIMIT at all.
-    if context.args.iter().skip(4).any(|word| is(word, "limit")) {
-        return Err(Failure::SYNTAX);
-    }
     answer(context, Some(Form { by_score: false, by_name: false, reverse: true }))
 }
 
