@@ -9,6 +9,7 @@
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hither::{Builder, Db, Durability, Stats, Topology};
 
@@ -114,6 +115,14 @@ fn builder(setting: &Setting, topology: &Topology) -> Builder {
     builder.capacity(capacity).max_capacity(capacity).cache_bytes(0).gc_threads(0).read_threads(setting.read_threads).delegate_from_bytes(1)
 }
 
+/// Waits until so many read threads have begun (for ten seconds at most): before, scans read everything themselves.
+fn await_read_threads(db: &Db, count: u64) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while db.stats().delegation.threads < count && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn run_scans(setting: &Setting, metered: bool) -> Result<(super::drive::Timed, Counted)> {
     let topology = Topology::emulated(NODES as usize);
     let bind = |node: u32| topology.bind_current_thread(node).map_err(|error| Error::store("hither", error));
@@ -124,6 +133,7 @@ fn run_scans(setting: &Setting, metered: bool) -> Result<(super::drive::Timed, C
         fill(&mut value, item);
         opened.keyspace.put(&key(item), &value).map_err(failed)?;
     }
+    await_read_threads(&opened.db, setting.read_threads as u64 * u64::from(NODES));
     let before = opened.db.stats();
     let timed = race(1, setting.scans, |_| {
         bind(0)?;
