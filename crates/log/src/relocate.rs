@@ -141,7 +141,8 @@ impl Relocator<'_> {
         let mut size = parts.size(self.chunk.keyspace, self.chunk.base_version);
         if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
             self.write_out();
-            self.pool.give_back(&std::mem::replace(&mut self.chunk, Chunk::NONE));
+            // Not given up with a gap: what follows in its segment may be free, and the next chunk then begins at this one's rest. So what a segment held fits into one.
+            self.pool.return_cold_chunk(self.log, &mut std::mem::replace(&mut self.chunk, Chunk::NONE));
             self.chunk = self.pool.take_cold_chunk(self.log, &parts)?;
             size = parts.size(self.chunk.keyspace, self.chunk.base_version);
         }

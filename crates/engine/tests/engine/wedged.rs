@@ -45,6 +45,29 @@ fn whoever_is_refused_can_still_delete() {
     }
 }
 
+/// Regression: a collector's chunk was half a segment, and what did not fit into the rest of one left a gap in the middle. So the entries of one segment could take two, and a full
+/// store had nothing left for deletes.
+#[test]
+fn copies_leave_gaps_at_the_ends_of_segments_only() {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let store = Store::open(Options { background: false, ..options(collector, 0) }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let put = |key: u64, len| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&vec![1; len])).unwrap();
+        // Five large ones go into a segment of 64 KiB, but only two into its half; what lies beside them goes.
+        for key in 0..100 {
+            put(key, 12_000);
+            put(1000 + key, 8_000);
+        }
+        for key in 1000..1100 {
+            store.write_wait(&keyspace, &u64::to_be_bytes(key), None).unwrap();
+        }
+        store.compact(0.05, |_| ControlFlow::Continue(())).unwrap();
+        let usage = store.stats().pools[0].usage.clone();
+        assert!(usage.open + usage.closed <= 22, "{collector:?}: {usage:?}");
+        assert!((0..100u64).all(|key| store.get_with(&keyspace, &key.to_be_bytes(), <[u8]>::len).unwrap() == Some(12_000)));
+    }
+}
+
 /// Tombstones that may go are not moved, so they need no room. With several keyspaces they were thought to need half as much again, and with one segment left no pass began.
 #[test]
 fn keys_that_come_and_go_need_no_room() {
