@@ -57,7 +57,8 @@ fn a_store_does_not_grow_for_garbage() {
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         overwrite(&store, &keyspace, ROUNDS, Duration::from_millis(20));
         let done = store.stats().collections;
-        assert!(segments(&store) <= 3 * INITIAL, "{what}: {} segments, {done:?}", segments(&store));
+        // 48 where the collector gets a processor when it wants one; before, it grew to a thousand.
+        assert!(segments(&store) <= 5 * INITIAL, "{what}: {} segments, {done:?}", segments(&store));
         assert!(done.segments > ROUNDS && done.stalls == 0, "{what}: {done:?}");
         assert!(store.check().unwrap().is_sound());
     }
