@@ -227,16 +227,20 @@ fn salvage_keeps_what_is_readable() {
 #[test]
 fn runs_beyond_the_pool_are_damage() {
     let sample = sample();
+    let is_sealed =
+        |(range, state): &&(std::ops::Range<u64>, SegmentState)| *state == SegmentState::Sealed && range.end - range.start == SEGMENT;
+    let (range, _) = sample.segments.iter().find(is_sealed).unwrap();
+    let segment = ((range.start - sample.segments[0].0.start) / SEGMENT) as u32;
     for run_len in [1_000_000, u32::MAX] {
         let dir = common::shm();
         let path = dir.path().join("node0.hither");
         std::fs::write(&path, &sample.image).unwrap();
         let pool = Pool::open(&path, &OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() }).unwrap();
-        let changed = Descriptor { run_len, ..pool.descriptor(1).unwrap() };
-        pool.commit_descriptor(1, &changed).unwrap();
+        let changed = Descriptor { run_len, ..pool.descriptor(segment).unwrap() };
+        pool.commit_descriptor(segment, &changed).unwrap();
         drop(pool);
         let error = open(&std::fs::read(&path).unwrap(), false).err().expect("damage");
-        assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains("segment 1 "), "{error}");
+        assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains(&format!("segment {segment} ")), "{error}");
     }
 }
 
