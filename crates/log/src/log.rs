@@ -2,6 +2,7 @@
 
 use crate::address;
 use crate::bound::Bound;
+use crate::checkpoint::Placement;
 use crate::error::Error;
 use crate::node::{NodePool, PoolUsage};
 use crate::opening::Filler;
@@ -289,10 +290,11 @@ impl Log {
         self.pools.iter().map(NodePool::usage).collect()
     }
 
-    /// Live bytes of each segment, by the numbers of [`Log::placement`]: 0 where nothing is in use. As exact as [`Log::usage`].
-    pub fn live_bytes(&self) -> Vec<u64> {
+    /// Live bytes of each segment, by the numbers of a placement, so that pools may grow meanwhile: 0 where nothing is in use. As exact as [`Log::usage`].
+    pub fn live_bytes(&self, placement: &Placement) -> Vec<u64> {
         self.fold_slots(TakeBack::None);
-        let segments = self.pools.iter().flat_map(|pool| &pool.segments[..pool.pool.segment_count() as usize]);
+        let segments = (0..placement.segments()).map(|number| placement.segment(number));
+        let segments = segments.map(|(node, index)| &self.pools[node].segments[index]);
         segments.map(|segment| if segment.in_use() { segment.live_bytes() } else { 0 }).collect()
     }
 

@@ -252,7 +252,12 @@ fn every_opening_may_choose_anew() {
                 store.reclaim().unwrap();
             }
         }
-        assert!(shown(&store) == expected && store.check().unwrap().is_sound(), "round {round}");
+        let found = shown(&store);
+        let differs = |key: &&Vec<u8>| found.get(*key) != expected.get(*key);
+        let wrong: Vec<_> = expected.keys().chain(found.keys()).filter(differs).map(|key| String::from_utf8_lossy(key)).collect();
+        assert!(wrong.is_empty(), "round {round}: {wrong:?}");
+        let checked = store.check().unwrap();
+        assert!(checked.is_sound(), "round {round}: {:?}", checked.problems);
         if round % 2 == 0 {
             store.close().unwrap();
         }
