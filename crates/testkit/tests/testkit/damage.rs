@@ -91,6 +91,14 @@ impl Sample {
     fn state_at(&self, offset: u64) -> Option<SegmentState> {
         self.segments.iter().find(|(range, _)| range.contains(&offset)).map(|(_, state)| *state)
     }
+
+    /// A sealed segment that is no run: where it lies, and its number.
+    fn sealed_segment(&self) -> (&std::ops::Range<u64>, u32) {
+        let is_one =
+            |(range, state): &&(std::ops::Range<u64>, SegmentState)| *state == SegmentState::Sealed && range.end - range.start == SEGMENT;
+        let (range, _) = self.segments.iter().find(is_one).unwrap();
+        (range, ((range.start - self.segments[0].0.start) / SEGMENT) as u32)
+    }
 }
 
 pub(crate) fn open(image: &[u8], salvage: bool) -> Result<Store, Error> {
@@ -208,14 +216,12 @@ fn flipped_bits_of_segments_are_found_or_harmless() {
 #[test]
 fn salvage_keeps_what_is_readable() {
     let sample = sample();
-    let (range, _) =
-        sample.segments.iter().find(|(range, state)| *state == SegmentState::Sealed && range.end - range.start == SEGMENT).unwrap();
+    let (range, segment) = sample.sealed_segment();
     let mut image = sample.image.clone();
     // The middle of a sealed segment is gone.
     image[range.start as usize + 1000..range.start as usize + 1400].fill(0xEE);
     let error = open(&image, false).err().expect("damage");
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
-    let segment = (range.start - sample.segments[0].0.start) / SEGMENT;
     assert!(error.to_string().contains(&format!("segment {segment} ")), "{error}");
     let store = open(&image, true).unwrap();
     assert_eq!(store.recovery().salvaged.len(), 1, "{:?}", store.recovery().salvaged);
@@ -227,10 +233,7 @@ fn salvage_keeps_what_is_readable() {
 #[test]
 fn runs_beyond_the_pool_are_damage() {
     let sample = sample();
-    let is_sealed =
-        |(range, state): &&(std::ops::Range<u64>, SegmentState)| *state == SegmentState::Sealed && range.end - range.start == SEGMENT;
-    let (range, _) = sample.segments.iter().find(is_sealed).unwrap();
-    let segment = ((range.start - sample.segments[0].0.start) / SEGMENT) as u32;
+    let (_, segment) = sample.sealed_segment();
     for run_len in [1_000_000, u32::MAX] {
         let dir = common::shm();
         let path = dir.path().join("node0.hither");

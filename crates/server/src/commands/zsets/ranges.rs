@@ -57,15 +57,19 @@ struct Query {
     limit: Limit,
 }
 
-fn score_bound<'a>(argument: &'a [u8]) -> Result<Bound<f64>, Failure> {
-    // Nothing is 0, and blanks may stand before a number, as in Redis: C reads it.
-    let is_blank = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
-    let unindented = |text: &'a [u8]| &text[text.iter().take_while(|byte| is_blank(byte)).count()..];
-    let number = |text: &'a [u8]| if text.is_empty() { Some(0.0) } else { parse_float(unindented(text)) };
-    let number = |text: &'a [u8]| number(text).ok_or(Failure::text("ERR min or max is not a float"));
+/// The number of a bound, as C reads it for Redis: nothing is 0, and blanks may stand before it.
+fn score(text: &[u8]) -> Result<f64, Failure> {
+    if text.is_empty() {
+        return Ok(0.0);
+    }
+    let blanks = text.iter().take_while(|byte| byte.is_ascii_whitespace() || **byte == 0x0b).count();
+    parse_float(&text[blanks..]).ok_or(Failure::text("ERR min or max is not a float"))
+}
+
+fn score_bound(argument: &[u8]) -> Result<Bound<f64>, Failure> {
     match argument {
-        [b'(', rest @ ..] => Ok(Bound::Excluded(number(rest)?)),
-        _ => Ok(Bound::Included(number(argument)?)),
+        [b'(', rest @ ..] => Ok(Bound::Excluded(score(rest)?)),
+        _ => Ok(Bound::Included(score(argument)?)),
     }
 }
 
@@ -118,8 +122,11 @@ impl Query {
         if let Some(form) = form {
             (by_score, by_name, reverse) = (form.by_score, form.by_name, form.reverse);
         }
-        if !by_score && !by_name && limit.take().is_some_and(|limit| limit.bounds) {
-            return Err(Failure::text("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"));
+        if !by_score && !by_name {
+            if limit.is_some_and(|limit| limit.bounds) {
+                return Err(Failure::text("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"));
+            }
+            limit = None;
         }
         if with_scores && by_name {
             return Err(Failure::text("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
