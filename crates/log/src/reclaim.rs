@@ -44,6 +44,10 @@ impl Log {
     /// Seals full segments, as far as no writer holds a chunk of them that is not taken back.
     pub fn seal(&self, make_durable: MakeDurable<'_>, chunks: TakeBack) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
+        if chunks == TakeBack::All {
+            // Nothing else is left: full ones count too that nobody asked for more.
+            self.pools.iter().for_each(NodePool::close_full);
+        }
         let is_held = |segment: &Segment| segment.state() == SegmentState::Closed && segment.open_chunks.load(Ordering::Acquire) > 0;
         if chunks != TakeBack::None && !self.select(is_held).is_empty() {
             self.fold_slots(chunks);

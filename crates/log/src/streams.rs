@@ -111,8 +111,7 @@ impl NodePool {
                 {
                     return Ok(chunk);
                 }
-                self.segments[segment as usize].set_state(SegmentState::Closed);
-                active.segment = None;
+                self.close_active(&mut active);
             }
             let segment = self.open_segments(log, 1, purpose)?;
             *active = Active { segment: Some(segment), tail: self.pool.segment_offset(segment), end: self.segment_end(segment) };
@@ -177,12 +176,26 @@ impl NodePool {
         self.close(&self.active[..self.active.len() - 1]);
     }
 
+    /// Closes the shards' active segments that have no room left. They are closed anyway when an entry does not fit; but the shard may get none for long, where others
+    /// share its segment.
+    pub fn close_full(&self) {
+        for active in &self.active[..self.active.len() - 1] {
+            let mut active = active.lock();
+            if active.tail == active.end {
+                self.close_active(&mut active);
+            }
+        }
+    }
+
     fn close(&self, streams: &[Mutex<Active>]) {
         for active in streams {
-            let mut active = active.lock();
-            if let Some(segment) = active.segment.take() {
-                self.segments[segment as usize].set_state(SegmentState::Closed);
-            }
+            self.close_active(&mut active.lock());
+        }
+    }
+
+    fn close_active(&self, active: &mut Active) {
+        if let Some(segment) = active.segment.take() {
+            self.segments[segment as usize].set_state(SegmentState::Closed);
         }
     }
 
