@@ -7,7 +7,7 @@ use super::build::fits;
 use super::gapped::max_blocks;
 use super::grow::Prepare;
 use super::read::WORD;
-use super::subtree::{RUN_FILL, is_subtree};
+use super::subtree::RUN_FILL;
 use crate::btree::Token;
 use crate::btree::protocol::Protocol;
 use crate::common::node::LEAF_HEAD;
@@ -44,7 +44,8 @@ impl<P: Protocol> Learned<P> {
                 leaf.push(Entry { slice, value: reference.0 });
                 continue;
             }
-            if self.is_empty_leaf() && (leaf.is_empty() || !fits(&leaf)) {
+            let fits = || if leaf.is_empty() { next.is_none() } else { fits(&leaf) };
+            if self.is_empty_leaf() && !fits() {
                 let rest = next.map(|(reference, _)| reference).into_iter().chain(ahead).chain(refs);
                 let mut all = leaf.iter().map(|entry| Ref(entry.value)).chain(rest);
                 self.plant_root();
@@ -60,8 +61,9 @@ impl<P: Protocol> Learned<P> {
         }
     }
 
+    /// Whether one leaf is all there is: an index that was emptied may have more, subtrees among them (S1).
     fn is_empty_leaf(&self) -> bool {
-        self.descend(0).is_ok_and(|(node, _)| !is_subtree(node) && self.tree.keys.sum() == 0)
+        self.tree.top().is_ok_and(|(root, _)| root.meta().class() == LEAF_HEAD && self.tree.keys.sum() == 0)
     }
 
     /// Makes the root of an empty, idle index a subtree's.

@@ -299,7 +299,8 @@ impl<P: Protocol> Learned<P> {
         let spot = self.try_spot(u64::MAX, Prepare::ForSplit)?;
         let (leaf, arena) = (spot.leaf, &self.tree.arena);
         let last = leaf.entries().last().copied();
-        if last.is_some_and(|last| last.slice >= entries[0].slice) {
+        // An empty leaf that is not the only one may begin behind these entries.
+        if last.map_or(spot.parent.is_some(), |last| last.slice >= entries[0].slice) {
             return Err(Restart);
         }
         let lock = leaf.0.version().lock(spot.version)?;

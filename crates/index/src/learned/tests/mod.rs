@@ -4,6 +4,7 @@ mod coverage;
 mod twins;
 
 use super::LearnedIndex;
+use super::subtree::is_subtree;
 use crate::conformance::ordered::{self, World};
 use crate::conformance::{FakeLog, Rng, point};
 use crate::{Index, OrderedIndex, Ref, Start};
@@ -209,4 +210,43 @@ fn bulk_loads_with_doubles() {
     world.check_all();
     (0..9000u64).for_each(|i| world.put(&(i * 3 + 1).to_be_bytes()));
     world.check_all();
+}
+
+/// Regression: an index that was loaded with nothing was a B+-tree for ever after.
+#[test]
+fn loading_nothing_plants_no_subtree() {
+    let mut world = World::new(LearnedIndex::new());
+    {
+        let _pin = epoch::pin();
+        world.index.bulk_load(&mut std::iter::empty(), &world.log);
+        assert!(world.index.descend(0).is_ok_and(|(root, _)| !is_subtree(root)));
+    }
+    (0..5000u64).for_each(|i| world.put(&(i << 40).to_be_bytes()));
+    world.check_all();
+    let _pin = epoch::pin();
+    assert!(world.index.descend(0).is_ok_and(|(leaf, _)| !is_subtree(leaf)));
+}
+
+/// Regression: an index that was emptied may keep subtrees and an inner node as its root. A load took its last leaf for its only one, or the
+/// root for a subtree's.
+#[test]
+fn what_was_emptied_is_loaded_again() {
+    type Order = fn(u64) -> u64;
+    let orders: [Order; 2] = [|i| i << 30, |i| 1 << (i % 63) | i];
+    for (order, odd) in orders.into_iter().flat_map(|order| [(order, 0u64), (order, 20_000), (order, 39_999)]) {
+        let mut world = World::new(LearnedIndex::new());
+        (0..40_000u64).for_each(|i| world.put(&(i << 40).to_be_bytes()));
+        world.put(&[&(odd << 40).to_be_bytes()[..], b"x"].concat());
+        let left: Vec<_> = world.model.keys().cloned().collect();
+        left.iter().for_each(|key| world.delete(key));
+        world.check_all();
+        for key in (0..9000).map(|i| order(i).to_be_bytes()) {
+            world.model.insert(key.to_vec(), world.log.append(&key));
+        }
+        {
+            let _pin = epoch::pin();
+            world.index.bulk_load(&mut world.model.values().copied(), &world.log);
+        }
+        world.check_all();
+    }
 }
