@@ -15,7 +15,6 @@ struct Range<'a> {
     level: usize,
     low: u64,
     high: Option<u64>,
-    alone: bool,
 }
 
 impl<P: Protocol> Learned<P> {
@@ -24,7 +23,7 @@ impl<P: Protocol> Learned<P> {
         let (root, _) = self.tree.top().map_err(|_| "the root is obsolete".to_string())?;
         let (mut keys, mut leaves) = (0, Vec::new());
         let level = if is_subtree(root) { 0 } else { root.meta().level() };
-        let mut stack = vec![Range { node: root, level, low: 0, high: None, alone: true }];
+        let mut stack = vec![Range { node: root, level, low: 0, high: None }];
         while let Some(range) = stack.pop() {
             if range.level == 0 && is_subtree(range.node) {
                 leaves.push(None);
@@ -83,7 +82,7 @@ impl<P: Protocol> Learned<P> {
         if range.level == 0 && node.low() != range.low {
             return Err(format!("the leaf takes {:x} for its lowest slice", node.low()));
         }
-        if count != node.count() || (count == 0 && !range.alone) {
+        if count != node.count() || (count == 0 && range.level > 0) {
             return Err(format!("{count} slots, and {} were counted", node.count()));
         }
         Ok(())
@@ -110,11 +109,7 @@ fn push_children<'a>(inner: Gapped<'a>, range: &Range<'a>, stack: &mut Vec<Range
         let high = entries.get(i + 1).map(|next| next.slice).or(range.high);
         // SAFETY: no writer is active, so the child is live (N2).
         let node = unsafe { Node::from_address(entry.value) };
-        // A leaf may be empty if no leaf is beside it (X3).
-        let beside = [i.checked_sub(1), Some(i + 1)].into_iter().flatten().filter_map(|i| entries.get(i));
-        // SAFETY: as above.
-        let alone = beside.into_iter().all(|entry| is_subtree(unsafe { Node::from_address(entry.value) }));
-        stack.push(Range { node, level: range.level - 1, low: entry.slice, high, alone });
+        stack.push(Range { node, level: range.level - 1, low: entry.slice, high });
     }
     Ok(())
 }

@@ -24,7 +24,8 @@
 //! * X2. A leaf's range of slices changes only under its lock, with a new version; and so do its links, except that the `previous` of a
 //!   leaf changes under the lock of the leaf whose `next` it is. There is no link to or from a subtree: where one is missing, a scan
 //!   goes on from the root.
-//! * X3. A leaf is empty only if it is its parent's only child, or the root, or has no leaf beside it.
+//! * X3. A leaf that empties stays only if it is its parent's only child, or the root, or has no leaf beside it. It may get neighbours later, when
+//!   inner nodes merge. Inner nodes are never empty.
 //! * X4. A leaf knows the lower end of its range, which never changes.
 //!
 //! # Crash

@@ -4,6 +4,7 @@ mod coverage;
 mod twins;
 
 use super::LearnedIndex;
+use super::block::Entry;
 use super::subtree::is_subtree;
 use crate::conformance::ordered::{self, World};
 use crate::conformance::{FakeLog, Rng, point};
@@ -249,4 +250,27 @@ fn what_was_emptied_is_loaded_again() {
         }
         world.check_all();
     }
+}
+
+/// Regression: an empty leaf stays if no leaf is beside it, and may get neighbours when inner nodes merge. The check called that damage.
+#[test]
+fn empty_leaves_may_get_neighbours() {
+    let mut world = World::new(LearnedIndex::new());
+    let key = |i: u64| (i << 40).to_be_bytes();
+    // Leaves of one key each; inner nodes split at 9216 children into halves of more than merge.
+    for i in 0..9300u64 {
+        let _pin = epoch::pin();
+        let reference = world.log.append(&key(i));
+        while world.index.append_whole(&[Entry { slice: i << 40, value: reference.0 }]).is_err() {}
+        world.index.tree.keys.one_more();
+        world.model.insert(key(i).to_vec(), reference);
+    }
+    world.check_all();
+    // The right half but for its last leaf, then that one, then nearly all of the left half.
+    (4608..9299).chain([9299]).for_each(|i| world.delete(&key(i)));
+    world.check_all();
+    (2..4608).rev().for_each(|i| world.delete(&key(i)));
+    world.check_all();
+    (0..9300).step_by(3).for_each(|i| world.put(&key(i)));
+    world.check_all();
 }
