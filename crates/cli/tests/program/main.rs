@@ -9,4 +9,5 @@ mod compact;
 mod edges;
 mod load;
 mod packaging;
+mod refusals;
 mod serve;

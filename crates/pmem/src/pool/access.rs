@@ -414,111 +414,6 @@ impl Access {
         self.sync()?;
         if self.is_poisoned() { Err(self.sync_failed()) } else { Ok(()) }
     }
-
-    /// # Safety
-    /// As [`Access::write`].
-    #[cold]
-    #[inline(never)]
-    unsafe fn observed_write(&self, off: u64, src: &[u8]) {
-        self.before_store(off, src, StoreKind::Plain);
-        // SAFETY: the caller's promise.
-        unsafe { self.raw_write(off, src) };
-        self.after_store(off, src.len(), StoreKind::Plain);
-    }
-
-    /// # Safety
-    /// As [`Access::write_words`].
-    #[cold]
-    #[inline(never)]
-    unsafe fn observed_words(&self, off: u64, words: &[u64]) {
-        if self.tracer.is_some() {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            self.before_store(off, &bytes, StoreKind::Plain);
-        }
-        for (i, word) in words.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { self.word(off + 8 * i as u64) }.store(word.to_le(), Ordering::Relaxed);
-        }
-        self.after_store(off, words.len() * 8, StoreKind::Plain);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn observed_store_u64(&self, off: u64, word: &AtomicU64, value: u64) {
-        self.before_store(off, &value.to_le_bytes(), StoreKind::Plain);
-        word.store(value.to_le(), Ordering::Release);
-        self.after_store(off, 8, StoreKind::Plain);
-    }
-
-    /// The tracer hears of a store before others can see it: then the order of reports respects causality.
-    fn before_store(&self, off: u64, bytes: &[u8], kind: StoreKind) {
-        if let Some(tracer) = &self.tracer
-            && !bytes.is_empty()
-        {
-            tracer.store(off, bytes, kind);
-        }
-    }
-
-    /// The persisted copy hears of a store when it is in memory: a page must not be taken for copied before that.
-    fn after_store(&self, off: u64, len: usize, kind: StoreKind) {
-        if len == 0 {
-            return;
-        }
-        if let Some(meter) = &self.meter {
-            meter.record_write(self.node, off, len);
-        }
-        if let Some(copy) = &self.copy {
-            copy.stored(off, len, kind);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn observe_flush(&self, off: u64, len: usize) {
-        if len == 0 {
-            return;
-        }
-        if let Some(meter) = &self.meter {
-            meter.record_flush(self.node, off, len);
-        }
-        if let Some(tracer) = &self.tracer {
-            tracer.flush(off, len);
-        }
-        if let Some(copy) = &self.copy {
-            copy.flushed(off, len);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn observe_fence(&self) {
-        if let Some(meter) = &self.meter {
-            meter.record_fence(self.node);
-        }
-        if let Some(tracer) = &self.tracer {
-            tracer.fence();
-        }
-        if let Some(copy) = &self.copy
-            && let Err(e) = copy.fenced(self.base)
-        {
-            // A fence has no result: the failed copy shows at the next sync or persist, as a failed device would.
-            let _ = self.poison(&e.to_string());
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn observe_read(&self, off: u64, len: usize) {
-        if let Some(meter) = &self.meter {
-            meter.record_read(self.node, off, len);
-        }
-    }
-
-    fn observe_sync(&self, phase: SyncPhase) {
-        if let Some(tracer) = &self.tracer {
-            tracer.sync(phase);
-        }
-    }
 }
 
 /// The parts of a range that are not whole aligned words.
@@ -534,3 +429,5 @@ impl Edges {
         Edges { head, tail_start: head + ((len - head) & !7) }
     }
 }
+
+mod observe;

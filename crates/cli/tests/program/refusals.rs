@@ -1,0 +1,347 @@
+//! What the program refuses: wrong use, full, locked and damaged stores, places that cannot be written. What it says, its exit status, and that nothing is lost or left behind.
+
+use crate::common::{Store, program, run, write};
+use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+#[test]
+fn wrong_use_has_status_2() {
+    let store = Store::any();
+    store.run(&["put", "k", "v"]).done();
+    for arguments in [&["fly"][..], &["get"], &["load", "--format", "xml"], &["scan", "--limit", "x"], &["get", "k", "--raw", "--json"]] {
+        store.run(arguments).expect(2);
+    }
+    for arguments in [&["load", "--key", "a"][..], &["load", "--format", "jsonl"], &["load", "--format", "csv", "--raw"], &["put", "", "v"]]
+    {
+        store.run(arguments).expect(2);
+    }
+    assert!(run(&["get", "k"]).expect(2).err().contains("HITHER_DATA"));
+    assert!(run(&["get", "k", "--data", "/a", "--data", "/b"]).expect(2).err().contains("node0=DIR"));
+    let long = "k".repeat(65_537);
+    store.run(&["put", &long, "v"]).expect(2);
+    let refused = store.run(&["put", "", "v", "--json"]).expect(2);
+    let error: serde_json::Value = serde_json::from_str(&refused.err()).unwrap();
+    assert_eq!(error["status"], 2);
+}
+
+/// Programs get one JSON object for every failure, also for a command line that cannot be read.
+#[test]
+fn wrong_use_is_json_for_programs() {
+    for (arguments, what) in [
+        (&["get", "k", "--nope", "--json"][..], "--nope"),
+        (&["--json", "get"], "<KEY>"),
+        (&["fly", "--json"], "fly"),
+        (&["--json"], "requires a subcommand"),
+        (&["stat", "--json", "--capacity", "many"], "not a size"),
+        (&["get", "k", "--raw", "--json"], "cannot be used with"),
+        (&["get", "k", "--json"], "HITHER_DATA"),
+    ] {
+        let ran = run(arguments).expect(2);
+        let error: serde_json::Value = serde_json::from_str(&ran.err()).unwrap_or_else(|why| panic!("{arguments:?}: {why}: {}", ran.err()));
+        let text = error["error"].as_str().unwrap();
+        assert!(text.contains(what) && !text.contains("Usage") && !text.contains('\n'), "{arguments:?}: {text}");
+        assert_eq!((&error["status"], ran.out().as_str()), (&json!(2), ""));
+    }
+    assert!(run(&["get", "--", "k", "x", "--json"]).expect(2).err().contains("Usage"), "behind -- it is no option");
+    assert!(run(&["get", "--help", "--json"]).done().out().contains("Usage"));
+}
+
+#[test]
+fn a_size_that_no_store_can_have_is_wrong_use() {
+    let store = Store::on_file();
+    let data = store.data();
+    let put = |size: &[&str]| run(&[&["put", "k", "v", "--medium", "file", "--data", data.to_str().unwrap()], size].concat());
+    for option in ["--capacity", "--max-capacity"] {
+        for size in ["0", "1", "65535", "1K"] {
+            assert!(put(&[option, size]).expect(2).err().contains("64K"), "{option} {size}");
+        }
+        put(&[option, "10000T"]).expect(2);
+    }
+    assert!(put(&["--max-capacity", "1M", "--capacity", "2M"]).expect(2).err().contains("below"));
+    // More than the device has, but not more than a store can have.
+    put(&["--capacity", "100T"]).expect(6);
+    put(&["--capacity", "64K", "--max-capacity", "64K"]).done();
+    assert_eq!(run(&["get", "k", "--data", data.to_str().unwrap()]).done().out(), "v\n");
+}
+
+#[test]
+fn failures_have_their_own_status() {
+    let store = Store::any();
+    assert!(store.run(&["get", "k"]).expect(7).err().contains("make one with `hither load`"));
+    store.run(&["check"]).expect(7);
+    assert!(!store.data().exists(), "a command that reads makes no store");
+    assert!(store.run(&["load", "/no/such/file"]).expect(3).err().contains("/no/such/file"));
+    assert!(!store.data().exists(), "an input that cannot be read makes no store");
+    store.run(&["put", "k", "v"]).done();
+    assert!(store.run(&["get", "k", "--keyspace", "other"]).expect(1).err().contains("no keyspace other"));
+    let no_dir = store.path("no/such/dir/dump");
+    store.run(&["dump", no_dir.to_str().unwrap()]).expect(3);
+}
+
+#[test]
+fn a_store_in_use_is_locked() {
+    let store = Store::any();
+    let mut load = store.command(&["load", "--group", "1"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = load.stdin.take().unwrap();
+    // The reader fills its buffer before it parses: send more than that.
+    let record = format!("k\t{}\n", "v".repeat(1 << 20));
+    input.write_all(record.as_bytes()).unwrap();
+    let mut reports = BufReader::new(load.stdout.take().unwrap());
+    let mut line = String::new();
+    reports.read_line(&mut line).unwrap();
+    assert_eq!(line, "durable 1\n");
+    store.run(&["get", "k"]).expect(5);
+    drop(input);
+    assert!(load.wait().unwrap().success());
+    store.run(&["get", "k"]).done();
+}
+
+#[test]
+fn a_store_that_is_full_says_so() {
+    let store = Store::any();
+    let value = "v".repeat(1 << 20);
+    let input: String = (0..200).map(|n| format!("key{n}\t{value}\n")).collect();
+    let mut load = program();
+    load.args(["load", "--capacity", "64M", "--max-capacity", "64M", "--data"]).arg(store.data());
+    let mut child = load.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
+    let reports = String::from_utf8(output.stdout).unwrap();
+    let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
+    assert!(durable > 20 && durable < 64, "{durable} records of 1 MiB in 64 MiB");
+    for n in 0..durable {
+        store.run(&["get", &format!("key{n}"), "--raw"]).done();
+    }
+    store.run(&["check"]).done();
+}
+
+#[test]
+fn live_data_can_be_bounded() {
+    let store = Store::any();
+    let bounded = |percent: &str, arguments: &[&str]| {
+        let mut command = program();
+        command.args(["--capacity", "64M", "--max-capacity", "64M", "--utilization", percent, "--data"]).arg(store.data()).args(arguments);
+        command
+    };
+    let value = "v".repeat(1 << 20);
+    let input: String = (0..60).map(|n| format!("key{n}\t{value}\n")).collect();
+    let mut child = bounded("25", &["load"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(6) && errors.contains("higher --utilization"), "{errors}");
+    let reports = String::from_utf8(output.stdout).unwrap();
+    let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
+    assert!((14..24).contains(&durable), "{durable} records of 1 MiB in a quarter of 64 MiB");
+    // One that is there may be overwritten; and a command with another bound has that.
+    assert!(bounded("25", &["put", "key0", "short"]).status().unwrap().success());
+    assert!(bounded("90", &["put", "another", &"v".repeat(100_000)]).status().unwrap().success());
+    let stat = String::from_utf8(bounded("25", &["stat"]).output().unwrap().stdout).unwrap();
+    let shown: Vec<Vec<&str>> = stat.lines().map(|line| line.split_whitespace().collect()).collect();
+    for expected in [["utilization", "limit", "25.0", "%"], ["live", "limit", "16.0", "MiB"]] {
+        assert!(shown.iter().any(|line| *line == expected), "{stat}");
+    }
+    assert_eq!(bounded("96", &["stat"]).output().unwrap().status.code(), Some(2));
+    store.run(&["check"]).done();
+}
+
+/// The kernel's answer to a file that grows beyond the limit is a signal, which would end the program without a word.
+#[test]
+fn a_limit_on_the_size_of_files_is_told_and_loses_nothing() {
+    let store = Store::on_file();
+    let (data, input, dump) = (store.data(), store.path("input"), store.path("dump"));
+    // 64 MiB or, where the shell counts in units of 1024 bytes, 128 MiB.
+    let limited = |units: u32, arguments: &[&str]| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("ulimit -f {units}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_hither")]).args(arguments);
+        command.arg("--data").arg(&data).args(["--medium", "file"]).output().unwrap()
+    };
+    let refused = |output: std::process::Output| {
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(6), "{}: {errors}", output.status);
+        (String::from_utf8(output.stdout).unwrap(), errors)
+    };
+    let (_, errors) = refused(limited(2048, &["put", "k", "v", "--capacity", "8M", "--max-capacity", "1G"]));
+    assert!(errors.contains("node0.hither") && errors.contains("ulimit -f"), "{errors}");
+
+    let value = "v".repeat(1 << 20);
+    write(&input, (0..200).map(|n| format!("key{n:03}\t{value}\n")).collect::<String>());
+    let load = ["load", "--capacity", "8M", "--max-capacity", "1G", input.to_str().unwrap()];
+    let (reports, errors) = refused(limited(64 << 11, &load));
+    assert!(errors.contains("ulimit -f"), "{errors}");
+    let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
+    assert!(durable > 8 && durable < 130, "{durable} records of 1 MiB, first 8 MiB and then below the limit");
+    let keys = store.run(&["keyspaces", "--json"]).done().document()[0]["keys"].as_u64().unwrap();
+    assert!(keys >= durable as u64, "{keys} of {durable} records");
+
+    let (_, errors) = refused(limited(1024, &["dump", dump.to_str().unwrap()]));
+    assert!(errors.contains("dump") && !dump.exists(), "{errors}");
+}
+
+#[test]
+fn damage_is_found_and_not_served() {
+    let store = Store::on_file();
+    // More than a segment, so that the damaged record is in a sealed one: there a crash leaves no holes.
+    let filling = "x".repeat(8000);
+    let input: String = (0..4000).map(|n| format!("key{n}\tvalue number {n} of many {filling}\n")).collect();
+    store.feed(&["load"], input.as_bytes()).done();
+    let pool = store.data().join("node0.hither");
+    let mut bytes = std::fs::read(&pool).unwrap();
+    let needle = b"value number 50 of many";
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    bytes[at] ^= 1;
+    write(&pool, &bytes);
+    let report = store.run(&["check", "--json"]).expect(1).document();
+    assert_eq!(report["sound"], false);
+    assert!(!report["problems"].as_array().unwrap().is_empty(), "{report}");
+    assert!(store.run(&["check"]).expect(1).out().contains("NOT SOUND"));
+    store.run(&["get", "key50"]).expect(4);
+}
+
+#[test]
+fn a_file_that_is_no_pool_is_refused() {
+    let store = Store::on_file();
+    std::fs::create_dir_all(store.data()).unwrap();
+    write(&store.data().join("node0.hither"), "something else ".repeat(10_000));
+    store.run(&["get", "k"]).expect(4);
+    store.run(&["put", "k", "v"]).expect(4);
+}
+
+/// Every name below a directory, sorted.
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        found.push(entry.path().display().to_string());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(names(&entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_creation_that_fails_leaves_what_was_there_and_nothing_else() {
+    let store = Store::on_file();
+    let root = store.path("");
+    let put = |places: &[String]| {
+        let places = places.iter().flat_map(|place| ["--data", place.as_str()]);
+        run(&["put", "k", "v", "--medium", "file", "--capacity", "100T"].into_iter().chain(places).collect::<Vec<_>>())
+    };
+    let node = |number: u32, dir: &str| format!("node{number}={}", store.path(dir).display());
+    put(&[store.path("a/b/c").display().to_string()]).expect(6);
+    put(&[node(0, "a/0"), node(1, "a/1")]).expect(6);
+    assert_eq!(names(&root), [""; 0]);
+
+    // The pool of node 0 is made, that of node 1 cannot be.
+    std::fs::create_dir_all(store.path("was/here")).unwrap();
+    write(&store.path("was/note"), "x");
+    let before = names(&root);
+    let (node0, node1) = (node(0, "was/here/0"), node(1, "was/note/1"));
+    run(&["put", "k", "v", "--medium", "file", "--capacity", "1M", "--data", &node0, "--data", &node1]).expect(3);
+    put(&[store.path("was").display().to_string()]).expect(6);
+    assert_eq!(names(&root), before);
+
+    // An empty file was there before: it is used, or left.
+    write(&store.path("was/node0.hither"), "");
+    put(&[store.path("was").display().to_string()]).expect(6);
+    assert!(store.path("was/node0.hither").exists());
+}
+
+#[test]
+fn what_cannot_be_written_is_named_with_what_to_do() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let store = Store::on_file();
+    let mode = |name: &str, mode: u32| std::fs::set_permissions(store.path(name), PermissionsExt::from_mode(mode)).unwrap();
+    store.run(&["put", "k", "v"]).done();
+    std::fs::create_dir(store.path("empty")).unwrap();
+    mode("", 0o755);
+    let root = std::fs::metadata(store.data()).unwrap().uid() == 0;
+    // Permissions do not bind the superuser.
+    let command = |arguments: &[&str], place: &str| {
+        let mut command = program();
+        command.args(arguments).args(["--medium", "file", "--data"]).arg(store.path(place));
+        if root { command.uid(65534).gid(65534).output() } else { command.output() }
+    };
+    if let Err(error) = command(&["--version"], "data") {
+        eprintln!("skipped: another user cannot run the program here: {error}");
+        return;
+    }
+    let refused = |arguments: &[&str], place: &str, parts: &[&str]| {
+        let output = command(arguments, place).unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{errors}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{parts:?}: {errors}");
+    };
+    mode("data/node0.hither", 0o444);
+    mode("data", 0o555);
+    mode("empty", 0o555);
+    refused(&["get", "k"], "data", &["data/node0.hither cannot be opened for writing", "write permission"]);
+    refused(&["put", "k", "v"], "empty", &["empty/node0.hither cannot be opened for writing", "its directory"]);
+    let empty = store.path("empty").display().to_string();
+    refused(&["put", "k", "v"], "empty/a/b", &["empty/a/b: Permission denied", &format!("write permission for {empty},")]);
+    mode("data", 0o000);
+    refused(&["get", "k"], "data", &["data/node0.hither", "enter the directory"]);
+    mode("data", 0o755);
+    mode("empty", 0o755);
+}
+
+#[test]
+fn a_node_that_the_store_does_not_have_is_refused() {
+    let store = Store::on_file();
+    let dir = |node: u32| format!("node{node}={}", store.path(&format!("n{node}")).display());
+    let (node0, node1, node2) = (dir(0), dir(1), dir(2));
+    let get = |places: &[&String]| {
+        let places = places.iter().flat_map(|place| ["--data", place.as_str()]);
+        run(&["get", "k"].into_iter().chain(places).collect::<Vec<_>>())
+    };
+    run(&["put", "k", "v", "--data", &node0, "--data", &node1, "--capacity", "16M"]).done();
+    let refused = get(&[&node0, &node1, &node2]).expect(2).err();
+    assert!(refused.contains(&node2) && refused.contains("has 2 nodes") && refused.contains("new store"), "{refused}");
+    assert!(!store.path("n2").exists());
+    let twice = get(&[&node0, &node1, &format!("node1={}", store.path("n2").display())]).expect(2).err();
+    assert!(twice.contains("node 1 was given two directories"), "{twice}");
+    get(&[&node0]).expect(7);
+    get(&[&node1, &node0]).done();
+    store.run(&["put", "k", "v"]).done();
+    let own = format!("node0={}", store.data().display());
+    assert!(get(&[&own, &node1]).expect(2).err().contains("has 1 node"));
+    get(&[&own]).done();
+}
+
+/// Regression: what was meant for a node became a directory of that very name.
+#[test]
+fn numbers_that_no_node_has_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for place in ["node99999999999=x", "node-1=x", "node16=x"] {
+        let ran = std::process::Command::new(env!("CARGO_BIN_EXE_hither"))
+            .current_dir(dir.path())
+            .args(["put", "k", "v", "--data", place])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code() == Some(2) && text.contains("nodes have the numbers 0 to 15"), "{text}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{place}");
+    }
+}
+
+/// Regression: it was said to be missing, and that its device should be mounted.
+#[test]
+fn a_directory_that_takes_no_files_is_named_so() {
+    let ran = run(&["put", "k", "v", "--data", "/proc"]).expect(3);
+    assert!(ran.err().contains("/proc/node0.hither cannot be created") && ran.err().contains("name another directory"), "{}", ran.err());
+}
+
+/// Regression: the store was made before the key was looked at.
+#[test]
+fn a_bad_call_leaves_no_store_behind() {
+    let store = Store::any();
+    let long = "k".repeat(65_537);
+    for call in [&["put", "", "v"][..], &["put", &long, "v"], &["put", "k", "v", "--keyspace", ""], &["load", "--keyspace", "a\nb"]] {
+        assert!(!store.feed(call, b"k\tv\n").expect(2).err().is_empty());
+        assert!(!store.data().exists(), "{:?} makes a store", &call[..1]);
+    }
+}
