@@ -162,7 +162,8 @@ impl Cache {
     /// Whether it answers gets. If not, but it is attentive, shows it the key.
     #[inline]
     pub fn is_on(&self, hash: u64) -> bool {
-        let on = self.mode.load(Ordering::Relaxed) == ON;
+        // Whoever sees it on sees the division that it was switched on with.
+        let on = self.mode.load(Ordering::Acquire) == ON;
         if !on {
             self.show(hash);
         }

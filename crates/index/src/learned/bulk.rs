@@ -12,7 +12,7 @@ use crate::btree::Token;
 use crate::btree::protocol::Protocol;
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
-use crate::common::version::Restart;
+use crate::common::version::retry;
 use crate::{Ref, Resolver};
 use std::collections::VecDeque;
 
@@ -91,11 +91,12 @@ impl<P: Protocol> Learned<P> {
         }
         entries.iter().for_each(|_| self.tree.keys.one_more());
         if !fits(entries) {
-            let planted = self.try_spot(entries[0].slice, Prepare::ForSplit).and_then(|spot| {
+            // Again if the search has split a full inner node first.
+            retry(|| {
+                let spot = self.try_spot(entries[0].slice, Prepare::ForSplit)?;
                 let lock = spot.leaf.0.version().lock(spot.version)?;
                 self.plant(&spot, lock, &spot.leaf.entries(), RUN_FILL)
             });
-            debug_assert_ne!(planted, Err(Restart), "an idle index has no other writer");
         }
     }
 }
