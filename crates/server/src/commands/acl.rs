@@ -75,16 +75,24 @@ fn deluser(context: &mut Context<'_>) -> Outcome {
     }
     let mut deleted = 0;
     for name in context.args.iter().skip(2).filter_map(|name| std::str::from_utf8(name).ok()) {
-        if context.shared.acl().delete(name) {
-            deleted += 1;
-            let all = context.shared.clients.list();
-            context.session.closing |= context.session.user.name == name;
-            let of_user = all.iter().filter(|client| *client.user.lock() == name && client.id != context.session.client.id);
-            of_user.for_each(|client| context.shared.kill(client, Level::Info, &"its user was deleted"));
-        }
+        deleted += usize::from(context.shared.acl().delete(name));
+    }
+    if deleted > 0 {
+        close_clients_without_user(context);
     }
     context.reply.count(deleted);
     Ok(())
+}
+
+/// Closes the clients whose users are no more, also those that say nothing: they may wait, or see what others do. The one that has deleted its own gets the reply before.
+fn close_clients_without_user(context: &mut Context<'_>) {
+    let is_gone = |name: &str| context.shared.acl().user(name).is_none();
+    context.session.closing |= is_gone(&context.session.user.name);
+    for client in context.shared.clients.list() {
+        if client.id != context.session.client.id && is_gone(&client.user.lock()) {
+            context.shared.kill(&client, Level::Info, &"its user was deleted");
+        }
+    }
 }
 
 fn dryrun(context: &mut Context<'_>) -> Outcome {
@@ -188,6 +196,7 @@ fn whoami(context: &mut Context<'_>) -> Outcome {
 
 fn load(context: &mut Context<'_>) -> Outcome {
     context.shared.acl().load().map_err(|why| error(&why))?;
+    close_clients_without_user(context);
     context.reply.ok();
     Ok(())
 }

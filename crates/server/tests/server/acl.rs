@@ -1,7 +1,9 @@
 //! Users and rights, through sessions.
 
-use crate::common::{Client, shared, show};
+use crate::common::{Client, THREADS, shared, show};
+use hither::Db;
 use hither_resp::Value;
+use hither_server::{Config, Shared};
 
 #[test]
 fn rights_to_commands_and_keys() {
@@ -177,4 +179,27 @@ fn every_command_can_be_allowed_and_forbidden() {
     }
     assert!(admin.run("ACL GENPASS 4097").starts_with("!ERR ACL GENPASS argument must be"));
     assert_ne!(admin.run("ACL GENPASS"), admin.run("ACL GENPASS"));
+}
+
+/// Regression: who was logged in as a user that the file no longer has, and said nothing, went on seeing what others do.
+#[test]
+fn clients_of_users_that_a_load_leaves_out_are_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("users.acl");
+    let all = "user default on nopass ~* &* +@all\nuser eve on nopass ~* +@all\n";
+    std::fs::write(&file, format!("{all}user bob on nopass ~* +@all\n")).unwrap();
+    let config = Config { aclfile: Some(file.clone()), ..Config::default() };
+    let shared = Shared::new(Db::builder().in_memory().open().unwrap(), config, THREADS).unwrap();
+    shared.acl().load().unwrap();
+    let [mut admin, mut bob, mut eve] = [(); 3].map(|()| Client::new(&shared));
+    bob.script("AUTH bob x => OK\nMONITOR => OK");
+    eve.script("AUTH eve x => OK");
+    std::fs::write(&file, "user bob on +nonsense").unwrap();
+    assert!(admin.run("ACL LOAD").starts_with("!ERR") && !bob.session.client.is_killed());
+    std::fs::write(&file, all).unwrap();
+    assert_eq!(admin.run("ACL LOAD"), "OK");
+    assert_eq!([&admin, &bob, &eve].map(|client| client.session.client.is_killed()), [false, true, false]);
+    std::fs::write(&file, "user default on nopass ~* &* +@all\n").unwrap();
+    assert_eq!(eve.run("ACL LOAD"), "OK");
+    assert!(eve.session.closing && !eve.session.client.is_killed(), "it is told, and closed then");
 }
