@@ -226,9 +226,7 @@ const ENTRIES: &[Entry] = &[
         |s| s.requirepass.read().clone().unwrap_or_default(),
         |s, text| {
             let password = Some(text.to_owned()).filter(|text| !text.is_empty());
-            s.acl.set_default_password(password.as_deref());
-            *s.requirepass.write() = password;
-            Some(())
+            s.acl.set_default_password(password.as_deref()).then(|| *s.requirepass.write() = password)
         },
     ),
     free(
@@ -286,10 +284,12 @@ impl Settings {
             if pairs[..number].iter().any(|(before, _)| before.eq_ignore_ascii_case(name)) {
                 return Err(why("duplicate parameter"));
             }
-            changes.push((set, (entry.get)(self), value, why("argument couldn't be parsed")));
+            changes.push((entry.name, set, (entry.get)(self), value, why("argument couldn't be parsed")));
         }
+        // The password last: it is not what the default user has if that was changed by ACL SETUSER, so it cannot be given back.
+        changes.sort_by_key(|(name, ..)| *name == "requirepass");
         let mut done: Vec<(Set, String)> = Vec::new();
-        for (set, before, value, refusal) in changes {
+        for (_, set, before, value, refusal) in changes {
             if set(self, value).is_none() {
                 for (set, before) in done {
                     // It was in force: it can be set.

@@ -62,7 +62,8 @@ impl Acl {
         };
         let default = acl.default_user();
         acl.users.write().insert(default.name.clone(), Arc::new(default));
-        acl.set_default_password(requirepass);
+        let is_done = acl.set_default_password(requirepass);
+        debug_assert!(is_done, "there are few rules yet");
         acl
     }
 
@@ -74,15 +75,17 @@ impl Acl {
         user
     }
 
-    /// What CONFIG SET requirepass does; `None`: no password is needed.
-    pub fn set_default_password(&self, password: Option<&str>) {
-        let rule = password.map_or_else(|| b"nopass".to_vec(), |password| format!(">{password}").into_bytes());
+    /// What CONFIG SET requirepass does; `None`: no password is needed. Whether it could be done: a user whose rules are too long keeps its passwords.
+    pub fn set_default_password(&self, password: Option<&str>) -> bool {
+        // A password itself may be longer than rules can be.
+        let rule = password.map_or_else(|| "nopass".to_owned(), |password| format!("#{}", Hash::of(password.as_bytes()).to_hex()));
         let _changing = self.changing.lock();
         let mut user = User::clone(&self.default());
-        // Only a user whose rules are too long refuses; it keeps its passwords then.
-        if user.change(&[b"resetpass".to_vec(), rule]).is_ok() {
+        let is_done = user.change(&[b"resetpass".to_vec(), rule.into_bytes()]).is_ok();
+        if is_done {
             self.publish(|users| drop(users.insert(DEFAULT.to_owned(), Arc::new(user))));
         }
+        is_done
     }
 
     fn publish(&self, change: impl FnOnce(&mut Users)) {

@@ -135,9 +135,13 @@ fn config_set(context: &mut Context<'_>) -> Outcome {
     if !context.args.len().is_multiple_of(2) {
         return Err(Failure::text("ERR wrong number of arguments for 'config|set' command"));
     }
-    let text = |argument: &[u8]| String::from_utf8_lossy(argument).into_owned();
-    let names = context.args.iter().skip(2).step_by(2).map(text);
-    let pairs: Vec<(String, String)> = names.zip(context.args.iter().skip(3).step_by(2).map(text)).collect();
+    let mut pairs = Vec::new();
+    for (name, value) in context.args.iter().skip(2).step_by(2).zip(context.args.iter().skip(3).step_by(2)) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let refused = || format!("ERR CONFIG SET failed (possibly related to argument '{name}') - argument is not UTF-8");
+        let value = std::str::from_utf8(value).map_err(|_| Failure::made(refused()))?.to_owned();
+        pairs.push((name, value));
+    }
     context.shared.settings.set(&pairs).map_err(|refused| Failure::made(refused.0))?;
     context.reply.ok();
     Ok(())

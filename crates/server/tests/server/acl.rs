@@ -203,3 +203,36 @@ fn clients_of_users_that_a_load_leaves_out_are_closed() {
     assert_eq!(eve.run("ACL LOAD"), "OK");
     assert!(eve.session.closing && !eve.session.client.is_killed(), "it is told, and closed then");
 }
+
+/// Regression: taking back a new `requirepass` took the password away that ACL SETUSER had given.
+#[test]
+fn settings_that_are_refused_open_no_door() {
+    let shared = shared();
+    let mut admin = Client::new(&shared);
+    admin.run("ACL SETUSER default resetpass >by-setuser");
+    for line in [
+        "CONFIG SET requirepass new timeout x",
+        "CONFIG SET timeout x requirepass new",
+        "CONFIG SET timeout 7 requirepass new maxclients x",
+    ] {
+        assert!(admin.run(line).starts_with("!ERR CONFIG SET failed"), "{line}");
+        let mut late = Client::new(&shared);
+        assert!(late.run("PING").starts_with("!NOAUTH"), "{line}");
+        assert_eq!(late.run("AUTH by-setuser"), "OK", "{line}");
+    }
+    assert_eq!(admin.run("CONFIG GET timeout requirepass"), "[requirepass '' timeout 0]");
+}
+
+/// Regression: a very long password was acknowledged and not set, and of one that is not UTF-8 another was set.
+#[test]
+fn a_password_is_set_as_it_is_or_refused() {
+    let shared = shared();
+    let mut admin = Client::new(&shared);
+    let long = "x".repeat(200_000);
+    assert_eq!(show(&admin.call(&[b"CONFIG", b"SET", b"requirepass", long.as_bytes()])), "OK");
+    assert!(Client::new(&shared).run("PING").starts_with("!NOAUTH"));
+    assert_eq!(show(&Client::new(&shared).call(&[b"AUTH", long.as_bytes()])), "OK");
+    let reply = show(&admin.call(&[b"CONFIG", b"SET", b"requirepass", b"\xff"]));
+    assert_eq!(reply, "!ERR CONFIG SET failed (possibly related to argument 'requirepass') - argument is not UTF-8");
+    assert_eq!(show(&Client::new(&shared).call(&[b"AUTH", long.as_bytes()])), "OK");
+}
