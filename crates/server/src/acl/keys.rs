@@ -107,10 +107,12 @@ fn places_by<'a>(command: &Command, len: usize, word: impl Fn(usize) -> Option<&
     } else if command.name == "sort_ro" {
         // Only its patterns lead to other keys.
     } else if command.has(flag::MOVABLE_KEYS) {
-        // A wrong number is the command's to refuse.
         let at = number_of_keys(command, &places);
-        let count = word(at).and_then(parse_integer).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-        places.extend((at + 1..len).take(count));
+        match count_of_keys(word(at), len, at) {
+            Some(count) => places.extend(at + 1..=at + count),
+            // As in Redis. The command refuses such a number before it looks at any key.
+            None => places.clear(),
+        }
     }
     places
 }
@@ -120,14 +122,19 @@ fn number_of_keys(command: &Command, fixed: &[usize]) -> usize {
     fixed.len() + if command.has(flag::BLOCKING) { 2 } else { 1 }
 }
 
+/// The number of keys that stands `at` a place, if so many can follow.
+fn count_of_keys(said: Option<&[u8]>, len: usize, at: usize) -> Option<usize> {
+    let count = said.and_then(parse_integer).and_then(|count| usize::try_from(count).ok())?;
+    (1..=len.saturating_sub(at + 1)).contains(&count).then_some(count)
+}
+
 /// Whether there are as many keys as the command says that there are, if it says so.
 pub fn are_as_many_as_said(command: &Command, words: &[&[u8]]) -> bool {
     if !command.has(flag::MOVABLE_KEYS) || matches!(command.name, "sort" | "sort_ro") {
         return true;
     }
     let at = number_of_keys(command, &command.key_places(words.len()));
-    let said = words.get(at).and_then(|word| parse_integer(word));
-    said.is_some_and(|said| said > 0 && said as u64 <= words.len().saturating_sub(at + 1) as u64)
+    count_of_keys(words.get(at).copied(), words.len(), at).is_some()
 }
 
 #[cfg(test)]
@@ -173,7 +180,9 @@ mod tests {
         assert_eq!(accesses_of("MSET a 1 b 2"), [(1, WRITE), (3, WRITE)]);
         assert_eq!(accesses_of("ZUNIONSTORE d 2 a b WEIGHTS 1 2"), [(1, WRITE), (3, READ), (4, READ)]);
         assert_eq!(accesses_of("ZUNION 2 a b"), [(2, READ), (3, READ)]);
-        assert_eq!(accesses_of("ZUNION 99 a b"), [(2, READ), (3, READ)]);
+        for wrong in ["ZUNION 99 a b", "ZUNION 0 a b", "ZUNION -1 a b", "ZUNIONSTORE d 3 a b", "BZMPOP 0 3 a MIN"] {
+            assert_eq!(accesses_of(wrong), [], "{wrong}");
+        }
         assert_eq!(accesses_of("ZUNION x a b"), []);
         assert_eq!(accesses_of("BITFIELD a GET u8 0"), [(1, READ)]);
         assert_eq!(accesses_of("BITFIELD a GET u8 0 incrBY u8 0 1"), [(1, BOTH)]);
