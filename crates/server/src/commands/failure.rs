@@ -1,9 +1,12 @@
 //! Errors as clients see them: a code, a space, a message, in Redis' words where Redis has the same error.
 
 use super::table::Command;
+use crate::events::{self, Level};
+use crate::shared::now_ms;
 use crate::waiting::Request;
 use hither::{Error, ErrorKind};
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a command gave no reply of its own.
 #[derive(Debug)]
@@ -82,17 +85,58 @@ impl Failure {
     }
 }
 
-/// The store's error as a reply.
+/// The store's error as a reply. Files and devices are named in the log only: they are no client's business.
 pub fn of_store(error: &Error) -> String {
+    match error {
+        Error::DiskFull(why) => {
+            tell(why);
+            return "OOM command not allowed: the disk of the store is full; the log of the server says more".to_owned();
+        }
+        Error::Io(why) => {
+            tell(why);
+            return "MISCONF the system has failed the store; the log of the server says more".to_owned();
+        }
+        Error::ReadOnly(_) => {
+            return "MISCONF the store is read-only since a sync failed, and what was not acknowledged may be lost; the log of the server says more"
+                .to_owned();
+        }
+        _ => {}
+    }
     let code = match error.kind() {
-        ErrorKind::Full | ErrorKind::DiskFull => "OOM command not allowed:",
-        ErrorKind::ReadOnly | ErrorKind::Io => "MISCONF",
+        ErrorKind::Full => "OOM command not allowed:",
+        ErrorKind::ReadOnly => "MISCONF",
         _ => "ERR",
     };
     format!("{code} {error}")
 }
 
+/// Has the log say why the store refuses, once in a second: each command may get that.
+#[cold]
+fn tell(why: &str) {
+    static TOLD_S: AtomicU64 = AtomicU64::new(0);
+    let second = now_ms() / 1000;
+    if TOLD_S.swap(second, Ordering::Relaxed) != second {
+        events::log(Level::Error, "store-failed", &[("why", &why)]);
+    }
+}
+
 /// Text of a client in an error, shortened and made harmless.
 pub fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: replies named the files of the store.
+    #[test]
+    fn no_reply_names_a_file() {
+        let text = || "pool /srv/data/node0.hither cannot grow".to_owned();
+        for (error, code) in [(Error::DiskFull(text()), "OOM "), (Error::Io(text()), "MISCONF "), (Error::ReadOnly(text()), "MISCONF ")] {
+            let reply = of_store(&error);
+            assert!(reply.starts_with(code) && !reply.contains("/srv"), "{reply}");
+        }
+        assert!(of_store(&Error::Full { used: 1, limit: 2 }).starts_with("OOM command not allowed: the store is full"));
+    }
 }
