@@ -35,6 +35,7 @@ use hither_server::Config;
 use hither_server::config::{ClientCertificates, TlsConfig};
 use hither_server::events::{self, Level};
 use serde::Deserialize;
+use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -216,8 +217,7 @@ impl ServeArgs {
     /// A file's layer.
     fn from_file(path: &Path) -> Result<ServeArgs, Failure> {
         let text = std::fs::read_to_string(path).map_err(|source| Failure::path("reading the settings", path, source))?;
-        // The message quotes the line at fault, but no other: passwords stay where they are.
-        toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {}", path.display(), error.message())))
+        toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}:{}", path.display(), wrong_line(&text, &error))))
     }
 
     /// The files for TLS, if there is a port for it.
@@ -261,18 +261,23 @@ impl ServeArgs {
 
     /// All layers, the defaults last; what concerns the store goes into `store` where that is not set.
     pub fn resolve(self, store: &mut StoreArgs) -> Result<Config, Failure> {
+        let unreadable = std::env::vars_os().find(|(name, value)| is_unreadable(name, value));
+        if let Some((name, _)) = unreadable {
+            return Err(Failure::Usage(format!("{} is not UTF-8", name.display())));
+        }
         let environment = ServeArgs::from_environment(|name| std::env::var(name).ok())?;
         let file = self.config.as_deref().map(ServeArgs::from_file).transpose()?.unwrap_or_default();
         let all = self.or(environment).or(file);
         if store.data.is_empty() && std::env::var_os("HITHER_DATA").is_none() {
             store.data = all.data.clone().unwrap_or_default().into_iter().map(Into::into).collect();
         }
-        let size = |text: Option<&String>| text.map(|text| units::size(text)).transpose().map_err(Failure::Usage);
-        let store_size = |text: Option<&String>| text.map(|text| units::store_size(text)).transpose().map_err(Failure::Usage);
-        store.capacity = store.capacity.or(store_size(all.capacity.as_ref())?);
-        store.max_capacity = store.max_capacity.or(store_size(all.max_capacity.as_ref())?);
+        store.capacity = store.capacity.or(size_of("capacity", all.capacity.as_ref(), units::store_size)?);
+        store.max_capacity = store.max_capacity.or(size_of("max-capacity", all.max_capacity.as_ref(), units::store_size)?);
         store.utilization = store.utilization.or(all.utilization);
-        let bytes = |text: Option<&String>| Ok::<_, Failure>(size(text)?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)));
+        let bytes = |name: &str, text: Option<&String>| {
+            let size = size_of(name, text, units::size)?;
+            Ok::<_, Failure>(size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)))
+        };
         all.set_log()?;
         let default = Config::default();
         let databases = all.databases.unwrap_or(default.databases);
@@ -286,9 +291,13 @@ impl ServeArgs {
             )));
         }
         let max_clients = all.max_clients.unwrap_or(default.max_clients);
-        let max_request_bytes = bytes(all.max_request.as_ref())?.unwrap_or(default.max_request_bytes);
+        let max_request_bytes = bytes("max-request", all.max_request.as_ref())?.unwrap_or(default.max_request_bytes);
         if max_clients == 0 || max_request_bytes == 0 {
             return Err(Failure::Usage("max-clients and max-request have to be more than 0: nobody could be served".into()));
+        }
+        let listen = all.listen.clone().unwrap_or(default.listen);
+        if listen.is_empty() {
+            return Err(Failure::Usage("listen has no address: nobody could be served".into()));
         }
         Ok(Config {
             port: all.port.unwrap_or(default.port),
@@ -298,9 +307,9 @@ impl ServeArgs {
             protected_mode: all.protected_mode.unwrap_or(default.protected_mode),
             max_clients,
             timeout_s: all.timeout.unwrap_or(default.timeout_s),
-            max_output_bytes: bytes(all.max_output.as_ref())?.unwrap_or(default.max_output_bytes),
+            max_output_bytes: bytes("max-output", all.max_output.as_ref())?.unwrap_or(default.max_output_bytes),
             max_request_bytes,
-            listen: all.listen.clone().unwrap_or(default.listen),
+            listen,
             tls: all.tls()?,
             tls_only: all.tls_only.unwrap_or(default.tls_only),
             metrics_address: all.metrics_address,
@@ -313,9 +322,55 @@ impl ServeArgs {
     }
 }
 
+/// A size, read by `read`; an error names the setting.
+fn size_of(name: &str, text: Option<&String>, read: fn(&str) -> Result<u64, String>) -> Result<Option<u64>, Failure> {
+    text.map(|text| read(text)).transpose().map_err(|why| Failure::Usage(format!("{name}: {why}")))
+}
+
+/// Whether a variable is a setting that would be left out because it is no text. Directories need not be.
+fn is_unreadable(name: &OsStr, value: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"HITHER_") && name != "HITHER_DATA" && value.to_str().is_none()
+}
+
+/// The number of the line at fault, and what is wrong with it. Such a message may quote a value: not a password.
+fn wrong_line(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let (before, rest) = text.as_bytes().split_at(at);
+    let number = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    let start = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    let end = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = [start, end].concat();
+    let is_secret = line.windows(11).any(|word| word == b"requirepass") && !error.message().starts_with("unknown field");
+    let what = if is_secret { "requirepass takes one text in quotes" } else { error.message() };
+    format!("{number}: {what}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    /// Regression: such a message had no line, and that about a password of digits had the password.
+    #[test]
+    fn the_line_at_fault_is_named_and_no_password() {
+        let wrong = |text: &str| wrong_line(text, &toml::from_str::<ServeArgs>(text).unwrap_err());
+        assert_eq!(wrong("port = 1\n\ntimeout = \"x\"\n"), "3: invalid type: string \"x\", expected u64");
+        assert!(wrong("port = 1\nprot = 2").starts_with("2: unknown field `prot`"));
+        assert!(wrong("port = 1\nport = 2").starts_with("2: "));
+        for value in ["123456", "letmein", "\"letmein", "[\"letmein\"]", "{ letmein = 1 }", "true", "\"a\" letmein", "\"letmein\\q\""] {
+            let text = format!("port = 1\nrequirepass = {value}\ntimeout = 3");
+            assert_eq!(wrong(&text), "2: requirepass takes one text in quotes", "{value}");
+        }
+    }
+
+    /// Regression: such a variable counted as absent, and the server had no password.
+    #[test]
+    fn a_variable_that_is_no_text_is_refused() {
+        let bad = OsStr::from_bytes(b"a\xff");
+        assert!(is_unreadable(OsStr::new("HITHER_REQUIREPASS"), bad) && is_unreadable(OsStr::new("HITHER_ACLFILE"), bad));
+        assert!(!is_unreadable(OsStr::new("HITHER_REQUIREPASS"), OsStr::new("é")));
+        assert!(!is_unreadable(OsStr::new("HITHER_DATA"), bad) && !is_unreadable(OsStr::new("OTHER"), bad));
+    }
 
     #[test]
     fn flags_go_before_the_environment_and_that_before_the_file() {
@@ -351,9 +406,13 @@ mod tests {
             ServeArgs { databases: Some(0), ..ServeArgs::default() },
             ServeArgs { max_clients: Some(0), ..ServeArgs::default() },
             ServeArgs { max_request: Some("0".into()), ..ServeArgs::default() },
+            ServeArgs { listen: Some(Vec::new()), ..ServeArgs::default() },
         ] {
             assert!(matches!(args.resolve(&mut store()), Err(Failure::Usage(_))));
         }
+        // Regression: nobody could see which of the sizes was meant.
+        let wrong = ServeArgs { max_output: Some("-5".into()), ..ServeArgs::default() }.resolve(&mut store());
+        assert!(matches!(&wrong, Err(Failure::Usage(why)) if why.starts_with("max-output: ")), "{wrong:?}");
     }
 
     #[test]

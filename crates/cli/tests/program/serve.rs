@@ -172,3 +172,13 @@ fn a_full_store_refuses_soon_and_recovers() {
     assert_eq!(text(&client.call(&["SET", "again", &value])), "OK");
     assert_eq!(other.number("DBSIZE"), kept - kept / 2 + 1);
 }
+
+/// A file with a wrong line is refused by its number, and without the password.
+#[test]
+fn a_wrong_settings_file_is_refused_by_its_line() {
+    let store = Store::any();
+    let file = store.path("settings.toml");
+    common::write(&file, "port = 0\nrequirepass = 123456\n");
+    let text = store.run(&["serve", "--config", file.to_str().unwrap()]).expect(2).err();
+    assert!(text.contains("settings.toml:2: requirepass takes one text in quotes") && !text.contains("123456"), "{text}");
+}
