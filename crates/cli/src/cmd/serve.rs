@@ -24,7 +24,7 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     let mut args = args.clone();
     args.space_patience = Some(SPACE_PATIENCE);
     let config = serve.resolve(&mut args)?;
-    let open_to_all = config.requirepass.is_none() && !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
+    let is_reachable = !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
     let db = store::open(&args, Missing::Create)?;
     log(
         Level::Info,
@@ -35,10 +35,10 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
         let level = if pool.durable { Level::Info } else { Level::Warn };
         log(level, "pool", &[("node", &pool.node), ("medium", &pool.medium), ("survives_power_loss", &pool.durable)]);
     }
-    if open_to_all {
+    let server = Server::start(db.clone(), config).map_err(refused)?;
+    if is_reachable && server.shared().acl().is_open() {
         log(Level::Warn, "unprotected", &[("why", &"no password, no protected mode, and other machines can connect")]);
     }
-    let server = Server::start(db.clone(), config).map_err(refused)?;
     server.stop_at_signals().map_err(|source| Failure::Io { what: "taking SIGTERM and SIGINT".into(), source })?;
     if let Some(address) = server.tls_address() {
         log(Level::Info, "tls", &[("address", &address)]);

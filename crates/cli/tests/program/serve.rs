@@ -173,6 +173,20 @@ fn a_full_store_refuses_soon_and_recovers() {
     assert_eq!(other.number("DBSIZE"), kept - kept / 2 + 1);
 }
 
+/// Regression: with an empty password, which is none, or users from a file, nobody was told.
+#[test]
+fn a_server_that_is_open_to_all_says_so() {
+    let store = Store::any();
+    let open = ["--listen", "0.0.0.0", "--protected-mode", "no"];
+    let (settings, users) = (store.path("settings.toml"), store.path("users.acl"));
+    common::write(&settings, "requirepass = \"\"");
+    common::write(&users, "user default on nopass ~* &* +@all");
+    for more in [["--config", settings.to_str().unwrap()], ["--aclfile", users.to_str().unwrap()]] {
+        let server = Server::start(&store, &[&open[..], &more].concat());
+        server.expect_log(&["event=unprotected"]);
+    }
+}
+
 /// A file with a wrong line is refused by its number, and without the password.
 #[test]
 fn a_wrong_settings_file_is_refused_by_its_line() {
