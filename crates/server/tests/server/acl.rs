@@ -151,7 +151,7 @@ fn refusals_are_kept_with_bounds_and_without_secrets() {
     let Value::Array(entries) = admin.call(&[b"ACL", b"LOG", b"1000"]) else { panic!() };
     assert_eq!(entries.len(), 128);
     assert!(entries.iter().all(|entry| show(entry).len() < 1000));
-    admin.script("CONFIG SET acllog-max-len 2 => OK\nCONFIG SET acllog-max-len 99999999 => !ERR CONFIG SET failed (possibly related to argument 'acllog-max-len') - argument couldn't be parsed");
+    admin.script("CONFIG SET acllog-max-len 2 => OK\nCONFIG SET acllog-max-len 99999999 => !ERR CONFIG SET failed (possibly related to argument 'acllog-max-len') - argument must be between 0 and 65536 inclusive");
     client.run("GET c");
     let Value::Array(entries) = admin.call(&[b"ACL", b"LOG"]) else { panic!() };
     assert_eq!(entries.len(), 2);
