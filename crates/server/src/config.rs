@@ -230,6 +230,7 @@ const ENTRIES: &[Entry] = &[
     fixed("io-threads", |s| s.started.threads.to_string()),
     fixed("maxmemory", |_| "0".to_owned()),
     fixed("maxmemory-policy", |_| "noeviction".to_owned()),
+    fixed("tcp-keepalive", |_| "300".to_owned()),
     fixed("proto-max-bulk-len", |_| (512usize << 20).to_string()),
     fixed("client-query-buffer-limit", |s| s.started.max_request_bytes.to_string()),
     fixed("aclfile", |s| s.started.aclfile.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Core {
     /// Takes all connections that wait at the listeners.
@@ -80,6 +80,8 @@ impl Core {
         let _ = stream.set_nodelay(true);
         if peer.ip().to_canonical().is_loopback() {
             use_plain_congestion_control(&stream);
+        } else {
+            keep_alive(&stream);
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
@@ -126,10 +128,41 @@ fn use_plain_congestion_control(stream: impl AsFd) {
     let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
 }
 
+/// How long nothing comes from another machine until the system asks whether it is still there; as in Redis.
+const KEEP_ALIVE: Duration = Duration::from_secs(300);
+/// How often it asks before it gives the connection up, within the same time again.
+const QUESTIONS: u32 = 3;
+
+/// Has the system end a connection whose other side is gone without a word: it would count among the clients, and be given what it waits for, for ever.
+fn keep_alive(stream: impl AsFd) {
+    use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
+    let socket = stream.as_fd();
+    // Without, the connection works.
+    let _ = set_tcp_keepidle(socket, KEEP_ALIVE)
+        .and_then(|()| set_tcp_keepintvl(socket, KEEP_ALIVE / QUESTIONS))
+        .and_then(|()| set_tcp_keepcnt(socket, QUESTIONS))
+        .and_then(|()| set_socket_keepalive(socket, true));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::sockopt;
     use std::net::{TcpListener, TcpStream};
+
+    /// Regression: clients whose machines had gone were never closed.
+    #[test]
+    fn a_connection_from_elsewhere_is_kept_alive_or_ended() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(!sockopt::socket_keepalive(&accepted).unwrap());
+        keep_alive(&accepted);
+        assert!(sockopt::socket_keepalive(&accepted).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&accepted).unwrap(), KEEP_ALIVE);
+        assert_eq!(sockopt::tcp_keepintvl(&accepted).unwrap() * sockopt::tcp_keepcnt(&accepted).unwrap(), KEEP_ALIVE);
+        drop(client);
+    }
 
     #[test]
     fn a_local_connection_is_not_paced() {
