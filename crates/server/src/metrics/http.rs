@@ -2,7 +2,8 @@
 //!
 //! # Bounds
 //!
-//! [`MAX_CONNECTIONS`] at a time (the oldest gives way), [`MAX_REQUEST`] bytes of a request, [`TIME`] for all of it: a slow client holds up nobody.
+//! [`MAX_CONNECTIONS`] at a time (the oldest gives way), [`MAX_REQUEST`] bytes of a request, [`TIME`] for all of it: a slow client holds up nobody. What comes
+//! behind the request is thrown away, up to [`MAX_REST`] bytes.
 
 use super::{text, unhealthy, unready};
 use crate::shared::Shared;
@@ -10,6 +11,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 pub const MAX_CONNECTIONS: usize = 32;
 /// Bytes of a request.
 pub const MAX_REQUEST: usize = 8 << 10;
+/// Bytes behind the request.
+pub const MAX_REST: usize = 1 << 20;
 /// From connecting to the last byte of the answer.
 pub const TIME: Duration = Duration::from_secs(5);
 const LISTENER: Token = Token(0);
@@ -29,6 +33,8 @@ struct Connection {
     request: Vec<u8>,
     answer: Vec<u8>,
     sent: usize,
+    /// Bytes that came behind the request.
+    rest: usize,
 }
 
 /// What is to become of a connection.
@@ -68,7 +74,7 @@ pub fn run(shared: &Arc<Shared>, mut listener: TcpListener) -> std::io::Result<(
             }
             if poll.registry().register(&mut stream, Token(next), Interest::READABLE | Interest::WRITABLE).is_ok() {
                 let (request, answer) = (Vec::new(), Vec::new());
-                connections.insert(next, Connection { stream, since: Instant::now(), request, answer, sent: 0 });
+                connections.insert(next, Connection { stream, since: Instant::now(), request, answer, sent: 0, rest: 0 });
                 next += 1;
             }
         }
@@ -91,7 +97,24 @@ impl Connection {
                 Err(_) => return Next::Close,
             }
         }
-        if self.answer.is_empty() { Next::Wait } else { Next::Close }
+        if self.answer.is_empty() { Next::Wait } else { self.read_rest() }
+    }
+
+    /// The answer has left. It would be lost if the connection were closed while there is something to read: so the other side closes first.
+    fn read_rest(&mut self) -> Next {
+        // It is closed later if this fails.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        let mut buffer = [0; 2048];
+        while self.rest < MAX_REST {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Next::Close,
+                Ok(count) => self.rest += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Next::Wait,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Next::Close,
+            }
+        }
+        Next::Close
     }
 
     /// Reads the request; once it is whole, there is an answer.

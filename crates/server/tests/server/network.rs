@@ -390,6 +390,14 @@ fn health_and_readiness_and_clients_that_are_no_good() {
     let mut start_of_answer = [0; 12];
     long.read_exact(&mut start_of_answer).unwrap();
     assert_eq!(&start_of_answer, b"HTTP/1.1 431");
+    // Regression: the answer was lost where more came than the request.
+    for (request, expected) in [
+        (format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(300_000)), "HTTP/1.1 431"),
+        (format!("POST / HTTP/1.1\r\n\r\n{}", "x".repeat(300_000)), "HTTP/1.1 405"),
+        ("GET /healthz HTTP/1.1\r\n\r\n".repeat(2000), "HTTP/1.1 200"),
+    ] {
+        assert!(get(address, &request).starts_with(expected), "{expected}");
+    }
     slow.iter_mut().for_each(|stream| {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         assert!(matches!(stream.read(&mut [0; 10]), Ok(0) | Err(_)), "it is closed without an answer");
