@@ -222,12 +222,7 @@ impl ServeArgs {
 
     /// The files for TLS, if there is a port for it.
     fn tls(&self) -> Result<Option<TlsConfig>, Failure> {
-        let Some(port) = self.tls_port else {
-            return match self.tls_only {
-                Some(true) => Err(Failure::Usage("with tls-only, give tls-port".into())),
-                _ => Ok(None),
-            };
-        };
+        let Some(port) = self.tls_port else { return self.without_tls_port() };
         let needed = |file: &Option<PathBuf>, name: &str| file.clone().ok_or_else(|| Failure::Usage(format!("with tls-port, give {name}")));
         let clients = match self.tls_auth_clients.as_deref() {
             None | Some("yes") => ClientCertificates::Yes,
@@ -243,6 +238,21 @@ impl ServeArgs {
             check_every: TlsConfig::CHECK_EVERY,
             clients,
         }))
+    }
+
+    /// Whoever gives the rest wants TLS, and would speak without it.
+    fn without_tls_port(&self) -> Result<Option<TlsConfig>, Failure> {
+        let given = [
+            ("tls-cert-file", self.tls_cert_file.is_some()),
+            ("tls-key-file", self.tls_key_file.is_some()),
+            ("tls-ca-cert-file", self.tls_ca_cert_file.is_some()),
+            ("tls-auth-clients", self.tls_auth_clients.is_some()),
+            ("tls-only", self.tls_only == Some(true)),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => Err(Failure::Usage(format!("with {name}, give tls-port"))),
+            None => Ok(None),
+        }
     }
 
     /// How events are written, from here on.
@@ -407,6 +417,10 @@ mod tests {
             ServeArgs { max_clients: Some(0), ..ServeArgs::default() },
             ServeArgs { max_request: Some("0".into()), ..ServeArgs::default() },
             ServeArgs { listen: Some(Vec::new()), ..ServeArgs::default() },
+            ServeArgs { tls_only: Some(true), ..ServeArgs::default() },
+            // Regression: that spoke without TLS.
+            ServeArgs { tls_cert_file: Some("cert.pem".into()), tls_key_file: Some("key.pem".into()), ..ServeArgs::default() },
+            ServeArgs { tls_auth_clients: Some("yes".into()), ..ServeArgs::default() },
         ] {
             assert!(matches!(args.resolve(&mut store()), Err(Failure::Usage(_))));
         }
