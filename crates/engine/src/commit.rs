@@ -7,6 +7,8 @@
 //! A leader that was woken together with others waits a moment for them to write again, or the group would fall apart into halves that
 //! take turns: until as many wait as last time, at most [`GATHER`].
 //!
+//! Callbacks may use the store. So whoever leads a commit with locks of the store held, as reclaiming and checkpoints do, leaves them to others.
+//!
 //! A failed sync poisons the store (`docs/durability.md`): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
 //! the store turns read-only.
 
@@ -55,6 +57,17 @@ struct State {
     last_group: usize,
     error: Option<String>,
     callbacks: BTreeMap<u64, Vec<Callback>>,
+    /// What is to be called now, with this outcome, by whoever may.
+    ready: Vec<(Callback, Option<String>)>,
+}
+
+/// What a thread that asks for a commit may do besides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// Run callbacks.
+    Free,
+    /// Not that: it holds locks of the store, which what is called may want, too.
+    Locking,
 }
 
 impl Committer {
@@ -112,11 +125,9 @@ impl Committer {
     /// A sync failed that was not one of a commit: as if it had been.
     pub fn fail(&self, error: &Error) {
         let mut state = self.state.lock();
-        let ready = self.give_up(&mut state, error);
-        let error = state.error.clone();
-        drop(state);
+        self.give_up(&mut state, error);
         self.changed.notify_all();
-        run_callbacks(ready, error);
+        Self::run_ready(&mut state);
     }
 
     /// Refuses writes from now on; false if they were refused already.
@@ -126,18 +137,52 @@ impl Committer {
 
     /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
     pub fn commit(&self, log: &Log, version: u64) -> Result<()> {
+        self.commit_as(Caller::Free, log, version)
+    }
+
+    /// The same for who holds locks of the store: callbacks are left to the thread in the background, or whoever comes next.
+    pub fn commit_with_locks(&self, log: &Log, version: u64) -> Result<()> {
+        self.commit_as(Caller::Locking, log, version)
+    }
+
+    #[inline(always)]
+    fn commit_as(&self, caller: Caller, log: &Log, version: u64) -> Result<()> {
         if self.durable() >= version {
             return Ok(());
         }
         let mut state = self.state.lock();
         state.waiting += 1;
-        let outcome = self.commit_locked(log, version, &mut state);
+        let outcome = self.commit_locked(caller, log, version, &mut state);
         state.waiting -= 1;
         outcome
     }
 
-    fn commit_locked(&self, log: &Log, version: u64, state: &mut MutexGuard<'_, State>) -> Result<()> {
+    /// Runs the callbacks that others have left. Call with no lock of the store held.
+    pub fn call_back(&self) {
+        Self::run_ready(&mut self.state.lock());
+    }
+
+    fn run_ready(state: &mut MutexGuard<'_, State>) {
+        if !state.ready.is_empty() {
+            let ready = std::mem::take(&mut state.ready);
+            MutexGuard::unlocked(state, || run_callbacks(ready));
+        }
+    }
+
+    /// After a commit: runs the callbacks that are ready, or leaves them.
+    fn see_to_ready(&self, caller: Caller, state: &mut MutexGuard<'_, State>) {
+        match caller {
+            Caller::Free => Self::run_ready(state),
+            Caller::Locking if state.ready.is_empty() => {}
+            Caller::Locking => MutexGuard::unlocked(state, || self.wake_background()),
+        }
+    }
+
+    fn commit_locked(&self, caller: Caller, log: &Log, version: u64, state: &mut MutexGuard<'_, State>) -> Result<()> {
         loop {
+            if caller == Caller::Free {
+                Self::run_ready(state);
+            }
             // First of all: what is durable stays so, whatever failed since.
             if self.durable() >= version {
                 return Ok(());
@@ -158,12 +203,9 @@ impl Committer {
                 Ok(outcome) => (outcome, None),
                 Err(panic) => (Err(Error::Io("a commit panicked".to_owned())), Some(panic)),
             };
-            let ready = self.conclude(state, outcome);
+            self.conclude(state, outcome);
             self.changed.notify_all();
-            if !ready.is_empty() {
-                let error = state.error.clone();
-                MutexGuard::unlocked(state, || run_callbacks(ready, error));
-            }
+            self.see_to_ready(caller, state);
             if let Some(panic) = panic {
                 state.waiting -= 1;
                 MutexGuard::unlocked(state, || resume_unwind(panic));
@@ -192,34 +234,41 @@ impl Committer {
         Ok(stable)
     }
 
-    fn conclude(&self, state: &mut State, outcome: Result<u64>) -> Vec<Callback> {
+    fn conclude(&self, state: &mut State, outcome: Result<u64>) {
         match outcome {
             Ok(stable) => {
                 self.durable.fetch_max(stable, Ordering::AcqRel);
                 self.recent_deletes.forget(stable);
                 let later = state.callbacks.split_off(&(stable + 1));
-                std::mem::replace(&mut state.callbacks, later).into_values().flatten().collect()
+                let durable = std::mem::replace(&mut state.callbacks, later);
+                state.ready.extend(durable.into_values().flatten().map(|callback| (callback, None)));
             }
             Err(error) => self.give_up(state, &error),
         }
     }
 
-    /// Nothing becomes durable any more; returns those who wait to hear of it.
-    fn give_up(&self, state: &mut State, error: &Error) -> Vec<Callback> {
+    /// Nothing becomes durable any more; those who wait are to hear of it.
+    fn give_up(&self, state: &mut State, error: &Error) {
         self.refusing.store(true, Ordering::SeqCst);
         // What a read-only store is, is said again when it is told.
-        state.error = Some(if let Error::ReadOnly(why) = error { why.clone() } else { error.to_string() });
-        std::mem::take(&mut state.callbacks).into_values().flatten().collect()
+        let why = if let Error::ReadOnly(why) = error { why.clone() } else { error.to_string() };
+        let waiting = std::mem::take(&mut state.callbacks);
+        state.ready.extend(waiting.into_values().flatten().map(|callback| (callback, Some(why.clone()))));
+        state.error = Some(why);
     }
 
     /// Asks the background committer to make `version` durable soon.
     pub fn request(&self, version: u64) {
         if self.requested.fetch_max(version, Ordering::AcqRel) < version {
-            let mut wanted = self.wake_lock.lock();
-            if !*wanted {
-                *wanted = true;
-                self.wake.notify_one();
-            }
+            self.wake_background();
+        }
+    }
+
+    fn wake_background(&self) {
+        let mut wanted = self.wake_lock.lock();
+        if !*wanted {
+            *wanted = true;
+            self.wake.notify_one();
         }
     }
 
@@ -233,15 +282,15 @@ impl Committer {
         }
         let error = state.error.clone().filter(|_| self.durable() < version);
         drop(state);
-        run_callbacks(vec![callback], error);
+        run_callbacks(vec![(callback, error)]);
     }
 }
 
 /// Runs them all. A panic of one ends that one only: it must reach neither the others nor whoever happened to lead the commit, such as the thread in the background.
-fn run_callbacks(callbacks: Vec<Callback>, error: Option<String>) {
+fn run_callbacks(callbacks: Vec<(Callback, Option<String>)>) {
     let inside_another = CALLS_BACK.replace(true);
-    for callback in callbacks {
-        let outcome = error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
+    for (callback, error) in callbacks {
+        let outcome = error.map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
         // The hook for panics has reported it.
         let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome)));
     }
@@ -294,12 +343,12 @@ impl Ticket {
         self.core.as_ref().map_or(Ok(()), |core| core.committer.commit(&core.log, self.version))
     }
 
-    /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on the thread that led the
-    /// commit and must not block: to close, check, compact or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
+    /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on a thread that led a commit or waited for one, perhaps
+    /// one of the store's, and must not block: to close, check, compact or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
     /// that is reported as for a thread that panics, and goes no further.
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {
-            None => run_callbacks(vec![Box::new(f)], None),
+            None => run_callbacks(vec![(Box::new(f), None)]),
             Some(core) => core.committer.on_durable(self.version, Box::new(f)),
         }
     }

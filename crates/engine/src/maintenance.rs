@@ -136,6 +136,7 @@ fn run_commits(core: &Core, stop: &Stop) {
             }
             *wanted = false;
         }
+        committer.call_back();
         if stop.flag.load(Ordering::Acquire) {
             return;
         }

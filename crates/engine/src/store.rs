@@ -131,9 +131,9 @@ impl Core {
         Ok(self.heeding_failed_syncs(self.log.pool(0).set_clock_ms(now))?)
     }
 
-    /// What the log calls to make something durable.
+    /// What the log calls to make something durable, with locks held.
     pub fn make_durable(&self) -> impl Fn(u64) -> hither_log::Result<()> + '_ {
-        |version| self.committer.commit(&self.log, version).map_err(as_log_error)
+        |version| self.committer.commit_with_locks(&self.log, version).map_err(as_log_error)
     }
 
     /// After an error: a sync that failed leaves the same doubt whatever it was of, a descriptor or zeros, so the store takes no more writes. Call with no latch held, since those are told who wait.
@@ -519,7 +519,9 @@ impl Core {
             return self.committer.failure();
         }
         // Waits for writers under way, too: whoever begins later is refused.
-        self.committer.commit(&self.log, self.log.clock.stable())?;
+        let durable = self.committer.commit(&self.log, self.log.clock.stable());
+        self.committer.call_back();
+        durable?;
         self.persist_clock()?;
         // A pass of a thread of the caller's may be under way still: what it has copied counts.
         self.without_passes(|| self.log.record_totals())?;

@@ -36,7 +36,7 @@ mod write;
 
 use crate::error::{Error, Result};
 use crate::options::{CheckpointMode, Options, wall_clock_ms};
-use crate::store::{Core, as_log_error};
+use crate::store::Core;
 use format::Header;
 use hither_log::{Log, SegmentRow};
 use parking_lot::{Mutex, MutexGuard};
@@ -303,7 +303,7 @@ impl Checkpoints {
         go_on: GoOn<'_>,
     ) -> std::result::Result<(), Abandoned> {
         let log = &core.log;
-        let make_durable = |version| core.committer.commit(log, version).map_err(as_log_error);
+        let make_durable = core.make_durable();
         let opened = log.opened_bytes();
         // No pass in progress: its victim would be scanned, and if it is a cold one, what lies in it would take part.
         let covered = core.without_passes(|| log.capture(&make_durable))?;
@@ -322,7 +322,7 @@ impl Checkpoints {
             writer.keyspace(&keyspace, core.resolver())?;
         }
         let rows = if is_final { log.final_rows() } else { log.segment_rows(&covered) };
-        core.committer.commit(log, log.clock.stable())?;
+        core.committer.commit_with_locks(log, log.clock.stable())?;
         for node in 0..log.nodes() {
             let pool = log.pool(node);
             if pool.settled() < version {

@@ -41,7 +41,7 @@ impl Core {
     /// with the time that it took.
     pub(super) fn sweep(&self, scope: Scope, between: &dyn Fn(Duration) -> Result<()>) -> Result<u64> {
         let version = self.log.clock.stable();
-        self.committer.commit(&self.log, version)?;
+        self.committer.commit_with_locks(&self.log, version)?;
         let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version };
         let (swept, filter) = sweep.tombstones(scope);
         if swept.is_empty() && scope == Scope::Deleted {
@@ -98,7 +98,7 @@ impl Sweep<'_> {
             let found = found.borrow();
             if !found.is_empty() {
                 // What superseded them is installed, but need not be durable.
-                core.committer.commit(&core.log, core.log.clock.stable())?;
+                core.committer.commit_with_locks(&core.log, core.log.clock.stable())?;
             }
             found.iter().for_each(|reference| core.log.mark_dead_on_media(*reference));
             Ok(found.len() as u64 - again.get())

@@ -5,6 +5,7 @@
 
 mod batches;
 mod cache;
+mod callbacks;
 mod check;
 mod close;
 mod collector;

@@ -1,0 +1,91 @@
+//! Callbacks of tickets run where nothing of the store is locked, whoever led the commit.
+
+use crate::common::small;
+use hither_engine::{Condition, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// A store on files of which nobody leads a commit but by what is called.
+fn open(dir: &Path) -> Arc<Store> {
+    let sizes = Options { capacity: 2 << 20, max_capacity: 2 << 20, shards: 1, ..small() };
+    let options = Options { paths: vec![(None, dir.to_owned())], medium: MediumChoice::File, durability: Durability::Sync, ..sizes };
+    Arc::new(Store::open(options).unwrap())
+}
+
+/// Writes without a wait.
+fn put_relaxed(store: &Store, keyspace: &KeyspaceHandle, key: u64) -> hither_engine::Result<hither_engine::Ticket> {
+    let options = WriteOptions::new().durability(Durability::Sync);
+    store.write(keyspace, &key.to_be_bytes(), Some(&[7; 1_000]), Condition::None, &options).map(|(_, _, ticket)| ticket)
+}
+
+/// Calls `f` when what was written so far is durable; what it gives is sent.
+fn when_durable<R: Send + 'static>(
+    store: &Arc<Store>,
+    keyspace: &KeyspaceHandle,
+    f: impl FnOnce(&Store) -> R + Send + 'static,
+) -> Receiver<R> {
+    let (tell, told) = channel();
+    let mine = store.clone();
+    put_relaxed(store, keyspace, 0).unwrap().on_durable(move |outcome| {
+        outcome.unwrap();
+        tell.send(f(&mine)).unwrap();
+    });
+    told
+}
+
+/// Leads commits with locks held, and then one without, behind which callbacks run that nobody in the background does.
+fn reclaim_and_sync(store: Arc<Store>) {
+    std::thread::spawn(move || {
+        store.reclaim().unwrap();
+        put_relaxed(&store, &store.open_keyspace("k").unwrap(), 0).unwrap().wait().unwrap();
+    });
+}
+
+fn receive<R>(told: &Receiver<R>) -> R {
+    told.recv_timeout(Duration::from_secs(60)).expect("it waits for its own thread")
+}
+
+/// Regression: whoever seals segments leads a commit with what statistics lock, too.
+#[test]
+fn statistics_are_had_in_a_callback() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (1..200).for_each(|key| drop(put_relaxed(&store, &keyspace, key).unwrap()));
+    let told = when_durable(&store, &keyspace, |store| store.stats().pools.len());
+    reclaim_and_sync(store);
+    assert_eq!(receive(&told), 1);
+}
+
+/// Regression: whoever collects leads a commit with what a write locks that finds no space.
+#[test]
+fn a_write_makes_space_in_a_callback() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    // Nearly all of it is garbage soon.
+    (1..1_200).for_each(|number| drop(put_relaxed(&store, &keyspace, number % 300).unwrap()));
+    let mine = keyspace.clone();
+    let told =
+        when_durable(&store, &keyspace, move |store| (0..2_000).try_for_each(|number| put_relaxed(store, &mine, number % 300).map(drop)));
+    reclaim_and_sync(store);
+    receive(&told).unwrap();
+}
+
+/// Regression as above: a checkpoint does so, too.
+#[test]
+fn a_callback_that_is_due_at_a_close_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (1..200).for_each(|key| drop(put_relaxed(&store, &keyspace, key).unwrap()));
+    let told = when_durable(&store, &keyspace, |store| store.stats().pools.len());
+    let closing = std::thread::spawn(move || {
+        assert!(store.checkpoint().unwrap());
+        store.close().unwrap();
+    });
+    assert_eq!(receive(&told), 1);
+    closing.join().unwrap();
+}
