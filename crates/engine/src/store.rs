@@ -474,8 +474,9 @@ impl Store {
     }
 
     fn shut(&self) -> Result<()> {
-        let maintenance = self.maintenance.lock().take();
-        self.core.shut(maintenance)
+        // Held to the end: who closes it beside another returns when it is closed.
+        let mut maintenance = self.maintenance.lock();
+        self.core.shut(maintenance.take())
     }
 }
 

@@ -183,3 +183,27 @@ fn a_close_beside_a_collection_leaves_a_store_that_opens() {
         }
     }
 }
+
+/// Regression: who closed a store while another thread did so was told at once that it was closed, before anything was durable.
+#[test]
+fn a_close_beside_another_returns_when_the_store_is_closed() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
+    let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..common::small() };
+    let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    common::put(&store, &keyspace, b"key", b"value");
+    points.hold("sync");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| store.close());
+        while points.waiting("sync") == 0 {
+            std::thread::yield_now();
+        }
+        let second = scope.spawn(|| store.close());
+        // Long enough to be told too early; it is not waited for otherwise.
+        std::thread::sleep(Duration::from_millis(100));
+        let early = second.is_finished();
+        points.release("sync");
+        assert!(first.join().unwrap().is_ok() && second.join().unwrap().is_ok());
+        assert!(!early, "nothing was durable yet");
+    });
+}
