@@ -147,7 +147,11 @@ impl Store {
 
     /// A ticket for everything that rests on `version`; a commit is under way or asked for when this returns.
     pub fn ticket_at(&self, version: u64) -> Ticket {
-        if version <= self.core.committer.durable() { Ticket::durable(version) } else { Ticket::pending(&self.core, version) }
+        if version <= self.core.committer.durable() {
+            return Ticket::durable(version);
+        }
+        self.core.committer.request(version);
+        Ticket::pending(&self.core, version)
     }
 }
 

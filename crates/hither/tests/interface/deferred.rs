@@ -2,6 +2,7 @@
 
 use hither::{Db, MediumChoice, WriteOptions};
 use std::ops::{Bound, ControlFlow};
+use std::time::{Duration, Instant};
 
 fn on_file(dir: &std::path::Path) -> Db {
     Db::builder().path(dir).medium(MediumChoice::File).capacity(1 << 20).open().unwrap()
@@ -24,6 +25,20 @@ fn writes_and_what_read_them_rest_on_their_version_until_it_is_durable() {
     assert!(db.durable_version() >= written.rests_on);
     assert_eq!(keys.peek_with(b"a", |_, _| ()).unwrap(), (Some(()), 0));
     assert!(db.ticket_at(written.rests_on).is_durable());
+}
+
+/// Regression: nobody made the write durable for a ticket that was only asked now and then.
+#[test]
+fn a_ticket_that_is_only_asked_becomes_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path());
+    let keys = db.keyspace("k").unwrap();
+    let written = keys.write_deferred(b"a", Some(b"1"), &WriteOptions::new()).unwrap();
+    let (ticket, began) = (db.ticket_at(written.rests_on), Instant::now());
+    while !ticket.is_durable() {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody makes it durable");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
