@@ -363,7 +363,7 @@ impl Core {
             }
             located.verified = true;
             if !self.holds(change.condition, located.candidate) {
-                return Ok(Written::nothing(latch.last_version(), false, located.candidate.is_some()));
+                return Ok(Written::nothing(latch.last_version(), false, self.is_there(located.candidate)));
             }
         }
         if change.value.is_none() && located.candidate.is_none() {
@@ -484,6 +484,12 @@ impl Core {
             }
         }
         old
+    }
+
+    /// Whether the verified reference `current` leads to an entry that has not expired.
+    #[cold]
+    fn is_there(&self, current: Ref) -> bool {
+        current.is_some() && !self.is_expired(self.log.expiry_of(current.0))
     }
 
     /// Whether `condition` holds for the verified reference `current`.

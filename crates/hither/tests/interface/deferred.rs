@@ -41,6 +41,19 @@ fn a_ticket_that_is_only_asked_becomes_durable() {
     }
 }
 
+/// Regression: where a condition was not met, a key that had expired was said to have been there.
+#[test]
+fn what_has_expired_was_not_there() {
+    let db = Db::builder().in_memory().capacity(1 << 20).open().unwrap();
+    let keys = db.keyspace("k").unwrap();
+    drop(keys.put_with(b"a", b"1", &WriteOptions::new().expires_at_ms(1)).unwrap());
+    let written = keys.write_if_deferred(b"a", Some(b"2"), Some(u64::MAX >> 8), &WriteOptions::new()).unwrap();
+    assert!(!written.applied && !written.existed);
+    keys.put(b"a", b"1").unwrap();
+    let written = keys.write_if_deferred(b"a", Some(b"2"), Some(u64::MAX >> 8), &WriteOptions::new()).unwrap();
+    assert!(!written.applied && written.existed);
+}
+
 #[test]
 fn absence_rests_on_the_delete() {
     let dir = tempfile::tempdir().unwrap();
