@@ -21,6 +21,8 @@ use std::ops::{Bound, ControlFlow};
 /// References taken at once, if it is not known that fewer are wanted.
 const FIRST_GROUP: usize = 128;
 const LARGEST_GROUP: usize = 256;
+/// Keys that are taken at once of what a snapshot saved: of a long stretch only the beginning, or each group would go through all that comes behind it.
+const SAVED_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
 const AHEAD: usize = 24;
 
@@ -45,6 +47,10 @@ pub struct ScanRange<'a> {
     /// About how many pairs whoever scans is going to look at, if that is known, else `usize::MAX`: so many are loaded to begin with, and not the rest of a larger group. They may be more.
     pub expect: usize,
 }
+
+/// All keys.
+const EVERYTHING: ScanRange<'static> =
+    ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
 
 impl ScanRange<'_> {
     pub(crate) fn start(&self) -> Bound<&[u8]> {
@@ -125,9 +131,8 @@ impl Store {
 
     /// Calls `f` for the keys of any keyspace in unspecified order, until it breaks. A key that changes meanwhile may be seen in either state.
     pub fn for_each(&self, keyspace: &KeyspaceHandle, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
-        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
         match &*keyspace.0.index {
-            AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &everything, f),
+            AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &EVERYTHING, f),
             AnyIndex::Hash(index) => {
                 let core = &*self.core;
                 let _pin = epoch::pin();
@@ -167,7 +172,7 @@ impl Snapshot {
             }));
             outcome?;
         }
-        keys.extend(self.saved_between(&keyspace.0, (Bound::Unbounded, Bound::Unbounded)).into_iter().map(|(key, _)| key.into_vec()));
+        keys.extend(self.saved_between(&keyspace.0, &EVERYTHING, usize::MAX).into_iter().map(|(key, _)| key.into_vec()));
         // Again: a drop takes what was saved.
         keyspace.0.ensure_usable()?;
         keys.sort_unstable();
@@ -218,21 +223,24 @@ impl Core {
             let versions = snapshot.is_some() || self.committer.reads_check();
             let mut asked = plan.from.map(|here| self.delegation.ask(&pin, &refs, here, versions, &mut spare));
             let flow = match (snapshot, &mut asked) {
-                (None, None) => self.visit_group(&refs, range, &mut f)?,
-                (None, Some(asked)) => self.visit_delegated_group(&refs, asked, range, &mut f)?,
+                (None, None) => self.visit_group(&refs, range, &mut f)?.map_continue(|()| None),
+                (None, Some(asked)) => self.visit_delegated_group(&refs, asked, range, &mut f)?.map_continue(|()| None),
                 (Some(snapshot), asked) => {
                     let asked = asked.as_mut().map(Asked::waited);
                     let merge = Merge { snapshot, refs: &refs, asked, at_end, position: &position };
                     self.visit_snapshot_group(keyspace, &merge, range, &mut f)?
                 }
             };
-            if at_end || flow.is_break() {
+            let reached = match flow {
+                ControlFlow::Continue(reached) if !at_end || reached.is_some() => reached,
                 // Whatever the scan found absent was deleted before now.
-                return if snapshot.is_none() { self.settle_deletes() } else { Ok(()) };
-            }
-            let copied = asked.as_mut().and_then(|asked| asked.copy(refs.len() - 1));
-            let last = copied.map_or_else(|| refs.last().map_or(&[][..], |last| self.log.key(last.0)), |copied| copied.key);
-            position = Position::After(last.to_vec());
+                _ => return if snapshot.is_none() { self.settle_deletes() } else { Ok(()) },
+            };
+            position = Position::After(reached.unwrap_or_else(|| {
+                let copied = asked.as_mut().and_then(|asked| asked.copy(refs.len() - 1));
+                let last = copied.map_or_else(|| refs.last().map_or(&[][..], |last| self.log.key(last.0)), |copied| copied.key);
+                last.to_vec()
+            }));
             asked.into_iter().for_each(|asked| asked.recycle(&mut spare));
             // The few entries before a delegation say little of how long the scan will be.
             if plan.taken.is_none() || plan.from.is_some() {
@@ -302,14 +310,14 @@ impl Core {
     }
 
     /// Merges what the index holds in the group's stretch of keys with what the snapshot saved there. The side table is read after the
-    /// index: a key that left the index before was saved before.
+    /// index: a key that left the index before was saved before. Goes on with the key that it came to, if that is not the group's last.
     fn visit_snapshot_group(
         &self,
         keyspace: &Keyspace,
         group: &Merge<'_>,
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
+    ) -> Result<ControlFlow<(), Option<Vec<u8>>>> {
         let near = match group.position {
             Position::After(key) => Bound::Excluded(key.as_slice()),
             Position::Start => range.start(),
@@ -323,7 +331,9 @@ impl Core {
         let backward = range.direction == Direction::Backward;
         let (from, to) = if backward { (far, near) } else { (near, far) };
         let stretch = ScanRange { from, to, direction: range.direction, expect: usize::MAX };
-        let saved = if stretch.is_empty() { Vec::new() } else { group.snapshot.saved_between(keyspace, (from, to)) };
+        let saved = if stretch.is_empty() { Vec::new() } else { group.snapshot.saved_between(keyspace, &stretch, SAVED_GROUP) };
+        // There may be more behind it.
+        let reached = saved.get(SAVED_GROUP - 1).map(|(key, _)| key);
         // Keys in order; a saved entry hides the index's one of the same key, which is newer.
         let mut merged: Vec<(&[u8], Option<Shown<'_>>)> =
             (0..readable).map(|i| (group.key(&self.log, i), group.shown(keyspace, &self.log, i))).collect();
@@ -342,10 +352,13 @@ impl Core {
                 Some(Shown::Copy(copied)) => self.emit_copy(&copied, range, f)?,
             };
             if flow.is_break() {
-                return Ok(flow);
+                return Ok(ControlFlow::Break(()));
+            }
+            if reached.is_some_and(|reached| **reached == *key) {
+                return Ok(ControlFlow::Continue(Some(key.to_vec())));
             }
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(ControlFlow::Continue(None))
     }
 
     /// How many of a group's entries are of use, the first beyond the end of `range` included; refuses if one of them is damaged.
@@ -388,8 +401,7 @@ impl Core {
     /// Passes one entry to `f`, unless it has expired.
     #[inline(always)]
     fn emit(&self, reference: Ref, f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
-        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
-        self.emit_within(reference, &everything, f)
+        self.emit_within(reference, &EVERYTHING, f)
     }
 
     /// Passes one entry to `f`, unless it has expired; breaks if it lies beyond the end of `range`.

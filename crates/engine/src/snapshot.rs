@@ -16,6 +16,7 @@
 
 use crate::error::Result;
 use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
+use crate::scan::{Direction, ScanRange};
 use crate::store::{Core, Store};
 use crate::write::check_key;
 use hither_index::{Index, Ref};
@@ -221,15 +222,13 @@ impl Snapshot {
         self.state.lookup(keyspace.info.id, key)
     }
 
-    /// Keys saved in the side table between two bounds, in order, with their references: what the index may no longer hold.
-    pub(crate) fn saved_between(
-        &self,
-        keyspace: &Keyspace,
-        range: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>),
-    ) -> Vec<(Box<[u8]>, Ref)> {
+    /// The first `most` keys saved in the side table in `range`, which is not empty, in its direction, with their references: what the index may no longer hold.
+    pub(crate) fn saved_between(&self, keyspace: &Keyspace, range: &ScanRange<'_>, most: usize) -> Vec<(Box<[u8]>, Ref)> {
         let saved = self.state.saved.lock();
         let Some(keys) = saved.get(&keyspace.info.id) else { return Vec::new() };
-        keys.range::<[u8], _>(range).map(|(key, retained)| (key.clone(), retained.get())).collect()
+        let mut keys = keys.range::<[u8], _>((range.from, range.to));
+        let next = || if range.direction == Direction::Forward { keys.next() } else { keys.next_back() };
+        std::iter::from_fn(next).take(most).map(|(key, retained)| (key.clone(), retained.get())).collect()
     }
 }
 

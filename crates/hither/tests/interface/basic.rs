@@ -302,6 +302,34 @@ fn snapshots_stand_still() {
     });
 }
 
+/// Of a stretch that is gone from the index a snapshot saved more than is taken at once.
+#[test]
+fn a_snapshot_of_many_deleted_keys_is_whole_from_both_ends() {
+    const KEYS: u16 = 3_000;
+    // From all of a stretch to a few here and there.
+    for stays in [|_: u16| false, |key| key < 1_000, |key| key >= 2_000, |key| key % 300 == 7, |key| key % 2 == 0, |key| key % 1_000 == 255]
+    {
+        let db = Db::builder().in_memory().capacity(8 << 20).open().unwrap();
+        let ks = db.keyspace("k").unwrap();
+        (0..KEYS).for_each(|key| ks.put(&key.to_be_bytes(), &key.to_le_bytes()).unwrap());
+        let snapshot = db.snapshot();
+        for key in (0..KEYS).filter(|key| !stays(*key)) {
+            assert!(ks.delete(&key.to_be_bytes()).unwrap());
+        }
+        let number = |pair: hither::Result<(Vec<u8>, Vec<u8>)>| {
+            let (key, value) = pair.unwrap();
+            let number = u16::from_be_bytes(key.try_into().unwrap());
+            assert_eq!(value, number.to_le_bytes());
+            number
+        };
+        assert!(snapshot.iter(&ks).map(number).eq(0..KEYS));
+        assert!(snapshot.iter(&ks).rev().map(number).eq((0..KEYS).rev()));
+        let (from, to) = (100u16.to_be_bytes(), 2_900u16.to_be_bytes());
+        assert!(snapshot.range(&ks, &from[..]..&to[..]).unwrap().map(number).eq(100..2_900));
+        assert!(snapshot.range(&ks, &from[..]..=&to[..]).unwrap().rev().map(number).eq((100..=2_900).rev()));
+    }
+}
+
 #[test]
 fn expiry_hides_and_sweeps() {
     everywhere(|db, kind| {
