@@ -160,6 +160,8 @@ impl Snapshot {
     /// Keys of a hash keyspace in the snapshot, sorted. O(n log n), holds all keys in memory.
     pub fn sorted_keys(&self, keyspace: &KeyspaceHandle) -> Result<Vec<Vec<u8>>> {
         let core = &*self.core;
+        // Keys that are not listed.
+        self.settle()?;
         let mut keys = Vec::new();
         {
             let _pin = epoch::pin();
