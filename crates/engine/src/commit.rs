@@ -7,7 +7,8 @@
 //! A leader that was woken together with others waits a moment for them to write again, or the group would fall apart into halves that
 //! take turns: until as many wait as last time, at most [`GATHER`].
 //!
-//! Callbacks may use the store. So whoever leads a commit with locks of the store held, as reclaiming and checkpoints do, leaves them to others.
+//! Callbacks may use the store. So whoever leads a commit with locks of the store held, as reclaiming and checkpoints do, or
+//! under an epoch pin, as reads do, leaves them to others.
 //!
 //! A failed sync poisons the store (`docs/durability.md`): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
 //! the store turns read-only.
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::recent_deletes::RecentDeletes;
 use hither_log::Log;
+use hither_sync::epoch;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -66,8 +68,8 @@ struct State {
 enum Caller {
     /// Run callbacks.
     Free,
-    /// Not that: it holds locks of the store, which what is called may want, too.
-    Locking,
+    /// Not that: it holds locks of the store, which what is called may want, too, or a pin, under which no space can be made.
+    Holding,
 }
 
 impl Committer {
@@ -137,12 +139,12 @@ impl Committer {
 
     /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
     pub fn commit(&self, log: &Log, version: u64) -> Result<()> {
-        self.commit_as(Caller::Free, log, version)
+        self.commit_as(if epoch::is_pinned() { Caller::Holding } else { Caller::Free }, log, version)
     }
 
     /// The same for who holds locks of the store: callbacks are left to the thread in the background, or whoever comes next.
     pub fn commit_with_locks(&self, log: &Log, version: u64) -> Result<()> {
-        self.commit_as(Caller::Locking, log, version)
+        self.commit_as(Caller::Holding, log, version)
     }
 
     #[inline(always)]
@@ -173,8 +175,8 @@ impl Committer {
     fn see_to_ready(&self, caller: Caller, state: &mut MutexGuard<'_, State>) {
         match caller {
             Caller::Free => Self::run_ready(state),
-            Caller::Locking if state.ready.is_empty() => {}
-            Caller::Locking => MutexGuard::unlocked(state, || self.wake_background()),
+            Caller::Holding if state.ready.is_empty() => {}
+            Caller::Holding => MutexGuard::unlocked(state, || self.wake_background()),
         }
     }
 

@@ -74,7 +74,22 @@ fn a_write_makes_space_in_a_callback() {
     receive(&told).unwrap();
 }
 
-/// Regression as above: a checkpoint does so, too.
+/// Regression: a read that waits for what it returns leads a commit, and behind it a write found no space, for it could not wait for readers.
+#[test]
+fn a_write_makes_space_in_a_callback_behind_a_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (1..1_200).for_each(|number| drop(put_relaxed(&store, &keyspace, number % 300).unwrap()));
+    let mine = keyspace.clone();
+    let told =
+        when_durable(&store, &keyspace, move |store| (0..2_000).try_for_each(|number| put_relaxed(store, &mine, number % 300).map(drop)));
+    assert!(store.get_with(&keyspace, &0u64.to_be_bytes(), |_| ()).unwrap().is_some());
+    store.sync().unwrap();
+    receive(&told).unwrap();
+}
+
+/// Regression: a checkpoint leads a commit with what statistics lock, too.
 #[test]
 fn a_callback_that_is_due_at_a_close_runs() {
     let dir = tempfile::tempdir().unwrap();
