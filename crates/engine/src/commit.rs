@@ -139,22 +139,23 @@ impl Committer {
 
     /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
     pub fn commit(&self, log: &Log, version: u64) -> Result<()> {
-        self.commit_as(if epoch::is_pinned() { Caller::Holding } else { Caller::Free }, log, version)
+        let caller = || if epoch::is_pinned() { Caller::Holding } else { Caller::Free };
+        self.commit_as(caller, log, version)
     }
 
     /// The same for who holds locks of the store: callbacks are left to the thread in the background, or whoever comes next.
     pub fn commit_with_locks(&self, log: &Log, version: u64) -> Result<()> {
-        self.commit_as(Caller::Holding, log, version)
+        self.commit_as(|| Caller::Holding, log, version)
     }
 
     #[inline(always)]
-    fn commit_as(&self, caller: Caller, log: &Log, version: u64) -> Result<()> {
+    fn commit_as(&self, caller: impl FnOnce() -> Caller, log: &Log, version: u64) -> Result<()> {
         if self.durable() >= version {
             return Ok(());
         }
         let mut state = self.state.lock();
         state.waiting += 1;
-        let outcome = self.commit_locked(caller, log, version, &mut state);
+        let outcome = self.commit_locked(caller(), log, version, &mut state);
         state.waiting -= 1;
         outcome
     }

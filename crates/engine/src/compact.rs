@@ -58,11 +58,15 @@ impl Store {
     /// What a snapshot shows, and tombstones that a checkpoint under way needs, stay. So does, up to a segment for each shard, what is written meanwhile.
     ///
     /// # Errors
-    /// [`crate::Error::ReadOnly`] after a failed sync; errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was compacted.
+    /// [`crate::Error::InsideCallback`] if called by `on_progress`; [`crate::Error::ReadOnly`] after a failed sync; errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was compacted.
     /// The store is sound, and as compact as it became.
     pub fn compact(&self, garbage: f64, mut on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         crate::store::ensure_may_wait("compact")?;
         let core = &self.core;
+        if core.compacting.is_owned_by_current_thread() {
+            // Called by the report of another, which would be waited for.
+            return Err(Error::InsideCallback("compact"));
+        }
         let _alone = core.compacting.lock();
         let started = Instant::now();
         core.committer.ensure_writable()?;

@@ -131,10 +131,8 @@ pub enum Error {
     /// Called from a closure that runs during a read.
     #[error("{0} waits for all reads to end, so it cannot be called from inside one; call it when the closure has returned")]
     InsideRead(&'static str),
-    /// Called from the callback of a ticket.
-    #[error(
-        "{0} waits for other threads of the store, so it cannot be called in a ticket's callback, which may run on one; call it when the callback has returned"
-    )]
+    /// Called from the callback of a ticket, or a compaction from one of a compaction.
+    #[error("{0} waits for other work of the store, which may be what called this callback; call it when the callback has returned")]
     InsideCallback(&'static str),
     /// A handle of another store was given.
     #[error("keyspace \"{0}\" belongs to another store; use handles of this one")]

@@ -21,7 +21,7 @@ use hither_index::{Hasher, Index};
 use hither_log::Log;
 use hither_sync::epoch;
 use hither_sync::latch::LatchTable;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, ReentrantMutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +64,7 @@ pub(crate) struct Core {
     pub damage: Mutex<Vec<String>>,
     pub collections: Collections,
     /// Held by whoever compacts by hand.
-    pub compacting: Mutex<()>,
+    pub compacting: ReentrantMutex<()>,
     /// Held over each write of the sweeper, and over a check, which has to see one state. Taken before what keeps passes off.
     pub sweeping: Mutex<()>,
     /// Held by the writer that sweeps because it found no space; what came of it the last time.
@@ -313,7 +313,7 @@ impl Store {
             techniques: options.techniques,
             damage: Mutex::default(),
             collections: Collections::default(),
-            compacting: Mutex::default(),
+            compacting: ReentrantMutex::default(),
             sweeping: Mutex::default(),
             space_sweep: Mutex::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),

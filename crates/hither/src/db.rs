@@ -114,7 +114,7 @@ impl Db {
     /// segments each, and may end it. The files keep their size: the space is free for later writes. What snapshots show stays. O(store); one at a time.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] after a failed sync; errors of the medium. The store is sound, and as compact as it became.
+    /// [`Error::InsideCallback`] if called by `on_progress`; [`Error::ReadOnly`] after a failed sync; errors of the medium. The store is sound, and as compact as it became.
     pub fn compact_with(&self, garbage: f64, on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         self.store.compact(garbage, on_progress)
     }

@@ -74,7 +74,7 @@ impl Db {
         self.store.written_version()
     }
 
-    /// A ticket for everything that rests on `version` or a lower one.
+    /// A ticket for everything written so far that rests on `version` or a lower one.
     pub fn ticket_at(&self, version: u64) -> Ticket {
         self.store.ticket_at(version)
     }

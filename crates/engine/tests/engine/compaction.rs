@@ -1,7 +1,7 @@
 //! Compaction by hand, and the statistics of collections.
 
 use crate::common::{scrambled, small};
-use hither_engine::{CollectorKind, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store};
+use hither_engine::{CollectorKind, Durability, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,6 +50,21 @@ fn compaction_leaves_little_but_what_is_live() {
         assert!(store.check().unwrap().is_sound());
         assert_eq!(store.compact(0.05, go_on).unwrap().segments, 0, "nothing more can be gained");
     }
+}
+
+/// Regression: a compaction that was called by the report of another waited for that one, which waited for it.
+#[test]
+fn a_compaction_within_a_compaction_is_refused() {
+    let (store, keyspace) = open(CollectorKind::Batched, 4 << 20, 0);
+    put(&store, &keyspace, 1);
+    let mut inner = None;
+    let outer = store.compact(0.05, |_| {
+        inner = Some(store.compact(0.05, go_on));
+        ControlFlow::Continue(())
+    });
+    assert!(outer.unwrap().complete);
+    assert!(matches!(inner, Some(Err(Error::InsideCallback("compact")))));
+    assert!(store.compact(0.05, go_on).unwrap().complete);
 }
 
 /// However often a store with little in it is compacted, and its checkpoint taken, it takes no more room for that: found where the fourteenth put into a store of

@@ -41,6 +41,19 @@ fn a_ticket_that_is_only_asked_becomes_durable() {
     }
 }
 
+/// Regression: the store committed for it without an end.
+#[test]
+fn a_ticket_for_a_version_that_was_never_given_out_is_one_for_all_that_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = on_file(dir.path());
+    let keys = db.keyspace("k").unwrap();
+    let written = keys.write_deferred(b"a", Some(b"1"), &WriteOptions::new()).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    db.ticket_at(u64::MAX).on_durable(move |outcome| tell.send(outcome).unwrap());
+    assert!(matches!(told.recv_timeout(Duration::from_secs(60)), Ok(Ok(()))));
+    assert!(db.durable_version() >= written.rests_on);
+}
+
 /// Regression: where a condition was not met, a key that had expired was said to have been there.
 #[test]
 fn what_has_expired_was_not_there() {
