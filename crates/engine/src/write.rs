@@ -12,10 +12,8 @@ use crate::snapshot::Retained;
 use crate::store::{Core, Store};
 use hither_index::{Index, Key, Located, Ref, Resolver};
 use hither_log::entry::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Parts};
-use hither_log::{Append, Flush, Op, pace, share_segments};
+use hither_log::{Append, Flush, Op};
 use hither_sync::epoch;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// What must hold for a write to happen.
 #[derive(Clone, Copy, Debug)]
@@ -256,75 +254,6 @@ impl Core {
         outcome
     }
 
-    /// Makes `attempt`; if the store is full, frees what can be freed and tries again.
-    #[inline(always)]
-    pub fn with_room<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        let outcome = match attempt() {
-            Err(error) => self.after_vain_attempt(error, attempt),
-            outcome => outcome,
-        };
-        self.pay_if_owed();
-        outcome
-    }
-
-    /// A write is complete: pays for the space that it took, if there was little and it adds up to a pause.
-    #[inline(always)]
-    fn pay_if_owed(&self) {
-        if pace::is_owed() {
-            self.pay_pause();
-        }
-    }
-
-    /// Sleeps as long as this thread owes for space that it took while there was little: in no section, with no latch.
-    #[cold]
-    #[inline(never)]
-    fn pay_pause(&self) {
-        let pause = pace::pay();
-        let done = &self.collections;
-        done.paced_writes.fetch_add(1, Ordering::Relaxed);
-        done.paced_nanos.fetch_add(pause.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    /// After a vain attempt: if space was lacking, makes some and tries again. If a sync failed, of a descriptor perhaps, the store takes no more writes.
-    #[cold]
-    #[inline(never)]
-    fn after_vain_attempt<T>(&self, error: Box<Error>, attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        let outcome = if error.kind().is_lack_of_space() { self.make_room(is_bound(&error), attempt) } else { Err(error) };
-        self.heeding_failed_syncs(outcome)
-    }
-
-    /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and
-    /// collectors can move.
-    #[cold]
-    #[inline(never)]
-    fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        if epoch::is_pinned() {
-            // Inside a closure of a read: what waits for readers would wait for itself.
-            return share_segments(attempt);
-        }
-        // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
-        // collector needs most of what it frees, so many rounds may pass before something is left.
-        let end = Instant::now().checked_add(self.space_patience);
-        loop {
-            let made = if !bound {
-                self.make_space()? || self.sweep_for_space()
-            } else if self.room_to_live().is_ok() || self.sweep_for_space() {
-                true
-            } else {
-                // A sweep that finds nothing may have come after another, which left nothing.
-                self.room_to_live()?;
-                true
-            };
-            let goes_on = made && end.is_none_or(|end| Instant::now() < end);
-            // The last one takes what room there is in segments of other shards.
-            let outcome = if goes_on { attempt() } else { share_segments(&mut attempt) };
-            match outcome {
-                Err(error) if error.kind().is_lack_of_space() && goes_on => bound = is_bound(&error),
-                outcome => return outcome,
-            }
-        }
-    }
-
     #[inline(always)]
     fn try_write<I: Index>(
         &self,
@@ -508,12 +437,6 @@ impl Core {
     }
 }
 
-/// Whether a write was refused for the live bytes that it adds, not for lack of space.
-#[cold]
-fn is_bound(error: &Error) -> bool {
-    matches!(error, Error::Utilization { .. })
-}
-
 /// A place in an index that a write is going to change; unlocks it if the write does not come to that.
 pub(crate) struct PlaceGuard<'a, I: Index> {
     pub index: &'a I,
@@ -538,3 +461,5 @@ pub(crate) fn op_of(puts: bool, candidate: Ref) -> Op {
         (true, false) => Op::Insert,
     }
 }
+
+mod room;

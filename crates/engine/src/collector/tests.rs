@@ -1,6 +1,7 @@
 use super::*;
 use crate::{ErrorKind, Kind, Options, Store};
 use hither_index::Ref;
+use hither_log::TakeBack;
 use hither_topology::Topology;
 use std::sync::{Arc, Barrier};
 

@@ -43,6 +43,20 @@ fn reclaim_and_sync(store: Arc<Store>) {
     });
 }
 
+/// A store of which nearly all is garbage.
+fn open_with_garbage(dir: &Path) -> (Arc<Store>, KeyspaceHandle) {
+    let store = open(dir);
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (1..1_200).for_each(|number| drop(put_relaxed(&store, &keyspace, number % 300).unwrap()));
+    (store, keyspace)
+}
+
+/// Overwrites more in a callback than there is space for, but for garbage.
+fn overwrite_when_durable(store: &Arc<Store>, keyspace: &KeyspaceHandle) -> Receiver<hither_engine::Result<()>> {
+    let mine = keyspace.clone();
+    when_durable(store, keyspace, move |store| (0..2_000).try_for_each(|number| put_relaxed(store, &mine, number % 300).map(drop)))
+}
+
 fn receive<R>(told: &Receiver<R>) -> R {
     told.recv_timeout(Duration::from_secs(60)).expect("it waits for its own thread")
 }
@@ -63,13 +77,8 @@ fn statistics_are_had_in_a_callback() {
 #[test]
 fn a_write_makes_space_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    // Nearly all of it is garbage soon.
-    (1..1_200).for_each(|number| drop(put_relaxed(&store, &keyspace, number % 300).unwrap()));
-    let mine = keyspace.clone();
-    let told =
-        when_durable(&store, &keyspace, move |store| (0..2_000).try_for_each(|number| put_relaxed(store, &mine, number % 300).map(drop)));
+    let (store, keyspace) = open_with_garbage(dir.path());
+    let told = overwrite_when_durable(&store, &keyspace);
     reclaim_and_sync(store);
     receive(&told).unwrap();
 }
@@ -78,12 +87,8 @@ fn a_write_makes_space_in_a_callback() {
 #[test]
 fn a_write_makes_space_in_a_callback_behind_a_read() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    (1..1_200).for_each(|number| drop(put_relaxed(&store, &keyspace, number % 300).unwrap()));
-    let mine = keyspace.clone();
-    let told =
-        when_durable(&store, &keyspace, move |store| (0..2_000).try_for_each(|number| put_relaxed(store, &mine, number % 300).map(drop)));
+    let (store, keyspace) = open_with_garbage(dir.path());
+    let told = overwrite_when_durable(&store, &keyspace);
     assert!(store.get_with(&keyspace, &0u64.to_be_bytes(), |_| ()).unwrap().is_some());
     store.sync().unwrap();
     receive(&told).unwrap();

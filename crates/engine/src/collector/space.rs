@@ -1,0 +1,138 @@
+//! Space: how urgently it is needed, and what a write does that finds none.
+//!
+//! Thread safety: any number of writers make space at the same time, beside the collectors; each empties one victim at a time, and holds no latch and no pin. Crash: as
+//! for any pass ([`super`]).
+
+use super::{Need, Stopwatch, Turn};
+use crate::error::Result;
+use crate::store::Core;
+use hither_log::{TakeBack, Tombstones};
+use std::sync::atomic::Ordering;
+
+/// How long a write waits for passes and sweeps of other threads, and for readers, before it fails for lack of space.
+const PATIENCE_MS: usize = 1000;
+
+impl Core {
+    /// How urgently `node` needs space.
+    pub fn need_of_space(&self, node: usize) -> Need {
+        let room = self.log.room(node);
+        let (urgent, early) = match self.collector.tombstones() {
+            Tombstones::Swept => (room.watermark(), room.early()),
+            Tombstones::Buried => ((room.limit / 16).max(3), room.existing / 4),
+        };
+        if room.left() <= urgent {
+            Need::Any
+        } else if room.free < early {
+            Need::Some
+        } else {
+            Need::None
+        }
+    }
+
+    /// How urgently `node` needs space of its collector thread `number` of `threads`: the less there is, the more of them are called in.
+    pub fn need_of_collector(&self, node: usize, number: usize, threads: usize) -> Need {
+        let room = self.log.room(node);
+        if number == 0 && room.free < room.before_growth() && self.has_much_garbage(node) {
+            return Need::Growth;
+        }
+        let need = self.need_of_space(node);
+        if number == 0 || need == Need::None {
+            return need;
+        }
+        let span = room.watermark() - room.reserve;
+        let call_at = room.reserve + span * (threads - number) as u64 / threads as u64;
+        if room.left() <= call_at { need } else { Need::None }
+    }
+
+    /// Whether more than half of the full segments of `node` is garbage.
+    pub fn has_much_garbage(&self, node: usize) -> bool {
+        self.seal(TakeBack::Idle).is_ok() && self.log.look_for_garbage(node, self.collector.tombstones())
+    }
+
+    /// Runs `f` while no pass is in progress.
+    pub fn without_passes<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _no_new_ones = self.collections.round.lock();
+        while self.log.passes_in_progress() > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        f()
+    }
+
+    /// Seals full segments, collects victims and gives freed segments to the writers, as thoroughly as can be; returns how many of those there were.
+    pub fn reclaim(&self) -> Result<usize> {
+        self.seal(TakeBack::All)?;
+        self.collect(None, Need::Some, Turn::Round)?;
+        // What is swept goes with the next collection.
+        self.sweep_all()?;
+        self.reuse_freed(true)
+    }
+
+    /// Seals full segments, so that they can be collected.
+    pub fn seal(&self, chunks: TakeBack) -> Result<()> {
+        self.committer.ensure_writable()?;
+        let sealed = self.heeding_failed_syncs(self.log.seal(&self.make_durable(), chunks));
+        sealed.map_err(|error| self.explain(error))
+    }
+
+    /// Makes every tombstone free to go that may.
+    pub fn sweep_all(&self) -> Result<()> {
+        self.sweep_if_due(None, u64::MAX)
+    }
+
+    /// For a write that found no space: makes some, or waits for somebody who does. False if there is nothing to be gained. Any number of writers: each empties one
+    /// victim at a time, beside the collectors.
+    pub fn make_space(&self) -> Result<bool> {
+        let done = &self.collections;
+        done.stalls.fetch_add(1, Ordering::Relaxed);
+        let _stalled = Stopwatch::start(&done.stall_nanos);
+        let node = self.log.local_node();
+        let before = done.reused.load(Ordering::Acquire);
+        let others_made_some = || done.reused.load(Ordering::Acquire) != before;
+        for _ in 0..PATIENCE_MS {
+            let sweeps = done.sweeps.load(Ordering::Acquire);
+            if self.reclaim_for(node)? || others_made_some() {
+                return Ok(true);
+            }
+            if self.checkpoints.hold_tombstones() {
+                // Segments with tombstones wait for the next checkpoint; there is no time for that.
+                self.checkpoints.invalidate(&self.log)?;
+                return Ok(true);
+            }
+            if self.spill && self.log.spill_from(node) {
+                return Ok(true);
+            }
+            // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
+            let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps;
+            if self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
+                return Ok(others_made_some());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        // Somebody is at it still. How long that is waited for is up to the write.
+        Ok(true)
+    }
+
+    /// Empties a victim of `node`, better a good one than one that brings little; whether one was, or segments became free otherwise.
+    fn reclaim_for(&self, node: usize) -> Result<bool> {
+        for need in [Need::Some, Need::Any, Need::Last] {
+            let freed = self.collect(Some(node), need, Turn::Pass)?;
+            // Freed is freed, also if another thread hands it on.
+            if freed + self.reuse_freed(true)? > 0 {
+                return Ok(true);
+            }
+            if need == Need::Some {
+                self.seal(TakeBack::Idle)?;
+            }
+            if need == Need::Any {
+                self.seal(TakeBack::All)?;
+            }
+        }
+        Ok(false)
+    }
+
+    pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
+        let count = self.heeding_failed_syncs(self.log.reuse_freed(wait)).map_err(|error| self.explain(error))?;
+        self.collections.reused.fetch_add(count as u64, Ordering::Release);
+        Ok(count)
+    }
+}
