@@ -17,7 +17,8 @@
 //!
 //! # Threads that end, panic or fork
 //!
-//! A guard unpins when it is dropped, also by unwinding. A thread's slot is given back when the thread ends. A forked child must not use
+//! A guard unpins when it is dropped, also by unwinding. A thread's slot is given back when the thread ends; a pin that a thread-local value takes in its destructor
+//! later than that, or ends there, gives back the slot that it used. A forked child must not use
 //! a store of its parent (its pool mappings are not inherited), so slots of threads that the child lacks do not matter.
 
 mod deferred;
@@ -53,24 +54,30 @@ mod global {
     const GUARDS: u64 = ONE_WRITER - 1;
     /// The thread has no slot yet, or the kernel has no barrier that would spare it a fence.
     const LONG_WAY: u64 = 1 << 63;
-    const WRITERS: u64 = LONG_WAY - ONE_WRITER;
+    /// The thread's values are being destroyed, [`OWNER`] among them: nobody but the last guard gives a slot back. Only with [`LONG_WAY`].
+    const ENDING: u64 = 1 << 62;
+    const WRITERS: u64 = ENDING - ONE_WRITER;
 
     struct Owner;
 
     impl Drop for Owner {
         fn drop(&mut self) {
             LOCAL.with(|local| {
-                if local.pins.get() & GUARDS != 0 {
-                    // A guard lives longer, in another thread-local value: the slot stays its own, for good.
-                    return;
-                }
-                let slot = local.slot.replace(std::ptr::null());
-                local.pins.set(local.pins.get() | LONG_WAY);
-                if !slot.is_null() {
-                    // SAFETY: slots are never freed, and this one was acquired by this thread.
-                    unsafe { (*slot).release() };
+                local.pins.set(local.pins.get() | LONG_WAY | ENDING);
+                // A guard may live longer, in another thread-local value: the slot stays its own.
+                if local.pins.get() & GUARDS == 0 {
+                    give_back(local);
                 }
             });
+        }
+    }
+
+    /// Gives the thread's slot back, which no guard needs any more.
+    fn give_back(local: &Local) {
+        let slot = local.slot.replace(std::ptr::null());
+        if !slot.is_null() {
+            // SAFETY: slots are never freed, and this one was acquired by this thread.
+            unsafe { (*slot).release() };
         }
     }
 
@@ -78,9 +85,9 @@ mod global {
     fn register(local: &Local) -> *const Slot {
         let slot: *const Slot = DOMAIN.acquire();
         local.slot.set(slot);
-        // A failure means that the thread is already running destructors: the slot then stays taken, which is safe.
+        // A failure means that the thread is past that destructor, which has left a mark: the last guard then gives the slot back.
         let _ = OWNER.try_with(|_| ());
-        if DOMAIN.announces_without_fence() {
+        if local.pins.get() & ENDING == 0 && DOMAIN.announces_without_fence() {
             local.pins.set(local.pins.get() & !LONG_WAY);
         }
         slot
@@ -192,6 +199,9 @@ mod global {
         let slot = unsafe { &*local.slot.get() };
         if pins & GUARDS == 0 {
             slot.leave();
+            if pins & ENDING != 0 {
+                give_back(local);
+            }
         } else if writer && pins & WRITERS == 0 {
             slot.clear_writer();
         }
@@ -202,17 +212,24 @@ mod global {
         LOCAL.with(|local| local.pins.get() & GUARDS > 0)
     }
 
-    /// A small dense number of the current thread, reused after its exit: good for picking a per-thread slot.
+    /// A small dense number of the current thread, reused after its exit: good for picking a per-thread slot. While the thread's thread-local values are destroyed it
+    /// is the thread's for the length of a pin only.
     #[inline(always)]
     pub fn thread_number() -> usize {
         LOCAL.with(|local| {
-            let mut slot = local.slot.get();
+            let slot = local.slot.get();
             if slot.is_null() {
-                slot = register(local);
+                return first_number();
             }
             // SAFETY: slots are never freed.
             unsafe { (*slot).number }
         })
+    }
+
+    /// The number of a thread that has no slot yet. By a pin, at whose end a slot is given back that the thread's end would not give back.
+    #[cold]
+    fn first_number() -> usize {
+        pin().thread_number()
     }
 
     /// Waits until every pin that began before this call has ended.

@@ -156,7 +156,12 @@ fn a_guard_in_thread_local_storage_protects_to_its_end() {
             drop(section);
             let number = guard.thread_number();
             drop(guard);
-            told.send([old, new, writer_has_passed(stamp(), number)]).unwrap();
+            // Another thread may have the slot by now, and be in a section of its own.
+            let stamp = stamp();
+            while !writer_has_passed(stamp, number) {
+                std::thread::yield_now();
+            }
+            told.send([old, new, !is_pinned()]).unwrap();
         }
     }
 
@@ -179,4 +184,56 @@ fn a_guard_in_thread_local_storage_protects_to_its_end() {
         .unwrap();
         assert_eq!(wait.recv().unwrap(), [true, true, true], "made first: {first}");
     }
+}
+
+/// What a thread-local value does in a destructor that runs after the thread's slot was given back.
+struct AtEnd(std::cell::RefCell<Option<Box<dyn FnOnce()>>>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|work| work());
+    }
+}
+
+/// Regression: each thread whose thread-local values used epochs while they were destroyed kept a slot taken for ever, so that the slots, which every grace period looks at, grew
+/// with the number of threads that had ever been, and later threads had no number small enough for words of their own.
+#[test]
+fn thread_local_values_that_use_epochs_at_the_end_leave_no_slot_behind() {
+    thread_local! {
+        static AT_END: AtEnd = const { AtEnd(std::cell::RefCell::new(None)) };
+    }
+
+    let uses: [fn() -> usize; 4] = [
+        || pin().thread_number(),
+        || (pin_writer(), pin()).1.thread_number(),
+        thread_number,
+        || {
+            let caught = std::panic::catch_unwind(|| {
+                let _pins = (pin(), pin_writer());
+                std::panic::resume_unwind(Box::new(thread_number()));
+            });
+            *caught.unwrap_err().downcast().unwrap()
+        },
+    ];
+    let first = std::thread::spawn(thread_number).join().unwrap();
+    let (told, numbers) = std::sync::mpsc::channel();
+    for i in 0..400 {
+        let (told, used) = (told.clone(), uses[i % uses.len()]);
+        let thread = std::thread::spawn(move || {
+            // Made before the thread's first pin, so it is destroyed after the slot was given back.
+            AT_END.with(|_| ());
+            let guard = (i % 3 == 0).then(pin);
+            let _ = thread_number();
+            let work = move || {
+                drop(guard);
+                told.send([used(), used()]).unwrap();
+                assert!(!is_pinned());
+            };
+            AT_END.with(|at_end| *at_end.0.borrow_mut() = Some(Box::new(work)));
+        });
+        thread.join().unwrap();
+    }
+    drop(told);
+    let highest = numbers.iter().flatten().max().unwrap();
+    assert!(highest < first + 128, "400 short threads must not take 400 slots: {first} to {highest}");
 }
