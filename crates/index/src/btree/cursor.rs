@@ -5,7 +5,7 @@
 //! coupled: the neighbour's version is taken while this leaf still has the version at which it was read, so nothing can have moved
 //! between the two in the meantime. The same holds for the way into a layer and back.
 //!
-//! Whenever a version has changed, the scan looks for its place again, behind the last key that it returned.
+//! Whenever a version has changed, the scan looks for its place again, behind the last key that it returned (of those that can be believed: what is not sound has any key).
 
 use super::BTree;
 use super::leaf::Leaf;
@@ -13,7 +13,7 @@ use super::protocol::{Point, Protocol, Rule};
 use crate::common::node::{Meta, Node};
 use crate::common::slice::LAYER;
 use crate::common::version::{Restart, back_off};
-use crate::common::visit::{CHUNK, visit_runs};
+use crate::common::visit::{CHUNK, go_on_behind, visit_runs};
 use crate::{Ref, Resolver, SortedPiece, Start};
 use std::ops::Range;
 
@@ -90,6 +90,23 @@ impl Slots for Keyed {
     }
 }
 
+impl Keyed {
+    /// As [`go_on_behind`]; a key that the slot holds may be put into `word`.
+    fn go_on_behind<'a, R: Resolver>(&mut self, word: &'a mut [u8; 8], resolver: &'a R) -> Option<&'a [u8]> {
+        while let Some((reference, known)) = self.refs.last().zip(self.words.last()) {
+            if let Some(known) = known {
+                *word = known.to_be_bytes();
+                return Some(word);
+            }
+            if let Some(key) = resolver.sound_key(*reference) {
+                return Some(key);
+            }
+            self.truncate(self.len() - 1);
+        }
+        None
+    }
+}
+
 /// Why a run of slots ended.
 enum Stop {
     Limit,
@@ -111,9 +128,7 @@ impl<P: Protocol> BTree<P> {
                 Ok(()) => return,
                 Err(Restart) => {
                     P::reached(Point::ScanReseek);
-                    if let Some(last) = out[before..].last() {
-                        place = Start::After(resolver.key(*last));
-                    }
+                    place = go_on_behind(out, before, resolver).map_or(start, Start::After);
                     back_off(&mut spins);
                 }
             }
@@ -122,14 +137,12 @@ impl<P: Protocol> BTree<P> {
 
     /// See [`crate::OrderedIndex::copy_sorted`].
     pub(super) fn copy_into<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
-        let (mut found, mut place, mut spins) = (Keyed::default(), start, 0);
+        let (mut found, mut word, mut spins) = (Keyed::default(), [0; 8], 0);
         while found.len() < limit {
+            let place = found.go_on_behind(&mut word, resolver).map_or(start, Start::After);
             let room = limit - found.len();
             if self.seek(place, false, resolver).and_then(|mut cursor| cursor.run(self, room, &mut found)).is_ok() {
                 break;
-            }
-            if let Some(last) = found.refs.last() {
-                place = Start::After(resolver.key(*last));
             }
             back_off(&mut spins);
         }

@@ -6,8 +6,21 @@ use crate::{Ref, Resolver, Start};
 /// Slots that are copied out at a time before anybody looks at them.
 pub(crate) const CHUNK: usize = 512;
 
+/// The key behind which a scan goes on that has to look for its place again, having appended to `out` from `from` on: the last one that can be believed. What came behind
+/// it is dropped, to be read again.
+#[cold]
+pub(crate) fn go_on_behind<'r, R: Resolver>(out: &mut Vec<Ref>, from: usize, resolver: &'r R) -> Option<&'r [u8]> {
+    while let Some(last) = out[from..].last() {
+        if let Some(key) = resolver.sound_key(*last) {
+            return Some(key);
+        }
+        out.pop();
+    }
+    None
+}
+
 /// Calls `visit` for every reference in order until it returns false. `seek` places a cursor; `run` moves it on by up to [`CHUNK`] slots, which it
-/// appends, fewer at the end. If either fails, the visit goes on behind the last key that it has seen.
+/// appends, fewer at the end. If either fails, the visit goes on behind the last key that it has seen and can believe.
 pub(crate) fn visit_runs<C, R: Resolver>(
     resolver: &R,
     visit: &mut dyn FnMut(Ref) -> bool,
@@ -27,8 +40,8 @@ pub(crate) fn visit_runs<C, R: Resolver>(
             if !chunk.iter().all(|reference| visit(*reference)) || (done.is_ok() && chunk.len() < CHUNK) {
                 return;
             }
-            if let Some(last) = chunk.last() {
-                place = Start::After(resolver.key(*last));
+            if let Some(key) = chunk.iter().rev().find_map(|reference| resolver.sound_key(*reference)) {
+                place = Start::After(key);
             }
             if done.is_err() {
                 break;

@@ -15,7 +15,7 @@ use crate::btree::protocol::{Point, Protocol, Rule};
 use crate::common::node::{INNER_HEAD, Node};
 use crate::common::slice::slice_at;
 use crate::common::version::{Restart, back_off};
-use crate::common::visit::{CHUNK, visit_runs};
+use crate::common::visit::{CHUNK, go_on_behind, visit_runs};
 use crate::{Ref, Resolver, Start};
 use std::cmp::Ordering;
 
@@ -62,9 +62,7 @@ impl<P: Protocol> Learned<P> {
                 Ok(()) => return,
                 Err(Restart) => {
                     P::reached(Point::ScanReseek);
-                    if let Some(last) = out[before..].last() {
-                        place = Start::After(resolver.key(*last));
-                    }
+                    place = go_on_behind(out, before, resolver).map_or(start, Start::After);
                     back_off(&mut spins);
                 }
             }

@@ -1,6 +1,7 @@
 //! White-box tests: coverage of the structure changes, planted bugs, what the log is asked for, footprint.
 
 mod coverage;
+mod damage;
 mod twins;
 
 use super::BTreeIndex;
