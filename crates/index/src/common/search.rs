@@ -257,6 +257,20 @@ mod x86_64 {
         };
     }
 
+    /// Ends the use of upper halves where the code around knows nothing of them. Code compiled for AVX may hold values there, of which the instruction would leave nothing.
+    #[cfg(not(target_feature = "avx"))]
+    macro_rules! leave_upper_halves {
+        () => {
+            "vzeroupper"
+        };
+    }
+    #[cfg(target_feature = "avx")]
+    macro_rules! leave_upper_halves {
+        () => {
+            ""
+        };
+    }
+
     macro_rules! compare_halves {
         ($name:ident, $low:literal, $high:literal, $what:literal) => {
             #[doc = $what]
@@ -281,7 +295,7 @@ mod x86_64 {
                         $high,
                         "vmovmskpd {mask:e}, ymm2",
                         "vmovmskpd {high:e}, ymm1",
-                        "vzeroupper",
+                        leave_upper_halves!(),
                         words = in(reg) words,
                         bound = in(reg) bound,
                         mask = out(reg) mask,
