@@ -198,7 +198,7 @@ struct Commit<'a> {
 }
 
 impl Commit<'_> {
-    /// Finds out what each key has, locks places, and drops deletes of what is surely absent.
+    /// Finds out what each key has, locks places, and drops deletes of what is surely and durably absent.
     #[inline(always)]
     fn locate(&mut self, writer: &mut Writer<'_>) {
         let Some(first) = self.members.first() else { return };
@@ -210,7 +210,7 @@ impl Commit<'_> {
             let member = &self.members[number];
             writer.prefetch_mark(member.candidate.0);
             if member.operation(self.batch).delete {
-                if member.candidate.is_none() {
+                if member.candidate.is_none() && self.is_durably_gone(member) {
                     if locked {
                         self.unlock(member);
                     }
@@ -225,6 +225,13 @@ impl Commit<'_> {
             kept += 1;
         }
         self.members.truncate(kept);
+    }
+
+    /// Whether no delete of an absent key could be lost yet. Otherwise the key might be there again after a power loss that the other members survive.
+    #[inline(always)]
+    fn is_durably_gone(&self, member: &Member) -> bool {
+        let operation = member.operation(self.batch);
+        self.core.committer.recent_deletes.get((self.batch.keyspace(operation).info.id, operation.hash)).is_none()
     }
 
     /// Whether it takes more live bytes than it gives back.

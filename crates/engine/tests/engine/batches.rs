@@ -1,8 +1,8 @@
 //! Batches against a map: every size around the limits of the commit's rounds, keys that collide in latches and bucket pairs, mixed keyspaces, splits
 //! under way, a full store, and several threads.
 
-use crate::common::{Random, get};
-use hither_engine::{Batch, Condition, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
+use crate::common::{Random, crash, get, put, small};
+use hither_engine::{Batch, Condition, Durability, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -271,4 +271,32 @@ fn a_batch_that_changes_nothing_makes_durable_what_it_saw() {
     let error = batch(&|batch| batch.require_version(&space, b"key", None)).unwrap_err();
     assert!(matches!(&error, Error::PreconditionFailed { key, .. } if key == "key"), "{error}");
     assert!(put.is_durable(), "a precondition that did not hold");
+}
+
+/// Regression: a batch left out the delete of a key that a delete at a lower level had removed. Its other members were durable then, but after a power loss that key was there again.
+#[test]
+fn a_delete_of_what_is_not_durably_gone_is_a_member() {
+    let opened = |dir: &std::path::Path, medium| {
+        let options = Options { paths: vec![(None, dir.to_owned())], medium, durability: Durability::Sync, ..small() };
+        Store::open(options).unwrap()
+    };
+    for kind in [Kind::Hash, Kind::Ordered] {
+        let dir = tempfile::tempdir().unwrap();
+        // What it has not made durable does not reach the file.
+        let store = opened(dir.path(), MediumChoice::ShadowFile);
+        let keyspace = store.create_keyspace("k", kind).unwrap();
+        put(&store, &keyspace, b"gone", b"value");
+        let relaxed = WriteOptions::new().durability(Durability::Process);
+        drop(store.write(&keyspace, b"gone", None, Condition::None, &relaxed).unwrap());
+        let mut batch = Batch::default();
+        batch.delete(&keyspace, b"gone");
+        batch.put(&keyspace, b"new", b"value", 0);
+        store.commit_wait(&batch).unwrap();
+        let left = crash(dir.path());
+        assert!(store.check().unwrap().is_sound() && get(&store, &keyspace, b"gone").is_none());
+        let store = opened(left.path(), MediumChoice::Auto);
+        let keyspace = store.open_keyspace("k").unwrap();
+        assert_eq!((get(&store, &keyspace, b"gone"), get(&store, &keyspace, b"new").as_deref()), (None, Some(&b"value"[..])), "{kind:?}");
+        assert!(store.check().unwrap().is_sound());
+    }
 }
