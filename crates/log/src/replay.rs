@@ -134,8 +134,8 @@ impl<'a> Walk<'a> {
 
     #[inline(always)]
     fn has_ended(&self) -> bool {
-        // A run holds one entry: what follows it is not looked at.
-        self.at + MIN_BYTES as usize > self.bytes.len() || (self.is_run && self.totals.entries == 1)
+        // A run holds one entry, at its beginning: nothing behind that is looked at, whatever is there.
+        self.at + MIN_BYTES as usize > self.bytes.len() || (self.is_run && self.at > 0)
     }
 
     /// Goes on behind what is here; the entry and its offset if it is a valid one.
