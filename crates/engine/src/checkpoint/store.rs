@@ -80,6 +80,11 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
+/// An error that says of which file it is.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 fn advice(path: &Path) -> &'static str {
     match path.is_dir() {
         true => "a directory lies where the store keeps a file of its own: move it away",
@@ -106,7 +111,7 @@ pub(crate) fn of_a_store_in(directory: &Path) -> Option<PathBuf> {
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| named(path, &error))
 }
 
 impl CheckpointStore for FileStore {
@@ -129,7 +134,7 @@ impl CheckpointStore for FileStore {
         let mut options = OpenOptions::new();
         // As in `open_regular`.
         options.write(true).create(true).truncate(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
-        let file = options.open(&path)?;
+        let file = options.open(&path).map_err(|error| named(&path, &error))?;
         let draft = FileDraft { directory: self.directory.clone(), path, file, published: false, failpoints: self.failpoints.clone() };
         Ok(Box::new(draft))
     }
@@ -170,17 +175,17 @@ struct FileDraft {
 impl CheckpointDraft for FileDraft {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         check(&self.failpoints, "checkpoint_write")?;
-        self.file.write_all(bytes)
+        self.file.write_all(bytes).map_err(|error| named(&self.path, &error))
     }
 
     fn harden(&mut self) -> io::Result<()> {
         check(&self.failpoints, "checkpoint_sync")?;
-        self.file.sync_all()
+        self.file.sync_all().map_err(|error| named(&self.path, &error))
     }
 
     fn publish(mut self: Box<Self>) -> io::Result<()> {
         check(&self.failpoints, "checkpoint_rename")?;
-        std::fs::rename(&self.path, self.directory.join(NAME))?;
+        std::fs::rename(&self.path, self.directory.join(NAME)).map_err(|error| named(&self.path, &error))?;
         self.published = true;
         sync_directory(&self.directory)
     }

@@ -199,3 +199,15 @@ fn a_checkpoint_counts_only_in_a_directory_that_is_synced() {
         assert_eq!(again.open_keyspace("keys").unwrap().len(), 1_000);
     }
 }
+
+/// Regression: why a checkpoint could not be taken was told without the file.
+#[test]
+fn a_checkpoint_that_cannot_be_written_names_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() }).unwrap();
+    let draft = dir.path().join("checkpoint.hither.tmp");
+    std::fs::create_dir(&draft).unwrap();
+    let error = store.checkpoint().unwrap_err().to_string();
+    assert!(error.contains(draft.to_str().unwrap()), "{error}");
+    assert!(store.stats().checkpoints.failure.contains(draft.to_str().unwrap()));
+}
