@@ -66,6 +66,12 @@ impl Collection {
         self.head.count == 0
     }
 
+    /// A member goes. Rows may be newer than the head, and more than it counts: then the commit would fail.
+    pub fn lose_member(&mut self) -> Result<(), Failure> {
+        self.head.count = self.head.count.checked_sub(1).ok_or(Failure::Again)?;
+        Ok(())
+    }
+
     /// Writes the head, also if the count is as before: its version stands for all rows. Without members the key goes.
     pub fn save(&self, txn: &mut Txn, key: &[u8]) -> Result<(), Failure> {
         match (self.head.count, self.fresh) {

@@ -180,7 +180,7 @@ fn hdel(context: &mut Context<'_>) -> Outcome {
         let row = row(hash.number(), part::FIELD, field);
         if txn.row(&row, |_| ())?.is_some() {
             txn.delete_row(&row);
-            hash.head.count -= 1;
+            hash.lose_member()?;
         }
     }
     reply.count(before - hash.len());

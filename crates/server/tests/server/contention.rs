@@ -46,6 +46,32 @@ fn a_large_read_beside_writers_ends_after_a_few_attempts() {
     });
 }
 
+/// Regression: a command that had read the number of members, then more of them than that, counted down below nothing and ended the server.
+#[test]
+fn members_that_come_while_others_are_taken_are_no_surprise() {
+    let shared = shared();
+    let mut taker = Client::new(&shared);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stopping = Stop(&stop);
+        let (shared, stop) = (&shared, &stop);
+        scope.spawn(move || {
+            let mut giver = Client::on(shared, 1);
+            while !stop.load(Ordering::Relaxed) {
+                for line in ["ZADD z 1 a", "ZADD z 2 b 3 c", "HSET h a 1", "HSET h b 1 c 1"] {
+                    giver.run(line);
+                }
+            }
+        });
+        for _ in 0..5000 {
+            for line in ["ZPOPMIN z 3", "ZREMRANGEBYRANK z 0 -1", "ZREM z a b c", "HDEL h a b c"] {
+                taker.run(line);
+            }
+        }
+        drop(stopping);
+    });
+}
+
 /// How many commands a thread has run: each of them counted one field up.
 fn written_by(stats: &CoreStats) -> u64 {
     stats.calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum()

@@ -61,10 +61,10 @@ pub fn put(txn: &mut Txn, set: &mut Collection, member: &[u8], old: Option<f64>,
 }
 
 /// Removes a member that has this score.
-pub fn remove(txn: &mut Txn, set: &mut Collection, member: &[u8], score: f64) {
+pub fn remove(txn: &mut Txn, set: &mut Collection, member: &[u8], score: f64) -> Outcome {
     txn.delete_row(&row(set.number(), part::MEMBER, member));
     txn.delete_row(&score_row(set.number(), score, member));
-    set.head.count -= 1;
+    set.lose_member()
 }
 
 /// All members in the order of scores.
@@ -224,7 +224,7 @@ fn zrem(context: &mut Context<'_>) -> Outcome {
     let before = set.len();
     for member in args.iter().skip(2) {
         if let Some(old) = score(txn, &set, member)? {
-            remove(txn, &mut set, member, old);
+            remove(txn, &mut set, member, old)?;
         }
     }
     reply.count(before - set.len());
@@ -318,7 +318,7 @@ pub fn take(txn: &mut Txn, key: &[u8], set: &mut Collection, reverse: bool, coun
     })?;
     room.check()?;
     for (member, score) in &taken {
-        remove(txn, set, member, *score);
+        remove(txn, set, member, *score)?;
     }
     set.save(txn, key)?;
     Ok(taken)

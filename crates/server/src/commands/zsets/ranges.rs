@@ -350,7 +350,7 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
     };
     let found = Query::all(range).run(txn, &set, Room::unbounded())?;
     for (member, score) in &found {
-        remove(txn, &mut set, member, *score);
+        remove(txn, &mut set, member, *score)?;
     }
     if !found.is_empty() {
         set.save(txn, &args[1])?;
