@@ -97,7 +97,8 @@ fn restore(context: &mut Context<'_>) -> Outcome {
         Refused::Footer => Failure::text("ERR DUMP payload version or checksum are wrong"),
         Refused::Data => Failure::text("ERR Bad data format"),
     })?;
-    let expires_at_ms = if ttl == 0 || options.absolute { ttl } else { now.ms().saturating_add(ttl) };
+    // No later than what can be told.
+    let expires_at_ms = if ttl == 0 || options.absolute { ttl } else { now.ms().saturating_add(ttl).min(i64::MAX as u64) };
     txn.delete(key)?;
     reply.ok();
     if expires_at_ms != 0 && expires_at_ms <= now.ms() {

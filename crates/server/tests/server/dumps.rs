@@ -184,3 +184,14 @@ fn saves_take_checkpoints() {
     let persistence = client.run("INFO persistence");
     assert!(persistence.contains("rdb_last_bgsave_status:ok") && persistence.contains("rdb_bgsave_in_progress:0"), "{persistence}");
 }
+
+/// Regression: an expiry beyond what a signed number can tell made PTTL negative.
+#[test]
+fn an_expiry_of_restore_can_be_told() {
+    let mut client = Client::new(&shared());
+    client.run("SET a 1");
+    let hither_resp::Value::Bulk(payload) = client.call(&[b"DUMP", b"a"]) else { panic!("a string has one") };
+    assert_eq!(client.raw(&[b"RESTORE", b"b", b"9223372036854775807", &payload]), b"+OK\r\n");
+    client.script("PEXPIRETIME b => 9223372036854775807\nGET b => 1");
+    assert!(client.run("PTTL b").parse::<i64>().unwrap() > 0);
+}
