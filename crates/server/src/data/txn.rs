@@ -6,11 +6,12 @@
 //!
 //! Thread safety: belongs to one thread.
 
+mod scans;
+
 use super::databases::Database;
 use super::encoding::{self, Head, Type};
 use hither::{Db, Error, Keyspace, Result, WriteOptions};
 use std::collections::{BTreeMap, HashMap};
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 /// A value with its expiry (0: none), of the transaction's own view.
@@ -56,6 +57,8 @@ pub struct Txn {
     undo: Vec<Undo>,
     /// Where this command began.
     began_in: Option<Arc<Database>>,
+    /// What the next scan passes over.
+    drained: Option<scans::Drained>,
 }
 
 /// How a step is taken back.
@@ -95,6 +98,7 @@ impl Txn {
             unfit: None,
             undo: Vec::new(),
             began_in: None,
+            drained: None,
         }
     }
 
@@ -111,7 +115,7 @@ impl Txn {
             return None;
         }
         (self.isolated, self.options) = (isolated, options);
-        (self.rests_on, self.unfit, self.began_in) = (0, None, None);
+        (self.rests_on, self.unfit, self.began_in, self.drained) = (0, None, None, None);
         Some(self)
     }
 
@@ -132,6 +136,7 @@ impl Txn {
 
     /// Takes back all that was written since [`Txn::begin_command`]. What the command has read still counts: its error tells of that.
     pub fn undo_command(&mut self) {
+        self.drained = None;
         while let Some(step) = self.undo.pop() {
             match step {
                 Undo::Write(place, Some(item)) => drop(self.writes.insert(place, item)),
@@ -333,104 +338,6 @@ impl Txn {
         self.write(Space::Rows, row, None);
     }
 
-    /// Calls `f(row, value)` for the member rows between two bounds in order, its own writes included, until it breaks.
-    pub fn rows(
-        &mut self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        reverse: bool,
-        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.scan(Space::Rows, from, to, reverse, f)
-    }
-
-    /// Calls `f(key, entry)` for the keys between two bounds in order, its own writes included, until it breaks. Keys that others add meanwhile may
-    /// be seen or not, in MULTI too.
-    pub fn keys(
-        &mut self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        reverse: bool,
-        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.scan(Space::Keys, from, to, reverse, f)
-    }
-
-    fn scan(
-        &mut self,
-        space: Space,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        reverse: bool,
-        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let keyspace = if space == Space::Keys { &self.database.keys } else { &self.database.rows };
-        let own = self.own_writes(space, from, to, reverse);
-        let mut own = own.into_iter().peekable();
-        let before = |own: &[u8], key: &[u8]| if reverse { own > key } else { own < key };
-        let mut broken = false;
-        let rests_on = keyspace.scan_deferred(from, to, reverse, |key, value, _| {
-            while let Some((place, item)) = own.next_if(|(place, _)| before(place, key)) {
-                if let Some(item) = item
-                    && f(place, &item.entry).is_break()
-                {
-                    broken = true;
-                    return ControlFlow::Break(());
-                }
-            }
-            let flow = match own.next_if(|(place, _)| *place == key) {
-                Some((_, Some(item))) => f(key, &item.entry),
-                Some((_, None)) => ControlFlow::Continue(()),
-                None => f(key, value),
-            };
-            broken |= flow.is_break();
-            flow
-        })?;
-        if !broken {
-            let _ = own.filter_map(|(place, item)| item.map(|item| (place, item))).try_for_each(|(place, item)| f(place, &item.entry));
-        }
-        self.note(rests_on);
-        Ok(())
-    }
-
-    /// Its writes between two bounds, in the order of a scan.
-    fn own_writes(&self, space: Space, from: Bound<&[u8]>, to: Bound<&[u8]>, reverse: bool) -> Vec<(&[u8], Option<&Item>)> {
-        if self.writes.is_empty() {
-            return Vec::new();
-        }
-        let within = |key: &[u8]| {
-            (match from {
-                Bound::Included(from) => key >= from,
-                Bound::Excluded(from) => key > from,
-                Bound::Unbounded => true,
-            }) && (match to {
-                Bound::Included(to) => key <= to,
-                Bound::Excluded(to) => key < to,
-                Bound::Unbounded => true,
-            })
-        };
-        let index = self.database.index;
-        let first = match from {
-            Bound::Included(from) | Bound::Excluded(from) => from.to_vec(),
-            Bound::Unbounded => Vec::new(),
-        };
-        let past_end = |key: &[u8]| match to {
-            Bound::Included(to) | Bound::Excluded(to) => key > to,
-            Bound::Unbounded => false,
-        };
-        let mut own: Vec<_> = self
-            .writes
-            .range((index, space, first)..)
-            .take_while(|((database, of, key), _)| (*database, *of) == (index, space) && !past_end(key))
-            .filter(|((_, _, key), _)| within(key))
-            .map(|((_, _, key), item)| (key.as_slice(), item.as_ref()))
-            .collect();
-        if reverse {
-            own.reverse();
-        }
-        own
-    }
-
     fn write(&mut self, space: Space, key: &[u8], item: Option<Item>) {
         let value = item.as_ref().map_or(&[][..], |item| &item.entry);
         if let Err(error) = Keyspace::check_pair(key, value) {
@@ -438,6 +345,9 @@ impl Txn {
             return;
         }
         self.touch(self.database.clone());
+        if item.is_some() && space == Space::Rows {
+            self.refill(key);
+        }
         let place = (self.database.index, space, key.to_vec());
         if self.isolated {
             let before = self.writes.insert(place.clone(), item);

@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::{Client, shared, shared_on};
 use hither::Db;
 use hither_server::data::reaper;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Regression: one of these failed the transaction as a whole.
 #[test]
@@ -68,4 +68,35 @@ fn exec_that_waits_for_a_database_and_kills_its_client_runs() {
     assert_eq!(std::io::Read::read(&mut client, &mut [0]).unwrap(), 0, "it is closed then");
     assert_eq!(common::say(&mut common::connect(&server), "GET k"), "1");
     server.stop();
+}
+
+/// Regression: each passed over the members that those before it had taken, 6000 in 19 s.
+#[test]
+fn many_members_are_taken_one_by_one_in_one_transaction() {
+    const MEMBERS: usize = 8000;
+    let mut client = Client::new(&shared());
+    let all: Vec<String> = (0..MEMBERS).map(|member| format!("{member} m{member}")).collect();
+    client.run(&format!("ZADD z {}", all.join(" ")));
+    client.run("MULTI");
+    (0..MEMBERS / 2 - 1).for_each(|_| drop(["ZPOPMIN z", "ZPOPMIN z"].map(|line| client.run(line))));
+    let started = Instant::now();
+    let reply = client.run("EXEC");
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    let expected: Vec<String> = (0..MEMBERS - 2).map(|member| format!("[m{member} ,{member}]")).collect();
+    assert_eq!(reply.replace(" ,", " "), format!("[{}]", expected.join(" ")).replace(" ,", " "));
+    assert_eq!(client.run("ZCARD z"), "2");
+}
+
+/// What comes back where members were taken is found.
+#[test]
+fn members_that_come_back_within_a_transaction_are_found() {
+    let mut client = Client::new(&shared());
+    client.script("ZADD z 1 a 2 b 3 c 4 d 5 e 6 f => 6\nZADD y 1 q 2 r => 2\nMULTI => OK");
+    let (takes, gives) = (["ZPOPMIN z", "ZPOPMAX z", "ZPOPMIN y"], ["ZADD z 2.5 b", "ZADD z 0 n", "ZADD z 9 a"]);
+    for line in takes.iter().chain(&takes).chain(&gives).chain(&takes[..2]).chain(&["ZRANGE z 0 -1", "ZRANGE z 0 0 REV", "EXISTS y"]) {
+        assert_eq!(client.run(line), "QUEUED");
+    }
+    let reply = client.run("EXEC").replace(",", "");
+    assert_eq!(reply, "[[a 1] [f 6] [q 1] [b 2] [e 5] [r 2] 1 1 1 [n 0] [a 9] [b c d] [d] 0]");
+    client.script("ZRANGE z 0 -1 => [b c d]\nZCARD z => 3");
 }
