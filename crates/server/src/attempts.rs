@@ -94,7 +94,11 @@ impl Session {
         };
         // An error tells of what was read, too.
         *rests_on = txn.rests_on().max(*rests_on);
-        outcome?;
+        if let Err(failure) = outcome {
+            // What it read must have been so at one moment, though nothing is committed. If the store cannot tell, the error stands.
+            let is_torn = watches.is_none() && failure.is_of_one_command() && !txn.is_as_read(&shared.databases.db).unwrap_or(true);
+            return Err(if is_torn { Box::new(Failure::Again) } else { failure });
+        }
         // Who was killed takes nothing that was written since: it would be lost with the reply.
         if self.client.is_killed() {
             return Err(Box::new(Failure::KILLED));

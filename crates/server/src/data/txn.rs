@@ -374,6 +374,15 @@ impl Txn {
         self.rests_on = self.rests_on.max(rests_on);
     }
 
+    /// Whether everything that was read is as it was; nothing is written. For a command that answers with an error.
+    pub fn is_as_read(&self, db: &Db) -> Result<bool> {
+        let mut batch = db.batch();
+        for ((index, key), version) in &self.reads {
+            batch.require_version(&self.touched_database(*index).keys, key, *version);
+        }
+        Ok(self.reads.is_empty() || batch.commit_deferred(&self.options)?.applied)
+    }
+
     /// Applies everything, or nothing if something that was read has changed. Once only.
     pub fn commit(&mut self, db: &Db) -> Result<Committed> {
         if self.writes.is_empty() && self.reads.is_empty() {

@@ -72,6 +72,32 @@ fn members_that_come_while_others_are_taken_are_no_surprise() {
     });
 }
 
+/// Regression: HINCRBY that had read the hash at its key told of a value that only the hash's next key ever had, after RENAME.
+#[test]
+fn an_error_tells_of_what_the_key_had() {
+    let shared = shared();
+    let mut reader = Client::new(&shared);
+    reader.run("HSET a f 1");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stopping = Stop(&stop);
+        let (shared, stop) = (&shared, &stop);
+        scope.spawn(move || {
+            let mut writer = Client::on(shared, 1);
+            while !stop.load(Ordering::Relaxed) {
+                for line in ["MULTI", "RENAME a b", "HSET b f x", "EXEC", "MULTI", "HSET b f 1", "RENAME b a", "EXEC"] {
+                    writer.run(line);
+                }
+            }
+        });
+        for _ in 0..20_000 {
+            let told = reader.run("HINCRBY a f 1");
+            assert!(told.parse::<u64>().is_ok(), "{told}");
+        }
+        drop(stopping);
+    });
+}
+
 /// How many commands a thread has run: each of them counted one field up.
 fn written_by(stats: &CoreStats) -> u64 {
     stats.calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum()
