@@ -14,8 +14,17 @@ pub const CAPACITY: usize = 1 << 16;
 /// Bytes of their keys, in all: each key may have 64 KiB.
 pub const MOST_BYTES: usize = 32 << 20;
 
-/// What an iteration goes over: database, and the collection's number or 0 for the keys.
-pub type Scope = (u16, u64);
+/// What an iteration goes over, in a database. Members of whichever collection the key has: if it is another one meanwhile, the iteration goes on in that, as in Redis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// Its keys.
+    Keys,
+    /// Members of a collection.
+    Members,
+}
+
+/// Database, and what of it.
+pub type Scope = (u16, Over);
 
 /// All cursors of a server.
 #[derive(Default)]
@@ -62,31 +71,32 @@ mod tests {
     #[test]
     fn cursors_are_kept_until_there_are_too_many() {
         let cursors = Cursors::default();
-        let first = cursors.insert((0, 0), b"a".to_vec());
+        let first = cursors.insert((0, Over::Keys), b"a".to_vec());
         assert_ne!(first, 0);
-        assert_eq!(cursors.position((0, 0), first), Some(b"a".to_vec()));
-        assert_eq!(cursors.position((0, 0), first), Some(b"a".to_vec()), "a cursor may be used again");
-        assert_eq!(cursors.position((1, 0), first), None, "of another database");
+        assert_eq!(cursors.position((0, Over::Keys), first), Some(b"a".to_vec()));
+        assert_eq!(cursors.position((0, Over::Keys), first), Some(b"a".to_vec()), "a cursor may be used again");
+        assert_eq!(cursors.position((1, Over::Keys), first), None, "of another database");
+        assert_eq!(cursors.position((0, Over::Members), first), None, "of keys");
         for _ in 0..CAPACITY {
-            cursors.insert((0, 0), b"b".to_vec());
+            cursors.insert((0, Over::Keys), b"b".to_vec());
         }
-        assert_eq!(cursors.position((0, 0), first), None);
-        assert_eq!(cursors.position((0, 0), first + 1), Some(b"b".to_vec()));
+        assert_eq!(cursors.position((0, Over::Keys), first), None);
+        assert_eq!(cursors.position((0, Over::Keys), first + 1), Some(b"b".to_vec()));
     }
 
     /// Regression: as many cursors of keys of 64 KiB took 4 GiB.
     #[test]
     fn the_bytes_of_their_keys_are_bounded() {
         let cursors = Cursors::default();
-        let newest = (0..1000).map(|_| cursors.insert((0, 0), vec![b'k'; 64 << 10])).last().unwrap();
+        let newest = (0..1000).map(|_| cursors.insert((0, Over::Keys), vec![b'k'; 64 << 10])).last().unwrap();
         let held = |cursors: &Cursors| cursors.state.lock().positions.values().map(|(_, position)| position.len()).sum::<usize>();
         assert!(held(&cursors) <= 32 << 20, "{}", held(&cursors));
-        assert_eq!(cursors.position((0, 0), newest - 511).map(|position| position.len()), Some(64 << 10));
-        assert_eq!(cursors.position((0, 0), newest - 512), None, "the oldest go");
+        assert_eq!(cursors.position((0, Over::Keys), newest - 511).map(|position| position.len()), Some(64 << 10));
+        assert_eq!(cursors.position((0, Over::Keys), newest - 512), None, "the oldest go");
         for _ in 0..1000 {
-            cursors.insert((0, 0), b"b".to_vec());
+            cursors.insert((0, Over::Keys), b"b".to_vec());
         }
-        assert!(cursors.position((0, 0), newest).is_some(), "small ones push out none");
+        assert!(cursors.position((0, Over::Keys), newest).is_some(), "small ones push out none");
         let state = cursors.state.lock();
         assert_eq!((state.order.len(), state.bytes), (state.positions.len(), state.positions.values().map(|(_, p)| p.len()).sum()));
     }

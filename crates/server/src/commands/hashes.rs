@@ -8,6 +8,7 @@ use super::keys::{ScanOptions, cursor_number, position, reply_cursor};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, Room, while_it_fits};
+use crate::cursors::Over;
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row};
 use crate::glob;
@@ -227,14 +228,14 @@ fn hscan(context: &mut Context<'_>) -> Outcome {
 pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8]) -> Vec<u8>) -> Outcome {
     // A bad cursor is an error whatever the key holds.
     cursor_number(&context.args[2])?;
+    let scope = (context.session.index, Over::Members);
     let Some(hash) = open(context.txn, &context.args[1], kind)? else {
         // Where there is nothing to scan, options are not looked at, as in Redis.
         context.reply.array(2);
-        reply_cursor(context, (context.session.index, 0), None);
+        reply_cursor(context, scope, None);
         context.reply.array(0);
         return Ok(());
     };
-    let scope = (context.session.index, hash.number());
     let after = position(context, scope, &context.args[2])?;
     let options = ScanOptions::parse(context, 3, false)?;
     let (mut found, mut seen, mut last, mut room) = (Vec::new(), 0, None, Room::of(&context.reply));

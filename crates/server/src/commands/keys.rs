@@ -6,7 +6,7 @@ use super::table::flag::{DANGEROUS, DENYOOM, FAST, NO_MULTI, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, Room};
 use crate::changes::Change;
-use crate::cursors::Scope;
+use crate::cursors::{Over, Scope};
 use crate::data::databases::member_rows;
 use crate::data::encoding::{self, Head, Type, after_prefix};
 use crate::data::{Item, Txn};
@@ -248,7 +248,7 @@ impl ScanOptions {
 
 const BAD_CURSOR: Failure = Failure::text("ERR invalid cursor");
 const FORGOTTEN_CURSOR: Failure = Failure::text(
-    "ERR invalid cursor: it is too old, or of another database or run of the server; start again with 0, or use HITHER.RANGE",
+    "ERR invalid cursor: it is too old, or of another command, database or run of the server; start again with 0, or use HITHER.RANGE",
 );
 
 /// A cursor as Redis reads it, by C's rules: zeroes and a sign may stand before the digits, and there may be none at all.
@@ -280,7 +280,7 @@ pub fn reply_cursor(context: &mut Context<'_>, scope: Scope, last: Option<Vec<u8
 }
 
 fn scan(context: &mut Context<'_>) -> Outcome {
-    let scope = (context.session.index, 0);
+    let scope = (context.session.index, Over::Keys);
     let after = position(context, scope, &context.args[1])?;
     let options = ScanOptions::parse(context, 2, true)?;
     let (start, end) = range_of(&options.pattern);

@@ -181,3 +181,8 @@ impl Drop for Stop<'_> {
         self.0.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }
+
+/// Runs a script ([`Client::script`]) in a session of its own.
+pub fn script(text: &str) {
+    Client::new(&shared()).script(text);
+}

@@ -3,8 +3,10 @@
 mod acl;
 mod common;
 mod contention;
+mod cursors;
 mod dumps;
 mod failed_sync;
+mod families;
 mod memory;
 mod network;
 mod pipelines;

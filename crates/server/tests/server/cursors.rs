@@ -1,0 +1,69 @@
+//! Iterations over keys and members: by the cursors of SCAN and its like, and by ranges of keys.
+
+use crate::common::{Client, script, shared, show};
+use hither_resp::Value;
+
+#[test]
+fn scans_return_every_key_once_while_others_come_and_go() {
+    let mut client = Client::new(&shared());
+    for number in 0..250 {
+        client.run(&format!("SET stay:{number:03} x"));
+    }
+    let (mut cursor, mut seen, mut round) = ("0".to_owned(), Vec::new(), 0);
+    loop {
+        let Value::Array(reply) = client.call(&[b"SCAN", cursor.as_bytes(), b"MATCH", b"s*", b"COUNT", b"17"]) else { panic!() };
+        let [next, Value::Array(keys)] = &reply[..] else { panic!() };
+        seen.extend(keys.iter().map(show).filter(|key| key.starts_with("stay")));
+        cursor = show(next);
+        if cursor == "0" {
+            break;
+        }
+        round += 1;
+        client.run(&format!("SET stir:{round} x"));
+        client.run(&format!("SET a:{round} x"));
+        client.run(&format!("DEL stir:{}", round - 1));
+    }
+    assert_eq!(seen, (0..250).map(|number| format!("stay:{number:03}")).collect::<Vec<_>>());
+    assert!(client.run("SCAN 999999").starts_with("!ERR invalid cursor"));
+    assert_eq!(client.run("SCAN x"), "!ERR invalid cursor");
+    assert_eq!(client.run("SCAN 0 COUNT 0"), "!ERR syntax error");
+    assert_eq!(client.run("SCAN 0 TYPE hash COUNT 1000"), "[0 []]");
+}
+
+#[test]
+fn ordered_access() {
+    script(
+        "MSET a 1 b 2 c 3 ca 4 cb 5 d 6 => OK
+        HITHER.RANGE - + => [a b c ca cb d]
+        HITHER.RANGE [b (d => [b c ca cb]
+        HITHER.RANGE (d [b REV LIMIT 2 => [cb ca]
+        HITHER.RANGE - + LIMIT 2 VALUES => [a 1 b 2]
+        HITHER.RANGE (b + LIMIT 2 => [c ca]
+        HITHER.RANGE - + MATCH *a* => [a ca]
+        HITHER.RANGE + - => []
+        HITHER.RANGE a b => !ERR a bound is -, +, [key or (key
+        HITHER.PREFIX c => [c ca cb]
+        HITHER.PREFIX c REV => [cb ca c]
+        HITHER.PREFIX c AFTER c LIMIT 1 => [ca]
+        HITHER.PREFIX c AFTER ca REV => [c]
+        HITHER.PREFIX c AFTER d => !ERR AFTER needs a key with the prefix
+        HITHER.PREFIX c LIMIT x => !ERR value is not an integer or out of range",
+    );
+}
+
+/// Regression: where the hash was another one meanwhile, its cursor was an error, and clients gave up in the midst of their iteration.
+#[test]
+fn an_iteration_goes_on_in_what_has_taken_the_place() {
+    let mut client = Client::new(&shared());
+    for (fill, scan) in [("HSET k a 1 b 2 c 3 d 4", "HSCAN"), ("ZADD k 1 a 2 b 3 c 4 d", "ZSCAN")] {
+        client.run(fill);
+        let cursor = |reply: &str| reply[1..].split(' ').next().unwrap().to_owned();
+        let begun = cursor(&client.run(&format!("{scan} k 0 COUNT 2")));
+        client.run("DEL k");
+        assert_eq!(client.run(&format!("{scan} k {begun}")), "[0 []]");
+        client.run(fill);
+        assert_eq!(client.run(&format!("{scan} k {begun}")), "[0 [c 3 d 4]]");
+        client.run("DEL k");
+        assert!(client.run(&format!("SCAN {begun}")).starts_with("!ERR invalid cursor"), "that is one of members");
+    }
+}
