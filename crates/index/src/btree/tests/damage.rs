@@ -6,6 +6,7 @@ use crate::conformance::{FakeLog, ordered};
 use crate::{Index, OrderedIndex, Ref, Resolver, SortedPiece, Start};
 use hither_sync::epoch;
 use std::cell::RefCell;
+use std::sync::Arc;
 
 thread_local! {
     static BETWEEN: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
@@ -55,10 +56,10 @@ struct World {
 }
 
 impl World {
-    fn leaked(tail: &'static [u8], seeming: &'static [u8]) -> &'static World {
+    fn shared(tail: &'static [u8], seeming: &'static [u8]) -> Arc<World> {
         let (index, log) = (BTree::new(), FakeLog::new(1));
         let refs = (0..1500).map(|i: u64| ordered::put(&index, &log, &[&(i * STEP).to_be_bytes(), tail].concat())).collect();
-        Box::leak(Box::new(World { index, resolver: Damaged { log, seeming }, refs, tail }))
+        Arc::new(World { index, resolver: Damaged { log, seeming }, refs, tail })
     }
 
     /// Changes every leaf and nothing that it holds.
@@ -71,12 +72,12 @@ impl World {
     }
 
     /// What `work` returns while each `nth` leaf changes as it is read.
-    fn stirred<T>(&'static self, nth: usize, work: impl FnOnce() -> T) -> T {
-        let mut reads = 0;
+    fn stirred<T>(self: &Arc<Self>, nth: usize, work: impl FnOnce() -> T) -> T {
+        let (world, mut reads) = (self.clone(), 0);
         let between = move || {
             reads += 1;
             if reads % nth == 0 {
-                self.stir();
+                world.stir();
             }
         };
         BETWEEN.set(Some(Box::new(between)));
@@ -92,8 +93,8 @@ impl World {
 fn scans_go_on_where_they_were_whatever_damaged_entries_pass_for() {
     for tail in [&b""[..], b"a tail that is in the log"] {
         for seeming in [&b""[..], &[0xff; 9], b"\0\0\0\0\0\x03\xe8\0"] {
-            let world = World::leaked(tail, seeming);
-            let World { index, resolver, refs, .. } = world;
+            let world = World::shared(tail, seeming);
+            let World { index, resolver, refs, .. } = &*world;
             for backward in [false, true] {
                 let mut found = vec![Ref(7)];
                 world.stirred(3, || index.scan(Start::Edge, backward, 2 * refs.len(), &mut found, resolver));
@@ -105,7 +106,7 @@ fn scans_go_on_where_they_were_whatever_damaged_entries_pass_for() {
             }
             let mut piece = SortedPiece::default();
             world.stirred(3, || index.copy_sorted(Start::Edge, 2 * refs.len(), &mut piece, resolver));
-            assert!(piece.refs() == refs, "{} of {} keys were copied", piece.len(), refs.len());
+            assert!(piece.refs() == refs.as_slice(), "{} of {} keys were copied", piece.len(), refs.len());
             let mut visited = Vec::new();
             let visit = &mut |reference| {
                 visited.push(reference);
