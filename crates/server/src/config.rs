@@ -5,6 +5,7 @@ use crate::events::{self, Level};
 use crate::latency::Monitor;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Gives a setting a value; `None` if it cannot be one.
 type Set = fn(&Settings, &str) -> Option<()>;
@@ -172,6 +173,9 @@ fn parse_yes_no(text: &str) -> Option<bool> {
     }
 }
 
+/// How long nothing comes from another machine until the system asks whether it is still there; as in Redis.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(300);
+
 /// Least limit of output: below that, clients would be closed for the reply to any command.
 const LEAST_OUTPUT: usize = 16 << 10;
 
@@ -230,7 +234,7 @@ const ENTRIES: &[Entry] = &[
     fixed("io-threads", |s| s.started.threads.to_string()),
     fixed("maxmemory", |_| "0".to_owned()),
     fixed("maxmemory-policy", |_| "noeviction".to_owned()),
-    fixed("tcp-keepalive", |_| "300".to_owned()),
+    fixed("tcp-keepalive", |_| KEEP_ALIVE.as_secs().to_string()),
     fixed("proto-max-bulk-len", |_| (512usize << 20).to_string()),
     fixed("client-query-buffer-limit", |s| s.started.max_request_bytes.to_string()),
     fixed("aclfile", |s| s.started.aclfile.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),

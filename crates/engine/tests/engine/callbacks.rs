@@ -43,6 +43,15 @@ fn reclaim_and_sync(store: Arc<Store>) {
     });
 }
 
+/// A store with some entries that are not durable yet, and the number of its pools, which is asked for when they are.
+fn ask_for_statistics(dir: &Path) -> (Arc<Store>, Receiver<usize>) {
+    let store = open(dir);
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (1..200).for_each(|key| drop(put_relaxed(&store, &keyspace, key).unwrap()));
+    let told = when_durable(&store, &keyspace, |store| store.stats().pools.len());
+    (store, told)
+}
+
 /// A store of which nearly all is garbage.
 fn open_with_garbage(dir: &Path) -> (Arc<Store>, KeyspaceHandle) {
     let store = open(dir);
@@ -65,10 +74,7 @@ fn receive<R>(told: &Receiver<R>) -> R {
 #[test]
 fn statistics_are_had_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    (1..200).for_each(|key| drop(put_relaxed(&store, &keyspace, key).unwrap()));
-    let told = when_durable(&store, &keyspace, |store| store.stats().pools.len());
+    let (store, told) = ask_for_statistics(dir.path());
     reclaim_and_sync(store);
     assert_eq!(receive(&told), 1);
 }
@@ -98,10 +104,7 @@ fn a_write_makes_space_in_a_callback_behind_a_read() {
 #[test]
 fn a_callback_that_is_due_at_a_close_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
-    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-    (1..200).for_each(|key| drop(put_relaxed(&store, &keyspace, key).unwrap()));
-    let told = when_durable(&store, &keyspace, |store| store.stats().pools.len());
+    let (store, told) = ask_for_statistics(dir.path());
     let closing = std::thread::spawn(move || {
         assert!(store.checkpoint().unwrap());
         store.close().unwrap();

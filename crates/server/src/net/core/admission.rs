@@ -1,6 +1,7 @@
 //! New connections: accepted by the first thread, refused if there are too many or they come from elsewhere unasked, handed to the thread with the fewest.
 
 use super::{ACCEPT_PAUSE, Core, FIRST_CONNECTION, Mailbox};
+use crate::config::KEEP_ALIVE;
 use crate::net::connection::Connection;
 use crate::net::tls::Channel;
 use crate::session::Session;
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 impl Core {
     /// Takes all connections that wait at the listeners.
@@ -128,8 +129,6 @@ fn use_plain_congestion_control(stream: impl AsFd) {
     let _ = rustix::net::sockopt::set_tcp_congestion(stream, "reno");
 }
 
-/// How long nothing comes from another machine until the system asks whether it is still there; as in Redis.
-const KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// How often it asks before it gives the connection up, within the same time again.
 const QUESTIONS: u32 = 3;
 
