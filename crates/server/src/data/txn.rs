@@ -57,8 +57,8 @@ pub struct Txn {
     undo: Vec<Undo>,
     /// Where this command began.
     began_in: Option<Arc<Database>>,
-    /// What the next scan passes over.
-    drained: Option<scans::Drained>,
+    /// What later scans pass over.
+    drained: Vec<scans::Drained>,
 }
 
 /// How a step is taken back.
@@ -98,7 +98,7 @@ impl Txn {
             unfit: None,
             undo: Vec::new(),
             began_in: None,
-            drained: None,
+            drained: Vec::new(),
         }
     }
 
@@ -115,7 +115,8 @@ impl Txn {
             return None;
         }
         (self.isolated, self.options) = (isolated, options);
-        (self.rests_on, self.unfit, self.began_in, self.drained) = (0, None, None, None);
+        (self.rests_on, self.unfit, self.began_in) = (0, None, None);
+        self.drained.clear();
         Some(self)
     }
 
@@ -136,7 +137,7 @@ impl Txn {
 
     /// Takes back all that was written since [`Txn::begin_command`]. What the command has read still counts: its error tells of that.
     pub fn undo_command(&mut self) {
-        self.drained = None;
+        self.drained.clear();
         while let Some(step) = self.undo.pop() {
             match step {
                 Undo::Write(place, Some(item)) => drop(self.writes.insert(place, item)),

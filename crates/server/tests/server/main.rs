@@ -8,6 +8,7 @@ mod dumps;
 mod failed_sync;
 mod families;
 mod memory;
+mod names;
 mod network;
 mod pipelines;
 mod sessions;

@@ -85,6 +85,27 @@ fn many_members_are_taken_one_by_one_in_one_transaction() {
     assert_eq!(client.run("ZCARD z"), "2");
 }
 
+/// The same from both ends of several sets in turn, more than are remembered.
+#[test]
+fn members_are_taken_from_many_ends_in_turn_in_one_transaction() {
+    const SETS: usize = 12;
+    const TURNS: usize = 50;
+    let mut client = Client::new(&shared());
+    let all: Vec<String> = (0..2 * TURNS + 1).map(|member| format!("{member} m{member}")).collect();
+    (0..SETS).for_each(|set| drop(client.run(&format!("ZADD z{set} {}", all.join(" ")))));
+    client.run("MULTI");
+    let (mut expected, last) = (Vec::new(), 2 * TURNS);
+    for turn in 0..TURNS {
+        for set in 0..SETS {
+            client.run(&format!("ZPOPMIN z{set}"));
+            client.run(&format!("ZPOPMAX z{set}"));
+            expected.push(format!("[m{turn} {turn}] [m{} {}]", last - turn, last - turn));
+        }
+    }
+    assert_eq!(client.run("EXEC").replace(',', ""), format!("[{}]", expected.join(" ")));
+    (0..SETS).for_each(|set| assert_eq!(client.run(&format!("ZRANGE z{set} 0 -1")), format!("[m{TURNS}]")));
+}
+
 /// What comes back where members were taken is found.
 #[test]
 fn members_that_come_back_within_a_transaction_are_found() {

@@ -1,7 +1,7 @@
 //! Stretches of sorted sets: by place, by score, by name.
 //!
 //! By score: O(log n + members passed). By place: O(offset from the nearer end + members returned). By name, which Redis defines for members of equal
-//! score: in the order of scores, O(n).
+//! score: O(log n + members passed) if all have one, else in the order of scores, O(n).
 
 use super::{Limit, Scored, command, each, is_with_scores, put, remove, reply_members, split};
 use crate::commands::arguments::{Options, integer, parse_float};
@@ -11,7 +11,7 @@ use crate::commands::table::Command;
 use crate::commands::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use crate::commands::{Context, Outcome, Room};
 use crate::data::Txn;
-use crate::data::encoding::{Head, Type, after_prefix, part, row, score_bytes};
+use crate::data::encoding::{Head, Type, after_prefix, part, row, score_bytes, score_row};
 use std::ops::{Bound, ControlFlow};
 
 /// The family's part of the table.
@@ -36,6 +36,13 @@ pub static COMMANDS: &[Command] = &[
 enum Range {
     /// From place to place, both included; negative ones count from the end.
     Places(i64, i64),
+    /// Between two bounds.
+    Stretch(Stretch),
+}
+
+/// Members that can be told one by one.
+#[derive(Clone, Debug)]
+enum Stretch {
     /// Between two scores.
     Scores(Bound<f64>, Bound<f64>),
     /// Between two names.
@@ -87,13 +94,28 @@ impl Range {
     fn places(from: &[u8], to: &[u8]) -> Result<Range, Failure> {
         Ok(Range::Places(integer(from)?, integer(to)?))
     }
+}
 
-    fn scores(from: &[u8], to: &[u8]) -> Result<Range, Failure> {
-        Ok(Range::Scores(score_bound(from)?, score_bound(to)?))
+impl Stretch {
+    fn scores(from: &[u8], to: &[u8]) -> Result<Stretch, Failure> {
+        Ok(Stretch::Scores(score_bound(from)?, score_bound(to)?))
     }
 
-    fn names(from: &[u8], to: &[u8]) -> Result<Range, Failure> {
-        Ok(Range::Names(name_bound(from)?, name_bound(to)?))
+    fn names(from: &[u8], to: &[u8]) -> Result<Stretch, Failure> {
+        Ok(Stretch::Names(name_bound(from)?, name_bound(to)?))
+    }
+
+    /// Calls `f` for its members in order, until it breaks.
+    fn each(&self, txn: &mut Txn, set: &Collection, reverse: bool, mut f: impl FnMut(&[u8], f64) -> ControlFlow<()>) -> Outcome {
+        match self {
+            Stretch::Scores(from, to) => scores(txn, set, (*from, *to), reverse, f),
+            Stretch::Names(from, to) => match common_score(txn, set)? {
+                Some(score) => names(txn, set, score, (from, to), reverse, f),
+                None => each(txn, set, reverse, |member, score| {
+                    if from.is_below(member) && to.is_above(member) { f(member, score) } else { ControlFlow::Continue(()) }
+                }),
+            },
+        }
     }
 }
 
@@ -136,8 +158,8 @@ impl Query {
             std::mem::swap(&mut from, &mut to);
         }
         let range = match (by_score, by_name) {
-            (true, _) => Range::scores(from, to)?,
-            (_, true) => Range::names(from, to)?,
+            (true, _) => Range::Stretch(Stretch::scores(from, to)?),
+            (_, true) => Range::Stretch(Stretch::names(from, to)?),
             _ => Range::places(from, to)?,
         };
         Ok((Query { range, reverse, limit: limit.unwrap_or(Limit::NONE) }, with_scores))
@@ -151,10 +173,7 @@ impl Query {
         }
         match &self.range {
             Range::Places(from, to) => places(txn, set, (*from, *to), self.reverse, &mut taken)?,
-            Range::Scores(from, to) => scores(txn, set, (*from, *to), self.reverse, |member, score| taken.take(member, score))?,
-            Range::Names(from, to) => each(txn, set, self.reverse, |member, score| {
-                if from.is_below(member) && to.is_above(member) { taken.take(member, score) } else { ControlFlow::Continue(()) }
-            })?,
+            Range::Stretch(stretch) => stretch.each(txn, set, self.reverse, |member, score| taken.take(member, score))?,
         }
         taken.room.check()?;
         Ok(taken.found)
@@ -228,7 +247,7 @@ fn scores(
     set: &Collection,
     (from, to): (Bound<f64>, Bound<f64>),
     reverse: bool,
-    mut f: impl FnMut(&[u8], f64) -> ControlFlow<()>,
+    f: impl FnMut(&[u8], f64) -> ControlFlow<()>,
 ) -> Outcome {
     // All rows of one score begin with it, so behind a score is the end of that prefix.
     let at = |score: f64| row(set.number(), part::SCORE, &score_bytes(score));
@@ -244,7 +263,54 @@ fn scores(
         Bound::Unbounded => after_prefix(&row(set.number(), part::SCORE, b"")),
     };
     let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
-    Ok(txn.rows(Bound::Included(&from), Bound::Excluded(&to), reverse, |row, _| match split(row) {
+    rows(txn, (Bound::Included(&from), Bound::Excluded(&to)), reverse, f)
+}
+
+/// The score that all members have, if they have one.
+fn common_score(txn: &mut Txn, set: &Collection) -> Result<Option<f64>, Failure> {
+    let mut ends = [None; 2];
+    for (end, reverse) in ends.iter_mut().zip([false, true]) {
+        each(txn, set, reverse, |_, score| {
+            *end = Some(score);
+            ControlFlow::Break(())
+        })?;
+    }
+    Ok(ends[0].filter(|_| ends[0] == ends[1]))
+}
+
+/// Calls `f` for the members between two names in order, where all have this score.
+fn names(
+    txn: &mut Txn,
+    set: &Collection,
+    score: f64,
+    (from, to): (&NameBound, &NameBound),
+    reverse: bool,
+    f: impl FnMut(&[u8], f64) -> ControlFlow<()>,
+) -> Outcome {
+    let at = |name: &[u8]| score_row(set.number(), score, name);
+    let first = at(b"");
+    let Some(end) = after_prefix(&first) else { return Ok(()) };
+    let from = match from {
+        NameBound::BeforeAll => Bound::Included(first),
+        NameBound::At(name) => name.as_ref().map(|name| at(name)),
+        NameBound::BehindAll => return Ok(()),
+    };
+    let to = match to {
+        NameBound::BeforeAll => return Ok(()),
+        NameBound::At(name) => name.as_ref().map(|name| at(name)),
+        NameBound::BehindAll => Bound::Excluded(end),
+    };
+    rows(txn, (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice)), reverse, f)
+}
+
+/// Calls `f` for the members whose rows by score lie between two bounds, in order.
+fn rows(
+    txn: &mut Txn,
+    (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+    reverse: bool,
+    mut f: impl FnMut(&[u8], f64) -> ControlFlow<()>,
+) -> Outcome {
+    Ok(txn.rows(from, to, reverse, |row, _| match split(row) {
         Some((score, member)) => f(member, score),
         None => ControlFlow::Continue(()),
     })?)
@@ -322,24 +388,27 @@ pub fn store(context: &mut Context<'_>, members: Vec<Scored>) -> Outcome {
     set.save(txn, &args[1])
 }
 
-fn count(context: &mut Context<'_>, range: Range) -> Outcome {
+fn count(context: &mut Context<'_>, stretch: Stretch) -> Outcome {
     let Context { txn, reply, args, .. } = context;
-    let found = match open(txn, &args[1], Type::SortedSet)? {
-        Some(set) => Query::all(range).run(txn, &set, Room::unbounded())?.len(),
-        None => 0,
-    };
+    let mut found = 0;
+    if let Some(set) = open(txn, &args[1], Type::SortedSet)? {
+        stretch.each(txn, &set, false, |_, _| {
+            found += 1;
+            ControlFlow::Continue(())
+        })?;
+    }
     reply.count(found);
     Ok(())
 }
 
 fn zcount(context: &mut Context<'_>) -> Outcome {
-    let range = Range::scores(&context.args[2], &context.args[3])?;
-    count(context, range)
+    let stretch = Stretch::scores(&context.args[2], &context.args[3])?;
+    count(context, stretch)
 }
 
 fn zlexcount(context: &mut Context<'_>) -> Outcome {
-    let range = Range::names(&context.args[2], &context.args[3])?;
-    count(context, range)
+    let stretch = Stretch::names(&context.args[2], &context.args[3])?;
+    count(context, stretch)
 }
 
 fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
@@ -360,8 +429,8 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
 }
 
 fn zremrangebyscore(context: &mut Context<'_>) -> Outcome {
-    let range = Range::scores(&context.args[2], &context.args[3])?;
-    remove_range(context, range)
+    let stretch = Stretch::scores(&context.args[2], &context.args[3])?;
+    remove_range(context, Range::Stretch(stretch))
 }
 
 fn zremrangebyrank(context: &mut Context<'_>) -> Outcome {
@@ -370,6 +439,6 @@ fn zremrangebyrank(context: &mut Context<'_>) -> Outcome {
 }
 
 fn zremrangebylex(context: &mut Context<'_>) -> Outcome {
-    let range = Range::names(&context.args[2], &context.args[3])?;
-    remove_range(context, range)
+    let stretch = Stretch::names(&context.args[2], &context.args[3])?;
+    remove_range(context, Range::Stretch(stretch))
 }

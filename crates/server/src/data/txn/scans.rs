@@ -2,8 +2,10 @@
 
 use super::{Item, Place, Space, Txn};
 use hither::Result;
-use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
+
+/// Of so many scans the first rows that are deleted are known: of both ends of some sets from which a transaction takes in turn. Those that were used last are kept.
+const MOST_DRAINED: usize = 16;
 
 /// The first rows of a scan, which the transaction has all deleted: later scans from there begin behind them, or many commands that each take the first
 /// member would pass over all that were taken before. Rows that others add meanwhile change their collection's head, so the commit fails.
@@ -28,6 +30,36 @@ impl Drained {
     }
 }
 
+/// What a scan has shown so far.
+struct Shown<F> {
+    f: F,
+    any: bool,
+    broken: bool,
+    /// The last that was deleted, before there was any.
+    passed: Vec<u8>,
+}
+
+impl<F: FnMut(&[u8], &[u8]) -> ControlFlow<()>> Shown<F> {
+    fn show(&mut self, key: &[u8], value: &[u8]) -> ControlFlow<()> {
+        self.any = true;
+        let flow = (self.f)(key, value);
+        self.broken = flow.is_break();
+        flow
+    }
+
+    /// What the transaction has written; `None`: deleted.
+    fn own(&mut self, key: &[u8], item: Option<&Item>) -> ControlFlow<()> {
+        if let Some(item) = item {
+            return self.show(key, &item.entry);
+        }
+        if !self.any {
+            self.passed.clear();
+            self.passed.extend_from_slice(key);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 impl Txn {
     /// Calls `f(row, value)` for the member rows between two bounds in order, its own writes included, until it breaks.
     pub fn rows(
@@ -38,15 +70,16 @@ impl Txn {
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let (database, edge) = (self.database.index, if reverse { to } else { from });
-        let drained = self.drained.take();
-        let known = drained.as_ref().filter(|drained| drained.begins_at(database, edge, reverse));
-        let behind = known.map_or(edge, |drained| Bound::Excluded(drained.last.as_slice()));
+        let known = self.drained.iter().position(|drained| drained.begins_at(database, edge, reverse));
+        let known = known.map(|at| self.drained.remove(at));
+        let behind = known.as_ref().map_or(edge, |drained| Bound::Excluded(drained.last.as_slice()));
         let (from, to) = if reverse { (from, behind) } else { (behind, to) };
         let passed = self.scan(Space::Rows, from, to, reverse, f)?;
-        self.drained = match passed {
-            Some(last) => Some(Drained { database, edge: edge.map(<[u8]>::to_vec), reverse, last }),
-            None => drained,
-        };
+        let drained = passed.map(|last| Drained { database, edge: edge.map(<[u8]>::to_vec), reverse, last });
+        self.drained.extend(drained.or(known));
+        if self.drained.len() > MOST_DRAINED {
+            self.drained.remove(0);
+        }
         Ok(())
     }
 
@@ -65,7 +98,7 @@ impl Txn {
     /// A row is going to be there.
     pub(super) fn refill(&mut self, row: &[u8]) {
         let database = self.database.index;
-        self.drained.take_if(|drained| drained.covers(database, row));
+        self.drained.retain(|drained| !drained.covers(database, row));
     }
 
     /// Returns the last of what it has passed over before the first call, because the transaction has deleted it.
@@ -75,44 +108,26 @@ impl Txn {
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         reverse: bool,
-        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<Option<Vec<u8>>> {
         let keyspace = if space == Space::Keys { &self.database.keys } else { &self.database.rows };
         let mut own = self.own_writes(space, from, to, reverse).peekable();
-        let before = |own: &[u8], key: &[u8]| if reverse { own > key } else { own < key };
-        let (mut broken, shown, mut passed) = (false, Cell::new(false), Vec::new());
-        let mut show = |key: &[u8], value: &[u8]| {
-            shown.set(true);
-            f(key, value)
-        };
+        let mut shown = Shown { f, any: false, broken: false, passed: Vec::new() };
         let rests_on = keyspace.scan_deferred(from, to, reverse, |key, value, _| {
-            while let Some((place, item)) = own.next_if(|(place, _)| before(place, key)) {
-                if let Some(item) = item
-                    && show(place, &item.entry).is_break()
-                {
-                    broken = true;
-                    return ControlFlow::Break(());
-                }
+            let is_before = |own: &[u8]| if reverse { own > key } else { own < key };
+            while let Some((place, item)) = own.next_if(|(place, _)| is_before(place)) {
+                shown.own(place, item)?;
             }
-            let flow = match own.next_if(|(place, _)| *place == key) {
-                Some((_, Some(item))) => show(key, &item.entry),
-                Some((_, None)) => {
-                    if !shown.get() {
-                        passed.clear();
-                        passed.extend_from_slice(key);
-                    }
-                    ControlFlow::Continue(())
-                }
-                None => show(key, value),
-            };
-            broken |= flow.is_break();
-            flow
+            match own.next_if(|(place, _)| *place == key) {
+                Some((_, item)) => shown.own(key, item),
+                None => shown.show(key, value),
+            }
         })?;
-        if broken {
-            drop(own);
-        } else {
-            let _ = own.filter_map(|(place, item)| item.map(|item| (place, item))).try_for_each(|(place, item)| show(place, &item.entry));
+        if !shown.broken {
+            let _ = own.by_ref().try_for_each(|(place, item)| shown.own(place, item));
         }
+        let passed = shown.passed;
+        drop(own);
         self.note(rests_on);
         Ok((!passed.is_empty()).then_some(passed))
     }

@@ -1,0 +1,99 @@
+//! Stretches of sorted sets by name, compared with the members that a filter leaves.
+
+use crate::common::{Client, shared};
+use hither_resp::Value;
+
+const NAMES: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"ab", b"b", b"\xff", b"\xff\xff"];
+
+/// Every bound that there is about these names.
+fn bounds() -> Vec<Vec<u8>> {
+    let mut all = vec![b"-".to_vec(), b"+".to_vec()];
+    for name in NAMES {
+        all.extend([[b"[", name].concat(), [b"(", name].concat()]);
+    }
+    all
+}
+
+fn is_in(name: &[u8], from: &[u8], to: &[u8]) -> bool {
+    let above = match from {
+        b"-" => true,
+        b"+" => false,
+        [b'[', bound @ ..] => name >= bound,
+        bound => name > &bound[1..],
+    };
+    let below = match to {
+        b"-" => false,
+        b"+" => true,
+        [b'[', bound @ ..] => name <= bound,
+        bound => name < &bound[1..],
+    };
+    above && below
+}
+
+fn names(reply: Value) -> Vec<Vec<u8>> {
+    let Value::Array(items) = reply else { panic!("{reply:?}") };
+    items.into_iter().map(|item| if let Value::Bulk(name) = item { name } else { panic!("{item:?}") }).collect()
+}
+
+/// Asks for all stretches of the set `z`, whose members are these in the order of their scores.
+fn compare(client: &mut Client, members: &[&[u8]]) {
+    for (from, to) in bounds().iter().flat_map(|from| bounds().into_iter().map(move |to| (from, to))) {
+        let mut wanted: Vec<_> = members.iter().filter(|name| is_in(name, from, &to)).map(|name| name.to_vec()).collect();
+        let what = format!("{} {}", from.escape_ascii(), to.escape_ascii());
+        assert_eq!(names(client.call(&[b"ZRANGEBYLEX", b"z", from, &to])), wanted, "{what}");
+        assert_eq!(client.call(&[b"ZLEXCOUNT", b"z", from, &to]), Value::Integer(wanted.len() as i64), "{what}");
+        let two: Vec<_> = wanted.iter().skip(1).take(2).cloned().collect();
+        assert_eq!(names(client.call(&[b"ZRANGEBYLEX", b"z", from, &to, b"LIMIT", b"1", b"2"])), two, "{what}");
+        wanted.reverse();
+        assert_eq!(names(client.call(&[b"ZREVRANGEBYLEX", b"z", &to, from])), wanted, "{what}");
+    }
+}
+
+fn filled(score: impl Fn(&[u8]) -> &'static [u8]) -> Client {
+    let mut client = Client::new(&shared());
+    // Sets beside it, whose members are not to be seen.
+    for key in [b"y", b"z", b"~"] {
+        for name in NAMES {
+            client.call(&[b"ZADD", key, score(name), name]);
+        }
+    }
+    client
+}
+
+#[test]
+fn stretches_by_name_where_all_have_one_score() {
+    for score in [&b"0"[..], b"-0.0", b"-7.5", b"inf", b"-inf"] {
+        compare(&mut filled(|_| score), &NAMES);
+    }
+}
+
+#[test]
+fn stretches_by_name_where_scores_differ() {
+    let mut client = filled(|name| if name == b"a" { b"9" } else { b"1" });
+    compare(&mut client, &[b"", b"\0", b"a\0", b"ab", b"b", b"\xff", b"\xff\xff", b"a"]);
+}
+
+#[test]
+fn stretches_by_name_of_what_a_transaction_has_written() {
+    let mut client = filled(|_| b"3");
+    client.script(
+        "MULTI => OK
+        ZADD z 3 aa => QUEUED
+        ZREM z b => QUEUED
+        ZRANGEBYLEX z [a [b => QUEUED
+        ZADD z 4 c => QUEUED
+        ZLEXCOUNT z - + => QUEUED
+        ZRANGEBYLEX z [ab [c => QUEUED",
+    );
+    assert_eq!(client.run("EXEC"), "[1 1 [a a\0 aa ab] 1 9 [ab c]]");
+}
+
+#[test]
+fn removes_by_name() {
+    let mut client = filled(|_| b"1");
+    assert_eq!(client.run("ZREMRANGEBYLEX z [a (b"), "3");
+    compare(&mut client, &[b"", b"\0", b"b", b"\xff", b"\xff\xff"]);
+    assert_eq!(client.run("ZREMRANGEBYLEX z - +"), "5");
+    assert_eq!(client.run("EXISTS z"), "0");
+    assert_eq!(client.run("ZCARD y"), "8");
+}
