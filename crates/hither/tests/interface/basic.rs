@@ -1,11 +1,10 @@
 //! The public interface, operation by operation, on each medium that a test can have.
 
 use hither::{Db, Durability, Error, KeyspaceOptions, Kind, MediumChoice, WriteOptions};
-use std::ops::{Bound, ControlFlow};
 use std::time::Duration;
 
 /// Runs a scenario over both kinds and several media.
-fn everywhere(scenario: impl Fn(&Db, Kind)) {
+pub fn everywhere(scenario: impl Fn(&Db, Kind)) {
     for kind in [Kind::Ordered, Kind::Hash] {
         let memory = Db::builder().in_memory().capacity(8 << 20).max_capacity(64 << 20).open().unwrap();
         scenario(&memory, kind);
@@ -16,7 +15,7 @@ fn everywhere(scenario: impl Fn(&Db, Kind)) {
     }
 }
 
-fn create(db: &Db, kind: Kind) -> hither::Keyspace {
+pub fn create(db: &Db, kind: Kind) -> hither::Keyspace {
     let options = if kind == Kind::Hash { KeyspaceOptions::hash() } else { KeyspaceOptions::ordered() };
     db.create_keyspace("test", options).unwrap()
 }
@@ -59,29 +58,6 @@ fn bad_arguments_are_refused_by_name() {
     let mut batch = other.batch();
     batch.put(&ks, b"k", b"v");
     assert!(matches!(batch.commit(), Err(Error::ForeignKeyspace(_))));
-}
-
-/// Regression: a snapshot followed what another store's index says into its own log, to wherever that led.
-#[test]
-fn a_snapshot_shows_no_keyspace_of_another_store() {
-    let (small, large) =
-        (Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).open().unwrap(), Db::builder().in_memory().open().unwrap());
-    small.keyspace("k").unwrap().put(b"k", b"v").unwrap();
-    let snapshot = small.snapshot();
-    for options in [KeyspaceOptions::ordered(), KeyspaceOptions::hash()] {
-        let theirs = large.create_keyspace(if options == KeyspaceOptions::hash() { "h" } else { "k" }, options).unwrap();
-        for number in 0..20_000u32 {
-            theirs.put(&number.to_be_bytes(), &[7; 100]).unwrap();
-        }
-        for number in [0u32, 77, 19_999] {
-            assert!(matches!(snapshot.get(&theirs, &number.to_be_bytes()), Err(Error::ForeignKeyspace(_))));
-        }
-        let mut pairs = snapshot.iter(&theirs);
-        assert!(matches!(pairs.next(), Some(Err(Error::ForeignKeyspace(_)))));
-        assert!(pairs.next().is_none() && pairs.next_back().is_none());
-        assert!(matches!(snapshot.range(&theirs, ..), Err(Error::ForeignKeyspace(_))));
-        assert!(matches!(snapshot.prefix(&theirs, b"a"), Err(Error::ForeignKeyspace(_))));
-    }
 }
 
 /// Regression: each of these waited for the read that it was called from.
@@ -179,73 +155,6 @@ fn concurrent_updates_lose_nothing() {
 }
 
 #[test]
-fn ranges_from_both_ends() {
-    let db = Db::builder().in_memory().open().unwrap();
-    let ks = db.keyspace("r").unwrap();
-    let keys: Vec<Vec<u8>> = (0..1000u32).map(|i| format!("key{i:05}").into_bytes()).collect();
-    for key in &keys {
-        ks.put(key, key).unwrap();
-    }
-    let got: Vec<_> = ks.iter().map(|pair| pair.unwrap().0).collect();
-    assert_eq!(got, keys);
-    let got: Vec<_> = ks.iter().rev().map(|pair| pair.unwrap().0).collect();
-    assert!(got.iter().eq(keys.iter().rev()));
-    let range = (Bound::Excluded(&b"key00010"[..]), Bound::Included(&b"key00020"[..]));
-    assert_eq!(ks.range(range).unwrap().count(), 10);
-    assert_eq!(ks.prefix(b"key0002").unwrap().count(), 10);
-    let mut both = ks.iter();
-    let mut seen = Vec::new();
-    for i in 0.. {
-        let next = if i % 3 == 0 { both.next_back() } else { both.next() };
-        let Some(pair) = next else { break };
-        seen.push(pair.unwrap().0);
-    }
-    seen.sort();
-    assert_eq!(seen, keys);
-}
-
-/// As many pairs as asked for, whatever lies between them: deleted and expired keys, and the ends of what is loaded at once.
-#[test]
-fn the_first_pairs_of_a_range() {
-    let db = Db::builder().in_memory().capacity(64 << 20).open().unwrap();
-    let keyspace = db.create_keyspace("k", KeyspaceOptions::ordered()).unwrap();
-    let over = WriteOptions::new().expires_at_ms(1);
-    for key in 0..2_000u64 {
-        match key % 5 {
-            0 => drop(keyspace.put_with(&key.to_be_bytes(), b"over", &over).unwrap()),
-            1 => continue,
-            _ => keyspace.put(&key.to_be_bytes(), &key.to_le_bytes()).unwrap(),
-        }
-    }
-    let left: Vec<u64> = (0..2_000).filter(|key| key % 5 > 1).collect();
-    for limit in [0, 1, 2, 76, 77, 127, 128, 129, 500, 1_199, 1_200, 1_201, usize::MAX] {
-        for reverse in [false, true] {
-            let mut expected = left.clone();
-            if reverse {
-                expected.reverse();
-            }
-            expected.truncate(limit);
-            let mut found = Vec::new();
-            let count = keyspace.scan_first(limit, Bound::Unbounded, Bound::Unbounded, reverse, |key, value| {
-                found.push(u64::from_be_bytes(key.try_into().unwrap()));
-                assert_eq!(found.last().unwrap().to_le_bytes(), value);
-                ControlFlow::Continue(())
-            });
-            assert_eq!((count.unwrap(), found), (expected.len(), expected), "the first {limit}, reverse: {reverse}");
-        }
-    }
-    let mut seen = 0;
-    let stopped = keyspace.scan_first(100, Bound::Included(&9u64.to_be_bytes()), Bound::Unbounded, false, |_, _| {
-        seen += 1;
-        if seen < 7 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    });
-    assert_eq!(stopped.unwrap(), 7, "whoever breaks was called for the last one, too");
-    let unordered = db.create_keyspace("h", KeyspaceOptions::hash()).unwrap();
-    let refused = unordered.scan_first(1, Bound::Unbounded, Bound::Unbounded, false, |_, _| ControlFlow::Continue(()));
-    assert!(matches!(refused, Err(Error::NotOrdered(_))));
-}
-
-#[test]
 fn batches_apply_entirely_or_not_at_all() {
     everywhere(|db, kind| {
         let ks = create(db, kind);
@@ -267,67 +176,6 @@ fn batches_apply_entirely_or_not_at_all() {
         assert_eq!(ks.get(b"a").unwrap().unwrap(), b"4");
         assert_eq!(ks.get(b"c").unwrap(), None);
     });
-}
-
-#[test]
-fn snapshots_stand_still() {
-    everywhere(|db, kind| {
-        let ks = create(db, kind);
-        for i in 0..200u8 {
-            ks.put(&[i], &[i, 1]).unwrap();
-        }
-        let snapshot = db.snapshot();
-        for i in 0..200u8 {
-            match i % 4 {
-                0 => ks.put(&[i], &[i, 2]).unwrap(),
-                1 => drop(ks.delete(&[i]).unwrap()),
-                2 => {
-                    ks.delete(&[i]).unwrap();
-                    ks.put(&[i], &[i, 3]).unwrap();
-                }
-                _ => {}
-            }
-        }
-        ks.put(b"new key", b"x").unwrap();
-        for i in 0..200u8 {
-            assert_eq!(snapshot.get(&ks, &[i]).unwrap().unwrap(), [i, 1]);
-        }
-        assert_eq!(snapshot.get(&ks, b"new key").unwrap(), None);
-        let pairs: Vec<_> = snapshot.iter(&ks).map(|pair| pair.unwrap()).collect();
-        assert_eq!(pairs, (0..200u8).map(|i| (vec![i], vec![i, 1])).collect::<Vec<_>>());
-        let backward: Vec<_> = snapshot.iter(&ks).rev().map(|pair| pair.unwrap().0[0]).collect();
-        assert!(backward.into_iter().eq((0..200u8).rev()));
-        drop(snapshot);
-        assert_eq!(ks.len(), 151);
-    });
-}
-
-/// Of a stretch that is gone from the index a snapshot saved more than is taken at once.
-#[test]
-fn a_snapshot_of_many_deleted_keys_is_whole_from_both_ends() {
-    const KEYS: u16 = 3_000;
-    // From all of a stretch to a few here and there.
-    for stays in [|_: u16| false, |key| key < 1_000, |key| key >= 2_000, |key| key % 300 == 7, |key| key % 2 == 0, |key| key % 1_000 == 255]
-    {
-        let db = Db::builder().in_memory().capacity(8 << 20).open().unwrap();
-        let ks = db.keyspace("k").unwrap();
-        (0..KEYS).for_each(|key| ks.put(&key.to_be_bytes(), &key.to_le_bytes()).unwrap());
-        let snapshot = db.snapshot();
-        for key in (0..KEYS).filter(|key| !stays(*key)) {
-            assert!(ks.delete(&key.to_be_bytes()).unwrap());
-        }
-        let number = |pair: hither::Result<(Vec<u8>, Vec<u8>)>| {
-            let (key, value) = pair.unwrap();
-            let number = u16::from_be_bytes(key.try_into().unwrap());
-            assert_eq!(value, number.to_le_bytes());
-            number
-        };
-        assert!(snapshot.iter(&ks).map(number).eq(0..KEYS));
-        assert!(snapshot.iter(&ks).rev().map(number).eq((0..KEYS).rev()));
-        let (from, to) = (100u16.to_be_bytes(), 2_900u16.to_be_bytes());
-        assert!(snapshot.range(&ks, &from[..]..&to[..]).unwrap().map(number).eq(100..2_900));
-        assert!(snapshot.range(&ks, &from[..]..=&to[..]).unwrap().rev().map(number).eq((100..=2_900).rev()));
-    }
 }
 
 #[test]
@@ -396,42 +244,6 @@ fn everything_is_back_after_reopen() {
             ks.delete(b"another").unwrap();
         }
     }
-}
-
-#[test]
-fn a_full_store_refuses_and_recovers() {
-    let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
-    let ks = db.keyspace("f").unwrap();
-    let mut stored = 0u32;
-    let error = loop {
-        match ks.put(&stored.to_be_bytes(), &[7; 1000]) {
-            Ok(()) => stored += 1,
-            Err(error) => break error,
-        }
-        assert!(stored < 2000, "a store of 1 MiB took 2 MB");
-    };
-    assert!(matches!(error, Error::Full { .. }), "{error}");
-    for i in 0..stored {
-        assert_eq!(ks.get(&i.to_be_bytes()).unwrap().unwrap(), [7; 1000]);
-    }
-    assert!(ks.delete(&0u32.to_be_bytes()).unwrap(), "deletes work in a full store");
-}
-
-#[test]
-fn overwrites_reuse_dead_segments() {
-    let db = Db::builder().in_memory().capacity(2 << 20).max_capacity(2 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
-    let ks = db.create_keyspace("o", KeyspaceOptions::hash()).unwrap();
-    for round in 0..200u32 {
-        for key in 0..100u32 {
-            ks.put(&key.to_be_bytes(), &[round as u8; 500]).unwrap();
-        }
-    }
-    let stats = db.stats();
-    assert!(stats.pools[0].segments_reused > 50, "10 MB through 2 MB: {stats:?}");
-    for key in 0..100u32 {
-        assert_eq!(ks.get(&key.to_be_bytes()).unwrap().unwrap(), [199; 500]);
-    }
-    assert!(db.check().unwrap().is_sound(), "{:?}", db.check().unwrap().problems);
 }
 
 #[test]
@@ -528,67 +340,4 @@ fn keyspaces_come_and_go() {
     assert_eq!(db.open_keyspace("a").unwrap().unwrap().get(b"k").unwrap(), None);
     assert!(matches!(Db::open(dir.path()), Err(Error::Locked(_))));
     assert!(matches!(Db::builder().path(dir.path().join("none")).create(false).open(), Err(Error::NotFound(_))));
-}
-
-/// A full node's threads write to the next one, and the statistics say so.
-#[test]
-fn a_spilling_node_shows_in_the_statistics() {
-    let topology = std::sync::Arc::new(hither::Topology::emulated(2));
-    topology.bind_current_thread(0).unwrap();
-    let db = Db::builder().in_memory().topology(topology.clone()).capacity(4 << 20).max_capacity(4 << 20).open().unwrap();
-    let ks = db.keyspace("k").unwrap();
-    let mut key = 0u64;
-    let state = |db: &Db| db.stats().pools.iter().map(|pool| (pool.full, pool.spilling, pool.spills > 0)).collect::<Vec<_>>();
-    assert_eq!(state(&db), [(false, false, false); 2]);
-    while !db.stats().pools[0].spilling {
-        (0..100).for_each(|_| {
-            ks.put(&key.to_be_bytes(), &[1; 400]).unwrap();
-            key += 1;
-        });
-        assert!(key < 10_000, "two megabytes are full by now: {:?}", db.stats().pools);
-    }
-    assert_eq!(state(&db), [(true, true, true), (false, false, false)]);
-}
-
-/// Regression: a store full of expired keys refused writes until the sweeper had come by, ten thousand keys a second.
-#[test]
-fn what_has_expired_makes_room() {
-    for utilization in [None, Some(50)] {
-        let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
-        let db = utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap();
-        let ks = db.keyspace("k").unwrap();
-        for number in 0..400_000u64 {
-            let soon = WriteOptions::default().ttl(Duration::from_millis(20));
-            ks.put_with(&number.to_be_bytes(), &[1; 16], &soon).map(drop).unwrap_or_else(|error| panic!("{number}: {error}"));
-            if number % 10_000 == 0 {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-    }
-}
-
-/// Regression: a sweep that found nothing kept the next second's writes out, whatever expired in it.
-#[test]
-fn what_expires_after_a_vain_sweep_makes_room() {
-    for utilization in [None, Some(50)] {
-        let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
-        let db = utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap();
-        let ks = db.keyspace("k").unwrap();
-        let end = std::time::SystemTime::now() + Duration::from_millis(1500);
-        let at_end = || WriteOptions::default().ttl(end.duration_since(std::time::SystemTime::now()).unwrap_or_default());
-        let put = |number: u64| ks.put_with(&number.to_be_bytes(), &[1; 1024], &at_end()).map(drop);
-        let (mut number, mut refused) = (0, 0);
-        while std::time::SystemTime::now() < end {
-            match put(number) {
-                Ok(()) => number += 1,
-                Err(_) => refused += 1,
-            }
-            if refused > 0 {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-        assert!(refused > 0, "it holds four megabytes at most");
-        std::thread::sleep(Duration::from_millis(20));
-        ks.put(b"last", &[2; 1024]).unwrap();
-    }
 }

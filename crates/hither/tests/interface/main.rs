@@ -3,5 +3,7 @@
 mod basic;
 mod deferred;
 mod edges;
+mod space;
 mod swaps;
+mod views;
 mod whole_batches;

@@ -1,0 +1,103 @@
+//! Full stores, and what makes room in them.
+
+use hither::{Db, Error, KeyspaceOptions, WriteOptions};
+use std::time::Duration;
+
+#[test]
+fn a_full_store_refuses_and_recovers() {
+    let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
+    let ks = db.keyspace("f").unwrap();
+    let mut stored = 0u32;
+    let error = loop {
+        match ks.put(&stored.to_be_bytes(), &[7; 1000]) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 2000, "a store of 1 MiB took 2 MB");
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    for i in 0..stored {
+        assert_eq!(ks.get(&i.to_be_bytes()).unwrap().unwrap(), [7; 1000]);
+    }
+    assert!(ks.delete(&0u32.to_be_bytes()).unwrap(), "deletes work in a full store");
+}
+
+#[test]
+fn overwrites_reuse_dead_segments() {
+    let db = Db::builder().in_memory().capacity(2 << 20).max_capacity(2 << 20).segment_bytes(64 << 10).shards(1).open().unwrap();
+    let ks = db.create_keyspace("o", KeyspaceOptions::hash()).unwrap();
+    for round in 0..200u32 {
+        for key in 0..100u32 {
+            ks.put(&key.to_be_bytes(), &[round as u8; 500]).unwrap();
+        }
+    }
+    let stats = db.stats();
+    assert!(stats.pools[0].segments_reused > 50, "10 MB through 2 MB: {stats:?}");
+    for key in 0..100u32 {
+        assert_eq!(ks.get(&key.to_be_bytes()).unwrap().unwrap(), [199; 500]);
+    }
+    assert!(db.check().unwrap().is_sound(), "{:?}", db.check().unwrap().problems);
+}
+
+/// A full node's threads write to the next one, and the statistics say so.
+#[test]
+fn a_spilling_node_shows_in_the_statistics() {
+    let topology = std::sync::Arc::new(hither::Topology::emulated(2));
+    topology.bind_current_thread(0).unwrap();
+    let db = Db::builder().in_memory().topology(topology.clone()).capacity(4 << 20).max_capacity(4 << 20).open().unwrap();
+    let ks = db.keyspace("k").unwrap();
+    let mut key = 0u64;
+    let state = |db: &Db| db.stats().pools.iter().map(|pool| (pool.full, pool.spilling, pool.spills > 0)).collect::<Vec<_>>();
+    assert_eq!(state(&db), [(false, false, false); 2]);
+    while !db.stats().pools[0].spilling {
+        (0..100).for_each(|_| {
+            ks.put(&key.to_be_bytes(), &[1; 400]).unwrap();
+            key += 1;
+        });
+        assert!(key < 10_000, "two megabytes are full by now: {:?}", db.stats().pools);
+    }
+    assert_eq!(state(&db), [(true, true, true), (false, false, false)]);
+}
+
+/// Regression: a store full of expired keys refused writes until the sweeper had come by, ten thousand keys a second.
+#[test]
+fn what_has_expired_makes_room() {
+    for utilization in [None, Some(50)] {
+        let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
+        let db = utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap();
+        let ks = db.keyspace("k").unwrap();
+        for number in 0..400_000u64 {
+            let soon = WriteOptions::default().ttl(Duration::from_millis(20));
+            ks.put_with(&number.to_be_bytes(), &[1; 16], &soon).map(drop).unwrap_or_else(|error| panic!("{number}: {error}"));
+            if number % 10_000 == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// Regression: a sweep that found nothing kept the next second's writes out, whatever expired in it.
+#[test]
+fn what_expires_after_a_vain_sweep_makes_room() {
+    for utilization in [None, Some(50)] {
+        let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
+        let db = utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap();
+        let ks = db.keyspace("k").unwrap();
+        let end = std::time::SystemTime::now() + Duration::from_millis(1500);
+        let at_end = || WriteOptions::default().ttl(end.duration_since(std::time::SystemTime::now()).unwrap_or_default());
+        let put = |number: u64| ks.put_with(&number.to_be_bytes(), &[1; 1024], &at_end()).map(drop);
+        let (mut number, mut refused) = (0, 0);
+        while std::time::SystemTime::now() < end {
+            match put(number) {
+                Ok(()) => number += 1,
+                Err(_) => refused += 1,
+            }
+            if refused > 0 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        assert!(refused > 0, "it holds four megabytes at most");
+        std::thread::sleep(Duration::from_millis(20));
+        ks.put(b"last", &[2; 1024]).unwrap();
+    }
+}

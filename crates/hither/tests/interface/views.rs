@@ -1,0 +1,156 @@
+//! Ranges and snapshots.
+
+use crate::basic::{create, everywhere};
+use hither::{Db, Error, KeyspaceOptions, WriteOptions};
+use std::ops::{Bound, ControlFlow};
+
+/// Regression: a snapshot followed what another store's index says into its own log, to wherever that led.
+#[test]
+fn a_snapshot_shows_no_keyspace_of_another_store() {
+    let (small, large) =
+        (Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).open().unwrap(), Db::builder().in_memory().open().unwrap());
+    small.keyspace("k").unwrap().put(b"k", b"v").unwrap();
+    let snapshot = small.snapshot();
+    for options in [KeyspaceOptions::ordered(), KeyspaceOptions::hash()] {
+        let theirs = large.create_keyspace(if options == KeyspaceOptions::hash() { "h" } else { "k" }, options).unwrap();
+        for number in 0..20_000u32 {
+            theirs.put(&number.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        for number in [0u32, 77, 19_999] {
+            assert!(matches!(snapshot.get(&theirs, &number.to_be_bytes()), Err(Error::ForeignKeyspace(_))));
+        }
+        let mut pairs = snapshot.iter(&theirs);
+        assert!(matches!(pairs.next(), Some(Err(Error::ForeignKeyspace(_)))));
+        assert!(pairs.next().is_none() && pairs.next_back().is_none());
+        assert!(matches!(snapshot.range(&theirs, ..), Err(Error::ForeignKeyspace(_))));
+        assert!(matches!(snapshot.prefix(&theirs, b"a"), Err(Error::ForeignKeyspace(_))));
+    }
+}
+
+#[test]
+fn ranges_from_both_ends() {
+    let db = Db::builder().in_memory().open().unwrap();
+    let ks = db.keyspace("r").unwrap();
+    let keys: Vec<Vec<u8>> = (0..1000u32).map(|i| format!("key{i:05}").into_bytes()).collect();
+    for key in &keys {
+        ks.put(key, key).unwrap();
+    }
+    let got: Vec<_> = ks.iter().map(|pair| pair.unwrap().0).collect();
+    assert_eq!(got, keys);
+    let got: Vec<_> = ks.iter().rev().map(|pair| pair.unwrap().0).collect();
+    assert!(got.iter().eq(keys.iter().rev()));
+    let range = (Bound::Excluded(&b"key00010"[..]), Bound::Included(&b"key00020"[..]));
+    assert_eq!(ks.range(range).unwrap().count(), 10);
+    assert_eq!(ks.prefix(b"key0002").unwrap().count(), 10);
+    let mut both = ks.iter();
+    let mut seen = Vec::new();
+    for i in 0.. {
+        let next = if i % 3 == 0 { both.next_back() } else { both.next() };
+        let Some(pair) = next else { break };
+        seen.push(pair.unwrap().0);
+    }
+    seen.sort();
+    assert_eq!(seen, keys);
+}
+
+/// As many pairs as asked for, whatever lies between them: deleted and expired keys, and the ends of what is loaded at once.
+#[test]
+fn the_first_pairs_of_a_range() {
+    let db = Db::builder().in_memory().capacity(64 << 20).open().unwrap();
+    let keyspace = db.create_keyspace("k", KeyspaceOptions::ordered()).unwrap();
+    let over = WriteOptions::new().expires_at_ms(1);
+    for key in 0..2_000u64 {
+        match key % 5 {
+            0 => drop(keyspace.put_with(&key.to_be_bytes(), b"over", &over).unwrap()),
+            1 => continue,
+            _ => keyspace.put(&key.to_be_bytes(), &key.to_le_bytes()).unwrap(),
+        }
+    }
+    let left: Vec<u64> = (0..2_000).filter(|key| key % 5 > 1).collect();
+    for limit in [0, 1, 2, 76, 77, 127, 128, 129, 500, 1_199, 1_200, 1_201, usize::MAX] {
+        for reverse in [false, true] {
+            let mut expected = left.clone();
+            if reverse {
+                expected.reverse();
+            }
+            expected.truncate(limit);
+            let mut found = Vec::new();
+            let count = keyspace.scan_first(limit, Bound::Unbounded, Bound::Unbounded, reverse, |key, value| {
+                found.push(u64::from_be_bytes(key.try_into().unwrap()));
+                assert_eq!(found.last().unwrap().to_le_bytes(), value);
+                ControlFlow::Continue(())
+            });
+            assert_eq!((count.unwrap(), found), (expected.len(), expected), "the first {limit}, reverse: {reverse}");
+        }
+    }
+    let mut seen = 0;
+    let stopped = keyspace.scan_first(100, Bound::Included(&9u64.to_be_bytes()), Bound::Unbounded, false, |_, _| {
+        seen += 1;
+        if seen < 7 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(stopped.unwrap(), 7, "whoever breaks was called for the last one, too");
+    let unordered = db.create_keyspace("h", KeyspaceOptions::hash()).unwrap();
+    let refused = unordered.scan_first(1, Bound::Unbounded, Bound::Unbounded, false, |_, _| ControlFlow::Continue(()));
+    assert!(matches!(refused, Err(Error::NotOrdered(_))));
+}
+
+#[test]
+fn snapshots_stand_still() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        for i in 0..200u8 {
+            ks.put(&[i], &[i, 1]).unwrap();
+        }
+        let snapshot = db.snapshot();
+        for i in 0..200u8 {
+            match i % 4 {
+                0 => ks.put(&[i], &[i, 2]).unwrap(),
+                1 => drop(ks.delete(&[i]).unwrap()),
+                2 => {
+                    ks.delete(&[i]).unwrap();
+                    ks.put(&[i], &[i, 3]).unwrap();
+                }
+                _ => {}
+            }
+        }
+        ks.put(b"new key", b"x").unwrap();
+        for i in 0..200u8 {
+            assert_eq!(snapshot.get(&ks, &[i]).unwrap().unwrap(), [i, 1]);
+        }
+        assert_eq!(snapshot.get(&ks, b"new key").unwrap(), None);
+        let pairs: Vec<_> = snapshot.iter(&ks).map(|pair| pair.unwrap()).collect();
+        assert_eq!(pairs, (0..200u8).map(|i| (vec![i], vec![i, 1])).collect::<Vec<_>>());
+        let backward: Vec<_> = snapshot.iter(&ks).rev().map(|pair| pair.unwrap().0[0]).collect();
+        assert!(backward.into_iter().eq((0..200u8).rev()));
+        drop(snapshot);
+        assert_eq!(ks.len(), 151);
+    });
+}
+
+/// Of a stretch that is gone from the index a snapshot saved more than is taken at once.
+#[test]
+fn a_snapshot_of_many_deleted_keys_is_whole_from_both_ends() {
+    const KEYS: u16 = 3_000;
+    // From all of a stretch to a few here and there.
+    for stays in [|_: u16| false, |key| key < 1_000, |key| key >= 2_000, |key| key % 300 == 7, |key| key % 2 == 0, |key| key % 1_000 == 255]
+    {
+        let db = Db::builder().in_memory().capacity(8 << 20).open().unwrap();
+        let ks = db.keyspace("k").unwrap();
+        (0..KEYS).for_each(|key| ks.put(&key.to_be_bytes(), &key.to_le_bytes()).unwrap());
+        let snapshot = db.snapshot();
+        for key in (0..KEYS).filter(|key| !stays(*key)) {
+            assert!(ks.delete(&key.to_be_bytes()).unwrap());
+        }
+        let number = |pair: hither::Result<(Vec<u8>, Vec<u8>)>| {
+            let (key, value) = pair.unwrap();
+            let number = u16::from_be_bytes(key.try_into().unwrap());
+            assert_eq!(value, number.to_le_bytes());
+            number
+        };
+        assert!(snapshot.iter(&ks).map(number).eq(0..KEYS));
+        assert!(snapshot.iter(&ks).rev().map(number).eq((0..KEYS).rev()));
+        let (from, to) = (100u16.to_be_bytes(), 2_900u16.to_be_bytes());
+        assert!(snapshot.range(&ks, &from[..]..&to[..]).unwrap().map(number).eq(100..2_900));
+        assert!(snapshot.range(&ks, &from[..]..=&to[..]).unwrap().rev().map(number).eq((100..=2_900).rev()));
+    }
+}
