@@ -42,12 +42,14 @@ mod recent_deletes;
 mod recovery;
 mod remains;
 mod resolver;
+mod restart;
 mod salvage;
 mod scan;
 mod shortcuts;
 mod snapshot;
 mod stats;
 pub mod store;
+mod sweeps;
 mod verification;
 mod write;
 

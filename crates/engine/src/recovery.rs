@@ -9,6 +9,10 @@
 //! not settled by counting their members, and mark members of unfinished ones dead on media; complete collectors' passes that were interrupted and mend
 //! broken chains (`mending`); remove tombstones from the indexes; go on filling the segments that were open.
 
+mod report;
+
+pub use report::{RecoveryReport, RestartSource};
+
 use crate::checkpoint::load::Loaded;
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
@@ -31,76 +35,6 @@ use std::time::Instant;
 
 /// Entries whose index lines are requested ahead of the one that is installed: misses overlap.
 const AHEAD: usize = 16;
-
-/// From what the indexes were made at open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RestartSource {
-    /// From the whole log.
-    #[default]
-    Scan,
-    /// From a checkpoint and what is newer than it.
-    Checkpoint,
-    /// From the checkpoint of a clean close; nothing was scanned.
-    Clean,
-}
-
-impl RestartSource {
-    /// Its name in output.
-    pub fn name(self) -> &'static str {
-        match self {
-            RestartSource::Scan => "scan",
-            RestartSource::Checkpoint => "checkpoint",
-            RestartSource::Clean => "clean",
-        }
-    }
-}
-
-/// What recovery found and did.
-#[derive(Clone, Debug, Default)]
-pub struct RecoveryReport {
-    /// The store had been closed cleanly.
-    pub clean: bool,
-    /// From what the indexes were made.
-    pub source: RestartSource,
-    /// Segments that a checkpoint covered, so that they were not scanned.
-    pub segments_skipped: u64,
-    /// Keys that came from the checkpoint.
-    pub checkpoint_keys: u64,
-    /// Time that loading it took, in milliseconds.
-    pub checkpoint_ms: u64,
-    /// Why a checkpoint that was there was not used; empty if it was.
-    pub checkpoint_refused: String,
-    /// Segments scanned.
-    pub segments: u64,
-    /// Valid entries.
-    pub entries: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Keys afterwards.
-    pub keys: u64,
-    /// Tombstones among the entries.
-    pub tombstones: u64,
-    /// Places in segments that were open, torn by the crash.
-    pub torn: u64,
-    /// Batches that were not whole, and were dropped.
-    pub batches_dropped: u64,
-    /// Passes of a collector that were interrupted, and were completed.
-    pub passes_completed: u64,
-    /// Entries marked dead because the chain that led to them was broken.
-    pub chains_mended: u64,
-    /// Damage that was passed over (only with salvage).
-    pub salvaged: Vec<String>,
-    /// Threads used.
-    pub threads: usize,
-    /// Time taken, in milliseconds.
-    pub elapsed_ms: u64,
-    /// The newest version on media.
-    pub last_version: u64,
-    /// By how much the time that the store remembers is ahead of the machine's clock, in milliseconds: that was set back, or had been wrong. Keys expire by the store's.
-    pub clock_ahead_ms: u64,
-    /// The highest keyspace id among entries of keyspaces that do not exist.
-    pub newest_keyspace: u32,
-}
 
 /// Stands for the position of a keyspace that was dropped: its entries are garbage, but still count as members of their batches.
 const DROPPED: usize = usize::MAX;

@@ -1,21 +1,22 @@
 //! The store: what it consists of and how it is opened, changed in its keyspaces, and closed.
 
 use crate::catalogue::Catalogue;
-use crate::checkpoint::load::{self, Loaded, Saved};
-use crate::checkpoint::{self, Checkpoints};
+use crate::checkpoint::Checkpoints;
 use crate::collector::{Collections, Collector};
 use crate::commit::{self, Committer};
 use crate::delegation::Delegation;
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
-use crate::maintenance::{Maintenance, SpaceSweep};
+use crate::maintenance::Maintenance;
 use crate::openings;
-use crate::options::{CheckpointMode, Durability, Expiry, Options, Techniques, WriteOptions, wall_clock_ms};
-use crate::recovery::{self, RecoveryReport};
+use crate::options::{Durability, Expiry, Options, Techniques, WriteOptions, wall_clock_ms};
+use crate::recovery::RecoveryReport;
 use crate::resolver::LogResolver;
-use crate::salvage::{self, Names};
+use crate::restart::Restart;
+use crate::salvage;
 use crate::shortcuts::Shortcuts;
 use crate::snapshot::Snapshots;
+use crate::sweeps::SpaceSweep;
 use hither_cache::Cache;
 use hither_index::{Hasher, Index};
 use hither_log::Log;
@@ -161,109 +162,6 @@ impl Core {
 /// The log asks for durability through its own error type.
 pub(crate) fn as_log_error(error: Error) -> hither_log::Error {
     hither_log::Error::Durability(error.to_string())
-}
-
-/// Why a checkpoint is not used.
-enum Refusal {
-    /// It is of no use; the log is scanned.
-    Ignore(String),
-    /// It shows that the log is not whole.
-    Damage(String),
-}
-
-impl From<String> for Refusal {
-    fn from(what: String) -> Refusal {
-        Refusal::Ignore(what)
-    }
-}
-
-/// The indexes after a restart, and how they came about.
-struct Restart {
-    hasher: Hasher,
-    keyspaces: Vec<Arc<Keyspace>>,
-    recovery: RecoveryReport,
-    checkpoints: Checkpoints,
-}
-
-impl Restart {
-    /// Loads the checkpoint, if there is one that holds, and scans the rest.
-    fn run(log: &Log, names: &mut Names, options: &Options) -> Result<Restart> {
-        let started = std::time::Instant::now();
-        let mut salvaged = Vec::new();
-        let in_use = log.load_tables(options.salvage.then_some(&mut salvaged))?;
-        salvage::name_lost(names, log, &in_use, &mut salvaged);
-        let catalogue = &names.catalogue;
-        let (mut refused, mut found) = (String::new(), None);
-        let place = checkpoint::store_of(options);
-        if options.salvage {
-            // The checkpoint is not trusted, but what it knows to be missing is worth telling.
-            let saved = place.as_deref().and_then(|place| place.open().ok().flatten()).and_then(|image| Saved::read(image).ok());
-            salvaged.extend(saved.and_then(|saved| load::lost_segment(&saved, log)));
-        }
-        if options.checkpoints != CheckpointMode::Off && !options.salvage {
-            match Self::load(log, catalogue, options, &in_use, place.as_deref()) {
-                Ok(loaded) => found = loaded,
-                Err(Refusal::Ignore(what)) => refused = what,
-                Err(Refusal::Damage(what)) => return Err(Error::Damaged(what)),
-            }
-        }
-        let checkpoint_ms = if found.is_some() { started.elapsed().as_millis() as u64 } else { 0 };
-        let loaded = found.as_ref().map(|(_, loaded, _)| loaded);
-        let (hasher, keyspaces) = match &found {
-            Some((saved, _, keyspaces)) => (Hasher::new(saved.header.hash_seed), keyspaces.clone()),
-            None => {
-                let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
-                (hasher, Self::keyspaces(catalogue, hasher, options.ordered_index))
-            }
-        };
-        let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &in_use, loaded)?;
-        recovery.elapsed_ms = started.elapsed().as_millis() as u64;
-        (recovery.checkpoint_ms, recovery.checkpoint_refused) = (checkpoint_ms, refused);
-        recovery.salvaged.splice(0..0, salvaged);
-        let kept = found.as_ref().map(|(saved, loaded, _)| (saved, loaded));
-        let checkpoints = Checkpoints::new(options, kept, recovery.bytes, recovery.threads);
-        if let Some((_, loaded)) = kept {
-            log.keep_tombstones_after(loaded.version);
-            // A crash may have left it behind, or a program that does not know it. Tombstones may go now that older ones need.
-            log.pool(0).set_oldest_checkpoint(loaded.version)?;
-        } else if let Some(place) = place.filter(|_| !checkpoint::is_copy(options)) {
-            place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))?;
-            if recovery.last_version > 0 {
-                // Tombstones may go now that earlier ones need.
-                log.pool(0).set_oldest_checkpoint(recovery.last_version + 1)?;
-            }
-        }
-        Ok(Restart { hasher, keyspaces, recovery, checkpoints })
-    }
-
-    fn keyspaces(catalogue: &Catalogue, hasher: Hasher, ordered: OrderedKind) -> Vec<Arc<Keyspace>> {
-        catalogue.keyspaces.iter().map(|info| Arc::new(Keyspace::new(info.clone(), hasher, ordered))).collect()
-    }
-
-    /// The checkpoint and the keyspaces that hold it; `Ok(None)` if there is none.
-    #[allow(clippy::type_complexity)]
-    fn load(
-        log: &Log,
-        catalogue: &Catalogue,
-        options: &Options,
-        in_use: &[hither_log::replay::SegmentToScan],
-        place: Option<&dyn checkpoint::store::CheckpointStore>,
-    ) -> std::result::Result<Option<(Saved, Loaded, Vec<Arc<Keyspace>>)>, Refusal> {
-        let Some(place) = place else { return Ok(None) };
-        let Some(image) = place.open().map_err(|error| error.to_string())? else { return Ok(None) };
-        let saved = Saved::read(image)?;
-        if saved.header.store_uuid != log.pool(0).superblock().store_uuid {
-            return Err(String::from("it belongs to another store").into());
-        }
-        if let Some(what) = load::lost_segment(&saved, log) {
-            return Err(Refusal::Damage(what));
-        }
-        let keyspaces = Self::keyspaces(catalogue, Hasher::new(saved.header.hash_seed), options.ordered_index);
-        let clean = (0..log.nodes()).all(|node| log.pool(node).was_clean());
-        let threads = recovery::thread_count(options, usize::MAX);
-        let loaded = load::load(&saved, log, &keyspaces, in_use, threads, clean)?;
-        Ok(Some((saved, loaded, keyspaces)))
-    }
 }
 
 impl Store {

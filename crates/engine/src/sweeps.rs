@@ -1,0 +1,129 @@
+//! Sweeps: deleting keys whose time has come, so that their space can be collected.
+//!
+//! The thread in the background sweeps from time to time; a write that finds no space sweeps itself, before it gives up. Any number of threads may. What is swept is a delete like any
+//! other, on the condition that the key still has the version that was found to have expired; so a crash at any point leaves keys that read as absent.
+
+use crate::error::ErrorKind;
+use crate::store::Core;
+use crate::write::{Change, Condition};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Parts of rest for one part of sweeping: a tenth of the time.
+pub(crate) const SWEEP_REST: u32 = 9;
+/// Expired keys removed per pass and keyspace.
+pub(crate) const SWEEP: usize = 10_000;
+
+impl Core {
+    /// Deletes keys whose time has come: an expired entry retires like a tombstone. Returns how many; [`SWEEP`] or more mean that some may be left.
+    pub fn sweep_expired(&self) -> usize {
+        let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
+        let mut deleted = 0;
+        if keyspaces.is_empty() || self.persist_clock().is_err() {
+            return deleted;
+        }
+        for keyspace in keyspaces {
+            for (key, version) in self.expired_keys(&keyspace, SWEEP) {
+                let _no_check = self.sweeping.lock();
+                let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
+                SWEEPS.set(true);
+                let outcome = self.write(&keyspace, &change, self.durability);
+                SWEEPS.set(false);
+                match outcome {
+                    Ok(_) => deleted += 1,
+                    Err(error) if error.kind() == ErrorKind::Damaged => {}
+                    // Dropped, or exchanged, meanwhile.
+                    Err(error) if error.kind() == ErrorKind::NotFound => break,
+                    Err(_) => return deleted,
+                }
+            }
+        }
+        deleted
+    }
+
+    /// For a write that found no space, nor anything to collect: makes garbage of what has expired, or waits for somebody who does. False if that is nothing, if it was nothing
+    /// just now, for the search may be long, or if this is itself a delete of a sweep.
+    #[cold]
+    pub fn sweep_for_space(&self) -> bool {
+        if SWEEPS.get() {
+            return false;
+        }
+        let asked = Instant::now();
+        let mut last = self.space_sweep.lock();
+        if let Some(last) = &*last {
+            if last.ended > asked {
+                return last.deleted > 0;
+            }
+            if last.deleted == 0 && last.ended.elapsed() < last.took * SWEEP_REST {
+                return false;
+            }
+        }
+        let started = Instant::now();
+        let deleted = self.sweep_expired();
+        *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), deleted });
+        deleted > 0
+    }
+}
+
+thread_local! {
+    /// Whether this thread deletes what has expired.
+    static SWEEPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A sweep by a writer that found no space.
+pub(crate) struct SpaceSweep {
+    ended: Instant,
+    took: Duration,
+    deleted: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::write::Condition;
+    use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
+    use std::time::Duration;
+
+    /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and
+    /// after a crash nobody would ever have looked for them.
+    #[test]
+    fn a_checkpoint_beside_a_search_knows_of_expiry() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = |dir: &std::path::Path| Options {
+            paths: vec![(None, dir.to_owned())],
+            medium: MediumChoice::File,
+            durability: Durability::Process,
+            capacity: 16 << 20,
+            max_capacity: 16 << 20,
+            segment_bytes: 64 << 10,
+            shards: 1,
+            background: false,
+            ..Options::default()
+        };
+        let store = Store::open(options(dir.path())).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let later = WriteOptions::new().ttl(Duration::from_secs(3600));
+        for key in 0..50_000u64 {
+            drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &later).unwrap());
+        }
+        // So that no segment with such a key is scanned.
+        for key in 50_000..56_000u64 {
+            drop(store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &WriteOptions::new()).unwrap());
+        }
+        for round in 0..50 {
+            std::thread::scope(|scope| {
+                let searching = scope.spawn(|| store.sweep_expired());
+                std::thread::sleep(Duration::from_micros(20 * round));
+                assert!(store.checkpoint().unwrap());
+                searching.join().unwrap();
+            });
+            let copy = tempfile::tempdir().unwrap();
+            for name in ["node0.hither", "checkpoint.hither"] {
+                std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+            }
+            let again = Store::open(options(copy.path())).unwrap();
+            let keyspace = again.open_keyspace("k").unwrap();
+            assert!(again.recovery().checkpoint_keys >= 50_000);
+            assert!(keyspace.0.expiries.are_there(), "round {round}: nobody will look for expired keys");
+        }
+    }
+}
