@@ -182,6 +182,9 @@ fn load(access: &Access, file: &File, from: u64, to: u64) -> Result<()> {
 
 /// Has what is read of a range of a file from now on come from the device. It is advice: what is dirty stays.
 pub(super) fn forget_cached(file: &File, from: u64, to: u64) {
+    // Whole pages: the kernel keeps one of which it is to forget a part.
+    let page = rustix::param::page_size() as u64;
+    let (from, to) = (from / page * page, to.next_multiple_of(page));
     let _ = rustix::fs::fadvise(file, from, NonZeroU64::new(to - from), rustix::fs::Advice::DontNeed);
 }
 

@@ -1,5 +1,6 @@
 //! Tests of pools: behaviour, crash points, damage, files.
 
+mod cached;
 mod crash;
 mod damage;
 mod files;
