@@ -46,8 +46,8 @@ impl Pool {
             return Ok(());
         }
         page0::require_nothing_else(&place, &file)?;
-        // Under the lock: whoever waits for the file finds out that it has lost its name.
-        std::fs::remove_file(path).map_err(io(&place, "removing the file", 0))
+        // Under the lock: whoever waits for the file finds out that it has lost its name. A link to it is somebody's choice of where it is to be.
+        path.canonicalize().and_then(std::fs::remove_file).map_err(io(&place, "removing the file", 0))
     }
 
     /// Makes a pool in anonymous memory: volatile, or a shadow of the medium that `emulate` names.

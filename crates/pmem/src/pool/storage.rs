@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions as FileOptions};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -249,12 +249,22 @@ pub(super) fn write_zeros(file: &File, off: u64, len: u64) -> std::io::Result<()
     Ok(())
 }
 
-/// Makes a new file's name durable.
+/// Makes a new file's name durable, and that of the link by which it was called.
 pub(super) fn sync_parent(place: &Place, path: &Path) -> Result<()> {
-    let parent = match path.parent() {
+    let folders = folders_of_name(path).map_err(io(place, "finding the folder", 0))?;
+    folders.iter().try_for_each(|folder| {
+        let folder = File::open(folder).map_err(io(place, "opening the folder", 0))?;
+        folder.sync_all().map_err(io(place, "syncing the folder", 0))
+    })
+}
+
+/// The folders that name a file: the one in its path, and behind a link the one that it lies in.
+pub(super) fn folders_of_name(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let named = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let folder = File::open(parent).map_err(io(place, "opening the folder", 0))?;
-    folder.sync_all().map_err(io(place, "syncing the folder", 0))
+    let file = path.canonicalize()?;
+    let behind = file.parent().filter(|behind| named.canonicalize().is_ok_and(|named| named != *behind));
+    Ok(std::iter::once(named).chain(behind).map(Path::to_owned).collect())
 }

@@ -4,6 +4,7 @@ mod cached;
 mod crash;
 mod damage;
 mod files;
+mod links;
 
 use std::sync::Arc;
 
