@@ -3,7 +3,7 @@
 //! The lock belongs to the open file description: it ends with the process, however that ends, and a second open in the same process
 //! conflicts too. Closing the pool unlocks explicitly, because a child of this process that is between `fork` and `exec` still holds a
 //! duplicate. `exec` closes it; a plain `fork` shares it until the child exits or closes, which is why forked children must not
-//! outlive the store. The holder's process id is looked up in `/proc/locks` for the message only.
+//! outlive the store; one that drops its copy of the handle unlocks nothing. The holder's process id is looked up in `/proc/locks` for the message only.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -17,19 +17,20 @@ use crate::error::{Error, Place, Result};
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
-    owner: bool,
+    /// The process that drops the lock with this handle.
+    owner: Option<u32>,
 }
 
 impl LockedFile {
     /// Takes the lock or says who has it.
     pub(crate) fn acquire(place: &Place, file: File, shared: bool) -> Result<LockedFile> {
         lock(place, &file, shared)?;
-        Ok(LockedFile { file, owner: true })
+        Ok(LockedFile { file, owner: Some(std::process::id()) })
     }
 
     /// A second handle under the same lock, which it does not end.
     pub(crate) fn duplicate(&self) -> std::io::Result<LockedFile> {
-        Ok(LockedFile { file: self.file.try_clone()?, owner: false })
+        Ok(LockedFile { file: self.file.try_clone()?, owner: None })
     }
 }
 
@@ -42,7 +43,8 @@ impl std::ops::Deref for LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        if self.owner {
+        // A forked child that drops its copy of the handle would end its parent's lock.
+        if self.owner == Some(std::process::id()) {
             // Closing would unlock as well, unless a forked child has a duplicate.
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
         }
@@ -107,6 +109,29 @@ mod tests {
         drop(first);
         LockedFile::acquire(&place, open(), false).unwrap();
         drop(leaked);
+    }
+
+    /// Regression: a forked child that dropped the handle ended the lock of its parent, which went on with the file.
+    #[test]
+    fn a_forked_child_does_not_end_the_lock_of_its_parent() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = Place(None);
+        let open = || File::open(file.path()).unwrap();
+        let first = LockedFile::acquire(&place, open(), false).unwrap();
+        // SAFETY: the child drops a value that owns a descriptor only, and exits without running anything else.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(first);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is written to a variable of this frame.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(matches!(LockedFile::acquire(&place, open(), false), Err(Error::Locked { .. })));
+        drop(first);
+        LockedFile::acquire(&place, open(), false).unwrap();
     }
 
     #[test]
