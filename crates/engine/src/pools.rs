@@ -284,10 +284,15 @@ impl Made {
         }
     }
 
-    /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays.
+    /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays, and with it the lowest pool. Without that,
+    /// which goes last therefore, the others would be what is left of a store.
     fn remove(&self) {
-        for file in &self.files {
-            let _ = Pool::discard_unborn(file);
+        let mut stays = false;
+        for (at, file) in self.files.iter().enumerate().rev() {
+            if at > 0 || !stays {
+                let _ = Pool::discard_unborn(file);
+            }
+            stays |= file.exists();
         }
         for dir in self.directories.iter().rev() {
             let _ = std::fs::remove_dir(dir);

@@ -160,3 +160,21 @@ fn a_compaction_on_a_full_disk_says_so_and_what_it_did() {
     assert!(error.to_string().contains("was compacted") && error.to_string().contains("free space"), "{error}");
     assert!(used() < before / 2, "{before} segments became {}", used());
 }
+
+/// Regression: where the pool of node 1 could not be finished it stayed, and that of node 0 was removed, so that the store seemed to have lost it.
+#[test]
+fn a_creation_that_fails_at_any_sync_can_begin_again() {
+    for skip in 0.. {
+        let root = tempfile::tempdir().unwrap();
+        let points = Failpoints::new();
+        let options = || Options { failpoints: Some(points.clone()), ..at(&[(Some(0), root.path()), (Some(1), root.path())]) };
+        points.arm("sync", FailAt { skip, count: 1, errno: 5 });
+        let first = Store::open(options()).map(drop);
+        let failed = points.reached("sync") > skip;
+        points.disarm("sync");
+        Store::open(options()).map(drop).unwrap_or_else(|error| panic!("after sync {skip} failed ({first:?}): {error}"));
+        if !failed {
+            return;
+        }
+    }
+}
