@@ -74,12 +74,9 @@ impl Pool {
         self.clock_ms.load(Ordering::Acquire)
     }
 
-    /// Changes the persisted clock, durably.
+    /// Raises the persisted clock, durably. It never goes back: of two that come at the same time the later time stays.
     pub fn set_clock_ms(&self, ms: u64) -> Result<()> {
-        let _serial = self.changing()?;
-        self.set_small(CLOCK_OFF, "the clock", ms)?;
-        self.clock_ms.store(ms, Ordering::Release);
-        Ok(())
+        self.raise_small(CLOCK_OFF, "the clock", &self.clock_ms, ms)
     }
 
     /// The version of the oldest checkpoint of the indexes that may still be used: what older ones keep out may have gone since. 0: any.

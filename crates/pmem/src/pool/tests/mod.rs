@@ -186,3 +186,14 @@ fn a_poisoned_pool_says_so_at_a_sync_that_is_a_fence() {
     let _ = pool.access.poison("planted");
     assert!(matches!(pool.sync(), Err(crate::Error::SyncFailed { detail, .. }) if detail == "planted"));
 }
+
+/// Regression: of two sweeps at the same time the one that had asked for the time first and stored it last set the clock back.
+#[test]
+fn the_clock_never_goes_back() {
+    let pool = Pool::create_in_memory(&small()).unwrap();
+    pool.finish_creation().unwrap();
+    pool.set_clock_ms(90).unwrap();
+    pool.set_clock_ms(80).unwrap();
+    assert_eq!(pool.clock_ms(), 90);
+    assert_eq!(Pool::from_image(&image_of(&pool), &OpenOptions::new()).unwrap().clock_ms(), 90);
+}
