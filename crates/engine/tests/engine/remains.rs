@@ -163,18 +163,22 @@ fn a_compaction_on_a_full_disk_says_so_and_what_it_did() {
 
 /// Regression: where the pool of node 1 could not be finished it stayed, and that of node 0 was removed, so that the store seemed to have lost it.
 #[test]
-fn a_creation_that_fails_at_any_sync_can_begin_again() {
-    for skip in 0.. {
-        let root = tempfile::tempdir().unwrap();
-        let points = Failpoints::new();
-        let options = || Options { failpoints: Some(points.clone()), ..at(&[(Some(0), root.path()), (Some(1), root.path())]) };
-        points.arm("sync", FailAt { skip, count: 1, errno: 5 });
-        let first = Store::open(options()).map(drop);
-        let failed = points.reached("sync") > skip;
-        points.disarm("sync");
-        Store::open(options()).map(drop).unwrap_or_else(|error| panic!("after sync {skip} failed ({first:?}): {error}"));
-        if !failed {
-            return;
-        }
+fn a_creation_that_fails_anywhere_can_begin_again() {
+    for point in ["sync", "sync_directory", "fallocate", "mmap_short"] {
+        let failures = (0..).take_while(|skip| creation_fails_and_begins_again(point, *skip)).count();
+        assert!(failures >= 2, "each of two pools passes {point}");
     }
+}
+
+/// Creates a store of two pools, in which a point fails once if it is reached so often; then creates it again. Whether it failed.
+fn creation_fails_and_begins_again(point: &'static str, skip: u64) -> bool {
+    let root = tempfile::tempdir().unwrap();
+    let points = Failpoints::new();
+    let options = || Options { failpoints: Some(points.clone()), ..at(&[(Some(0), root.path()), (Some(1), root.path())]) };
+    points.arm(point, FailAt { skip, count: 1, errno: 5 });
+    let first = Store::open(options()).map(drop);
+    let failed = points.reached(point) > skip;
+    points.disarm(point);
+    Store::open(options()).map(drop).unwrap_or_else(|error| panic!("after {point} {skip} failed ({first:?}): {error}"));
+    failed
 }
