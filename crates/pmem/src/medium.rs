@@ -120,13 +120,15 @@ fn name_of(magic: i64, device: bool) -> String {
 }
 
 fn supports_map_sync(file: &File) -> bool {
+    try_map_sync(file).is_ok()
+}
+
+fn try_map_sync(file: &File) -> rustix::io::Result<()> {
     let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
     // SAFETY: a new mapping at an address of the kernel's choice; it is never accessed and unmapped at once.
     unsafe {
-        match rustix::mm::mmap(ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) {
-            Ok(address) => rustix::mm::munmap(address, 4096).is_ok(),
-            Err(_) => false,
-        }
+        let address = rustix::mm::mmap(ptr::null_mut(), 4096, ProtFlags::READ, flags, file, 0)?;
+        rustix::mm::munmap(address, 4096)
     }
 }
 
@@ -290,6 +292,13 @@ mod tests {
         region("region1", "memory_controller\n");
         assert!(!caches_are_persistent(dir.path()));
         assert!(!caches_are_persistent(&dir.path().join("absent")));
+    }
+
+    /// Regression: a file that was opened for reading was never taken for one on persistent memory, since a mapping to write to is refused for it.
+    #[test]
+    fn what_a_medium_can_does_not_depend_on_how_the_file_was_opened() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(try_map_sync(&File::open(file.path()).unwrap()), try_map_sync(file.as_file()));
     }
 
     #[test]
