@@ -118,6 +118,8 @@ struct Walk<'a> {
     is_run: bool,
     at: usize,
     in_torn: bool,
+    /// Once there were torn bytes that look like long entries.
+    registers: Option<torn::Registers>,
     totals: ScanTotals,
 }
 
@@ -129,7 +131,8 @@ impl<'a> Walk<'a> {
     }
 
     fn of(bytes: &'a [u8], start: u64, generation: u64, is_run: bool) -> Walk<'a> {
-        Walk { bytes, start, generation, is_run, at: 0, in_torn: false, totals: ScanTotals { tail: start, ..ScanTotals::default() } }
+        let totals = ScanTotals { tail: start, ..ScanTotals::default() };
+        Walk { bytes, start, generation, is_run, at: 0, in_torn: false, registers: None, totals }
     }
 
     #[inline(always)]
@@ -142,6 +145,10 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     fn step(&mut self) -> Option<(u64, EntryView<'a>)> {
         let offset = self.start + self.at as u64;
+        if self.in_torn && torn::is_no_long_entry(&mut self.registers, self.bytes, self.at, self.generation, offset) {
+            self.pass_torn(offset);
+            return None;
+        }
         match EntryView::verify(&self.bytes[self.at..], self.generation, offset) {
             Ok(entry) => {
                 self.pass_over(1, entry.size as usize);
@@ -472,6 +479,8 @@ impl Log {
         Ok(checked)
     }
 }
+
+mod torn;
 
 #[cfg(test)]
 mod tests;

@@ -112,6 +112,13 @@ impl<'a> EntryView<'a> {
         if u64::from(state) == view.first & CRC_MASK { Ok(view) } else { Err(Invalid::Checksum) }
     }
 
+    /// Whether the checksum is right, as [`EntryView::verify`] finds out; `continue_over(state, from, to)` continues a checksum over bytes of the entry.
+    pub(crate) fn has_checksum(&self, generation: u64, offset: u64, continue_over: impl FnOnce(u32, usize, usize) -> u32) -> bool {
+        let state = crc::words(seed(generation, offset), &[self.first & !(CRC_MASK | DEAD_BITS), self.second]);
+        let end = self.head_bytes + self.key.len() + self.value.len();
+        u64::from(continue_over(state, HEADER_BYTES as usize, end)) == self.first & CRC_MASK
+    }
+
     /// `None` if it is no such pair, or not a whole one.
     #[inline(always)]
     fn verify_pair(bytes: &'a [u8], generation: u64, offset: u64) -> Option<EntryView<'a>> {

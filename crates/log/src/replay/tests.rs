@@ -153,3 +153,23 @@ fn a_run_is_looked_at_only_where_its_entry_begins() {
         assert_eq!((steps, walk.totals.entries, walk.totals.torn), (1, entries, torn), "{pieces:?}");
     }
 }
+
+/// Regression: the same where every place may hold an entry. To read one MiB of such words took ten seconds, and the time grows by the square.
+#[test]
+fn torn_words_that_look_like_long_entries_are_read_once() {
+    let pair = || Piece::Pair { op: 0, dead: false };
+    let entry = |bytes: usize| Piece::Entry { value: vec![7; bytes], expiry_ms: 0, dead: false };
+    // Each is an update with lengths, of a key of 8 bytes and a value of 256 KiB.
+    let words = vec![0x0004_000a_0000_0008; 128 << 10];
+    let bytes = segment_of(&[pair(), Piece::Torn(words), entry(10_000), pair(), Piece::Torn(vec![7]), entry(5_001), pair()]);
+    assert_eq!(assert_read_alike(&bytes, false), (3, 2));
+    assert_eq!(scan_of(&bytes).torn, 2);
+}
+
+fn scan_of(bytes: &[u8]) -> ScanTotals {
+    let mut walk = Walk::of(bytes, START, GENERATION, false);
+    while !walk.has_ended() {
+        walk.step();
+    }
+    walk.totals
+}

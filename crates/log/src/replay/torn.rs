@@ -1,0 +1,93 @@
+//! What may be an entry behind torn bytes, and whether its checksum can be right: without reading it once more from each place on.
+//!
+//! The bytes of a value that was torn may look like heads of long entries, one every eight bytes. To verify each would take time by the square of the segment's
+//! size: ten seconds for one MiB, and values are made by others. A checksum without inversion is linear, though: from the register after the bytes up to either
+//! end of a range follows the register after the range, whatever it began with. So one reading of the segment serves for all of them.
+//!
+//! Thread safety: as for whoever reads the segment. Only bytes of the entry asked about decide, and those of an entry that counts do not change.
+
+use crate::crc;
+use crate::entry::EntryView;
+
+/// Shorter ones are verified as anywhere.
+const LONG: u64 = 4096;
+/// Bytes between two registers that are kept.
+const STEP: usize = 64;
+/// CRC-32C's polynomial, reflected.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// Registers along a segment.
+pub(super) struct Registers {
+    /// After each multiple of [`STEP`], begun with zero.
+    at: Vec<u32>,
+    /// What `1 << k` zero bytes multiply a register by.
+    zeros: [u32; 40],
+}
+
+impl Registers {
+    pub fn along(bytes: &[u8]) -> Registers {
+        let mut at = vec![0];
+        at.extend(bytes.chunks_exact(STEP).scan(0, |state, chunk| {
+            *state = crc::bytes(*state, chunk);
+            Some(*state)
+        }));
+        // The highest bit stands for the power 0.
+        let mut zeros = [1 << 23; 40];
+        for k in 1..zeros.len() {
+            zeros[k] = multiply(zeros[k - 1], zeros[k - 1]);
+        }
+        Registers { at, zeros }
+    }
+
+    /// As [`crc::bytes`] over a part of the bytes, which are the same as before.
+    fn over(&self, state: u32, bytes: &[u8], from: usize, to: usize) -> u32 {
+        let (first, last) = (from.div_ceil(STEP), to / STEP);
+        if first >= last {
+            return crc::bytes(state, &bytes[from..to]);
+        }
+        let state = crc::bytes(state, &bytes[from..first * STEP]);
+        let state = self.behind_zeros(state ^ self.at[first], (last - first) * STEP) ^ self.at[last];
+        crc::bytes(state, &bytes[last * STEP..to])
+    }
+
+    /// The register after so many zero bytes.
+    fn behind_zeros(&self, state: u32, count: usize) -> u32 {
+        let powers = self.zeros.iter().enumerate().filter(|(k, _)| count >> k & 1 != 0);
+        powers.fold(state, |state, (_, power)| multiply(*power, state))
+    }
+}
+
+/// Product of two polynomials, by CRC-32C's.
+fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    for bit in (0..32).rev() {
+        product ^= b & (a >> bit & 1).wrapping_neg();
+        b = b >> 1 ^ POLYNOMIAL & (b & 1).wrapping_neg();
+    }
+    product
+}
+
+/// Whether what lies at `at` is a long entry by its head and is none by its checksum. Reads the bytes when it is asked first.
+#[cold]
+pub(super) fn is_no_long_entry(registers: &mut Option<Registers>, bytes: &[u8], at: usize, generation: u64, offset: u64) -> bool {
+    let Some(entry) = EntryView::parse(&bytes[at..]).ok().filter(|entry| entry.size >= LONG) else { return false };
+    let registers = registers.get_or_insert_with(|| Registers::along(bytes));
+    !entry.has_checksum(generation, offset, |state, from, to| registers.over(state, bytes, at + from, at + to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_tell_the_checksum_of_any_part() {
+        let bytes: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        let registers = Registers::along(&bytes);
+        for from in [0, 1, 63, 64, 65, 1000] {
+            for to in [from, from + 1, from + 200, 4096, 4999, 5000] {
+                let expected = crc::bytes(0x1234_5678, &bytes[from..to]);
+                assert_eq!(registers.over(0x1234_5678, &bytes, from, to), expected, "{from}..{to}");
+            }
+        }
+    }
+}
