@@ -196,3 +196,21 @@ fn a_wrong_settings_file_is_refused_by_its_line() {
     let text = store.run(&["serve", "--config", file.to_str().unwrap()]).expect(2).err();
     assert!(text.contains("settings.toml:2: requirepass takes one text in quotes") && !text.contains("123456"), "{text}");
 }
+
+/// Found by hand: `timeout` sends SIGTERM twice, and the second one killed the server before it had closed the store.
+#[test]
+fn a_second_sigterm_does_not_keep_it_from_closing() {
+    let store = Store::any();
+    let server = Server::start(&store, &[]);
+    let mut client = server.client();
+    // A reply that nobody reads, which is waited for.
+    client.call(&["SET", "large", &"x".repeat(64 << 20)]);
+    client.send(&["GET", "large"]).unwrap();
+    client.stream.read_exact(&mut [0; 1]).unwrap();
+    for _ in 0..2 {
+        assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(server.wait(), 0);
+    assert_eq!(store.run(&["stat", "--json"]).done().document()["recovery"]["source"], "clean");
+}

@@ -169,14 +169,15 @@ impl Server {
         &self.shared
     }
 
-    /// Ends it when the process gets SIGTERM or SIGINT; a second one kills the process as usual. SIGHUP has it read its certificates again.
+    /// Ends it when the process gets SIGTERM or SIGINT. SIGINT while it ends kills the process as usual, which somebody at a terminal wants; a second SIGTERM does not:
+    /// timeout(1) sends it to the process and to its group. SIGHUP has it read its certificates again.
     ///
     /// # Errors
     /// The system's, if it takes no handlers.
     pub fn stop_at_signals(&self) -> std::io::Result<()> {
         signal_hook::flag::register(signal_hook::consts::SIGHUP, self.shared.reload.clone())?;
+        signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, self.shared.stopping.clone())?;
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            signal_hook::flag::register_conditional_default(signal, self.shared.stopping.clone())?;
             signal_hook::flag::register(signal, self.shared.stopping.clone())?;
         }
         Ok(())
