@@ -12,7 +12,7 @@ use crate::store::{self, Missing};
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let (report, sound) = match examine(args) {
         // A store that is too damaged to open is not sound: the question is answered.
-        Err(failure) if is_damage(&failure) => (json!({ "problems": [failure.to_string()] }), false),
+        Err(failure) if is_damage(&failure) => (json!({ "problems": [failure.to_string()], "problem_count": 1 }), false),
         other => other?,
     };
     crate::told(Outcome::from_bool(sound), print(report, sound, args.salvage, out))

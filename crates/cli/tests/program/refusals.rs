@@ -198,6 +198,10 @@ fn damage_is_found_and_not_served() {
     assert!(!report["problems"].as_array().unwrap().is_empty(), "{report}");
     assert!(store.run(&["check"]).expect(1).out().contains("NOT SOUND"));
     store.run(&["get", "key50"]).expect(4);
+    // Found by hand: of a store that cannot be opened the number of problems was not told.
+    write(&pool, &bytes[..bytes.len() / 2]);
+    let report = store.run(&["check", "--json"]).expect(1).document();
+    assert_eq!((&report["sound"], &report["problem_count"]), (&false.into(), &1.into()), "{report}");
 }
 
 #[test]
