@@ -136,7 +136,7 @@ fn store_text(error: &Error) -> String {
             format!("the store has {count} keyspaces and no room for more; use one of them, or another store")
         }
         Error::NotOrdered(name) => format!("keyspace {name} is a hash keyspace and has no order; `hither dump` writes it in key order"),
-        Error::Damaged(what) => what.replace("open with salvage", "use --salvage"),
+        Error::Damaged(what) | Error::WrongPool(what) => what.replace("open with salvage", "use --salvage"),
         other => other.to_string(),
     }
 }
@@ -195,6 +195,10 @@ mod tests {
             (Error::TooManyKeyspaces(9), "another store"),
             (Error::NotOrdered("h".into()), "`hither dump`"),
             (Error::Damaged("segment 1; restore it, or open with salvage to keep the rest".into()), "use --salvage to keep"),
+            (
+                Error::WrongPool("pool a is an older copy; restore all pools, or open with salvage to go on".into()),
+                "use --salvage to go on",
+            ),
             (Error::KeyEmpty, "1 to 65536 bytes"),
         ] {
             let text = Failure::Store(error).to_string();
