@@ -1,17 +1,14 @@
 //! `put KEY VALUE`: stores a value; it is durable at the chosen level when the program ends. Makes the store and keyspace if need be.
 
 use std::io::Read;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 
 use hither::{Keyspace, WriteOptions};
-use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::args::{PutArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Bytes, Output};
-use crate::{store, units};
+use crate::{stdin, store, units};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -40,22 +37,8 @@ pub fn run(args: &StoreArgs, put: PutArgs, out: &mut Output) -> Result<Outcome, 
 }
 
 fn read_stdin() -> Result<Vec<u8>, Failure> {
-    if is_closed(std::io::stdin()) {
-        let what = "the value was to come from standard input, which is closed; give it one, or the value \"\" on the command line";
-        return Err(Failure::Usage(what.into()));
-    }
+    let stdin = stdin::open("give the value on the command line")?;
     let mut value = Vec::new();
-    std::io::stdin()
-        .lock()
-        .read_to_end(&mut value)
-        .map_err(|source| Failure::Io { what: "reading the value from standard input".into(), source })?;
+    stdin.lock().read_to_end(&mut value).map_err(|source| Failure::Io { what: "reading the value from standard input".into(), source })?;
     Ok(value)
-}
-
-/// Whether a standard stream was closed when the program began: Rust opens the null device in its place then, for reading and writing.
-fn is_closed(stream: impl AsFd) -> bool {
-    let null = std::fs::metadata("/dev/null").map(|metadata| metadata.rdev());
-    let here = rustix::fs::fstat(&stream).map(|stat| stat.st_rdev);
-    let both_ways = rustix::fs::fcntl_getfl(&stream).is_ok_and(|flags| flags.contains(OFlags::RDWR));
-    both_ways && matches!((null, here), (Ok(null), Ok(here)) if null == here)
 }

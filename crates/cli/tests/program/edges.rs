@@ -101,19 +101,22 @@ fn directories_that_were_swapped_are_no_new_store() {
     assert!(refused.contains("belongs to a store whose pool") && !store.data().join("node0.hither").exists(), "{refused}");
 }
 
-/// Found by hand: an empty value was stored.
+/// Found by hand: an empty value was stored, and a load of nothing was a success.
 #[test]
-fn a_value_from_a_closed_standard_input_is_refused() {
-    let store = Store::any();
-    let put = |input: &str| {
-        let script = format!("exec \"$0\" put key - --data \"$1\" {input}");
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", &script, env!("CARGO_BIN_EXE_hither")]).arg(store.data()).output().unwrap()
-    };
-    let refused = put("<&-");
-    assert!(refused.status.code() == Some(2) && String::from_utf8_lossy(&refused.stderr).contains("which is closed"), "{refused:?}");
-    assert!(!store.data().exists());
-    assert_eq!(put("</dev/null").status.code(), Some(0), "an empty file is an empty value");
+fn a_closed_standard_input_is_refused() {
+    for arguments in ["put key -", "load", "load -"] {
+        let store = Store::any();
+        let ended = |input: &str| {
+            let script = format!("exec \"$0\" {arguments} --data \"$1\" {input}");
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", &script, env!("CARGO_BIN_EXE_hither")]).arg(store.data()).output().unwrap()
+        };
+        let refused = ended("<&-");
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && text.contains("which is closed"), "{arguments}: {refused:?}");
+        assert!(!store.data().exists());
+        assert_eq!(ended("</dev/null").status.code(), Some(0), "an empty file is an empty value, or no records");
+    }
 }
 
 /// Found by hand: the number that was asked for was below the limit that it was said to exceed; and a measurement with that many threads was aborted.

@@ -23,7 +23,7 @@ use crate::args::{Format, LoadArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::input::{Bad, CsvSource, JsonlSource, KvSource, Source, SourceError};
 use crate::output::{self, Output};
-use crate::store;
+use crate::{stdin, store};
 
 /// What a load did; the last line with `--json`.
 #[derive(Debug, Serialize)]
@@ -104,7 +104,7 @@ impl Input {
     fn open(path: &Path) -> Result<Self, Failure> {
         let consumed = Arc::new(AtomicU64::new(0));
         if path.as_os_str() == "-" {
-            let reader = Box::new(Counting { inner: std::io::stdin().lock(), consumed: Arc::clone(&consumed) });
+            let reader = Box::new(Counting { inner: stdin::open("name a FILE")?.lock(), consumed: Arc::clone(&consumed) });
             return Ok(Self { name: "standard input".into(), reader, length: None, consumed });
         }
         let failed = |source| Failure::path("reading", path, source);

@@ -1,0 +1,27 @@
+//! Standard input, where a command line has it give a value or records.
+
+use std::io::Stdin;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::OFlags;
+
+use crate::failure::Failure;
+
+/// Standard input, unless it was closed when the program began: then nothing would be taken for an empty value, or an input without records. `instead` says what else may
+/// be given.
+pub fn open(instead: &str) -> Result<Stdin, Failure> {
+    let stdin = std::io::stdin();
+    if is_closed(&stdin) {
+        return Err(Failure::Usage(format!("standard input was to be read, which is closed; {instead}")));
+    }
+    Ok(stdin)
+}
+
+/// Whether a standard stream was closed when the program began: Rust opens the null device in its place then, for reading and writing.
+fn is_closed(stream: impl AsFd) -> bool {
+    let null = std::fs::metadata("/dev/null").map(|metadata| metadata.rdev());
+    let here = rustix::fs::fstat(&stream).map(|stat| stat.st_rdev);
+    let both_ways = rustix::fs::fcntl_getfl(&stream).is_ok_and(|flags| flags.contains(OFlags::RDWR));
+    both_ways && matches!((null, here), (Ok(null), Ok(here)) if null == here)
+}
