@@ -96,6 +96,10 @@ impl<R: BufRead> Source for CsvSource<R> {
         self.ended = !matches!(next, Ok(Some(_)) | Err(SourceError::Bad(_)));
         next.transpose()
     }
+
+    fn ends_within_line(&self) -> bool {
+        self.rows.ends_within_row()
+    }
 }
 
 fn json_string(text: &str) -> String {

@@ -52,6 +52,10 @@ impl<R: BufRead> Source for KvSource<R> {
             Err(error) => Some(Err(error)),
         }
     }
+
+    fn ends_within_line(&self) -> bool {
+        self.lines.unended
+    }
 }
 
 #[cfg(test)]

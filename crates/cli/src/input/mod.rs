@@ -60,6 +60,11 @@ pub type Next = Option<Result<Record, SourceError>>;
 pub trait Source {
     /// The next record.
     fn next_record(&mut self) -> Next;
+
+    /// Whether the input has ended in the middle of a line that is a record as it stands: it may have been cut off.
+    fn ends_within_line(&self) -> bool {
+        false
+    }
 }
 
 /// Checks a record against the limits of the store.
@@ -85,11 +90,13 @@ struct Lines<R> {
     input: R,
     number: u64,
     line: Vec<u8>,
+    /// The last line has no newline.
+    unended: bool,
 }
 
 impl<R: BufRead> Lines<R> {
     fn new(input: R) -> Self {
-        Self { input, number: 0, line: Vec::new() }
+        Self { input, number: 0, line: Vec::new(), unended: false }
     }
 
     /// Reads the next line into `self.line`; false at the end.
@@ -105,6 +112,8 @@ impl<R: BufRead> Lines<R> {
         } else if length as u64 > MAX_LINE {
             let what = "the line is longer than any record; is this the right file and format?".into();
             return Err(SourceError::Unusable(Bad { line: self.number, what }));
+        } else {
+            self.unended = true;
         }
         Ok(true)
     }

@@ -57,6 +57,11 @@ impl<R: BufRead> Rows<R> {
         Ok(())
     }
 
+    /// Whether the input has ended in the middle of a row.
+    pub fn ends_within_row(&self) -> bool {
+        self.row.unended
+    }
+
     /// The line on which the row begins, from one.
     pub fn line(&self) -> u64 {
         self.row.first_line
@@ -104,11 +109,14 @@ struct Row {
     quote_line: u64,
     /// The byte before was a carriage return that ended a line: a newline belongs to it.
     returned: bool,
+    /// No end of a line has ended the last row.
+    unended: bool,
 }
 
 impl Default for Row {
     fn default() -> Self {
-        Self { bytes: Vec::new(), ends: Vec::new(), state: State::Between, next_line: 1, first_line: 1, quote_line: 1, returned: false }
+        let (bytes, ends) = (Vec::new(), Vec::new());
+        Self { bytes, ends, state: State::Between, next_line: 1, first_line: 1, quote_line: 1, returned: false, unended: false }
     }
 }
 
@@ -187,6 +195,7 @@ impl Row {
                 Err(SourceError::Unusable(Bad { line: self.quote_line, what }))
             }
             _ => {
+                self.unended = true;
                 self.end_field();
                 Ok(true)
             }

@@ -188,3 +188,20 @@ fn a_dump_file_appears_when_it_is_complete() {
     store.run(&["dump", "--json", file.to_str().unwrap()]).expect(2);
     assert_eq!(store.run(&["dump", "--json"]).done().document(), json!({"key": "k", "value": "v"}));
 }
+
+/// Found by hand: the half of a record at which a dump had been cut off was loaded, and nobody was told; neither that an input had fewer records than were to be passed over.
+#[test]
+fn an_input_that_may_be_cut_off_is_told() {
+    let store = Store::any();
+    for (format, whole, cut) in [("kv", "k\tv\nkey\tvalue\n", "k\tv\nkey\tval"), ("csv", "k,v\nkey,value\n", "k,v\nkey,\"val\"")] {
+        let warnings = |input: &str| {
+            let told = store.feed(&["load", "--json", "--format", format], input.as_bytes()).done().err();
+            told.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["warning"].to_string()).collect::<Vec<_>>()
+        };
+        assert!(warnings(whole).is_empty(), "{format}");
+        assert!(warnings(cut).concat().contains("standard input does not end with a newline"), "{format}");
+    }
+    let input = b"a\t1\nb\t2\n";
+    assert!(!store.feed(&["load", "--skip", "2"], input).done().err().contains("warning"));
+    assert!(store.feed(&["load", "--skip", "3"], input).done().err().contains("standard input has 2 records, fewer than --skip 3"));
+}

@@ -60,6 +60,7 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     drop(keyspace);
     db.close()?;
     reported?;
+    reader.warn(out.is_json());
     let summary = Summary {
         durable: loaded.durable,
         skipped: reader.skipped,
@@ -182,6 +183,21 @@ impl RecordReader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Tells what makes an input that has been read to its end look like another one than was meant.
+    fn warn(&self, json: bool) {
+        if self.source.ends_within_line() {
+            let what = format!("{} does not end with a newline: if it was cut off, its last record is not whole", self.name);
+            output::warning(&what, json);
+        }
+        if self.skipped < self.args.skip {
+            let what = format!(
+                "{} has {} records, fewer than --skip {}, and nothing was loaded; is it the input of the earlier load?",
+                self.name, self.skipped, self.args.skip
+            );
+            output::warning(&what, json);
+        }
     }
 
     fn refuse(&self, bad: Bad, skippable: bool) -> Failure {
