@@ -2,6 +2,8 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use hither::Kind;
+
 use crate::args::{ScanArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
@@ -12,7 +14,8 @@ pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome
     let decode = |text: Option<_>| text.map(|text| units::bytes(text, scan.escape)).transpose();
     let range = Range::new(decode(scan.prefix)?, decode(scan.from)?, decode(scan.to)?);
     let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
-    if range.is_empty() {
+    // Over a hash keyspace no range is right, not even one that can hold nothing.
+    if range.is_empty() && keyspace.kind() == Kind::Ordered {
         return Ok(Outcome::Done);
     }
     let limit = scan.limit.map_or(usize::MAX, |limit| limit.try_into().unwrap_or(usize::MAX));
