@@ -53,7 +53,8 @@ struct HugePages {
 struct PlaceReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<u32>,
-    path: PathBuf,
+    /// What of it is not UTF-8 is replaced, as in the paths of `stat`.
+    path: String,
     /// Whether there is something already.
     exists: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -140,7 +141,7 @@ fn place_report(place: Place, choice: MediumChoice) -> PlaceReport {
         Ok(medium) => (Some(medium_report(medium)), None),
         Err(problem) => (None, Some(problem)),
     };
-    PlaceReport { node, exists: path.exists(), path, medium, problem }
+    PlaceReport { node, exists: path.exists(), path: path.display().to_string(), medium, problem }
 }
 
 /// Makes a small pool in `path`, or in the nearest directory above it that exists, and removes it again.
@@ -208,10 +209,7 @@ fn advice(places: &[PlaceReport], huge_pages: &HugePages) -> Vec<String> {
     let mut advice = Vec::new();
     for place in places {
         if place.medium.as_ref().is_some_and(|medium| !medium.survives_power_loss) {
-            advice.push(format!(
-                "{}: nothing survives a loss of power; use a directory on a disk or on persistent memory",
-                place.path.display()
-            ));
+            advice.push(format!("{}: nothing survives a loss of power; use a directory on a disk or on persistent memory", place.path));
         }
     }
     if huge_pages.transparent == "never" {

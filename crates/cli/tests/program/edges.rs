@@ -1,7 +1,8 @@
 //! What a load leaves of times to live, what the status says when nobody reads the output, what a dump must not replace, and input or places that are not as they should be.
 
-use crate::common::{Store, run, write};
+use crate::common::{Store, program, run, write};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -99,6 +100,20 @@ fn directories_that_were_swapped_are_no_new_store() {
     std::fs::remove_file(store.data().join("node0.hither")).unwrap();
     let refused = store.run(&["put", "key", "value"]).expect(7).err();
     assert!(refused.contains("belongs to a store whose pool") && !store.data().join("node0.hither").exists(), "{refused}");
+}
+
+/// Found by hand: the report broke off in the middle of a JSON document.
+#[test]
+fn doctor_reports_a_directory_whose_name_is_not_utf8() {
+    let store = Store::any();
+    let mut name = store.data().into_os_string();
+    name.push(std::ffi::OsStr::from_bytes(b"\xff"));
+    for json in [&["--json"][..], &[]] {
+        let output = program().arg("doctor").args(json).arg("--data").arg(&name).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains("data\u{fffd}"), "{text}");
+        assert!(json.is_empty() || serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{text}");
+    }
 }
 
 /// Found by hand: an empty value was stored, and a load of nothing was a success.
