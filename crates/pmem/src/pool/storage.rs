@@ -197,10 +197,14 @@ pub(super) fn preallocate(
     points: Option<&std::sync::Arc<failpoint::Failpoints>>,
 ) -> Result<()> {
     let before = file.metadata().map_err(io(place, "asking for the length", off))?.len();
+    if before < off {
+        // It was truncated meanwhile: longer again, it would have zeros where data were.
+        return Err(Error::ShortFile { pool: place.clone(), found: before, needed: off });
+    }
     let synced = || failpoint::check(points, "sync").and_then(|()| file.sync_all());
     let failed = |e: std::io::Error| Error::SyncFailed { pool: place.clone(), detail: e.to_string() };
     let result = allocate(place, file, off, len, points).and_then(|()| synced().map_err(failed));
-    if result.is_err() && before <= off {
+    if result.is_err() && before == off {
         // Best effort: what was allocated is beyond the pool's end and harmless, but it would keep the disk full.
         let _ = file.set_len(before);
     }

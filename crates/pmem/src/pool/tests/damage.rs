@@ -5,7 +5,7 @@ use crate::layout::{
     CATALOGUE_OFF, DESCRIPTOR_BYTES, MAGIC_OFF, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF, TABLE_OFF,
 };
 use crate::superblock::{SUPERBLOCK, USED_BYTES};
-use crate::{Descriptor, Error, OpenOptions, Pool, Salvaged, SuperblockInfo};
+use crate::{CreateOptions, Descriptor, Error, MediumChoice, OpenOptions, Pool, Salvaged, SuperblockInfo};
 
 fn open(image: &[u8]) -> Result<Pool, Error> {
     Pool::from_image(image, &OpenOptions::new())
@@ -300,4 +300,18 @@ fn what_cannot_be_set_right_leaves_the_record_before() {
     assert!(matches!(nothing, Err(Error::DamagedSuperblock { what: "the superblock", .. })), "{nothing:?}");
     let foreign = Pool::from_image(&[7; 8192], &OpenOptions { salvage: true, ..OpenOptions::new() });
     assert!(matches!(foreign, Err(Error::Foreign { .. })), "{foreign:?}");
+}
+
+/// Found by hand: growing gave a file that had been truncated meanwhile its old length back, with zeros where data had been, and nobody was told.
+#[test]
+fn a_file_that_was_truncated_meanwhile_does_not_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node0.pool");
+    let pool = Pool::create(&path, &CreateOptions { medium: MediumChoice::File, ..small() }).unwrap();
+    pool.finish_creation().unwrap();
+    let full = pool.len_mapped();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(full - 1).unwrap();
+    let refused = pool.grow(1);
+    assert!(matches!(refused, Err(Error::ShortFile { found, needed, .. }) if (found, needed) == (full - 1, full)), "{refused:?}");
+    assert_eq!((pool.segment_count(), std::fs::metadata(&path).unwrap().len()), (16, full - 1));
 }
