@@ -4,9 +4,10 @@
 //! its name only when it is complete and synced; the files of a store are never replaced. With `--json` the records are JSON lines, as `scan` prints them.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use hither::{Keyspace, Kind, Snapshot};
@@ -18,7 +19,7 @@ use crate::store;
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    let to_stdout = dump.file.as_os_str() == "-";
+    let to_stdout = dump.file.as_os_str() == "-" || is_stdout(&dump.file);
     if out.is_json() && !to_stdout {
         return Err(Failure::Usage("a dump file has the kv format; leave out --json, or dump to standard output".into()));
     }
@@ -81,11 +82,12 @@ fn holds_part_of_a_store(path: &Path) -> bool {
 
 fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), Failure> {
     // What exists and is no regular file (a device, a pipe) is written as it is.
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return write_to(path, snapshot, keyspace).map(drop);
+    let is_open = stands_for_open_file(path);
+    if is_open || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return write_to(path, File::options().write(true).append(is_open), snapshot, keyspace).map(drop);
     }
     let unfinished = unfinished_name(path);
-    let written = write_to(&unfinished, snapshot, keyspace).and_then(|file| {
+    let written = write_to(&unfinished, File::options().write(true).create(true).truncate(true), snapshot, keyspace).and_then(|file| {
         let replaced = file.sync_all().and_then(|()| fs::rename(&unfinished, path)).and_then(|()| sync_name(path));
         replaced.map_err(|source| Failure::path("writing", path, source))
     });
@@ -94,6 +96,19 @@ fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), 
         let _ = fs::remove_file(&unfinished);
     }
     written
+}
+
+/// Whether a name stands for standard output, which knows where in its file it is.
+fn is_stdout(path: &Path) -> bool {
+    let file = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    stands_for_open_file(path) && matches!((file(path), file(Path::new("/proc/self/fd/1"))), (Ok(here), Ok(stdout)) if here == stdout)
+}
+
+/// Whether a name stands for a file that a process has open, as /dev/stdout does: what has that name must stay, and what is in that file, too.
+fn stands_for_open_file(path: &Path) -> bool {
+    let Ok(target) = fs::read_link(path) else { return false };
+    let is_of_process = |path: &Path| path.parent().and_then(|dir| fs::canonicalize(dir).ok()).is_some_and(|dir| dir.starts_with("/proc"));
+    is_of_process(path) || is_of_process(&target)
 }
 
 /// Makes a file's name durable: a loss of power must not bring back what it stood for before.
@@ -113,9 +128,9 @@ fn unfinished_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write_to(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<File, Failure> {
+fn write_to(path: &Path, to: &OpenOptions, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<File, Failure> {
     let failed = |source| Failure::path("writing", path, source);
-    let mut file = BufWriter::with_capacity(256 << 10, File::create(path).map_err(failed)?);
+    let mut file = BufWriter::with_capacity(256 << 10, to.open(path).map_err(failed)?);
     let mut line = Vec::new();
     records(snapshot, keyspace, |key, value| {
         line.clear();

@@ -1,7 +1,7 @@
 //! What a load leaves of times to live, what the status says when nobody reads the output, what a dump must not replace, and input or places that are not as they should be.
 
 use crate::common::{Store, program, run, write};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -59,6 +59,28 @@ fn a_dump_replaces_no_file_of_a_store() {
         assert!(std::fs::read(&file).unwrap() == before, "{name}");
     }
     assert_eq!(store.dump("default"), b"key\tvalue\n");
+}
+
+/// Found by hand: `dump /dev/stdout > file` put a file in the place of /dev/stdout, where it was allowed to, and nothing into `file`.
+#[test]
+fn a_dump_to_a_name_of_an_open_file_goes_there() {
+    let store = Store::any();
+    store.run(&["put", "key", "value"]).done();
+    let (link, saved) = (store.path("stdout"), store.path("saved"));
+    std::os::unix::fs::symlink("/proc/self/fd/1", &link).unwrap();
+    let mut file = std::fs::File::create(&saved).unwrap();
+    for name in [link.to_str().unwrap(), "/proc/self/fd/1", "/proc/self/fd/2"] {
+        file.write_all(b"before\t0\n").unwrap();
+        let mut command = store.command(&["dump", name]);
+        if name.ends_with('2') {
+            command.stderr(file.try_clone().unwrap())
+        } else {
+            command.stdout(file.try_clone().unwrap())
+        };
+        let output = command.output().unwrap();
+        assert!(output.status.success() && link.is_symlink(), "{name}: {output:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&saved).unwrap(), "before\t0\nkey\tvalue\n".repeat(3));
 }
 
 /// Found by hand: a full disk behind standard error was a panic.
