@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use hither::{Keyspace, Kind, Snapshot};
@@ -87,7 +87,11 @@ fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), 
         return write_to(path, File::options().write(true).append(is_open), snapshot, keyspace).map(drop);
     }
     let unfinished = unfinished_name(path);
-    let written = write_to(&unfinished, File::options().write(true).create(true).truncate(true), snapshot, keyspace).and_then(|file| {
+    // For no more users than what it replaces.
+    let mode = fs::metadata(path).map_or(0o666, |metadata| metadata.mode() & 0o777);
+    let mut to = File::options();
+    to.write(true).create(true).truncate(true).mode(mode);
+    let written = write_to(&unfinished, &to, snapshot, keyspace).and_then(|file| {
         let replaced = file.sync_all().and_then(|()| fs::rename(&unfinished, path)).and_then(|()| sync_name(path));
         replaced.map_err(|source| Failure::path("writing", path, source))
     });

@@ -3,6 +3,7 @@
 use crate::common::{Store, program, run, write};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -81,6 +82,19 @@ fn a_dump_to_a_name_of_an_open_file_goes_there() {
         assert!(output.status.success() && link.is_symlink(), "{name}: {output:?}");
     }
     assert_eq!(std::fs::read_to_string(&saved).unwrap(), "before\t0\nkey\tvalue\n".repeat(3));
+}
+
+/// Found by hand: a file that its owner alone may read was replaced by one that everybody may read.
+#[test]
+fn a_dump_is_for_no_more_users_than_what_it_replaces() {
+    let store = Store::any();
+    store.run(&["put", "key", "value"]).done();
+    let file = store.path("secret.kv");
+    write(&file, "");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    store.run(&["dump", file.to_str().unwrap()]).done();
+    let metadata = std::fs::metadata(&file).unwrap();
+    assert_eq!((metadata.permissions().mode() & 0o777, metadata.len()), (0o600, 10));
 }
 
 /// Found by hand: a full disk behind standard error was a panic.
