@@ -47,6 +47,16 @@ fn wrong_use_is_json_for_programs() {
     assert!(run(&["get", "--help", "--json"]).done().out().contains("Usage"));
 }
 
+/// Regression: the store was made before the first read of the input failed.
+#[test]
+fn an_input_that_is_a_directory_leaves_no_store() {
+    let store = Store::on_file();
+    let dir = tempfile::tempdir().unwrap();
+    let refused = store.run(&["load", dir.path().to_str().unwrap()]).expect(3);
+    assert!(refused.err().contains("is a directory"), "{}", refused.err());
+    assert!(!store.data().exists());
+}
+
 #[test]
 fn a_size_that_no_store_can_have_is_wrong_use() {
     let store = Store::on_file();

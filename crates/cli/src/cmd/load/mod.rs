@@ -111,6 +111,10 @@ impl Input {
         let failed = |source| Failure::path("reading", path, source);
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            // Before a store is made for it.
+            return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+        }
         let reader = Box::new(Counting { inner: file, consumed: Arc::clone(&consumed) });
         Ok(Self { name: path.display().to_string(), reader, length: metadata.is_file().then_some(metadata.len()), consumed })
     }
