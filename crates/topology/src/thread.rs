@@ -2,6 +2,8 @@
 //!
 //! A thread keeps the node of the topology that it asked last in one cell: the common case is a comparison. Programs with
 //! several topologies (tests) fall back to a short list, so that an assignment to one survives a question to another.
+//!
+//! While the thread's thread-local values are destroyed, in which a store may be used still, there is only the cell: the list may be gone.
 
 use std::cell::{Cell, RefCell};
 
@@ -37,12 +39,13 @@ pub(crate) fn cache(entry: Cached) {
 
 /// The node this thread is bound to in `topology`, if it is.
 pub(crate) fn binding(topology: u64) -> Option<u32> {
-    BINDINGS.with_borrow(|all| all.iter().rev().find(|b| b.0 == topology).map(|b| b.1))
+    BINDINGS.try_with(|all| all.borrow().iter().rev().find(|b| b.0 == topology).map(|b| b.1)).ok().flatten()
 }
 
 /// Binds this thread to `node` of `topology`.
 pub(crate) fn bind(topology: u64, node: u32) {
-    BINDINGS.with_borrow_mut(|all| {
+    let _ = BINDINGS.try_with(|all| {
+        let mut all = all.borrow_mut();
         all.retain(|b| b.0 != topology);
         if all.len() >= REMEMBERED {
             all.remove(0);
@@ -54,6 +57,6 @@ pub(crate) fn bind(topology: u64, node: u32) {
 
 /// Forgets the binding of this thread in `topology`.
 pub(crate) fn unbind(topology: u64) {
-    BINDINGS.with_borrow_mut(|all| all.retain(|b| b.0 != topology));
+    let _ = BINDINGS.try_with(|all| all.borrow_mut().retain(|b| b.0 != topology));
     cache(Cached { topology: 0, node: 0, remaining: 0 });
 }

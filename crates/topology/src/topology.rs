@@ -293,6 +293,42 @@ mod tests {
         assert!(matches!(topology.pin_current_thread_to_node(2), Err(TopologyError::Pin { node: 2, .. })));
     }
 
+    /// Asks where the thread runs when the thread's values are destroyed, and tells what came of it.
+    struct AsksAtTheEnd(Topology, std::sync::mpsc::Sender<bool>);
+
+    impl Drop for AsksAtTheEnd {
+        fn drop(&mut self) {
+            let ask = std::panic::AssertUnwindSafe(|| {
+                self.0.bind_current_thread(1).unwrap();
+                (0..2 * CALLS_PER_LOOKUP).for_each(|_| assert_eq!(self.0.current_node(), 1));
+                self.0.unbind_current_thread();
+                (0..2 * CALLS_PER_LOOKUP).all(|_| self.0.current_node() < 2)
+            });
+            self.1.send(std::panic::catch_unwind(ask).unwrap_or(false)).unwrap();
+        }
+    }
+
+    thread_local! {
+        static LAST_WORDS: std::cell::RefCell<Option<AsksAtTheEnd>> = const { std::cell::RefCell::new(None) };
+    }
+
+    /// Regression: what a thread remembers of its bindings is gone by then, and whoever used a store in the destructor of a thread-local value ended the process.
+    #[test]
+    fn a_thread_that_ends_is_somewhere_still() {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write(dir.path(), "0-1", &[(0, "0-511", "10 21"), (1, "512-1023", "21 10")]);
+        for topology in [Topology::emulated(2), Topology::from_sysfs(dir.path()).unwrap()] {
+            let (sender, outcome) = std::sync::mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                // Before the bindings, which are destroyed first then.
+                LAST_WORDS.set(Some(AsksAtTheEnd(topology.clone(), sender)));
+                topology.current_node();
+            });
+            thread.join().unwrap();
+            assert!(outcome.recv().unwrap());
+        }
+    }
+
     #[test]
     fn pinning_to_a_real_node_works() {
         let topology = Topology::detect();
