@@ -251,6 +251,12 @@ impl std::fmt::Debug for Meter {
     }
 }
 
+/// Time that a link of this bandwidth needs for so many bytes: none for none, also if it has no bandwidth.
+fn transfer_ns(bytes: u64, gb_s: f64) -> f64 {
+    // 1 GB/s is one byte per nanosecond.
+    if bytes == 0 { 0.0 } else { bytes as f64 / gb_s }
+}
+
 /// How many aligned units of `unit` bytes the range touches.
 #[inline(always)]
 fn units(off: u64, len: usize, unit: u64) -> u64 {
@@ -308,10 +314,9 @@ impl MeterSnapshot {
             for home in 0..self.nodes as u32 {
                 let (count, link) = (self.pair(accessor, home), topology.link(accessor, home));
                 cost.latency_ns += count.reads as f64 * link.read_ns + count.fences as f64 * link.write_ns;
-                // 1 GB/s is one byte per nanosecond. Media write whole 256-byte lines, whatever was stored.
-                let media_bytes = (count.media_lines * MEDIA_LINE_BYTES) as f64;
-                cost.read_transfer_ns += (count.read_lines * LINE_BYTES) as f64 / link.read_gb_s;
-                cost.write_transfer_ns += media_bytes / link.write_bandwidth(threads_per_node);
+                // Media write whole 256-byte lines, whatever was stored.
+                cost.read_transfer_ns += transfer_ns(count.read_lines * LINE_BYTES, link.read_gb_s);
+                cost.write_transfer_ns += transfer_ns(count.media_lines * MEDIA_LINE_BYTES, link.write_bandwidth(threads_per_node));
             }
         }
         cost
@@ -405,6 +410,22 @@ mod tests {
             meters.iter().for_each(|m| m.record_fence(0));
         }
         assert!(meters.iter().all(|m| m.snapshot().total().fences == 3));
+    }
+
+    /// Regression: a link without bandwidth made the cost of all others none at all, although nothing went over it.
+    #[test]
+    fn a_link_that_nobody_uses_costs_nothing() {
+        let dead = LinkCost { read_gb_s: 0.0, write_gb_s: 0.0, ..LinkCost::REMOTE };
+        let lonely = LinkCost { collapse_threads: Some(0), ..LinkCost::REMOTE };
+        let topology = crate::TopologyBuilder::emulated(2).link(0, 1, dead).link(1, 0, lonely).build();
+        let meter = Meter::new(&topology);
+        topology.bind_current_thread(0).unwrap();
+        meter.record_read(0, 0, 64);
+        meter.record_write(0, 0, 256);
+        let cost = meter.snapshot().cost(&topology, 1);
+        assert_eq!(cost.read_transfer_ns, 64.0 / LinkCost::LOCAL.read_gb_s);
+        assert_eq!(cost.write_transfer_ns, 256.0 / LinkCost::LOCAL.write_gb_s);
+        assert_eq!(cost.elapsed_ns(1), cost.read_transfer_ns + cost.write_transfer_ns);
     }
 
     #[test]
