@@ -12,8 +12,8 @@ pub fn parse_cpulist(text: &str) -> Option<Vec<u32>> {
             Some((first, last)) => (parse(first)?, parse(last)?),
             None => (parse(part)?, parse(part)?),
         };
-        // A range longer than any machine is a misread file: refuse it rather than fill memory.
-        if last < first || last - first >= 1 << 16 {
+        // A number beyond those of any machine is a misread file: refuse it rather than fill memory with what lies below.
+        if last < first || last >= 1 << 16 {
             return None;
         }
         numbers.extend(first..=last);
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn refuses_everything_else() {
-        for text in ["a", "1-", "-1", "3-1", "1,,2", "+1", "0-4294967295", "99999999999"] {
+        for text in ["a", "1-", "-1", "3-1", "1,,2", "+1", "0-4294967295", "99999999999", "4294967295", "0,65536"] {
             assert_eq!(parse_cpulist(text), None, "{text:?}");
         }
     }
