@@ -58,13 +58,17 @@ impl Core {
         f()
     }
 
-    /// Seals full segments, collects victims and gives freed segments to the writers, as thoroughly as can be; returns how many of those there were.
+    /// Seals full segments, collects victims and gives freed segments to the writers, as thoroughly as can be; returns how many of those there were meanwhile, by whomever
+    /// they were given.
     pub fn reclaim(&self) -> Result<usize> {
+        let reused = || self.collections.reused.load(Ordering::Acquire);
+        let before = reused();
         self.seal(TakeBack::All)?;
         self.collect(None, Need::Some, Turn::Round)?;
         // What is swept goes with the next collection.
         self.sweep_all()?;
-        self.reuse_freed(true)
+        self.reuse_freed(true)?;
+        Ok((reused() - before) as usize)
     }
 
     /// Seals full segments, so that they can be collected.
