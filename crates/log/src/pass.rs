@@ -84,11 +84,15 @@ fn gaps_of(live: u64, bytes: u64, segment: &Segment) -> u64 {
 }
 
 impl Log {
-    /// Full segments that are worth a pass, in no order. Folds the writers' counts first.
+    /// Full segments that are worth a pass, in no order, without those that tombstones keep from one (P2). Folds the writers' counts first.
     pub fn candidates(&self, tombstones: Tombstones, worth: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
         self.fold_dead();
-        let sealed =
-            |segment: &Segment| segment.state() == SegmentState::Sealed && segment.in_use() && !segment.damaged.load(Ordering::Relaxed);
+        let sealed = |segment: &Segment| {
+            segment.state() == SegmentState::Sealed
+                && segment.in_use()
+                && !segment.damaged.load(Ordering::Relaxed)
+                && !self.must_wait(segment, tombstones)
+        };
         let mut found: Vec<_> = self.select(sealed).into_iter().filter_map(|(node, index)| self.weigh(node, index, tombstones)).collect();
         self.count_rests(&mut found);
         found.retain(worth);
@@ -141,6 +145,13 @@ impl Log {
         let dead = segment.written_bytes.load(Ordering::Relaxed).min(bytes).saturating_sub(live);
         let gain = if segment.is_cold() { gained.min(dead) } else { gained };
         (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes })
+    }
+
+    /// Whether a segment holds a tombstone that must stay, and would go with it (P2).
+    fn must_wait(&self, segment: &Segment, tombstones: Tombstones) -> bool {
+        tombstones == Tombstones::Buried
+            && segment.tombstones.load(Ordering::Relaxed) > 0
+            && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed)
     }
 
     /// Bytes of a segment's tombstones, unless all of them may go.
@@ -227,10 +238,7 @@ impl Log {
         let (node, index) = (candidate.node as usize, candidate.index);
         let pool = &self.pools[node];
         let segment = &pool.segments[index as usize];
-        if tombstones == Tombstones::Buried
-            && segment.tombstones.load(Ordering::Relaxed) > 0
-            && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed)
-        {
+        if self.must_wait(segment, tombstones) {
             return Ok(None);
         }
         if !segment.change_state(SegmentState::Sealed, SegmentState::Collecting) {

@@ -201,6 +201,28 @@ fn a_collection_by_hand_tells_how_many_segments_became_free(kind: CollectorKind)
     assert!(freed > 10, "{:?}", store.stats().collections);
 }
 
+/// Regression: the segments with most garbage were those whose tombstones wait for the next checkpoint, which stay until then; the others were not even tried.
+#[test]
+fn tombstones_that_wait_for_a_checkpoint_hold_up_no_other_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(Options { background: false, ..options(CollectorKind::Chain, Some(dir.path()), 8 << 20) }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (0..16_000).for_each(|key| put(&store, &keyspace, key, &[1; 90]));
+    assert!(store.checkpoint().unwrap());
+    // More than a round takes, of garbage alone.
+    for key in 20_000..36_000 {
+        put(&store, &keyspace, key, &[2; 90]);
+        assert!(delete(&store, &keyspace, key));
+    }
+    (0..16_000).filter(|key| key % 10 < 6).for_each(|key| put(&store, &keyspace, key, &[3; 90]));
+    let freed = store.reclaim().unwrap();
+    assert!(freed > 10, "{freed} of some 30 segments that are worth it: {:?}", store.stats().collections);
+    assert!(store.check().unwrap().is_sound());
+    store.checkpoint().unwrap();
+    assert!(store.reclaim().unwrap() > 10, "those with tombstones");
+    assert!((0..16_000).all(|key| value_of(&store, &keyspace, key) == Some(vec![if key % 10 < 6 { 3 } else { 1 }; 90])));
+}
+
 /// A full node's threads write to the other node, if they may; both are filled then.
 fn a_full_node_spills(kind: CollectorKind) {
     for spill in [true, false] {
