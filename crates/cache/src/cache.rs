@@ -105,6 +105,16 @@ fn zeros(words: usize) -> Option<Box<[AtomicU64]>> {
     Some(memory.into_boxed_slice())
 }
 
+/// Whether the memory is divided as is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arranged {
+    Done,
+    /// Somebody may still look at the old division.
+    NotYet,
+    /// It has no room for a bucket, or there is no such memory.
+    NoRoom,
+}
+
 /// A concurrent cache of entries. See the crate's head for what it promises.
 #[derive(Debug)]
 pub struct Cache {
@@ -290,7 +300,7 @@ impl Cache {
         let mut control = self.control.lock();
         let sums = self.counters.sums();
         if self.options.forced {
-            if control.state != State::On && self.arrange(holdings()) {
+            if control.state != State::On && self.arrange(holdings()) == Arranged::Done {
                 control.enter(State::On, now_ms, sums, writes);
                 self.set_mode(ON);
             }
@@ -325,14 +335,19 @@ impl Cache {
                 control.enter(State::Probing(before), now_ms, sums, writes);
                 self.set_mode(PROBING);
             }
-            Verdict::SwitchOn => {
-                // If the memory cannot be divided yet, the probe goes on.
-                if self.arrange(holdings()) {
+            Verdict::SwitchOn => match self.arrange(holdings()) {
+                Arranged::Done => {
                     control.enter(State::On, now_ms, sums, writes);
                     self.set_interval(1);
                     self.set_mode(ON);
                 }
-            }
+                // The probe goes on.
+                Arranged::NotYet => {}
+                Arranged::NoRoom => {
+                    control.give_up(now_ms, sums, writes);
+                    self.set_mode(OFF);
+                }
+            },
         }
     }
 
@@ -361,28 +376,31 @@ impl Cache {
         }
     }
 
-    /// Divides the memory for pairs of this size, unless it is divided well enough; false if somebody may still look at the old division, or there is no such memory.
-    fn arrange(&self, holdings: Holdings) -> bool {
+    /// Divides the memory for pairs of this size, unless it is divided well enough.
+    fn arrange(&self, holdings: Holdings) -> Arranged {
         let capacity = self.words_in_capacity();
         let wanted = Geometry::for_pairs(capacity, holdings.pair_bytes.clamp(16, MAX_KEY_BYTES + MAX_VALUE_BYTES));
         let present = Geometry::unpack(self.geometry.load(Ordering::Relaxed));
         let near = present.bucket_words * 4 <= wanted.bucket_words * 5 && wanted.bucket_words * 4 <= present.bucket_words * 5;
         if present.buckets > 0 && near {
-            return true;
+            return Arranged::Done;
+        }
+        if wanted.buckets == 0 {
+            return Arranged::NoRoom;
         }
         if present.buckets > 0 && !epoch::has_passed(self.left.load(Ordering::Relaxed)) {
-            return false;
+            return Arranged::NotYet;
         }
         let words = match self.words.get() {
             Some(words) => words,
             None => {
-                let Some(words) = zeros(capacity) else { return false };
+                let Some(words) = zeros(capacity) else { return Arranged::NoRoom };
                 self.words.get_or_init(|| words)
             }
         };
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.geometry.store(wanted.pack(), Ordering::Release);
-        wanted.buckets > 0
+        Arranged::Done
     }
 
     fn words_in_capacity(&self) -> usize {

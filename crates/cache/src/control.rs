@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | off | probing | its pause is over (1 s at first, doubled by each vain attempt up to 16 s) |
 //! | probing | on | gets are 10 % of all operations, and either one get in ten repeats a key that the same probe saw, or all entries fit |
+//! | probing | off: no room | the same, but the memory has no room for a bucket, or could not be had |
 //! | probing | off | otherwise, or no gets came |
 //! | on | off: write-heavy | gets are less than 10 % of all operations |
 //! | on | off: few hits | filled, and it serves less than 10 % of gets |
@@ -38,6 +39,8 @@ pub enum OffReason {
     Uniform,
     /// Most items offered were too long for its buckets: it will be divided anew.
     Misfit,
+    /// Its memory has no room for a bucket, or could not be had.
+    NoRoom,
 }
 
 impl OffReason {
@@ -50,6 +53,7 @@ impl OffReason {
             OffReason::FewHits => "it served less than a tenth of the gets",
             OffReason::Uniform => "all keys are about as hot",
             OffReason::Misfit => "entries have become too long for its buckets",
+            OffReason::NoRoom => "its memory is too small, or could not be had",
         }
     }
 }
@@ -198,6 +202,12 @@ impl Control {
             self.lengthen_pause();
         }
         Verdict::SwitchOff(before)
+    }
+
+    /// Ends a probe that found a reason to switch on what cannot be had.
+    pub fn give_up(&mut self, now_ms: u64, sums: Sums, writes: u64) {
+        self.lengthen_pause();
+        self.enter(State::Off(OffReason::NoRoom), now_ms, sums, writes);
     }
 
     fn lengthen_pause(&mut self) {

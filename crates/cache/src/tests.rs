@@ -332,3 +332,22 @@ fn memory_that_is_not_to_be_had_leaves_the_cache_off() {
         assert!(cache.look(hash(b"key"), b"key").is_none());
     }
 }
+
+/// Regression: a probe that found a reason to switch on a cache without room for a bucket, or without memory, never ended, and each get paid for it.
+#[test]
+fn a_cache_that_cannot_be_had_does_not_probe_for_ever() {
+    for capacity in [1_000, 9_000, usize::MAX] {
+        let cache = cache(Policy::Adaptive, capacity, false);
+        let probe_at = |now_ms: u64| {
+            cache.tick(now_ms, 0, &|| PLENTY);
+            let began = cache.stats().state;
+            (0..40_000u64).for_each(|number| assert!(!cache.is_on(hash(&(number % 10).to_le_bytes()))));
+            cache.tick(now_ms + 10, 0, &|| PLENTY);
+            (matches!(began, State::Probing(_)), cache.stats().state)
+        };
+        assert_eq!(probe_at(0), (true, State::Off(OffReason::NoRoom)), "of {capacity} bytes");
+        assert_eq!(probe_at(500), (false, State::Off(OffReason::NoRoom)), "its pause is not over");
+        assert_eq!(probe_at(20_000), (true, State::Off(OffReason::NoRoom)), "there may be memory by now");
+        assert!(!cache.is_attentive());
+    }
+}
