@@ -39,6 +39,8 @@ pub struct Topology(Arc<Inner>);
 
 struct Inner {
     identity: u64,
+    /// For threads that remember bindings.
+    alive: Arc<()>,
     emulated: bool,
     nodes: Vec<Node>,
     /// Dense node by processor number.
@@ -121,7 +123,7 @@ impl Topology {
     /// Binds the calling thread to `node` without touching its affinity: accesses count as that node's from now on.
     pub fn bind_current_thread(&self, node: u32) -> Result<(), TopologyError> {
         self.check(node)?;
-        thread::bind(self.0.identity, node);
+        thread::bind(self.0.identity, &self.0.alive, node);
         Ok(())
     }
 
@@ -129,7 +131,7 @@ impl Topology {
     pub fn assign_thread(&self) -> u32 {
         let turn = self.0.next_assignment.fetch_add(1, Ordering::Relaxed);
         let node = self.0.assignable[turn as usize % self.0.assignable.len()];
-        thread::bind(self.0.identity, node);
+        thread::bind(self.0.identity, &self.0.alive, node);
         node
     }
 
@@ -148,7 +150,7 @@ impl Topology {
             // An empty set is answered with EINVAL: a memory-only node cannot run a thread.
             sched_setaffinity(None, &set).map_err(|e| TopologyError::Pin { node, source: e.into() })?;
         }
-        thread::bind(self.0.identity, node);
+        thread::bind(self.0.identity, &self.0.alive, node);
         Ok(())
     }
 
@@ -239,6 +241,7 @@ impl TopologyBuilder {
         }
         Topology(Arc::new(Inner {
             identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
+            alive: Arc::new(()),
             emulated: self.emulated,
             nodes: self.nodes,
             node_of_cpu,
@@ -279,6 +282,21 @@ mod tests {
         assert!(matches!(a.bind_current_thread(4), Err(TopologyError::NoSuchNode { node: 4, count: 4 })));
         a.unbind_current_thread();
         assert_eq!(a.current_node(), 0);
+    }
+
+    /// Regression: the seventeenth topology that a thread met undid its oldest binding.
+    #[test]
+    fn a_binding_lasts_as_long_as_its_topology() {
+        let bound = Topology::emulated(4);
+        bound.bind_current_thread(3).unwrap();
+        let others: Vec<Topology> = (0..40).map(|_| Topology::emulated(2)).collect();
+        let nodes: Vec<u32> = others.iter().map(|other| other.bind_current_thread(1).map(|()| other.current_node()).unwrap()).collect();
+        assert_eq!((bound.current_node(), nodes), (3, vec![1; 40]));
+        assert!(others.iter().all(|other| other.current_node() == 1));
+        let remembered = thread::remembered();
+        drop(others);
+        bound.bind_current_thread(2).unwrap();
+        assert!(remembered > 40 && thread::remembered() <= remembered - 40, "those of topologies that are gone are forgotten");
     }
 
     #[test]
