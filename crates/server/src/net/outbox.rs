@@ -90,6 +90,8 @@ impl Outbox {
                 self.bytes = Vec::new();
             }
             (self.sent, self.released) = (0, 0);
+            // What waits now is writes without a reply: they stood at the end, which is here.
+            self.held.iter_mut().for_each(|held| (held.start, held.end) = (0, 0));
         } else if self.sent > PAUSE_BYTES && self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
             self.bytes.shrink_to(2 * self.bytes.len());
@@ -165,6 +167,24 @@ mod tests {
         reply(&mut outbox, "+on\r\n", 0);
         outbox.fail(0, &Error::ReadOnly("the device is gone".to_owned()));
         assert_eq!(take(&mut outbox), "+on\r\n");
+    }
+
+    /// Regression: its place stayed behind when all before it had left, so that what came next left too early, or the thread panicked.
+    #[test]
+    fn a_write_without_a_reply_waits_at_the_front_when_all_has_left() {
+        let mut outbox = Outbox::default();
+        reply(&mut outbox, "+a\r\n", 0);
+        reply(&mut outbox, "", 9);
+        assert_eq!(take(&mut outbox), "+a\r\n");
+        outbox.release(3);
+        assert_eq!(take(&mut outbox), "", "nothing is there");
+        reply(&mut outbox, "+on\r\n", 0);
+        reply(&mut outbox, "+b\r\n", 10);
+        outbox.release(3);
+        assert_eq!(take(&mut outbox), "", "it stands behind a write that is not durable");
+        outbox.fail(3, &Error::ReadOnly("the device is gone".to_owned()));
+        let text = take(&mut outbox);
+        assert!(text.starts_with("+on\r\n-MISCONF ") && text.lines().count() == 2, "{text}");
     }
 
     #[test]
