@@ -161,6 +161,8 @@ impl Connection {
                 }
                 return false;
             }
+            // As in Redis: clients that give up come again, and each of their attempts would run at the end of the pause.
+            self.session.closing |= self.held && self.hung_up;
             if !self.readable || self.ended || self.session.closing || self.stalled || self.held {
                 return false;
             }

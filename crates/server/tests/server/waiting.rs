@@ -453,3 +453,21 @@ fn a_monitor_that_does_not_read_is_closed() {
     assert_eq!(say(&mut client, "PING"), "PONG");
     server.stop();
 }
+
+/// Regression: clients that gave up during a pause and came again held their places until its end, and all of their attempts were run then.
+#[test]
+fn who_hangs_up_during_a_pause_has_gone() {
+    let server = start();
+    let mut operator = connect(&server);
+    assert_eq!(say(&mut operator, "CLIENT PAUSE 600000 WRITE"), "OK");
+    for lines in ["INCR n", "PING; INCR n; INCR n", "MULTI; INCR n; EXEC", "BZPOPMIN z 0"] {
+        let mut stream = connect(&server);
+        send(&mut stream, lines);
+        until(|| server.shared().clients.len() == 2);
+        drop(stream);
+        until(|| server.shared().clients.len() == 1);
+    }
+    assert_eq!(say(&mut operator, "CLIENT UNPAUSE"), "OK");
+    assert_eq!(say(&mut operator, "INCR n"), "1");
+    server.stop();
+}
