@@ -10,6 +10,7 @@ use crate::pause::Pause;
 use crate::session::Replies;
 use crate::shared::Client;
 use hither_resp::parse_integer;
+use std::sync::Arc;
 
 entries!(client, Connection.of("client"));
 
@@ -111,11 +112,18 @@ fn client_list(context: &mut Context<'_>) -> Outcome {
         Some(word) if is(word, "type") && rest.left() == 1 => ids = (!is_normal(rest.value()?)?).then(Vec::new),
         Some(_) => return Err(Failure::SYNTAX),
     }
-    let mut text = String::new();
-    for client in context.shared.clients.list() {
-        if ids.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64))) {
-            text += &client.describe();
-            text.push('\n');
+    let clients = &context.shared.clients;
+    let listed: &mut dyn Iterator<Item = Arc<Client>> = match ids {
+        None => &mut clients.list().into_iter(),
+        // In the order given, and as often.
+        Some(ids) => &mut ids.into_iter().filter_map(|id| clients.get(u64::try_from(id).ok()?)),
+    };
+    let (mut text, room) = (String::new(), context.reply.room());
+    for client in listed {
+        text += &client.describe();
+        text.push('\n');
+        if text.len() > room {
+            return Err(Failure::ReplyTooLarge);
         }
     }
     context.reply.verbatim(&text);

@@ -339,4 +339,10 @@ fn small_things_are_as_in_redis() {
         INCRBYFLOAT f 1e17 => 100000000000000001.1015625
         HINCRBYFLOAT h f 1.5e-10 => 0.00000000015",
     );
+    // In the order given, and as often.
+    let other = Client::new(&client.shared);
+    let ids = [other.session.client.id, client.session.client.id].map(|id| id.to_string());
+    let list = client.run(&format!("CLIENT LIST ID {0} 99 -1 {1} {0}", ids[0], ids[1]));
+    let listed: Vec<&str> = list.lines().filter_map(|line| line.strip_prefix("id=")?.split(' ').next()).collect();
+    assert_eq!(listed, [&ids[0], &ids[1], &ids[0]]);
 }
