@@ -31,6 +31,12 @@ impl Database {
         Arc::new(Database { index: self.index, keys, rows, collections: self.collections.clone() })
     }
 
+    /// Whether another handle is for the same database: a copy ([`Database::private`]), and none from before it was replaced.
+    #[inline]
+    pub fn is_same(&self, other: &Database) -> bool {
+        Arc::ptr_eq(&self.collections, &other.collections)
+    }
+
     /// Whether there may be collections.
     #[inline]
     pub fn has_collections(&self) -> bool {

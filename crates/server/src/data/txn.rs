@@ -11,7 +11,7 @@ mod scans;
 use super::databases::Database;
 use super::encoding::{self, Head, Type};
 use hither::{Db, Error, Keyspace, Result, WriteOptions};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A value with its expiry (0: none), of the transaction's own view.
@@ -46,7 +46,7 @@ pub struct Txn {
     /// `None` deletes.
     writes: BTreeMap<Place, Option<Item>>,
     /// Collections whose heads it removes.
-    orphans: Vec<(u16, u64)>,
+    orphans: BTreeSet<(u16, u64)>,
     rests_on: u64,
     /// Version of the entry that was viewed last.
     viewed: u64,
@@ -79,7 +79,7 @@ pub struct Committed {
     /// The version that must be durable before the reply may leave; 0: none.
     pub rests_on: u64,
     /// Collections to be announced to the reaper.
-    pub orphans: Vec<(u16, u64)>,
+    pub orphans: BTreeSet<(u16, u64)>,
 }
 
 impl Txn {
@@ -91,7 +91,7 @@ impl Txn {
             isolated,
             reads: HashMap::new(),
             writes: BTreeMap::new(),
-            orphans: Vec::new(),
+            orphans: BTreeSet::new(),
             rests_on: 0,
             viewed: 0,
             options,
@@ -142,11 +142,8 @@ impl Txn {
             match step {
                 Undo::Write(place, Some(item)) => drop(self.writes.insert(place, item)),
                 Undo::Write(place, None) => drop(self.writes.remove(&place)),
-                Undo::Added(orphan) => {
-                    let at = self.orphans.iter().rposition(|known| *known == orphan);
-                    at.map(|at| self.orphans.swap_remove(at));
-                }
-                Undo::Removed(orphan) => self.orphans.push(orphan),
+                Undo::Added(orphan) => drop(self.orphans.remove(&orphan)),
+                Undo::Removed(orphan) => drop(self.orphans.insert(orphan)),
             }
         }
         if let Some(database) = self.began_in.take() {
@@ -300,8 +297,9 @@ impl Txn {
     fn orphan(&mut self, item: &Item) {
         if let Some(head) = Head::decode(&item.entry) {
             let orphan = (self.database.index, head.number);
-            self.orphans.push(orphan);
-            self.remember(|| Undo::Added(orphan));
+            if self.orphans.insert(orphan) {
+                self.remember(|| Undo::Added(orphan));
+            }
         }
     }
 
@@ -310,8 +308,7 @@ impl Txn {
         self.database.note_collection();
         // Of several collections that a transaction makes and removes, the last word counts.
         let found = (self.database.index, number);
-        while let Some(at) = self.orphans.iter().position(|orphan| *orphan == found) {
-            self.orphans.swap_remove(at);
+        if self.orphans.remove(&found) {
             self.remember(|| Undo::Removed(found));
         }
         self.put_row(&encoding::registry_row(number), key.to_vec());
@@ -365,7 +362,7 @@ impl Txn {
     }
 
     fn touch(&mut self, database: Arc<Database>) {
-        if !self.touched.iter().any(|known| Arc::ptr_eq(known, &database)) {
+        if !self.touched.iter().any(|known| known.is_same(&database)) {
             self.touched.push(database);
         }
     }
@@ -387,7 +384,7 @@ impl Txn {
     /// Applies everything, or nothing if something that was read has changed. Once only.
     pub fn commit(&mut self, db: &Db) -> Result<Committed> {
         if self.writes.is_empty() && self.reads.is_empty() {
-            return Ok(Committed { applied: true, rests_on: self.rests_on, orphans: Vec::new() });
+            return Ok(Committed { applied: true, rests_on: self.rests_on, orphans: BTreeSet::new() });
         }
         let done = if self.writes.len() == 1 && self.reads.len() <= 1 { self.commit_one(db)? } else { self.commit_batch(db)? };
         Ok(Committed { applied: done.applied, rests_on: self.rests_on.max(done.rests_on), orphans: std::mem::take(&mut self.orphans) })
