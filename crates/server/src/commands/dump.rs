@@ -27,28 +27,30 @@ fn dump(context: &mut Context<'_>) -> Outcome {
     };
     let payload = match Head::decode(&item.entry) {
         None => Payload::string(&item.entry[1..]),
-        Some(head) => dump_members(txn, &args[1], &head)?,
+        Some(head) => dump_members(txn, &args[1], &head, reply.room())?,
     };
     reply.bulk(&payload.finish());
     Ok(())
 }
 
-fn dump_members(txn: &mut Txn, key: &[u8], head: &Head) -> Result<Payload, Failure> {
+/// Fails when it is larger than `room`.
+fn dump_members(txn: &mut Txn, key: &[u8], head: &Head, room: usize) -> Result<Payload, Failure> {
+    let while_it_fits = |payload: &Payload| if payload.bytes() > room { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     let mut payload = Payload::collection(head.kind, head.count);
     if head.kind == Type::Hash {
         walk(txn, head.number, part::FIELD, false, |field, value| {
             payload.text(field);
             payload.text(value);
-            ControlFlow::Continue(())
+            while_it_fits(&payload)
         })?;
     } else if let Some(set) = open(txn, key, Type::SortedSet)? {
         zsets::each(txn, &set, false, |member, score| {
             payload.text(member);
             payload.score(score);
-            ControlFlow::Continue(())
+            while_it_fits(&payload)
         })?;
     }
-    Ok(payload)
+    if payload.bytes() > room { Err(Failure::ReplyTooLarge) } else { Ok(payload) }
 }
 
 /// What RESTORE was asked for besides. IDLETIME and FREQ are checked only: nothing is evicted.

@@ -80,6 +80,11 @@ impl Payload {
         self.0.extend_from_slice(&score.to_le_bytes());
     }
 
+    /// How many bytes it has so far.
+    pub fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
     fn length(&mut self, length: u64) {
         match length {
             0..0x40 => self.0.push(length as u8),
