@@ -95,9 +95,10 @@ fn restore(context: &mut Context<'_>) -> Outcome {
         return Err(Failure::text("BUSYKEY Target key name already exists."));
     }
     let ttl = u64::try_from(integer(&args[2])?).map_err(|_| Failure::text("ERR Invalid TTL value, must be >= 0"))?;
-    let value = rdb::read(&args[3]).map_err(|refused| match refused {
+    let value = rdb::read(&args[3], shared.settings.started.max_request_bytes).map_err(|refused| match refused {
         Refused::Footer => Failure::text("ERR DUMP payload version or checksum are wrong"),
         Refused::Data => Failure::text("ERR Bad data format"),
+        Refused::TooLarge => Failure::text("ERR the value takes more memory than max-request"),
     })?;
     // No later than what can be told.
     let expires_at_ms = if ttl == 0 || options.absolute { ttl } else { now.ms().saturating_add(ttl).min(i64::MAX as u64) };

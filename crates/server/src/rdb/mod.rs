@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Written is version 10 (Redis 7.0) with the plain encodings, so that Redis from 7.0 on takes it. Read is what Redis up to 7.2 writes (version 11) of strings,
-//! hashes and sorted sets, packed ones ([`packed`]) among them. Nothing that is claimed in a payload is believed before it is there: memory is bounded by the payload's length, and for
-//! compressed strings by what they can hold.
+//! hashes and sorted sets, packed ones ([`packed`]) among them. Nothing that is claimed in a payload is believed before it is there, and what is
+//! read of it has a bound ([`Memory`]): three bytes of a compressed string may stand for 264, and those for as many numbers.
 
 pub mod packed;
 
@@ -31,6 +31,8 @@ pub enum Refused {
     Footer,
     /// Whole, but not a value that there is here.
     Data,
+    /// It takes too much memory.
+    TooLarge,
 }
 
 const WRITTEN_VERSION: u16 = 10;
@@ -109,8 +111,29 @@ impl Payload {
     }
 }
 
-/// Reads a payload.
-pub fn read(payload: &[u8]) -> Result<Value, Refused> {
+/// What a value may take in memory while it is read.
+pub struct Memory {
+    left: usize,
+    exceeded: bool,
+}
+
+impl Memory {
+    /// So many bytes.
+    pub const fn of(bytes: usize) -> Memory {
+        Memory { left: bytes, exceeded: false }
+    }
+
+    /// Takes some for a string of this length. `None`: there is not enough.
+    fn take(&mut self, length: usize) -> Option<()> {
+        let left = self.left.checked_sub(length.saturating_add(size_of::<Vec<u8>>()));
+        self.exceeded |= left.is_none();
+        self.left = left?;
+        Some(())
+    }
+}
+
+/// Reads a payload, with `most` bytes of memory for its strings.
+pub fn read(payload: &[u8], most: usize) -> Result<Value, Refused> {
     let at = payload.len().checked_sub(FOOTER_BYTES).ok_or(Refused::Footer)?;
     let (body, footer) = payload.split_at(at);
     let (version, sum) = footer.split_at(2);
@@ -118,9 +141,12 @@ pub fn read(payload: &[u8]) -> Result<Value, Refused> {
     if version > NEWEST_VERSION || sum != crc64(&payload[..at + 2]).to_le_bytes() {
         return Err(Refused::Footer);
     }
-    let mut reader = Reader(body);
-    let value = reader.value().ok_or(Refused::Data)?;
-    let good = reader.0.is_empty()
+    let mut memory = Memory::of(most);
+    let mut reader = Reader { rest: body, memory: &mut memory };
+    let value = reader.value();
+    let is_read = reader.rest.is_empty();
+    let value = value.ok_or(if memory.exceeded { Refused::TooLarge } else { Refused::Data })?;
+    let good = is_read
         && match &value {
             Value::String(_) => true,
             Value::Hash(pairs) => are_different(pairs),
@@ -136,7 +162,10 @@ fn are_different<T>(pairs: &[(Vec<u8>, T)]) -> bool {
 }
 
 /// What is left to be read. `None`: that is not what it should be.
-struct Reader<'a>(&'a [u8]);
+struct Reader<'a, 'm> {
+    rest: &'a [u8],
+    memory: &'m mut Memory,
+}
 
 /// A length, or the encoding of a string.
 enum Length {
@@ -144,11 +173,25 @@ enum Length {
     Encoded(u8),
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Reader<'a, '_> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
         Some(taken)
+    }
+
+    /// The next bytes as a string of the value.
+    fn copy(&mut self, count: usize) -> Option<Vec<u8>> {
+        let bytes = self.take(count)?;
+        self.memory.take(count)?;
+        Some(bytes.to_vec())
+    }
+
+    /// A number as a string of the value.
+    fn decimal(&mut self, number: i64) -> Option<Vec<u8>> {
+        let text = number.to_string().into_bytes();
+        self.memory.take(text.len())?;
+        Some(text)
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -180,13 +223,13 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self) -> Option<Vec<u8>> {
         match self.length()? {
-            Length::Plain(length) => self.take(length).map(<[u8]>::to_vec),
-            Length::Encoded(0) => self.array().map(|bytes| decimal(i8::from_le_bytes(bytes).into())),
-            Length::Encoded(1) => self.array().map(|bytes| decimal(i16::from_le_bytes(bytes).into())),
-            Length::Encoded(2) => self.array().map(|bytes| decimal(i32::from_le_bytes(bytes).into())),
+            Length::Plain(length) => self.copy(length),
+            Length::Encoded(0) => self.array().and_then(|bytes| self.decimal(i8::from_le_bytes(bytes).into())),
+            Length::Encoded(1) => self.array().and_then(|bytes| self.decimal(i16::from_le_bytes(bytes).into())),
+            Length::Encoded(2) => self.array().and_then(|bytes| self.decimal(i32::from_le_bytes(bytes).into())),
             Length::Encoded(3) => {
                 let (packed, length) = (self.plain_length()?, self.plain_length()?);
-                packed::lzf(self.take(packed)?, length)
+                packed::lzf(self.take(packed)?, length, self.memory)
             }
             Length::Encoded(_) => None,
         }
@@ -209,10 +252,10 @@ impl<'a> Reader<'a> {
             kind::HASH => Value::Hash(self.pairs(Reader::text)?),
             kind::SORTED_SET => Value::SortedSet(self.pairs(|reader| reader.array().map(f64::from_le_bytes))?),
             kind::SORTED_SET_TEXT => Value::SortedSet(self.pairs(Reader::score_text)?),
-            kind::HASH_ZIPLIST => Value::Hash(in_pairs(packed::ziplist(&self.text()?)?)?.collect()),
-            kind::HASH_LISTPACK => Value::Hash(in_pairs(packed::listpack(&self.text()?)?)?.collect()),
-            kind::SORTED_SET_ZIPLIST => Value::SortedSet(scored(packed::ziplist(&self.text()?)?)?),
-            kind::SORTED_SET_LISTPACK => Value::SortedSet(scored(packed::listpack(&self.text()?)?)?),
+            kind::HASH_ZIPLIST => Value::Hash(in_pairs(packed::ziplist(&self.text()?, self.memory)?)?.collect()),
+            kind::HASH_LISTPACK => Value::Hash(in_pairs(packed::listpack(&self.text()?, self.memory)?)?.collect()),
+            kind::SORTED_SET_ZIPLIST => Value::SortedSet(scored(packed::ziplist(&self.text()?, self.memory)?)?),
+            kind::SORTED_SET_LISTPACK => Value::SortedSet(scored(packed::listpack(&self.text()?, self.memory)?)?),
             _ => return None,
         })
     }
@@ -230,10 +273,6 @@ fn in_pairs(items: Vec<Vec<u8>>) -> Option<impl Iterator<Item = (Vec<u8>, Vec<u8
 
 fn scored(items: Vec<Vec<u8>>) -> Option<Vec<(Vec<u8>, f64)>> {
     in_pairs(items)?.map(|(member, score)| Some((member, crate::commands::arguments::parse_float(&score)?))).collect()
-}
-
-fn decimal(number: i64) -> Vec<u8> {
-    number.to_string().into_bytes()
 }
 
 /// The polynomial of Jones, reflected, as Redis uses it.
@@ -268,6 +307,14 @@ mod tests {
         let sum = crc64(&body);
         body.extend_from_slice(&sum.to_le_bytes());
         body
+    }
+
+    fn read(payload: &[u8]) -> Result<Value, Refused> {
+        super::read(payload, usize::MAX)
+    }
+
+    fn decimal(number: i64) -> Vec<u8> {
+        number.to_string().into_bytes()
     }
 
     fn round_trip(value: &Value) -> Vec<u8> {

@@ -3,15 +3,16 @@
 //! A packed collection is one run of bytes: a head, entries, and a byte 255. Each entry is a string or a number; in which form, its first byte tells. `None`: it is not what it
 //! should be.
 
-use super::{MAX_STRING, Reader, decimal};
+use super::{MAX_STRING, Memory, Reader};
 
 /// Unpacks a string that must have this length.
-pub fn lzf(packed: &[u8], length: usize) -> Option<Vec<u8>> {
+pub fn lzf(packed: &[u8], length: usize, memory: &mut Memory) -> Option<Vec<u8>> {
     // Three bytes stand for 264 at most.
     if length > MAX_STRING || length / 88 > packed.len() {
         return None;
     }
-    let (mut reader, mut text) = (Reader(packed), Vec::with_capacity(length));
+    memory.take(length)?;
+    let (mut reader, mut text) = (Reader { rest: packed, memory }, Vec::with_capacity(length));
     while let Some(control) = reader.byte() {
         if control < 32 {
             text.extend_from_slice(reader.take(usize::from(control) + 1)?);
@@ -39,39 +40,47 @@ fn signed(bytes: &[u8]) -> i64 {
     i64::from_le_bytes(whole)
 }
 
+impl Reader<'_, '_> {
+    /// A number of so many bytes as a string of the value.
+    fn signed(&mut self, count: usize) -> Option<Vec<u8>> {
+        let number = signed(self.take(count)?);
+        self.decimal(number)
+    }
+}
+
 /// The entries of a listpack.
-pub fn listpack(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut reader = Reader(bytes);
+pub fn listpack(bytes: &[u8], memory: &mut Memory) -> Option<Vec<Vec<u8>>> {
+    let mut reader = Reader { rest: bytes, memory };
     if u32::from_le_bytes(reader.array()?) as usize != bytes.len() {
         return None;
     }
     let count = u16::from_le_bytes(reader.array()?);
     let mut entries = Vec::new();
     loop {
-        let before = reader.0.len();
+        let before = reader.rest.len();
         let first = reader.byte()?;
         let entry = match first {
             0xff => break,
-            0..0x80 => decimal(first.into()),
-            0x80..0xc0 => reader.take(usize::from(first & 0x3f))?.to_vec(),
+            0..0x80 => reader.decimal(first.into())?,
+            0x80..0xc0 => reader.copy(usize::from(first & 0x3f))?,
             0xc0..0xe0 => {
                 let number = i64::from(first & 0x1f) << 8 | i64::from(reader.byte()?);
-                decimal(if number < 1 << 12 { number } else { number - (1 << 13) })
+                reader.decimal(if number < 1 << 12 { number } else { number - (1 << 13) })?
             }
             0xe0..0xf0 => {
                 let length = usize::from(first & 0x0f) << 8 | usize::from(reader.byte()?);
-                reader.take(length)?.to_vec()
+                reader.copy(length)?
             }
             0xf0 => {
                 let length = u32::from_le_bytes(reader.array()?) as usize;
-                reader.take(length)?.to_vec()
+                reader.copy(length)?
             }
-            0xf1..0xf4 => decimal(signed(reader.take(usize::from(first - 0xf1) + 2)?)),
-            0xf4 => decimal(signed(reader.take(8)?)),
+            0xf1..0xf4 => reader.signed(usize::from(first - 0xf1) + 2)?,
+            0xf4 => reader.signed(8)?,
             _ => return None,
         };
         // The entry's length, for walks from the end, in groups of seven bits.
-        let back_bytes = match before - reader.0.len() {
+        let back_bytes = match before - reader.rest.len() {
             0..128 => 1,
             128..16383 => 2,
             16383..2_097_151 => 3,
@@ -85,8 +94,8 @@ pub fn listpack(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 /// The entries of a ziplist.
-pub fn ziplist(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut reader = Reader(bytes);
+pub fn ziplist(bytes: &[u8], memory: &mut Memory) -> Option<Vec<Vec<u8>>> {
+    let mut reader = Reader { rest: bytes, memory };
     if u32::from_le_bytes(reader.array()?) as usize != bytes.len() {
         return None;
     }
@@ -103,21 +112,21 @@ pub fn ziplist(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         }
         let first = reader.byte()?;
         entries.push(match first {
-            0..0x40 => reader.take(usize::from(first))?.to_vec(),
+            0..0x40 => reader.copy(usize::from(first))?,
             0x40..0x80 => {
                 let length = usize::from(first & 0x3f) << 8 | usize::from(reader.byte()?);
-                reader.take(length)?.to_vec()
+                reader.copy(length)?
             }
             0x80 => {
                 let length = u32::from_be_bytes(reader.array()?) as usize;
-                reader.take(length)?.to_vec()
+                reader.copy(length)?
             }
-            0xc0 => decimal(signed(reader.take(2)?)),
-            0xd0 => decimal(signed(reader.take(4)?)),
-            0xe0 => decimal(signed(reader.take(8)?)),
-            0xf0 => decimal(signed(reader.take(3)?)),
-            0xfe => decimal(signed(reader.take(1)?)),
-            0xf1..=0xfd => decimal(i64::from(first & 0x0f) - 1),
+            0xc0 => reader.signed(2)?,
+            0xd0 => reader.signed(4)?,
+            0xe0 => reader.signed(8)?,
+            0xf0 => reader.signed(3)?,
+            0xfe => reader.signed(1)?,
+            0xf1..=0xfd => reader.decimal(i64::from(first & 0x0f) - 1)?,
             _ => return None,
         });
     }
@@ -125,13 +134,21 @@ pub fn ziplist(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 /// Nothing may follow, and the count must be right; 65,535: nobody has counted.
-fn check(reader: Reader<'_>, entries: Vec<Vec<u8>>, count: u16) -> Option<Vec<Vec<u8>>> {
-    (reader.0.is_empty() && (count == u16::MAX || usize::from(count) == entries.len())).then_some(entries)
+fn check(reader: Reader<'_, '_>, entries: Vec<Vec<u8>>, count: u16) -> Option<Vec<Vec<u8>>> {
+    (reader.rest.is_empty() && (count == u16::MAX || usize::from(count) == entries.len())).then_some(entries)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn listpack(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+        super::listpack(bytes, &mut Memory::of(usize::MAX))
+    }
+
+    fn ziplist(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+        super::ziplist(bytes, &mut Memory::of(usize::MAX))
+    }
 
     fn texts(entries: Option<Vec<Vec<u8>>>) -> Vec<String> {
         entries.expect("it is whole").into_iter().map(|entry| String::from_utf8(entry).unwrap()).collect()
@@ -193,7 +210,7 @@ mod tests {
 
     #[test]
     fn lengths_that_cannot_be_are_refused_before_memory_is_taken() {
-        assert_eq!(lzf(b"\x00a", 400 << 20), None);
-        assert_eq!(lzf(b"\x00a", usize::MAX), None);
+        assert_eq!(lzf(b"\x00a", 400 << 20, &mut Memory::of(usize::MAX)), None);
+        assert_eq!(lzf(b"\x00a", usize::MAX, &mut Memory::of(usize::MAX)), None);
     }
 }

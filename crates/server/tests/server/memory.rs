@@ -291,3 +291,55 @@ fn execs_reply_is_whole_or_an_error_whatever_fits() {
         assert_eq!(client.run("DEL k"), if done { "1" } else { "0" }, "{limit}");
     }
 }
+
+/// A payload for RESTORE around `body`.
+fn sealed(body: &[u8]) -> Vec<u8> {
+    let payload = [body, &10u16.to_le_bytes()].concat();
+    let sum = payload.iter().fold(0u64, |sum, byte| {
+        (0..8).fold(sum ^ u64::from(*byte), |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0x95ac_9329_ac4b_c9b5 } else { sum >> 1 })
+    });
+    [&payload[..], &sum.to_le_bytes()].concat()
+}
+
+/// A compressed string of a payload: `head`, and so often the last two bytes of it again, 264 bytes at a time, and `tail`.
+fn compressed(head: &[u8], times: usize, tail: &[u8]) -> Vec<u8> {
+    let mut packed = [&[head.len() as u8 - 1], head].concat();
+    packed.extend_from_slice(&[0xe0, 0xff, 1].repeat(times));
+    if let Some(last) = tail.len().checked_sub(1) {
+        packed.push(last as u8);
+        packed.extend_from_slice(tail);
+    }
+    let lengths =
+        [packed.len(), head.len() + 264 * times + tail.len()].map(|length| [&[0x80], &(length as u32).to_be_bytes()[..]].concat());
+    [&[0xc3], &lengths.concat()[..], &packed].concat()
+}
+
+/// Regression: a few MiB that were compressed well took many GiB: strings that are large each, and small numbers of a packed hash.
+#[test]
+fn what_restore_unpacks_is_bounded() {
+    let db = Db::builder().in_memory().open().unwrap();
+    let shared = Shared::new(db, Config { max_request_bytes: 8 * MIB, ..Config::default() }, 1).unwrap();
+    let mut client = Client::new(&shared);
+    let times = MIB / 264;
+    let mut strings = vec![4, 40];
+    for number in 0..40 {
+        strings.extend_from_slice(&[1, b'a' + number]);
+        strings.extend_from_slice(&compressed(b"xx", times, b""));
+    }
+    // Two entries of two bytes each, and the same again and again.
+    let numbers = 264 * 4 * times + 4;
+    let mut head = (numbers as u32 + 7).to_le_bytes().to_vec();
+    head.extend_from_slice(&[0xff, 0xff, 5, 1, 5, 1]);
+    let packed = [&[16], &compressed(&head, 4 * times, &[0xff])[..]].concat();
+    for body in [strings, packed] {
+        let payload = sealed(&body);
+        assert!(payload.len() < MIB);
+        let (reply, held) = peak(|| client.raw(&[b"RESTORE", b"k", b"0", &payload]));
+        assert!(held < 3 * 8 * MIB, "held {held} bytes");
+        assert_eq!(String::from_utf8_lossy(&reply), "-ERR the value takes more memory than max-request\r\n");
+    }
+    // What fits is taken.
+    let payload = sealed(&[&[0], &compressed(b"xx", 2 * times, b"")[..]].concat());
+    assert_eq!(client.call(&[b"RESTORE", b"k", b"0", &payload]), Value::Simple(b"OK".to_vec()));
+    assert_eq!(client.run("STRLEN k"), (2 * 264 * times + 2).to_string());
+}
