@@ -17,6 +17,8 @@ use std::ops::Range;
 
 /// Room for more arguments than this is given back when their request is done with.
 const KEEP_ARGS: usize = 1024;
+/// And so is room for longer inline commands.
+const KEEP_INLINE_BYTES: usize = 4 << 10;
 
 /// Finds requests in a growing buffer. See the module's head.
 #[derive(Debug)]
@@ -235,6 +237,8 @@ impl Parser {
         self.inline.clear();
         if self.ranges.capacity() > KEEP_ARGS {
             self.ranges = Vec::new();
+        }
+        if self.inline.capacity() > KEEP_INLINE_BYTES {
             self.inline = Vec::new();
         }
     }
@@ -391,6 +395,12 @@ mod tests {
             assert_eq!(parser.parse(b""), Ok(None), "its connection has nothing more to say");
             assert!(parser.ranges.capacity() <= 1024, "{}", parser.ranges.capacity());
         }
+        // Regression: so was that for the longest inline command, if its words were few.
+        let word = [&b"a".repeat(60_000)[..], b"\r\n"].concat();
+        assert_eq!(parser.parse(&word), Ok(Some(word.len())));
+        assert_eq!(parser.args(&word).get(0).map(<[u8]>::len), Some(60_000));
+        assert_eq!(parser.parse(b""), Ok(None));
+        assert!(parser.inline.capacity() <= 4096, "{}", parser.inline.capacity());
         let small = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
         assert_eq!(parser.parse(small), Ok(Some(small.len())));
         let kept = parser.ranges.capacity();
