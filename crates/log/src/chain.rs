@@ -104,6 +104,31 @@ impl Log {
                 .is_some_and(|link| (link.node, link.offset) == (of.node as usize, of.offset))
     }
 
+    /// Whether a collector made the entry behind `reference`, if there is one.
+    #[inline(always)]
+    pub(crate) fn is_copy(&self, reference: u64) -> bool {
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize];
+        reference != 0 && pool.segments[pool.segment_index(at.offset)].is_cold()
+    }
+
+    /// Whether a copy, or one that it was made of, links to this place (node and offset) in a life of the segment there whose generation has this tag. Another copy there would pass
+    /// for the source of its own source: a circle.
+    pub(crate) fn remembers(&self, copy: u64, place: (u32, u64), tag: u8) -> bool {
+        let mut entry = self.entry(copy);
+        let mut child = self.child(copy, &entry, self.keyspace_of(copy, &entry), self.version_of(copy, &entry));
+        while child.is_copy {
+            let at = address::unpack(entry.parent());
+            if entry.parent() != 0 && (at.node, at.offset) == place && entry.parent_generation() == tag {
+                return true;
+            }
+            let found = self.link(entry.parent(), entry.parent_generation()).and_then(|link| self.ancestor(link, &child));
+            let Some(found) = found else { return false };
+            (entry, child) = (found.entry, found.child);
+        }
+        false
+    }
+
     /// Calls `visit(link)` for the entries that a walk from `entry` passes, nearest first, up to the first dead one, until it returns false.
     pub fn walk(&self, reference: u64, entry: &EntryView<'_>, keyspace: u32, version: u64, mut visit: impl FnMut(u64) -> bool) {
         let mut child = self.child(reference, entry, keyspace, version);

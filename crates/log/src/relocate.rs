@@ -98,7 +98,7 @@ impl Relocator<'_> {
 
     #[inline(always)]
     fn append_words(&mut self, source: u64, tag: u8, LivePair { key, value }: LivePair, version: u64, keyspace: u32) -> Option<u64> {
-        if self.chunk.end - self.chunk.cursor < MIN_BYTES {
+        if self.chunk.end - self.chunk.cursor < MIN_BYTES || self.would_close_a_circle(source) {
             return None;
         }
         let pair = PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: tag, keyspace };
@@ -138,14 +138,7 @@ impl Relocator<'_> {
             // What is moved is cold, and likely to stay where it is then.
             shortcut: 0,
         };
-        let mut size = parts.size(self.chunk.keyspace, self.chunk.base_version);
-        if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
-            self.write_out();
-            // Not given up with a gap: what follows in its segment may be free, and the next chunk then begins at this one's rest. So what a segment held fits into one.
-            self.pool.return_cold_chunk(self.log, &mut std::mem::replace(&mut self.chunk, Chunk::NONE));
-            self.chunk = self.pool.take_cold_chunk(self.log, &parts)?;
-            size = parts.size(self.chunk.keyspace, self.chunk.base_version);
-        }
+        let size = self.find_place(&parts)?;
         let place = self.next_place();
         self.chunk.take(&parts, size);
         if self.buffer.is_empty() {
@@ -154,6 +147,31 @@ impl Relocator<'_> {
         self.gather(&parts, &place, born_dead);
         debug_assert_eq!(self.start + self.buffer.len() as u64, place.offset + size, "copies lie one behind the other");
         Ok(address::pack(self.pool.node, place.offset, size))
+    }
+
+    /// Sees to it that the copy fits where the next one goes; its size there.
+    fn find_place(&mut self, parts: &Parts<'_>) -> Result<u64> {
+        loop {
+            let size = parts.size(self.chunk.keyspace, self.chunk.base_version);
+            if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
+                self.write_out();
+                // Not given up with a gap: what follows in its segment may be free, and the next chunk then begins at this one's rest. So what a segment held fits into one.
+                self.pool.return_cold_chunk(self.log, &mut std::mem::replace(&mut self.chunk, Chunk::NONE));
+                self.chunk = self.pool.take_cold_chunk(self.log, parts)?;
+            } else if self.would_close_a_circle(parts.parent) {
+                self.write_out();
+                self.chunk.cursor += MIN_BYTES;
+            } else {
+                return Ok(size);
+            }
+        }
+    }
+
+    /// Whether the next place is one that a copy remembers as that of its source, and the next entry a copy of that copy.
+    #[inline(always)]
+    fn would_close_a_circle(&self, source: u64) -> bool {
+        // What is no copy links to an older version only.
+        self.log.is_copy(source) && self.log.remembers(source, (self.pool.node, self.chunk.cursor), self.chunk.generation as u8)
     }
 
     fn gather(&mut self, parts: &Parts<'_>, place: &Place, born_dead: bool) {
@@ -198,6 +216,102 @@ impl Drop for Relocator<'_> {
         self.persist();
         if !self.chunk.is_none() {
             self.pool.return_cold_chunk(self.log, &mut self.chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogOptions;
+    use crate::opening::{Filler, Purpose};
+    use crate::segment::SegmentState;
+    use crate::{Append, Flush};
+    use hither_pmem::{CreateOptions, Pool};
+    use hither_sync::epoch;
+    use hither_topology::Topology;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    const KEYSPACE: u32 = 1;
+
+    fn log() -> Log {
+        let pool = Pool::create_in_memory(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) }).expect("memory");
+        let options = LogOptions {
+            shards: 1,
+            slots_per_node: 2,
+            chunk_bytes: 0,
+            zero_ahead: false,
+            separate_hot: false,
+            garbage_bits: true,
+            utilization: None,
+            topology: Arc::new(Topology::single()),
+        };
+        Log::new(vec![pool], &options, 0)
+    }
+
+    fn put(log: &Log, value: &[u8]) -> u64 {
+        let _section = epoch::pin_writer();
+        let mut writer = log.writer();
+        let version = writer.draw_versions(0, 1);
+        let parts = Parts { key: b"one key!", value, version, keyspace: KEYSPACE, ..Parts::EMPTY };
+        let reference = writer.append(&parts, Append { hash: 0, flush: Flush::Now }).expect("room");
+        writer.fence();
+        reference
+    }
+
+    /// A copy in a segment that nothing more is moved to.
+    fn copy(log: &Log, source: u64) -> u64 {
+        let entry = log.entry(source);
+        let copy = log.relocator(0).append(source, &entry, log.version_of(source, &entry), KEYSPACE, false).expect("room");
+        log.pools[0].close_from(0);
+        copy
+    }
+
+    fn segment_of(log: &Log, reference: u64) -> u32 {
+        log.segment_of(reference).1
+    }
+
+    /// Frees a segment, and uses it again and again until the next who opens it makes its generation end as it does now.
+    fn use_again(log: &Log, index: u32) {
+        let pool = &log.pools[0];
+        let free = || {
+            let _section = epoch::pin_writer();
+            pool.segments[index as usize].set_state(SegmentState::Free);
+            pool.pool.zero_segment(index, 1).expect("memory");
+            pool.add_free(index);
+        };
+        free();
+        for _ in 0..255 {
+            let purpose = Purpose { keyspace: KEYSPACE, shard: 0, kind: Filler::Move };
+            assert_eq!(pool.open_segments(log, 1, purpose).expect("room"), index, "the lowest free one");
+            free();
+        }
+    }
+
+    /// Regression: where a pass had been given up, its victim's copy remembered the place of its source, and was copied to that very place once its generation ended alike. Each
+    /// of the two then passed for the copy of the other: a walk marked both dead, the current one with it, and after an interrupted pass went round for ever.
+    #[test]
+    fn a_copy_does_not_go_where_its_source_remembers_its_own() {
+        for value in [&b"a value!"[..], b"a value that makes no pair"] {
+            let log = log();
+            let first = put(&log, value);
+            let tag = log.generation_tag(first);
+            log.pools[0].close_from(0);
+            log.fold_slots(crate::TakeBack::All);
+            let second = copy(&log, first);
+            use_again(&log, segment_of(&log, first));
+            let third = copy(&log, second);
+            assert_eq!((segment_of(&log, third), log.generation_tag(third)), (segment_of(&log, first), tag), "as it was meant to be");
+            assert!(log.is_copy_of(third, second) && !log.is_copy_of(second, third));
+            assert_eq!(log.entry(third).value, value);
+            // What an interrupted pass over the one between would bury: nothing of what is newer.
+            assert_eq!(log.bury_ancestors(0, segment_of(&log, second), true), 0);
+            assert!(!log.entry(third).is_dead());
+            assert_eq!(log.bury_ancestors(0, segment_of(&log, third), true), 1);
+            assert!(log.entry(second).is_dead() && !log.entry(third).is_dead());
+            let totals = log.visit_segment(0, segment_of(&log, third), |_, _, _, _| ());
+            assert_eq!((totals.entries, log.pools[0].segments[segment_of(&log, third) as usize].entries.load(Ordering::Relaxed)), (1, 1));
         }
     }
 }
