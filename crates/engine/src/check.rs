@@ -178,6 +178,8 @@ impl Core {
                     report.problem(format!("keyspace \"{name}\": {reference:?} leads to an entry of another keyspace"));
                 } else if index.get(key, &resolver) != reference {
                     report.problem(format!("keyspace \"{name}\": the key behind {reference:?} is not found by a lookup"));
+                } else if entry.is_dead() {
+                    report.problem(format!("keyspace \"{name}\": {reference:?} is current, but marked dead: it would be lost when the log is scanned"));
                 } else if self.log.is_known_garbage(reference.0) {
                     report.problem(format!("keyspace \"{name}\": {reference:?} is current, but passes for garbage: it would be lost when its segment is collected"));
                 }
@@ -214,6 +216,25 @@ mod tests {
         store.core.log.note_garbage(reference.0, 0, false);
         let report = store.check().unwrap();
         assert!(report.problems.iter().any(|problem| problem.contains("passes for garbage")), "{report:?}");
+    }
+
+    /// What a restart by scan would lose because a mark is wrong is found by a check.
+    #[test]
+    fn a_current_entry_that_is_marked_dead_is_reported() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        for (name, kind) in [("hash", Kind::Hash), ("ordered", Kind::Ordered)] {
+            let keyspace = store.create_keyspace(name, kind).unwrap();
+            store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
+            assert!(store.check().unwrap().is_sound());
+            let key = store.core.hasher.key(b"one key!");
+            let resolver = store.core.resolver();
+            let reference = super::with_index!(keyspace.0, index => super::Index::get(index, key, &resolver));
+            store.core.log.mark_dead_on_media(reference.0);
+            let report = store.check().unwrap();
+            assert!(report.problems.iter().any(|problem| problem.contains("marked dead")), "{report:?}");
+            assert!(store.write_wait(&keyspace, b"one key!", Some(b"another!")).unwrap());
+            assert!(store.check().unwrap().is_sound());
+        }
     }
 
     /// Regression: where the first pool grew during a check, the figures of the second were taken for those of other segments.
