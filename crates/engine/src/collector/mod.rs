@@ -220,21 +220,26 @@ struct Wanted {
     turn: Turn,
 }
 
-/// How much longer copies may be than what is copied.
+/// How much longer copies may be than what is copied: words that they have in addition to four at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
     None,
-    /// A segment of moved entries belongs to one keyspace; an entry of another says which, in 16 bytes more, and none is shorter than 32.
-    ByKeyspace,
+    /// A segment of moved entries belongs to one keyspace; an entry of another says which. It begins with a base of versions; what is much older says its version. Either takes a
+    /// word behind that for extensions.
+    ByKeyspaceOrVersion,
+    /// Both may come together.
+    ByBoth,
 }
 
 impl Growth {
     /// The most that copies of so many bytes take.
     fn most_of(self, bytes: u64) -> u64 {
-        match self {
-            Growth::None => bytes,
-            Growth::ByKeyspace => bytes + bytes / 2,
-        }
+        let words = match self {
+            Growth::None => 0,
+            Growth::ByKeyspaceOrVersion => 2,
+            Growth::ByBoth => 3,
+        };
+        bytes + bytes * words / 4
     }
 }
 
@@ -393,7 +398,13 @@ impl Core {
     }
 
     fn growth_of_copies(&self) -> Growth {
-        if self.keyspaces.read().len() > 1 { Growth::ByKeyspace } else { Growth::None }
+        // As long as no more were given out, every version fits every base.
+        let writes_versions = self.log.clock.upper_bound() > u64::from(u32::MAX);
+        match (self.keyspaces.read().len() > 1, writes_versions) {
+            (false, false) => Growth::None,
+            (true, true) => Growth::ByBoth,
+            _ => Growth::ByKeyspaceOrVersion,
+        }
     }
 
     /// Empties the victim; false, with nothing done, if there is no room for what it holds.

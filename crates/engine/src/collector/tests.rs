@@ -141,7 +141,7 @@ fn collect_without_space(others: usize) -> usize {
     let (core, log) = (&store.core, &store.core.log);
     core.seal(TakeBack::All).unwrap();
     let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass };
-    let passes = core.begin_passes(&wanted, Growth::ByKeyspace).unwrap();
+    let passes = core.begin_passes(&wanted, Growth::ByKeyspaceOrVersion).unwrap();
     let pass = &passes[0];
     let mut some = None;
     log.visit_segment(pass.node(), pass.segment(), |reference, version, keyspace, entry| {
@@ -372,4 +372,39 @@ fn a_victim_is_back_before_its_pass_counts_as_ended() {
             assert!(log.begin_pass(&victim, Tombstones::Swept).unwrap().is_some(), "the victim is not among the full segments");
         }
     });
+}
+
+/// Regression: a pass was given room for as many bytes as it moves. A version that lies too far below the base of a segment is written out, so a copy of an old pair is longer by half.
+#[test]
+fn a_pass_is_given_room_for_the_versions_of_old_entries() {
+    for keyspaces in 1..=2 {
+        let store = small();
+        let all: Vec<_> = (0..keyspaces).map(|number| store.create_keyspace(&number.to_string(), Kind::Hash).unwrap()).collect();
+        let core = &store.core;
+        let fill = |keyspace, keys| {
+            for key in 0..keys {
+                store.write_wait(keyspace, &u64::to_be_bytes(key), Some(b"a value!")).unwrap();
+            }
+            core.log.close_open(Tombstones::Swept, |_| false);
+            core.seal(TakeBack::All).unwrap();
+        };
+        fill(&all[keyspaces - 1], 400);
+        fill(&all[0], 400);
+        core.log.clock.raise(1 << 33);
+        // Some garbage in each; what is moved of the second keyspace goes to a segment of the first one's.
+        all.iter().for_each(|keyspace| fill(keyspace, 100));
+        let mut most = 0;
+        let room = || core.log.room_to_move(0);
+        let wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
+        let growth = core.growth_of_copies();
+        for pass in core.begin_passes(&wanted, growth).unwrap() {
+            let (permitted, before) = (growth.most_of(pass.bytes_to_move()), room());
+            assert!(core.run_pass(&pass, growth).unwrap());
+            let taken = before.fresh + before.rest - room().fresh - room().rest;
+            // Each of two chunks up to the end of a line.
+            assert!(taken < permitted + 128, "{keyspaces} keyspaces: {taken} bytes of {permitted}");
+            most = taken.max(most);
+        }
+        assert!(most > 300 * 48, "{most} bytes, of 300 old pairs at least");
+    }
 }
