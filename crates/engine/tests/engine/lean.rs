@@ -2,7 +2,7 @@
 
 use crate::common::{Random, get, small};
 use hither_engine::{
-    Condition, Direction, Durability, Expiry, KeyspaceHandle, Kind, MediumChoice, Options, ScanRange, Store, WriteOptions,
+    Condition, Direction, Durability, Error, Expiry, KeyspaceHandle, Kind, MediumChoice, Options, ScanRange, Store, WriteOptions,
 };
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -185,5 +185,35 @@ fn what_is_read_is_the_same_whoever_reads() {
             store.scan(&keyspace, &range, collect).unwrap();
             assert_eq!(scanned, single);
         }
+    }
+}
+
+/// Puts and deletes, of pairs of eight bytes and of others, that need nothing but to be appended: refused all the same where any write is.
+#[test]
+fn the_shortest_writes_are_refused_like_others() {
+    for kind in [Kind::Hash, Kind::Ordered] {
+        let store = Store::open(fenced()).unwrap();
+        let [kept, dropped, swapped, _other] =
+            ["kept", "dropped", "swapped", "other"].map(|name| store.create_keyspace(name, kind).unwrap());
+        let pairs: [(&[u8], &[u8]); 2] = [(b"8 bytes.", b"8 bytes."), (b"key", b"another value")];
+        for (keyspace, (key, value)) in [&kept, &dropped, &swapped].into_iter().flat_map(|keyspace| pairs.map(|pair| (keyspace, pair))) {
+            assert!(!store.write_wait(keyspace, key, Some(value)).unwrap());
+        }
+        let refused = |keyspace: &KeyspaceHandle, why: fn(&Error) -> bool| {
+            for (key, value) in pairs {
+                for value in [Some(value), None] {
+                    let outcome = store.write_wait(keyspace, key, value);
+                    assert!(outcome.as_ref().is_err_and(why), "{kind:?} {key:?} {value:?}: {outcome:?}");
+                }
+            }
+        };
+        store.drop_keyspace("dropped").unwrap();
+        store.swap_keyspaces(&[("swapped", "other")]).unwrap();
+        for keyspace in [&dropped, &swapped] {
+            refused(keyspace, |error| matches!(error, Error::KeyspaceDropped(_)));
+        }
+        store.close().unwrap();
+        refused(&kept, |error| matches!(error, Error::Closed));
+        assert!(pairs.iter().all(|(key, value)| get(&store, &kept, key).as_deref() == Some(value)), "{kind:?}");
     }
 }

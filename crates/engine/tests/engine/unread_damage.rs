@@ -143,6 +143,12 @@ fn conditions_on_damage_are_refused_and_a_check_tells_of_it() {
             let outcome = store.write(keyspace, &key, Some(b"new"), condition, &WriteOptions::new()).map(|(applied, ..)| applied);
             assert_damaged(&format!("{what}: {condition:?}"), outcome);
         }
+        for version in [None, Some(7)] {
+            let mut batch = Batch::default();
+            batch.require_version(keyspace, &key, version);
+            batch.put(keyspace, &key_of(0, long), b"new", 0);
+            assert_damaged(&format!("{what}: a batch that requires {version:?}"), store.commit_wait(&batch));
+        }
     });
 }
 

@@ -173,3 +173,24 @@ fn scan_of(bytes: &[u8]) -> ScanTotals {
     }
     walk.totals
 }
+
+/// What a descriptor counts is compared where it was written after the last entry: when the segment was sealed, or at a clean close. Torn places are what a crash leaves.
+#[test]
+fn totals_are_compared_where_they_were_recorded() {
+    let pool = Pool::create_in_memory(&hither_pmem::CreateOptions::new(1 << 20)).unwrap();
+    let found = ScanTotals { entries: 3, bytes: 96, ..ScanTotals::default() };
+    let others = [ScanTotals { entries: 2, ..found }, ScanTotals { entries: 4, ..found }, ScanTotals { bytes: 88, ..found }];
+    let is_sound = |state, flags, clean, totals: &ScanTotals| {
+        let descriptor = Descriptor { state, flags, entries: 3, sealed_bytes: 96, ..Descriptor::default() };
+        verify_totals(&pool, &SegmentToScan { node: 0, index: 0, descriptor }, totals, clean).is_ok()
+    };
+    for state in [OnMedia::Active, OnMedia::Sealed, OnMedia::Recovered] {
+        for (flags, clean) in [(0, false), (0, true), (TOTALS_RECORDED, false), (TOTALS_RECORDED, true)] {
+            let what = format!("{state:?}, flags {flags}, clean {clean}");
+            let counted = state != OnMedia::Active || (flags, clean) == (TOTALS_RECORDED, true);
+            assert!(is_sound(state, flags, clean, &found), "{what}");
+            assert!(others.iter().all(|totals| is_sound(state, flags, clean, totals) != counted), "{what}");
+            assert_eq!(is_sound(state, flags, clean, &ScanTotals { torn: 1, ..found }), state != OnMedia::Sealed, "{what}: torn");
+        }
+    }
+}

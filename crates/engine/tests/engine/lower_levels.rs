@@ -1,0 +1,98 @@
+//! Writes below the store's level, on a store whose reads promise durability: they are installed before they are durable.
+
+use crate::common::{get, put, small};
+use hither_engine::{Batch, CollectorKind, Condition, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
+use std::ops::ControlFlow;
+
+/// Keys and values of eight bytes: the shortest reads and writes there are.
+const ONE: &[u8] = b"key one.";
+const TWO: &[u8] = b"key two.";
+
+/// Runs `f` on stores whose writes at level `sync` end with a fence, and with a sync; `batched` is for the writes below it.
+fn everywhere(f: impl Fn(&Store, &KeyspaceHandle, bool, &str)) {
+    for medium in [MediumChoice::ForcedDax, MediumChoice::File] {
+        for kind in [Kind::Hash, Kind::Ordered] {
+            for batched in [false, true] {
+                let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+                let paths = vec![(None, dir.path().to_owned())];
+                let levels = Options { durability: Durability::Sync, collector: CollectorKind::Chain, ..small() };
+                let store = Store::open(Options { medium, paths, ..levels }).unwrap();
+                let keyspace = store.create_keyspace("k", kind).unwrap();
+                f(&store, &keyspace, batched, &format!("{medium:?} {kind:?} batched {batched}"));
+            }
+        }
+    }
+}
+
+/// Writes without waiting; the version.
+fn relaxed(store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>, batched: bool) -> u64 {
+    let options = WriteOptions::new().durability(Durability::Process);
+    if !batched {
+        return store.write(keyspace, key, value, Condition::None, &options).unwrap().2.version();
+    }
+    let mut batch = Batch::default();
+    match value {
+        Some(value) => batch.put(keyspace, key, value, 0),
+        None => batch.delete(keyspace, key),
+    }
+    store.commit(&batch, &options).unwrap().version()
+}
+
+/// Whoever wrote it, and however it is found out: what a read tells is durable then.
+#[test]
+fn what_is_read_is_durable() {
+    everywhere(|store, keyspace, batched, what| {
+        let is_durable = |version| store.ticket_at(version).is_durable();
+        let count = || {
+            let mut keys = 0;
+            let visit = |_: &[u8], _: &[u8]| {
+                keys += 1;
+                ControlFlow::Continue(())
+            };
+            store.for_each(keyspace, visit).unwrap();
+            keys
+        };
+        put(store, keyspace, ONE, b"value 1.");
+        put(store, keyspace, TWO, b"value 2.");
+
+        let version = relaxed(store, keyspace, ONE, Some(b"value 3."), batched);
+        assert!(!is_durable(version), "{what}: a put that nobody waited for");
+        assert_eq!(get(store, keyspace, ONE).as_deref(), Some(&b"value 3."[..]));
+        assert!(is_durable(version), "{what}: a put that was read");
+
+        let version = relaxed(store, keyspace, ONE, None, batched);
+        assert!(!is_durable(version), "{what}: a delete that nobody waited for");
+        assert_eq!(get(store, keyspace, ONE), None);
+        assert!(is_durable(version), "{what}: a delete that a get has told of");
+
+        let version = relaxed(store, keyspace, TWO, None, batched);
+        assert_eq!(count(), 0, "{what}");
+        assert!(is_durable(version), "{what}: a delete that a scan has told of");
+
+        put(store, keyspace, ONE, b"value 4.");
+        relaxed(store, keyspace, ONE, None, batched);
+        let snapshot = store.snapshot();
+        assert!(!is_durable(snapshot.version()), "{what}: a delete that nobody waited for");
+        assert_eq!(snapshot.get_with(keyspace, ONE, |_| ()).unwrap(), None);
+        assert!(is_durable(snapshot.version()), "{what}: a delete that a snapshot has told of");
+    });
+}
+
+/// A put links to the tombstone of a delete that is not durable yet, and it alone: the next write of the key links to the put, or a walk would miss it.
+#[test]
+fn only_the_first_write_behind_a_delete_links_to_its_tombstone() {
+    everywhere(|store, keyspace, batched, what| {
+        for waits in [false, true] {
+            put(store, keyspace, ONE, b"value 1.");
+            relaxed(store, keyspace, ONE, None, batched);
+            if waits {
+                put(store, keyspace, ONE, b"value 2.");
+            } else {
+                relaxed(store, keyspace, ONE, Some(b"value 2."), batched);
+            }
+            relaxed(store, keyspace, ONE, Some(b"value 3."), !batched);
+            let report = store.check().unwrap();
+            assert!(report.is_sound(), "{what}, waits {waits}: {report:?}");
+        }
+    });
+}
