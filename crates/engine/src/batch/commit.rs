@@ -396,7 +396,8 @@ impl Commit<'_> {
                 rest |= 1 << number;
             }
         }
-        if rest != 0 || self.members.len() > MAX_PLACES {
+        // Of more members than there are bits no place is locked (`locate`), so some bit is set then.
+        if rest != 0 {
             self.install_unlocked(rest, first, writer);
         }
     }
