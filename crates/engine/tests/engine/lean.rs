@@ -217,3 +217,19 @@ fn the_shortest_writes_are_refused_like_others() {
         assert!(pairs.iter().all(|(key, value)| get(&store, &kept, key).as_deref() == Some(value)), "{kind:?}");
     }
 }
+
+/// Threads draw versions in blocks, and one of them began with an older block than the other: a key's versions grow all the same, or a recovery would take the wrong one.
+#[test]
+fn versions_of_a_key_grow_whoever_writes() {
+    for kind in [Kind::Hash, Kind::Ordered] {
+        let store = Store::open(fenced()).unwrap();
+        let keyspace = store.create_keyspace("k", kind).unwrap();
+        let write = || {
+            store.write_wait(&keyspace, b"8 bytes.", Some(b"8 bytes.")).unwrap();
+            store.get_versioned(&keyspace, b"8 bytes.").unwrap().unwrap().1
+        };
+        let aside = || std::thread::scope(|scope| scope.spawn(write).join().unwrap());
+        let versions = [aside(), write(), aside(), write()];
+        assert!(versions.is_sorted_by(|a, b| a < b), "{kind:?}: {versions:?}");
+    }
+}
