@@ -115,18 +115,21 @@ impl Log {
     /// Whether a copy, or one that it was made of, links to this place (node and offset) in a life of the segment there whose generation has this tag. Another copy there would pass
     /// for the source of its own source: a circle.
     pub(crate) fn remembers(&self, copy: u64, place: (u32, u64), tag: u8) -> bool {
-        let mut entry = self.entry(copy);
-        let mut child = self.child(copy, &entry, self.keyspace_of(copy, &entry), self.version_of(copy, &entry));
-        while child.is_copy {
+        debug_assert!(self.is_copy(copy), "what is none links to an older version");
+        let (mut entry, mut known) = (self.entry(copy), None);
+        loop {
             let at = address::unpack(entry.parent());
             if entry.parent() != 0 && (at.node, at.offset) == place && entry.parent_generation() == tag {
                 return true;
             }
-            let found = self.link(entry.parent(), entry.parent_generation()).and_then(|link| self.ancestor(link, &child));
-            let Some(found) = found else { return false };
-            (entry, child) = (found.entry, found.child);
+            // Mostly the source is gone, and with it all that is further back.
+            let Some(link) = self.link(entry.parent(), entry.parent_generation()) else { return false };
+            let child = known.unwrap_or_else(|| self.child(copy, &entry, self.keyspace_of(copy, &entry), self.version_of(copy, &entry)));
+            match self.ancestor(link, &child) {
+                Some(found) if found.child.is_copy => (entry, known) = (found.entry, Some(found.child)),
+                _ => return false,
+            }
         }
-        false
     }
 
     /// Calls `visit(link)` for the entries that a walk from `entry` passes, nearest first, up to the first dead one, until it returns false.
