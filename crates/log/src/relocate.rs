@@ -55,9 +55,6 @@ impl Log {
     }
 }
 
-/// So many generations have tags that none before them has.
-const FIRST_TAGS: u64 = 1 << 8;
-
 impl Relocator<'_> {
     /// Appends a copy of `entry`, which is at `source` and has this version and keyspace; returns its reference. `born_dead`: only readers who hold
     /// the reference will ever see it, and it has no link. Written and durable after [`Relocator::persist`] (and, on files, a sync).
@@ -173,10 +170,8 @@ impl Relocator<'_> {
     /// Whether the next place is one that a copy remembers as that of its source, and the next entry a copy of that copy.
     #[inline(always)]
     fn would_close_a_circle(&self, source: u64) -> bool {
-        // A place of an earlier life with the same tag: there is none before the 257th, and what is no copy links to an older version only.
-        self.chunk.generation > FIRST_TAGS
-            && self.log.is_copy(source)
-            && self.log.remembers(source, (self.pool.node, self.chunk.cursor), self.chunk.generation as u8)
+        // What is no copy links to an older version only.
+        self.log.is_copy(source) && self.log.remembers(source, (self.pool.node, self.chunk.cursor), self.chunk.generation as u8)
     }
 
     fn gather(&mut self, parts: &Parts<'_>, place: &Place, born_dead: bool) {
