@@ -88,17 +88,13 @@ impl Log {
 
     /// What a walk from the entry behind `reference` begins with.
     pub(crate) fn child<'a>(&self, reference: u64, entry: &EntryView<'a>, keyspace: u32, version: u64) -> Child<'a> {
-        let at = address::unpack(reference);
-        let pool = &self.pools[at.node as usize];
-        Child { key: entry.key, keyspace, version, is_copy: pool.segments[pool.segment_index(at.offset)].is_cold() }
+        Child { key: entry.key, keyspace, version, is_copy: self.is_copy(reference) }
     }
 
     /// Whether the entry behind `copy` was made by a collector of the one behind `source`. (Each may lie where the other one's source once was: the generation decides.)
     pub fn is_copy_of(&self, copy: u64, source: u64) -> bool {
-        let (at, of) = (address::unpack(copy), address::unpack(source));
-        let pool = &self.pools[at.node as usize];
-        let entry = self.entry(copy);
-        pool.segments[pool.segment_index(at.offset)].is_cold()
+        let (entry, of) = (self.entry(copy), address::unpack(source));
+        self.is_copy(copy)
             && self
                 .link(entry.parent(), entry.parent_generation())
                 .is_some_and(|link| (link.node, link.offset) == (of.node as usize, of.offset))

@@ -331,3 +331,22 @@ impl Log {
         Error::Full { used, limit }
     }
 }
+
+#[cfg(test)]
+impl Log {
+    /// A log in memory with one shard, on one node, for tests.
+    pub(crate) fn for_tests(pool: &hither_pmem::CreateOptions) -> Log {
+        let pool = Pool::create_in_memory(pool).expect("memory");
+        let options = LogOptions {
+            shards: 1,
+            slots_per_node: 2,
+            chunk_bytes: 0,
+            zero_ahead: false,
+            separate_hot: false,
+            garbage_bits: true,
+            utilization: None,
+            topology: Arc::new(Topology::single()),
+        };
+        Log::new(vec![pool], &options, 0)
+    }
+}

@@ -223,32 +223,14 @@ impl Drop for Relocator<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::LogOptions;
     use crate::opening::{Filler, Purpose};
     use crate::segment::SegmentState;
     use crate::{Append, Flush};
-    use hither_pmem::{CreateOptions, Pool};
+    use hither_pmem::CreateOptions;
     use hither_sync::epoch;
-    use hither_topology::Topology;
-    use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
     const KEYSPACE: u32 = 1;
-
-    fn log() -> Log {
-        let pool = Pool::create_in_memory(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) }).expect("memory");
-        let options = LogOptions {
-            shards: 1,
-            slots_per_node: 2,
-            chunk_bytes: 0,
-            zero_ahead: false,
-            separate_hot: false,
-            garbage_bits: true,
-            utilization: None,
-            topology: Arc::new(Topology::single()),
-        };
-        Log::new(vec![pool], &options, 0)
-    }
 
     fn put(log: &Log, value: &[u8]) -> u64 {
         let _section = epoch::pin_writer();
@@ -294,7 +276,7 @@ mod tests {
     #[test]
     fn a_copy_does_not_go_where_its_source_remembers_its_own() {
         for value in [&b"a value!"[..], b"a value that makes no pair"] {
-            let log = log();
+            let log = Log::for_tests(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) });
             let first = put(&log, value);
             let tag = log.generation_tag(first);
             log.pools[0].close_from(0);

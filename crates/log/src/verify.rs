@@ -180,31 +180,15 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use crate::log::{Log, LogOptions};
-    use hither_pmem::{CreateOptions, Pool};
-    use hither_topology::Topology;
+    use crate::log::Log;
+    use hither_pmem::CreateOptions;
+    use std::sync::Barrier;
     use std::sync::atomic::Ordering::SeqCst;
-    use std::sync::{Arc, Barrier};
-
-    fn log() -> Log {
-        let pool = Pool::create_in_memory(&CreateOptions::new(1 << 20)).expect("memory");
-        let options = LogOptions {
-            shards: 1,
-            slots_per_node: 2,
-            chunk_bytes: 0,
-            zero_ahead: false,
-            separate_hot: false,
-            garbage_bits: true,
-            utilization: None,
-            topology: Arc::new(Topology::single()),
-        };
-        Log::new(vec![pool], &options, 0)
-    }
 
     /// Verification beside a collector that finds damage: in the end the segment is unverified, and at no time does the count hide a reason that another has noted.
     #[test]
     fn damage_found_beside_a_verification_is_not_forgotten() {
-        let log = log();
+        let log = Log::for_tests(&CreateOptions::new(1 << 20));
         log.note_reason();
         let segment = &log.pools[0].segments[0];
         for round in 0..3_000 {
