@@ -41,6 +41,18 @@ pub fn unpack(word: u64) -> Address {
     Address { node: (word >> OFFSET_BITS) as u32 & (MAX_NODES as u32 - 1), offset: (word & OFFSET_MASK) << 3 }
 }
 
+/// A link with the generation byte that it remembers where the size tag would be.
+#[inline(always)]
+pub(crate) fn with_generation(link: u64, generation_tag: u8) -> u64 {
+    link & LINK_MASK | u64::from(generation_tag) << TAG_SHIFT
+}
+
+/// The generation byte of such a word.
+#[inline(always)]
+pub(crate) fn generation_tag(word: u64) -> u8 {
+    (word >> TAG_SHIFT) as u8
+}
+
 /// The entry's size in bytes if the tag holds it.
 #[inline(always)]
 pub fn tagged_size(word: u64) -> Option<u64> {

@@ -5,7 +5,7 @@
 //! of the key, and marking such an entry dead is right.
 
 use crate::address;
-use crate::entry::{EntryView, MIN_BYTES};
+use crate::entry::{ALIGN, EntryView, MIN_BYTES};
 use crate::log::Log;
 use crate::segment::SegmentState;
 use std::sync::atomic::Ordering;
@@ -17,6 +17,22 @@ pub(crate) struct Link {
     pub offset: u64,
     pub segment: usize,
     generation: u64,
+}
+
+/// Links, with their generation bytes, into one life of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkRange {
+    first: u64,
+    count: u64,
+}
+
+impl LinkRange {
+    pub const EMPTY: LinkRange = LinkRange { first: 0, count: 0 };
+
+    #[inline(always)]
+    pub fn contains(&self, link: u64) -> bool {
+        link.wrapping_sub(self.first) < self.count
+    }
 }
 
 /// What a walk compares a parent with.
@@ -55,6 +71,16 @@ impl Log {
         let generation = state.generation.load(Ordering::Relaxed);
         let in_use = !matches!(state.state(), SegmentState::Free | SegmentState::Retiring) && state.run_len.load(Ordering::Relaxed) > 0;
         (in_use && generation as u8 == generation_tag).then_some(Link { node: at.node as usize, offset: at.offset, segment, generation })
+    }
+
+    /// All links into the life of a segment that this one, with its generation byte, leads into; none if there is no such segment.
+    pub(crate) fn links_beside(&self, link: u64) -> LinkRange {
+        let at = address::unpack(link);
+        let Some((pool, segment)) = self.pools.get(at.node as usize).and_then(|pool| Some((pool, pool.pool.segment_of(at.offset)?))) else {
+            return LinkRange::EMPTY;
+        };
+        let first = address::pack(at.node, pool.pool.segment_offset(segment), 0);
+        LinkRange { first: address::with_generation(first, address::generation_tag(link)), count: pool.segment_bytes() / ALIGN }
     }
 
     /// The link, if it still holds.

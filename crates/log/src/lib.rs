@@ -65,7 +65,7 @@ pub use opening::COLD_SHARD;
 pub use pass::{Candidate, Pass, Tombstones};
 pub use read::is_pair;
 pub use reclaim::{MakeDurable, TakeBack};
-pub use relocate::{MoveRoom, Relocator};
+pub use relocate::{MoveRoom, Relocator, SourceSegment};
 pub use segment::SegmentState;
 pub use streams::share_segments;
 pub use sweep::{SegmentLife, Sweeping, TombstoneFilter};

@@ -7,6 +7,7 @@
 //! [`Relocator::persist`], and then one fence covers them all.
 
 use crate::address;
+use crate::chain::LinkRange;
 use crate::entry::{EntryView, LivePair, MIN_BYTES, Op, Parts, Place, PlainPair};
 use crate::error::Result;
 use crate::log::Log;
@@ -32,6 +33,15 @@ impl MoveRoom {
     }
 }
 
+/// The segment that entries are moved from.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceSegment {
+    /// [`Log::generation_tag`] of each reference into it.
+    pub(crate) generation_tag: u8,
+    /// Whether its entries are copies themselves.
+    pub(crate) is_cold: bool,
+}
+
 /// Appends copies on one node.
 pub struct Relocator<'a> {
     log: &'a Log,
@@ -40,6 +50,8 @@ pub struct Relocator<'a> {
     /// Copies that are not written yet; they lie one behind the other, from `start` in the pool on.
     buffer: Vec<u8>,
     start: u64,
+    /// Links that lead nowhere, and will not as long as the chunk is the same: none of them can come to lead into its segment.
+    gone: LinkRange,
 }
 
 impl Log {
@@ -51,7 +63,14 @@ impl Log {
 
     /// A relocator for `node`.
     pub fn relocator(&self, node: usize) -> Relocator<'_> {
-        Relocator { log: self, pool: &self.pools[node], chunk: Chunk::NONE, buffer: Vec::with_capacity(BUFFER_BYTES), start: 0 }
+        Relocator {
+            log: self,
+            pool: &self.pools[node],
+            chunk: Chunk::NONE,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            start: 0,
+            gone: LinkRange::EMPTY,
+        }
     }
 }
 
@@ -69,15 +88,22 @@ impl Relocator<'_> {
         self.append_any(source, entry, version, keyspace, born_dead)
     }
 
-    /// As [`Relocator::append`] for the entry at `source`, which was verified, has a value and lies in a segment whose generation has this tag; `pair`: it is one, of this
-    /// content. Otherwise it is read again, from the caches mostly. Returns its size, too.
+    /// As [`Relocator::append`] for the entry at `source`, which was verified, has a value and lies in this victim; `pair`: it is one, of this content. Otherwise it is read
+    /// again, from the caches mostly. Returns its size, too.
     ///
     /// # Errors
     /// As [`Relocator::append`].
     #[inline(always)]
-    pub fn append_again(&mut self, source: u64, tag: u8, pair: Option<LivePair>, version: u64, keyspace: u32) -> Result<(u64, u64)> {
+    pub fn append_again(
+        &mut self,
+        source: u64,
+        victim: SourceSegment,
+        pair: Option<LivePair>,
+        version: u64,
+        keyspace: u32,
+    ) -> Result<(u64, u64)> {
         if let Some(pair) = pair
-            && let Some(copy) = self.append_words(source, tag, pair, version, keyspace)
+            && let Some(copy) = self.append_words(source, victim, pair, version, keyspace)
         {
             return Ok((copy, MIN_BYTES));
         }
@@ -92,16 +118,23 @@ impl Relocator<'_> {
         if entry.op() == Op::Delete || entry.expiry_ms() != 0 {
             return None;
         }
-        let pair = LivePair { key: u64::from_ne_bytes(key), value: u64::from_ne_bytes(value) };
-        self.append_words(source, self.log.generation_tag(source), pair, version, keyspace)
+        let parent = address::with_generation(entry.parent(), entry.parent_generation());
+        let pair = LivePair { key: u64::from_ne_bytes(key), value: u64::from_ne_bytes(value), parent };
+        let victim = SourceSegment { generation_tag: self.log.generation_tag(source), is_cold: self.log.is_copy(source) };
+        self.append_words(source, victim, pair, version, keyspace)
     }
 
     #[inline(always)]
-    fn append_words(&mut self, source: u64, tag: u8, LivePair { key, value }: LivePair, version: u64, keyspace: u32) -> Option<u64> {
-        if self.chunk.end - self.chunk.cursor < MIN_BYTES || self.would_close_a_circle(source) {
+    fn append_words(&mut self, source: u64, victim: SourceSegment, pair: LivePair, version: u64, keyspace: u32) -> Option<u64> {
+        if self.chunk.end - self.chunk.cursor < MIN_BYTES {
             return None;
         }
-        let pair = PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: tag, keyspace };
+        // A circle has no link that leads nowhere. Mostly this one does, and the place need not be looked at.
+        if victim.is_cold && !self.leads_nowhere(pair.parent) {
+            return None;
+        }
+        let LivePair { key, value, .. } = pair;
+        let pair = PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: victim.generation_tag, keyspace };
         let words = pair.encode(&self.next_place())?;
         let offset = self.chunk.cursor;
         if self.buffer.is_empty() {
@@ -113,6 +146,21 @@ impl Relocator<'_> {
         bytes.chunks_exact_mut(8).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
         self.buffer.extend_from_slice(&bytes);
         Some(address::pack(self.pool.node, offset, MIN_BYTES))
+    }
+
+    /// Whether a link, with its generation byte, leads to a segment that is gone. What is copied one after the other mostly was copied so before: it is looked up once for all of them.
+    #[inline(always)]
+    fn leads_nowhere(&mut self, link: u64) -> bool {
+        self.gone.contains(link) || self.look_where_it_leads(link)
+    }
+
+    #[inline(never)]
+    fn look_where_it_leads(&mut self, link: u64) -> bool {
+        let found = self.log.link(link, address::generation_tag(link));
+        if found.is_none() {
+            self.gone = self.log.links_beside(link);
+        }
+        found.is_none()
     }
 
     /// Where the next copy goes, if the chunk has room for it.
@@ -158,6 +206,7 @@ impl Relocator<'_> {
                 // Not given up with a gap: what follows in its segment may be free, and the next chunk then begins at this one's rest. So what a segment held fits into one.
                 self.pool.return_cold_chunk(self.log, &mut std::mem::replace(&mut self.chunk, Chunk::NONE));
                 self.chunk = self.pool.take_cold_chunk(self.log, parts)?;
+                self.gone = LinkRange::EMPTY;
             } else if self.would_close_a_circle(parts.parent) {
                 self.write_out();
                 self.chunk.cursor += MIN_BYTES;
@@ -168,7 +217,6 @@ impl Relocator<'_> {
     }
 
     /// Whether the next place is one that a copy remembers as that of its source, and the next entry a copy of that copy.
-    #[inline(always)]
     fn would_close_a_circle(&self, source: u64) -> bool {
         // What is no copy links to an older version only.
         self.log.is_copy(source) && self.log.remembers(source, (self.pool.node, self.chunk.cursor), self.chunk.generation as u8)
@@ -232,11 +280,11 @@ mod tests {
 
     const KEYSPACE: u32 = 1;
 
-    fn put(log: &Log, value: &[u8]) -> u64 {
+    fn put(log: &Log, key: &[u8; 8], value: &[u8]) -> u64 {
         let _section = epoch::pin_writer();
         let mut writer = log.writer();
         let version = writer.draw_versions(0, 1);
-        let parts = Parts { key: b"one key!", value, version, keyspace: KEYSPACE, ..Parts::EMPTY };
+        let parts = Parts { key, value, version, keyspace: KEYSPACE, ..Parts::EMPTY };
         let reference = writer.append(&parts, Append { hash: 0, flush: Flush::Now }).expect("room");
         writer.fence();
         reference
@@ -277,7 +325,7 @@ mod tests {
     fn a_copy_does_not_go_where_its_source_remembers_its_own() {
         for value in [&b"a value!"[..], b"a value that makes no pair"] {
             let log = Log::for_tests(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) });
-            let first = put(&log, value);
+            let first = put(&log, b"one key!", value);
             let tag = log.generation_tag(first);
             log.pools[0].close_from(0);
             log.fold_slots(crate::TakeBack::All);
@@ -294,6 +342,40 @@ mod tests {
             assert!(log.entry(second).is_dead() && !log.entry(third).is_dead());
             let totals = log.visit_segment(0, segment_of(&log, third), |_, _, _, _| ());
             assert_eq!((totals.entries, log.pools[0].segments[segment_of(&log, third) as usize].entries.load(Ordering::Relaxed)), (1, 1));
+        }
+    }
+
+    /// A link was found to lead nowhere in the chunk before, and its segment opened for this one: it is looked at again.
+    #[test]
+    fn what_led_nowhere_before_may_close_a_circle_in_the_next_segment() {
+        const VALUE: &[u8] = b"a value!";
+        let log = Log::for_tests(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) });
+        let [_, second, last] = [b"first in", b"second i", b"last key"].map(|key| put(&log, key, VALUE));
+        let tag = log.generation_tag(second);
+        log.pools[0].close_from(0);
+        log.fold_slots(crate::TakeBack::All);
+        let other = put(&log, b"another ", VALUE);
+        let append = |relocator: &mut Relocator<'_>, source| {
+            let entry = log.entry(source);
+            relocator.append(source, &entry, log.version_of(source, &entry), KEYSPACE, false).expect("room")
+        };
+        let mut relocator = log.relocator(0);
+        let copies = [last, other, second].map(|source| append(&mut relocator, source));
+        drop(relocator);
+        log.pools[0].close_from(0);
+
+        let mut relocator = log.relocator(0);
+        let filler = append(&mut relocator, other);
+        use_again(&log, segment_of(&log, second));
+        (2..4096 / MIN_BYTES).for_each(|_| _ = append(&mut relocator, other));
+        let copies_of_copies = copies.map(|copy| append(&mut relocator, copy));
+        drop(relocator);
+        assert_eq!(segment_of(&log, copies_of_copies[0]), segment_of(&log, filler), "the last place there");
+        for copy in &copies_of_copies[1..] {
+            assert_eq!((segment_of(&log, *copy), log.generation_tag(*copy)), (segment_of(&log, second), tag), "the first life's twin");
+        }
+        for (copy, source) in copies_of_copies.into_iter().zip(copies) {
+            assert!(log.is_copy_of(copy, source) && !log.is_copy_of(source, copy));
         }
     }
 }

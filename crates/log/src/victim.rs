@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::garbage::GarbageMap;
 use crate::node::NodePool;
 use crate::pass::Pass;
+use crate::relocate::SourceSegment;
 use crate::replay::{self, ReadApart, ScanTotals};
 use hither_pmem::SegmentState as OnMedia;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -68,9 +69,10 @@ impl<'a> Pass<'a> {
         self.victim().keyspace.load(Relaxed)
     }
 
-    /// Low byte of the victim's generation: [`Log::generation_tag`](crate::Log::generation_tag) of each reference into it.
-    pub fn generation_tag(&self) -> u8 {
-        self.victim().generation.load(Relaxed) as u8
+    /// What copies of its entries need to know of the victim.
+    pub fn source_segment(&self) -> SourceSegment {
+        let victim = self.victim();
+        SourceSegment { generation_tag: victim.generation.load(Relaxed) as u8, is_cold: victim.is_cold() }
     }
 
     /// Reads the victim's entries, those that are known to be garbage excepted if they are pairs. Without `pairs` there is no call for pairs: they come as entries,

@@ -73,7 +73,7 @@ impl<'a> Puts<'a> {
 
     /// Appends copies of those that are current, or shown by a snapshot. Where space ends, so do they. In the section that swings them.
     pub(super) fn copy(&mut self, core: &Core, pass: &Pass<'_>, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
-        let tag = pass.generation_tag();
+        let victim = pass.source_segment();
         for put in &mut self.puts {
             let HashKeyspace { keyspace, index } = put.of;
             if keyspace.is_discarded() {
@@ -88,7 +88,7 @@ impl<'a> Puts<'a> {
                 }
                 continue;
             };
-            let appended = relocator.append_again(put.reference.0, tag, put.pair, put.version, keyspace.info.id);
+            let appended = relocator.append_again(put.reference.0, victim, put.pair, put.version, keyspace.info.id);
             let (copy, size) = appended.map_err(|error| core.explain(error))?;
             put.copied = Some((spot, Ref(copy)));
             emptied.bytes += size;

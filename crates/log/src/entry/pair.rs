@@ -3,6 +3,8 @@
 //! Invariants: the words are those of [`Parts::encode_plain`](super::Parts::encode_plain), the reference; what is read is what
 //! [`EntryView::verify`](super::EntryView::verify) finds.
 
+use crate::address;
+
 use super::{CRC_MASK, MIN_BYTES, Op, Place, crc, header_words, seed, version_fits, word0};
 
 /// An entry of eight bytes of key and of value, or the tombstone of an eight-byte key.
@@ -51,6 +53,8 @@ pub struct LivePair {
     pub key: u64,
     /// Value likewise.
     pub value: u64,
+    /// Reference to the key's previous entry, or 0; the low byte of its segment's generation stands where the size would.
+    pub parent: u64,
 }
 
 impl LivePair {
@@ -65,6 +69,8 @@ impl LivePair {
             return None;
         }
         let state = crc::words(seed(generation, offset), &[first & !CRC_MASK, second, key, value]);
-        (u64::from(state) == first & CRC_MASK).then_some((LivePair { key: key.to_le(), value: value.to_le() }, second >> 32))
+        let link = (second & u64::from(u32::MAX)) << 16 | first >> word0::LINK_LOW_SHIFT;
+        let parent = address::with_generation(link, (first >> word0::PARENT_GENERATION_SHIFT) as u8);
+        (u64::from(state) == first & CRC_MASK).then_some((LivePair { key: key.to_le(), value: value.to_le(), parent }, second >> 32))
     }
 }
