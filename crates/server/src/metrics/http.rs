@@ -33,6 +33,8 @@ struct Connection {
     request: Vec<u8>,
     answer: Vec<u8>,
     sent: usize,
+    /// The answer has left, and the other side knows that there is no more.
+    ended: bool,
     /// Bytes that came behind the request.
     rest: usize,
 }
@@ -73,8 +75,7 @@ pub fn run(shared: &Arc<Shared>, mut listener: TcpListener) -> std::io::Result<(
                 connections.pop_first();
             }
             if poll.registry().register(&mut stream, Token(next), Interest::READABLE | Interest::WRITABLE).is_ok() {
-                let (request, answer) = (Vec::new(), Vec::new());
-                connections.insert(next, Connection { stream, since: Instant::now(), request, answer, sent: 0, rest: 0 });
+                connections.insert(next, Connection::new(stream));
                 next += 1;
             }
         }
@@ -84,6 +85,10 @@ pub fn run(shared: &Arc<Shared>, mut listener: TcpListener) -> std::io::Result<(
 }
 
 impl Connection {
+    fn new(stream: TcpStream) -> Connection {
+        Connection { stream, since: Instant::now(), request: Vec::new(), answer: Vec::new(), sent: 0, ended: false, rest: 0 }
+    }
+
     fn go_on(&mut self, shared: &Shared) -> Next {
         if self.answer.is_empty() && self.read(shared) == Next::Close {
             return Next::Close;
@@ -102,8 +107,11 @@ impl Connection {
 
     /// The answer has left. It would be lost if the connection were closed while there is something to read: so the other side closes first.
     fn read_rest(&mut self) -> Next {
-        // It is closed later if this fails.
-        let _ = self.stream.shutdown(Shutdown::Write);
+        // Once: each time the system tells that there is room to write, and this is called again.
+        if !std::mem::replace(&mut self.ended, true) {
+            // It is closed later if this fails.
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
         let mut buffer = [0; 2048];
         while self.rest < MAX_REST {
             match self.stream.read(&mut buffer) {
@@ -170,4 +178,38 @@ fn response(status: &str, kind: &str, body: &str, with_body: bool) -> Vec<u8> {
         body.len()
     );
     if with_body { (head + body).into_bytes() } else { head.into_bytes() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use hither::Db;
+
+    /// Found by hand: a client that kept its end open after the answer kept the thread busy, for each event of its connection brought the next.
+    #[test]
+    fn who_does_not_close_brings_no_events() {
+        let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        accepted.set_nonblocking(true).unwrap();
+        let mut connection = Connection::new(TcpStream::from_std(accepted));
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(8));
+        poll.registry().register(&mut connection.stream, Token(1), Interest::READABLE | Interest::WRITABLE).unwrap();
+        client.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = [0; 12];
+        let mut rounds = 0;
+        loop {
+            poll.poll(&mut events, Some(TICK)).unwrap();
+            if events.is_empty() {
+                break;
+            }
+            assert!(connection.go_on(&shared) == Next::Wait, "the other end is open");
+            rounds += 1;
+            assert!(rounds < 100, "an end to the events");
+        }
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
 }
