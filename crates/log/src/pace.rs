@@ -56,7 +56,8 @@ fn pause_ns(bytes: u64, ns_per_byte: u64, left: u64, reserve: u64, watermark: u6
     let span = watermark.saturating_sub(reserve).max(1);
     let missing = watermark.saturating_sub(left).min(span);
     // By the square: gently at first.
-    (bytes * ns_per_byte * missing * missing / (span * span)).min(MOST_NS)
+    let [bytes, ns_per_byte, missing, span] = [bytes, ns_per_byte, missing, span].map(u128::from);
+    (bytes * ns_per_byte * missing * missing / (span * span)).min(MOST_NS.into()) as u64
 }
 
 impl Room {
@@ -123,6 +124,7 @@ mod tests {
         assert!(pauses[2..10].windows(2).all(|pair| pair[0] < pair[1]), "{pauses:?}");
         assert!(pauses[2] * 20 < pauses[9] && pauses[9..].iter().all(|pause| *pause == pauses[9]), "{pauses:?}");
         assert_eq!(pause_ns(1 << 30, NS_PER_BYTE, 0, 3, 11), MOST_NS, "however much is taken");
+        assert_eq!(pause_ns(512 << 20, NS_PER_BYTE, 0, 3, 1 << 17), MOST_NS, "of however large a pool");
     }
 
     #[test]
