@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use rustix::process::getpid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::cost::{LinkCost, NodeCosts};
 use crate::sysfs::{self, SysfsNode};
@@ -140,13 +141,14 @@ impl Topology {
         thread::unbind(self.0.identity);
     }
 
-    /// Binds the calling thread to `node` and, on a real topology, lets the operating system run it on that node's processors only.
+    /// Binds the calling thread to `node` and, on a real topology, lets the operating system run it on that node's processors only, as far as the process may use them.
+    ///
+    /// # Errors
+    /// There is no such node, or no processor of it that the process may use: then nothing has changed.
     pub fn pin_current_thread_to_node(&self, node: u32) -> Result<(), TopologyError> {
         self.check(node)?;
         if !self.0.emulated {
-            let cpus = &self.0.nodes[node as usize].cpus;
-            let mut set = CpuSet::new();
-            cpus.iter().filter(|&&cpu| cpu < MAX_CPU).for_each(|&cpu| set.set(cpu as usize));
+            let set = those_allowed(&self.0.nodes[node as usize].cpus, &affinities());
             // An empty set is answered with EINVAL: a memory-only node cannot run a thread.
             sched_setaffinity(None, &set).map_err(|e| TopologyError::Pin { node, source: e.into() })?;
         }
@@ -174,6 +176,19 @@ impl Topology {
         thread::cache(Cached { topology, node, remaining: CALLS_PER_LOOKUP - 1 });
         node
     }
+}
+
+/// Where the process may run, as far as it is known: where its first thread may, which is what it was started with, and where the calling thread may.
+fn affinities() -> Vec<CpuSet> {
+    [Some(getpid()), None].into_iter().filter_map(|thread| sched_getaffinity(thread).ok()).collect()
+}
+
+/// The processors that are in one of the sets; all of them if there is none.
+fn those_allowed(cpus: &[u32], sets: &[CpuSet]) -> CpuSet {
+    let is_allowed = |cpu: usize| sets.is_empty() || sets.iter().any(|set| set.is_set(cpu));
+    let mut allowed = CpuSet::new();
+    cpus.iter().filter(|&&cpu| cpu < MAX_CPU).map(|&cpu| cpu as usize).filter(|&cpu| is_allowed(cpu)).for_each(|cpu| allowed.set(cpu));
+    allowed
 }
 
 impl std::fmt::Debug for Topology {
@@ -357,6 +372,19 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn pinning_keeps_to_the_processors_of_the_process() {
+        let set = |cpus: &[usize]| {
+            let mut set = CpuSet::new();
+            cpus.iter().for_each(|&cpu| set.set(cpu));
+            set
+        };
+        let cpus = [2, 3, 5, MAX_CPU];
+        assert_eq!(those_allowed(&cpus, &[set(&[0, 3]), set(&[5, 6])]), set(&[3, 5]));
+        assert_eq!(those_allowed(&cpus, &[set(&[0, 1])]), set(&[]), "the node is not for this process");
+        assert_eq!(those_allowed(&cpus, &[]), set(&[2, 3, 5]), "a kernel that does not tell");
     }
 
     #[test]

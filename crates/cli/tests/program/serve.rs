@@ -4,6 +4,8 @@ use crate::common;
 use crate::common::Store;
 use crate::common::wire::{Server, push, text};
 use hither_resp::Value;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::{Read, Write};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -213,4 +215,24 @@ fn a_second_sigterm_does_not_keep_it_from_closing() {
     }
     assert_eq!(server.wait(), 0);
     assert_eq!(store.run(&["stat", "--json"]).done().document()["recovery"]["source"], "clean");
+}
+
+/// Found by hand: collectors, bound to the processors of their node, left those that `taskset` had given the server.
+#[test]
+fn its_threads_keep_to_the_processors_it_was_given() {
+    let store = Store::any();
+    let (server, only) = std::thread::scope(|scope| {
+        let start = || {
+            let (mut only, all) = (CpuSet::new(), sched_getaffinity(None).unwrap());
+            only.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
+            // The thread's, which the process that it starts inherits.
+            sched_setaffinity(None, &only).unwrap();
+            (Server::start(&store, &[]), only)
+        };
+        scope.spawn(start).join().unwrap()
+    });
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.id())).unwrap();
+    let threads = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
+    let affinities = threads.map(|thread| sched_getaffinity(Pid::from_raw(thread)).unwrap()).collect::<Vec<_>>();
+    assert!(affinities.len() > 3 && affinities.iter().all(|affinity| *affinity == only), "{affinities:?}");
 }
