@@ -291,10 +291,15 @@ impl Cache {
         &self.options.weights
     }
 
+    /// Whether it can ever be on: it was given memory.
+    pub fn is_possible(&self) -> bool {
+        self.options.capacity_bytes > 0
+    }
+
     /// Looks whether the cache should be on and how densely it should sample. `writes` counts the store's writes so far. Call now and then, from one
     /// thread at a time, outside any epoch pin.
     pub fn tick(&self, now_ms: u64, writes: u64, holdings: &dyn Fn() -> Holdings) {
-        if self.options.capacity_bytes == 0 {
+        if !self.is_possible() {
             return;
         }
         let mut control = self.control.lock();

@@ -234,6 +234,11 @@ impl Core {
         whole
     }
 
+    /// Whether there may be a cache: [`Core::tick_cache`] switches it on and off.
+    pub fn may_cache(&self) -> bool {
+        self.cache.is_possible()
+    }
+
     /// Lets the cache judge itself. Call outside any epoch pin.
     pub fn tick_cache(&self) {
         self.cache.tick(uptime_ms(), self.log.clock.upper_bound(), &|| self.holdings());

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How often the maintenance thread looks for work.
 const TICK: Duration = Duration::from_millis(20);
+/// The same where nothing was written since it looked last, and nothing was left to do: a store that is merely open hardly wakes the processor.
+const IDLE_TICK: Duration = Duration::from_millis(100);
 /// How often the thread for growth looks whether it is time to end; it is called for that, too.
 const READY_TICK: Duration = Duration::from_secs(1);
 /// Parts of rest for one part of verification: a fifth of a processor, for others want it, and the memory's bandwidth, too. What is read meanwhile is
@@ -47,6 +49,22 @@ impl Stop {
             self.changed.wait_for(&mut guard, duration);
         }
         self.flag.load(Ordering::Acquire)
+    }
+}
+
+/// How long a thread rests before it looks for work again.
+#[derive(Default)]
+struct Rest {
+    /// Version up to which it knows of writes.
+    seen: u64,
+}
+
+impl Rest {
+    /// `busy`: there is something to do that comes without writes.
+    fn next(&mut self, core: &Core, busy: bool) -> Duration {
+        let now = core.log.clock.upper_bound();
+        let is_idle = std::mem::replace(&mut self.seen, now) == now;
+        if is_idle && !busy { IDLE_TICK } else { TICK }
     }
 }
 
@@ -183,8 +201,9 @@ fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
     // A node without processors cannot run a thread; its segments are collected from wherever this one runs.
     let _ = core.log.topology().pin_current_thread_to_node(node as u32);
     let (mut heard, mut lull) = (0, Lull::begin(core.log.openings(node)));
+    let (mut rest, mut is_needed) = (Rest::default(), false);
     loop {
-        core.log.few_free(node).wait(&mut heard, TICK);
+        core.log.few_free(node).wait(&mut heard, rest.next(core, is_needed));
         if place.0 == 0 && lull.has_come(core.log.openings(node)) {
             lull.is_used = !collect_in_a_lull(core, node);
         }
@@ -194,9 +213,10 @@ fn run_collector(core: &Core, stop: &Stop, node: usize, place: (usize, usize)) {
                 return;
             }
             let need = core.need_of_collector(node, place.0, place.1);
+            is_needed = need != Need::None;
             // Errors come from the medium and reach the next write through the committer or the log.
             let collect = || core.seal(TakeBack::Idle).and_then(|()| core.collect(Some(node), need, Turn::Round));
-            freed = if need == Need::None { 0 } else { collect().unwrap_or(0) };
+            freed = if is_needed { collect().unwrap_or(0) } else { 0 };
         }
     }
 }
@@ -234,8 +254,9 @@ fn collect_in_a_lull(core: &Core, node: usize) -> bool {
 
 fn run_maintenance(core: &Core, stop: &Stop) {
     let mut next_sweep = Instant::now() + SWEEP_EVERY;
+    let mut rest = Rest::default();
     loop {
-        if stop.wait(TICK) {
+        if stop.wait(rest.next(core, core.log.has_retiring() || core.may_cache())) {
             return;
         }
         if core.log.take_pressure() || core.log.has_retiring() {
@@ -254,9 +275,10 @@ fn run_maintenance(core: &Core, stop: &Stop) {
 }
 
 fn run_checkpoints(core: &Core, stop: &Stop) {
+    let mut rest = Rest::default();
     let mut pause = TICK;
     while !stop.wait(pause) {
-        pause = TICK;
+        pause = rest.next(core, false);
         if core.checkpoints.due(&core.log) && core.committer.ensure_writable().is_ok() {
             // At most half of a processor: as long as a piece took, others have it.
             let started = Instant::now();
@@ -313,6 +335,20 @@ mod tests {
         };
         run_paced(1, work, |_| true);
         assert_eq!(pieces, 1);
+    }
+
+    #[test]
+    fn threads_rest_longer_while_nobody_writes() {
+        let store = crate::Store::open(crate::Options { in_memory: true, background: false, ..crate::Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", crate::Kind::Hash).unwrap();
+        let core = &store.core;
+        let mut rest = Rest::default();
+        assert_eq!([rest.next(core, false), rest.next(core, false), rest.next(core, true)], [TICK, IDLE_TICK, TICK]);
+        // More than a block of versions, of which the clock knows only as a whole.
+        for key in 0..=hither_log::version::BLOCK {
+            store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"v")).unwrap();
+        }
+        assert_eq!([rest.next(core, false), rest.next(core, false)], [TICK, IDLE_TICK]);
     }
 
     fn on_a_file(dir: &std::path::Path, capacity: u64, failpoints: &Arc<Failpoints>) -> crate::Store {
