@@ -68,7 +68,7 @@ impl Log {
             if folded.len() < sums.len() {
                 folded.resize(sums.len(), 0);
             }
-            for ((sum, folded), segment) in sums.iter().zip(&mut *folded).zip(&pool.segments) {
+            for ((sum, folded), segment) in sums.iter().zip(&mut *folded).zip(pool.segments.iter()) {
                 let new = sum.wrapping_sub(*folded);
                 if new != 0 {
                     segment.dead_bytes.fetch_add(u64::from(new), Ordering::Relaxed);

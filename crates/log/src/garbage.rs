@@ -20,6 +20,7 @@
 use crate::address;
 use crate::entry::MIN_BYTES;
 use crate::log::Log;
+use crate::zeroed::Zeroed;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the log that one word of bits stands for.
@@ -29,7 +30,7 @@ const WORD_BYTES: u64 = MIN_BYTES * 64;
 /// written is not there yet, so segments without garbage take none.
 pub(crate) struct GarbageMap {
     /// Empty: nothing is remembered.
-    words: Box<[AtomicU64]>,
+    words: Zeroed<AtomicU64>,
     segment_words: usize,
 }
 
@@ -37,9 +38,9 @@ impl GarbageMap {
     pub fn new(segments: usize, segment_bytes: u64) -> GarbageMap {
         debug_assert!(segment_bytes.is_multiple_of(WORD_BYTES), "no word belongs to two segments");
         let segment_words = (segment_bytes / WORD_BYTES) as usize;
-        let words = Box::<[AtomicU64]>::new_zeroed_slice(segments * segment_words);
-        // SAFETY: an `AtomicU64` of zero bytes is a valid one.
-        GarbageMap { words: unsafe { words.assume_init() }, segment_words }
+        // Without addresses for it, it is done without: collectors ask the index more often.
+        let words = Zeroed::try_new(segments * segment_words).unwrap_or_else(|| Zeroed::new(0));
+        GarbageMap { words, segment_words }
     }
 
     /// Sets the bit of the entry at `offset` from the beginning of the first segment. It is `Relaxed` and no read-modify-write: G2.

@@ -52,6 +52,7 @@ mod verify;
 pub mod version;
 mod victim;
 mod writer;
+mod zeroed;
 
 pub use address::Address;
 pub use appended::AppendedBytes;

@@ -8,6 +8,7 @@ use crate::log::LogOptions;
 use crate::opening::{Allocator, Filler};
 use crate::segment::{Chunk, Segment, SegmentState};
 use crate::streams::Active;
+use crate::zeroed::Zeroed;
 use hither_pmem::Pool;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +21,7 @@ const DISK_STAYS_FULL: Duration = Duration::from_secs(1);
 pub(crate) struct NodePool {
     pub node: u32,
     pub pool: Pool,
-    pub segments: Box<[Segment]>,
+    pub segments: Zeroed<Segment>,
     pub garbage: GarbageMap,
     pub hot: HotSet,
     /// Of what slots count as garbage, what is in the segments' counts already.
@@ -112,7 +113,7 @@ impl NodePool {
             data_offset: pool.segment_offset(0),
             segment_shift: segment_bytes.trailing_zeros(),
             chunk_bytes,
-            segments: zeroed_segments(max),
+            segments: Zeroed::new(max),
             garbage: GarbageMap::new(if options.garbage_bits { max } else { 0 }, segment_bytes),
             hot: HotSet::new(),
             folded: Mutex::default(),
@@ -231,10 +232,4 @@ impl NodePool {
         }
         usage
     }
-}
-
-fn zeroed_segments(count: usize) -> Box<[Segment]> {
-    let zeroed = Box::<[Segment]>::new_zeroed_slice(count);
-    // SAFETY: a segment consists of atomics, for which zero bytes are valid. (Zeroed pages are not touched until used.)
-    unsafe { zeroed.assume_init() }
 }

@@ -1,6 +1,7 @@
 //! What DRAM knows of a segment, and the chunks that writers carve from it.
 
 use crate::entry::{Op, Parts};
+use crate::zeroed::FromZeros;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// The life of a segment, as DRAM sees it.
@@ -80,6 +81,9 @@ pub(crate) struct Segment {
     /// Epoch stamp after which nobody can hold a reference into it (state Retiring).
     pub retire_stamp: AtomicU64,
 }
+
+// SAFETY: numbers and flags, of which all zeros are a free segment.
+unsafe impl FromZeros for Segment {}
 
 impl Segment {
     /// Bytes of the counters that say how much of a segment is garbage: written and dead bytes, tombstones.
