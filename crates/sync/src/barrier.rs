@@ -2,7 +2,8 @@
 //!
 //! If one thread stores a, calls [`Barrier::light`] and loads b, and another stores b, calls [`Barrier::heavy`] and loads a, at least one of them sees the other's store. The
 //! heavy half is `membarrier(2)` (private expedited), which interrupts every processor that runs a thread of this process, some microseconds; the light one then only
-//! keeps the compiler in order. Where the kernel lacks it, both are full fences.
+//! keeps the compiler in order. Where the kernel lacks it, both are full fences. A kernel that grants it first and refuses it later (a filter that was set up in between, see
+//! seccomp(2)) ends the process: nothing can take its place by then, and a panic would let go of what others may still look at.
 //!
 //! Thread safety: any thread; all that meet must use the same barrier. Nothing is on media.
 
@@ -58,17 +59,94 @@ impl Barrier {
 
     /// The half of the rare side.
     pub fn heavy(&self) {
+        // Somebody on the frequent side may rely on a decision that this thread has not seen.
+        self.detect();
         fence(Ordering::SeqCst);
         #[cfg(not(loom))]
-        if self.0.load(Ordering::Relaxed) == ASYMMETRIC {
-            let done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-            assert!(done, "membarrier worked at registration and must go on working: epochs and turns rest on it");
+        if self.0.load(Ordering::Relaxed) == ASYMMETRIC && !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+            insist();
         }
     }
+}
+
+/// How often a barrier that failed is tried again.
+#[cfg(not(loom))]
+const TRIES: u32 = 100;
+
+/// Runs the barrier that has failed once: the kernel may have lacked memory for a moment. Without it nobody may go on.
+#[cfg(not(loom))]
+#[cold]
+fn insist() {
+    for _ in 0..TRIES {
+        std::thread::yield_now();
+        if membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+            return;
+        }
+    }
+    let why = std::io::Error::last_os_error();
+    eprintln!(
+        "hither: the system refuses membarrier(2), which it granted when the process began ({why}). Nothing is safe without it: the process ends."
+    );
+    std::process::abort();
 }
 
 #[cfg(not(loom))]
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: membarrier takes no pointers.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    const CHILD: &str = "HITHER_BARRIER_CHILD";
+
+    /// From now on this thread's calls of membarrier fail.
+    fn forbid_membarrier() {
+        let statement = |code: u32, equal: u8, other: u8, k: u32| libc::sock_filter { code: code as u16, jt: equal, jf: other, k };
+        let mut filter = [
+            // The call's number.
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_membarrier as u32),
+            statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program and its filter live as long as the call, which copies them.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        assert!(done, "no filter: {}", std::io::Error::last_os_error());
+    }
+
+    /// Regression: the thread panicked, under the lock of the deferred work, which it dropped: a directory of the hash index was unmapped under its readers.
+    #[test]
+    fn a_kernel_that_refuses_later_ends_the_process() {
+        let barrier = Barrier::new();
+        barrier.detect();
+        if std::env::var_os(CHILD).is_some() {
+            barrier.heavy();
+            forbid_membarrier();
+            barrier.heavy();
+            return;
+        }
+        if !barrier.is_asymmetric() {
+            return;
+        }
+        let test = ["--exact", "barrier::tests::a_kernel_that_refuses_later_ends_the_process", "--nocapture"];
+        let output = std::process::Command::new(std::env::current_exe().unwrap()).args(test).env(CHILD, "1").output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{told}");
+        assert!(told.contains("refuses membarrier(2)"), "{told}");
+    }
+
+    #[test]
+    fn the_rare_side_may_come_first() {
+        let barrier = Barrier::new();
+        barrier.heavy();
+        assert_ne!(barrier.0.load(Ordering::Relaxed), UNKNOWN);
+    }
 }
