@@ -4,13 +4,13 @@
 //! split, and room for later inserts. A key that shares its slice with the one before it takes the ordinary way (its layer's
 //! leaves are filled to the brim by edge splits).
 
+use super::BTree;
 use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf};
 use super::protocol::{Point, Protocol};
 use super::spot::{Above, Prepare, Whole};
-use super::{BTree, Token};
 use crate::common::node::LARGE;
 use crate::common::slice::slice_at;
-use crate::common::version::Restart;
+use crate::common::version::{Restart, retry};
 use crate::{PieceSource, Ref, Resolver, SortedPiece};
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ impl<P: Protocol> BTree<P> {
     ///
     /// # Panics
     /// If a key comes twice.
-    pub(crate) fn load_sorted<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+    pub(crate) fn load_sorted<'a, R: Resolver>(&'a self, above: &impl Above<'a>, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
         let mut ahead = VecDeque::with_capacity(AHEAD);
         let mut last = None;
         loop {
@@ -35,7 +35,7 @@ impl<P: Protocol> BTree<P> {
                 ahead.push_back(reference);
             }
             let Some(reference) = ahead.pop_front() else { return };
-            last = self.append(last, resolver.key(reference), reference, resolver);
+            last = self.append(above, last, resolver.key(reference), reference, resolver);
         }
     }
 
@@ -44,29 +44,37 @@ impl<P: Protocol> BTree<P> {
         let (mut piece, mut last, mut word) = (SortedPiece::default(), None, [0; 8]);
         while source.next_piece(&mut piece) {
             for i in 0..piece.len() {
-                last = self.append(last, piece.key(i, &mut word), piece.refs()[i], resolver);
+                last = self.append(&Whole(self), last, piece.key(i, &mut word), piece.refs()[i], resolver);
             }
         }
     }
 
     /// Adds the greatest key so far; returns the last leaf of layer 0 if it is worth another direct attempt.
-    fn append<'a, R: Resolver>(&'a self, last: Option<Leaf<'a>>, key: &[u8], reference: Ref, resolver: &R) -> Option<Leaf<'a>> {
+    fn append<'a, R: Resolver>(
+        &'a self,
+        above: &impl Above<'a>,
+        last: Option<Leaf<'a>>,
+        key: &[u8],
+        reference: Ref,
+        resolver: &R,
+    ) -> Option<Leaf<'a>> {
         let (slice, kind) = slice_at(key, 0);
         let entry = Entry { slice, kind, value: reference.0 };
         if let Some(leaf) = last
-            && let Ok(last) = self.append_to(leaf, key, entry)
+            && let Ok(last) = self.append_to(above, leaf, key, entry)
         {
             return Some(last);
         }
-        let installed = self.replace(Token::NOWHERE, key, Ref::NONE, reference, resolver);
+        let install = || self.try_replace(above, key, Ref::NONE, reference, resolver);
+        let installed = install().unwrap_or_else(|Restart| retry(install));
         assert!(installed.is_ok(), "bulk_load needs strictly ascending keys");
-        let (root, version) = self.top().ok()?;
+        let (root, version) = self.root_of(above.origin().ok()?).ok()?;
         let (leaf, _) = self.descend(root, version, u64::MAX).ok()?;
         (leaf.0.meta().class() == LARGE).then_some(leaf)
     }
 
     /// Appends to the last leaf of layer 0, or to a new one behind it.
-    fn append_to<'a>(&'a self, leaf: Leaf<'a>, key: &[u8], entry: Entry) -> Result<Leaf<'a>, Restart> {
+    fn append_to<'a>(&'a self, above: &impl Above<'a>, leaf: Leaf<'a>, key: &[u8], entry: Entry) -> Result<Leaf<'a>, Restart> {
         let version = leaf.0.version().try_read()?;
         let count = leaf.count(leaf.0.meta());
         if count == 0 || leaf.next() != 0 || leaf.slice(count - 1) >= entry.slice {
@@ -81,7 +89,7 @@ impl<P: Protocol> BTree<P> {
         }
         let mut spins = 0;
         let spot = loop {
-            match Whole(self).origin().and_then(|origin| self.try_spot(origin, key, Prepare::ForSplit, |_| ())) {
+            match above.origin().and_then(|origin| self.try_spot(origin, key, Prepare::ForSplit, |_| ())) {
                 Ok(spot) => break spot,
                 Err(Restart) if spins < 8 => spins += 1,
                 Err(Restart) => return Err(Restart),

@@ -24,7 +24,7 @@ pub(crate) trait Above<'a> {
 }
 
 /// The tree as what holds its layer 0.
-pub(super) struct Whole<'a, P: Protocol>(pub(super) &'a BTree<P>);
+pub(crate) struct Whole<'a, P: Protocol>(pub(crate) &'a BTree<P>);
 
 impl<'a, P: Protocol> Above<'a> for Whole<'a, P> {
     fn origin(&self) -> Result<Cell<'a>, Restart> {

@@ -1,5 +1,6 @@
 //! Loading from sorted references: leaves are built whole, each with its model, and linked behind the last one. Where no line fits, they are
-//! subtrees; if none fits the first leaf, or if the first key is not eight bytes long, the B+-tree loads everything.
+//! subtrees; if none fits the first leaf, or if the first key is not eight bytes long, the B+-tree loads everything. So it does with all that comes behind a subtree that takes
+//! whatever is greater.
 
 use super::Learned;
 use super::block::Entry;
@@ -7,9 +8,10 @@ use super::build::fits;
 use super::gapped::max_blocks;
 use super::grow::Prepare;
 use super::read::WORD;
-use super::subtree::RUN_FILL;
+use super::subtree::{RUN_FILL, SubtreeOf, is_subtree};
 use crate::btree::Token;
 use crate::btree::protocol::Protocol;
+use crate::btree::spot::Whole;
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
 use crate::common::version::retry;
@@ -49,16 +51,31 @@ impl<P: Protocol> Learned<P> {
                 let rest = next.map(|(reference, _)| reference).into_iter().chain(ahead).chain(refs);
                 let mut all = leaf.iter().map(|entry| Ref(entry.value)).chain(rest);
                 self.plant_root();
-                return self.tree.load_sorted(&mut all, resolver);
+                return self.tree.load_sorted(&Whole(&self.tree), &mut all, resolver);
             }
             self.append_leaf(&leaf, resolver);
             leaf.clear();
             match next {
                 None => return,
-                Some((reference, (slice, WORD))) => leaf.push(Entry { slice, value: reference.0 }),
-                Some((reference, _)) => self.append_one(reference, resolver),
+                Some((reference, (slice, WORD))) if !self.ends_in_subtree(slice) => leaf.push(Entry { slice, value: reference.0 }),
+                Some((reference, (slice, _))) => {
+                    self.append_one(reference, resolver);
+                    if self.ends_in_subtree(slice) {
+                        return self.load_last(&mut ahead.into_iter().chain(refs), resolver);
+                    }
+                }
             }
         }
+    }
+
+    /// Whether `slice` belongs into a subtree, and so does whatever is greater.
+    fn ends_in_subtree(&self, slice: u64) -> bool {
+        self.descend_ranged(slice).is_ok_and(|range| range.high.is_none() && is_subtree(range.node))
+    }
+
+    /// Loads what comes behind all there is, into the last subtree.
+    fn load_last<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+        self.tree.load_sorted(&SubtreeOf { index: self, key: &[0xff; 8] }, refs, resolver);
     }
 
     /// Whether one leaf is all there is: an index that was emptied may have more, subtrees among them (S1).

@@ -43,11 +43,11 @@ struct Cursor<'a> {
 }
 
 /// A child and its range of slices: from the one bound, and below the other if there is one.
-struct Ranged<'a> {
-    node: Node<'a>,
+pub(super) struct Ranged<'a> {
+    pub(super) node: Node<'a>,
     version: u64,
     low: u64,
-    high: Option<u64>,
+    pub(super) high: Option<u64>,
 }
 
 impl<P: Protocol> Learned<P> {
@@ -133,7 +133,7 @@ impl<P: Protocol> Learned<P> {
     }
 
     /// The leaf or subtree for `slice` with its range.
-    fn descend_ranged(&self, slice: u64) -> Result<Ranged<'_>, Restart> {
+    pub(super) fn descend_ranged(&self, slice: u64) -> Result<Ranged<'_>, Restart> {
         let (mut node, mut version) = self.tree.top()?;
         let (mut low, mut high) = (0, None);
         while node.meta().class() == INNER_HEAD {

@@ -274,3 +274,82 @@ fn empty_leaves_may_get_neighbours() {
     (0..9300).step_by(3).for_each(|i| world.put(&key(i)));
     world.check_all();
 }
+
+/// What is loaded behind a subtree goes into it without a search, but only if nothing else takes what is greater: an index that was emptied may have leaves there.
+#[test]
+fn loads_go_on_behind_subtrees() {
+    for odd in [None, Some(10_000u64), Some(39_999)] {
+        let mut world = World::new(LearnedIndex::new());
+        if let Some(odd) = odd {
+            (0..40_000u64).for_each(|i| world.put(&(i << 40).to_be_bytes()));
+            world.put(&[&(odd << 40).to_be_bytes()[..], b"x"].concat());
+            let left: Vec<_> = world.model.keys().cloned().collect();
+            left.iter().for_each(|key| world.delete(key));
+        }
+        for i in 0..30_000u64 {
+            let tail = &b"tail"[..if i < 3000 { 0 } else { i as usize % 3 }];
+            let key = [&(i << 40 | 1).to_be_bytes()[..], tail].concat();
+            world.model.insert(key.clone(), world.log.append(&key));
+        }
+        {
+            let _pin = epoch::pin();
+            world.index.bulk_load(&mut world.model.values().copied(), &world.log);
+        }
+        world.check_all();
+        (0..60_000u64).step_by(7).for_each(|i| world.put(&(i << 39).to_be_bytes()));
+        world.check_all();
+    }
+}
+
+/// Words of one of four distributions; few of other lengths (`often`: one in twenty) plant subtrees among the leaves.
+fn mixed_key(rng: &mut Rng, distribution: usize, often: bool) -> Vec<u8> {
+    let word = match distribution {
+        0 => (rng.below(40_000) as u64) << 48,
+        1 => rng.below(30_000) as u64 * 0x1_0000_0001,
+        2 => rng.word() >> rng.below(60),
+        _ => u64::MAX - ((rng.below(20_000) as u64) << 8),
+    };
+    let mut key = word.to_be_bytes().to_vec();
+    match rng.below(if often { 60 } else { 2000 }) {
+        0 => key.truncate(1 + rng.below(7)),
+        1 => key.extend(std::iter::repeat_n([0u8, 0xff, 1][rng.below(3)], 1 + rng.below(20))),
+        _ => {}
+    }
+    key
+}
+
+/// Random operations on leaves and subtrees beside each other, loaded or grown; deletes take what is next to a random key, or all from the left.
+#[test]
+fn leaves_and_subtrees_agree_with_a_map() {
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let (distribution, often) = (seed as usize % 4, seed < 4);
+        let mut world = World::new(LearnedIndex::new());
+        if seed % 3 == 0 {
+            let keys: std::collections::BTreeSet<_> = (0..8_000).map(|_| mixed_key(&mut rng, distribution, often)).collect();
+            world.model = keys.into_iter().map(|key| (key.clone(), world.log.append(&key))).collect();
+            let _pin = epoch::pin();
+            world.index.bulk_load(&mut world.model.values().copied(), &world.log);
+        }
+        for growing in [85, 30, 70, 2] {
+            let from_left = rng.below(3) == 0;
+            for _ in 0..6_000 {
+                let mut key = mixed_key(&mut rng, distribution, often);
+                let action = rng.below(100);
+                if action < growing {
+                    world.put(&key);
+                } else if action < 96 {
+                    let from = if from_left { Vec::new() } else { key };
+                    let next = world.model.range(from..).next().map(|(next, _)| next.clone());
+                    next.into_iter().for_each(|next| world.delete(&next));
+                } else {
+                    ordered::keys::mutate(&mut key, &mut rng);
+                    world.check_get(&key);
+                    let start = [Start::Edge, Start::At(&key), Start::After(&key)][rng.below(3)];
+                    world.check_scan(start, rng.below(2) == 0, [1, 10, 1000][rng.below(3)]);
+                }
+            }
+            world.check_all();
+        }
+    }
+}
