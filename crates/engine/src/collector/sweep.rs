@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 pub(super) enum Scope {
     /// Keys with tombstones.
     Deleted,
-    /// All.
+    /// All. With no pass in progress.
     Everything,
 }
 
@@ -34,6 +34,7 @@ struct Sweep<'a> {
     core: &'a Core,
     keyspaces: HashMap<u32, Arc<Keyspace>>,
     version: u64,
+    scope: Scope,
 }
 
 impl Core {
@@ -42,8 +43,8 @@ impl Core {
     pub(super) fn sweep(&self, scope: Scope, between: &dyn Fn(Duration) -> Result<()>) -> Result<u64> {
         let version = self.log.clock.stable();
         self.committer.commit_with_locks(&self.log, version)?;
-        let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version };
-        let (swept, filter) = sweep.tombstones(scope);
+        let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version, scope };
+        let (swept, filter) = sweep.tombstones();
         if swept.is_empty() && scope == Scope::Deleted {
             return Ok(0);
         }
@@ -60,10 +61,10 @@ impl Core {
 
 impl Sweep<'_> {
     /// The segments whose tombstones are to be made free to go, and the keys of these.
-    fn tombstones(&self, scope: Scope) -> (Vec<SegmentLife>, TombstoneFilter) {
+    fn tombstones(&self) -> (Vec<SegmentLife>, TombstoneFilter) {
         let log = &self.core.log;
         let (mut lives, count) = log.lives_with_tombstones();
-        if scope == Scope::Everything {
+        if self.scope == Scope::Everything {
             return (lives, TombstoneFilter::of_everything());
         }
         let mut filter = TombstoneFilter::for_tombstones(count);
@@ -111,9 +112,12 @@ impl Sweep<'_> {
         let _pin = epoch::pin();
         let current = with_index!(keyspace, index => index.get(key, &core.resolver()));
         // What is damaged supersedes nothing.
-        let newer = |current: hither_index::Ref| {
-            core.log.readable_entry(current.0).is_some_and(|entry| core.log.version_of(current.0, &entry) > version)
+        let supersedes = |current: Ref| {
+            core.log.readable_entry(current.0).is_some_and(|entry| match core.log.version_of(current.0, &entry) {
+                same if same == version => self.scope == Scope::Everything,
+                other => other > version,
+            })
         };
-        current.is_none() || (current != reference && newer(current))
+        current.is_none() || (current != reference && supersedes(current))
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
+use crate::keyspace::with_index;
 use crate::{ErrorKind, Kind, Options, Store};
-use hither_index::Ref;
+use hither_index::{Index, Ref};
 use hither_log::TakeBack;
 use hither_topology::Topology;
 use std::sync::{Arc, Barrier};
@@ -407,4 +408,71 @@ fn a_pass_is_given_room_for_the_versions_of_old_entries() {
         }
         assert!(most > 300 * 48, "{most} bytes, of 300 old pairs at least");
     }
+}
+
+/// Regression: where a pass of the batched collector had been cut short, and its copy had been moved on, an entry and a copy of it lay side by side that no link joins. The sweep that
+/// the chain collector begins with passed over both for their common version, and the one that is not current came back after a delete.
+#[test]
+fn what_passes_cut_short_left_twice_does_not_come_back() {
+    const KEY: [u8; 8] = *b"a victim";
+    let dir = tempfile::tempdir().unwrap();
+    let open = |collector| {
+        let options = Options { in_memory: false, paths: vec![(None, dir.path().to_owned())], collector, ..small_options() };
+        let options = Options { checkpoints: crate::CheckpointMode::Off, durability: crate::Durability::Process, ..options };
+        let store = Store::open(options).unwrap();
+        let keyspace = store.open_keyspace("keys").unwrap_or_else(|| store.create_keyspace("keys", Kind::Hash).unwrap());
+        (store, keyspace)
+    };
+    let put = |store: &Store, keyspace: &crate::KeyspaceHandle, key: &[u8]| store.write_wait(keyspace, key, Some(&[1; 48])).unwrap();
+    let (store, keyspace) = open(CollectorKind::Batched);
+    put(&store, &keyspace, &KEY);
+    (0..100u64).for_each(|key| _ = put(&store, &keyspace, &key.to_be_bytes()));
+    let core = &store.core;
+    let current = || {
+        let _pin = epoch::pin();
+        with_index!(keyspace.0, index => index.get(core.hasher.key(&KEY), &core.resolver()))
+    };
+    let first = current();
+    {
+        let pass = begin(core, first);
+        let (mut batch, entry) = (batched::Batch::new(core, &pass), core.log.entry(first.0));
+        batch.add(first, core.log.version_of(first.0, &entry), &entry, &keyspace.0);
+        batch.run(&mut Emptied::default()).unwrap();
+    }
+    let second = current();
+    let pass = begin(core, second);
+    assert!(second != first && core.run_pass(&pass, Growth::None).unwrap());
+    assert_eq!(core.free_victims(vec![pass]).unwrap() + core.reuse_freed(true).unwrap(), 2);
+    assert!(![first, second].contains(&current()));
+    drop((store, keyspace));
+
+    let (store, keyspace) = open(CollectorKind::Chain);
+    let core = &store.core;
+    core.collector.prepare(core).unwrap();
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    store.write_wait(&keyspace, &KEY, None).unwrap();
+    let mut tombstone = Ref::NONE;
+    core.log.visit_all(|reference, _, _, entry| {
+        if entry.op() == hither_log::Op::Delete {
+            tombstone = Ref(reference);
+        }
+    });
+    let pass = begin(core, tombstone);
+    assert!(core.run_pass(&pass, Growth::None).unwrap());
+    assert_eq!(core.free_victims(vec![pass]).unwrap(), 1);
+    drop((store, keyspace));
+    let (store, keyspace) = open(CollectorKind::Chain);
+    assert_eq!(store.get_with(&keyspace, &KEY, <[u8]>::len).unwrap(), None, "it was deleted");
+}
+
+/// Begins a pass over the segment of an entry, which is closed for it.
+fn begin(core: &Core, reference: Ref) -> Pass<'_> {
+    let tombstones = core.collector.tombstones();
+    core.log.close_open(tombstones, |_| true);
+    core.seal(TakeBack::All).unwrap();
+    core.log.settle(&core.make_durable()).unwrap();
+    let candidates = core.log.candidates(tombstones, |_| true);
+    let candidate = candidates.iter().find(|candidate| (candidate.node, candidate.index) == core.log.segment_of(reference.0)).unwrap();
+    core.log.begin_pass(candidate, tombstones).unwrap().unwrap()
 }
