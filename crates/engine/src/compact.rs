@@ -105,7 +105,7 @@ impl Core {
         self.reuse_freed(false)?;
         self.sweep_all()?;
         // Tombstones wait for a checkpoint that is newer than they are. Without one they stay, and the rest can be emptied.
-        let taken = if self.checkpoints.hold_tombstones() { self.checkpoints.take(self, false, &mut || true).map(drop) } else { Ok(()) };
+        let taken = if self.log.keeps_tombstones() { self.checkpoints.take(self, false, &mut || true).map(drop) } else { Ok(()) };
         let in_use = self.log.usage().iter().map(|usage| usage.segments - usage.free).sum::<u64>();
         let expected = self.log.candidates(self.collector.tombstones(), worth).len();
         let mut done = 0;

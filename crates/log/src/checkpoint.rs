@@ -116,6 +116,11 @@ impl Log {
         self.tombstone_floor.store(version, Relaxed);
     }
 
+    /// Whether some tombstones stay because of a checkpoint that is there, or one under way that may still be published.
+    pub fn keeps_tombstones(&self) -> bool {
+        self.tombstone_floor.load(Relaxed) != u64::MAX
+    }
+
     /// Bytes of segments opened since the log was.
     pub fn opened_bytes(&self) -> u64 {
         self.opened_bytes.load(Relaxed)

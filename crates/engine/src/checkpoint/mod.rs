@@ -203,16 +203,6 @@ impl Checkpoints {
         self.store.is_some()
     }
 
-    /// S of the newest checkpoint that could be loaded; `u64::MAX` if there is none. Tombstones newer than this must stay.
-    pub fn covered_version(&self) -> u64 {
-        self.state.lock().covered_version
-    }
-
-    /// Whether tombstones stay because of a checkpoint that is there, or one under way.
-    pub fn hold_tombstones(&self) -> bool {
-        self.covered_version() != u64::MAX || self.taking.is_locked()
-    }
-
     /// Removes the checkpoint, durably, and makes one under way void: tombstones need no longer wait.
     pub fn invalidate(&self, log: &Log) -> Result<()> {
         let mut state = self.state.lock();
