@@ -207,3 +207,41 @@ fn a_close_beside_another_returns_when_the_store_is_closed() {
         assert!(!early, "nothing was durable yet");
     });
 }
+
+/// Checkpoints and compactions of a caller's threads go on while the store is closed, beside deletes: whatever comes of them, the next opening finds what was acknowledged.
+#[test]
+fn a_close_beside_checkpoints_and_compactions_loses_nothing() {
+    const KEYS: u64 = 1_000;
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut model: Vec<Option<u64>> = vec![None; KEYS as usize];
+        for round in 0..4u64 {
+            let paths = vec![(None, dir.path().to_owned())];
+            let sizes = Options { capacity: 2 << 20, max_capacity: 2 << 20, segment_bytes: 16 << 10, shards: 1, ..common::small() };
+            let store = Store::open(Options { paths, collector, ..sizes }).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let keyspace = store.open_keyspace("keys").unwrap_or_else(|| store.create_keyspace("keys", Kind::Hash).unwrap());
+            for (key, value) in model.iter().enumerate() {
+                let found = common::get(&store, &keyspace, &(key as u64).to_be_bytes());
+                assert_eq!(found, value.map(|value| value.to_be_bytes().repeat(5)), "{collector:?}, round {round}: key {key}");
+            }
+            let report = store.check().unwrap();
+            assert!(report.is_sound(), "{collector:?}, round {round}: {report:?}");
+            std::thread::scope(|scope| {
+                scope.spawn(|| while store.checkpoint().is_ok() {});
+                scope.spawn(|| while store.compact(0.1, |_| std::ops::ControlFlow::Continue(())).is_ok() {});
+                scope.spawn(|| {
+                    for step in 0.. {
+                        let (key, puts) = ((step * 7919 + round) % KEYS, (step + round) % 3 > 0);
+                        let value = step.to_be_bytes().repeat(5);
+                        if store.write_wait(&keyspace, &key.to_be_bytes(), puts.then_some(&value)).is_err() {
+                            break;
+                        }
+                        model[key as usize] = puts.then_some(step);
+                    }
+                });
+                std::thread::sleep(Duration::from_millis(7 * round + 3));
+                store.close().unwrap();
+            });
+        }
+    }
+}
