@@ -5,10 +5,12 @@ mod crash;
 mod damage;
 mod files;
 mod links;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod syscalls;
 
 use std::sync::Arc;
 
-use crate::{CreateOptions, Descriptor, Emulate, OpenOptions, Pool, SegmentState};
+use crate::{CreateOptions, Descriptor, Emulate, MediumChoice, OpenOptions, Pool, SegmentState};
 
 /// A small pool: 16 segments of 4 KiB now, up to 32.
 pub(super) fn small() -> CreateOptions {
@@ -196,4 +198,24 @@ fn the_clock_never_goes_back() {
     pool.set_clock_ms(80).unwrap();
     assert_eq!(pool.clock_ms(), 90);
     assert_eq!(Pool::from_image(&image_of(&pool), &OpenOptions::new()).unwrap().clock_ms(), 90);
+}
+
+/// Found by hand: a step of the zeros of a file could end too early, and nothing noticed.
+#[test]
+fn zeros_on_a_file_reach_the_last_byte_and_no_further() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = CreateOptions { segment_bytes: 2 << 20, capacity_bytes: 10 << 20, max_bytes: 10 << 20, ..small() };
+    let o = CreateOptions { medium: MediumChoice::File, ..sizes };
+    let pool = Pool::create(&folder.path().join("pool"), &o).unwrap();
+    for run_len in [1, 2] {
+        let (before, after) = (pool.segment_offset(1) - 8, pool.segment_offset(1 + run_len));
+        for segment in 0..4 {
+            // SAFETY: the segment is mapped and only this thread has the pool.
+            unsafe { pool.write(pool.segment_offset(segment), &vec![0xAA; 2 << 20]) };
+        }
+        pool.sync().unwrap();
+        pool.zero_segment(1, run_len).unwrap();
+        assert!((before + 8..after).step_by(8).all(|word| pool.load_u64(word) == 0), "a run of {run_len}");
+        assert_eq!((pool.load_u64(before), pool.load_u64(after)), (0xAAAA_AAAA_AAAA_AAAA, 0xAAAA_AAAA_AAAA_AAAA));
+    }
 }
