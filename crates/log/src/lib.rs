@@ -38,6 +38,8 @@ mod log;
 mod made;
 mod node;
 mod opening;
+#[cfg(test)]
+mod order_tests;
 pub mod pace;
 pub mod pass;
 mod read;

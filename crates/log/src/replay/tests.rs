@@ -194,3 +194,16 @@ fn totals_are_compared_where_they_were_recorded() {
         }
     }
 }
+
+/// Found by hand: what is made durable at an opening, and where writing goes on, end with the tail.
+#[test]
+fn the_tail_is_behind_the_last_torn_word() {
+    let mut bytes = segment_of(&[Piece::Pair { op: 0, dead: false }, Piece::Torn(vec![u64::MAX; 5])]);
+    let end = START + bytes.len() as u64;
+    bytes.resize(bytes.len() + 256, 0);
+    let mut walk = Walk::of(&bytes, START, GENERATION, false);
+    while !walk.has_ended() {
+        walk.step();
+    }
+    assert_eq!((walk.totals.entries, walk.totals.torn, walk.totals.tail), (1, 1, end));
+}

@@ -1,0 +1,191 @@
+//! What must be durable before what: at sealing, settling, burying and freeing, and when segments are opened. By hand, since it takes a write at
+//! an inconvenient moment, or another opening, for the wrong order to show.
+
+use crate::entry::Parts;
+use crate::opening::{Filler, Purpose};
+use crate::pass::COLLECTING;
+use crate::replay::{ScanTotals, SegmentToScan, scan};
+use crate::{Append, Candidate, Flush, Log, TakeBack, Tombstones, address};
+use hither_pmem::shadow::{ShadowLog, ShadowRng};
+use hither_pmem::{CreateOptions, Descriptor, Emulate, OpenOptions, Pool, SegmentState};
+use hither_sync::epoch;
+use std::cell::Cell;
+use std::sync::Arc;
+
+const KEYSPACE: u32 = 1;
+const SEGMENT: usize = 4096;
+
+/// A log over a pool that was `prepared`, and what is done to the pool.
+fn recorded(rules: Emulate, prepared: impl Fn(&Pool)) -> (Log, Arc<ShadowLog>) {
+    let (events, sizes) = (ShadowLog::new(), CreateOptions::new(64 * SEGMENT as u64));
+    let tracer = events.clone();
+    let log = Log::for_tests(&CreateOptions { segment_bytes: SEGMENT as u64, emulate: Some(rules), tracer: Some(tracer), ..sizes });
+    log.pool(0).finish_creation().expect("memory");
+    prepared(log.pool(0));
+    log.load_tables(None).expect("no damage");
+    (log, events)
+}
+
+/// Reference and version of what was written.
+fn put(log: &Log, value: &[u8], flush: Flush) -> (u64, u64) {
+    let _section = epoch::pin_writer();
+    let mut writer = log.writer();
+    let version = writer.draw_versions(0, 1);
+    let parts = Parts { key: b"one key!", value, version, keyspace: KEYSPACE, ..Parts::EMPTY };
+    let reference = writer.append(&parts, Append { hash: 0, flush }).expect("room");
+    writer.fence();
+    (reference, version)
+}
+
+fn candidate(index: u32) -> Candidate {
+    Candidate { node: 0, index, gain: 0, live: 0, age: 0 }
+}
+
+/// Found by hand: a pass could free its victim before what had superseded the victim's entries was durable, and then the power took both.
+#[test]
+fn nothing_is_sealed_settled_or_freed_before_what_was_written_is_durable() {
+    let (log, _) = recorded(Emulate::Adr, |_| ());
+    let durable = Cell::new(0);
+    let (first, version) = put(&log, b"value", Flush::Later);
+    let index = log.segment_of(first).1;
+    let state = || log.pool(0).descriptor(index).expect("no damage").state;
+    let make_durable_in = |wanted: SegmentState, stable: u64| {
+        assert_eq!(state(), wanted, "it was too early");
+        durable.set(stable);
+        Ok(())
+    };
+    log.pools[0].close_from(0);
+    log.seal(&|stable| make_durable_in(SegmentState::Active, stable), TakeBack::All).expect("memory");
+    assert!(state() == SegmentState::Sealed && durable.get() >= version);
+
+    let (_, version) = put(&log, b"value", Flush::Later);
+    log.settle(&|stable| make_durable_in(SegmentState::Sealed, stable)).expect("memory");
+    assert!(log.pool(0).settled() >= version && durable.get() >= log.pool(0).settled());
+
+    let pass = log.begin_pass(&candidate(index), Tombstones::Swept).expect("memory").expect("it is sealed");
+    let (_, version) = put(&log, b"value", Flush::Later);
+    log.free_victims(vec![pass], &|stable| make_durable_in(SegmentState::Sealed, stable)).expect("memory");
+    assert!(state() == SegmentState::Free && durable.get() >= version);
+}
+
+/// Found by hand: marks are needed as soon as their pass may free its victim, in this pool or another; and only its own pool's were made durable by what came next.
+#[test]
+fn what_was_buried_is_durable() {
+    for rules in [Emulate::Adr, Emulate::File] {
+        let (log, events) = recorded(rules, |_| ());
+        let (source, _) = put(&log, b"value", Flush::Now);
+        log.pools[0].close_from(0);
+        let entry = log.entry(source);
+        let copy = log.relocator(0).append(source, &entry, log.version_of(source, &entry), KEYSPACE, false).expect("room");
+        log.pools[0].close_from(0);
+        log.seal(&|_| Ok(()), TakeBack::All).expect("memory");
+        let pass = log.begin_pass(&candidate(log.segment_of(copy).1), Tombstones::Buried).expect("memory").expect("it is sealed");
+        assert_eq!(pass.bury().expect("no damage"), 1);
+        assert!(log.entry(source).is_dead());
+        let at = address::unpack(source).offset;
+        for image in events.images(rules, events.len(), 40, &mut ShadowRng::new(1)) {
+            assert_eq!(image[at as usize..][..8], log.pool(0).load_u64(at).to_le_bytes(), "{rules:?}");
+        }
+    }
+}
+
+/// Found by hand: a later opening zeroes what it knows as used, and takes the parts of a run for that once the run is freed. Without it a segment could be
+/// sealed over the bytes of a value, which the next opening refuses as damage.
+#[test]
+fn the_parts_of_a_run_are_known_as_used_before_it_is_one() {
+    let (log, events) = recorded(Emulate::Adr, |_| ());
+    let begun = events.len();
+    let (reference, _) = put(&log, &[0xAA; 2 * SEGMENT], Flush::Now);
+    let first = log.segment_of(reference).1;
+    let (mut replay, mut rng, mut runs) = (events.replay(Emulate::Adr), ShadowRng::new(1), 0);
+    replay.advance_to(begun);
+    while replay.step() {
+        replay.for_each_image(20, &mut rng, |image, _| {
+            let pool = Pool::from_image(image, &OpenOptions::new()).expect("no damage");
+            if pool.descriptor(first).expect("no damage").run_len == 3 {
+                runs += 1;
+                assert!(pool.was_used(first + 1) && pool.was_used(first + 2));
+            }
+        });
+    }
+    assert!(runs > 0);
+}
+
+/// Found by hand: what an earlier process has freed and not zeroed any more is zeroed by the next that uses it.
+#[test]
+fn what_was_free_and_used_at_an_opening_is_zeroed_before_use() {
+    let (log, _) = recorded(Emulate::Adr, |pool| {
+        // SAFETY: the segment is mapped, and nobody else has the pool.
+        unsafe { pool.write(pool.segment_offset(0), &[0xAA; SEGMENT]) };
+        let freed = Descriptor { generation: 7, run_len: 1, state: SegmentState::Free, ..Descriptor::default() };
+        pool.commit_descriptor(0, &freed).expect("memory");
+    });
+    let (reference, _) = put(&log, b"value", Flush::Now);
+    assert_eq!(log.segment_of(reference).1, 0, "the lowest free one");
+    assert!(matches!(log.visit_segment(0, 0, |_, _, _, _| ()), ScanTotals { entries: 1, torn: 0, .. }));
+}
+
+/// Found by hand: nothing noticed when a segment was opened with the generation of its life before, by which its old bytes and old links would count.
+#[test]
+fn each_life_of_a_segment_has_a_generation_of_its_own() {
+    let (log, _) = recorded(Emulate::Adr, |_| ());
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..3 {
+        let _section = epoch::pin_writer();
+        let purpose = Purpose { keyspace: KEYSPACE, shard: 0, kind: Filler::Move };
+        assert_eq!(log.pools[0].open_segments(&log, 1, purpose).expect("room"), 0, "the lowest free one");
+        assert!(seen.insert(log.pool(0).descriptor(0).expect("no damage").generation));
+        log.pool(0).zero_segment(0, 1).expect("memory");
+        log.pools[0].add_free(0);
+    }
+}
+
+/// Found by hand: the last line of what a process that died had written could be forgotten, if the last entry only just reached into it.
+#[test]
+fn what_a_process_that_died_left_in_open_segments_is_durable_once_hardened() {
+    let (log, events) = recorded(Emulate::Adr, |_| ());
+    // Longer and longer ones, until the last word of one is the first of a line.
+    let mut value = vec![0xAA; 24];
+    let reference = loop {
+        let (reference, _) = put(&log, &value, Flush::ByCaller);
+        if (address::unpack(reference).offset + log.entry(reference).size) % 64 == 8 {
+            break reference;
+        }
+        value.push(0xAA);
+    };
+    let (node, index) = log.segment_of(reference);
+    let segment = SegmentToScan { node, index, descriptor: log.pool(0).descriptor(index).expect("no damage") };
+    let totals = scan(log.pool(0), index, &segment.descriptor, |_, _| ());
+    assert_eq!(totals.tail % 64, 8);
+    log.harden(&[(segment, totals)]).expect("memory");
+    for image in events.images(Emulate::Adr, events.len(), 40, &mut ShadowRng::new(1)) {
+        let pool = Pool::from_image(&image, &OpenOptions::new()).expect("no damage");
+        assert_eq!(scan(&pool, index, &segment.descriptor, |_, _| ()), totals);
+    }
+}
+
+/// Found by hand: a pass over a segment in which torn bytes are allowed said of it that it was whole, and the next opening would have taken them for damage.
+#[test]
+fn a_recovered_segment_stays_one_in_a_later_life() {
+    let recovered = Descriptor { generation: 7, run_len: 1, state: SegmentState::Recovered, ..Descriptor::default() };
+    let (log, _) = recorded(Emulate::Adr, |pool| pool.commit_descriptor(0, &recovered).expect("memory"));
+    let _pass = log.begin_pass(&candidate(0), Tombstones::Buried).expect("memory").expect("it is full");
+    let found = log.pool(0).descriptor(0).expect("no damage");
+    assert_eq!((found.state, found.flags), (SegmentState::Recovered, COLLECTING));
+}
+
+/// Found by hand: tombstones go once a sweep has ended, whose marks may lie in another pool than what is written next.
+#[test]
+fn what_a_sweep_has_marked_is_durable_when_it_ends() {
+    for rules in [Emulate::Adr, Emulate::File] {
+        let (log, events) = recorded(rules, |_| ());
+        let (reference, version) = put(&log, b"value", Flush::Now);
+        let sweep = log.begin_sweep();
+        log.mark_dead_on_media(reference);
+        sweep.end(&[], version).expect("memory");
+        let at = address::unpack(reference).offset;
+        for image in events.images(rules, events.len(), 40, &mut ShadowRng::new(1)) {
+            assert_eq!(image[at as usize..][..8], log.pool(0).load_u64(at).to_le_bytes(), "{rules:?}");
+        }
+    }
+}
