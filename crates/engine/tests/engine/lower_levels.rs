@@ -96,3 +96,26 @@ fn only_the_first_write_behind_a_delete_links_to_its_tombstone() {
         }
     });
 }
+
+/// Found by hand: what is written while a sync is under way is not among what that sync makes durable, and nothing noticed when a commit promised it.
+#[test]
+fn what_is_written_during_a_sync_waits_for_the_next() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
+    let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
+    let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let first = relaxed(&store, &keyspace, ONE, Some(b"value 1."), false);
+    points.hold("sync");
+    let second = std::thread::scope(|scope| {
+        let commit = scope.spawn(|| store.ticket_at(first).wait());
+        while points.waiting("sync") == 0 {
+            std::thread::yield_now();
+        }
+        // Of the same key: it goes where the first went, and opens no segment, which would wait for the sync.
+        let second = relaxed(&store, &keyspace, ONE, Some(b"value 2."), false);
+        points.release("sync");
+        commit.join().unwrap().unwrap();
+        second
+    });
+    assert!(store.ticket_at(first).is_durable() && !store.ticket_at(second).is_durable());
+}
