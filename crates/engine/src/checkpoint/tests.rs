@@ -1,0 +1,109 @@
+use super::*;
+use crate::{Durability, Kind, Store};
+use std::path::Path;
+
+/// Twenty thousand keys, which are copied in five pieces, in an ordered keyspace.
+fn open_filled(dir: &Path, name: &str) -> Store {
+    let store = Store::open(Options {
+        paths: vec![(None, dir.to_owned())],
+        capacity: 16 << 20,
+        max_capacity: 16 << 20,
+        segment_bytes: 64 << 10,
+        shards: 1,
+        durability: Durability::Process,
+        background: false,
+        ..Options::default()
+    })
+    .unwrap();
+    let keyspace = store.create_keyspace(name, Kind::Ordered).unwrap();
+    for number in 0..20_000u64 {
+        store.write_wait(&keyspace, format!("a key of more than eight bytes {number:08}").as_bytes(), Some(b"value")).unwrap();
+    }
+    store
+}
+
+/// The bound in words: a restart takes at most a quarter longer than it would with a new checkpoint, whatever the keys and the threads are.
+#[test]
+fn a_close_relies_on_an_older_checkpoint_while_a_restart_gets_a_quarter_longer_at_most() {
+    for keys in [[5_000_000, 0], [0, 5_000_000], [2_000_000, 7_000_000], [1, 0], [0, 0]] {
+        for threads in [0, 1, 2, 64] {
+            let forecast = Forecast { keys, threads };
+            assert!(forecast.suffices(0), "nothing to scan");
+            let most = (0..64).map(|power| 1u64 << power).take_while(|&entries| forecast.suffices(entries)).last();
+            match most {
+                Some(most) => {
+                    let slower = |entries| forecast.scan_ms(entries) / forecast.load_ms();
+                    assert!(slower(most) <= 0.25 && slower(2 * most) > 0.25, "{keys:?}, {threads} threads: {most} entries");
+                    assert!(most < keys[0] + keys[1], "never more than there are keys");
+                }
+                None => assert!(keys[0] + keys[1] < 100, "{keys:?}: something may be left to be scanned"),
+            }
+        }
+    }
+}
+
+/// What a keyspace held that is dropped while it is being copied lies in segments that may be in use again: keys that are read there are anything. The copying must come to an end.
+#[test]
+fn a_keyspace_dropped_while_it_is_copied_does_not_keep_the_checkpoint_from_ending() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_filled(dir.path(), "passing");
+    let kept = store.create_keyspace("kept", Kind::Hash).unwrap();
+    store.write_wait(&kept, b"key", Some(b"value")).unwrap();
+    let mut calls = 0;
+    let outcome = store.core.checkpoints.take(&store.core, false, &mut || {
+        calls += 1;
+        if calls == 3 {
+            store.drop_keyspace("passing").unwrap();
+            for _ in 0..20 {
+                store.reclaim().unwrap();
+            }
+        }
+        calls < 10_000
+    });
+    assert!(outcome.is_ok() && calls < 10_000, "20,000 keys are five pieces; it has copied {calls}");
+    drop(store);
+}
+
+/// Copying a hash index locks its pairs for a moment each, which a check beside it took for a fault of the index.
+#[test]
+fn a_check_waits_for_a_checkpoint_under_way() {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { paths: vec![(None, dir.path().to_owned())], capacity: 1 << 20, max_capacity: 1 << 20, ..Options::default() };
+    let store = Store::open(Options { segment_bytes: 16 << 10, shards: 1, background: false, ..options }).unwrap();
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    store.write_wait(&keyspace, b"key", Some(b"value")).unwrap();
+    let (begun, ended) = (Barrier::new(2), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut first = true;
+            let taken = store.core.checkpoints.take(&store.core, false, &mut || {
+                if std::mem::take(&mut first) {
+                    begun.wait();
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+                ended.store(true, Ordering::SeqCst);
+                true
+            });
+            assert!(taken.unwrap() && !first);
+        });
+        begun.wait();
+        assert!(store.check().unwrap().is_sound());
+        assert!(ended.load(Ordering::SeqCst), "a checkpoint is under way still");
+    });
+}
+
+/// Found by hand: one that was made void, for a write that found no space, was written to its end before it was thrown away.
+#[test]
+fn a_void_checkpoint_ends_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_filled(dir.path(), "keys");
+    let checkpoints = &store.core.checkpoints;
+    let mut calls = 0;
+    let published = checkpoints.take(&store.core, false, &mut || {
+        calls += 1;
+        checkpoints.invalidate(&store.core.log).is_ok()
+    });
+    assert_eq!((published.unwrap(), calls), (false, 1));
+}
