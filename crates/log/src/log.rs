@@ -349,4 +349,23 @@ impl Log {
         };
         Log::new(vec![pool], &options, 0)
     }
+
+    /// Writes an entry, with a version that is drawn here; returns its reference and that.
+    pub(crate) fn write_for_tests(&self, parts: crate::entry::Parts<'_>, flush: crate::Flush) -> (u64, u64) {
+        let _section = hither_sync::epoch::pin_writer();
+        let mut writer = self.writer();
+        let version = writer.draw_versions(0, 1);
+        let reference = writer.append(&crate::entry::Parts { version, ..parts }, crate::Append { hash: 0, flush }).expect("room");
+        writer.fence();
+        (reference, version)
+    }
+
+    /// Copies an entry into a segment that nothing more is moved to.
+    pub(crate) fn copy_for_tests(&self, source: u64) -> u64 {
+        let entry = self.entry(source);
+        let (version, keyspace) = (self.version_of(source, &entry), self.keyspace_of(source, &entry));
+        let copy = self.relocator(0).append(source, &entry, version, keyspace, false).expect("room");
+        self.pools[0].close_from(0);
+        copy
+    }
 }

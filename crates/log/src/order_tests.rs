@@ -5,7 +5,7 @@ use crate::entry::Parts;
 use crate::opening::{Filler, Purpose};
 use crate::pass::COLLECTING;
 use crate::replay::{ScanTotals, SegmentToScan, scan};
-use crate::{Append, Candidate, Flush, Log, Op, TakeBack, Tombstones, address};
+use crate::{Candidate, Flush, Log, Op, TakeBack, Tombstones, address};
 use hither_pmem::shadow::{ShadowLog, ShadowRng};
 use hither_pmem::{CreateOptions, Descriptor, Emulate, OpenOptions, Pool, SegmentState};
 use hither_sync::epoch;
@@ -32,21 +32,16 @@ fn put(log: &Log, value: &[u8], flush: Flush) -> (u64, u64) {
 }
 
 fn write(log: &Log, op: Op, value: &[u8], flush: Flush) -> (u64, u64) {
-    let _section = epoch::pin_writer();
-    let mut writer = log.writer();
-    let version = writer.draw_versions(0, 1);
-    let parts = Parts { op, key: b"one key!", value, version, keyspace: KEYSPACE, ..Parts::EMPTY };
-    let reference = writer.append(&parts, Append { hash: 0, flush }).expect("room");
-    writer.fence();
-    (reference, version)
+    log.write_for_tests(Parts { op, key: b"one key!", value, keyspace: KEYSPACE, ..Parts::EMPTY }, flush)
 }
 
-/// A copy, in a segment that nothing more is moved to.
-fn copy(log: &Log, source: u64) -> u64 {
-    let entry = log.entry(source);
-    let copy = log.relocator(0).append(source, &entry, log.version_of(source, &entry), KEYSPACE, false).expect("room");
-    log.pools[0].close_from(0);
-    copy
+/// What the medium may hold after a loss of power has the mark that memory has.
+fn assert_mark_is_durable(log: &Log, events: &ShadowLog, rules: Emulate, reference: u64) {
+    assert!(log.entry(reference).is_dead());
+    let at = address::unpack(reference).offset;
+    for image in events.images(rules, events.len(), 40, &mut ShadowRng::new(1)) {
+        assert_eq!(image[at as usize..][..8], log.pool(0).load_u64(at).to_le_bytes(), "{rules:?}");
+    }
 }
 
 fn candidate(index: u32) -> Candidate {
@@ -87,15 +82,11 @@ fn what_was_buried_is_durable() {
         let (log, events) = recorded(rules, |_| ());
         let (source, _) = put(&log, b"value", Flush::Now);
         log.pools[0].close_from(0);
-        let copy = copy(&log, source);
+        let copy = log.copy_for_tests(source);
         log.seal(&|_| Ok(()), TakeBack::All).expect("memory");
         let pass = log.begin_pass(&candidate(log.segment_of(copy).1), Tombstones::Buried).expect("memory").expect("it is sealed");
         assert_eq!(pass.bury().expect("no damage"), 1);
-        assert!(log.entry(source).is_dead());
-        let at = address::unpack(source).offset;
-        for image in events.images(rules, events.len(), 40, &mut ShadowRng::new(1)) {
-            assert_eq!(image[at as usize..][..8], log.pool(0).load_u64(at).to_le_bytes(), "{rules:?}");
-        }
+        assert_mark_is_durable(&log, &events, rules, source);
     }
 }
 
@@ -193,10 +184,7 @@ fn what_a_sweep_has_marked_is_durable_when_it_ends() {
         let sweep = log.begin_sweep();
         log.mark_dead_on_media(reference);
         sweep.end(&[], version).expect("memory");
-        let at = address::unpack(reference).offset;
-        for image in events.images(rules, events.len(), 40, &mut ShadowRng::new(1)) {
-            assert_eq!(image[at as usize..][..8], log.pool(0).load_u64(at).to_le_bytes(), "{rules:?}");
-        }
+        assert_mark_is_durable(&log, &events, rules, reference);
     }
 }
 
@@ -223,8 +211,8 @@ fn an_interrupted_burial_is_completed_behind_its_own_marks() {
     let (log, _) = recorded(Emulate::Adr, |_| ());
     let (oldest, _) = put(&log, b"value", Flush::Now);
     log.pools[0].close_from(0);
-    let middle = copy(&log, oldest);
-    let (node, index) = log.segment_of(copy(&log, middle));
+    let middle = log.copy_for_tests(oldest);
+    let (node, index) = log.segment_of(log.copy_for_tests(middle));
     log.mark_dead_on_media(middle);
     let descriptor = log.pool(0).descriptor(index).expect("no damage");
     assert_eq!(log.complete_burials(&SegmentToScan { node, index, descriptor }), 1);

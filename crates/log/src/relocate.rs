@@ -271,9 +271,9 @@ impl Drop for Relocator<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Flush;
     use crate::opening::{Filler, Purpose};
     use crate::segment::SegmentState;
-    use crate::{Append, Flush};
     use hither_pmem::CreateOptions;
     use hither_sync::epoch;
     use std::sync::atomic::Ordering;
@@ -281,21 +281,7 @@ mod tests {
     const KEYSPACE: u32 = 1;
 
     fn put(log: &Log, key: &[u8; 8], value: &[u8]) -> u64 {
-        let _section = epoch::pin_writer();
-        let mut writer = log.writer();
-        let version = writer.draw_versions(0, 1);
-        let parts = Parts { key, value, version, keyspace: KEYSPACE, ..Parts::EMPTY };
-        let reference = writer.append(&parts, Append { hash: 0, flush: Flush::Now }).expect("room");
-        writer.fence();
-        reference
-    }
-
-    /// A copy in a segment that nothing more is moved to.
-    fn copy(log: &Log, source: u64) -> u64 {
-        let entry = log.entry(source);
-        let copy = log.relocator(0).append(source, &entry, log.version_of(source, &entry), KEYSPACE, false).expect("room");
-        log.pools[0].close_from(0);
-        copy
+        log.write_for_tests(Parts { key, value, keyspace: KEYSPACE, ..Parts::EMPTY }, Flush::Now).0
     }
 
     fn segment_of(log: &Log, reference: u64) -> u32 {
@@ -329,9 +315,9 @@ mod tests {
             let tag = log.generation_tag(first);
             log.pools[0].close_from(0);
             log.fold_slots(crate::TakeBack::All);
-            let second = copy(&log, first);
+            let second = log.copy_for_tests(first);
             use_again(&log, segment_of(&log, first));
-            let third = copy(&log, second);
+            let third = log.copy_for_tests(second);
             assert_eq!((segment_of(&log, third), log.generation_tag(third)), (segment_of(&log, first), tag), "as it was meant to be");
             assert!(log.is_copy_of(third, second) && !log.is_copy_of(second, third));
             assert_eq!(log.entry(third).value, value);
