@@ -29,8 +29,8 @@ impl Program {
         listed.map_or(0, |(_, output)| String::from_utf8_lossy(&output).lines().filter(|line| line.ends_with(": test")).count())
     }
 
-    fn run(&self, environment: &[(String, String)], arguments: &[&str]) -> Result<Tally, Failure> {
-        let step = self.step(environment).args(arguments);
+    fn run(&self, environment: &[(String, String)]) -> Result<Tally, Failure> {
+        let step = self.step(environment);
         let name = step.shown().to_owned();
         let (status, output) = step.collect()?;
         {
@@ -43,8 +43,8 @@ impl Program {
 }
 
 /// Has cargo build what `step`, a `cargo test`, would run, and runs as many at a time as there are processors, all of them even if some fail. What `step` sets in the
-/// environment holds for them, too. They get `arguments`.
-pub fn run(step: Step, arguments: &[&str]) -> Result<Tally, Failure> {
+/// environment holds for them, too.
+pub fn run(step: Step) -> Result<Tally, Failure> {
     let environment = step.environment();
     let (status, messages) = step.args(["--no-run", "--message-format=json-render-diagnostics"]).capture()?;
     if status != Some(0) {
@@ -56,7 +56,7 @@ pub fn run(step: Step, arguments: &[&str]) -> Result<Tally, Failure> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mine = std::iter::from_fn(|| programs.get(next.fetch_add(1, Ordering::Relaxed)));
-        mine.map(|program| program.run(&environment, arguments)).collect::<Vec<_>>()
+        mine.map(|program| program.run(&environment)).collect::<Vec<_>>()
     };
     let width = std::thread::available_parallelism().map_or(1, usize::from);
     let outcomes = std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_is_named() {
-        let run = |path: &str| Program { path: path.into(), folder: "/".into() }.run(&[], &[]);
+        let run = |path: &str| Program { path: path.into(), folder: "/".into() }.run(&[]);
         assert_eq!(run("/bin/true"), Ok(Tally::default()));
         assert_eq!(run("/bin/false"), Err("false: exit status 1".to_owned()));
     }

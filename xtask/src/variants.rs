@@ -12,6 +12,8 @@ use crate::{exec, programs, setup};
 const UNSAFE_CRATES: [&str; 5] = ["hither-sync", "hither-topology", "hither-pmem", "hither-log", "hither-index"];
 /// The crates whose tests run threads against each other.
 const THREADED_CRATES: [&str; 3] = ["hither-sync", "hither-log", "hither-index"];
+/// Whether the sanitizers are set up for this machine.
+const SANITIZERS: bool = cfg!(all(target_arch = "x86_64", target_os = "linux"));
 const HOST: &str = "x86_64-unknown-linux-gnu";
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
@@ -27,9 +29,9 @@ pub fn loom(metadata: &Metadata, preemptions: u32) -> Result<Done, Failure> {
 }
 
 /// The unit tests of these packages and those of their test programs that are named after the checker: the others do not know
-/// how to run inside it. Optimised, because a checker runs the same few lines many million times.
+/// how to run inside it. What they depend on is not optimised: that takes longer than all schedules up to three preemptions.
 fn schedule_step(checker: &str, metadata: &Metadata, packages: &[String]) -> Step {
-    let step = Step::cargo().args(["test", "--release", "--lib"]);
+    let step = Step::cargo().args(["--config", r#"profile.dev.package."*".opt-level=0"#, "test", "--lib"]);
     let step = packages.iter().fold(step, |step, package| step.args(["--package", package]));
     let programs = metadata.integration_tests_of(packages).into_iter().filter(|name| name.starts_with(checker));
     let step = programs.fold(step, |step, name| step.args(["--test", &name]));
@@ -40,16 +42,21 @@ fn ran_some(tally: Tally) -> Result<Done, Failure> {
     if tally.passed == 0 { Err("no test ran".to_owned()) } else { Ok(Done::Passed(tally)) }
 }
 
-/// Tests of the unsafe crates with the address sanitizer, which must leave bus errors to the tests that provoke them; the programs get `arguments`.
-pub fn address_sanitizer(arguments: &[&str]) -> Result<Done, Failure> {
+/// The crates whose tests [`address_sanitizer`] runs on this machine.
+pub fn address_sanitized() -> &'static [&'static str] {
+    if SANITIZERS { &UNSAFE_CRATES } else { &[] }
+}
+
+/// Tests of the unsafe crates with the address sanitizer, which must leave bus errors to the tests that provoke them.
+pub fn address_sanitizer() -> Result<Done, Failure> {
     let leaks = format!("print_suppressions=0:{}", suppressions("lsan"));
-    sanitized("address", &UNSAFE_CRATES, arguments, |step| step.env("LSAN_OPTIONS", leaks).env("ASAN_OPTIONS", "handle_sigbus=0"))
+    sanitized("address", &UNSAFE_CRATES, |step| step.env("LSAN_OPTIONS", leaks).env("ASAN_OPTIONS", "handle_sigbus=0"))
 }
 
 /// Tests of the crates with threads, with the thread sanitizer and an instrumented standard library.
 pub fn thread_sanitizer() -> Result<Done, Failure> {
     setup::rust_source()?;
-    sanitized("thread", &THREADED_CRATES, &[], |step| step.arg("-Zbuild-std").env("TSAN_OPTIONS", suppressions("tsan")))
+    sanitized("thread", &THREADED_CRATES, |step| step.arg("-Zbuild-std").env("TSAN_OPTIONS", suppressions("tsan")))
 }
 
 /// The option that names the file of what a sanitizer shall not report; the file says why.
@@ -58,14 +65,14 @@ fn suppressions(sanitizer: &str) -> String {
 }
 
 /// The flags are unstable; `RUSTC_BOOTSTRAP` lets the stable compiler take them, which is good enough for a check.
-fn sanitized(sanitizer: &str, packages: &[&str], arguments: &[&str], adjust: impl FnOnce(Step) -> Step) -> Result<Done, Failure> {
-    if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+fn sanitized(sanitizer: &str, packages: &[&str], adjust: impl FnOnce(Step) -> Step) -> Result<Done, Failure> {
+    if !SANITIZERS {
         return Ok(Done::Skipped(format!("the {sanitizer} sanitizer is set up for x86-64 Linux only")));
     }
     let step = Step::cargo().args(["test", "--target", HOST, "--tests"]);
     let step = packages.iter().fold(step, |step, package| step.args(["--package", package]));
     let step = with_flags(step, sanitizer, &format!("-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer"));
-    ran_some(programs::run(adjust(step.env("RUSTC_BOOTSTRAP", "1")), arguments)?)
+    ran_some(programs::run(adjust(step.env("RUSTC_BOOTSTRAP", "1")))?)
 }
 
 /// Type-checks the library, and with it every layer below, for aarch64.

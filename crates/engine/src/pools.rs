@@ -10,7 +10,7 @@ use hither_log::LogOptions;
 use hither_pmem::{CreateOptions, OpenOptions, Pool};
 use hither_topology::{Meter, Topology};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Pools of fewer segments have none to spare for hot entries.
 const MIN_SEGMENTS_FOR_HOT: u32 = 50;
@@ -75,10 +75,16 @@ fn refuse_excess(options: &Options) -> Result<()> {
     }
 }
 
+/// How many processors this process may use. Asked once: each answer reads the files of its control groups, which is half of what opening a small store asks of the kernel.
+pub(crate) fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// How the log is laid out over these pools.
 pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
     let one_tail = opened.pools.iter().any(Pool::needs_sync);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = processors();
     let max_segments = opened.pools[0].max_segments();
     let shards = match options.shards {
         // Files get one log tail.

@@ -17,6 +17,7 @@ use crate::checkpoint::load::Loaded;
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::options::{Options, Phase, Progress};
+use crate::pools::processors;
 use crate::resolver::{LogResolver, Wary};
 use crate::salvage::keeps_parts_of_batches;
 use crate::write::PlaceGuard;
@@ -196,8 +197,7 @@ pub(crate) fn run(
 }
 
 pub(crate) fn thread_count(options: &Options, segments: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let wanted = if options.threads == 0 { cores } else { options.threads };
+    let wanted = if options.threads == 0 { processors() } else { options.threads };
     wanted.min(segments).max(1)
 }
 

@@ -169,7 +169,7 @@ fn what_expires_makes_room_where_nine_tenths_are_live() {
     let (lasting, expiring) = (of(0.68), of(0.20));
     (0..lasting).for_each(|key| assert!(!put(&store, &keyspace, key, 0)));
     let mut random = 7;
-    for round in 1..5u64 {
+    for round in 1..4u64 {
         put_expiring(&store, &keyspace, round << 32, expiring);
         assert!((0.88..0.92).contains(&utilization(&store)), "{}", utilization(&store));
         let until = Instant::now() + Duration::from_secs(60);
@@ -188,7 +188,7 @@ fn what_expires_makes_room_where_nine_tenths_are_live() {
     let store = Store::open(Options { checkpoints: CheckpointMode::Off, ..options(&dir, 2) }).unwrap();
     let keyspace = store.open_keyspace("k").unwrap();
     assert_eq!((keyspace.len() as u64, store.recovery().source), (lasting, RestartSource::Scan));
-    assert!((0..lasting).all(|key| read(&store, &keyspace, key).is_some_and(|round| round < 5)));
+    assert!((0..lasting).all(|key| read(&store, &keyspace, key).is_some_and(|round| round < 4)));
 }
 
 /// A value of many segments takes many rounds of making space; whoever has no time for that is told that the store is full, and nothing else comes of it.

@@ -1,4 +1,4 @@
-//! A run that never met a structure change is a failed run: counts the points of the protocol that the suite reaches.
+//! The suite of ordered indexes. A run that never met a structure change is a failed run: it counts the points of the protocol that it reaches.
 
 use crate::btree::BTree;
 use crate::btree::protocol::{Point, Protocol};
@@ -36,7 +36,7 @@ impl Protocol for Counting {
 }
 
 #[test]
-fn the_suite_reaches_every_structure_change() {
+fn the_ordered_suite_holds_and_reaches_every_structure_change() {
     ordered::run_all(BTree::<Counting>::new);
     REACHED.assert_all(&POINTS, 3);
 }

@@ -1,4 +1,4 @@
-//! A run that never met a structure change is a failed run. Inner nodes split only in indexes that are larger than the suite's, and merge only in such
+//! The suite of ordered indexes. A run that never met a structure change is a failed run. Inner nodes split only in indexes that are larger than the suite's, and merge only in such
 //! that hardly have subtrees, which stay: none of these runs demands that.
 
 use crate::btree::protocol::{Point, Protocol};
@@ -54,7 +54,7 @@ fn large() {
 }
 
 #[test]
-fn every_structure_change_is_reached() {
+fn the_ordered_suite_holds_and_every_structure_change_is_reached() {
     ordered::run_all(Learned::<Counting>::new);
     large();
     REACHED.assert_all(&POINTS, 1);

@@ -12,11 +12,6 @@ use crate::{Index, OrderedIndex, Ref, Start};
 use hither_sync::epoch;
 
 #[test]
-fn conformance_ordered() {
-    ordered::run_all(LearnedIndex::new);
-}
-
-#[test]
 fn conformance_point() {
     point::run_all(LearnedIndex::new);
 }
