@@ -63,9 +63,10 @@ impl Expiries {
         // What was noted before this was installed before: the search meets it. (Or it is gone.)
         let before = self.noted.load(Ordering::Acquire);
         let met = search();
-        if !met.cut_short {
-            self.counted.store(met.to_come, Ordering::Relaxed);
+        if met.cut_short {
+            return;
         }
+        self.counted.store(met.to_come, Ordering::Relaxed);
         if met.to_come + met.expired == 0 {
             let _ = self.noted.compare_exchange(before, before & !THERE, Ordering::AcqRel, Ordering::Relaxed);
         }

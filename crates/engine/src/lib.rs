@@ -51,6 +51,7 @@ mod stats;
 pub mod store;
 mod sweeps;
 mod verification;
+mod walk;
 mod write;
 
 pub use batch::Batch;

@@ -13,7 +13,7 @@ use crate::expiries::Met;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
 use crate::snapshot::Snapshot;
 use crate::store::{Core, Store};
-use hither_index::{Index, Ref, Start};
+use hither_index::{Ref, Start};
 use hither_log::Log;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
@@ -24,7 +24,7 @@ const LARGEST_GROUP: usize = 256;
 /// Keys that are taken at once of what a snapshot saved: of a long stretch only the beginning, or each group would go through all that comes behind it.
 const SAVED_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
-const AHEAD: usize = 24;
+pub(crate) const AHEAD: usize = 24;
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,18 +133,15 @@ impl Store {
     pub fn for_each(&self, keyspace: &KeyspaceHandle, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
         match &*keyspace.0.index {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &EVERYTHING, f),
-            AnyIndex::Hash(index) => {
+            AnyIndex::Hash(_) => {
                 let core = &*self.core;
-                let _pin = epoch::pin();
-                keyspace.0.ensure_usable()?;
                 let mut outcome = Ok(());
-                index.for_each(&core.resolver(), &mut |reference| match core.emit(reference, &mut f) {
-                    Ok(flow) => flow.is_continue(),
-                    Err(error) => {
+                core.walk(&keyspace.0, |reference| {
+                    core.emit(reference, &mut f).unwrap_or_else(|error| {
                         outcome = Err(error);
-                        false
-                    }
-                });
+                        ControlFlow::Break(())
+                    })
+                })?;
                 outcome.and_then(|()| core.settle_deletes())
             }
         }
@@ -163,17 +160,16 @@ impl Snapshot {
         // Keys that are not listed.
         self.settle()?;
         let mut keys = Vec::new();
-        {
-            let _pin = epoch::pin();
-            keyspace.0.ensure_usable()?;
-            let mut outcome = Ok(());
-            crate::keyspace::with_index!(keyspace.0, index => index.for_each(&core.resolver(), &mut |reference| {
-                outcome = core.ensure_whole(reference);
-                keys.push(core.log.key(reference.0).to_vec());
-                outcome.is_ok()
-            }));
-            outcome?;
-        }
+        let mut outcome = Ok(());
+        core.walk(&keyspace.0, |reference| {
+            outcome = core.ensure_whole(reference);
+            if outcome.is_err() {
+                return ControlFlow::Break(());
+            }
+            keys.push(core.log.key(reference.0).to_vec());
+            ControlFlow::Continue(())
+        })?;
+        outcome?;
         keys.extend(self.saved_between(&keyspace.0, &EVERYTHING, usize::MAX).into_iter().map(|(key, _)| key.into_vec()));
         // Again: a drop takes what was saved.
         keyspace.0.ensure_usable()?;
@@ -433,8 +429,7 @@ impl Core {
         let mut found = Vec::new();
         keyspace.expiries.search(|| {
             let mut met = Met::default();
-            let _pin = epoch::pin();
-            crate::keyspace::with_index!(keyspace, index => index.for_each(&self.resolver(), &mut |reference| {
+            let walked = self.walk(keyspace, |reference| {
                 let expiry = self.log.expiry_of(reference.0);
                 let is_expired = self.is_expired(expiry);
                 met.expired += u64::from(is_expired);
@@ -445,8 +440,10 @@ impl Core {
                     found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
                 met.cut_short = found.len() >= limit;
-                !met.cut_short
-            }));
+                if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            // Dropped on the way: it has seen what it has seen.
+            met.cut_short |= walked.is_err();
             met
         });
         found

@@ -354,10 +354,10 @@ impl Store {
         self.core.checkpoints.take(&self.core, false, &mut || true)
     }
 
-    /// Deletes keys whose time has come, as maintenance does; for crash tests, which run without it.
+    /// Deletes keys whose time has come, as maintenance does, and returns how many; for tests, which run without it.
     #[doc(hidden)]
-    pub fn sweep_expired(&self) {
-        self.core.sweep_expired();
+    pub fn sweep_expired(&self) -> usize {
+        self.core.sweep_expired()
     }
 
     /// Refuses further writes, stops background work, makes everything durable and marks the store clean. Also done when the last handle is

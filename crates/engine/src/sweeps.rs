@@ -30,7 +30,7 @@ impl Core {
                 let outcome = self.write(&keyspace, &change, self.durability);
                 SWEEPS.set(false);
                 match outcome {
-                    Ok(_) => deleted += 1,
+                    Ok(written) => deleted += usize::from(written.applied()),
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
                     // Dropped, or exchanged, meanwhile.
                     Err(error) if error.kind() == ErrorKind::NotFound => break,

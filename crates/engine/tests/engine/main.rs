@@ -31,4 +31,5 @@ mod shortcuts;
 mod unread_damage;
 mod utilization;
 mod verification;
+mod walks;
 mod wedged;

@@ -12,6 +12,29 @@ use crate::{Index, Key, Ref, Resolver};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
 
+/// The first position behind the segment that `position` lies in.
+fn behind(position: u64, segment: Segment) -> u64 {
+    let shift = POSITION_BITS - segment.depth();
+    ((position >> shift) + 1) << shift
+}
+
+/// Calls `visit` with every reference of a segment until it returns false, which is returned. The caller has been pinned since it read the segment from the directory.
+fn visit_segment(segment: Segment, visit: &mut dyn FnMut(Ref) -> bool) -> bool {
+    // SAFETY: the segment was read from the directory under the pin.
+    for pair in unsafe { segment.all() } {
+        for line in &pair.lines {
+            let meta = line.meta.load(Ordering::Acquire);
+            for slot in (0..LINE_SLOTS).filter(|slot| tag_at(meta, *slot) != 0) {
+                let reference = Ref(line.refs[slot].load(Ordering::Acquire));
+                if reference.is_some() && !visit(reference) {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
 impl<P: Protocol> HashTable<P> {
     /// The segment of a position. The caller is pinned.
     pub(super) fn segment_at(&self, position: u64) -> Segment {
@@ -25,32 +48,31 @@ impl<P: Protocol> HashTable<P> {
         let mut position = 0;
         while position < 1 << POSITION_BITS {
             let segment = self.segment_at(position);
-            let shift = POSITION_BITS - segment.depth();
-            let prefix = position >> shift;
-            if !visit(prefix, segment) {
+            if !visit(position >> (POSITION_BITS - segment.depth()), segment) {
                 return;
             }
-            position = (prefix + 1) << shift;
+            position = behind(position, segment);
         }
     }
 
     pub(super) fn visit_all(&self, visit: &mut dyn FnMut(Ref) -> bool) {
         let _pin = epoch::pin();
-        self.each_segment(|_, segment| {
-            // SAFETY: the segment was read from the directory under the pin.
-            for pair in unsafe { segment.all() } {
-                for line in &pair.lines {
-                    let meta = line.meta.load(Ordering::Acquire);
-                    for slot in (0..LINE_SLOTS).filter(|slot| tag_at(meta, *slot) != 0) {
-                        let reference = Ref(line.refs[slot].load(Ordering::Acquire));
-                        if reference.is_some() && !visit(reference) {
-                            return false;
-                        }
-                    }
-                }
-            }
+        self.each_segment(|_, segment| visit_segment(segment, visit));
+    }
+
+    /// Appends the references of one segment to `out`, the one at `position` (0 is the first), and returns the position to go on from, if there is one. Who goes from 0
+    /// to the end meets every key that is present throughout. The caller is pinned, and stays so while it uses the references; it need not between two calls.
+    ///
+    /// # Panics
+    /// If `position` was not returned by a call before, or the caller is not pinned.
+    pub fn collect_segment(&self, position: u64, out: &mut Vec<Ref>) -> Option<u64> {
+        assert!(position < 1 << POSITION_BITS && epoch::is_pinned(), "position {position:#x}");
+        let segment = self.segment_at(position);
+        visit_segment(segment, &mut |reference| {
+            out.push(reference);
             true
         });
+        Some(behind(position, segment)).filter(|position| *position < 1 << POSITION_BITS)
     }
 
     pub(super) fn check_all<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
