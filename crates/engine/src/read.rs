@@ -47,7 +47,7 @@ impl Store {
         core.get_anyhow(&keyspace.0, key, f)
     }
 
-    /// The value of `key` with its version.
+    /// The value of `key` with its version. Each write of the key raises it. So may a collection, when 2³¹ writes of the store have gone by (`docs/adr/0024`).
     pub fn get_versioned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         check_key(key)?;
         let core = &*self.core;

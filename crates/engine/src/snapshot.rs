@@ -116,6 +116,11 @@ impl Snapshots {
         self.list.read().iter().for_each(|state| drop(state.saved.lock().remove(&keyspace.info.id)));
     }
 
+    /// The lowest version that a snapshot shows, if there is one: the lowest that any shows from now on, if the caller has drawn a version before.
+    pub fn lowest_version(&self) -> Option<u64> {
+        self.list.read().iter().map(|state| state.wait_for_version()).min()
+    }
+
     /// Number of snapshots and the age of the oldest.
     pub fn alive(&self) -> (usize, Duration) {
         let list = self.list.read();

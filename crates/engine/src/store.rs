@@ -360,6 +360,13 @@ impl Store {
         self.core.sweep_expired()
     }
 
+    /// Leaves out versions, as if so many writes had been made; for tests of what comes after them.
+    #[doc(hidden)]
+    pub fn skip_versions(&self, count: u64) {
+        let clock = &self.core.log.clock;
+        clock.raise(clock.upper_bound() + count);
+    }
+
     /// Refuses further writes, stops background work, makes everything durable and marks the store clean. Also done when the last handle is
     /// dropped. Reads go on.
     ///

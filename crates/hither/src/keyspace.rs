@@ -82,7 +82,7 @@ impl Keyspace {
         self.store.get_pinned(&self.handle, key)
     }
 
-    /// The value with its version, for [`crate::Batch::require_version`].
+    /// The value with its version, for [`crate::Batch::require_version`]. Each write of the key raises it. So may a collection, when 2³¹ writes of the store have gone by.
     pub fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         self.store.get_versioned(&self.handle, key)
     }

@@ -1,7 +1,7 @@
 //! Chains: from an entry back to the older entries of its key, by parent links (NStore's `h_addr`; `docs/adr/0011`).
 //!
 //! A link holds if it names an entry that is there: a segment in use whose generation has the low byte that the link remembers, a valid
-//! checksum, the same key and a fitting version: a copy's source has the same, any other parent a lower one. Eight bits of generation can deceive, but the rest of the conditions cannot: whatever passes is an older entry
+//! checksum, the same key and a fitting version: a copy's source has the same or a lower one (`docs/adr/0024`), any other parent a lower one. Eight bits of generation can deceive, but the rest of the conditions cannot: whatever passes is an older entry
 //! of the key, and marking such an entry dead is right.
 
 use crate::address;
@@ -107,7 +107,7 @@ impl Log {
         let segment = &self.pools[link.node].segments[link.segment];
         let keyspace = entry.keyspace(segment.keyspace.load(Ordering::Relaxed));
         // Not "lower or equal" for all: the place of a lost copy may be filled again with a copy of the very entry that links to it.
-        let fits = if child.is_copy { version == child.version } else { version < child.version };
+        let fits = version < child.version || version == child.version && child.is_copy;
         let next = Child { key: entry.key, keyspace, version, is_copy: segment.is_cold() };
         (entry.key == child.key && keyspace == child.keyspace && fits).then_some(Ancestor { entry, child: next })
     }

@@ -64,7 +64,7 @@ pub use error::{Error, Result};
 pub use log::{Log, LogOptions, Room, SegmentPin};
 pub use made::{MadeBare, MadePair, Past};
 pub use node::PoolUsage;
-pub use opening::COLD_SHARD;
+pub use opening::{COLD_SHARD, ROOM_BELOW};
 pub use pass::{Candidate, Pass, Tombstones};
 pub use read::is_pair;
 pub use reclaim::{MakeDurable, TakeBack};

@@ -54,6 +54,8 @@ pub struct Log {
     topology: Arc<Topology>,
     /// Where versions come from.
     pub clock: VersionClock,
+    /// See [`Log::may_raise_versions`].
+    pub(crate) settled_for_copies: AtomicU64,
     /// Held by whoever takes chunks back and seals, or looks at all segments.
     pub(crate) reclaim: Mutex<()>,
     /// Held by whoever hands freed segments on.
@@ -140,6 +142,7 @@ impl Log {
             bound: Bound::new(options.utilization, bytes),
             topology: options.topology.clone(),
             clock: VersionClock::after(last_version),
+            settled_for_copies: AtomicU64::new(0),
             reclaim: Mutex::new(()),
             reuse: Mutex::new(()),
             unverified: AtomicU64::new(0),

@@ -21,6 +21,8 @@ use std::time::Instant;
 
 /// The shard number of segments for moved entries ("cold"), in descriptors too: no shard has it, however many there are.
 pub const COLD_SHARD: u16 = u16::MAX;
+/// A new segment's base lies so many versions below the newest. As many again have place above that.
+pub const ROOM_BELOW: u64 = 1 << 31;
 
 /// What a segment is opened for.
 #[derive(Clone, Copy, Debug)]
@@ -90,9 +92,8 @@ impl NodePool {
         self.ensure_zeroed(log, index..index + run_len)?;
         let reused = (index..index + run_len).filter(|part| self.was_used(*part)).count();
         self.segments_reused.fetch_add(reused as u64, Ordering::Relaxed);
-        // Threads may hold blocks of versions drawn long ago: the base leaves room below. Moved entries are older than any to come.
-        let room_below = if kind == Filler::Move { u64::from(u32::MAX) } else { 1 << 31 };
-        let base_version = log.clock.upper_bound().saturating_sub(room_below);
+        // Threads may hold blocks of versions drawn long ago: the base leaves room below.
+        let base_version = log.clock.upper_bound().saturating_sub(ROOM_BELOW);
         let descriptor = Descriptor {
             generation: next_generation(self.segments[index as usize].generation.load(Ordering::Relaxed))?,
             base_version,

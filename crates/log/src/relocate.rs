@@ -1,7 +1,8 @@
 //! Moving entries: appending copies to a node's segments of moved entries.
 //!
-//! A copy keeps its source's version and expiry, has neither batch tag nor shortcut, and links to its source: so both are on the key's chain for as
-//! long as the source's segment is in use. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
+//! A copy keeps its source's expiry, has neither batch tag nor shortcut, and links to its source: so both are on the key's chain for as
+//! long as the source's segment is in use. It keeps its source's version, too, or gets the base of its segment if that is higher and nothing can tell the two apart
+//! (`docs/adr/0024`): a version below the base would have to be written out. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
 //!
 //! Copies are gathered in DRAM and written around the caches when a batch is complete (Pacman, section 3.3): nobody may read a copy before
 //! [`Relocator::persist`], and then one fence covers them all.
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::Chunk;
+use std::sync::atomic::Ordering;
 
 /// Room for copies that are gathered, to begin with.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -50,6 +52,10 @@ pub struct Relocator<'a> {
     /// Copies that are not written yet; they lie one behind the other, from `start` in the pool on.
     buffer: Vec<u8>,
     start: u64,
+    /// See [`Log::may_raise_versions`]. As it was before anything was found to be live: what was drawn since may be the version of a write that was not installed then.
+    settled: u64,
+    /// Copies in the chunk get this version at least.
+    least: u64,
     /// Links that lead nowhere, and will not as long as the chunk is the same: none of them can come to lead into its segment.
     gone: LinkRange,
 }
@@ -58,10 +64,10 @@ impl Log {
     /// Where a collector can move entries to on `node`: free segments and those that can be made, and what is left of the one that moved entries go to now.
     pub fn room_to_move(&self, node: usize) -> MoveRoom {
         let pool = &self.pools[node];
-        MoveRoom { fresh: (pool.free_segments() + pool.can_grow_by()) * pool.segment_bytes(), rest: pool.cold_rest() }
+        MoveRoom { fresh: (pool.free_segments() + pool.can_grow_by()) * pool.segment_bytes(), rest: pool.cold_rest(self) }
     }
 
-    /// A relocator for `node`.
+    /// A relocator for `node`. What it copies is found to be live after this.
     pub fn relocator(&self, node: usize) -> Relocator<'_> {
         Relocator {
             log: self,
@@ -69,8 +75,21 @@ impl Log {
             chunk: Chunk::NONE,
             buffer: Vec::with_capacity(BUFFER_BYTES),
             start: 0,
+            settled: self.settled_for_copies.load(Ordering::Acquire),
+            least: 0,
             gone: LinkRange::EMPTY,
         }
+    }
+
+    /// Whether a segment with this base has place for every version given out so far, but those below it.
+    pub(crate) fn reaches_up_to_now(&self, base_version: u64) -> bool {
+        self.clock.upper_bound() <= base_version + u64::from(u32::MAX)
+    }
+
+    /// For relocators made from now on: what has a version up to `settled`, and is found to be live then, may be copied with any other version up to it. No write with such a version is to
+    /// come, and every snapshot shows all of them (`docs/adr/0024`).
+    pub fn may_raise_versions(&self, settled: u64) {
+        self.settled_for_copies.fetch_max(settled, Ordering::Release);
     }
 }
 
@@ -134,6 +153,7 @@ impl Relocator<'_> {
             return None;
         }
         let LivePair { key, value, .. } = pair;
+        let version = version.max(self.least);
         let pair = PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: victim.generation_tag, keyspace };
         let words = pair.encode(&self.next_place())?;
         let offset = self.chunk.cursor;
@@ -173,7 +193,7 @@ impl Relocator<'_> {
     #[inline(never)]
     fn append_any(&mut self, source: u64, entry: &EntryView<'_>, version: u64, keyspace: u32, born_dead: bool) -> Result<u64> {
         let parent = if born_dead { 0 } else { source };
-        let parts = Parts {
+        let mut parts = Parts {
             op: if entry.op() == Op::Delete { Op::Delete } else { Op::Insert },
             key: entry.key,
             value: entry.value,
@@ -186,7 +206,7 @@ impl Relocator<'_> {
             // What is moved is cold, and likely to stay where it is then.
             shortcut: 0,
         };
-        let size = self.find_place(&parts)?;
+        let size = self.find_place(&mut parts)?;
         let place = self.next_place();
         self.chunk.take(&parts, size);
         if self.buffer.is_empty() {
@@ -197,15 +217,18 @@ impl Relocator<'_> {
         Ok(address::pack(self.pool.node, place.offset, size))
     }
 
-    /// Sees to it that the copy fits where the next one goes; its size there.
-    fn find_place(&mut self, parts: &Parts<'_>) -> Result<u64> {
+    /// Sees to it that the copy fits where the next one goes, and has a version for there; its size.
+    fn find_place(&mut self, parts: &mut Parts<'_>) -> Result<u64> {
         loop {
+            parts.version = parts.version.max(self.least);
             let size = parts.size(self.chunk.keyspace, self.chunk.base_version);
             if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
                 self.write_out();
                 // Not given up with a gap: what follows in its segment may be free, and the next chunk then begins at this one's rest. So what a segment held fits into one.
                 self.pool.return_cold_chunk(self.log, &mut std::mem::replace(&mut self.chunk, Chunk::NONE));
                 self.chunk = self.pool.take_cold_chunk(self.log, parts)?;
+                let base = self.chunk.base_version;
+                self.least = if base <= self.settled { base } else { 0 };
                 self.gone = LinkRange::EMPTY;
             } else if self.would_close_a_circle(parts.parent) {
                 self.write_out();

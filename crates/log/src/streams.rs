@@ -82,7 +82,7 @@ impl NodePool {
         }
         let mut rests = self.cold_rests.lock();
         while let Some(rest) = rests.pop() {
-            if rest.end - rest.cursor >= parts.size(rest.keyspace, rest.base_version) {
+            if log.reaches_up_to_now(rest.base_version) && rest.end - rest.cursor >= parts.size(rest.keyspace, rest.base_version) {
                 return Ok(rest);
             }
             // As a segment is closed when an entry does not fit: otherwise this one's would never be sealed.
@@ -90,7 +90,8 @@ impl NodePool {
         }
         drop(rests);
         let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move };
-        self.take_chunk_for(&self.active[log.shards() + 1], log, purpose, parts, |_| true)
+        let reaches = |segment: &Segment| log.reaches_up_to_now(segment.base_version.load(Ordering::Relaxed));
+        self.take_chunk_for(&self.active[log.shards() + 1], log, purpose, parts, reaches)
     }
 
     fn take_chunk_for(
@@ -135,9 +136,10 @@ impl NodePool {
     }
 
     /// Bytes left in the segment that moved entries go to now.
-    pub fn cold_rest(&self) -> u64 {
+    pub fn cold_rest(&self, log: &Log) -> u64 {
         let active = self.active.last().expect("every pool has a stream of moved entries").lock();
-        active.segment.map_or(0, |_| active.end - active.tail)
+        let base = active.segment.map(|segment| self.segments[segment as usize].base_version.load(Ordering::Relaxed));
+        base.filter(|base| log.reaches_up_to_now(*base)).map_or(0, |_| active.end - active.tail)
     }
 
     fn carve(&self, index: u32, active: &mut Active, parts: &Parts<'_>, least: u64) -> Option<Chunk> {

@@ -38,6 +38,8 @@ pub enum Item {
     KeyspaceSwap,
     /// A collector moved entries.
     Moved,
+    /// A collector moved entries after so many versions were left out that old ones have no place in new segments.
+    MovedOld,
     /// A collector moved an entry that only a snapshot showed.
     MovedForSnapshot,
     /// A collector moved a tombstone that still kept something out.
@@ -65,7 +67,7 @@ pub enum Item {
 }
 
 /// All items.
-pub const ALL: [Item; 27] = [
+pub const ALL: [Item; 28] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -81,6 +83,7 @@ pub const ALL: [Item; 27] = [
     Item::CatalogueChange,
     Item::KeyspaceSwap,
     Item::Moved,
+    Item::MovedOld,
     Item::MovedForSnapshot,
     Item::MovedTombstone,
     Item::ShortcutFollowed,

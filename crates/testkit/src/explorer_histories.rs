@@ -108,7 +108,7 @@ pub fn batches(config: &Config) -> Subject {
 }
 
 /// Segments that are half garbage are collected again and again, in stores whose writes are awaited and not, while a snapshot shows old entries; keys are deleted
-/// and put again beside it.
+/// and put again beside it. Then without it; each time also what is too old for the versions of new segments.
 pub fn collections(config: &Config) -> Subject {
     let mut life = Life::begin(config);
     let (one, two) = (life.create("one", Kind::Ordered), life.create("two", Kind::Hash));
@@ -119,6 +119,9 @@ pub fn collections(config: &Config) -> Subject {
     }
     let snapshot = life.snapshot();
     for round in 0..6 {
+        if round == 3 {
+            life.skip_versions();
+        }
         let level = if round % 3 == 1 { Level::Process } else { Level::Sync };
         for i in (0..24).filter(|i| (i + round) % 3 != 0) {
             let keyspace = if i % 2 == 0 { one } else { two };
@@ -134,6 +137,7 @@ pub fn collections(config: &Config) -> Subject {
         life.show_snapshot(&snapshot);
     }
     drop(snapshot);
+    life.skip_versions();
     life.reclaim();
     for i in 0..24 {
         life.write(if i % 2 == 0 { one } else { two }, &key(i), None, Level::Sync, false);
@@ -204,6 +208,9 @@ pub fn pairs(config: &Config) -> Subject {
             let keyspace = if i % 8 == 7 { ordered } else { hash };
             let value = if (i + round) % 6 == 5 { None } else { Some(round << 32 | i) };
             assert!(life.pair(keyspace, i * i % 53, value), "there is room");
+        }
+        if round % 2 == 1 {
+            life.skip_versions();
         }
         life.reclaim();
     }

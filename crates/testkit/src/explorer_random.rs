@@ -53,7 +53,8 @@ impl Life {
             }
             60..=75 => self.random_batch(level),
             76..=81 => self.get(keyspace, &key),
-            82..=84 => self.sync(),
+            82..=83 => self.sync(),
+            84 => self.skip_versions(),
             85..=86 => self.sweep(),
             87..=92 => self.reclaim(),
             93..=95 => {

@@ -73,6 +73,8 @@ pub struct Life {
     /// By number; `None`: dropped.
     pub(crate) handles: Vec<Option<KeyspaceHandle>>,
     now: Shown,
+    /// Whether versions were left out.
+    skipped: bool,
     pub(crate) rng: ShadowRng,
 }
 
@@ -162,6 +164,7 @@ impl Life {
             born,
             handles: Vec::new(),
             now: BTreeMap::new(),
+            skipped: false,
             rng: ShadowRng::new(config.seed),
         }
     }
@@ -387,6 +390,15 @@ impl Life {
             (Item::ShortcutFollowed, before.shortcut_hits, after.shortcut_hits),
         ];
         grown.into_iter().filter(|(_, before, after)| after > before).for_each(|(item, ..)| self.coverage.hit(item));
+        if self.skipped && after.moved_entries > before.moved_entries {
+            self.coverage.hit(Item::MovedOld);
+        }
+    }
+
+    /// Lets so many versions pass that no segment has room for both those before and those after.
+    pub fn skip_versions(&mut self) {
+        self.store.skip_versions(1 << 33);
+        self.skipped = true;
     }
 
     /// Takes a checkpoint.

@@ -32,7 +32,7 @@ use crate::error::{ErrorKind, Result};
 use crate::options::CollectorKind;
 use crate::stats::CollectionStats;
 use crate::store::Core;
-use hither_log::{Candidate, Pass, Tombstones};
+use hither_log::{Candidate, Pass, ROOM_BELOW, Tombstones};
 use hither_sync::epoch;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -224,8 +224,8 @@ struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
     None,
-    /// A segment of moved entries belongs to one keyspace; an entry of another says which. It begins with a base of versions; what is much older says its version. Either takes a
-    /// word behind that for extensions.
+    /// A segment of moved entries belongs to one keyspace; an entry of another says which. It begins with a base of versions; what is much older says its version, if a snapshot of
+    /// that age forbids to raise it. Either takes a word behind that for extensions.
     ByKeyspaceOrVersion,
     /// Both may come together.
     ByBoth,
@@ -397,9 +397,17 @@ impl Core {
         Ok(())
     }
 
+    /// How much longer copies of the passes to come may be. Lets them have higher versions, where old ones would have to be written out (`docs/adr/0024`).
     fn growth_of_copies(&self) -> Growth {
-        // As long as no more were given out, every version fits every base.
-        let writes_versions = self.log.clock.upper_bound() > u64::from(u32::MAX);
+        let last = self.log.clock.upper_bound();
+        // As long as no more were given out, all bases are 0.
+        let writes_versions = last > ROOM_BELOW && {
+            let stable = self.log.clock.stable();
+            let settled = self.snapshots.lowest_version().map_or(stable, |version| version.min(stable));
+            self.log.may_raise_versions(settled);
+            // Those of segments that are opened meanwhile, too.
+            settled < last.saturating_sub(ROOM_BELOW / 2)
+        };
         match (self.keyspaces.read().len() > 1, writes_versions) {
             (false, false) => Growth::None,
             (true, true) => Growth::ByBoth,

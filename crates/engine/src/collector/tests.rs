@@ -375,7 +375,8 @@ fn a_victim_is_back_before_its_pass_counts_as_ended() {
     });
 }
 
-/// Regression: a pass was given room for as many bytes as it moves. A version that lies too far below the base of a segment is written out, so a copy of an old pair is longer by half.
+/// Regression: a pass was given room for as many bytes as it moves. A version that lies too far below the base of a segment is written out where a snapshot is as old, so a copy of such
+/// a pair is longer by half.
 #[test]
 fn a_pass_is_given_room_for_the_versions_of_old_entries() {
     for keyspaces in 1..=2 {
@@ -391,6 +392,7 @@ fn a_pass_is_given_room_for_the_versions_of_old_entries() {
         };
         fill(&all[keyspaces - 1], 400);
         fill(&all[0], 400);
+        let _old = store.snapshot();
         core.log.clock.raise(1 << 33);
         // Some garbage in each; what is moved of the second keyspace goes to a segment of the first one's.
         all.iter().for_each(|keyspace| fill(keyspace, 100));
@@ -407,6 +409,46 @@ fn a_pass_is_given_room_for_the_versions_of_old_entries() {
             most = taken.max(most);
         }
         assert!(most > 300 * 48, "{most} bytes, of 300 old pairs at least");
+    }
+}
+
+/// Regression: what was moved more than 2^32 writes after its own took 16 bytes more from then on, for its version lay below the base of its new segment: a store that was full of pairs of
+/// eight bytes, and overwritten slowly, had no room for them any more.
+#[test]
+fn copies_of_old_pairs_are_no_longer() {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let store = Store::open(Options { collector, ..small_options() }).unwrap();
+        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+        let put_all = |keys: std::ops::Range<u64>| {
+            keys.for_each(|key| _ = store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"a value!")).unwrap());
+        };
+        let core = &store.core;
+        put_all(0..400);
+        for round in 0..3 {
+            core.log.close_open(Tombstones::Swept, |_| false);
+            core.seal(TakeBack::All).unwrap();
+            store.skip_versions(1 << 33);
+            // Some garbage in each segment.
+            put_all(100 * round..100 * round + 40);
+            let growth = core.growth_of_copies();
+            assert_eq!(growth, Growth::None, "round {round}");
+            let room = || core.log.room_to_move(0);
+            let wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
+            let (mut passes, mut moved) = (Vec::new(), 0);
+            for pass in core.begin_passes(&wanted, growth).unwrap() {
+                let (live, before) = (pass.bytes_to_move(), room());
+                assert!(core.run_pass(&pass, growth).unwrap());
+                let taken = before.fresh + before.rest - room().fresh - room().rest;
+                assert!(taken < live + 128, "round {round}: {taken} bytes for {live}");
+                moved += live;
+                passes.push(pass);
+            }
+            assert!(moved > 0, "round {round}");
+            core.free_victims(passes).unwrap();
+            core.reuse_freed(true).unwrap();
+        }
+        let report = store.check().unwrap();
+        assert!(report.is_sound() && keyspace.len() == 400, "{report:?}");
     }
 }
 

@@ -21,6 +21,7 @@ mod limits;
 mod lives;
 mod lower_levels;
 mod nearly_full;
+mod old_versions;
 mod pacing;
 mod placement;
 mod refused;

@@ -9,7 +9,7 @@
 //! version; here: of all, for the code's filter may err). What is marked was superseded by something that is made durable first.
 
 use super::bounds::{Bounds, Collector, Medium};
-use super::collector::{is_in_checkpoints, secure};
+use super::collector::{is_in_checkpoints, secure, version_of_copy};
 use super::flaw::Flaw;
 use super::media::{COLD, Entry, Kind, Mark, Place};
 use super::state::{CollectorAt, State, SweeperAt};
@@ -73,7 +73,8 @@ pub fn append(bounds: &Bounds, state: &State, next: &mut Next) {
         let (place, entry) = source(state, slot).expect("it was there");
         let Some(to) = after.media.reserve(COLD, bounds.segments, bounds.slots) else { return };
         let (parent, mark) = if born_dead { (None, Mark::Dead) } else { (Some(place), Mark::Alive) };
-        after.media.store(to, Entry { parent, copy: true, batch: 0, member: 0, durable: false, mark, ..entry });
+        let version = version_of_copy(bounds, state, &entry);
+        after.media.store(to, Entry { parent, copy: true, version, batch: 0, member: 0, durable: false, mark, ..entry });
         after.collector.copies[slot] = Some(to);
         count += 1;
     }

@@ -92,6 +92,8 @@ pub struct Bounds {
     pub snapshots: u8,
     /// Lookups that keep a reference for a while.
     pub reads: u8,
+    /// Whether copies get a higher version, as those of entries that are too old for their new segment do (ADR 0024).
+    pub raises: bool,
     /// The rule that is taken out.
     pub flaw: Option<Flaw>,
 }
@@ -118,6 +120,7 @@ impl Bounds {
             closes: 0,
             snapshots: 0,
             reads: 0,
+            raises: false,
             flaw: None,
         }
     }

@@ -81,6 +81,10 @@ fn settle(bounds: &Bounds, state: &State, next: &mut Next) {
     }
     let full = |used: u8| used as usize >= bounds.slots;
     after.media.segments.iter_mut().filter(|s| s.in_use && full(s.used)).for_each(|segment| segment.sealed = true);
+    if bounds.raises {
+        let shown = state.snapshot.filter(|_| !bounds.lacks(Flaw::RaisedPastSnapshot)).map_or(stable, |snapshot| snapshot.version);
+        after.collector.least = stable.min(shown);
+    }
     if bounds.collector == Collector::Batched {
         after.collector.at = CollectorAt::Moving(0);
     } else {
@@ -168,10 +172,17 @@ fn drop_expired(bounds: &Bounds, state: &State, slot: u8, at: Place, entry: &Ent
     }
 }
 
+/// The version of a copy: its source's, or a higher one, up to which everything was installed when the pass began, and which every snapshot shows.
+pub fn version_of_copy(bounds: &Bounds, state: &State, entry: &Entry) -> u8 {
+    let least = if bounds.lacks(Flaw::RaisedUnsettled) { state.next_version - 1 } else { state.collector.least };
+    entry.version.max(least)
+}
+
 fn copy_live(bounds: &Bounds, state: &State, slot: u8, from: Place, entry: &Entry, latch: bool, next: &mut Next) {
     let mut after = state.clone();
     let Some(to) = after.media.reserve(COLD, bounds.segments, bounds.slots) else { return };
-    let mut copy = Entry { parent: Some(from), copy: true, batch: 0, member: 0, durable: false, mark: Mark::Alive, ..*entry };
+    let version = version_of_copy(bounds, state, entry);
+    let mut copy = Entry { parent: Some(from), copy: true, version, batch: 0, member: 0, durable: false, mark: Mark::Alive, ..*entry };
     if bounds.lacks(Flaw::CopiesKeepTag) {
         (copy.batch, copy.member) = (entry.batch, entry.member);
     }
@@ -214,8 +225,8 @@ fn copy_for_snapshot(bounds: &Bounds, state: &State, slot: u8, from: Place, entr
     let mut after = state.clone();
     let Some(to) = after.media.reserve(COLD, bounds.segments, bounds.slots) else { return };
     let mark = if bounds.lacks(Flaw::SnapshotCopyAlive) { Mark::Alive } else { Mark::Dead };
-    let durable = bounds.medium == Medium::Fence;
-    after.media.store(to, Entry { parent: None, copy: true, batch: 0, member: 0, durable, mark, ..*entry });
+    let (durable, version) = (bounds.medium == Medium::Fence, version_of_copy(bounds, state, entry));
+    after.media.store(to, Entry { parent: None, copy: true, version, batch: 0, member: 0, durable, mark, ..*entry });
     if let Some(snapshot) = &mut after.snapshot {
         snapshot.saved[entry.key as usize] = Some(to);
     }

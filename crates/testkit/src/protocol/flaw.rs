@@ -31,6 +31,10 @@ pub enum Flaw {
     ExpiredBeforeCheckpoint,
     /// Only the machine's clock says what has expired.
     ClockRunsBack,
+    /// A copy gets the newest version that was given out, though what has it may not be installed yet.
+    RaisedUnsettled,
+    /// A copy gets a version that a snapshot does not show.
+    RaisedPastSnapshot,
     /// Copies keep their batch tag, and batches are settled only before a segment is freed.
     CopiesKeepTag,
     /// No settled version is persisted.
@@ -111,7 +115,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 52] = [
+    pub const ALL: [Flaw; 54] = [
         Flaw::NoLatch,
         Flaw::CopyGetsNewVersion,
         Flaw::TombstoneNotBuried,
@@ -126,6 +130,8 @@ impl Flaw {
         Flaw::ExpiredNotBuried,
         Flaw::ExpiredBeforeCheckpoint,
         Flaw::ClockRunsBack,
+        Flaw::RaisedUnsettled,
+        Flaw::RaisedPastSnapshot,
         Flaw::CopiesKeepTag,
         Flaw::SettledNotPersisted,
         Flaw::DeadMembersNotCounted,

@@ -231,11 +231,11 @@ impl Media {
         self.pending.as_ref().unwrap_or(&self.checkpoint).as_ref()
     }
 
-    /// The entry behind an entry's link, if the link holds: a copy's source has its version, any other parent a lower one.
+    /// The entry behind an entry's link, if the link holds: a copy's source has its version or a lower one, any other parent a lower one.
     fn parent(&self, entry: &Entry) -> Option<(Place, &Entry)> {
         let place = entry.parent?;
         let parent = self.at(place).filter(|parent| parent.key == entry.key)?;
-        let fits = if entry.copy { parent.version == entry.version } else { parent.version < entry.version };
+        let fits = parent.version < entry.version || parent.version == entry.version && entry.copy;
         fits.then_some((place, parent))
     }
 

@@ -100,6 +100,34 @@ fn put_again() -> Bounds {
     batched(Bounds { name: "put again beside batches", ops: vec![(A, 2), (DEL, 1)], failures: 0, ..reborn() })
 }
 
+/// The same with copies of higher versions.
+fn raising(bounds: Bounds, name: &'static str) -> Bounds {
+    Bounds { raises: true, name, ..bounds }
+}
+
+/// What every test run has time for.
+fn some_raising() -> Vec<Bounds> {
+    vec![
+        raising(collect(Fence), "old entries"),
+        raising(collect(Sync), "old entries"),
+        raising(Bounds { failures: 1, ..batches() }, "old entries of a batch"),
+        raising(Bounds { failures: 0, ..swept(Fence) }, "old entries and a sweep beside batches"),
+        raising(put_again(), "old entries put again beside batches"),
+        raising(lives(), "old entries of several lives beside batches"),
+    ]
+}
+
+fn more_raising() -> Vec<Bounds> {
+    vec![
+        raising(readers(), "old entries and a snapshot"),
+        raising(checkpoint(Fence), "old entries and checkpoints"),
+        raising(swept(Fence), "old entries and sweeps beside batches"),
+        raising(swept(Sync), "old entries and sweeps beside batches"),
+        raising(batched_checkpoint(Fence), "old entries and a checkpoint beside batches"),
+        raising(batched_readers(), "old entries and a snapshot beside batches"),
+    ]
+}
+
 fn all_batched() -> Vec<Bounds> {
     vec![
         Bounds { failures: 0, ..swept(Fence) },
@@ -134,12 +162,14 @@ pub fn reduced() -> Vec<Bounds> {
     ]
     .into_iter()
     .chain(all_batched())
+    .chain(some_raising())
     .collect()
 }
 
 /// What a machine does in a minute: the reduced ones with more of everything.
 pub fn full() -> Vec<Bounds> {
     let mut all = reduced();
+    all.extend(more_raising());
     let writers = base("two writers and a batch", Sync, &[(A, 1), (Op::Batch, 1), (DEL, 1)]);
     all.extend([
         swept(Fence),
@@ -169,6 +199,8 @@ pub fn that_misses(flaw: Flaw) -> Bounds {
         Flaw::NoLatch => two_writers(),
         Flaw::CopyGetsNewVersion | Flaw::TombstoneNotBuried | Flaw::FailedCopyLeft => collect(Fence),
         Flaw::DuplicateLeft => collect(Fence),
+        Flaw::RaisedUnsettled => raising(swept(Fence), "old entries and sweeps beside batches"),
+        Flaw::RaisedPastSnapshot => raising(batched_readers(), "old entries and a snapshot beside batches"),
         Flaw::NewestFirst | Flaw::PassNotFinished | Flaw::WalkStopsInGap => overwritten(),
         Flaw::CopyWithoutLink => two_slots(),
         Flaw::FreedEarly | Flaw::ChainNotRepaired => collect(Sync),

@@ -67,6 +67,8 @@ pub struct Collector {
     pub at: CollectorAt,
     /// Its segment.
     pub victim: u8,
+    /// The least version of its copies.
+    pub least: u8,
     /// What it has still to mark.
     pub marks: Vec<Place>,
     /// By slot: to be copied, and whether born dead (batched).
@@ -77,7 +79,7 @@ pub struct Collector {
 
 /// Between victims.
 pub const IDLE_COLLECTOR: Collector =
-    Collector { at: CollectorAt::Idle, victim: 0, marks: Vec::new(), live: [None; SLOTS], copies: [None; SLOTS] };
+    Collector { at: CollectorAt::Idle, victim: 0, least: 0, marks: Vec::new(), live: [None; SLOTS], copies: [None; SLOTS] };
 
 /// Where the sweeper is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
