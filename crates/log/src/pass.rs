@@ -16,6 +16,7 @@ use crate::entry::EntryView;
 use crate::error::Result;
 use crate::log::Log;
 use crate::node::NodePool;
+use crate::opening::ROOM_BELOW;
 use crate::reclaim::{MakeDurable, NO_STAMP};
 use crate::replay::{self, ScanTotals, SegmentToScan};
 use crate::segment::{Segment, SegmentState};
@@ -154,13 +155,18 @@ impl Log {
             && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed)
     }
 
-    /// Bytes of a segment's tombstones, unless all of them may go.
+    /// Bytes of a segment's tombstones, as copies, unless all of them may go.
     fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
         let newest = segment.newest_tombstone.load(Ordering::Relaxed);
         if segment.may_drop(newest, self.tombstone_floor.load(Ordering::Relaxed)) {
             return 0;
         }
-        segment.tombstone_bytes.load(Ordering::Relaxed)
+        let bytes = segment.tombstone_bytes.load(Ordering::Relaxed);
+        let base = segment.base_version.load(Ordering::Relaxed);
+        // What was written there, but not moved there, came after the segment was opened.
+        let oldest = if base == 0 || segment.is_cold() { base } else { base + ROOM_BELOW };
+        // Those below the base of a new segment will say their version (`docs/adr/0024`), in half as much again.
+        if self.clock.upper_bound() > oldest + ROOM_BELOW / 2 { bytes + bytes / 2 } else { bytes }
     }
 
     /// Bytes of segments opened since this one was.

@@ -1,7 +1,7 @@
 //! Moving entries: appending copies to a node's segments of moved entries.
 //!
 //! A copy keeps its source's expiry, has neither batch tag nor shortcut, and links to its source: so both are on the key's chain for as
-//! long as the source's segment is in use. It keeps its source's version, too, or gets the base of its segment if that is higher and nothing can tell the two apart
+//! long as the source's segment is in use. It keeps its source's version, too, or, if it has a value, gets the base of its segment if that is higher and nothing can tell the two apart
 //! (`docs/adr/0024`): a version below the base would have to be written out. Not thread-safe: each collector has a relocator of its own, with a chunk of its own.
 //!
 //! Copies are gathered in DRAM and written around the caches when a batch is complete (Pacman, section 3.3): nobody may read a copy before
@@ -75,7 +75,7 @@ impl Log {
             chunk: Chunk::NONE,
             buffer: Vec::with_capacity(BUFFER_BYTES),
             start: 0,
-            settled: self.settled_for_copies.load(Ordering::Acquire),
+            settled: self.settled_for_copies(),
             least: 0,
             gone: LinkRange::EMPTY,
         }
@@ -84,6 +84,11 @@ impl Log {
     /// Whether a segment with this base has place for every version given out so far, but those below it.
     pub(crate) fn reaches_up_to_now(&self, base_version: u64) -> bool {
         self.clock.upper_bound() <= base_version + u64::from(u32::MAX)
+    }
+
+    /// What was last said by [`Log::may_raise_versions`].
+    pub fn settled_for_copies(&self) -> u64 {
+        self.settled_for_copies.load(Ordering::Acquire)
     }
 
     /// For relocators made from now on: what has a version up to `settled`, and is found to be live then, may be copied with any other version up to it. No write with such a version is to
@@ -220,13 +225,17 @@ impl Relocator<'_> {
     /// Sees to it that the copy fits where the next one goes, and has a version for there; its size.
     fn find_place(&mut self, parts: &mut Parts<'_>) -> Result<u64> {
         loop {
-            parts.version = parts.version.max(self.least);
+            // Not of a tombstone: that the index has nothing of its key is the work of a later delete, perhaps, which may not be durable.
+            if parts.op != Op::Delete {
+                parts.version = parts.version.max(self.least);
+            }
             let size = parts.size(self.chunk.keyspace, self.chunk.base_version);
             if self.chunk.is_none() || self.chunk.end - self.chunk.cursor < size {
                 self.write_out();
                 // Not given up with a gap: what follows in its segment may be free, and the next chunk then begins at this one's rest. So what a segment held fits into one.
                 self.pool.return_cold_chunk(self.log, &mut std::mem::replace(&mut self.chunk, Chunk::NONE));
-                self.chunk = self.pool.take_cold_chunk(self.log, parts)?;
+                let most = if parts.op == Op::Delete { parts.version } else { parts.version.max(self.settled) };
+                self.chunk = self.pool.take_cold_chunk(self.log, &Parts { version: most, ..*parts })?;
                 let base = self.chunk.base_version;
                 self.least = if base <= self.settled { base } else { 0 };
                 self.gone = LinkRange::EMPTY;

@@ -399,15 +399,15 @@ impl Core {
 
     /// How much longer copies of the passes to come may be. Lets them have higher versions, where old ones would have to be written out (`docs/adr/0024`).
     fn growth_of_copies(&self) -> Growth {
-        let last = self.log.clock.upper_bound();
-        // As long as no more were given out, all bases are 0.
-        let writes_versions = last > ROOM_BELOW && {
+        // The bases of segments that are opened meanwhile will not be higher.
+        let enough = self.log.clock.upper_bound().saturating_sub(ROOM_BELOW / 2);
+        let is_enough = |version: u64| version >= enough;
+        if !is_enough(self.log.settled_for_copies()) && self.snapshots.lowest_version().is_none_or(is_enough) {
             let stable = self.log.clock.stable();
-            let settled = self.snapshots.lowest_version().map_or(stable, |version| version.min(stable));
-            self.log.may_raise_versions(settled);
-            // Those of segments that are opened meanwhile, too.
-            settled < last.saturating_sub(ROOM_BELOW / 2)
-        };
+            let shown = self.snapshots.lowest_version().unwrap_or(stable);
+            self.log.may_raise_versions(stable.min(shown));
+        }
+        let writes_versions = !is_enough(self.log.settled_for_copies());
         match (self.keyspaces.read().len() > 1, writes_versions) {
             (false, false) => Growth::None,
             (true, true) => Growth::ByBoth,

@@ -452,6 +452,43 @@ fn copies_of_old_pairs_are_no_longer() {
     }
 }
 
+/// A tombstone keeps its version, and has room for it: what it would pass by might be what a batch deletes that comes to nothing (`testkit`'s model has it, as `RaisedTombstone`).
+#[test]
+fn copies_of_old_tombstones_keep_their_versions() {
+    let store = small();
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    let core = &store.core;
+    for key in 0..600u64 {
+        store.write_wait(&keyspace, &(key % 300).to_be_bytes(), (key < 300).then_some(b"a value!".as_slice())).unwrap();
+    }
+    core.log.close_open(Tombstones::Swept, |_| false);
+    core.seal(TakeBack::All).unwrap();
+    let versions = || {
+        let mut versions = Vec::new();
+        core.log.visit_all(|_, version, _, entry| {
+            versions.extend((entry.op() == hither_log::Op::Delete && !entry.is_dead()).then_some(version))
+        });
+        versions.sort_unstable();
+        versions.dedup();
+        versions
+    };
+    let before = versions();
+    store.skip_versions(1 << 33);
+    let growth = core.growth_of_copies();
+    let room = || core.log.room_to_move(0);
+    let wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
+    let passes = core.begin_passes(&wanted, growth).unwrap();
+    for pass in &passes {
+        let (permitted, before) = (growth.most_of(pass.bytes_to_move()), room());
+        assert!(core.run_pass(pass, growth).unwrap());
+        let taken = before.fresh + before.rest - room().fresh - room().rest;
+        assert!(taken < permitted + 128, "{taken} bytes of {permitted}");
+    }
+    core.free_victims(passes).unwrap();
+    assert_eq!((before.len(), versions()), (300, before));
+    assert!(store.stats().collections.moved_tombstones > 0, "{:?}", store.stats().collections);
+}
+
 /// Regression: where a pass of the batched collector had been cut short, and its copy had been moved on, an entry and a copy of it lay side by side that no link joins. The sweep that
 /// the chain collector begins with passed over both for their common version, and the one that is not current came back after a delete.
 #[test]

@@ -172,7 +172,7 @@ fn sweep_one(databases: &Databases, database: &Database, tell: &mut impl FnMut(R
 pub fn reap(databases: &Databases, database: &Database, number: u64) -> Result<bool> {
     let registry = encoding::registry_row(number);
     let (found, _) = database.rows.peek_with(&registry, |key, found| (key.to_vec(), found.version))?;
-    let Some((key, row_version)) = found else { return Ok(false) };
+    let Some((key, mut row_version)) = found else { return Ok(false) };
     let (head, _) = database.keys.peek_with(&key, |entry, found| (Head::decode(entry), found))?;
     if let Some((Some(head), found)) = &head
         && head.number == number
@@ -208,10 +208,12 @@ pub fn reap(databases: &Databases, database: &Database, number: u64) -> Result<b
             }
             continue;
         }
-        // The key was written meanwhile. If the collection is still not its own, that changes nothing.
+        // The key was written meanwhile, or the registry's row was moved. If the collection is still not its own, that changes nothing.
         let (head, _) = database.keys.peek_with(&key, |entry, found| (Head::decode(entry), found.version))?;
-        let (registered, _) = database.rows.peek_with(&registry, |_, found| found.version)?;
-        if registered != Some(row_version) || head.is_some_and(|(head, _)| head.is_some_and(|head| head.number == number)) {
+        let (registered, _) = database.rows.peek_with(&registry, |registered, found| (registered == &key[..]).then_some(found.version))?;
+        let Some(version) = registered.flatten() else { return Ok(false) };
+        row_version = version;
+        if head.is_some_and(|(head, _)| head.is_some_and(|head| head.number == number)) {
             return Ok(false);
         }
         key_version = head.map(|(_, version)| version);

@@ -42,6 +42,8 @@ pub enum Op {
     Expiring(u8),
     /// Writes both keys at once.
     Batch,
+    /// Deletes the first key and writes the other, at once.
+    Move,
 }
 
 impl Op {
@@ -50,7 +52,7 @@ impl Op {
         match self {
             Op::Put(0) | Op::Delete(0) | Op::Expiring(0) => &[0],
             Op::Put(_) | Op::Delete(_) | Op::Expiring(_) => &[1],
-            Op::Batch => &[0, 1],
+            Op::Batch | Op::Move => &[0, 1],
         }
     }
 }

@@ -10,7 +10,7 @@
 use super::bounds::{Bounds, KEYS};
 use super::media::{Entry, Kind, Media, Place};
 use super::recovery::recover;
-use super::state::{Phase, State};
+use super::state::{Phase, State, Unsettled};
 use super::step::Step;
 use super::writer::has_expired;
 
@@ -159,7 +159,9 @@ fn member(bounds: &Bounds, state: &State, index: &[Option<Place>; KEYS], batch: 
         None => {
             let deletes = |kind: Kind| kind != Kind::Put;
             let there = promise.later[at..].iter().any(|write| deletes(write.kind));
-            let absent = promise.value.is_none() || promise.expiring || promise.later.iter().any(|write| deletes(write.kind));
+            // Something else must be the reason then.
+            let others = |write: &Unsettled| write.batch != batch && deletes(write.kind);
+            let absent = promise.value.is_none() || promise.expiring || promise.later.iter().any(others);
             Some((there, absent))
         }
     }

@@ -172,8 +172,11 @@ fn drop_expired(bounds: &Bounds, state: &State, slot: u8, at: Place, entry: &Ent
     }
 }
 
-/// The version of a copy: its source's, or a higher one, up to which everything was installed when the pass began, and which every snapshot shows.
+/// The version of a copy: its source's, or, unless that is a tombstone, a higher one, up to which everything was installed when the pass began, and which every snapshot shows.
 pub fn version_of_copy(bounds: &Bounds, state: &State, entry: &Entry) -> u8 {
+    if entry.kind == Kind::Delete && !bounds.lacks(Flaw::RaisedTombstone) {
+        return entry.version;
+    }
     let least = if bounds.lacks(Flaw::RaisedUnsettled) { state.next_version - 1 } else { state.collector.least };
     entry.version.max(least)
 }

@@ -35,6 +35,8 @@ pub enum Flaw {
     RaisedUnsettled,
     /// A copy gets a version that a snapshot does not show.
     RaisedPastSnapshot,
+    /// The copy of a tombstone gets a higher version, though what its key has nothing for may be the delete of a batch that comes to nothing.
+    RaisedTombstone,
     /// Copies keep their batch tag, and batches are settled only before a segment is freed.
     CopiesKeepTag,
     /// No settled version is persisted.
@@ -115,7 +117,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 54] = [
+    pub const ALL: [Flaw; 55] = [
         Flaw::NoLatch,
         Flaw::CopyGetsNewVersion,
         Flaw::TombstoneNotBuried,
@@ -132,6 +134,7 @@ impl Flaw {
         Flaw::ClockRunsBack,
         Flaw::RaisedUnsettled,
         Flaw::RaisedPastSnapshot,
+        Flaw::RaisedTombstone,
         Flaw::CopiesKeepTag,
         Flaw::SettledNotPersisted,
         Flaw::DeadMembersNotCounted,

@@ -105,6 +105,12 @@ fn raising(bounds: Bounds, name: &'static str) -> Bounds {
     Bounds { raises: true, name, ..bounds }
 }
 
+/// A tombstone, something above it, and a batch that deletes that and comes to nothing.
+fn moved() -> Bounds {
+    let bounds = base("old entries and a batch that deletes", Sync, &[(A, 2), (DEL, 1), (Op::Move, 1)]);
+    batched(Bounds { raises: true, sweeps: 0, segments: 4, slots: 2, collections: 1, ..bounds })
+}
+
 /// What every test run has time for.
 fn some_raising() -> Vec<Bounds> {
     vec![
@@ -112,6 +118,7 @@ fn some_raising() -> Vec<Bounds> {
         raising(collect(Sync), "old entries"),
         raising(Bounds { failures: 1, ..batches() }, "old entries of a batch"),
         raising(Bounds { failures: 0, ..swept(Fence) }, "old entries and a sweep beside batches"),
+        moved(),
         raising(put_again(), "old entries put again beside batches"),
         raising(lives(), "old entries of several lives beside batches"),
     ]
@@ -200,6 +207,7 @@ pub fn that_misses(flaw: Flaw) -> Bounds {
         Flaw::CopyGetsNewVersion | Flaw::TombstoneNotBuried | Flaw::FailedCopyLeft => collect(Fence),
         Flaw::DuplicateLeft => collect(Fence),
         Flaw::RaisedUnsettled => raising(swept(Fence), "old entries and sweeps beside batches"),
+        Flaw::RaisedTombstone => moved(),
         Flaw::RaisedPastSnapshot => raising(batched_readers(), "old entries and a snapshot beside batches"),
         Flaw::NewestFirst | Flaw::PassNotFinished | Flaw::WalkStopsInGap => overwritten(),
         Flaw::CopyWithoutLink => two_slots(),

@@ -92,6 +92,7 @@ impl fmt::Display for Op {
             Op::Delete(key) => write!(f, "delete {}", name(*key)),
             Op::Expiring(key) => write!(f, "put {} with expiry", name(*key)),
             Op::Batch => write!(f, "batch put a, put b"),
+            Op::Move => write!(f, "batch delete a, put b"),
         }
     }
 }

@@ -38,7 +38,11 @@ fn begin(bounds: &Bounds, state: &State, number: u8, next: &mut Next) {
     for (at, &(op, _)) in bounds.ops.iter().enumerate() {
         let free = op.keys().iter().all(|&key| !latching || !state.latched[key as usize]);
         // Deleting what is absent writes nothing.
-        let vain = matches!(op, Op::Delete(key) if state.index[key as usize].is_none());
+        let vain = match op {
+            Op::Delete(key) => state.index[key as usize].is_none(),
+            Op::Move => state.index[0].is_none(),
+            _ => false,
+        };
         if state.budget.ops[at] == 0 || !free || vain {
             continue;
         }
@@ -67,8 +71,9 @@ fn append(bounds: &Bounds, state: &State, number: u8, next: &mut Next) {
         let Some(place) = after.media.reserve(shard, bounds.segments, bounds.slots) else { return };
         let kind = match op {
             Op::Delete(_) => Kind::Delete,
+            Op::Move if key == 0 => Kind::Delete,
             Op::Expiring(_) => Kind::Expiring,
-            Op::Put(_) | Op::Batch => Kind::Put,
+            Op::Put(_) | Op::Batch | Op::Move => Kind::Put,
         };
         let entry = Entry {
             key,
