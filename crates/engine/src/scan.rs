@@ -24,7 +24,7 @@ const LARGEST_GROUP: usize = 256;
 /// Keys that are taken at once of what a snapshot saved: of a long stretch only the beginning, or each group would go through all that comes behind it.
 const SAVED_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
-pub(crate) const AHEAD: usize = 24;
+const AHEAD: usize = 24;
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,14 +135,8 @@ impl Store {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &EVERYTHING, f),
             AnyIndex::Hash(_) => {
                 let core = &*self.core;
-                let mut outcome = Ok(());
-                core.walk(&keyspace.0, |reference| {
-                    core.emit(reference, &mut f).unwrap_or_else(|error| {
-                        outcome = Err(error);
-                        ControlFlow::Break(())
-                    })
-                })?;
-                outcome.and_then(|()| core.settle_deletes())
+                core.walk(&keyspace.0, |reference| core.emit(reference, &mut f))?;
+                core.settle_deletes()
             }
         }
     }
@@ -160,16 +154,11 @@ impl Snapshot {
         // Keys that are not listed.
         self.settle()?;
         let mut keys = Vec::new();
-        let mut outcome = Ok(());
         core.walk(&keyspace.0, |reference| {
-            outcome = core.ensure_whole(reference);
-            if outcome.is_err() {
-                return ControlFlow::Break(());
-            }
+            core.ensure_whole(reference)?;
             keys.push(core.log.key(reference.0).to_vec());
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
         })?;
-        outcome?;
         keys.extend(self.saved_between(&keyspace.0, &EVERYTHING, usize::MAX).into_iter().map(|(key, _)| key.into_vec()));
         // Again: a drop takes what was saved.
         keyspace.0.ensure_usable()?;
@@ -293,6 +282,12 @@ impl Core {
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
+        self.visit_ahead(refs, |reference| self.emit_within(reference, range, f))
+    }
+
+    /// Calls `visit` with one reference after the other until it breaks or fails, while the entries of those behind are loaded.
+    #[inline(always)]
+    pub(crate) fn visit_ahead(&self, refs: &[Ref], mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<ControlFlow<()>> {
         for reference in refs.iter().take(AHEAD) {
             self.log.prefetch(reference.0);
         }
@@ -300,7 +295,7 @@ impl Core {
             if let Some(ahead) = refs.get(i + AHEAD) {
                 self.log.prefetch(ahead.0);
             }
-            if self.emit_within(reference, range, f)?.is_break() {
+            if visit(reference)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -440,7 +435,7 @@ impl Core {
                     found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
                 met.cut_short = found.len() >= limit;
-                if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             });
             // Dropped on the way: it has seen what it has seen.
             met.cut_short |= walked.is_err();

@@ -5,7 +5,6 @@
 
 use crate::error::Result;
 use crate::keyspace::{AnyIndex, Keyspace};
-use crate::scan::AHEAD;
 use crate::store::Core;
 use hither_index::{Ref, Start};
 use hither_sync::epoch;
@@ -23,27 +22,19 @@ enum Place {
 }
 
 impl Core {
-    /// Calls `visit` with the references of `keyspace` until it breaks. What it is given is good while it runs.
+    /// Calls `visit` with the references of `keyspace` until it breaks or fails. What it is given is good while it runs.
     ///
     /// # Errors
-    /// [`crate::Error::KeyspaceDropped`], also if that happens on the way.
-    pub(crate) fn walk(&self, keyspace: &Keyspace, mut visit: impl FnMut(Ref) -> ControlFlow<()>) -> Result<()> {
+    /// [`crate::Error::KeyspaceDropped`], also if that happens on the way; and those of `visit`.
+    pub(crate) fn walk(&self, keyspace: &Keyspace, mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<()> {
         let (mut next, mut refs) = (Some(Place::Position(0)), Vec::new());
         while let Some(place) = next {
             let _pin = epoch::pin();
             keyspace.ensure_usable()?;
             refs.clear();
             next = self.piece(keyspace, &place, &mut refs);
-            for reference in refs.iter().take(AHEAD) {
-                self.log.prefetch(reference.0);
-            }
-            for (i, &reference) in refs.iter().enumerate() {
-                if let Some(ahead) = refs.get(i + AHEAD) {
-                    self.log.prefetch(ahead.0);
-                }
-                if visit(reference).is_break() {
-                    return Ok(());
-                }
+            if self.visit_ahead(&refs, &mut visit)?.is_break() {
+                return Ok(());
             }
         }
         Ok(())

@@ -375,6 +375,17 @@ fn a_victim_is_back_before_its_pass_counts_as_ended() {
     });
 }
 
+/// Whatever there is to collect.
+const EVERY_VICTIM: Wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
+
+/// Runs a pass; returns how much room its copies have taken.
+fn run_measured(core: &Core, pass: &Pass<'_>, growth: Growth) -> u64 {
+    let before = core.log.room_to_move(0);
+    assert!(core.run_pass(pass, growth).unwrap());
+    let after = core.log.room_to_move(0);
+    before.fresh + before.rest - after.fresh - after.rest
+}
+
 /// Regression: a pass was given room for as many bytes as it moves. A version that lies too far below the base of a segment is written out where a snapshot is as old, so a copy of such
 /// a pair is longer by half.
 #[test]
@@ -397,13 +408,10 @@ fn a_pass_is_given_room_for_the_versions_of_old_entries() {
         // Some garbage in each; what is moved of the second keyspace goes to a segment of the first one's.
         all.iter().for_each(|keyspace| fill(keyspace, 100));
         let mut most = 0;
-        let room = || core.log.room_to_move(0);
-        let wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
         let growth = core.growth_of_copies();
-        for pass in core.begin_passes(&wanted, growth).unwrap() {
-            let (permitted, before) = (growth.most_of(pass.bytes_to_move()), room());
-            assert!(core.run_pass(&pass, growth).unwrap());
-            let taken = before.fresh + before.rest - room().fresh - room().rest;
+        for pass in core.begin_passes(&EVERY_VICTIM, growth).unwrap() {
+            let permitted = growth.most_of(pass.bytes_to_move());
+            let taken = run_measured(core, &pass, growth);
             // Each of two chunks up to the end of a line.
             assert!(taken < permitted + 128, "{keyspaces} keyspaces: {taken} bytes of {permitted}");
             most = taken.max(most);
@@ -432,13 +440,10 @@ fn copies_of_old_pairs_are_no_longer() {
             put_all(100 * round..100 * round + 40);
             let growth = core.growth_of_copies();
             assert_eq!(growth, Growth::None, "round {round}");
-            let room = || core.log.room_to_move(0);
-            let wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
             let (mut passes, mut moved) = (Vec::new(), 0);
-            for pass in core.begin_passes(&wanted, growth).unwrap() {
-                let (live, before) = (pass.bytes_to_move(), room());
-                assert!(core.run_pass(&pass, growth).unwrap());
-                let taken = before.fresh + before.rest - room().fresh - room().rest;
+            for pass in core.begin_passes(&EVERY_VICTIM, growth).unwrap() {
+                let live = pass.bytes_to_move();
+                let taken = run_measured(core, &pass, growth);
                 assert!(taken < live + 128, "round {round}: {taken} bytes for {live}");
                 moved += live;
                 passes.push(pass);
@@ -475,13 +480,10 @@ fn copies_of_old_tombstones_keep_their_versions() {
     let before = versions();
     store.skip_versions(1 << 33);
     let growth = core.growth_of_copies();
-    let room = || core.log.room_to_move(0);
-    let wanted = Wanted { node: None, need: Need::Any, least: 0.0, first: false, turn: Turn::Round };
-    let passes = core.begin_passes(&wanted, growth).unwrap();
+    let passes = core.begin_passes(&EVERY_VICTIM, growth).unwrap();
     for pass in &passes {
-        let (permitted, before) = (growth.most_of(pass.bytes_to_move()), room());
-        assert!(core.run_pass(pass, growth).unwrap());
-        let taken = before.fresh + before.rest - room().fresh - room().rest;
+        let permitted = growth.most_of(pass.bytes_to_move());
+        let taken = run_measured(core, pass, growth);
         assert!(taken < permitted + 128, "{taken} bytes of {permitted}");
     }
     core.free_victims(passes).unwrap();
