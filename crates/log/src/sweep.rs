@@ -8,8 +8,8 @@
 //!
 //! Marks are durable after [`Log::barrier`]; how far segments are swept is kept in DRAM only.
 //!
-//! Invariant: nobody relies on a mark that is not certain to be durable. A mark that is met may be that of a process that died, or of a sweep that is under way; it is
-//! made again then ([`Sweeping::may_trust`]).
+//! Invariant: nobody relies on a mark that is not certain to be durable. A mark that is met may be that of a process that died, or of a sweep that is under way or was cut short; whoever
+//! needs it makes it again then ([`Sweeping::may_trust`]). So it stays until the segment is used again: a sweep that ends has made those again that it needed, and says nothing of others.
 
 use crate::entry::EntryView;
 use crate::error::Result;
@@ -98,8 +98,7 @@ impl Sweeping<'_> {
     /// If that failed; then no mark is relied on.
     pub fn end(mut self, swept: &[SegmentLife], version: u64) -> Result<()> {
         self.log.barrier()?;
-        // What others left marked here, and mattered, was marked again.
-        self.log.set_unsure(&std::mem::take(&mut self.lives), false);
+        self.lives.clear();
         self.log.end_sweep(swept, version);
         Ok(())
     }
@@ -107,7 +106,7 @@ impl Sweeping<'_> {
 
 impl Drop for Sweeping<'_> {
     fn drop(&mut self) {
-        self.log.set_unsure(&self.lives, true);
+        self.log.note_unsure(&self.lives);
         self.log.sweeps.fetch_sub(1, Ordering::Release);
     }
 }
@@ -120,12 +119,12 @@ impl Log {
         Sweeping { log: self, lives: Vec::new() }
     }
 
-    fn set_unsure(&self, lives: &[SegmentLife], unsure: bool) {
+    fn note_unsure(&self, lives: &[SegmentLife]) {
         for life in lives {
             let _pin = epoch::pin();
             let segment = self.segment_in(life);
             if segment.in_use() && segment.generation.load(Ordering::Relaxed) == life.generation {
-                segment.marks_unsure.store(unsure, Ordering::Relaxed);
+                segment.marks_unsure.store(true, Ordering::Relaxed);
             }
         }
     }
