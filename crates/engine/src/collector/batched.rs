@@ -15,7 +15,7 @@ use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::{Index, Key, Ref};
 use hither_log::{EntryView, LivePair, Op, Pass, ReadVictim, Relocator, Tombstones, Writer};
-use hither_sync::epoch;
+use hither_sync::epoch::{self, Guard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -116,6 +116,7 @@ impl<'p: 'b, 'b> ReadVictim<'p> for Gathering<'_, '_, 'b> {
         let Some(keyspace) = self.pairs else { return Ok(()) };
         let key = pair.key.to_ne_bytes();
         let batch = &mut self.batch;
+        batch.pin.get_or_insert_with(epoch::pin);
         batch.puts.add(Ref(reference), version, batch.core.hasher.key(&key), Some(*pair), keyspace);
         self.run_if_full()
     }
@@ -154,6 +155,8 @@ pub(super) struct Batch<'a, 'b> {
     items: Vec<Item<'b>>,
     /// What goes the short way.
     puts: Puts<'b>,
+    /// Held while entries are gathered: where the index has them is asked for to be loaded, and the index follows pointers even for a hint. Not while they are moved.
+    pin: Option<Guard>,
     /// Of all these entries.
     bytes: u64,
     found: Vec<Found>,
@@ -174,7 +177,8 @@ impl<'a, 'b> Batch<'a, 'b> {
     pub(super) fn new(core: &'a Core, pass: &'a Pass<'a>) -> Self {
         let relocator = core.log.relocator(pass.node());
         let (items, found, copies) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
-        Batch { core, pass, relocator, items, puts: Puts::with_capacity(BATCH), bytes: 0, found, copies, asked: Asked::default() }
+        let puts = Puts::with_capacity(BATCH);
+        Batch { core, pass, relocator, items, puts, pin: None, bytes: 0, found, copies, asked: Asked::default() }
     }
 
     fn is_full(&self) -> bool {
@@ -184,6 +188,7 @@ impl<'a, 'b> Batch<'a, 'b> {
     /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
     pub(super) fn add(&mut self, reference: Ref, version: u64, entry: &EntryView<'b>, keyspace: &'b Keyspace) {
         let key = self.core.hasher.key(entry.key);
+        self.pin.get_or_insert_with(epoch::pin);
         self.bytes += entry.size;
         if entry.op() != Op::Delete
             && let Some(of) = HashKeyspace::of(keyspace)
@@ -203,6 +208,7 @@ impl<'a, 'b> Batch<'a, 'b> {
     #[inline(never)]
     pub(super) fn run(&mut self, emptied: &mut Emptied) -> Result<()> {
         let core = self.core;
+        self.pin = None;
         let _section = epoch::pin_writer();
         core.committer.ensure_writable()?;
         self.look_up(emptied);

@@ -11,8 +11,8 @@
 //!
 //! # Thread safety
 //!
-//! Any number of passes run at the same time, over different segments, beside writers, readers, snapshots and checkpoints. Writers wait only for the
-//! latches of the entries being moved, some at a time, for microseconds.
+//! Any number of passes run at the same time, over different segments, beside writers, readers, snapshots and checkpoints. Of the chain collector's writers wait only for the
+//! latches of the entries being moved, some at a time, for microseconds; of the batched one's for none.
 //!
 //! # Crash
 //!

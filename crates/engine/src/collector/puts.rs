@@ -64,7 +64,7 @@ impl<'a> Puts<'a> {
         self.shown.clear();
     }
 
-    /// Adds an entry that is no tombstone, and starts loading what the index has for it.
+    /// Adds an entry that is no tombstone, and starts loading what the index has for it. Call under an epoch pin.
     #[inline(always)]
     pub(super) fn add(&mut self, reference: Ref, version: u64, key: Key<'_>, pair: Option<LivePair>, of: HashKeyspace<'a>) {
         of.index.prefetch_for_write(key);

@@ -135,7 +135,7 @@ const _: () = assert!(size_of::<Line>() == 64 && size_of::<Pair>() == 128);
 
 impl Pair {
     /// Locks the pair; `None` if it is frozen (and `heed_frozen`, which only a planted bug leaves out). Spins while another writer
-    /// holds it: a few stores long, unless a resolver reads the log meanwhile, which no holder does.
+    /// holds it: a few stores long, or over the append and the fence of a write (`place`).
     #[inline(always)]
     pub(super) fn lock(&self, heed_frozen: bool) -> Option<Held<'_>> {
         let word = &self.lines[0].meta;

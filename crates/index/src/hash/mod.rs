@@ -10,7 +10,7 @@
 //!
 //! # Thread safety
 //!
-//! Lookups take no lock. Writers lock one pair at a time, so there is no order to respect and no deadlock; a split locks pairs of
+//! Lookups take no lock. Writers wait for one pair at a time, and whoever holds several (a batch) only tries, so there is no order to respect and no deadlock; a split locks pairs of
 //! one segment in order, for ever ("frozen"), and meets another split at pair 0. The directory's mutex is held to publish
 //! only. Whoever meets a frozen pair waits until the directory leads elsewhere.
 //!
@@ -118,6 +118,7 @@ impl<P: Protocol> HashTable<P> {
     /// The segment of a hash.
     #[inline(always)]
     fn segment(&self, hash: u64) -> Segment {
+        debug_assert!(hither_sync::epoch::is_pinned(), "a replaced directory is unmapped once nobody is pinned");
         // Acquire pairs with the release that publishes a doubled directory.
         let word = DirectoryWord(self.word.load(Ordering::Acquire));
         // SAFETY: the contract asks callers to hold an epoch pin around every call.
