@@ -105,7 +105,7 @@ fn store_status(kind: ErrorKind) -> u8 {
         ErrorKind::Locked => 5,
         ErrorKind::Full | ErrorKind::DiskFull => 6,
         ErrorKind::NotFound | ErrorKind::WrongPool => 7,
-        ErrorKind::ReadOnly => 8,
+        ErrorKind::ReadOnly | ErrorKind::Closed => 8,
         _ => 3,
     }
 }

@@ -124,12 +124,11 @@ impl Committer {
         self.state.lock().error.clone().map_or(Ok(()), |error| Err(Error::ReadOnly(error)))
     }
 
-    /// A sync failed that was not one of a commit: as if it had been.
+    /// A sync failed that was not one of a commit: as if it had been. Callbacks are left to the thread in the background, or whoever comes next: the caller may hold locks.
     pub fn fail(&self, error: &Error) {
-        let mut state = self.state.lock();
-        self.give_up(&mut state, error);
+        self.give_up(&mut self.state.lock(), error);
         self.changed.notify_all();
-        Self::run_ready(&mut state);
+        self.wake_background();
     }
 
     /// Refuses writes from now on; false if they were refused already.

@@ -62,6 +62,9 @@ impl Store {
     /// The store is sound, and as compact as it became.
     pub fn compact(&self, garbage: f64, mut on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         crate::store::ensure_may_wait("compact")?;
+        if garbage.is_nan() {
+            return Err(Error::Config("the share of garbage is not a number; give one between 0 and 1".into()));
+        }
         let core = &self.core;
         if core.compacting.is_owned_by_current_thread() {
             // Called by the report of another, which would be waited for.

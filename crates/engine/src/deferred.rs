@@ -132,7 +132,9 @@ impl Store {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);
         let written = self.core.commit_unsettled(batch, level, self.core.expiry_ms(options))?;
-        Ok(self.core.deferred(written, level))
+        let deferred = self.core.deferred(written, level);
+        let rests_on = deferred.rests_on.max(self.core.rests_on_conditions(batch, written, level));
+        Ok(Deferred { rests_on, ..deferred })
     }
 
     /// Everything at or below this version is durable. Without a wait, and exact only where something can rest on a version.
@@ -178,7 +180,7 @@ impl Core {
                 }
                 0
             }
-            _ => self.observed(written.observed()),
+            _ => self.rests_on_observed(written, level),
         };
         Deferred { applied: written.applied(), existed: written.existed(), rests_on }
     }

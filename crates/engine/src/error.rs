@@ -163,6 +163,8 @@ pub enum ErrorKind {
     Io,
     /// Read-only after a failed sync.
     ReadOnly,
+    /// Closed.
+    Closed,
     /// A precondition failed.
     Conflict,
 }
@@ -186,7 +188,8 @@ impl Error {
             Error::Locked(_) => ErrorKind::Locked,
             Error::DiskFull(_) => ErrorKind::DiskFull,
             Error::Io(_) => ErrorKind::Io,
-            Error::ReadOnly(_) | Error::Closed => ErrorKind::ReadOnly,
+            Error::ReadOnly(_) => ErrorKind::ReadOnly,
+            Error::Closed => ErrorKind::Closed,
             Error::PreconditionFailed { .. } => ErrorKind::Conflict,
             _ => ErrorKind::Invalid,
         }

@@ -220,7 +220,7 @@ pub struct WriteOptions {
 /// When a key expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// At this time, in milliseconds since 1970.
+    /// At this time, in milliseconds since 1970; 0: never.
     AtMs(u64),
     /// So long after the write, by the store's time ([`crate::Store::now_ms`]).
     After(Duration),
@@ -238,7 +238,7 @@ impl WriteOptions {
         self
     }
 
-    /// Expiring at this time, in milliseconds since 1970.
+    /// Expiring at this time, in milliseconds since 1970; 0: never.
     pub fn expires_at_ms(mut self, at: u64) -> WriteOptions {
         self.expiry = Some(Expiry::AtMs(at));
         self

@@ -48,6 +48,7 @@ pub(crate) fn open(options: &Options) -> Result<Opened> {
         )));
     }
     refuse_excess(options)?;
+    refuse_contradictions(options)?;
     let topology = options.topology.clone().unwrap_or_else(|| Arc::new(Topology::detect()));
     let meter = options.meter.then(|| Meter::new(&topology));
     let pools = if let Some(make) = &options.pools {
@@ -73,6 +74,18 @@ fn refuse_excess(options: &Options) -> Result<()> {
         None => Ok(()),
         Some((name, given, most)) => Err(Error::Config(format!("{name} {given} is not possible; give {most} at most"))),
     }
+}
+
+/// Refuses settings of which one would be ignored, and numbers that are none.
+fn refuse_contradictions(options: &Options) -> Result<()> {
+    let config = |what: &str| Err(Error::Config(what.to_owned()));
+    if options.in_memory && !options.paths.is_empty() {
+        return config("a store in memory has no directory, and nothing in it would be kept; leave out one of the two settings");
+    }
+    if options.gc_threshold.is_nan() {
+        return config("gc-threshold is not a number; give the share of garbage, between 0 and 1");
+    }
+    refuse_repeated_nodes(options)
 }
 
 /// How many processors this process may use. Asked once: each answer reads the files of its control groups, which is half of what opening a small store asks of the kernel.
@@ -131,9 +144,8 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
     if options.paths.iter().any(|(_, dir)| dir.as_os_str().is_empty()) {
         return Err(Error::Config("an empty directory name was given; name the directory of the store".into()));
     }
-    refuse_repeated_nodes(options)?;
     let first = pool_path(options, 0).ok_or_else(|| {
-        Error::Config("no directory was given for node 0; give --data DIR, or one directory per node beginning with node 0".into())
+        Error::Config("no directory was given for node 0; give the directory of the store, or one per node beginning with node 0".into())
     })?;
     if !is_there(&first)? {
         if (1..16).filter_map(|node| pool_path(options, node)).any(|path| path.exists()) {
@@ -193,13 +205,13 @@ fn refuse_strange_nodes(options: &Options, members: u32, first: &Path) -> Result
     }
 }
 
-/// Refuses two directories for one node, of which one would be ignored.
+/// Refuses two directories for one node, or for all that have none of their own: one of them would be ignored.
 fn refuse_repeated_nodes(options: &Options) -> Result<()> {
     for (at, (node, dir)) in options.paths.iter().enumerate() {
-        let Some(node) = node else { continue };
-        if let Some((_, other)) = options.paths[..at].iter().find(|(earlier, _)| *earlier == Some(*node)) {
+        if let Some((_, other)) = options.paths[..at].iter().find(|(earlier, _)| earlier == node) {
+            let who = node.map_or_else(|| "the store".to_owned(), |node| format!("node {node}"));
             let (dir, other) = (dir.display(), other.display());
-            return Err(Error::Config(format!("node {node} was given two directories, {other} and {dir}; give each node one")));
+            return Err(Error::Config(format!("{who} was given two directories, {other} and {dir}; give each node one")));
         }
     }
     Ok(())
@@ -367,7 +379,7 @@ fn in_memory_medium(choice: MediumChoice) -> MediumChoice {
 
 fn create_file(options: &Options, node: u32, create: &CreateOptions, made: &mut Made) -> Result<Pool> {
     let path =
-        pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; add node{node}=DIR")))?;
+        pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; give it one, too")))?;
     made.prepare(&path)?;
     match Pool::create(&path, create) {
         // Left over from a creation that never finished.

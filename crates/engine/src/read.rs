@@ -203,7 +203,7 @@ impl Core {
 
     /// Refuses an entry that is damaged, and waits for its durability if reads must.
     #[inline(always)]
-    fn ensure_settled(&self, reference: Ref) -> Result<()> {
+    pub fn ensure_settled(&self, reference: Ref) -> Result<()> {
         self.ensure_whole(reference)?;
         if self.committer.reads_check() {
             self.wait_until_durable(reference)?;

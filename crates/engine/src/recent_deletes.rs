@@ -4,7 +4,7 @@
 //! tombstone deleted would lie on media on no chain (`docs/adr/0011`, "Broken chains"): the next delete of the key would not bury it.
 //!
 //! Keys are told apart by hash; two that share one at worst get a link that does not hold. All methods are called under the key's latch, but for
-//! [`RecentDeletes::forget`]. On media whose fence makes a delete durable before it is installed, nothing is ever noted, and asking costs one load.
+//! [`RecentDeletes::forget`]. On media whose fence makes a delete durable before it is installed, only those of a weaker level are noted. While none is, asking costs one load.
 
 use hither_index::Ref;
 use parking_lot::Mutex;

@@ -341,8 +341,7 @@ impl Core {
             }
             let flow = match shown {
                 None => ControlFlow::Continue(()),
-                Some(Shown::Entry(reference)) => self.emit(reference, f)?,
-                Some(Shown::Copy(copied)) => self.emit_copy(&copied, range, f)?,
+                Some(shown) => self.emit_shown(group.snapshot, &shown, f)?,
             };
             if flow.is_break() {
                 return Ok(ControlFlow::Break(()));
@@ -352,6 +351,24 @@ impl Core {
             }
         }
         Ok(ControlFlow::Continue(None))
+    }
+
+    /// Passes what a snapshot shows to `f`, unless it had expired when that was taken.
+    fn emit_shown(
+        &self,
+        snapshot: &Snapshot,
+        shown: &Shown<'_>,
+        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let (key, value, expiry_ms) = match *shown {
+            Shown::Entry(reference) => {
+                self.ensure_settled(reference)?;
+                self.log.pair(reference.0)
+            }
+            // Not above the snapshot's version, which is durable if reads must check.
+            Shown::Copy(copied) => (copied.key, copied.value, copied.expiry_ms),
+        };
+        Ok(if snapshot.has_expired(expiry_ms) { ControlFlow::Continue(()) } else { f(key, value) })
     }
 
     /// How many of a group's entries are of use, the first beyond the end of `range` included; refuses if one of them is damaged.

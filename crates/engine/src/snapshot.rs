@@ -10,6 +10,11 @@
 //! whether any snapshot is registered; if its version is above S it was drawn after the registration and it sees it. If it is below, its write belongs
 //! to the snapshot and is installed before the snapshot is handed out.
 //!
+//! # Expiry
+//!
+//! What had expired when the snapshot was taken is absent from it, whatever else stays: its time is read once, after S was drawn. A sweep that deletes an expired entry at or
+//! below S had read the clock before, so it took nothing that the snapshot would still show.
+//!
 //! # Cost
 //!
 //! Without snapshots a write pays one load. With them, memory grows with the number of distinct keys overwritten or deleted since.
@@ -149,6 +154,8 @@ pub struct Snapshot {
     pub(crate) core: Arc<Core>,
     state: Arc<State>,
     version: u64,
+    /// When it was taken, in milliseconds since 1970, by the store's time.
+    taken_ms: u64,
 }
 
 impl Store {
@@ -159,7 +166,7 @@ impl Store {
         core.snapshots.list.write().push(state.clone());
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
         let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
-        Snapshot { core, state, version }
+        Snapshot { taken_ms: core.now_ms(), core, state, version }
     }
 }
 
@@ -192,7 +199,11 @@ impl Snapshot {
             self.core.ensure_whole(current)?;
         }
         match self.shown(&keyspace.0, key, current) {
-            Some(reference) => self.core.visit(reference, f),
+            Some(reference) => {
+                self.core.ensure_settled(reference)?;
+                let entry = self.core.log.entry(reference.0);
+                Ok((!self.has_expired(entry.expiry_ms())).then(|| f(entry.value)))
+            }
             None => {
                 // Again: a drop takes what was saved.
                 keyspace.0.ensure_usable()?;
@@ -203,6 +214,11 @@ impl Snapshot {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether what expires at this time had expired when the snapshot was taken.
+    pub(crate) fn has_expired(&self, expiry_ms: u64) -> bool {
+        expiry_ms != 0 && expiry_ms <= self.taken_ms
     }
 
     /// What is absent from the snapshot must be durably absent.

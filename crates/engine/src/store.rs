@@ -321,7 +321,9 @@ impl Store {
         old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(true, Ordering::SeqCst));
         // Writers that did not see the flag finish first; later ones refuse.
         epoch::synchronize_writers();
-        if let Err(error) = self.sync().and_then(|()| self.core.set_catalogue(&changed)) {
+        let everything = self.core.log.clock.stable();
+        let durable = self.core.committer.commit_with_locks(&self.core.log, everything);
+        if let Err(error) = durable.and_then(|()| self.core.set_catalogue(&changed)) {
             old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(false, Ordering::SeqCst));
             return Err(error);
         }
@@ -422,6 +424,8 @@ impl Core {
             maintenance.stop();
         }
         if !first {
+            // A store without a thread in the background has nobody else to tell those who wait of a failed sync.
+            self.committer.call_back();
             return self.committer.failure();
         }
         // Waits for writers under way, too: whoever begins later is refused.

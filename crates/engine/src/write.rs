@@ -125,7 +125,7 @@ impl Store {
         options: &WriteOptions,
     ) -> Result<(bool, bool, Ticket)> {
         let (written, level) = self.write_as(keyspace, key, value, condition, options)?;
-        self.core.settle_observed(written)?;
+        self.core.settle_observed(written, level)?;
         Ok((written.applied(), written.existed(), self.core.ticket(written.version(), level)))
     }
 
@@ -162,9 +162,17 @@ impl Store {
         Ok(written.existed())
     }
 
-    /// As [`Store::write_wait`], if `condition` holds; returns whether it did.
-    pub fn write_wait_if(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>, condition: Condition<'_>) -> Result<bool> {
-        let (written, _) = self.write_as(keyspace, key, value, condition, &WriteOptions::new())?;
+    /// As [`Store::write_wait`], of a value that expires at this time (0: never), if `condition` holds; returns whether it did.
+    pub fn write_wait_if(
+        &self,
+        keyspace: &KeyspaceHandle,
+        key: &[u8],
+        value: Option<&[u8]>,
+        condition: Condition<'_>,
+        expires_at_ms: u64,
+    ) -> Result<bool> {
+        let options = WriteOptions::new().expires_at_ms(expires_at_ms);
+        let (written, _) = self.write_as(keyspace, key, value, condition, &options)?;
         self.core.settle_written(written)?;
         Ok(written.applied())
     }
@@ -195,7 +203,7 @@ impl Core {
         if self.waits() && written.version() != 0 {
             self.committer.commit(&self.log, written.version())?;
         }
-        self.settle_observed(written)
+        self.settle_observed(written, self.durability)
     }
 
     /// Whether writes at the store's level wait for a commit. Below `sync` the background committer comes by.
@@ -209,13 +217,22 @@ impl Core {
         matches!((level, self.durability), (Durability::Interval(wanted), Durability::Interval(own)) if own <= wanted)
     }
 
-    /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first.
+    /// A write that found its condition unmet, or nothing to delete, tells what it saw: that must be durable first, if its level promises that.
     #[inline(always)]
-    pub fn settle_observed(&self, written: Written) -> Result<()> {
-        if written.observed() != 0 && self.committer.reads_check() && written.observed() > self.committer.durable() {
-            return self.committer.commit(&self.log, written.observed());
+    pub fn settle_observed(&self, written: Written, level: Durability) -> Result<()> {
+        match self.rests_on_observed(written, level) {
+            0 => Ok(()),
+            version => self.committer.commit(&self.log, version),
         }
-        Ok(())
+    }
+
+    /// The version that must be durable before it may be told that nothing was written; 0 if there is none.
+    #[inline(always)]
+    pub fn rests_on_observed(&self, written: Written, level: Durability) -> u64 {
+        let seen = written.observed();
+        // In a store below `sync` reads promise nothing, but a write at `sync` does.
+        let promises = seen != 0 && (self.committer.reads_check() || level == Durability::Sync && self.log.may_lag());
+        if promises && seen > self.committer.durable() { seen } else { 0 }
     }
 
     /// A put or delete at the store's level: arguments and outcome in registers (see [`Written`]).

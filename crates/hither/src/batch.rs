@@ -26,7 +26,7 @@ impl Batch {
         self.put_with_expiry(keyspace, key, value, 0)
     }
 
-    /// Adds a put of a key that expires at this time, in milliseconds since 1970 (0: never).
+    /// Adds a put of a key that expires at this time, in milliseconds since 1970 (0: as the options say with which it is committed, by default never).
     #[inline]
     pub fn put_with_expiry(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8], expires_at_ms: u64) -> &mut Self {
         self.note_store(keyspace);
@@ -41,7 +41,7 @@ impl Batch {
         self
     }
 
-    /// Makes the whole batch depend on the key having this version (`None`: on the key being absent).
+    /// Makes the whole batch depend on the key having this version (`None`: on the key being absent). A batch at level `sync` is durable no earlier than what its conditions rest on.
     pub fn require_version(&mut self, keyspace: &Keyspace, key: &[u8], version: Option<u64>) -> &mut Self {
         self.note_store(keyspace);
         self.inner.require_version(&keyspace.handle, key, version);
@@ -61,14 +61,14 @@ impl Batch {
     /// Applies it; durable at the store's level when it returns.
     ///
     /// # Errors
-    /// [`Error::PreconditionFailed`] and what a put may give; then nothing was applied.
+    /// [`Error::PreconditionFailed`], [`Error::ForeignKeyspace`], [`Error::BatchTooLarge`], if nothing was applied; those of [writes](crate#errors).
     #[inline]
     pub fn commit(self) -> Result<()> {
         self.ensure_own()?;
         self.store.commit_wait(&self.inner)
     }
 
-    /// Applies it and returns at once with a ticket.
+    /// Applies it and returns at once with a ticket. An expiry among the options is for the puts that have none of their own.
     ///
     /// # Errors
     /// See [`Batch::commit`].

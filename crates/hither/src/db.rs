@@ -40,6 +40,9 @@ impl Db {
     }
 
     /// Opens a keyspace, creating an ordered one if there is none of this name.
+    ///
+    /// # Errors
+    /// See [`Db::create_keyspace`].
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         if let Some(keyspace) = self.open_keyspace(name)? {
             return Ok(keyspace);
@@ -54,17 +57,24 @@ impl Db {
     /// Creates a keyspace. The change is durable and crash-atomic.
     ///
     /// # Errors
-    /// [`Error::KeyspaceExists`], [`Error::KeyspaceName`], [`Error::TooManyKeyspaces`].
+    /// [`Error::KeyspaceExists`], [`Error::KeyspaceName`], [`Error::TooManyKeyspaces`]; [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, when it may be
+    /// there at the next opening or not; [`Error::Closed`].
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(Keyspace::new(self.store.clone(), self.store.create_keyspace(name, options.kind)?))
     }
 
     /// Opens a keyspace if there is one of this name.
+    ///
+    /// # Errors
+    /// None so far.
     pub fn open_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
         Ok(self.store.open_keyspace(name).map(|handle| Keyspace::new(self.store.clone(), handle)))
     }
 
     /// Drops a keyspace with all its keys; false if there is none. Durable and crash-atomic; O(keys).
+    ///
+    /// # Errors
+    /// [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, when it may be there at the next opening or not; [`Error::Closed`].
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         self.store.drop_keyspace(name)
     }
@@ -72,6 +82,9 @@ impl Db {
     /// Exchanges the names of keyspaces: all pairs at once, or none if one of them is not there (false). Where a name is in several pairs, the result is that of one exchange
     /// after the other. Durable and crash-atomic, and everything that was written before is durable then, whatever its level. Handles of what has another name then say
     /// [`Error::KeyspaceDropped`] from then on: open them again. O(keyspaces), and waits for writers under way and a sync.
+    ///
+    /// # Errors
+    /// See [`Db::drop_keyspace`].
     pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
         self.store.swap_keyspaces(pairs)
     }
@@ -99,13 +112,20 @@ impl Db {
         self.store.sync()
     }
 
-    /// Frees segments that hold nothing but garbage, now instead of in the background; returns how many.
+    /// Collects garbage now, as the background does when space is short: empties the segments of which a good part is garbage, moving what is live in them, and frees them; returns how many.
+    /// Waits for readers that may still look at them.
+    ///
+    /// # Errors
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]; [`Error::ReadOnly`] after a failed sync; [`Error::Damaged`] and errors of the medium. Nothing that is live is lost.
     pub fn reclaim(&self) -> Result<usize> {
         self.store.reclaim()
     }
 
     /// Gives back the space of everything that is garbage, now and beside readers and writers: empties each segment of which more than a twentieth is not live. See
     /// [`Db::compact_with`].
+    ///
+    /// # Errors
+    /// See [`Db::compact_with`].
     pub fn compact(&self) -> Result<CompactReport> {
         self.compact_with(COMPACT_GARBAGE, |_| ControlFlow::Continue(()))
     }
@@ -114,7 +134,8 @@ impl Db {
     /// segments each, and may end it. The files keep their size: the space is free for later writes. What snapshots show stays. O(store); one at a time.
     ///
     /// # Errors
-    /// [`Error::InsideCallback`] if called by `on_progress`; [`Error::ReadOnly`] after a failed sync; errors of the medium. The store is sound, and as compact as it became.
+    /// [`Error::InsideCallback`] if called by `on_progress` or the callback of a ticket, [`Error::InsideRead`]; [`Error::Config`] if `garbage` is no number; [`Error::ReadOnly`] after a failed sync; [`Error::DiskFull`] if there
+    /// is no room for a checkpoint, when all but deletes was compacted; errors of the medium. The store is sound, and as compact as it became.
     pub fn compact_with(&self, garbage: f64, on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         self.store.compact(garbage, on_progress)
     }
@@ -123,7 +144,7 @@ impl Db {
     /// none (in memory, or switched off), or if it had to give way to lack of space. O(keys).
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be written; the store is as before.
+    /// [`Error::Io`], [`Error::DiskFull`] if it cannot be written, [`Error::InsideRead`], [`Error::InsideCallback`]; the store is as before.
     pub fn checkpoint(&self) -> Result<bool> {
         self.store.checkpoint()
     }
@@ -134,6 +155,9 @@ impl Db {
     }
 
     /// Verifies every checksum, reference and count. Run it without writers. O(store).
+    ///
+    /// # Errors
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]. What is not sound is no error but in the report.
     pub fn check(&self) -> Result<CheckReport> {
         Ok(CheckReport::from(self.store.check()?))
     }
@@ -150,6 +174,9 @@ impl Db {
 
     /// Makes everything durable and marks the store clean. Other handles stay usable for reading; the files are released when
     /// the last one is dropped, and with them the last snapshot, iterator, pinned value and ticket.
+    ///
+    /// # Errors
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]: nothing has changed. Others: the store refuses writes from now on, and is as after a crash when it is opened again.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }

@@ -19,6 +19,9 @@ impl Keyspace {
     }
 
     /// Calls `f` with the value of `key` in place; also gives what the answer rests on. `f` must be short.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     #[inline]
     pub fn peek_with<R>(&self, key: &[u8], f: impl FnOnce(&[u8], Found) -> R) -> Result<(Option<R>, u64)> {
         self.store.peek_with(&self.handle, key, f)
@@ -27,7 +30,7 @@ impl Keyspace {
     /// Calls `f(key, value, found)` for the pairs between two bounds in order until it breaks; gives what that rests on.
     ///
     /// # Errors
-    /// [`crate::Error::NotOrdered`] for a hash keyspace.
+    /// [`crate::Error::NotOrdered`] for a hash keyspace; those of [reads](crate#errors).
     pub fn scan_deferred(
         &self,
         from: Bound<&[u8]>,
@@ -40,12 +43,18 @@ impl Keyspace {
     }
 
     /// Writes `key`, or removes it if there is no `value`.
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
     #[inline]
     pub fn write_deferred(&self, key: &[u8], value: Option<&[u8]>, options: &WriteOptions) -> Result<Deferred> {
         self.store.write_deferred(&self.handle, key, value, Condition::None, options)
     }
 
     /// Writes `key`, or removes it if there is no `value`, if its version is this (`None`: if it is absent).
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
     #[inline]
     pub fn write_if_deferred(&self, key: &[u8], value: Option<&[u8]>, version: Option<u64>, options: &WriteOptions) -> Result<Deferred> {
         self.store.write_deferred(&self.handle, key, value, Condition::Version(version), options)

@@ -61,38 +61,56 @@ impl Keyspace {
         self.handle.len()
     }
 
-    /// Whether it holds no key.
+    /// Whether it holds no key; as [`Keyspace::len`] counts them.
     pub fn is_empty(&self) -> bool {
         self.handle.is_empty()
     }
 
     /// The value of `key`. O(1) for hash, O(log n) for ordered keyspaces; one dependent access to the medium.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.get_with(key, <[u8]>::to_vec)
     }
 
     /// Calls `f` with the value in place: no copy, no allocation.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     #[inline(always)]
     pub fn get_with<R>(&self, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.store.get_with(&self.handle, key, f)
     }
 
     /// The value in place, kept there by the guard, which holds back the reuse of its segment only.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     pub fn get_pinned(&self, key: &[u8]) -> Result<Option<ValueGuard>> {
         self.store.get_pinned(&self.handle, key)
     }
 
     /// The value with its version, for [`crate::Batch::require_version`]. Each write of the key raises it. So may a collection, when 2³¹ writes of the store have gone by.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     pub fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         self.store.get_versioned(&self.handle, key)
     }
 
     /// Whether `key` is there.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
         Ok(self.get_with(key, |_| ())?.is_some())
     }
 
     /// The values of many keys, in order; memory accesses overlap.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         let mut values = Vec::with_capacity(keys.len());
         self.multi_get_with(keys, |_, value| values.push(value.map(<[u8]>::to_vec)))?;
@@ -100,6 +118,9 @@ impl Keyspace {
     }
 
     /// Calls `f(i, value)` for each of `keys` in order, in place.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
     pub fn multi_get_with<K: AsRef<[u8]>>(&self, keys: &[K], f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
         self.store.multi_get_with(&self.handle, keys, f)
     }
@@ -107,7 +128,7 @@ impl Keyspace {
     /// Writes `key`; durable at the store's level when it returns.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::KeyTooLong`], [`Error::ReadOnly`] and other kinds; then nothing was written.
+    /// Those of [writes](crate#errors).
     #[inline]
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.store.write_wait(&self.handle, key, Some(value)).map(drop)
@@ -115,40 +136,53 @@ impl Keyspace {
 
     /// Writes `key` and returns at once with a ticket that says when the write is durable. The write is visible at once (to readers
     /// that insist on durability: once it is durable).
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
     pub fn put_with(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Ticket> {
         let (_, _, ticket) = self.store.write(&self.handle, key, Some(value), Condition::None, options)?;
         Ok(ticket)
     }
 
     /// Removes `key`; true if it was there. Durable at the store's level when it returns.
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
     #[inline]
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         self.store.write_wait(&self.handle, key, None)
     }
 
     /// Removes `key` and returns at once; see [`Keyspace::put_with`].
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
     pub fn delete_with(&self, key: &[u8], options: &WriteOptions) -> Result<(bool, Ticket)> {
         let (_, existed, ticket) = self.store.write(&self.handle, key, None, Condition::None, options)?;
         Ok((existed, ticket))
     }
 
     /// Writes `new` (`None`: removes the key) if the value is `expected` (`None`: if the key is absent). True if it did; durable at the store's
-    /// level when it returns.
+    /// level when it returns. What it writes does not expire.
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool> {
-        self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected))
+        self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected), 0)
     }
 
-    /// Read-modify-write: replaces the value by what `f` makes of it (`None` removes the key) and returns the new value. `f` may be
+    /// Read-modify-write: replaces the value by what `f` makes of it (`None` removes the key) and returns the new value. When the key expires stays as it was. `f` may be
     /// called several times if other writers interfere; it runs without any lock held. Durable at the store's level when it returns.
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
     pub fn update(&self, key: &[u8], mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
         loop {
-            let current = self.get_versioned(key)?;
-            let (value, version) = match &current {
-                Some((value, version)) => (Some(value.as_slice()), Some(*version)),
-                None => (None, None),
-            };
-            let new = f(value);
-            if self.store.write_wait_if(&self.handle, key, new.as_deref(), Condition::Version(version))? {
+            let (current, rests_on) = self.peek_with(key, |value, found| (value.to_vec(), found))?;
+            self.store.ticket_at(rests_on).wait()?;
+            let new = f(current.as_ref().map(|(value, _)| value.as_slice()));
+            let (version, expires_at_ms) = current.map_or((None, 0), |(_, found)| (Some(found.version), found.expires_at_ms));
+            if self.store.write_wait_if(&self.handle, key, new.as_deref(), Condition::Version(version), expires_at_ms)? {
                 return Ok(new);
             }
         }
@@ -184,7 +218,7 @@ impl Keyspace {
     /// Calls `f(key, value)` for the pairs between two bounds in order until it breaks: in place, without allocation per pair.
     ///
     /// # Errors
-    /// [`Error::NotOrdered`] for a hash keyspace.
+    /// [`Error::NotOrdered`] for a hash keyspace; those of [reads](crate#errors).
     pub fn scan_with(
         &self,
         from: Bound<&[u8]>,
@@ -199,7 +233,7 @@ impl Keyspace {
     /// As [`Keyspace::scan_with`], but for the first `limit` pairs; returns for how many `f` was called. Nothing behind them is loaded, which makes short scans cheaper than those that break.
     ///
     /// # Errors
-    /// [`Error::NotOrdered`] for a hash keyspace.
+    /// [`Error::NotOrdered`] for a hash keyspace; those of [reads](crate#errors).
     pub fn scan_first(
         &self,
         limit: usize,

@@ -32,16 +32,27 @@
 //!
 //! # Thread safety
 //!
-//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock. Closures given to `get_with`,
-//! `multi_get_with` and `scan_with` run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
+//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock. Closures given to reads (`get_with`, `multi_get_with`, `scan_with`,
+//! `scan_first`, `peek_with`, `scan_deferred`, also of a snapshot) run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
 //! (`reclaim`, `compact`, `check`, `checkpoint`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
 //! In the callback of a [`Ticket`], which may run on a thread of the store, the same is refused with [`Error::InsideCallback`], and so is whatever makes, drops or renames keyspaces.
+//!
+//! # Errors
+//!
+//! [`Error`] says what, where and what to do; [`Error::kind`] is for programs. None of them loses anything that was acknowledged.
+//!
+//! * **Reads** fail with [`Error::Damaged`] (the entry, or one that may be the key's), [`Error::KeyEmpty`] and [`Error::KeyTooLong`], [`Error::KeyspaceDropped`], and with
+//!   [`Error::ReadOnly`] if what they found is not durable and the sync that was to make it so failed.
+//! * **Writes** fail with these; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::Utilization`] and [`Error::DiskFull`] for lack of space; with [`Error::ValueTooLong`]; with
+//!   [`Error::Closed`] after [`Db::close`]. Then nothing was written. After **[`Error::ReadOnly`]** the outcome is open: the sync behind the write itself may be the one that failed, so it may have
+//!   been made, and may be there when the store is opened again, or not. Until then the store takes no writes.
 //!
 //! # Limits
 //!
 //! Keys have 1 to 65,536 bytes, values 0 to 512 MiB, batches up to 2^28 − 1 operations.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod batch;
 mod builder;

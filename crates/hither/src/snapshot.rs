@@ -7,7 +7,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 /// A consistent view of all keyspaces at one moment. Clones share it. While it lives, memory grows with the number of distinct keys that are
-/// overwritten or deleted, and what they held is not reclaimed.
+/// overwritten or deleted, and what they held is not reclaimed. What had expired when it was taken is absent, and nothing expires in it afterwards.
 #[derive(Clone)]
 pub struct Snapshot {
     store: Arc<Store>,
@@ -25,6 +25,9 @@ impl Snapshot {
     }
 
     /// The value that `key` had.
+    ///
+    /// # Errors
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
     pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.get_with(keyspace, key, <[u8]>::to_vec)
     }
@@ -32,7 +35,7 @@ impl Snapshot {
     /// Calls `f` with the value that `key` had, in place.
     ///
     /// # Errors
-    /// [`Error::ForeignKeyspace`] for a keyspace of another store.
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
     pub fn get_with<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.ensure_own(keyspace)?;
         self.inner.get_with(&keyspace.handle, key, f)

@@ -10,8 +10,8 @@
 //!
 //! # Deadlocks
 //!
-//! Latches are waited for in ascending order and with nothing else held, then the writer slot, then never anything: with a place locked, a
-//! batch waits for no lock at all. It may meet a split that waits for its places, so it gives them all back before it installs elsewhere.
+//! Latches are waited for in ascending order and with nothing else held, then the writer slot, then nothing that others hold for long: with a place locked, a
+//! batch waits for no latch, slot or place, only for a snapshot that is just being taken. It may meet a split that waits for its places, so it gives them all back before it installs elsewhere.
 
 use super::Batch;
 use super::member::{AnyToken, Member, Scratch, drop_overwritten, with_token};

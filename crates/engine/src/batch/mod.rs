@@ -251,11 +251,23 @@ impl Core {
         let mut unmet = 0;
         let written = self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
         // A batch that changed nothing tells what it saw: that must be durable first.
-        self.settle_observed(written)?;
+        self.settle_observed(written, level)?;
         if !written.applied() {
             return Err(self.unmet(batch, unmet));
         }
+        match self.rests_on_conditions(batch, written, level) {
+            0 => {}
+            version => self.committer.commit(&self.log, version)?,
+        }
         Ok(written.version())
+    }
+
+    /// The version that must be durable before a batch on conditions may be told of, 0 if there is none: where a write is made durable by its own fence, what the conditions
+    /// found may be a weaker write of another key, which is not. The batch's own version is above it.
+    #[inline]
+    pub(crate) fn rests_on_conditions(&self, batch: &Batch, written: Written, level: Durability) -> u64 {
+        let fenced_only = level == Durability::Sync && !self.needs_sync && self.log.may_lag();
+        if fenced_only && !batch.parts().preconditions.is_empty() { written.version() } else { 0 }
     }
 
     /// Applies `batch` without waiting for what its outcome rests on.

@@ -112,3 +112,28 @@ fn a_callback_that_is_due_at_a_close_runs() {
     assert_eq!(receive(&told), 1);
     closing.join().unwrap();
 }
+
+/// Regression: whoever exchanges names leads a commit with the catalogue locked.
+#[test]
+fn names_are_exchanged_with_no_callback_under_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    store.create_keyspace("l", Kind::Hash).unwrap();
+    // What is called waits for a thread that wants the catalogue, as it may by way of a lock of its own.
+    let told = when_durable(&store, &keyspace, |store| {
+        std::thread::scope(|scope| {
+            let (tell, told) = channel();
+            scope.spawn(move || {
+                let _ = tell.send(store.create_keyspace("m", Kind::Hash).is_ok());
+            });
+            told.recv_timeout(Duration::from_secs(60)).unwrap()
+        })
+    });
+    std::thread::spawn(move || {
+        store.swap_keyspaces(&[("k", "l")]).unwrap();
+        let keyspace = store.open_keyspace("k").unwrap();
+        put_relaxed(&store, &keyspace, 0).unwrap().wait().unwrap();
+    });
+    assert!(receive(&told));
+}

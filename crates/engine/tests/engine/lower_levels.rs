@@ -119,3 +119,54 @@ fn what_is_written_during_a_sync_waits_for_the_next() {
     });
     assert!(store.ticket_at(first).is_durable() && !store.ticket_at(second).is_durable());
 }
+
+/// Regression: what a write at level `sync` found was durable only if the store's own level promises that.
+#[test]
+fn what_a_durable_write_finds_is_durable() {
+    for medium in [MediumChoice::ForcedDax, MediumChoice::File] {
+        for batched in [false, true] {
+            let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+            let store = Store::open(Options { medium, paths: vec![(None, dir.path().to_owned())], ..small() }).unwrap();
+            let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+            let durably = WriteOptions::new().durability(Durability::Sync);
+            let is_durable = |version| store.durable_version() >= version;
+            let what = format!("{medium:?}, batched {batched}");
+
+            store.write(&keyspace, ONE, Some(b"value 1."), Condition::None, &durably).unwrap().2.wait().unwrap();
+            let version = relaxed(&store, &keyspace, ONE, None, batched);
+            let (_, existed, ticket) = store.write(&keyspace, ONE, None, Condition::None, &durably).unwrap();
+            ticket.wait().unwrap();
+            assert!(!existed && is_durable(version), "{what}: a delete that found nothing");
+
+            let version = relaxed(&store, &keyspace, ONE, Some(b"value 2."), batched);
+            let (applied, _, ticket) = store.write(&keyspace, ONE, Some(b"value 3."), Condition::Value(None), &durably).unwrap();
+            ticket.wait().unwrap();
+            assert!(!applied && is_durable(version), "{what}: a condition that was not met");
+
+            let version = relaxed(&store, &keyspace, ONE, None, batched);
+            let deferred = store.write_deferred(&keyspace, ONE, None, Condition::None, &durably).unwrap();
+            assert!(deferred.rests_on >= version, "{what}: {deferred:?}");
+        }
+    }
+}
+
+/// Regression: where each write is made durable by itself, a batch was, and what its conditions had found was not.
+#[test]
+fn what_a_batch_rests_on_is_durable() {
+    everywhere(|store, keyspace, batched, what| {
+        put(store, keyspace, ONE, b"value 1.");
+        for waits in [true, false] {
+            let version = relaxed(store, keyspace, ONE, Some(b"value 2."), batched);
+            let mut batch = Batch::default();
+            batch.require_version(keyspace, ONE, Some(version));
+            batch.put(keyspace, TWO, b"value 2.", 0);
+            if waits {
+                store.commit_wait(&batch).unwrap();
+                assert!(store.ticket_at(version).is_durable(), "{what}");
+            } else {
+                let deferred = store.commit_deferred(&batch, &WriteOptions::new()).unwrap();
+                assert!(deferred.applied && deferred.rests_on >= version, "{what}: {deferred:?}");
+            }
+        }
+    });
+}

@@ -192,6 +192,25 @@ fn expiry_hides_and_sweeps() {
     });
 }
 
+/// Regression: whoever counted in a key that was to expire made it stay for good.
+#[test]
+fn an_update_leaves_the_time_of_expiry() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        let expiry = |key: &[u8]| ks.peek_with(key, |_, found| found.expires_at_ms).unwrap().0;
+        let at = 4_102_444_800_000;
+        ks.put_with(b"a", b"1", &WriteOptions::new().expires_at_ms(at)).unwrap().wait().unwrap();
+        assert_eq!(ks.update(b"a", |old| Some([old.unwrap(), b"2"].concat())).unwrap().unwrap(), b"12");
+        assert_eq!(expiry(b"a"), Some(at));
+        assert_eq!(ks.update(b"b", |old| Some(vec![u8::from(old.is_none())])).unwrap().unwrap(), [1]);
+        assert_eq!(expiry(b"b"), Some(0));
+        assert!(ks.compare_and_swap(b"a", Some(b"12"), Some(b"3")).unwrap());
+        assert_eq!(expiry(b"a"), Some(0), "what is put does not expire");
+        assert_eq!(ks.update(b"a", |_| None).unwrap(), None);
+        assert!(!ks.contains(b"a").unwrap());
+    });
+}
+
 #[test]
 fn values_of_every_size_and_guards() {
     let db = Db::builder().in_memory().capacity(8 << 20).max_capacity(256 << 20).open().unwrap();

@@ -266,3 +266,19 @@ fn a_checkpoint_that_is_used_makes_older_ones_void() {
     assert_eq!(back, 0, "deleted keys are back");
     assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
 }
+
+/// Regression: one of two settings that exclude each other was passed over without a word.
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let refused = |builder: hither::Builder, what: &str| match builder.open() {
+        Err(Error::Config(why)) if why.contains(what) => {}
+        outcome => panic!("{what}: {outcome:?}"),
+    };
+    refused(Db::builder().path(one.path()).in_memory(), "in memory");
+    refused(Db::builder().path(one.path()).path(other.path()), "two directories");
+    refused(Db::builder().path(one.path()).gc_threshold(f64::NAN), "not a number");
+    assert!([one.path(), other.path()].iter().all(|dir| std::fs::read_dir(dir).unwrap().next().is_none()));
+    let db = Db::builder().in_memory().open().unwrap();
+    assert!(matches!(db.compact_with(f64::NAN, |_| std::ops::ControlFlow::Continue(())), Err(Error::Config(_))));
+}

@@ -27,6 +27,41 @@ fn a_snapshot_shows_no_keyspace_of_another_store() {
     }
 }
 
+/// Regression: keys expired in snapshots, one of two that a batch had written before the other.
+#[test]
+fn nothing_expires_in_a_snapshot() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        ks.put_with(b"gone", b"0", &WriteOptions::new().expires_at_ms(1)).unwrap().wait().unwrap();
+        let take = |ms: u64| {
+            let soon = db.now_ms() + ms;
+            let mut batch = db.batch();
+            batch.put_with_expiry(&ks, b"a", b"1", soon).put_with_expiry(&ks, b"b", &[7; 3_000], soon + 1).put(&ks, b"c", b"3");
+            batch.commit().unwrap();
+            let snapshot = db.snapshot();
+            (db.now_ms() < soon).then_some((soon, snapshot))
+        };
+        // A snapshot from before they expire, however slow the machine is.
+        let (soon, snapshot) = (7..).find_map(|power| take(1 << power)).unwrap();
+        while db.now_ms() <= soon + 1 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!((ks.get(b"a").unwrap(), ks.get(b"b").unwrap()), (None, None));
+        let shown = || {
+            assert_eq!(snapshot.get(&ks, b"a").unwrap().as_deref(), Some(&b"1"[..]));
+            assert_eq!(snapshot.get(&ks, b"gone").unwrap(), None);
+            snapshot.iter(&ks).map(|pair| pair.unwrap().0).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(), [b"a", b"b", b"c"]);
+        // What has been swept, too.
+        ks.delete(b"a").unwrap();
+        ks.put(b"a", b"4").unwrap();
+        db.reclaim().unwrap();
+        assert_eq!(shown(), [b"a", b"b", b"c"]);
+        assert_eq!(db.snapshot().iter(&ks).count(), 2);
+    });
+}
+
 #[test]
 fn ranges_from_both_ends() {
     let db = Db::builder().in_memory().open().unwrap();
