@@ -119,14 +119,23 @@ pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keys
         Some(keyspace) => keyspace,
         None => db.create_keyspace(&args.keyspace, options(kind.unwrap_or(Kind::Ordered)))?,
     };
-    match kind {
-        Some(asked) if asked != kind_of(&keyspace) => Err(Failure::Usage(format!(
-            "keyspace {} exists and is {}; choose another name or leave out --kind",
-            args.keyspace,
-            kind_name(keyspace.kind())
-        ))),
-        _ => Ok((db, keyspace)),
+    ensure_kind(&keyspace, kind)?;
+    Ok((db, keyspace))
+}
+
+/// As [`create_keyspace`], but the store and the keyspace must be there.
+pub fn continue_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
+    let (db, keyspace) = open_keyspace(args, Missing::Refuse)?;
+    ensure_kind(&keyspace, kind)?;
+    Ok((db, keyspace))
+}
+
+fn ensure_kind(keyspace: &Keyspace, asked: Option<Kind>) -> Result<(), Failure> {
+    if asked.is_none_or(|asked| asked == kind_of(keyspace)) {
+        return Ok(());
     }
+    let (name, kind) = (keyspace.name(), kind_name(keyspace.kind()));
+    Err(Failure::Usage(format!("keyspace {name} exists and is {kind}; choose another name or leave out --kind")))
 }
 
 /// Closes the store after a command that wrote.

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use hither::{Keyspace, Kind, Snapshot};
+use hither::{Keyspace, Snapshot};
 
 use crate::args::{DumpArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
@@ -23,7 +23,9 @@ pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcom
     if out.is_json() && !to_stdout {
         return Err(Failure::Usage("a dump file has the kv format; leave out --json, or dump to standard output".into()));
     }
-    if !to_stdout && is_of_a_store(&dump.file) {
+    if to_stdout {
+        out.ensure_open()?;
+    } else if is_of_a_store(&dump.file) || fs::canonicalize(&dump.file).is_ok_and(|file| is_of_a_store(&file)) {
         let what = format!("{} belongs to a store, which a dump in its place would destroy; name another file", dump.file.display());
         return Err(Failure::Usage(what));
     }
@@ -39,22 +41,9 @@ pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcom
 
 /// Gives every record in key order.
 fn records(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&[u8], &[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
-    if let Kind::Ordered = keyspace.kind() {
-        for record in snapshot.iter(keyspace) {
-            let (key, value) = record?;
-            each(&key, &value)?;
-        }
-        return Ok(());
-    }
-    let mut keys = Vec::with_capacity(keyspace.len());
     for record in snapshot.iter(keyspace) {
-        keys.push(record?.0);
-    }
-    keys.sort_unstable();
-    for key in keys {
-        if let Some(value) = snapshot.get(keyspace, &key)? {
-            each(&key, &value)?;
-        }
+        let (key, value) = record?;
+        each(&key, &value)?;
     }
     Ok(())
 }
@@ -86,11 +75,15 @@ fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), 
     if is_open || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return write_to(path, File::options().write(true).append(is_open), snapshot, keyspace).map(drop);
     }
+    // A link stays a link, to the new dump.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let unfinished = unfinished_name(path);
+    // What a dump by a process of this number has left. The file is a new one: a link that somebody has put there is not followed.
+    let _ = fs::remove_file(&unfinished);
     // For no more users than what it replaces.
     let mode = fs::metadata(path).map_or(0o666, |metadata| metadata.mode() & 0o777);
     let mut to = File::options();
-    to.write(true).create(true).truncate(true).mode(mode);
+    to.write(true).create_new(true).mode(mode);
     let written = write_to(&unfinished, &to, snapshot, keyspace).and_then(|file| {
         let replaced = file.sync_all().and_then(|()| fs::rename(&unfinished, path)).and_then(|()| sync_name(path));
         replaced.map_err(|source| Failure::path("writing", path, source))

@@ -76,17 +76,22 @@ impl<R: BufRead> CsvSource<R> {
     }
 
     fn read(&mut self) -> Result<Option<Record>, SourceError> {
-        let header = match self.header.take() {
-            Some(header) => header,
-            None => self.read_header()?,
-        };
-        let record = if self.rows.advance()? { self.record(&header).map(Some) } else { Ok(None) };
-        self.header = Some(header);
-        record
+        self.begin()?;
+        if !self.rows.advance()? {
+            return Ok(None);
+        }
+        self.header.as_ref().map(|header| self.record(header)).transpose()
     }
 }
 
 impl<R: BufRead> Source for CsvSource<R> {
+    fn begin(&mut self) -> Result<(), SourceError> {
+        if self.header.is_none() {
+            self.header = Some(self.read_header()?);
+        }
+        Ok(())
+    }
+
     fn next_record(&mut self) -> Next {
         if self.ended {
             return None;

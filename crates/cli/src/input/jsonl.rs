@@ -1,9 +1,10 @@
 //! One JSON object in a line. The key is the field named by `--key`: the text of a string, or a number exactly as it is written.
 //! The value is the whole line, without surrounding white space. Empty lines are passed over, a byte order mark at the beginning is dropped.
 
-use std::collections::HashMap;
+use std::fmt;
 use std::io::BufRead;
 
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{BYTE_ORDER_MARK, Lines, Next, Record, Source, SourceError, bad, checked};
@@ -24,11 +25,42 @@ impl<R: BufRead> JsonlSource<R> {
         let number = self.lines.number;
         let line = self.lines.line.as_slice();
         let line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }.trim_ascii();
-        let fields: HashMap<String, &RawValue> =
-            serde_json::from_slice(line).map_err(|why| bad(number, format!("not a JSON object: {why}")))?;
-        let key = fields.get(&self.key).ok_or_else(|| bad(number, format!("no field \"{}\"", self.key)))?;
+        let mut json = serde_json::Deserializer::from_slice(line);
+        let found = Field(&self.key).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+        let found = found.map_err(|why| bad(number, format!("not a JSON object: {why}")))?;
+        let key = found.ok_or_else(|| bad(number, format!("no field \"{}\"", self.key)))?;
         let key = key_bytes(key.get()).map_err(|why| bad(number, format!("field \"{}\" is {why}", self.key)))?;
         checked(number, key, line.to_vec())
+    }
+}
+
+/// Finds the field of this name in an object. Which one counts of two with the same name, programs do not agree on: that is an error.
+struct Field<'k>(&'k str);
+
+impl<'de> DeserializeSeed<'de> for Field<'_> {
+    type Value = Option<&'de RawValue>;
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Field<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(name) = fields.next_key::<String>()? {
+            if name != self.0 {
+                fields.next_value::<IgnoredAny>()?;
+            } else if found.replace(fields.next_value::<&RawValue>()?).is_some() {
+                return Err(A::Error::custom(format_args!("it has the field \"{}\" twice", self.0)));
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -71,7 +103,7 @@ mod tests {
 
     #[test]
     fn bad_lines_say_what_is_wrong() {
-        let text = "{\"id\":1\n[1]\n{\"x\":1}\n{\"id\":null}\n{\"id\":\"\"}\n{\"id\":true}\n{\"id\":1} x\n{\"id\":\"\\ud800\"}\n";
+        let text = "{\"id\":1\n[1]\n{\"x\":1}\n{\"id\":null}\n{\"id\":\"\"}\n{\"id\":true}\n{\"id\":1} x\n{\"id\":\"\\ud800\"}\n{\"id\":1,\"\\u0069d\":2}\n";
         let (records, bad) = drain(JsonlSource::new(text.as_bytes(), "id".into()));
         assert!(records.is_empty());
         let expected = [
@@ -83,6 +115,8 @@ mod tests {
             "neither",
             "not a JSON object",
             "is no Unicode text",
+            // Regression: the last one was taken.
+            "the field \"id\" twice",
         ];
         assert_eq!(bad.len(), expected.len());
         for ((line, what), (number, part)) in bad.iter().zip((1..).zip(expected)) {

@@ -58,6 +58,11 @@ pub type Next = Option<Result<Record, SourceError>>;
 
 /// Records in the order of an input.
 pub trait Source {
+    /// Reads what stands before the records, if it was not read yet, so that an input that cannot be loaded is refused before anything is done for it.
+    fn begin(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+
     /// The next record.
     fn next_record(&mut self) -> Next;
 

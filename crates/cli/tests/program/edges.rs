@@ -84,6 +84,22 @@ fn a_dump_to_a_name_of_an_open_file_goes_there() {
     assert_eq!(std::fs::read_to_string(&saved).unwrap(), "before\t0\nkey\tvalue\n".repeat(3));
 }
 
+/// Regression: a link was replaced by the dump, and what it led to stayed as old as it was.
+#[test]
+fn a_dump_to_a_link_goes_where_it_leads() {
+    let store = Store::any();
+    store.run(&["put", "key", "value"]).done();
+    let (link, target) = (store.path("latest"), store.path("monday.kv"));
+    write(&target, "old");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    store.run(&["dump", link.to_str().unwrap()]).done();
+    assert_eq!((link.is_symlink(), std::fs::read(&target).unwrap().as_slice()), (true, &b"key\tvalue\n"[..]));
+    let pool = store.path("pool");
+    std::os::unix::fs::symlink(store.data().join("node0.hither"), &pool).unwrap();
+    store.run(&["dump", pool.to_str().unwrap()]).expect(2);
+    assert_eq!(store.dump("default"), b"key\tvalue\n");
+}
+
 /// Found by hand: a file that its owner alone may read was replaced by one that everybody may read.
 #[test]
 fn a_dump_is_for_no_more_users_than_what_it_replaces() {

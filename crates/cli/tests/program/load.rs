@@ -58,6 +58,10 @@ fn csv_becomes_json_documents() {
     store.run(&["load", "--key", "version", "--keyspace", "by-version", file.to_str().unwrap()]).done();
     assert_eq!(store.run(&["get", "5.9", "--keyspace", "by-version"]).done().out(), "{\"package\":\"zsh\",\"note\":\"\"}\n");
     assert!(store.run(&["load", "--key", "no", file.to_str().unwrap()]).expect(2).err().contains("package, version, note"));
+    // Regression: the store was made before the header was read.
+    let other = Store::on_file();
+    other.run(&["load", "--key", "no", file.to_str().unwrap()]).expect(2);
+    assert!(!other.data().exists());
 }
 
 #[test]
@@ -203,5 +207,31 @@ fn an_input_that_may_be_cut_off_is_told() {
     }
     let input = b"a\t1\nb\t2\n";
     assert!(!store.feed(&["load", "--skip", "2"], input).done().err().contains("warning"));
-    assert!(store.feed(&["load", "--skip", "3"], input).done().err().contains("standard input has 2 records, fewer than --skip 3"));
+    let refused = store.feed(&["load", "--skip", "3"], input).expect(2);
+    assert!(refused.err().contains("standard input has 2 records, fewer than --skip 3"));
+    assert_eq!(refused.out(), "durable 0\n");
+}
+
+/// Regression: a new store was made, and records that were nowhere were reported as durable.
+#[test]
+fn a_load_that_is_to_go_on_needs_what_it_began() {
+    let store = Store::on_file();
+    let input = b"a\t1\nb\t2\nc\t3\n";
+    let refused = store.feed(&["load", "--skip", "2"], input).expect(7);
+    assert_eq!((refused.out().as_str(), store.data().exists()), ("", false));
+    store.feed(&["load"], input).done();
+    let refused = store.feed(&["load", "--skip", "2", "--keyspace", "other"], input).expect(1);
+    assert_eq!(refused.out(), "");
+    assert_eq!(store.run(&["keyspaces", "--json"]).done().document().as_array().unwrap().len(), 1);
+    store.feed(&["load", "--skip", "2", "--kind", "hash"], input).expect(2);
+}
+
+/// Regression: which lines they were could not be found out.
+#[test]
+fn bad_lines_that_are_left_out_are_told() {
+    let store = Store::any();
+    let input = format!("a\t1\nbad\n{}", "worse\n".repeat(30));
+    let told = store.feed(&["load", "--skip-bad"], input.as_bytes()).done().err();
+    assert!(told.contains("standard input, line 2: no tab between key and value; left out"), "{told}");
+    assert!(told.contains("line 21: ") && !told.contains("line 22: ") && told.contains("31 bad lines"), "{told}");
 }

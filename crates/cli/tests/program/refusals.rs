@@ -25,6 +25,37 @@ fn wrong_use_has_status_2() {
     assert_eq!(error["status"], 2);
 }
 
+/// Regression: only behind the command `--json` was seen beside `--raw`; before it one of them was passed over without a word.
+#[test]
+fn raw_bytes_are_no_json_wherever_that_is_asked_for() {
+    let store = Store::any();
+    store.run(&["put", "k", "v"]).done();
+    for arguments in [&["--json", "get", "k", "--raw"][..], &["--json", "scan", "--raw"]] {
+        let refused = store.run(arguments).expect(2);
+        assert!(refused.err().contains("--raw") && refused.out().is_empty(), "{}", refused.err());
+    }
+}
+
+/// Regression: a dump to a closed standard output went nowhere, with status 0.
+#[test]
+fn what_was_asked_for_is_not_written_to_a_closed_standard_output() {
+    let store = Store::any();
+    store.run(&["put", "k", "v"]).done();
+    for arguments in [&["dump"][..], &["scan"], &["get", "k"], &["dump", "/dev/null"]] {
+        let command = store.command(arguments);
+        let closing = std::process::Command::new("sh")
+            .args(["-c", "exec \"$@\" >&-", "sh"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env_remove("HITHER_DATA")
+            .output()
+            .unwrap();
+        let expected = if arguments.len() == 2 && arguments[0] == "dump" { 0 } else { 2 };
+        assert_eq!(closing.status.code(), Some(expected), "{arguments:?}: {}", String::from_utf8_lossy(&closing.stderr));
+    }
+    store.command(&["dump"]).stdout(Stdio::null()).status().map(|status| assert!(status.success())).unwrap();
+}
+
 /// Programs get one JSON object for every failure, also for a command line that cannot be read.
 #[test]
 fn wrong_use_is_json_for_programs() {

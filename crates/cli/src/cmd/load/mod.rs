@@ -44,8 +44,13 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     let started = Instant::now();
     let input = Input::open(&args.file)?;
     let mut reporter = Reporter::new(out.is_json(), input.length, Arc::clone(&input.consumed));
-    let mut reader = RecordReader { name: input.name, args: &args, source: source(&args, input.reader)?, skipped: 0, bad_lines: 0 };
-    let (db, keyspace) = store::create_keyspace(store, args.kind)?;
+    let source = source(&args, input.reader)?;
+    let mut reader = RecordReader { name: input.name, args: &args, source, json: out.is_json(), skipped: 0, bad_lines: 0 };
+    // Before a store is made for it.
+    reader.begin()?;
+    // What is passed over is reported as durable: it must be somewhere.
+    let open = if args.skip == 0 { store::create_keyspace } else { store::continue_keyspace };
+    let (db, keyspace) = open(store, args.kind)?;
     if args.resume {
         // What an interrupted load left may not have reached the device; it is going to be reported without being written again.
         db.sync()?;
@@ -60,7 +65,7 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     drop(keyspace);
     db.close()?;
     reported?;
-    reader.warn(out.is_json());
+    reader.warn();
     let summary = Summary {
         durable: loaded.durable,
         skipped: reader.skipped,
@@ -162,11 +167,20 @@ struct RecordReader<'a> {
     name: String,
     args: &'a LoadArgs,
     source: Box<dyn Source>,
+    json: bool,
     skipped: u64,
     bad_lines: u64,
 }
 
+/// Bad lines that `--skip-bad` tells of one by one.
+const TOLD: u64 = 20;
+
 impl RecordReader<'_> {
+    /// Reads up to the first record.
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.source.begin().map_err(|error| self.failure(error))
+    }
+
     /// Feeds all records, up to the first bad line unless those are skipped, or until writing fails.
     fn feed(&mut self, feeder: &mut Feeder) -> Result<(), Failure> {
         while let Some(next) = self.source.next_record() {
@@ -180,31 +194,47 @@ impl RecordReader<'_> {
                         return Ok(());
                     }
                 }
-                Err(SourceError::Bad(_)) if self.args.skip_bad => self.bad_lines += 1,
-                Err(SourceError::Bad(bad)) => return Err(self.refuse(bad, true)),
-                Err(SourceError::Unusable(bad)) => return Err(self.refuse(bad, false)),
-                Err(SourceError::Io(source)) => return Err(Failure::Io { what: format!("reading {}", self.name), source }),
+                Err(SourceError::Bad(bad)) if self.args.skip_bad => self.leave_out(&bad),
+                Err(error) => return Err(self.failure(error)),
             }
         }
-        Ok(())
+        self.ensure_skipped()
     }
 
-    /// Tells what makes an input that has been read to its end look like another one than was meant.
-    fn warn(&self, json: bool) {
+    /// Counts a bad line, and tells which one it is, up to a number that can be read.
+    fn leave_out(&mut self, bad: &Bad) {
+        self.bad_lines += 1;
+        if self.bad_lines <= TOLD {
+            let more = if self.bad_lines == TOLD { "; any others are only counted" } else { "" };
+            output::warning(&format!("{}, line {}: {}; left out{more}", self.name, bad.line, bad.what), self.json);
+        }
+    }
+
+    /// An input that ends before the place where an earlier load was said to have come to is another one than was meant.
+    fn ensure_skipped(&self) -> Result<(), Failure> {
+        if self.skipped >= self.args.skip {
+            return Ok(());
+        }
+        let (name, records, skip) = (&self.name, self.skipped, self.args.skip);
+        Err(Failure::Usage(format!(
+            "{name} has {records} records, fewer than --skip {skip}, and nothing was loaded; is it the input of the earlier load?"
+        )))
+    }
+
+    /// Tells what makes an input that has been read to its end look as if it were not whole.
+    fn warn(&self) {
         if self.source.ends_within_line() {
             let what = format!("{} does not end with a newline: if it was cut off, its last record is not whole", self.name);
-            output::warning(&what, json);
-        }
-        if self.skipped < self.args.skip {
-            let what = format!(
-                "{} has {} records, fewer than --skip {}, and nothing was loaded; is it the input of the earlier load?",
-                self.name, self.skipped, self.args.skip
-            );
-            output::warning(&what, json);
+            output::warning(&what, self.json);
         }
     }
 
-    fn refuse(&self, bad: Bad, skippable: bool) -> Failure {
-        Failure::Input { name: self.name.clone(), line: bad.line, what: bad.what, skippable }
+    fn failure(&self, error: SourceError) -> Failure {
+        let refuse = |bad: Bad, skippable| Failure::Input { name: self.name.clone(), line: bad.line, what: bad.what, skippable };
+        match error {
+            SourceError::Bad(bad) => refuse(bad, true),
+            SourceError::Unusable(bad) => refuse(bad, false),
+            SourceError::Io(source) => Failure::Io { what: format!("reading {}", self.name), source },
+        }
     }
 }

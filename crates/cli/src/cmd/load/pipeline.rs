@@ -70,8 +70,11 @@ pub fn run(
         let committer = scope.spawn(move || commit(&marks, &writers, report));
         let mut feeder = Feeder::new(lanes, mark, plan.group);
         let fed = feed(&mut feeder);
-        // A writer that is gone has told the committer why.
-        let _ = feeder.end_group();
+        // What was only passed over on the way to an input that is refused is not reported.
+        if fed.is_ok() || feeder.pending > 0 {
+            // A writer that is gone has told the committer why.
+            let _ = feeder.end_group();
+        }
         drop(feeder);
         let mut loaded = committer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         loaded.result = loaded.result.and(fed);
