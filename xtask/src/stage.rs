@@ -1,7 +1,7 @@
 //! Stages: named parts of a run, each with a time budget, and the table at the end.
 
-use crate::Failure;
 use crate::exec::Tally;
+use crate::{Failure, machine};
 use std::time::{Duration, Instant};
 
 /// How a stage ended well.
@@ -32,6 +32,8 @@ pub struct Record {
     pub budget_s: u64,
     /// How long it ran.
     pub elapsed: Duration,
+    /// What its programs took of all processors together; nothing where the system does not tell.
+    pub processor: Duration,
     /// How it ended.
     pub outcome: Result<Done, Failure>,
 }
@@ -90,9 +92,10 @@ pub fn run_all<C>(stages: &[Stage<C>], selection: &Selection, context: &C) -> Re
             continue;
         }
         println!("\n== {}: {}", stage.name, stage.about);
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), machine::processor_time_of_children());
         let outcome = (stage.run)(context);
-        let record = Record { name: stage.name, budget_s: stage.budget_s, elapsed: start.elapsed(), outcome };
+        let processor = machine::processor_time_of_children().saturating_sub(before);
+        let record = Record { name: stage.name, budget_s: stage.budget_s, elapsed: start.elapsed(), processor, outcome };
         println!("== {}: {} after {:.1} s{}", record.name, record.status(), record.elapsed.as_secs_f64(), colon(&record.note()));
         let stop = record.outcome.is_err() && !selection.keep_going;
         records.push(record);
@@ -109,19 +112,21 @@ fn colon(note: &str) -> String {
 
 /// Prints the table and the line that counts the tests; whether all went well.
 pub fn summarise(records: &[Record], planned: usize) -> bool {
-    println!("\n{:<10} {:<8} {:>8} {:>8} {:>7}  note", "stage", "result", "seconds", "budget", "tests");
+    println!("\n{:<10} {:<8} {:>8} {:>10} {:>8} {:>7}  note", "stage", "result", "seconds", "processor", "budget", "tests");
     let mut total = Tally::default();
-    let mut elapsed = Duration::ZERO;
+    let (mut elapsed, mut processor) = (Duration::ZERO, Duration::ZERO);
     for record in records {
         let tally = record.tally();
         // The whole of it was printed when the stage ended.
         let note: String = record.note().lines().next().unwrap_or_default().chars().take(90).collect();
-        let seconds = record.elapsed.as_secs_f64();
-        println!("{:<10} {:<8} {:>8.1} {:>8} {:>7}  {}", record.name, record.status(), seconds, record.budget_s, tally.passed, note);
+        let (seconds, busy) = (record.elapsed.as_secs_f64(), record.processor);
+        let (name, status, budget_s) = (record.name, record.status(), record.budget_s);
+        println!("{name:<10} {status:<8} {seconds:>8.1} {:>10.1} {budget_s:>8} {:>7}  {note}", busy.as_secs_f64(), tally.passed);
         total.add(&tally);
         elapsed += record.elapsed;
+        processor += busy;
     }
-    println!("{:<10} {:<8} {:>8.1}", "total", "", elapsed.as_secs_f64());
+    println!("{:<10} {:<8} {:>8.1} {:>10.1}", "total", "", elapsed.as_secs_f64(), processor.as_secs_f64());
     let failed = records.iter().filter(|record| record.outcome.is_err()).count();
     let skipped = records.iter().filter(|record| record.status() == "skipped").count();
     let unreached = planned.saturating_sub(records.len());
