@@ -7,7 +7,7 @@
 //! # Stable versions
 //!
 //! [`VersionClock::stable`] returns S such that every write with a version ≤ S is installed and none with such a version will come:
-//! it raises a floor that writers check at the start of their section, then waits for the sections under way. Snapshots, the durable watermark
+//! it raises a floor that writers check when they draw, then waits for the sections under way. Snapshots, the durable watermark
 //! of group commit and the settled version of batches all rest on it.
 
 use hither_sync::epoch;

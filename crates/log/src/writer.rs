@@ -8,7 +8,7 @@
 //! section and to find the slot not frozen. Whoever wants to look into other threads' slots freezes them, waits for their writer sections
 //! under way, and thaws each as soon as it has looked ([`Log::with_slots`]): a thread that was preempted inside its section holds up nobody
 //! but itself. All further threads, and owners while their slots are frozen, share the last slot of their node behind a lock, which is held
-//! over one operation, fence included, never over a sync.
+//! over one operation, fence included, and over a sync only where that opens a segment on files.
 
 use crate::address;
 use crate::dead::DeadCounts;
