@@ -33,7 +33,15 @@ struct Pair<'a> {
     collapse: Option<(Locked<'a>, Cell<'a>)>,
 }
 
+/// Nodes that were unlinked, and unlocked as obsolete. They are retired once no lock is held any more: that may run work that others have deferred.
+#[must_use]
+struct Unlinked<'a>([Option<Node<'a>>; 2]);
+
 impl<P: Protocol> BTree<P> {
+    fn retire(&self, unlinked: Unlinked<'_>) {
+        unlinked.0.into_iter().flatten().for_each(|node| self.arena.retire(node));
+    }
+
     /// Removes the slot of `key`, which held `old` and was alone in its leaf.
     pub(super) fn remove_last<'a>(&'a self, above: &impl Above<'a>, key: &[u8], old: Ref) -> Result<(), Restart> {
         let mut spots = Vec::new();
@@ -48,12 +56,13 @@ impl<P: Protocol> BTree<P> {
         {
             gone.push((spot.leaf.0, spot.leaf.0.version().lock(spot.version)?));
         }
-        self.remove_slot(spots.last().expect("the first layer stays when its last key leaves"))?;
+        let unlinked = self.remove_slot(spots.last().expect("the first layer stays when its last key leaves"))?;
         let unlock = |(node, lock): (_, Locked<'_>)| {
             lock.obsolete();
             node
         };
         let nodes: Vec<_> = gone.into_iter().map(unlock).collect();
+        self.retire(unlinked);
         for node in nodes {
             self.arena.retire(node);
             P::reached(Point::LayerGone);
@@ -62,13 +71,13 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// Removes the slot at `spot`, and with it the leaf if that empties and is not the root of layer 0.
-    fn remove_slot(&self, spot: &Spot<'_>) -> Result<(), Restart> {
+    fn remove_slot<'a>(&'a self, spot: &Spot<'a>) -> Result<Unlinked<'a>, Restart> {
         let count = spot.leaf.count(spot.leaf.0.meta());
         let Some(parent) = spot.parent.filter(|_| count == 1) else {
             let lock = spot.leaf.0.version().lock(spot.version)?;
             spot.leaf.remove(spot.position);
             lock.done();
-            return Ok(());
+            return Ok(Unlinked([None; 2]));
         };
         if !P::heeds(Rule::UnlinkAtomic) {
             return self.unlink_in_steps(spot);
@@ -76,27 +85,24 @@ impl<P: Protocol> BTree<P> {
         let separator = parent.index.saturating_sub(1);
         let pair = self.lock_pair(spot, parent, separator, LEAF_SLOTS + 1)?;
         spot.leaf.remove(spot.position);
-        self.merge_pair(pair);
-        Ok(())
+        Ok(self.merge_pair(pair))
     }
 
     /// Planted bug (only for twins): the leaf is obsolete in spirit before the parent lets go of it, so inserts into it are lost.
     #[cold]
-    fn unlink_in_steps(&self, spot: &Spot<'_>) -> Result<(), Restart> {
+    fn unlink_in_steps<'a>(&'a self, spot: &Spot<'a>) -> Result<Unlinked<'a>, Restart> {
         let parent = spot.parent.expect("only leaves with a parent are unlinked");
         let lock = spot.leaf.0.version().lock(spot.version)?;
         spot.leaf.remove(spot.position);
         lock.done();
         P::reached(Point::HalfDone);
         // Looks neither at the leaf's new version nor at what it holds by now.
-        let Ok(fresh) = spot.leaf.0.version().read() else { return Ok(()) };
+        let Ok(fresh) = spot.leaf.0.version().read() else { return Ok(Unlinked([None; 2])) };
         let emptied = Spot { version: fresh, ..*spot };
-        if let Ok(pair) = self.lock_pair(&emptied, parent, parent.index.saturating_sub(1), usize::MAX) {
-            let meta = spot.leaf.0.meta();
-            spot.leaf.0.set_meta(meta.with_count(0));
-            self.merge_pair(pair);
-        }
-        Ok(())
+        let Ok(pair) = self.lock_pair(&emptied, parent, parent.index.saturating_sub(1), usize::MAX) else { return Ok(Unlinked([None; 2])) };
+        let meta = spot.leaf.0.meta();
+        spot.leaf.0.set_meta(meta.with_count(0));
+        Ok(self.merge_pair(pair))
     }
 
     /// After a delete left few slots in the leaf of `key`: merges it with a sibling if both fit into one. Best effort.
@@ -119,7 +125,8 @@ impl<P: Protocol> BTree<P> {
             let (other, _) = self.sibling(parent, parent.index + 1 - 2 * back)?;
             if Leaf(other).count(other.meta()) + count <= MERGE_LIMIT {
                 let pair = self.lock_pair(&spot, parent, parent.index - back, LEAF_SLOTS)?;
-                self.merge_pair(pair);
+                let unlinked = self.merge_pair(pair);
+                self.retire(unlinked);
                 return Ok(());
             }
         }
@@ -149,7 +156,7 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// Moves all slots of the right leaf to the left one and lets the right one go.
-    fn merge_pair(&self, pair: Pair<'_>) {
+    fn merge_pair<'a>(&'a self, pair: Pair<'a>) -> Unlinked<'a> {
         let Pair { parent, separator, left, right, parent_lock, left_lock, right_lock, collapse } = pair;
         let mut entries = Entries::new();
         entries.take(left);
@@ -159,33 +166,7 @@ impl<P: Protocol> BTree<P> {
         self.set_previous_of(right.next(), left.0.address());
         parent.inner.remove(separator);
         P::reached(Point::LeafMerge);
-        self.finish_merge((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse);
-    }
-
-    /// Unlocks after `right` was merged into `left`; if the parent has no separator left, `left` takes its place.
-    fn finish_merge(
-        &self,
-        (parent, parent_lock): (Inner<'_>, Locked<'_>),
-        (left, left_lock): (Node<'_>, Locked<'_>),
-        (right, right_lock): (Node<'_>, Locked<'_>),
-        collapse: Option<(Locked<'_>, Cell<'_>)>,
-    ) {
-        let collapsed = collapse.is_some();
-        if let Some((guard, cell)) = collapse {
-            left.set_meta(left.meta().with_skip(parent.0.meta().skip()));
-            cell.word.store(left.address(), Ordering::Release);
-            parent_lock.obsolete();
-            guard.done();
-            P::reached(Point::RootCollapse);
-        } else {
-            parent_lock.done();
-        }
-        left_lock.done();
-        right_lock.obsolete();
-        self.arena.retire(right);
-        if collapsed {
-            self.arena.retire(parent.0);
-        }
+        finish_merge::<P>((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse)
     }
 
     /// Merges an inner node that has few children with a sibling, or evens them out.
@@ -220,7 +201,8 @@ impl<P: Protocol> BTree<P> {
         if merge {
             left.fill(&separators, &children);
             parent.inner.remove(separator);
-            self.finish_merge((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse);
+            let unlinked = finish_merge::<P>((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse);
+            self.retire(unlinked);
         } else {
             let middle = separators.len() / 2;
             left.fill(&separators[..middle], &children[..=middle]);
@@ -232,6 +214,28 @@ impl<P: Protocol> BTree<P> {
         }
         Ok(())
     }
+}
+
+/// Unlocks after `right` was merged into `left`; if the parent has no separator left, `left` takes its place.
+fn finish_merge<'a, P: Protocol>(
+    (parent, parent_lock): (Inner<'a>, Locked<'a>),
+    (left, left_lock): (Node<'a>, Locked<'a>),
+    (right, right_lock): (Node<'a>, Locked<'a>),
+    collapse: Option<(Locked<'a>, Cell<'a>)>,
+) -> Unlinked<'a> {
+    let collapsed = collapse.is_some().then_some(parent.0);
+    if let Some((guard, cell)) = collapse {
+        left.set_meta(left.meta().with_skip(parent.0.meta().skip()));
+        cell.word.store(left.address(), Ordering::Release);
+        parent_lock.obsolete();
+        guard.done();
+        P::reached(Point::RootCollapse);
+    } else {
+        parent_lock.done();
+    }
+    left_lock.done();
+    right_lock.obsolete();
+    Unlinked([Some(right), collapsed])
 }
 
 impl Spot<'_> {

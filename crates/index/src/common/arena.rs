@@ -13,6 +13,7 @@
 //! A node's number is its chunk's position in the table times 2^14 plus its offset in units of 128 bytes: 32 bits reach 512 GiB.
 
 use super::node::{self, CLASSES, Node, node_bytes};
+use super::version::held;
 use hither_sync::epoch;
 use parking_lot::Mutex;
 use std::marker::PhantomData;
@@ -170,6 +171,7 @@ impl Arena {
 
     /// Hands over unlinked memory by address and class. As for [`Arena::retire`], call it without holding locks.
     pub(crate) fn retire_all(self: &Arc<Self>, unlinked: &[(u64, usize)]) {
+        debug_assert!(held::none(), "others would wait for what this may run");
         let batch = {
             let mut state = self.state.lock();
             state.retired.extend(unlinked.iter().map(|(address, class)| (*address as usize, *class as u8)));

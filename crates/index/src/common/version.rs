@@ -99,7 +99,7 @@ impl Version {
         }
         // No store of the section may be seen before the lock bit.
         fence(Ordering::Release);
-        Ok(Locked { word: self, seen, wanted: 0 })
+        Ok(Locked::new(self, seen, 0))
     }
 
     /// Locks a wanted node, and marks a claimed one wanted.
@@ -107,7 +107,7 @@ impl Version {
     fn lock_slow(&self, seen: u64) -> Result<Locked<'_>, Restart> {
         self.exchange_wanted(seen, seen | LOCKED)?;
         fence(Ordering::Release);
-        Ok(Locked { word: self, seen, wanted: 0 })
+        Ok(Locked::new(self, seen, 0))
     }
 
     /// From `seen` and wanted to `next`; or, if somebody has claimed the node, marks it wanted.
@@ -169,10 +169,17 @@ pub(crate) struct Locked<'a> {
     wanted: u64,
 }
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
+    #[inline(always)]
+    fn new(word: &'a Version, seen: u64, wanted: u64) -> Locked<'a> {
+        held::add(1);
+        Locked { word, seen, wanted }
+    }
+
     /// Unlocks after a change; returns the new version.
     #[inline(always)]
     pub(crate) fn done(self) -> u64 {
+        held::add(-1);
         let next = self.seen + STEP;
         self.word.0.store(next | self.wanted, Ordering::Release);
         std::mem::forget(self);
@@ -181,6 +188,7 @@ impl Locked<'_> {
 
     /// Unlocks a node that was unlinked: whoever finds it starts again.
     pub(crate) fn obsolete(self) {
+        held::add(-1);
         self.word.0.store((self.seen + STEP) | OBSOLETE, Ordering::Release);
         std::mem::forget(self);
     }
@@ -188,7 +196,31 @@ impl Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
+        held::add(-1);
         self.word.0.store(self.seen | self.wanted, Ordering::Release);
+    }
+}
+
+/// How many nodes this thread has locked: for assertions, so without them it is not counted.
+pub(crate) mod held {
+    #[cfg(debug_assertions)]
+    thread_local! {
+        static LOCKS: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+    }
+
+    #[inline(always)]
+    pub(super) fn add(_locks: i64) {
+        #[cfg(debug_assertions)]
+        LOCKS.set(LOCKS.get() + _locks);
+    }
+
+    /// Whether none is known to be locked.
+    #[inline(always)]
+    pub(crate) fn none() -> bool {
+        #[cfg(debug_assertions)]
+        return LOCKS.get() == 0;
+        #[cfg(not(debug_assertions))]
+        true
     }
 }
 
@@ -207,7 +239,7 @@ impl<'a> Claimed<'a> {
         self.word.0.store(self.seen | LOCKED, Ordering::Relaxed);
         // No store of the section may be seen before the lock bit.
         fence(Ordering::Release);
-        let lock = Locked { word: self.word, seen: self.seen, wanted };
+        let lock = Locked::new(self.word, self.seen, wanted);
         std::mem::forget(self);
         lock
     }
