@@ -123,6 +123,8 @@ struct Before {
     index: u16,
     protocol: Protocol,
     user: Arc<User>,
+    /// With the user: one that is put back is looked up again, if it has changed meanwhile.
+    generation: u64,
     authenticated: bool,
     options: WriteOptions,
     replies: Replies,
@@ -135,6 +137,7 @@ impl Before {
             index: session.index,
             protocol: session.protocol,
             user: session.user.clone(),
+            generation: session.generation,
             authenticated: session.authenticated,
             options: session.options,
             replies: session.replies,
@@ -151,6 +154,7 @@ impl Session {
         (self.protocol, self.authenticated) = (before.protocol, before.authenticated);
         self.client.protocol.store(if before.protocol == Protocol::Resp3 { 3 } else { 2 }, Ordering::Relaxed);
         (self.options, self.replies, self.closing) = (before.options, before.replies, before.closing);
+        self.generation = before.generation;
         if !Arc::ptr_eq(&before.user, &self.user) {
             self.client.user.lock().clone_from(&before.user.name);
             self.user = before.user.clone();

@@ -33,7 +33,7 @@ pub struct Session {
     /// Who it is.
     pub user: Arc<User>,
     /// When the user was looked up: [`crate::acl::Acl::generation`].
-    generation: u64,
+    pub(crate) generation: u64,
     /// Commands since MULTI.
     pub multi: Option<Multi>,
     /// Keys that EXEC depends on.

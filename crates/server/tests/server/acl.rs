@@ -3,6 +3,8 @@
 use crate::common::{Client, THREADS, shared, show};
 use hither::Db;
 use hither_resp::Value;
+use hither_server::commands::failure::Failure;
+use hither_server::commands::transactions;
 use hither_server::{Config, Shared};
 
 #[test]
@@ -76,6 +78,24 @@ fn a_user_changes_under_its_clients() {
     assert!(client.session.closing);
     assert_eq!(admin.run("ACL DELUSER default"), "!ERR The 'default' user cannot be removed");
     assert_eq!(admin.run("CLIENT KILL USER nobody"), "!ERR No such user 'nobody'");
+}
+
+/// Regression: the user of before came back without being looked up again, so what was taken away during an attempt that failed stayed allowed.
+#[test]
+fn rights_taken_away_during_an_exec_that_fails_are_gone() {
+    let shared = shared();
+    let (mut admin, mut client) = (Client::new(&shared), Client::new(&shared));
+    admin.run("ACL SETUSER bob on nopass +@all ~*");
+    client.script("AUTH bob x => OK\nSET k 1 => OK\nMULTI => OK\nGET k => QUEUED");
+    shared.acl().set_user(b"bob", &[b"-@all".to_vec()]).unwrap();
+    // The head of the array fits, what is said of the refusal does not.
+    let session = &mut client.session;
+    session.output_limit = 64;
+    let outcome = transactions::exec(session, &shared, &mut Vec::new(), &mut 0);
+    assert!(matches!(outcome.map_err(|failure| *failure), Err(Failure::ReplyTooLarge)));
+    let reply = client.run("GET k");
+    assert!(reply.starts_with("!NOPERM"), "{reply}");
+    assert_eq!(shared.acl().log.newest(9).len(), 2, "both are refused");
 }
 
 #[test]
