@@ -31,6 +31,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+/// Keys that one command may wait for: each has a place in the queues, and entering all of them is one hold of the lock.
+pub const MOST_KEYS: usize = 1 << 16;
+
 /// A database's number and a key.
 pub type Place = (u16, Vec<u8>);
 

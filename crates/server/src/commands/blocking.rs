@@ -9,7 +9,7 @@ use super::zsets::combine::PopOptions;
 use super::zsets::take;
 use super::{Context, Outcome, Room};
 use crate::data::encoding::Type;
-use crate::waiting::{End, Request};
+use crate::waiting::{End, MOST_KEYS, Request};
 use hither_resp::{Writer, parse_integer};
 use std::time::{Duration, Instant};
 
@@ -86,6 +86,11 @@ pub fn wait_or(context: &mut Context<'_>, request: Request, give_up: impl FnOnce
     }
 }
 
+/// Refuses more keys than a command may wait for, whether or not it has to wait.
+fn check_number(keys: usize) -> Outcome {
+    if keys <= MOST_KEYS { Ok(()) } else { Err(Failure::made(format!("ERR a command waits for at most {MOST_KEYS} keys"))) }
+}
+
 /// The set at a key, if this command may take from it now.
 fn open_in_turn(context: &mut Context<'_>, key: &[u8]) -> Result<Option<Collection>, Failure> {
     let Context { txn, session, shared, .. } = context;
@@ -112,6 +117,7 @@ fn bzpopmax(context: &mut Context<'_>) -> Outcome {
 fn pop_one(context: &mut Context<'_>, reverse: bool) -> Outcome {
     let args = context.args;
     let last = args.len() - 1;
+    check_number(last - 1)?;
     let deadline = seconds(&args[last])?;
     for key in args.iter().skip(1).take(last - 1) {
         let Some(mut set) = open_in_turn(context, key)? else { continue };
@@ -131,6 +137,7 @@ fn pop_one(context: &mut Context<'_>, reverse: bool) -> Outcome {
 fn bzmpop(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     let options = PopOptions::parse(args, 2)?;
+    check_number(options.keys().count())?;
     let deadline = seconds(&args[1])?;
     for key in options.keys() {
         if let Some(set) = open_in_turn(context, key)? {

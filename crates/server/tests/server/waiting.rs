@@ -471,3 +471,24 @@ fn who_hangs_up_during_a_pause_has_gone() {
     assert_eq!(say(&mut operator, "INCR n"), "1");
     server.stop();
 }
+
+/// Regression: a million keys had a million places in the queues, all entered under their one lock.
+#[test]
+fn keys_that_one_command_waits_for_are_bounded() {
+    const MOST: usize = 65_536;
+    let shared = shared();
+    let (mut client, mut other) = (Client::new(&shared), Client::new(&shared));
+    let keys: Vec<String> = (0..=MOST).map(|number| number.to_string()).collect();
+    let (fits, too_many) = (keys[1..].join(" "), keys.join(" "));
+    let mpop = |count: usize, keys: &str| format!("BZMPOP 0 {count} {keys} MIN");
+    for line in [format!("BZPOPMIN {too_many} 0"), format!("BZPOPMAX {too_many} 0"), mpop(MOST + 1, &too_many)] {
+        assert_eq!(client.run(&line), "!ERR a command waits for at most 65536 keys");
+        assert!(shared.waiting.is_empty());
+    }
+    for line in [format!("BZPOPMIN {fits} 0"), format!("BZPOPMAX {fits} 0"), mpop(MOST, &fits)] {
+        waits(&mut client, &line);
+        assert_eq!(other.run("ZADD 65536 1 m"), "1");
+        assert!(client.run(&line).starts_with("[65536 "));
+        assert!(shared.waiting.is_empty());
+    }
+}
