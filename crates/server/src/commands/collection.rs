@@ -36,8 +36,13 @@ pub fn open(txn: &mut Txn, key: &[u8], kind: Type) -> Result<Option<Collection>,
 pub fn open_or_new(txn: &mut Txn, databases: &Databases, key: &[u8], kind: Type) -> Result<Collection, Failure> {
     match open(txn, key, kind)? {
         Some(collection) => Ok(collection),
-        None => Ok(Collection::fresh(Head { kind, number: databases.next_number()?, count: 0 })),
+        None => new(databases, kind),
     }
+}
+
+/// A collection that is not there yet. It takes a number, of which a block is reserved by a sync now and then: only for what is going to be written.
+pub fn new(databases: &Databases, kind: Type) -> Result<Collection, Failure> {
+    Ok(Collection::fresh(Head { kind, number: databases.next_number()?, count: 0 }))
 }
 
 impl Collection {

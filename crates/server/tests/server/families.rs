@@ -386,3 +386,31 @@ fn several_sorted_sets() {
         ZCARD b => 3",
     );
 }
+
+/// Regression: ZADD with XX drew a number for a set that it did not make.
+#[test]
+fn who_makes_no_collection_draws_no_number() {
+    let shared = shared();
+    let mut client = Client::new(&shared);
+    client.script("SET s 1 => OK");
+    let next = shared.databases.next_number().unwrap() + 1;
+    client.script(
+        "ZADD none XX 1 m => 0
+        ZADD none XX CH 1 m 2 n => 0
+        ZADD none XX INCR 1 m => nil
+        ZADD none XX 1 m x n => !ERR value is not a valid float
+        ZADD s XX 1 m => !WRONGTYPE Operation against a key holding the wrong kind of value
+        ZREM none m => 0
+        ZPOPMIN none => []
+        ZUNIONSTORE to 1 none => 0
+        ZRANGESTORE to none 0 -1 => 0
+        HDEL none f => 0
+        COPY none to => 0
+        MULTI => OK
+        ZADD none XX 1 m => QUEUED
+        EXEC => [0]",
+    );
+    assert_eq!(shared.databases.next_number().unwrap(), next);
+    client.script("ZADD none GT 1 m => 1");
+    assert_eq!(shared.databases.next_number().unwrap(), next + 2, "a set has one");
+}

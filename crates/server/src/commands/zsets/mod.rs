@@ -7,7 +7,7 @@ pub mod combine;
 pub mod ranges;
 
 use super::arguments::{Options, float, integer, is};
-use super::collection::{Collection, glance, open, open_or_new, walk};
+use super::collection::{self, Collection, glance, open, open_or_new, walk};
 use super::failure::Failure;
 use super::hashes::{random_rows, scan_collection};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
@@ -167,7 +167,12 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
     let pairs = args.iter().skip(at).step_by(2).zip(args.iter().skip(at + 1).step_by(2));
     let scores = pairs.map(|(score, member)| Ok((float(score)?, member))).collect::<Result<Vec<_>, Failure>>()?;
-    let mut set = open_or_new(txn, &shared.databases, &args[1], Type::SortedSet)?;
+    let mut set = match open(txn, &args[1], Type::SortedSet)? {
+        Some(set) => set,
+        // No member is there that could change.
+        None if options.if_present => return answer(reply, &options, 0, None),
+        None => collection::new(&shared.databases, Type::SortedSet)?,
+    };
     let (mut added, mut changed, mut result) = (0, 0, None);
     for (given, member) in scores {
         let old = score(txn, &set, member)?;
@@ -187,10 +192,15 @@ fn zadd(context: &mut Context<'_>) -> Outcome {
     if changed > 0 {
         set.save(txn, &args[1])?;
     }
-    match (options.increment, result) {
+    answer(reply, &options, if options.count_changed { changed } else { added }, result)
+}
+
+/// What ZADD says: the number of members, or the score of the one that it has incremented.
+fn answer(reply: &mut Writer<'_>, options: &AddOptions, count: i64, score: Option<f64>) -> Outcome {
+    match (options.increment, score) {
         (true, Some(score)) => reply.double(score),
         (true, None) => reply.null(),
-        (false, _) => reply.integer(if options.count_changed { changed } else { added }),
+        (false, _) => reply.integer(count),
     }
     Ok(())
 }
