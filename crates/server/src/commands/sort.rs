@@ -11,6 +11,7 @@ use super::zsets::each;
 use super::{Context, Outcome};
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row};
+use hither::Keyspace;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
@@ -68,7 +69,7 @@ impl<'a> Pattern<'a> {
             return Ok(matches!(self, Pattern::Member).then(|| member.to_vec()));
         };
         let key = [before, member, behind].concat();
-        if key.is_empty() {
+        if is_nowhere(&key) {
             return Ok(None);
         }
         let Some(item) = txn.load(&key)? else { return Ok(None) };
@@ -76,11 +77,17 @@ impl<'a> Pattern<'a> {
             (Some(Type::String), None) => Ok(Some(item.entry[1..].to_vec())),
             (Some(Type::Hash), Some(field)) => {
                 let Some(hash) = open(txn, &key, Type::Hash)? else { return Ok(None) };
-                Ok(txn.row(&row(hash.number(), part::FIELD, field), <[u8]>::to_vec)?)
+                let row = row(hash.number(), part::FIELD, field);
+                if is_nowhere(&row) { Ok(None) } else { Ok(txn.row(&row, <[u8]>::to_vec)?) }
             }
             _ => Ok(None),
         }
     }
+}
+
+/// Whether no store can hold this key: it is empty, or too long.
+fn is_nowhere(key: &[u8]) -> bool {
+    Keyspace::check_pair(key, b"").is_err()
 }
 
 impl<'a> SortOptions<'a> {

@@ -195,3 +195,16 @@ fn an_expiry_of_restore_can_be_told() {
     client.script("PEXPIRETIME b => 9223372036854775807\nGET b => 1");
     assert!(client.run("PTTL b").parse::<i64>().unwrap() > 0);
 }
+
+/// Regression: a member that led to a key which no store can hold failed the whole command.
+#[test]
+fn sort_finds_nothing_where_no_key_can_be() {
+    let mut client = Client::new(&shared());
+    client.script("ZADD z 1 a 2 bb => 2\nHSET ha f 1 => 1\nHSET hbb f 0 => 1");
+    // With one letter it is as long as a key may be.
+    let long = "x".repeat(65_535);
+    assert_eq!(client.run(&format!("SET {long}a 5")), "OK");
+    assert_eq!(client.run(&format!("SORT z BY {long}* GET # GET {long}*")), "[bb nil a 5]");
+    assert_eq!(client.run(&format!("SORT z BY h*->f GET h*->f GET h*->{long} GET {long}*->f")), "[0 nil nil 1 nil nil]");
+    assert_eq!(client.run(&format!("SORT_RO z ALPHA BY {long}y* GET # GET {long}y*")), "[a nil bb nil]");
+}
