@@ -2,7 +2,7 @@
 
 use crate::acl::Acl;
 use crate::changes::Changes;
-use crate::commands::table::{TABLE, Table};
+use crate::commands::table::{Command, TABLE, Table};
 use crate::config::{Config, Settings};
 use crate::cursors::Cursors;
 use crate::data::Databases;
@@ -325,7 +325,7 @@ impl Client {
             self.database.load(Ordering::Relaxed),
             self.watched.load(Ordering::Relaxed),
             self.held_bytes(),
-            TABLE.by_number(self.last_command.load(Ordering::Relaxed)).map_or("NULL", |command| command.name),
+            TABLE.by_number(self.last_command.load(Ordering::Relaxed)).map_or_else(|| "NULL".to_owned(), Command::full_name),
             self.user.lock(),
             self.protocol.load(Ordering::Relaxed),
         )

@@ -90,6 +90,8 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         return Err(Box::new(Failure::text("EXECABORT Transaction discarded because of previous errors.")));
     }
     let writes = multi.queue().iter().any(|queued| queued.found.command.has(WRITE));
+    // The database of each command, for MONITOR.
+    let mut indexes = Vec::with_capacity(multi.queue().len());
     let outcome = session.run(shared, out, rests_on, Some(&watches), writes, |session, txn, out| {
         // Their replies are one reply, which is bounded as a whole.
         let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
@@ -97,7 +99,9 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         if reply.is_full() {
             return Err(Box::new(Failure::ReplyTooLarge));
         }
+        indexes.clear();
         for queued in multi.queue() {
+            indexes.push(session.index);
             let mark = out.len();
             txn.begin_command();
             let allowed = session.check_queued(queued).map_err(Box::new);
@@ -120,8 +124,8 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         Ok(())
     });
     if outcome.is_ok() && !shared.monitors.is_empty() {
-        for queued in multi.queue() {
-            shared.monitors.show(shared, &session.client, session.index, queued.found.command, queued.args());
+        for (queued, index) in multi.queue().iter().zip(&indexes) {
+            shared.monitors.show(shared, &session.client, *index, queued.found.command, queued.args());
         }
     }
     let Err(failure) = outcome else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Sessions without a socket: the connection's commands, transactions, limits, and what belongs to no family of commands.
 
-use crate::common::{Client, script, shared, show};
+use crate::common::{Client, connect, receive, say, script, send, shared, show, start};
 use hither_resp::Value;
 
 /// Regression: SKIP ended OFF, and the client took what came then for the answers to what it asked next.
@@ -345,4 +345,36 @@ fn small_things_are_as_in_redis() {
     let list = client.run(&format!("CLIENT LIST ID {0} 99 -1 {1} {0}", ids[0], ids[1]));
     let listed: Vec<&str> = list.lines().filter_map(|line| line.strip_prefix("id=")?.split(' ').next()).collect();
     assert_eq!(listed, [&ids[0], &ids[1], &ids[0]]);
+}
+
+/// Regression: it had the subcommand's name alone.
+#[test]
+fn lists_of_clients_name_commands_as_a_whole() {
+    let mut client = Client::new(&shared());
+    assert!(client.run("CLIENT INFO").contains(" cmd=client|info "));
+    let mut other = Client::new(&client.shared);
+    assert!(client.run("CLIENT LIST").contains(" cmd=NULL "));
+    other.script("GET a => nil");
+    let list = client.run("CLIENT LIST");
+    assert!(list.contains(" cmd=client|list ") && list.contains(" cmd=get "), "{list}");
+}
+
+/// Regression: all commands of a transaction were shown with the last one's database.
+#[test]
+fn monitors_are_shown_each_command_of_a_transaction_in_its_database() {
+    let server = start();
+    let (mut monitor, mut client) = (connect(&server), connect(&server));
+    assert_eq!(say(&mut monitor, "MONITOR"), "OK");
+    send(&mut client, "SELECT 1; MULTI; SET a 1; SELECT 99; SELECT 2; SET b 1; EXEC; PING");
+    receive(&mut client, 8);
+    let lines = receive(&mut monitor, 8);
+    let shown: Vec<String> = lines
+        .iter()
+        .map(|line| {
+            let (index, words) = line.split_once('[').and_then(|(_, rest)| rest.split_once(' ')).unwrap();
+            format!("{index}{}", words.split_once(']').unwrap().1.replace('"', ""))
+        })
+        .collect();
+    assert_eq!(shown, ["0 SELECT 1", "1 MULTI", "1 EXEC", "1 SET a 1", "1 SELECT 99", "1 SELECT 2", "2 SET b 1", "2 PING"]);
+    server.stop();
 }
