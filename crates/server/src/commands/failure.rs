@@ -23,6 +23,8 @@ pub enum Failure {
     Wait(Box<Request>),
     /// The reply is larger than max-output: it could never leave.
     ReplyTooLarge,
+    /// The commands of a transaction write more than it may hold until its end.
+    WritesTooLarge,
 }
 
 impl From<Error> for Failure {
@@ -68,7 +70,7 @@ impl Failure {
         match self {
             Failure::Text(_) => true,
             Failure::Store(error) => matches!(error, Error::KeyEmpty | Error::KeyTooLong { .. } | Error::ValueTooLong { .. }),
-            Failure::Again | Failure::Watched | Failure::Wait(_) | Failure::ReplyTooLarge => false,
+            Failure::Again | Failure::Watched | Failure::Wait(_) | Failure::ReplyTooLarge | Failure::WritesTooLarge => false,
         }
     }
 
@@ -81,6 +83,9 @@ impl Failure {
             Failure::Watched => "EXECABORT a watched key has changed".into(),
             Failure::Wait(_) => "ERR the command has to wait".into(),
             Failure::ReplyTooLarge => "ERR the reply is larger than max-output, so nothing was done".into(),
+            Failure::WritesTooLarge => {
+                "ERR the commands of the transaction write more than max-request, so nothing was done: divide them among several".into()
+            }
         }
     }
 }

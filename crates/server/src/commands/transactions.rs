@@ -89,6 +89,7 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
     if multi.is_refused() {
         return Err(Box::new(Failure::text("EXECABORT Transaction discarded because of previous errors.")));
     }
+    let most = shared.settings.started.max_request_bytes;
     let writes = multi.queue().iter().any(|queued| queued.found.command.has(WRITE));
     // The database of each command, for MONITOR.
     let mut indexes = Vec::with_capacity(multi.queue().len());
@@ -106,6 +107,7 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
             txn.begin_command();
             let allowed = session.check_queued(queued).map_err(Box::new);
             match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
+                Ok(()) if txn.holds_more_than(most) => return Err(Box::new(Failure::WritesTooLarge)),
                 Ok(()) => {}
                 // The store refuses, everything has to run again, or nobody would ever be told what came of it.
                 Err(failure) if !failure.is_of_one_command() => return Err(failure),

@@ -55,10 +55,29 @@ pub struct Txn {
     unfit: Option<Error>,
     /// Of several commands, how to take back what this one has done.
     undo: Vec<Undo>,
+    /// Of several commands.
+    held: Held,
     /// Where this command began.
     began_in: Option<Arc<Database>>,
     /// What later scans pass over.
     drained: Vec<scans::Drained>,
+}
+
+/// What the writes of several commands take until they are committed, in bytes.
+#[derive(Default)]
+struct Held {
+    now: usize,
+    /// When this command began.
+    before: usize,
+    /// The most that one command has added.
+    largest: usize,
+}
+
+/// What a write takes besides its key and entry, roughly: its place in the map, and in what would take it back.
+const PER_WRITE: usize = 2 * size_of::<(Place, Option<Item>)>();
+
+fn held_by(key: &[u8], item: Option<&Item>) -> usize {
+    PER_WRITE + key.len() + item.map_or(0, |item| item.entry.len())
 }
 
 /// How a step is taken back.
@@ -97,6 +116,7 @@ impl Txn {
             options,
             unfit: None,
             undo: Vec::new(),
+            held: Held::default(),
             began_in: None,
             drained: Vec::new(),
         }
@@ -123,6 +143,7 @@ impl Txn {
     /// The next of several commands begins.
     pub fn begin_command(&mut self) {
         self.undo.clear();
+        self.held.before = self.held.now;
         self.unfit = None;
         self.began_in = Some(self.database.clone());
     }
@@ -132,7 +153,15 @@ impl Txn {
     /// # Errors
     /// It wrote what no store can hold; [`Txn::commit`] would fail.
     pub fn end_command(&mut self) -> Result<()> {
+        if self.isolated {
+            self.held.largest = self.held.largest.max(self.held.now.saturating_sub(self.held.before));
+        }
         self.unfit.take().map_or(Ok(()), Err)
+    }
+
+    /// Whether what its commands have written takes more than so many bytes, that of the largest left out: each may write what it could write alone.
+    pub fn holds_more_than(&self, limit: usize) -> bool {
+        self.held.now.saturating_sub(self.held.largest) > limit
     }
 
     /// Takes back all that was written since [`Txn::begin_command`]. What the command has read still counts: its error tells of that.
@@ -146,6 +175,7 @@ impl Txn {
                 Undo::Removed(orphan) => drop(self.orphans.insert(orphan)),
             }
         }
+        self.held.now = self.held.before;
         if let Some(database) = self.began_in.take() {
             self.database = database;
         }
@@ -348,7 +378,9 @@ impl Txn {
         }
         let place = (self.database.index, space, key.to_vec());
         if self.isolated {
+            self.held.now += held_by(key, item.as_ref());
             let before = self.writes.insert(place.clone(), item);
+            self.held.now -= before.as_ref().map_or(0, |before| held_by(key, before.as_ref()));
             self.undo.push(Undo::Write(place, before));
         } else {
             self.writes.insert(place, item);

@@ -1,6 +1,6 @@
 //! What one client can make the server hold: bytes that are allocated, counted by a global allocator for each thread.
 
-use crate::common::Client;
+use crate::common::{Client, show};
 use hither::Db;
 use hither_resp::Value;
 use hither_server::{Config, Shared};
@@ -342,4 +342,55 @@ fn what_restore_unpacks_is_bounded() {
     let payload = sealed(&[&[0], &compressed(b"xx", 2 * times, b"")[..]].concat());
     assert_eq!(client.call(&[b"RESTORE", b"k", b"0", &payload]), Value::Simple(b"OK".to_vec()));
     assert_eq!(client.run("STRLEN k"), (2 * 264 * times + 2).to_string());
+}
+
+const TOO_MUCH: &[u8] =
+    b"-ERR the commands of the transaction write more than max-request, so nothing was done: divide them among several\r\n";
+
+/// Clients of a server that takes 8 MiB for a request, and for what EXEC writes.
+fn with_narrow_requests() -> Client {
+    let db = Db::builder().in_memory().open().unwrap();
+    Client::new(&Shared::new(db, Config { max_request_bytes: 8 * MIB, ..Config::default() }, 1).unwrap())
+}
+
+/// Regression: a few KiB of commands wrote 512 MiB each, all of which EXEC held until its end.
+#[test]
+fn what_exec_writes_is_bounded_as_a_whole() {
+    let mut client = with_narrow_requests();
+    let end = 4 * MIB - 1;
+    client.script("SET kept 1 => OK\nMULTI => OK\nINCR kept => QUEUED");
+    (0..100).for_each(|number| assert_eq!(client.run(&format!("SETRANGE k{number} {end} x")), "QUEUED"));
+    let (reply, held) = peak(|| client.raw(&[b"EXEC"]));
+    assert_eq!(String::from_utf8_lossy(&reply), String::from_utf8_lossy(TOO_MUCH));
+    assert!(held < 24 * MIB, "held {held} bytes");
+    client.script("GET kept => 1\nEXISTS k0 k1 => 0");
+    // Rows count, and so do copies.
+    client.script(&format!("SETRANGE k {end} x => 4194304\nMULTI => OK"));
+    (0..100).for_each(|number| assert_eq!(client.run(&format!("COPY k k{number}")), "QUEUED"));
+    let (reply, held) = peak(|| client.raw(&[b"EXEC"]));
+    assert!(reply == TOO_MUCH && held < 32 * MIB, "held {held} bytes");
+    client.call(&[b"HSET", b"h", b"f", &vec![b'x'; 4 * MIB]]);
+    client.script("MULTI => OK\nCOPY h 1 => QUEUED\nCOPY h 2 => QUEUED\nCOPY h 3 => QUEUED\nCOPY h 4 => QUEUED");
+    assert!(client.raw(&[b"EXEC"]) == TOO_MUCH);
+    client.script("KEYS * => [h k kept]");
+}
+
+#[test]
+fn what_exec_may_write_is_what_it_holds_besides_its_largest_command() {
+    let mut client = with_narrow_requests();
+    let end = 12 * MIB - 1;
+    // One command may write whatever it may write alone.
+    client.script(&format!("MULTI => OK\nSET a 1 => QUEUED\nSETRANGE k {end} x => QUEUED\nINCR a => QUEUED\nEXEC => [OK 12582912 2]"));
+    // What is overwritten or deleted again is not held.
+    client.script("MULTI => OK");
+    (0..5).for_each(|_| client.script(&format!("SETRANGE k {end} y => QUEUED\nSETRANGE l 4194303 x => QUEUED\nDEL l => QUEUED")));
+    assert_eq!(client.run("EXEC"), format!("[{}]", ["12582912 4194304 1"; 5].join(" ")));
+    client.script("DEL k => 1");
+    // Nor is what a command that failed would have written.
+    let value = vec![b'x'; 39 * MIB / 10];
+    client.script("DEL a => 1\nMULTI => OK");
+    [b"a", b"d"].iter().for_each(|key| assert_eq!(show(&client.call(&[b"MSET", *key, &value, b"", b"x"])), "QUEUED"));
+    client.script("SETRANGE b 4194303 x => QUEUED\nSETRANGE c 4194303 x => QUEUED\nEXISTS a d => QUEUED");
+    let empty = "!ERR an empty key was given; keys have 1 to 65536 bytes";
+    assert_eq!(client.run("EXEC"), format!("[{empty} {empty} 4194304 4194304 0]"));
 }
