@@ -52,6 +52,7 @@ impl Session {
                 outcome
             });
             let Err(failure) = outcome else { return Ok(()) };
+            self.effects.clear();
             match *failure {
                 // Somebody was faster.
                 Failure::Again => {}
@@ -105,6 +106,7 @@ impl Session {
         }
         // Most have written already, or read only what they told at once.
         if txn.is_spare() {
+            self.take_effect(shared);
             return Ok(());
         }
         let done = txn.commit(&shared.databases.db).map_err(|error| Box::new(error.into()))?;
@@ -112,9 +114,21 @@ impl Session {
             return Err(Box::new(Failure::Again));
         }
         *rests_on = done.rests_on.max(*rests_on);
+        self.take_effect(shared);
         shared.waiting.fed(txn.sorted_sets());
         done.orphans.into_iter().for_each(|(database, number)| shared.databases.reaper.announce(database, number));
         Ok(())
+    }
+}
+
+impl Session {
+    /// The attempt is applied: what its commands do outside the store is done.
+    #[inline]
+    fn take_effect(&mut self, shared: &Arc<Shared>) {
+        // Hardly any command has such.
+        if !self.effects.is_empty() {
+            std::mem::take(&mut self.effects).into_iter().for_each(|effect| effect(shared, self));
+        }
     }
 }
 

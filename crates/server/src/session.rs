@@ -20,6 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// What a command does outside the store and its session, see [`crate::commands::Context::once_applied`].
+pub(crate) type Effect = Box<dyn FnOnce(&Arc<Shared>, &mut Session) + Send>;
+
 /// A client's state.
 pub struct Session {
     /// What others see of it.
@@ -57,6 +60,8 @@ pub struct Session {
     pub(crate) database: Option<(u64, Arc<Database>)>,
     /// A transaction that nothing is left of.
     pub(crate) spare: Option<Box<Txn>>,
+    /// What is to be done once this attempt is applied.
+    pub(crate) effects: Vec<Effect>,
     shared: Arc<Shared>,
 }
 
@@ -99,6 +104,7 @@ impl Session {
             ended: None,
             database: None,
             spare: None,
+            effects: Vec::new(),
             shared,
         }
     }

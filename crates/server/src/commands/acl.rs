@@ -208,18 +208,17 @@ fn save(context: &mut Context<'_>) -> Outcome {
 }
 
 fn log(context: &mut Context<'_>) -> Outcome {
-    let log = &context.shared.acl().log;
     let count = match context.args.get(2) {
         _ if context.args.len() > 3 => return Err(Failure::text("ERR wrong number of arguments for 'acl|log' command")),
         None => 10,
         Some(word) if is(word, "reset") => {
-            log.clear();
+            context.once_applied(|shared, _| shared.acl().log.clear());
             context.reply.ok();
             return Ok(());
         }
         Some(count) => usize::try_from(integer(count)?).unwrap_or(0),
     };
-    let found = log.newest(count);
+    let found = context.shared.acl().log.newest(count);
     let reply = &mut context.reply;
     reply.array(found.len());
     for refusal in found {

@@ -2,13 +2,13 @@
 
 use super::arguments::{Options, integer, is};
 use super::failure::{Failure, shown};
-use super::table::flag::ADMIN;
+use super::table::flag::{ADMIN, NO_MULTI};
 use super::table::{Command, Group, entries};
 use super::{Context, Outcome, help};
 use crate::events::Level;
 use crate::pause::Pause;
-use crate::session::Replies;
-use crate::shared::Client;
+use crate::session::{Replies, Session};
+use crate::shared::{Client, Shared};
 use hither_resp::parse_integer;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ static CLIENT: &[Command] = &[
     client("no-touch", 3, "7.2.0", "Accepted for compatibility: reads change nothing.", client_on_off),
     client("pause", -3, "3.0.0", "Holds up all commands, or all that write, for some time.", client_pause).flags(ADMIN),
     client("unpause", 2, "6.2.0", "Ends CLIENT PAUSE.", client_unpause).flags(ADMIN),
-    client("unblock", -3, "5.0.0", "Ends the waiting of a client's command.", client_unblock).flags(ADMIN),
+    client("unblock", -3, "5.0.0", "Ends the waiting of a client's command.", client_unblock).flags(ADMIN | NO_MULTI),
     client("tracking", -3, "6.0.0", "Refused: there is no client-side caching. OFF is accepted.", client_tracking),
     client("trackinginfo", 2, "6.2.0", "Says that nothing is tracked.", client_trackinginfo),
     client("getredir", 2, "6.0.0", "Returns -1: nothing is tracked.", client_getredir),
@@ -73,7 +73,8 @@ fn client_getname(context: &mut Context<'_>) -> Outcome {
 }
 
 fn client_setname(context: &mut Context<'_>) -> Outcome {
-    *context.session.client.name.lock() = client_name(&context.args[2])?;
+    let name = client_name(&context.args[2])?;
+    context.once_applied(|_, session| *session.client.name.lock() = name);
     context.reply.ok();
     Ok(())
 }
@@ -83,11 +84,10 @@ fn client_setinfo(context: &mut Context<'_>) -> Outcome {
     check_length(value)?;
     let value = client_name(value)
         .map_err(|_| Failure::made(format!("ERR {} cannot contain spaces, newlines or special characters.", shown(attribute))))?;
-    let mut library = context.session.client.library.lock();
     if is(attribute, "lib-name") {
-        library.0 = value;
+        context.once_applied(|_, session| session.client.library.lock().0 = value);
     } else if is(attribute, "lib-ver") {
-        library.1 = value;
+        context.once_applied(|_, session| session.client.library.lock().1 = value);
     } else {
         return Err(Failure::made(format!("ERR Unrecognized option '{}'", shown(attribute))));
     }
@@ -195,26 +195,27 @@ fn client_kill(context: &mut Context<'_>) -> Outcome {
     } else {
         KillFilter::parse(context)?
     };
-    let mut killed = 0;
-    for client in context.shared.clients.list() {
-        if filter.takes(&client, own) {
-            let why = format!("CLIENT KILL by client {own}");
-            if client.id == own {
-                // Once it has its answer.
-                context.session.closing = true;
-                client.log_closed(Level::Info, &why);
-            } else {
-                context.shared.kill(&client, Level::Info, &why);
-            }
-            killed += 1;
-        }
-    }
-    match (old_form, killed) {
+    let mut taken = context.shared.clients.list();
+    taken.retain(|client| filter.takes(client, own));
+    match (old_form, taken.len()) {
         (true, 0) => return Err(Failure::text("ERR No such client")),
         (true, _) => context.reply.ok(),
-        (false, _) => context.reply.integer(killed),
+        (false, killed) => context.reply.count(killed),
     }
+    context.once_applied(move |shared, session| taken.iter().for_each(|client| close(shared, session, client)));
     Ok(())
+}
+
+/// Closes a client for the one that says CLIENT KILL.
+fn close(shared: &Shared, session: &mut Session, client: &Client) {
+    let why = format!("CLIENT KILL by client {}", session.client.id);
+    if client.id == session.client.id {
+        // Once it has its answer.
+        session.closing = true;
+        client.log_closed(Level::Info, &why);
+    } else {
+        shared.kill(client, Level::Info, &why);
+    }
 }
 
 fn client_reply(context: &mut Context<'_>) -> Outcome {
@@ -253,13 +254,14 @@ fn client_pause(context: &mut Context<'_>) -> Outcome {
     };
     let ms = parse_integer(&context.args[2]).ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
     let ms = u64::try_from(ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
-    context.shared.pause.begin(Pause { until_ms: context.now.ms().saturating_add(ms), writes_only });
+    let pause = Pause { until_ms: context.now.ms().saturating_add(ms), writes_only };
+    context.once_applied(move |shared, _| shared.pause.begin(pause));
     context.reply.ok();
     Ok(())
 }
 
 fn client_unpause(context: &mut Context<'_>) -> Outcome {
-    context.shared.pause.end();
+    context.once_applied(|shared, _| shared.pause.end());
     context.reply.ok();
     Ok(())
 }

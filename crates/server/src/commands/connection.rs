@@ -131,7 +131,7 @@ fn hello(context: &mut Context<'_>) -> Outcome {
         ));
     }
     if let Some(name) = name {
-        *context.session.client.name.lock() = name;
+        context.once_applied(|_, session| *session.client.name.lock() = name);
     }
     context.session.protocol = protocol;
     let version = if protocol == Protocol::Resp3 { 3 } else { 2 };

@@ -52,7 +52,12 @@ fn history(context: &mut Context<'_>) -> Outcome {
 fn reset(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     let asked = |event: &str| args.len() == 2 || args.iter().skip(2).any(|word| is(word, event));
-    context.reply.count(context.shared.settings.latency.reset(asked));
+    let events: Vec<&str> =
+        context.shared.settings.latency.events().into_iter().map(|(event, _)| event).filter(|event| asked(event)).collect();
+    context.reply.count(events.len());
+    context.once_applied(move |shared, _| {
+        shared.settings.latency.reset(|event| events.contains(&event));
+    });
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The commands: one file per family, each with its part of the one table ([`table`]).
 //!
 //! A command is a function of a [`Context`]. It may run several times (see [`Session::run`]), so it changes nothing but through the transaction, the
-//! reply and, where it is its business, the session. It checks all arguments and types before it writes: an error leaves nothing behind.
+//! reply and, where it is its business, the session. Whatever else it does is left for when that is applied ([`Context::once_applied`]). It checks all arguments and types before it writes: an error leaves nothing behind.
 //!
 //! A reply has room for max-output bytes; what does not fit is left out, and [`crate::attempts::run_command`] makes an error of it. A command whose reply can
 //! be large looks at that as it goes ([`Writer::is_full`], [`Room`]), so that it does not gather for nothing what can never leave.
@@ -57,6 +57,14 @@ pub struct Context<'a> {
     pub reply: Writer<'a>,
     /// The time.
     pub now: Now<'a>,
+}
+
+impl Context<'_> {
+    /// Has something be done once, and only if the command's transaction is applied: in the order of the commands, after the commit. What a command answers of it, it has
+    /// to know before.
+    pub fn once_applied(&mut self, effect: impl FnOnce(&Arc<Shared>, &mut Session) + Send + 'static) {
+        self.session.effects.push(Box::new(effect));
+    }
 }
 
 /// The time of a command: the same however often it is asked for. Most commands never ask, and reading the clock is a good part of a short one.

@@ -8,6 +8,7 @@ use super::{Context, Outcome, help};
 use crate::acl::keys::Use;
 use crate::glob;
 use crate::monitor::Watching;
+use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ entries!(command, Server);
 
 static CONFIG: &[Command] = &[
     command("get", -3, "2.0.0", "Returns settings whose names match patterns.", config_get).flags(ADMIN).of("config"),
-    command("set", -4, "2.0.0", "Changes settings, all or none.", config_set).flags(ADMIN | SECRET).of("config"),
+    command("set", -4, "2.0.0", "Changes settings, all or none.", config_set).flags(ADMIN | NO_MULTI | SECRET).of("config"),
     command("resetstat", 2, "2.0.0", "Resets the counters of commands.", config_resetstat).flags(ADMIN).of("config"),
     command("rewrite", 2, "2.8.0", "Refused: settings are not written to a file.", config_rewrite).flags(ADMIN).of("config"),
     help::of("config", Group::Server, "5.0.0"),
@@ -148,7 +149,13 @@ fn config_set(context: &mut Context<'_>) -> Outcome {
 }
 
 fn config_resetstat(context: &mut Context<'_>) -> Outcome {
-    for core in &context.shared.cores {
+    context.once_applied(|shared, _| reset_counters(shared));
+    context.reply.ok();
+    Ok(())
+}
+
+fn reset_counters(shared: &Shared) {
+    for core in &shared.cores {
         for counter in core.calls.iter().chain(&core.nanoseconds).chain(&core.histograms).chain([
             &core.errors,
             &core.rejected,
@@ -160,8 +167,6 @@ fn config_resetstat(context: &mut Context<'_>) -> Outcome {
             counter.store(0, Ordering::Relaxed);
         }
     }
-    context.reply.ok();
-    Ok(())
 }
 
 fn config_rewrite(_: &mut Context<'_>) -> Outcome {
@@ -333,7 +338,7 @@ fn slowlog_len(context: &mut Context<'_>) -> Outcome {
 }
 
 fn slowlog_reset(context: &mut Context<'_>) -> Outcome {
-    context.shared.slowlog.clear();
+    context.once_applied(|shared, _| shared.slowlog.clear());
     context.reply.ok();
     Ok(())
 }

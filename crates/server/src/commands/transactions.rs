@@ -103,7 +103,7 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
         indexes.clear();
         for queued in multi.queue() {
             indexes.push(session.index);
-            let mark = out.len();
+            let (mark, effects) = (out.len(), session.effects.len());
             txn.begin_command();
             let allowed = session.check_queued(queued).map_err(Box::new);
             match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
@@ -113,6 +113,7 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
                 Err(failure) if !failure.is_of_one_command() => return Err(failure),
                 Err(failure) => {
                     txn.undo_command();
+                    session.effects.truncate(effects);
                     CoreStats::add(&session.stats().errors, 1);
                     out.truncate(mark);
                     let mut reply = Writer::bounded(out, session.protocol, session.output_limit);

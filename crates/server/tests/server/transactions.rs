@@ -4,6 +4,7 @@ use crate::common;
 use crate::common::{Client, shared, shared_on};
 use hither::Db;
 use hither_server::data::reaper;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Regression: one of these failed the transaction as a whole.
@@ -118,4 +119,73 @@ fn members_that_come_back_within_a_transaction_are_found() {
     let reply = client.run("EXEC").replace(",", "");
     assert_eq!(reply, "[[a 1] [f 6] [q 1] [b 2] [e 5] [r 2] 1 1 1 [n 0] [a 9] [b c d] [d] 0]");
     client.script("ZRANGE z 0 -1 => [b c d]\nZCARD z => 3");
+}
+
+/// What commands do that is no part of the store.
+const OUTSIDE: &str = "CLIENT SETNAME new => QUEUED
+    CLIENT SETINFO lib-name lib => QUEUED
+    CLIENT KILL ID 2 => QUEUED
+    CLIENT PAUSE 1000000 WRITE => QUEUED
+    CONFIG RESETSTAT => QUEUED
+    SLOWLOG RESET => QUEUED
+    LATENCY RESET => QUEUED
+    ACL LOG RESET => QUEUED";
+
+/// Regression: it was done although EXEC failed, and again at each attempt.
+#[test]
+fn what_is_done_outside_the_store_is_done_only_if_exec_is() {
+    let shared = shared();
+    let (mut client, other) = (Client::new(&shared), Client::new(&shared));
+    shared.settings.latency.threshold_ms.store(1 << 40, Ordering::Relaxed);
+    shared.settings.latency.note("loop", Duration::from_millis(1 << 40));
+    client.script(
+        "CONFIG SET slowlog-log-slower-than 0 => OK
+        SETRANGE large 100000 x => 100001
+        CONFIG SET slowlog-log-slower-than -1 => OK
+        AUTH nobody x => !WRONGPASS invalid username-password pair or user is disabled.",
+    );
+    let seen = || {
+        let client = shared.clients.get(1).unwrap();
+        let names = (client.name.lock().clone(), client.library.lock().0.clone());
+        let is_paused = shared.pause.at(|| 0).is_some();
+        let logs = (shared.slowlog.is_empty(), shared.settings.latency.events().is_empty(), shared.acl().log.newest(1).is_empty());
+        (names, other.session.client.is_killed(), is_paused, logs)
+    };
+    let before = seen();
+    client.script(&format!("MULTI => OK\n{OUTSIDE}\nGET large => QUEUED"));
+    shared.settings.max_output_bytes.store(10_000, Ordering::Relaxed);
+    client.script("EXEC => !ERR the reply is larger than max-output, so nothing was done");
+    assert_eq!(seen(), before);
+    assert_eq!(shared.total(|core| &core.errors), 2, "the counters go on");
+    client.script(&format!("MULTI => OK\n{OUTSIDE}\nEXEC => [OK OK 1 OK OK OK 1 OK]"));
+    assert_eq!(seen(), (("new".to_owned(), "lib".to_owned()), true, true, (true, true, true)));
+    assert_eq!(shared.total(|core| &core.errors), 0);
+    // They cannot be put off: what they answer depends on what they do.
+    for line in ["CONFIG SET timeout 77", "CLIENT UNBLOCK 2"] {
+        client.script("MULTI => OK");
+        assert_eq!(client.run(line), "!ERR Command not allowed inside a transaction");
+        client.script("DISCARD => OK");
+    }
+}
+
+/// Nor does a command do it that fails within EXEC; and those that follow do not see it yet.
+#[test]
+fn what_is_done_outside_the_store_is_done_behind_exec() {
+    let shared = shared();
+    let (mut client, other) = (Client::new(&shared), Client::new(&shared));
+    client.script(
+        "MULTI => OK
+        CLIENT PAUSE x => QUEUED
+        CLIENT PAUSE 1000 => QUEUED
+        CLIENT UNPAUSE => QUEUED
+        CLIENT KILL ID 2 => QUEUED
+        CLIENT KILL 127.0.0.1:9 => QUEUED
+        CLIENT KILL TYPE normal => QUEUED
+        CLIENT SETNAME a => QUEUED
+        CLIENT GETNAME => QUEUED
+        EXEC => [!ERR timeout is not an integer or out of range OK OK 1 !ERR No such client 1 OK nil]
+        CLIENT GETNAME => a",
+    );
+    assert!(other.session.client.is_killed() && !client.session.client.is_killed());
+    assert!(shared.pause.at(|| 0).is_none());
 }
