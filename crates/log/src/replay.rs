@@ -247,108 +247,7 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, 
     Ok(())
 }
 
-/// The descriptor of a segment, or what is left of it, which becomes current then; `None` if that is nothing.
-fn salvage_descriptor(pool: &Pool, index: u32, salvaged: &mut Vec<String>) -> Result<Option<Descriptor>> {
-    let read = pool.descriptor(index);
-    if read.is_ok() && pool.was_used(index) {
-        return Ok(Some(read?));
-    }
-    let found = pool.salvaged_descriptors(index).into_iter().find(|found| found.is_current || holds_entries(pool, index, &found.value));
-    match (found, read) {
-        (None, Ok(never_used)) => Ok(Some(never_used)),
-        (None, Err(damage)) => {
-            salvaged.push(format!("{}; its entries cannot be read", damage.finding()));
-            Ok(None)
-        }
-        (Some(found), read) => {
-            let what = read.map_or_else(|damage| damage.finding(), |_| blank_descriptor(pool, index));
-            salvaged.push(format!("{what}; {}", found.how));
-            // What an earlier record says of passes and totals no longer holds.
-            let flags = if found.is_current { found.value.flags } else { 0 };
-            let descriptor = Descriptor { flags, ..found.value };
-            // In the copy: whoever reads it again finds the same.
-            pool.commit_descriptor(index, &descriptor)?;
-            Ok(Some(descriptor))
-        }
-    }
-}
-
-fn blank_descriptor(pool: &Pool, index: u32) -> String {
-    format!("pool {} is damaged: the commit word of the descriptor of segment {index} is blank", name_of(pool, pool.node()))
-}
-
-/// Whether a segment holds what this descriptor, which may be an earlier one, says: entries verify only with the right generation.
-fn holds_entries(pool: &Pool, index: u32, descriptor: &Descriptor) -> bool {
-    let run_len = descriptor.run_len.max(1);
-    if descriptor.generation == 0 || run_len > pool.segment_count() - index {
-        return false;
-    }
-    let start = pool.segment_offset(index);
-    match verified_entry_at(pool, start, descriptor.generation) {
-        _ if run_len == 1 => scan(pool, index, descriptor, |_, _| {}).entries > 0,
-        // The segments of another life must not be taken for parts of a run.
-        Some(entry) => entry.size.div_ceil(pool.segment_bytes()) == u64::from(run_len),
-        None => false,
-    }
-}
-
 impl Log {
-    /// Reads the segment tables: registers free segments and returns those to scan. Call once, before anything is written. With `salvaged`, a segment whose descriptor
-    /// is damaged is noted there. Of a pool that is salvaged ([`Pool::salvages`]) it is looked for in what is left; a segment without one is left alone: what it
-    /// holds cannot be read, but neither is it written over.
-    pub fn load_tables(&self, mut salvaged: Option<&mut Vec<String>>) -> Result<Vec<SegmentToScan>> {
-        let mut found = Vec::new();
-        for (node, pool) in self.pools.iter().enumerate() {
-            let count = pool.pool.segment_count();
-            let mut index = 0;
-            while index < count {
-                let state = &pool.segments[index as usize];
-                let descriptor = match salvaged.as_deref_mut() {
-                    None => Some(pool.pool.descriptor(index)?),
-                    Some(salvaged) => salvage_descriptor(&pool.pool, index, salvaged)?,
-                };
-                let Some(descriptor) = descriptor else {
-                    state.reset(0, 0, 0, 0, 0);
-                    state.set_state(SegmentState::Sealed);
-                    index += 1;
-                    continue;
-                };
-                let run_len = descriptor.run_len.max(1);
-                if run_len > count - index {
-                    return Err(Error::Damaged {
-                        pool: name_of(&pool.pool, node as u32),
-                        segment: index,
-                        offset: pool.pool.segment_offset(index),
-                        what: format!("its run of {run_len} segments reaches beyond the pool's {count}"),
-                    });
-                }
-                state.reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, u32::from(descriptor.shard), run_len);
-                if descriptor.state == OnMedia::Free {
-                    pool.add_free(index);
-                    index += 1;
-                    continue;
-                }
-                found.push(SegmentToScan { node: node as u32, index, descriptor });
-                if descriptor.state == OnMedia::Active {
-                    // The others were sealed when what they hold had been synced.
-                    let start = pool.pool.segment_offset(index);
-                    pool.pool.forget_cached(start, start + u64::from(run_len) * pool.segment_bytes());
-                }
-                state.set_state(SegmentState::Sealed);
-                state.was_open.store(descriptor.state == OnMedia::Active, Ordering::Relaxed);
-                state.marks_unsure.store(true, Ordering::Relaxed);
-                // For good: what is written about it from now on must say so, too.
-                state.torn.store(descriptor.state == OnMedia::Recovered, Ordering::Relaxed);
-                for part in index + 1..(index + run_len).min(count) {
-                    pool.segments[part as usize].reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, 0, 0);
-                    pool.segments[part as usize].set_state(SegmentState::Sealed);
-                }
-                index += run_len;
-            }
-        }
-        Ok(found)
-    }
-
     /// Scans one segment and counts its entries into the segment's state. Different segments may be scanned in parallel.
     pub fn scan_segment<'a>(&'a self, segment: &SegmentToScan, mut visit: impl FnMut(u64, u64, &EntryView<'a>)) -> ScanTotals {
         let pool = &self.pools[segment.node as usize];
@@ -480,6 +379,7 @@ impl Log {
     }
 }
 
+mod tables;
 mod torn;
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod refused;
 mod remains;
 mod restores;
 mod runs;
+mod set_aside;
 mod shortcuts;
 mod unread_damage;
 mod utilization;

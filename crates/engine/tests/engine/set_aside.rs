@@ -1,0 +1,79 @@
+//! Segments whose record is lost, in a store that is opened with salvage and written to: what they hold is not written over, and the damage is not forgotten.
+
+use crate::common::{get, put, small};
+use hither_engine::{Durability, ErrorKind, Kind, MediumChoice, Options, Store};
+use std::path::Path;
+
+/// Where the descriptors of a pool begin, their length, where their slots do, and where a slot says how long a run is (`docs/format.md`).
+const TABLE: usize = 139_264;
+const DESCRIPTOR: usize = 128;
+const SLOTS: [usize; 2] = [8, 64];
+const RUN_LEN: usize = 36;
+
+const SEGMENT: usize = 64 << 10;
+
+fn options(dir: &Path, medium: MediumChoice) -> Options {
+    Options { paths: vec![(None, dir.to_owned())], medium, durability: Durability::Sync, ..small() }
+}
+
+fn salvaged(dir: &Path, medium: MediumChoice) -> Store {
+    Store::open(Options { salvage: true, ..options(dir, medium) }).unwrap()
+}
+
+/// Where the current slot of a segment's descriptor lies.
+fn current_slot(pool: &[u8], segment: usize) -> usize {
+    let at = TABLE + segment * DESCRIPTOR;
+    at + SLOTS[usize::from(pool[at + 7] >> 7)]
+}
+
+/// The head of the only run, and its length.
+fn run_in(pool: &[u8]) -> (usize, usize) {
+    let len = |segment: usize| pool[current_slot(pool, segment) + RUN_LEN] as usize;
+    let runs: Vec<_> = (0..128).map(|segment| (segment, len(segment))).filter(|(_, len)| *len > 1).collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs[0]
+}
+
+fn segments(pool: &[u8], first: usize, count: usize) -> &[u8] {
+    // All 128 segments lie at the end of the file.
+    let start = pool.len() - (128 - first) * SEGMENT;
+    &pool[start..start + count * SEGMENT]
+}
+
+/// Regression: where one bit of the descriptor of a run's head was wrong, the segments inside the run passed for free ones. They were zeroed and filled, and when a copy with the bit set
+/// right was read, they were parts of the run again: the value in it was destroyed, and everything was missing that had been acknowledged.
+#[test]
+fn what_may_be_inside_a_run_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node0.hither");
+    let large: Vec<u8> = (0..300_000u32).map(|number| (number % 251) as u8).collect();
+    let store = Store::open(options(dir.path(), MediumChoice::File)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    put(&store, &keyspace, b"large", &large);
+    drop((store, keyspace));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (head, len) = run_in(&bytes);
+    assert_eq!(len, 5);
+    let slot = current_slot(&bytes, head);
+    bytes[slot + 8] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+
+    let value = |number: u64| vec![number as u8; 1_000];
+    let store = salvaged(dir.path(), MediumChoice::File);
+    assert_eq!(store.recovery().salvaged.len(), 1, "{:?}", store.recovery().salvaged);
+    let keyspace = store.open_keyspace("k").unwrap();
+    assert_eq!(get(&store, &keyspace, b"large"), None);
+    (0..200u64).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value(number)));
+    drop((store, keyspace));
+    let written = std::fs::read(&path).unwrap();
+    assert!(segments(&written, head, len) == segments(&bytes, head, len), "the run has changed");
+
+    let store = salvaged(dir.path(), MediumChoice::PrivateCopy);
+    let keyspace = store.open_keyspace("k").unwrap();
+    let kept = (0..200u64).filter(|number| get(&store, &keyspace, &number.to_be_bytes()) == Some(value(*number))).count();
+    assert_eq!(kept, 200, "keys that were acknowledged");
+    assert!(get(&store, &keyspace, b"large").as_deref() == Some(&large[..]), "the bit was set right");
+    drop((store, keyspace));
+    let refused = Store::open(options(dir.path(), MediumChoice::File)).err().expect("the damage is there still");
+    assert_eq!(refused.kind(), ErrorKind::Damaged);
+}

@@ -1,0 +1,151 @@
+//! The segment tables at an opening: which segments are free, which are to be scanned, and which nobody touches because their record is lost.
+//!
+//! A segment is *set aside* if its descriptor is damaged and nothing better can be had: what it holds cannot be read, but a later salvage
+//! may know more, so it is not written over. Of a run only the head has a descriptor that says so; the segments inside look free. So those behind a head that is set aside are, too.
+//!
+//! Thread safety: runs before anybody else has the log. Crash: nothing is written, but for what a salvage makes current in its copy.
+
+use super::{SegmentToScan, name_of, scan, verified_entry_at};
+use crate::error::{Error, Result};
+use crate::log::Log;
+use crate::node::NodePool;
+use crate::segment::SegmentState;
+use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
+use std::sync::atomic::Ordering;
+
+/// The descriptor of a segment, or what is left of it, which becomes current then; `None` if that is nothing.
+fn salvage_descriptor(pool: &Pool, index: u32, salvaged: &mut Vec<String>) -> Result<Option<Descriptor>> {
+    let read = pool.descriptor(index);
+    if read.is_ok() && pool.was_used(index) {
+        return Ok(Some(read?));
+    }
+    let found = pool.salvaged_descriptors(index).into_iter().find(|found| found.is_current || holds_entries(pool, index, &found.value));
+    match (found, read) {
+        (None, Ok(never_used)) => Ok(Some(never_used)),
+        (None, Err(damage)) => {
+            salvaged.push(format!("{}; its entries cannot be read", damage.finding()));
+            Ok(None)
+        }
+        (Some(found), read) => {
+            let what = read.map_or_else(|damage| damage.finding(), |_| blank_descriptor(pool, index));
+            salvaged.push(format!("{what}; {}", found.how));
+            // What an earlier record says of passes and totals no longer holds.
+            let flags = if found.is_current { found.value.flags } else { 0 };
+            let descriptor = Descriptor { flags, ..found.value };
+            // In the copy: whoever reads it again finds the same.
+            pool.commit_descriptor(index, &descriptor)?;
+            Ok(Some(descriptor))
+        }
+    }
+}
+
+fn blank_descriptor(pool: &Pool, index: u32) -> String {
+    format!("pool {} is damaged: the commit word of the descriptor of segment {index} is blank", name_of(pool, pool.node()))
+}
+
+/// Whether a segment holds what this descriptor, which may be an earlier one, says: entries verify only with the right generation.
+fn holds_entries(pool: &Pool, index: u32, descriptor: &Descriptor) -> bool {
+    let run_len = descriptor.run_len.max(1);
+    if descriptor.generation == 0 || run_len > pool.segment_count() - index {
+        return false;
+    }
+    let start = pool.segment_offset(index);
+    match verified_entry_at(pool, start, descriptor.generation) {
+        _ if run_len == 1 => scan(pool, index, descriptor, |_, _| {}).entries > 0,
+        // The segments of another life must not be taken for parts of a run.
+        Some(entry) => entry.size.div_ceil(pool.segment_bytes()) == u64::from(run_len),
+        None => false,
+    }
+}
+
+/// How many segments behind `head`, whose record is lost, may belong to its run: they are free, were never freed, since nothing is counted in them, and share a generation.
+fn orphans(pool: &Pool, head: u32) -> u32 {
+    let inside = |index: u32| {
+        let descriptor = pool.descriptor(index).ok()?;
+        let counts_nothing = descriptor.state == OnMedia::Free && descriptor.entries == 0 && descriptor.sealed_bytes == 0;
+        (counts_nothing && descriptor.generation != 0).then_some(descriptor.generation)
+    };
+    let mut behind = (head + 1..pool.segment_count()).map_while(inside).peekable();
+    let Some(&generation) = behind.peek() else { return 0 };
+    behind.take_while(|other| *other == generation).count() as u32
+}
+
+impl Log {
+    /// Reads the segment tables: registers free segments and returns those to scan. Call once, before anything is written. With `salvaged`, a segment whose descriptor
+    /// is lost is noted there. Of a pool that is salvaged ([`Pool::salvages`]) it is looked for in what is left; a segment without one is set aside: what it
+    /// holds cannot be read, but neither is it written over.
+    pub fn load_tables(&self, mut salvaged: Option<&mut Vec<String>>) -> Result<Vec<SegmentToScan>> {
+        let mut found = Vec::new();
+        for pool in &self.pools {
+            let mut index = 0;
+            while index < pool.pool.segment_count() {
+                let descriptor = match salvaged.as_deref_mut() {
+                    None => Some(pool.pool.descriptor(index)?),
+                    Some(salvaged) => salvage_descriptor(&pool.pool, index, salvaged)?,
+                };
+                index += match descriptor {
+                    None => pool.set_aside(index),
+                    Some(descriptor) if descriptor.state == OnMedia::Free => pool.register_free(index, &descriptor)?,
+                    Some(descriptor) => {
+                        found.push(SegmentToScan { node: pool.node, index, descriptor });
+                        pool.register_used(index, &descriptor)?
+                    }
+                };
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl NodePool {
+    fn damaged(&self, index: u32, what: String) -> Error {
+        Error::Damaged { pool: name_of(&self.pool, self.node), segment: index, offset: self.pool.segment_offset(index), what }
+    }
+
+    /// Has nobody touch a segment, nor what may be the rest of its run; returns how many.
+    fn set_aside(&self, head: u32) -> u32 {
+        let count = 1 + orphans(&self.pool, head);
+        for index in head..head + count {
+            self.segments[index as usize].reset(0, 0, 0, 0, 0);
+            self.segments[index as usize].set_state(SegmentState::Sealed);
+        }
+        count
+    }
+
+    /// Takes over what a descriptor says of its segment, and returns the length of its run.
+    fn take_over(&self, index: u32, descriptor: &Descriptor) -> Result<u32> {
+        let (run_len, count) = (descriptor.run_len.max(1), self.pool.segment_count());
+        if run_len > count - index {
+            return Err(self.damaged(index, format!("its run of {run_len} segments reaches beyond the pool's {count}")));
+        }
+        let Descriptor { generation, base_version, keyspace, shard, .. } = *descriptor;
+        self.segments[index as usize].reset(generation, base_version, keyspace, u32::from(shard), run_len);
+        Ok(run_len)
+    }
+
+    fn register_free(&self, index: u32, descriptor: &Descriptor) -> Result<u32> {
+        self.take_over(index, descriptor)?;
+        self.add_free(index);
+        Ok(1)
+    }
+
+    fn register_used(&self, index: u32, descriptor: &Descriptor) -> Result<u32> {
+        let run_len = self.take_over(index, descriptor)?;
+        if descriptor.state == OnMedia::Active {
+            // The others were sealed when what they hold had been synced.
+            let start = self.pool.segment_offset(index);
+            self.pool.forget_cached(start, start + u64::from(run_len) * self.segment_bytes());
+        }
+        let state = &self.segments[index as usize];
+        state.set_state(SegmentState::Sealed);
+        state.was_open.store(descriptor.state == OnMedia::Active, Ordering::Relaxed);
+        state.marks_unsure.store(true, Ordering::Relaxed);
+        // For good: what is written about it from now on must say so, too.
+        state.torn.store(descriptor.state == OnMedia::Recovered, Ordering::Relaxed);
+        for part in index + 1..index + run_len {
+            self.segments[part as usize].reset(descriptor.generation, descriptor.base_version, descriptor.keyspace, 0, 0);
+            self.segments[part as usize].set_state(SegmentState::Sealed);
+        }
+        Ok(run_len)
+    }
+}
