@@ -3,8 +3,8 @@
 
 use crate::common;
 use hither_engine::{
-    Batch, Condition, Direction, ErrorKind, KeyspaceHandle, Kind, Options, OrderedKind, RestartSource, Result, ScanRange, Store,
-    WriteOptions,
+    Batch, CheckpointMode, Condition, Direction, Durability, ErrorKind, KeyspaceHandle, Kind, MediumChoice, Options, OrderedKind,
+    RestartSource, Result, ScanRange, Store, WriteOptions,
 };
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -200,36 +200,67 @@ fn change_file(path: &Path, change: impl FnOnce(&mut [u8])) {
 }
 
 /// A closed store with so many keys that they take several segments; the numbers of those.
-fn several_segments(dir: &Path) -> Vec<usize> {
-    let store = Store::open(options(dir, OrderedKind::BTree)).unwrap();
+fn several_segments(options: &Options) -> Vec<usize> {
+    let store = Store::open(options.clone()).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
     for number in 0..5_000 {
         store.write_wait(&keyspace, &key_of(number, true), Some(&value_of(number))).unwrap();
     }
     drop((store, keyspace));
-    let bytes = std::fs::read(dir.join("node0.hither")).unwrap();
+    let bytes = std::fs::read(options.paths[0].1.join("node0.hither")).unwrap();
     let used = |segment: &usize| bytes[TABLE + segment * DESCRIPTOR..][..DESCRIPTOR].iter().any(|byte| *byte != 0);
     let segments: Vec<_> = (0..128).filter(used).collect();
     assert!(segments.len() > 5, "{segments:?}");
     segments
 }
 
+/// What lies in some segments: all of them lie at the end of the file.
+fn content_of(path: &Path, segments: &[usize]) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
+    let of = |segment: &usize| bytes[bytes.len() - (128 - segment) * (64 << 10)..][..64 << 10].to_vec();
+    segments.iter().map(of).collect()
+}
+
+/// Blanks the descriptors of some segments and opens the store, writing to it with salvage.
+fn assert_blank_is_damage(options: &Options, blank: &[usize]) {
+    let path = options.paths[0].1.join("node0.hither");
+    let content = content_of(&path, blank);
+    change_file(&path, |bytes| blank.iter().for_each(|segment| bytes[TABLE + segment * DESCRIPTOR..][..DESCRIPTOR].fill(0)));
+    assert_damaged(&format!("{blank:?}"), Store::open(options.clone()).map(|_| ()));
+    assert!(options.checkpoints == CheckpointMode::Off || path.with_file_name("checkpoint.hither").exists(), "it knows how much was there");
+    let unwaited = WriteOptions::new().durability(Durability::Process);
+    for round in 1..3 {
+        let store = Store::open(Options { salvage: true, ..options.clone() }).unwrap();
+        assert!(store.recovery().salvaged.iter().any(|what| what.contains("is blank")), "{blank:?}: {:?}", store.recovery().salvaged);
+        let keyspace = store.open_keyspace("k").unwrap();
+        for number in round * 5_000..round * 5_000 + 5_000 {
+            let _ = store.write(&keyspace, &key_of(number, true), Some(&value_of(number)), Condition::None, &unwaited).unwrap();
+        }
+        store.reclaim().unwrap();
+        assert!(store.check().unwrap().is_sound(), "{blank:?}");
+        drop((store, keyspace));
+        assert!(content_of(&path, blank) == content, "{blank:?} were written over");
+        assert_damaged(&format!("{blank:?} after a salvage"), Store::open(options.clone()).map(|_| ()));
+    }
+}
+
 /// Regression: a descriptor that had become zeros passed for that of a segment never used; its data were missing, a check found the store sound, and new entries would have
-/// been written over them.
+/// been written over them. With salvage they were, on persistent memory between what was left of the old ones, and the next opening found nothing wrong, or took that for damage.
 #[test]
 fn a_blank_descriptor_is_damage() {
-    let dir = tempfile::tempdir().unwrap();
-    let segments = several_segments(dir.path());
-    let (path, checkpoint) = (dir.path().join("node0.hither"), dir.path().join("checkpoint.hither"));
-    for blank in [&segments[..1], &segments[2..3], &segments[..]] {
-        let files = [&path, &checkpoint].map(|path| std::fs::read(path).unwrap());
-        change_file(&path, |bytes| blank.iter().for_each(|segment| bytes[TABLE + segment * DESCRIPTOR..][..DESCRIPTOR].fill(0)));
-        assert_damaged(&format!("{blank:?}"), Store::open(options(dir.path(), OrderedKind::BTree)).map(|_| ()));
-        assert!(checkpoint.exists(), "it alone knows");
-        let store = Store::open(Options { salvage: true, ..options(dir.path(), OrderedKind::BTree) }).unwrap();
-        assert!(store.recovery().salvaged.iter().any(|what| what.contains("is blank now")), "{blank:?}");
-        drop(store);
-        [&path, &checkpoint].into_iter().zip(files).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    let (dir, in_memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let on_file = Options { medium: MediumChoice::File, ..options(dir.path(), OrderedKind::BTree) };
+    let dax =
+        Options { medium: MediumChoice::ForcedDax, checkpoints: CheckpointMode::Off, ..options(in_memory.path(), OrderedKind::BTree) };
+    // Where writes wait for syncs, segments are zeroed before their first use.
+    for (options, level) in [(on_file, Durability::Sync), (dax, Durability::Process)] {
+        let segments = several_segments(&options);
+        let files = ["node0.hither", "checkpoint.hither"].map(|name| options.paths[0].1.join(name));
+        for blank in [&segments[..1], &segments[2..3], &segments[..]] {
+            let there: Vec<_> = files.iter().filter(|path| path.exists()).map(|path| (path, std::fs::read(path).unwrap())).collect();
+            assert_blank_is_damage(&Options { durability: level, ..options.clone() }, blank);
+            there.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+        }
     }
 }
 
@@ -237,7 +268,7 @@ fn a_blank_descriptor_is_damage() {
 #[test]
 fn a_damaged_descriptor_costs_its_own_segment_only() {
     let dir = tempfile::tempdir().unwrap();
-    let segments = several_segments(dir.path());
+    let segments = several_segments(&options(dir.path(), OrderedKind::BTree));
     change_file(&dir.path().join("node0.hither"), |bytes| bytes[TABLE + segments[2] * DESCRIPTOR] ^= 1);
     assert_damaged("open", Store::open(options(dir.path(), OrderedKind::BTree)).map(|_| ()));
     for _ in 0..2 {

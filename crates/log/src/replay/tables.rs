@@ -1,6 +1,6 @@
 //! The segment tables at an opening: which segments are free, which are to be scanned, and which nobody touches because their record is lost.
 //!
-//! A segment is *set aside* if its descriptor is damaged and nothing better can be had: what it holds cannot be read, but a later salvage
+//! A segment is *set aside* if its descriptor is damaged, or blank although the segment is not empty, and nothing better can be had: what it holds cannot be read, but a later salvage
 //! may know more, so it is not written over. Of a run only the head has a descriptor that says so; the segments inside look free. So those behind a head that is set aside are, too.
 //!
 //! Thread safety: runs before anybody else has the log. Crash: nothing is written, but for what a salvage makes current in its copy.
@@ -13,6 +13,9 @@ use crate::segment::SegmentState;
 use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
 use std::sync::atomic::Ordering;
 
+/// An opening that salvages nothing looks at so much of each segment that seems never used. Entries begin at the first byte.
+const HEAD_BYTES: u64 = 64;
+
 /// The descriptor of a segment, or what is left of it, which becomes current then; `None` if that is nothing.
 fn salvage_descriptor(pool: &Pool, index: u32, salvaged: &mut Vec<String>) -> Result<Option<Descriptor>> {
     let read = pool.descriptor(index);
@@ -21,7 +24,11 @@ fn salvage_descriptor(pool: &Pool, index: u32, salvaged: &mut Vec<String>) -> Re
     }
     let found = pool.salvaged_descriptors(index).into_iter().find(|found| found.is_current || holds_entries(pool, index, &found.value));
     match (found, read) {
-        (None, Ok(never_used)) => Ok(Some(never_used)),
+        (None, Ok(never_used)) if pool.is_zero(pool.segment_offset(index), pool.segment_bytes()) => Ok(Some(never_used)),
+        (None, Ok(_)) => {
+            salvaged.push(format!("{}, though the segment is not empty; its entries cannot be read", blank_descriptor(pool, index)));
+            Ok(None)
+        }
         (None, Err(damage)) => {
             salvaged.push(format!("{}; its entries cannot be read", damage.finding()));
             Ok(None)
@@ -80,7 +87,7 @@ impl Log {
             let mut index = 0;
             while index < pool.pool.segment_count() {
                 let descriptor = match salvaged.as_deref_mut() {
-                    None => Some(pool.pool.descriptor(index)?),
+                    None => Some(pool.believed_descriptor(index)?),
                     Some(salvaged) => salvage_descriptor(&pool.pool, index, salvaged)?,
                 };
                 index += match descriptor {
@@ -100,6 +107,15 @@ impl Log {
 impl NodePool {
     fn damaged(&self, index: u32, what: String) -> Error {
         Error::Damaged { pool: name_of(&self.pool, self.node), segment: index, offset: self.pool.segment_offset(index), what }
+    }
+
+    /// The descriptor of a segment. One that is blank is not believed if the segment begins with anything: it would be taken for a fresh one and written over.
+    fn believed_descriptor(&self, index: u32) -> Result<Descriptor> {
+        let descriptor = self.pool.descriptor(index)?;
+        if !self.pool.was_used(index) && !self.pool.is_zero(self.pool.segment_offset(index), HEAD_BYTES) {
+            return Err(self.damaged(index, String::from("its descriptor is blank, but the segment is not empty")));
+        }
+        Ok(descriptor)
     }
 
     /// Has nobody touch a segment, nor what may be the rest of its run; returns how many.

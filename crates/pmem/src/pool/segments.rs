@@ -48,6 +48,21 @@ impl Pool {
         self.access.load_u64(descriptor_place(&self.geometry, i).commit_off) != 0
     }
 
+    /// Whether a range holds nothing but zeros. Nobody writes there meanwhile. O(bytes), except what the file system knows to have never been written.
+    ///
+    /// # Panics
+    /// If the range is not inside the pool.
+    pub fn is_zero(&self, off: u64, len: u64) -> bool {
+        let end = off.checked_add(len).filter(|end| *end <= self.len_mapped()).expect("the range is inside the pool");
+        let from = match self.access.file() {
+            Some(file) if self.medium.kind != crate::MediumKind::DevDax => storage::first_data(file, off).min(end),
+            _ => off,
+        };
+        // SAFETY: mapped, which was checked, and nobody writes there by the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(self.base().add(from as usize), (end - from) as usize) };
+        bytes.iter().all(|byte| *byte == 0)
+    }
+
     /// Replaces the descriptor of segment `i`, durably and atomically.
     ///
     /// # Panics

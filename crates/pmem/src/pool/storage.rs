@@ -188,6 +188,15 @@ pub(super) fn forget_cached(file: &File, from: u64, to: u64) {
     let _ = rustix::fs::fadvise(file, from, NonZeroU64::new(to - from), rustix::fs::Advice::DontNeed);
 }
 
+/// Where the first byte at or behind `off` may lie that was ever written. Nothing is read for that.
+pub(super) fn first_data(file: &File, off: u64) -> u64 {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(off)) {
+        Ok(data) => data.max(off),
+        Err(rustix::io::Errno::NXIO) => u64::MAX,
+        Err(_) => off,
+    }
+}
+
 /// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.
 pub(super) fn preallocate(
     place: &Place,
