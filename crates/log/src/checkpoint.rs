@@ -182,6 +182,14 @@ impl Log {
         segment.dead_bytes.store(dead, Relaxed);
     }
 
+    /// Whether writing may go on where a row says, if it says so: inside its segment, which exists, and behind as many bytes as it counts. What is read from a file is not believed.
+    pub fn is_tail(&self, row: &SegmentRow) -> bool {
+        let pool = &self.pools[row.node as usize];
+        let filled = row.tail.checked_sub(pool.pool.segment_offset(row.index));
+        let is_behind = filled.is_some_and(|filled| filled <= pool.segment_bytes() && filled >= row.written_bytes);
+        row.tail == 0 || (is_behind && row.tail.is_multiple_of(8))
+    }
+
     /// What a scan would have found of open segments that a checkpoint covers: for [`Log::resume`], which goes on at the tails that the checkpoint names.
     pub fn unscanned(&self, open: &[(SegmentToScan, SegmentRow)]) -> Vec<(SegmentToScan, ScanTotals)> {
         let found = |(segment, row): &(SegmentToScan, SegmentRow)| {

@@ -16,6 +16,9 @@ pub const FORMAT_VERSION: u32 = 1;
 const KNOWN_RO_COMPAT: u64 = 0;
 const KNOWN_INCOMPAT: u64 = 0;
 
+/// No store is opened so often; whoever counts on from there need not expect an overflow.
+const MOST_OPENINGS: u64 = 1 << 62;
+
 /// The superblock's place.
 pub(crate) const SUPERBLOCK: TwoSlot = TwoSlot {
     commit_off: SUPER_COMMIT_OFF,
@@ -192,6 +195,8 @@ impl SuperblockInfo {
             Some("areas at other places than format 1 has")
         } else if self.segment_count == 0 || self.segment_count > self.max_segments {
             Some("an impossible number of segments")
+        } else if self.open_count > MOST_OPENINGS {
+            Some("an impossible number of openings")
         } else {
             None
         };

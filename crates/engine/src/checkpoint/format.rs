@@ -277,7 +277,8 @@ impl Index {
             newest_version: trailer.newest_version,
         };
         let counted: u64 = index.keyspaces.iter().map(|row| u64::from(row.blocks)).sum();
-        let inside = |row: &BlockRow| row.offset >= HEADER_BYTES as u64 && row.offset + u64::from(row.bytes) <= trailer.index_offset;
+        let ends_inside = |row: &BlockRow| row.offset.checked_add(row.bytes.into()).is_some_and(|end| end <= trailer.index_offset);
+        let inside = |row: &BlockRow| row.offset >= HEADER_BYTES as u64 && ends_inside(row);
         if counted != index.blocks.len() as u64 || !index.blocks.iter().all(inside) {
             return Err("its tables contradict each other".into());
         }
@@ -385,6 +386,19 @@ mod tests {
         let trailer = Trailer::decode(tail.try_into().unwrap(), 100 + end.len() as u64).unwrap();
         assert_eq!((trailer.index_offset, trailer.index_bytes), (100, body.len()));
         assert_eq!(Index::decode(&trailer, body), Ok(index));
+    }
+
+    /// Regression: an end of a block beyond all numbers.
+    #[test]
+    fn a_block_outside_the_blocks_is_refused() {
+        for (offset, bytes) in [(u64::MAX, 36), (u64::MAX - 35, 36), (65, 36), (0, 8), (64, u32::MAX)] {
+            let (_, mut index) = sample();
+            (index.blocks[0].offset, index.blocks[0].bytes) = (offset, bytes);
+            let end = index.encode(100);
+            let (body, tail) = end.split_at(end.len() - TRAILER_BYTES);
+            let trailer = Trailer::decode(tail.try_into().unwrap(), 100 + end.len() as u64).unwrap();
+            assert!(Index::decode(&trailer, body).is_err(), "{bytes} bytes at {offset}");
+        }
     }
 
     #[test]

@@ -24,6 +24,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Versions lie below two to the power of this.
+const VERSION_BITS: u32 = 56;
+
 /// A checkpoint whose header and tables are sound.
 pub(crate) struct Saved {
     pub header: Header,
@@ -47,7 +50,11 @@ impl Saved {
         let trailer = Trailer::decode(&trailer, bytes)?;
         let mut index = vec![0; trailer.index_bytes];
         read(trailer.index_offset, &mut index)?;
-        Ok(Saved { header, tables: Tables::decode(&trailer, &index)?, bytes, image })
+        let tables = Tables::decode(&trailer, &index)?;
+        if tables.newest_version < header.version || tables.newest_version >= 1 << VERSION_BITS {
+            return Err("it names versions that were never given out".into());
+        }
+        Ok(Saved { header, tables, bytes, image })
     }
 }
 
@@ -209,6 +216,12 @@ pub(crate) fn load(
         let row = rows.get(&(segment.node, segment.index)).filter(|row| row.generation == segment.descriptor.generation);
         let Some(&&row) = row else { continue };
         fates[placement.number(segment.node, segment.index)] = Fate::Remembered;
+        if !log.is_tail(&row) {
+            return Err(format!(
+                "writing would go on at byte {} of a pool, which is no place behind the entries of segment {}",
+                row.tail, row.index
+            ));
+        }
         if row.covered && same_totals(segment, &row) {
             covered.push(row);
             if segment.descriptor.state == SegmentState::Active {

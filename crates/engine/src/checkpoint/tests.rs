@@ -2,9 +2,8 @@ use super::*;
 use crate::{Durability, Kind, Store};
 use std::path::Path;
 
-/// Twenty thousand keys, which are copied in five pieces, in an ordered keyspace.
-fn open_filled(dir: &Path, name: &str) -> Store {
-    let store = Store::open(Options {
+fn open(dir: &Path) -> Store {
+    Store::open(Options {
         paths: vec![(None, dir.to_owned())],
         capacity: 16 << 20,
         max_capacity: 16 << 20,
@@ -14,7 +13,12 @@ fn open_filled(dir: &Path, name: &str) -> Store {
         background: false,
         ..Options::default()
     })
-    .unwrap();
+    .unwrap()
+}
+
+/// Twenty thousand keys, which are copied in five pieces, in an ordered keyspace.
+fn open_filled(dir: &Path, name: &str) -> Store {
+    let store = open(dir);
     let keyspace = store.create_keyspace(name, Kind::Ordered).unwrap();
     for number in 0..20_000u64 {
         store.write_wait(&keyspace, format!("a key of more than eight bytes {number:08}").as_bytes(), Some(b"value")).unwrap();
@@ -106,4 +110,59 @@ fn a_void_checkpoint_ends_at_once() {
         checkpoints.invalidate(&store.core.log).is_ok()
     });
     assert_eq!((published.unwrap(), calls), (false, 1));
+}
+
+type Change = Box<dyn Fn(&mut format::Index)>;
+
+/// Changes the tables of the checkpoint in `dir`, with checksums that are right.
+fn craft(dir: &Path, change: impl FnOnce(&mut format::Index)) {
+    use format::{Index, TRAILER_BYTES, Trailer};
+    let path = dir.join("checkpoint.hither");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (rest, end) = bytes.split_at(bytes.len() - TRAILER_BYTES);
+    let trailer = Trailer::decode(end.try_into().unwrap(), bytes.len() as u64).unwrap();
+    let mut index = Index::decode(&trailer, &rest[trailer.index_offset as usize..]).unwrap();
+    change(&mut index);
+    bytes.truncate(trailer.index_offset as usize);
+    bytes.extend_from_slice(&index.encode(trailer.index_offset));
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Regression: what a checkpoint says was believed where its checksums are right. Writers went on at a tail in page 0, or among entries, and versions began anew behind the last one.
+#[test]
+fn a_checkpoint_that_says_what_cannot_be_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open_filled(dir.path(), "keys"));
+    let files = ["node0.hither", "checkpoint.hither"].map(|name| dir.path().join(name));
+    let bytes = files.each_ref().map(|path| std::fs::read(path).unwrap());
+    let tail = |change: fn(u64, &SegmentRow) -> u64| {
+        move |index: &mut format::Index| {
+            let open: Vec<_> = index.segments.iter_mut().filter(|row| row.tail != 0).collect();
+            assert!(!open.is_empty());
+            open.into_iter().for_each(|row| row.tail = change(row.tail, row));
+        }
+    };
+    let crafted: [(&str, Change); 7] = [
+        ("in page 0", Box::new(tail(|_, _| 64))),
+        ("before what was written", Box::new(tail(|tail, row| tail - row.written_bytes))),
+        ("in another segment", Box::new(tail(|tail, _| tail + (64 << 10)))),
+        ("beyond everything", Box::new(tail(|_, _| u64::MAX - 7))),
+        ("within a word", Box::new(tail(|tail, _| tail - 4))),
+        ("versions beyond all", Box::new(|index: &mut format::Index| index.newest_version = u64::MAX)),
+        ("versions below its own", Box::new(|index: &mut format::Index| index.newest_version = 1)),
+    ];
+    for (what, change) in crafted {
+        craft(dir.path(), change);
+        let store = open(dir.path());
+        let recovery = store.recovery();
+        assert_eq!((recovery.source, recovery.checkpoint_refused.is_empty()), (crate::RestartSource::Scan, false), "{what}");
+        let keyspace = store.open_keyspace("keys").unwrap();
+        assert_eq!(keyspace.len(), 20_000, "{what}");
+        store.write_wait(&keyspace, b"one more", Some(b"value")).unwrap();
+        assert!(store.check().unwrap().is_sound(), "{what}");
+        drop(store);
+        files.iter().zip(&bytes).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    }
+    craft(dir.path(), |_| {});
+    assert_eq!(open(dir.path()).recovery().source, crate::RestartSource::Clean, "nothing was changed");
 }

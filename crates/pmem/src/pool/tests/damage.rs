@@ -1,6 +1,6 @@
 //! Damage is an error that names the place, never a panic and never taken for a crash.
 
-use super::{active, sample_image, small};
+use super::{active, image_of, sample_image, small};
 use crate::layout::{
     CATALOGUE_OFF, DESCRIPTOR_BYTES, MAGIC_OFF, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF, TABLE_OFF,
 };
@@ -28,6 +28,21 @@ fn every_bit_of_the_current_superblock_slot_matters() {
     }
     for byte in 0..USED_BYTES as u64 {
         open(&flipped(&image, SUPER_SLOT_A_OFF + byte, 0)).expect("the other slot is never looked at");
+    }
+}
+
+/// Regression: the next opening would have begun to count from zero, behind every other pool.
+#[test]
+fn a_count_of_openings_beyond_all_is_refused() {
+    for (count, is_fine) in [(1 << 40, true), (u64::MAX - 1, false), (u64::MAX, false)] {
+        let pool = Pool::create_in_memory(&small()).unwrap();
+        pool.finish_creation().unwrap();
+        pool.mark_open(count).unwrap();
+        match open(&image_of(&pool)) {
+            Ok(again) => assert!(is_fine && again.superblock().open_count == count, "{count}"),
+            Err(Error::DamagedSuperblock { detail, .. }) => assert!(!is_fine && detail.contains("openings"), "{count}: {detail}"),
+            other => panic!("{count}: {other:?}"),
+        }
     }
 }
 
