@@ -4,7 +4,7 @@
 //! openings of the store, in their superblocks. With several pools an opening takes two steps: every pool gets an odd count, and once all have it, the even one
 //! above. Nobody writes before that.
 //!
-//! Crash behaviour: a crash within an opening leaves counts that differ by one at most; the next opening completes that step first. A pool of an earlier opening is behind by two
+//! Crash behaviour: a crash within an opening leaves counts that differ by one at most; the next opening completes that step first, and then takes numbers of its own. A pool of an earlier opening is behind by two
 //! or more. Not found out: a pool that was copied and restored within one opening, and one pool alone, which has nothing to be compared with; a checkpoint
 //! that is newer than a pool tells of those (see [`crate::checkpoint`]).
 
@@ -34,11 +34,29 @@ pub(crate) fn older_copy(pools: &[Pool]) -> Option<String> {
 pub(crate) fn count(log: &Log) -> Result<()> {
     let pools: Vec<&Pool> = (0..log.nodes()).map(|node| log.pool(node)).collect();
     let newest = pools.iter().map(|pool| pool.superblock().open_count).max().unwrap_or(0);
-    let odd = newest | 1;
-    // A single pool has none to agree with. A step that was cut short comes first: no two pools are ever further apart than one step.
-    let steps = if pools.len() == 1 { vec![odd + 1] } else { vec![newest, odd, odd + 1] };
-    for step in steps {
+    // A single pool has none to agree with: it takes the last step at once.
+    let first = if pools.len() == 1 { after(newest) } else { newest };
+    for step in first..=after(newest) {
         pools.iter().filter(|pool| pool.superblock().open_count < step).try_for_each(|pool| pool.mark_open(step))?;
     }
     Ok(())
+}
+
+/// The count that an opening of pools ends with of which the newest has this one: above the next odd number. By single steps from the newest on, the one that was cut short first, no two
+/// pools are ever further apart than one.
+fn after(newest: u64) -> u64 {
+    if newest.is_multiple_of(2) { newest + 2 } else { newest + 3 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_opening_is_two_steps_ahead_of_whatever_was_there() {
+        for newest in 0..100 {
+            let count = after(newest);
+            assert!(count.is_multiple_of(2) && count >= newest + 2 && count - 1 > newest, "{newest}");
+        }
+    }
 }
