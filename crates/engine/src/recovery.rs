@@ -95,21 +95,29 @@ pub(super) struct Recovery<'a> {
     last_version: AtomicU64,
 }
 
+/// What a recovery builds upon.
+pub(crate) struct Basis<'a> {
+    pub in_use: &'a [SegmentToScan],
+    pub loaded: Option<&'a Loaded>,
+    /// Removes a checkpoint that does not count, durably.
+    pub drop_unusable: &'a dyn Fn() -> Result<()>,
+}
+
 /// Rebuilds the indexes of `keyspaces` from `log`.
 ///
 /// `next_keyspace` is the first keyspace id that the catalogue has not given out: an entry that names one shows that the catalogue was lost.
 ///
-/// With `loaded` they hold a checkpoint already, and of `in_use` only the segments are scanned that it does not cover.
+/// With `basis.loaded` they hold a checkpoint already, and of the segments in use only those are scanned that it does not cover.
 pub(crate) fn run(
     log: &Log,
     hasher: Hasher,
     keyspaces: &[Arc<Keyspace>],
     next_keyspace: u32,
     options: &Options,
-    in_use: &[SegmentToScan],
-    loaded: Option<&Loaded>,
+    basis: &Basis<'_>,
 ) -> Result<RecoveryReport> {
     let started = Instant::now();
+    let Basis { in_use, loaded, .. } = *basis;
     let segments: Vec<_> = in_use.iter().filter(|segment| !loaded.is_some_and(|loaded| loaded.covers(segment))).copied().collect();
     let settled = (0..log.nodes()).map(|node| log.pool(node).settled()).max().unwrap_or(0);
     let settled = settled.max(loaded.map_or(0, |loaded| loaded.version));
@@ -182,6 +190,10 @@ pub(crate) fn run(
     recovery.ensure_nothing_damaged()?;
     report.chains_mended = recovery.mend_chains(in_use);
     report.passes_completed = recovery.complete_passes(in_use)?;
+    if loaded.is_none() {
+        // Before the settled version is raised, which may be the reason why it does not count.
+        (basis.drop_unusable)()?;
+    }
     if !report.clean {
         // Not before the marks of the chains are durable: should this recovery be cut short, the next one finds their children by the members of
         // dropped batches, and those it knows only above the settled version.

@@ -1,6 +1,6 @@
 //! The restart: from pools to the indexes, by way of a checkpoint where one holds.
 //!
-//! A checkpoint that cannot be used is told of and removed, and the whole log is scanned; one that shows that the log is not whole refuses the store. Runs while a store is opened, before anybody else has it.
+//! A checkpoint that cannot be used is told of, the whole log is scanned, and it is removed, before the pools change in a way that might make it seem usable; one that shows that the log is not whole refuses the store. Runs while a store is opened, before anybody else has it.
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::load::{self, Loaded, Saved};
@@ -8,7 +8,7 @@ use crate::checkpoint::{self, Checkpoints};
 use crate::error::{Error, Result};
 use crate::keyspace::{Keyspace, OrderedKind};
 use crate::options::{CheckpointMode, Options};
-use crate::recovery::{self, RecoveryReport};
+use crate::recovery::{self, Basis, RecoveryReport};
 use crate::salvage::{self, Names};
 use hither_index::Hasher;
 use hither_log::Log;
@@ -67,7 +67,15 @@ impl Restart {
                 (hasher, Self::keyspaces(catalogue, hasher, options.ordered_index))
             }
         };
-        let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &in_use, loaded)?;
+        let to_remove = place.filter(|_| loaded.is_none() && !checkpoint::is_copy(options));
+        let drop_unusable = || match &to_remove {
+            Some(place) => {
+                place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))
+            }
+            None => Ok(()),
+        };
+        let basis = Basis { in_use: &in_use, loaded, drop_unusable: &drop_unusable };
+        let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &basis)?;
         recovery.elapsed_ms = started.elapsed().as_millis() as u64;
         (recovery.checkpoint_ms, recovery.checkpoint_refused) = (checkpoint_ms, refused);
         recovery.salvaged.splice(0..0, salvaged);
@@ -77,12 +85,9 @@ impl Restart {
             log.keep_tombstones_after(loaded.version);
             // A crash may have left it behind, or a program that does not know it. Tombstones may go now that older ones need.
             log.pool(0).set_oldest_checkpoint(loaded.version)?;
-        } else if let Some(place) = place.filter(|_| !checkpoint::is_copy(options)) {
-            place.remove().map_err(|error| Error::Io(format!("cannot remove a checkpoint of the indexes that does not hold: {error}")))?;
-            if recovery.last_version > 0 {
-                // Tombstones may go now that earlier ones need.
-                log.pool(0).set_oldest_checkpoint(recovery.last_version + 1)?;
-            }
+        } else if to_remove.is_some() && recovery.last_version > 0 {
+            // It is gone. Tombstones may go now that earlier ones need.
+            log.pool(0).set_oldest_checkpoint(recovery.last_version + 1)?;
         }
         Ok(Restart { hasher, keyspaces, recovery, checkpoints })
     }

@@ -18,7 +18,7 @@
 //!
 //! Pools whose settled version is below S are older than the checkpoint (an old copy was put in place): it does not count then. Neither does one that is older than
 //! what the pool of node 0 names as the oldest that may be used: that was put in place of a newer one, and tombstones have gone since that it would need. One that does
-//! not count is removed, durably, before the store accepts a write; otherwise it might seem to fit later.
+//! not count is removed, durably, before the settled version is raised and the store accepts a write; otherwise it might seem to fit later.
 //!
 //! # Thread safety
 //!

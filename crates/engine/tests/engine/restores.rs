@@ -1,9 +1,11 @@
 //! Files of a store that were replaced by older copies, a clock that jumps, and other settings at the next opening.
 
+use crate::common::crash;
 use hither_engine::{
-    Batch, CollectorKind, Durability, Error, ErrorKind, Expiry, Kind, MediumChoice, Options, OrderedKind, ScanRange, Store, WriteOptions,
+    Batch, CollectorKind, Durability, Error, ErrorKind, Expiry, Kind, MediumChoice, Options, OrderedKind, RestartSource, ScanRange, Store,
+    WriteOptions,
 };
-use hither_pmem::{OpenOptions, Pool};
+use hither_pmem::{FailAt, Failpoints, OpenOptions, Pool};
 use hither_topology::Topology;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -46,7 +48,7 @@ fn has(store: &Store, key: &[u8]) -> bool {
 /// A copy of one pool, put beside a newer one: what was acknowledged since must not be missing without a word.
 #[test]
 fn a_pool_older_than_the_others_is_refused_by_name() {
-    for (node, crash, checkpoint) in [(0, false, true), (1, false, true), (1, true, true), (0, true, false), (1, false, false)] {
+    for (node, crashes, checkpoint) in [(0, false, true), (1, false, true), (1, true, true), (0, true, false), (1, false, false)] {
         let (dir, aside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let options = options(dir.path(), 2);
         let store = Store::open(options.clone()).unwrap();
@@ -58,7 +60,7 @@ fn a_pool_older_than_the_others_is_refused_by_name() {
         let store = Store::open(options.clone()).unwrap();
         (0..2).for_each(|node| put_on(&store, &options, node, &[node as u8]));
         store.sync().unwrap();
-        if crash {
+        if crashes {
             // What a crash leaves: the files as they are while the store is open.
             let other = pool(dir.path(), 1 - node);
             std::fs::copy(&other, aside.path().join("other")).unwrap();
@@ -106,6 +108,34 @@ fn a_pool_copied_after_an_opening_that_was_cut_short_is_older_than_the_next() {
         let refused = Store::open(options).err().expect("it opens as if nothing were missing");
         assert!(refused.kind() == ErrorKind::WrongPool && refused.to_string().contains("is an older copy"), "{refused}");
     }
+}
+
+/// Regression: an opening that does not use a checkpoint because a pool is older made the pools look as new before it removed the checkpoint. If it was cut short in between, the next
+/// one used it.
+#[test]
+fn a_checkpoint_that_does_not_count_never_counts_again() {
+    let (dir, aside, points) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Failpoints::new());
+    let open_in = |dir: &Path| Options { failpoints: Some(points.clone()), ..options(dir, 2) };
+    let options = open_in(dir.path());
+    let store = Store::open(options.clone()).unwrap();
+    store.create_keyspace("k", Kind::Hash).unwrap();
+    put_on(&store, &options, 1, b"first");
+    let old = aside.path().join("node1.hither");
+    std::fs::copy(pool(dir.path(), 1), &old).unwrap();
+    (0..2).for_each(|node| put_on(&store, &options, node, &[node as u8]));
+    assert!(store.checkpoint().unwrap());
+    put_on(&store, &options, 0, b"last");
+    // What a crash leaves, but for one pool, which was put back as it was.
+    let left = crash(dir.path());
+    std::fs::copy(&old, pool(left.path(), 1)).unwrap();
+    drop(store);
+    points.arm("checkpoint_remove", FailAt { skip: 0, count: 1, errno: 5 });
+    let cut_short = Store::open(open_in(left.path())).err().expect("the checkpoint cannot be removed");
+    assert!(cut_short.to_string().contains("cannot remove a checkpoint"), "{cut_short}");
+    let store = Store::open(open_in(left.path())).unwrap();
+    let recovery = store.recovery();
+    assert!(recovery.source == RestartSource::Scan && recovery.checkpoint_refused.contains("newer than the pools"), "{recovery:?}");
+    assert_eq!([&b"first"[..], &[0], &[1], b"last"].map(|key| has(&store, key)), [true, true, false, true]);
 }
 
 fn copy_pools(from: &Path, to: &Path) {
