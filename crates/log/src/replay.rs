@@ -326,6 +326,10 @@ impl Log {
         for (segment, totals) in scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active) {
             let pool = &self.pools[segment.node as usize].pool;
             let start = pool.segment_offset(segment.index);
+            // After an orderly close the last sync of it has succeeded.
+            if !pool.was_clean() {
+                pool.rewrite(start, totals.tail);
+            }
             pool.flush(start, (totals.tail - start) as usize);
         }
         for pool in &self.pools {

@@ -18,6 +18,7 @@ use super::copy_back::CopyBack;
 use crate::arch::{self, FlushKind};
 use crate::error::{Error, Place, Result};
 use crate::failpoint::{self, Failpoints};
+use crate::layout::PAGE_BYTES;
 use crate::lock::LockedFile;
 use crate::mapping::Mapping;
 use crate::medium::{MediumInfo, PersistenceDomain};
@@ -298,6 +299,17 @@ impl Access {
     #[inline(always)]
     pub(crate) fn load_u64(&self, off: u64) -> u64 {
         u64::from_le(self.checked_word(off).load(Ordering::Acquire))
+    }
+
+    /// Stores a word of every page of a range anew, as it is, so that the page is dirty. Nobody else writes there.
+    pub(crate) fn touch_pages(&self, from: u64, to: u64) {
+        assert!(from <= to && to <= self.mapped(), "pages are touched inside the pool");
+        let page = PAGE_BYTES;
+        for off in (from / page * page..to).step_by(page as usize) {
+            let word = self.at(off).cast::<u64>();
+            // SAFETY: aligned, mapped for writing, and nobody else writes there by the caller's promise. Volatile, or the compiler would leave it out.
+            unsafe { word.write_volatile(word.read_volatile()) };
+        }
     }
 
     /// Copies bytes out; concurrent writers make a mixture, which the caller detects by a checksum.

@@ -43,10 +43,19 @@ impl Pool {
     /// (a fence, or on a file a sync).
     ///
     /// A process that died between a commit word's store and its flush leaves a word that its successor sees and a power loss takes
-    /// back. Whoever opens a pool calls this before anything it read is built upon. O(segments).
+    /// back. Whoever opens a pool calls this before anything it read is built upon, and before others have the pool. O(segments).
     pub fn harden_metadata(&self) -> Result<()> {
         let table_end = self.geometry.descriptor_offset(self.segment_count());
+        self.rewrite(0, table_end);
         self.access.persist(0, table_end as usize)
+    }
+
+    /// Has the next sync write a range, also what the page cache takes for clean: after a sync that failed that may never have got to the device, and [`Pool::forget_cached`] cannot have all of it
+    /// read again, for the kernel keeps large pages of which a part lies outside. Nobody writes there meanwhile. Nothing where there are no syncs. O(pages).
+    pub fn rewrite(&self, from: u64, to: u64) {
+        if self.access.file().is_some() && self.needs_sync() && !self.read_only && !self.is_private {
+            self.access.touch_pages(from, to);
+        }
     }
 
     /// Has what is read of a range from now on come from the device: after a sync that failed, the page cache may hold, and take for clean, what never got there, and no
