@@ -54,12 +54,12 @@ impl Pool {
     /// If the range is not inside the pool.
     pub fn is_zero(&self, off: u64, len: u64) -> bool {
         let end = off.checked_add(len).filter(|end| *end <= self.len_mapped()).expect("the range is inside the pool");
-        let from = match self.access.file() {
-            Some(file) if self.medium.kind != crate::MediumKind::DevDax => storage::first_data(file, off).min(end),
-            _ => off,
-        };
+        let file = self.access.file().filter(|_| self.medium.kind != crate::MediumKind::DevDax);
+        if file.is_some_and(|file| storage::is_unwritten(file, off, len)) {
+            return true;
+        }
         // SAFETY: mapped, which was checked, and nobody writes there by the caller's promise.
-        let bytes = unsafe { std::slice::from_raw_parts(self.base().add(from as usize), (end - from) as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts(self.base().add(off as usize), (end - off) as usize) };
         bytes.iter().all(|byte| *byte == 0)
     }
 

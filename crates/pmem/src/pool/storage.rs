@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::access::{Access, Parts};
@@ -188,13 +188,17 @@ pub(super) fn forget_cached(file: &File, from: u64, to: u64) {
     let _ = rustix::fs::fadvise(file, from, NonZeroU64::new(to - from), rustix::fs::Advice::DontNeed);
 }
 
-/// Where the first byte at or behind `off` may lie that was ever written. Nothing is read for that.
-pub(super) fn first_data(file: &File, off: u64) -> u64 {
-    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(off)) {
-        Ok(data) => data.max(off),
-        Err(rustix::io::Errno::NXIO) => u64::MAX,
-        Err(_) => off,
-    }
+/// Whether the file system knows that nothing was ever written in a range. It may be so and it does not say. Nothing is read for that.
+///
+/// To look for data takes long where the system goes through all that is empty behind the range, too: page by page in memory.
+pub(super) fn is_unwritten(file: &File, off: u64, len: u64) -> bool {
+    let begins_empty = rustix::fs::seek(file, SeekFrom::Hole(off)) == Ok(off);
+    let is_fast = || !Probe::of(file).is_ok_and(|probe| probe.memory);
+    let ends_empty = || match rustix::fs::seek(file, SeekFrom::Data(off)) {
+        Ok(data) => data >= off + len,
+        Err(error) => error == Errno::NXIO,
+    };
+    begins_empty && (len <= PAGE_BYTES || (is_fast() && ends_empty()))
 }
 
 /// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.
