@@ -199,9 +199,16 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Kind, Options, Store};
+    use crate::{KeyspaceHandle, Kind, Options, Store};
+    use hither_index::Ref;
     use hither_topology::Topology;
     use std::sync::Arc;
+
+    /// Where the index leads for a key.
+    fn reference_of(store: &Store, keyspace: &KeyspaceHandle, key: &[u8]) -> Ref {
+        let _pin = hither_sync::epoch::pin();
+        super::with_index!(keyspace.0, index => super::Index::get(index, store.core.hasher.key(key), &store.core.resolver()))
+    }
 
     /// What a collector would lose because a bit is wrong is found by a check.
     #[test]
@@ -210,9 +217,7 @@ mod tests {
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
         store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
         assert!(store.check().unwrap().is_sound());
-        let key = store.core.hasher.key(b"one key!");
-        let resolver = store.core.resolver();
-        let reference = super::with_index!(keyspace.0, index => super::Index::get(index, key, &resolver));
+        let reference = reference_of(&store, &keyspace, b"one key!");
         store.core.log.note_garbage(reference.0, 0, false);
         let report = store.check().unwrap();
         assert!(report.problems.iter().any(|problem| problem.contains("passes for garbage")), "{report:?}");
@@ -226,9 +231,7 @@ mod tests {
             let keyspace = store.create_keyspace(name, kind).unwrap();
             store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
             assert!(store.check().unwrap().is_sound());
-            let key = store.core.hasher.key(b"one key!");
-            let resolver = store.core.resolver();
-            let reference = super::with_index!(keyspace.0, index => super::Index::get(index, key, &resolver));
+            let reference = reference_of(&store, &keyspace, b"one key!");
             store.core.log.mark_dead_on_media(reference.0);
             let report = store.check().unwrap();
             assert!(report.problems.iter().any(|problem| problem.contains("marked dead")), "{report:?}");

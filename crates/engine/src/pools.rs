@@ -79,7 +79,8 @@ fn refuse_excess(options: &Options) -> Result<()> {
 /// Refuses settings of which one would be ignored, and numbers that are none.
 fn refuse_contradictions(options: &Options) -> Result<()> {
     let config = |what: &str| Err(Error::Config(what.to_owned()));
-    if options.in_memory && !options.paths.is_empty() {
+    // Directories of nodes say in memory, too, which nodes have a pool.
+    if options.in_memory && options.paths.iter().any(|(node, _)| node.is_none()) {
         return config("a store in memory has no directory, and nothing in it would be kept; leave out one of the two settings");
     }
     if options.gc_threshold.is_nan() {

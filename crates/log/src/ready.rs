@@ -1,6 +1,6 @@
 //! What is made ready for writers in the background: space, and on files zeros.
 //!
-//! A segment is zeroed before it is opened: one that was used before, or is not zero, on every medium, on files also one that never was, where writes wait for syncs (`docs/adr/0004`). On a file that takes
+//! A segment is zeroed before it is opened: one that was used before on every medium, on files also one that never was, where writes wait for syncs (`docs/adr/0004`). On a file that takes
 //! a write and a sync of all of it, some milliseconds. So a few free segments are kept zeroed there. They stay free meanwhile: whoever takes one that is just being zeroed waits for the end of that,
 //! and nobody is told that the store is full because of it.
 //!
@@ -12,7 +12,6 @@
 use crate::error::Result;
 use crate::log::Log;
 use crate::node::NodePool;
-use hither_pmem::MediumKind;
 use hither_sync::Bell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -82,17 +81,10 @@ impl NodePool {
             // Somebody may be zeroing one ahead. Nobody begins: they are taken.
             drop(self.zeroing.lock());
         }
-        let mut lacking = run.filter(|part| !self.is_zeroed(*part) && (fresh || self.was_used(*part) || !self.is_fresh(*part)));
+        let mut lacking = run.filter(|part| !self.is_zeroed(*part) && (fresh || self.was_used(*part)));
         let Some(first) = lacking.next() else { return Ok(()) };
         let last = lacking.last().unwrap_or(first);
         Ok(self.pool.zero_segment(first, last + 1 - first)?)
-    }
-
-    /// Whether a segment that seems never used is so: its descriptor may be blank because it is lost, and old bytes must not lie between new entries. File systems know of what was never
-    /// written; elsewhere it is read, once in its life.
-    fn is_fresh(&self, segment: u32) -> bool {
-        let anonymous = self.pool.path().is_none() && self.pool.medium().kind == MediumKind::Volatile;
-        anonymous || self.pool.is_zero(self.pool.segment_offset(segment), self.segment_bytes())
     }
 
     pub fn was_used(&self, segment: u32) -> bool {
