@@ -198,8 +198,8 @@ impl Builder {
         self
     }
 
-    /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`]. Damage of page 0, of the catalogue and of descriptors is made do with only
-    /// where nothing reaches the files ([`crate::MediumChoice::PrivateCopy`]).
+    /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`]. Damage of page 0 and of the catalogue is made do with only
+    /// where nothing reaches the files ([`crate::MediumChoice::PrivateCopy`]). So is a descriptor mended; elsewhere its segment is set aside: nobody reads it, and nobody writes over it.
     pub fn salvage(mut self, salvage: bool) -> Self {
         self.options.salvage = salvage;
         self
