@@ -16,6 +16,7 @@ use hither_engine::{Error, RestartSource, Store};
 use hither_pmem::shadow::{ImageKind, ShadowRng, What};
 use hither_pmem::{Emulate, SyncPhase};
 use hither_topology::Topology;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -126,7 +127,8 @@ pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>
         let expectation = Expectation::at(&subject.history, position);
         for (images, kind) in machine.images(per_point, &mut rng) {
             explorer.outcome.images += 1;
-            let deep = explorer.outcome.images.is_multiple_of(16);
+            // By chance: by their number it would always be the same kind of image.
+            let deep = rng.below(16) == 0;
             explorer.guarded(position, kind, |explorer| explorer.judge(&images, position, &expectation, deep, &mut rng))?;
         }
         if position > subject.born && explorer.outcome.points.is_multiple_of(8) {
@@ -211,7 +213,7 @@ impl Explorer<'_> {
         let shards = self.subject.config.shards;
         // At the very moment of publishing both are possible.
         let checkpoints = &self.subject.checkpoints;
-        let kept = if self.outcome.images.is_multiple_of(2) { checkpoints.at(position) } else { checkpoints.before(position) };
+        let kept = if rng.below(2) == 0 { checkpoints.at(position) } else { checkpoints.before(position) };
         let store = self.open(images, &kept, shards, 1)?;
         if store.recovery().passes_completed > 0 {
             self.outcome.coverage.hit(Item::PassCompleted);
@@ -255,6 +257,7 @@ impl Explorer<'_> {
         let written = write_more(&store, dump)?;
         same(&written, &Dump::read(&store)?, "after more writes")?;
         sound(&store)?;
+        let end = recorder.position();
         drop(store);
         let mut machine = Machine::new(&recorder.recording());
         let mut points: Vec<usize> = (0..3).map(|_| rng.below(recovered + 1)).collect();
@@ -269,12 +272,31 @@ impl Explorer<'_> {
                 sound(&store)?;
             }
         }
-        machine.advance_to(usize::MAX);
-        for (again, _) in machine.images(4, rng) {
-            self.outcome.images += 1;
-            let store = self.open(&again, &checkpoints.latest(), shards, 1)?;
-            same(&written, &Dump::read(&store)?, "after a second life")?;
-            sound(&store)?;
+        self.judge_close(&mut machine, &checkpoints, (0, end..recorder.position()), &written, "after a second life", rng)
+    }
+
+    /// Power fails before a store is closed, within the steps of that, and when it is done: the answers must be these. `before` are the steps of an earlier life.
+    fn judge_close(
+        &mut self,
+        machine: &mut Machine,
+        checkpoints: &Checkpoints,
+        (before, close): (usize, Range<usize>),
+        answers: &Dump,
+        when: &str,
+        rng: &mut ShadowRng,
+    ) -> Result<(), String> {
+        let shards = self.subject.config.shards;
+        let within = close.start + rng.below(close.len() + 1);
+        for (point, what) in [(close.start, "not closed"), (within, "within the close"), (close.end, "closed")] {
+            machine.advance_to(before + point);
+            // Without the checkpoint everything is scanned.
+            let kept = if point < close.end && rng.below(2) == 0 { None } else { checkpoints.at(point) };
+            for (images, _) in machine.images(4, rng) {
+                self.outcome.images += 1;
+                let store = self.open(&images, &kept, shards, 1).map_err(|error| format!("{when}, {what}: {error}"))?;
+                same(answers, &Dump::read(&store)?, &format!("{when}, {what}"))?;
+                sound(&store)?;
+            }
         }
         Ok(())
     }
@@ -286,6 +308,7 @@ impl Explorer<'_> {
         let checkpoints = Checkpoints::new(self.subject.checkpoints.at(position), Some(recorder.clone()));
         let store =
             self.open_recorded(visible, &checkpoints, shards, 1, Some(&recorder)).map_err(|error| format!("after a kill: {error}"))?;
+        let recovered = recorder.position();
         let mut answers = Dump::read(&store)?;
         expectation.judge(&answers).map_err(|what| format!("after a kill: {what}"))?;
         if rng.below(2) == 0 {
@@ -297,18 +320,25 @@ impl Explorer<'_> {
             (0..2).try_for_each(|_| store.reclaim().map(drop)).map_err(|error| format!("collecting after a kill: {error}"))?;
         }
         sound(&store)?;
+        let end = recorder.position();
         drop(store);
         let mut machine = Machine::new(&self.subject.recording.killed_then(position, &recorder.recording()));
-        machine.advance_to(usize::MAX);
-        for (images, _) in machine.images(6, rng) {
-            self.outcome.images += 1;
-            self.outcome.coverage.hit(Item::KillThenPowerLoss);
-            let store =
-                self.open(&images, &checkpoints.latest(), shards, 1).map_err(|error| format!("after a kill and a power loss: {error}"))?;
-            same(&answers, &Dump::read(&store)?, "after a kill, answers, and a power loss")?;
-            sound(&store)?;
+        // The opening of the next process, which must not build upon what power may take yet.
+        let mut points: Vec<usize> = (0..2).map(|_| rng.below(recovered + 1)).collect();
+        points.sort_unstable();
+        for point in points {
+            machine.advance_to(position + point);
+            for (images, _) in machine.images(4, rng) {
+                self.outcome.images += 1;
+                let when = "after a kill and a power loss in the next opening";
+                let store = self.open(&images, &checkpoints.at(point), shards, 1).map_err(|error| format!("{when}: {error}"))?;
+                expectation.judge(&Dump::read(&store)?).map_err(|what| format!("{when}: {what}"))?;
+                sound(&store)?;
+            }
         }
-        Ok(())
+        self.outcome.coverage.hit(Item::KillThenPowerLoss);
+        let close = (position, end..recorder.position());
+        self.judge_close(&mut machine, &checkpoints, close, &answers, "after a kill, answers, and a power loss", rng)
     }
 }
 

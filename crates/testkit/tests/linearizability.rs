@@ -15,6 +15,7 @@ mod common;
 
 use common::{Rng, Setup, Work, now, shm};
 use hither_engine::{Condition, Durability, KeyspaceHandle, Kind, Store, WriteOptions};
+use hither_testkit::explorer::seed;
 use hither_testkit::history::{Action, Content, Moment, Operation, check};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -135,7 +136,7 @@ fn child_works() {
             let (store, keyspaces, work) = (&store, &keyspaces, &work);
             scope.spawn(move || {
                 let notes = File::create(work.dir.join(format!("notes-{:04}-{number}", work.round))).unwrap();
-                let rng = Rng(work.round * 100 + number + 1);
+                let rng = Rng(seed(0).wrapping_mul(1_000_003) + work.round * 100 + number + 1);
                 let next_value = (work.round * 100 + number) << 32;
                 let mut thread = Thread { store, keyspaces, notes, rng, next_value, last_seen: None };
                 loop {
@@ -187,12 +188,11 @@ fn histories(dir: &Path, kills: &[Moment]) -> BTreeMap<u64, Vec<Operation>> {
 fn explore(setup: Setup, seconds: f64) -> BTreeMap<u64, Vec<Operation>> {
     let dir = shm();
     let (started, mut kills) = (Instant::now(), Vec::new());
-    let mut rng = Rng(7);
+    let mut rng = Rng(seed(7));
     while kills.is_empty() || started.elapsed().as_secs_f64() < seconds {
         let mut child = Work { setup, dir: dir.path().to_owned(), round: kills.len() as u64 }.spawn("child_works");
         std::thread::sleep(Duration::from_micros(rng.below(20_000)));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        common::kill(&mut child);
         kills.push(now());
     }
     let store = setup.open(dir.path());

@@ -5,6 +5,7 @@ use super::Store;
 use hither_resp::{Limits, Protocol, Value, Writer, decode};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -84,10 +85,12 @@ impl Server {
         }
     }
 
-    /// SIGKILL.
+    /// SIGKILL, of which it dies, and not of something else before.
+    #[track_caller]
     pub fn kill(mut self) {
         self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "{status}; its log:\n{}", self.log.lock().unwrap());
     }
 
     /// SIGTERM; the exit status.

@@ -74,14 +74,23 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
     }
 
     fn all(&mut self) {
-        let mut keep = vec![0; self.cells.len()];
+        let full: Vec<usize> = self.cells.iter().map(|(_, list)| list.len()).collect();
+        let mut keep = vec![0; full.len()];
+        self.image(&keep, ImageKind::Exhaustive);
+        if full.is_empty() {
+            return;
+        }
+        // As in `some`, everything lost and everything kept come first: whoever joins the images of several pools pairs these.
+        self.image(&full, ImageKind::Exhaustive);
         loop {
-            self.image(&keep, ImageKind::Exhaustive);
-            // Counts up in mixed radix; an overflow past the last digit ends it.
-            let digit = (0..keep.len()).find(|&i| keep[i] < self.cells[i].1.len());
-            let Some(digit) = digit else { return };
+            // Counts up in mixed radix.
+            let digit = (0..keep.len()).find(|&i| keep[i] < full[i]).expect("the last of them was shown already");
             keep[digit] += 1;
             keep[..digit].fill(0);
+            if keep == full {
+                return;
+            }
+            self.image(&keep, ImageKind::Exhaustive);
         }
     }
 

@@ -178,6 +178,22 @@ fn large_histories_are_sampled_with_the_extremes() {
     assert_eq!(replay.durable_for_test(), before, "images are undone");
 }
 
+/// Whoever joins images of several pools pairs the first two of each list: everything lost, everything kept.
+#[test]
+fn small_histories_begin_with_the_extremes_and_show_each_image_once() {
+    for words in 1..4u64 {
+        let log = log();
+        // Two stores each, the first of which may survive alone.
+        (0..2 * words).for_each(|i| word(&log, i % words * 64, i + 1));
+        let images = log.images(Emulate::Adr, log.len(), 1000, &mut ShadowRng::new(1));
+        let seen: Vec<Vec<u64>> = images.iter().map(|image| (0..words).map(|i| read(image, (i * 64) as usize)).collect()).collect();
+        assert_eq!(seen[0], vec![0; words as usize]);
+        assert_eq!(seen[1], (0..words).map(|i| i + 1 + words).collect::<Vec<_>>());
+        assert_eq!(seen.len(), 3usize.pow(words as u32));
+        assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), seen.len());
+    }
+}
+
 #[test]
 fn marks_tell_what_was_acknowledged_before_the_crash() {
     let log = log();

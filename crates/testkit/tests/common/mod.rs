@@ -6,6 +6,7 @@ use hither_engine::{CacheSetting, Durability, KeyspaceHandle, Kind, MediumChoice
 use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool};
 use hither_topology::Topology;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -139,10 +140,23 @@ pub struct Work {
 
 const VARIABLE: &str = "HITHER_TEST_WORK";
 
+/// Kills a child, which must not have died of something else before.
+#[track_caller]
+pub fn kill(child: &mut Child) {
+    child.kill().unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.signal(), Some(9), "the child was not killed: {status}");
+}
+
 impl Work {
-    /// The work of this process, if it is a child.
+    /// The work of this process, if it is a child. Whatever fails in it, on any of its threads, ends it: otherwise the others would go on until it is killed, and nobody would know.
     pub fn from_environment() -> Option<Work> {
         let text = std::env::var(VARIABLE).ok()?;
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            report(panic);
+            std::process::abort();
+        }));
         let mut words = text.splitn(3, ' ');
         let setup = words.next()?;
         let setup = ALL.into_iter().find(|known| format!("{known:?}") == setup)?;

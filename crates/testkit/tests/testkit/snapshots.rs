@@ -146,8 +146,7 @@ fn sums_are_constant_across_kills() {
         for round in 0..12 {
             let mut child = Work { setup, dir: dir.path().to_owned(), round }.spawn("snapshots::child_transfers");
             std::thread::sleep(Duration::from_micros(rng.below(20_000)));
-            child.kill().unwrap();
-            child.wait().unwrap();
+            common::kill(&mut child);
             let store = setup.open(dir.path());
             let spaces = common::keyspaces(&store);
             assert_eq!(sums(&store, &spaces, Duration::ZERO), (ACCOUNTS * EACH, ACCOUNTS * EACH), "{setup:?}, kill {round}");
