@@ -175,3 +175,41 @@ impl Log {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::entry::{Op, Parts};
+    use crate::{Flush, Log, TakeBack};
+    use hither_pmem::CreateOptions;
+
+    const KEYSPACE: u32 = 1;
+
+    /// Regression: a walk ended where it came back into its own victim, with a mark above what was left alive there. The walk of another pass ended at that mark, and its tombstone went: the
+    /// deleted key was back after a kill, or once the first pass had been given up.
+    #[test]
+    fn behind_a_mark_everything_is_dead() {
+        for tombstone_is_apart in [false, true] {
+            let log = Log::for_tests_with(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) }, 4);
+            let write = |shard, op, parent: u64| {
+                let value: &[u8] = if op == Op::Delete { b"" } else { b"a value!" };
+                let parent_generation = log.generation_tag(parent);
+                let parts = Parts { op, key: b"one key!", value, keyspace: KEYSPACE, parent, parent_generation, ..Parts::EMPTY };
+                log.write_to_shard_for_tests(shard, parts, Flush::Now).0
+            };
+            let oldest = write(0, Op::Insert, 0);
+            let older = write(1, Op::Update, oldest);
+            let newest = write(0, Op::Update, older);
+            let tombstone = write(if tombstone_is_apart { 2 } else { 1 }, Op::Delete, newest);
+            log.pools[0].close_from(0);
+            log.fold_slots(TakeBack::All);
+            let segment_of = |reference| log.segment_of(reference).1;
+            let (victim, other) = (segment_of(oldest), segment_of(older));
+            assert!(segment_of(newest) == victim && victim != other && (segment_of(tombstone) == other) != tombstone_is_apart);
+            log.bury_ancestors(0, victim, false);
+            assert!(log.entry(older).is_dead() && log.entry(oldest).is_dead() && !log.entry(newest).is_dead());
+            log.bury_ancestors(0, segment_of(tombstone), false);
+            let alive = [oldest, older, newest].map(|reference| !log.entry(reference).is_dead());
+            assert_eq!(alive, [false; 3], "all that the tombstone keeps out");
+        }
+    }
+}

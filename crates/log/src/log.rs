@@ -339,9 +339,14 @@ impl Log {
 impl Log {
     /// A log in memory with one shard, on one node, for tests.
     pub(crate) fn for_tests(pool: &hither_pmem::CreateOptions) -> Log {
+        Log::for_tests_with(pool, 1)
+    }
+
+    /// The same with more shards.
+    pub(crate) fn for_tests_with(pool: &hither_pmem::CreateOptions, shards: usize) -> Log {
         let pool = Pool::create_in_memory(pool).expect("memory");
         let options = LogOptions {
-            shards: 1,
+            shards,
             slots_per_node: 2,
             chunk_bytes: 0,
             zero_ahead: false,
@@ -355,10 +360,15 @@ impl Log {
 
     /// Writes an entry, with a version that is drawn here; returns its reference and that.
     pub(crate) fn write_for_tests(&self, parts: crate::entry::Parts<'_>, flush: crate::Flush) -> (u64, u64) {
+        self.write_to_shard_for_tests(0, parts, flush)
+    }
+
+    /// The same to another shard than the first.
+    pub(crate) fn write_to_shard_for_tests(&self, shard: u64, parts: crate::entry::Parts<'_>, flush: crate::Flush) -> (u64, u64) {
         let _section = hither_sync::epoch::pin_writer();
         let mut writer = self.writer();
         let version = writer.draw_versions(0, 1);
-        let reference = writer.append(&crate::entry::Parts { version, ..parts }, crate::Append { hash: 0, flush }).expect("room");
+        let reference = writer.append(&crate::entry::Parts { version, ..parts }, crate::Append { hash: shard << 8, flush }).expect("room");
         writer.fence();
         (reference, version)
     }

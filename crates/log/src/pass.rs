@@ -289,8 +289,8 @@ impl Log {
         Ok(())
     }
 
-    /// Marks dead all ancestors of the entries of a segment that lie outside it; returns how many. `through_marks`, after an interrupted pass: does not take a dead
-    /// entry for the end of a chain, and marks those inside, too, for the segment will not be freed. The marks are durable after the next [`Log::barrier`].
+    /// Marks dead all ancestors of the entries of a segment, but for those that entries of it lead to directly; returns how many. `through_marks`, after an interrupted pass: does not take a dead
+    /// entry for the end of a chain, and marks all those inside, too, for the segment will not be freed. The marks are durable after the next [`Log::barrier`].
     pub fn bury_ancestors(&self, node: usize, index: u32, through_marks: bool) -> u64 {
         let mut walks: Vec<(Link, Child<'_>)> = Vec::new();
         self.visit_segment(node, index, |reference, version, keyspace, entry| {
@@ -314,17 +314,16 @@ impl Log {
             if let Some((ahead, ..)) = walks.get(number + AHEAD) {
                 self.prefetch_link(ahead);
             }
-            marked += self.bury_chain(link, child, (node, index), through_marks);
+            marked += self.bury_chain(link, child, through_marks);
         }
         marked
     }
 
-    fn bury_chain(&self, first: Link, child: Child<'_>, victim: (usize, u32), through_marks: bool) -> u64 {
+    /// A chain may lead out of the victim and into it again. What it has there is marked, too: whoever else comes to a mark above it must not find anything alive behind it, and the
+    /// victim may be given up.
+    fn bury_chain(&self, first: Link, child: Child<'_>, through_marks: bool) -> u64 {
         let (mut next, mut child, mut marked) = (Some(first), child, 0);
         while let Some(link) = next {
-            if !through_marks && (link.node, link.segment) == (victim.0, victim.1 as usize) {
-                break;
-            }
             let Some(found) = self.ancestor(link, &child) else { break };
             let was_dead = found.entry.is_dead();
             if was_dead && !through_marks {

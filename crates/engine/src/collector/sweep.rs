@@ -97,8 +97,8 @@ impl Sweep<'_> {
         };
         let finish = || {
             let found = found.borrow();
-            if !found.is_empty() {
-                // What superseded them is installed, but need not be durable.
+            if found.len() as u64 > again.get() {
+                // What superseded them is installed, but need not be durable. (What was marked before was so after that was.)
                 core.committer.commit_with_locks(&core.log, core.log.clock.stable())?;
             }
             found.iter().for_each(|reference| core.log.mark_dead_on_media(*reference));

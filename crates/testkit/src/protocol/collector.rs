@@ -95,7 +95,7 @@ fn settle(bounds: &Bounds, state: &State, next: &mut Next) {
     next.push((Step::Settle, after));
 }
 
-/// Ancestors, outside the victim, of entries in it; newest first within each chain.
+/// Ancestors of entries of the victim, but for those that they lead to directly within it; newest first within each chain.
 pub fn ancestors_to_bury(bounds: &Bounds, media: &Media, victim: u8, pass_dead: bool) -> Vec<Place> {
     let mut marks = Vec::new();
     for entry in media.segments[victim as usize].slots.iter().flatten().filter(|entry| entry.alive()) {
@@ -107,8 +107,13 @@ pub fn ancestors_to_bury(bounds: &Bounds, media: &Media, victim: u8, pass_dead: 
         if spared {
             continue;
         }
-        for place in media.ancestors(entry, pass_dead) {
-            if place.segment != victim && !marks.contains(&place) {
+        let ancestors = media.ancestors(entry, pass_dead);
+        // The next is a start of its own.
+        if ancestors.first().is_some_and(|place| place.segment == victim) {
+            continue;
+        }
+        for place in ancestors {
+            if !marks.contains(&place) {
                 marks.push(place);
             }
         }
