@@ -19,7 +19,7 @@ pub fn open(instead: &str) -> Result<Stdin, Failure> {
 }
 
 /// Whether a standard stream was closed when the program began: Rust opens the null device in its place then, for reading and writing.
-pub fn is_closed(stream: impl AsFd) -> bool {
+fn is_closed(stream: impl AsFd) -> bool {
     let null = std::fs::metadata("/dev/null").map(|metadata| metadata.rdev());
     let here = rustix::fs::fstat(&stream).map(|stat| stat.st_rdev);
     let both_ways = rustix::fs::fcntl_getfl(&stream).is_ok_and(|flags| flags.contains(OFlags::RDWR));

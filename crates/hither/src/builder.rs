@@ -15,7 +15,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The store's directory; it gets one pool per NUMA node of the machine.
+    /// The store's directory; it gets one pool per NUMA node of the machine. To be given once, and not beside [`Builder::in_memory`].
     pub fn path(mut self, path: impl AsRef<Path>) -> Self {
         self.options.paths.push((None, path.as_ref().to_owned()));
         self
@@ -34,7 +34,7 @@ impl Builder {
         self
     }
 
-    /// No files: everything is gone when the store is closed.
+    /// No files: everything is gone when the store is closed. Not beside [`Builder::path`].
     pub fn in_memory(mut self) -> Self {
         self.options.in_memory = true;
         self

@@ -3,7 +3,7 @@
 //!
 //! Stated behaviour (`docs/crash-model.md`): the process stops. No read of such a page may be answered and no write to it acknowledged, and
 //! a store that lost a page must not go on. Without the guard the kernel's default does that silently; with it, the message says which
-//! pool and which offset, then the process aborts. Full disks do not come here: space is preallocated.
+//! pool and which offset, then the process aborts. Full disks come here only where the file system copies what is written: elsewhere space is preallocated.
 //!
 //! The handler uses async-signal-safe calls and atomics only. A fault outside pools is handed to the handler that was there before, and so are all that follow:
 //! most end the process.
@@ -110,7 +110,7 @@ fn report(name: &[u8], offset: usize) {
             break;
         }
     }
-    let tail = b" is gone: the file was truncated or the memory is damaged (SIGBUS). Stopping so that nothing wrong is acknowledged.\n";
+    let tail = b" is gone: the file was truncated, the memory is damaged, or a file system that copies on write is full (SIGBUS). Stopping so that nothing wrong is acknowledged.\n";
     for part in [b"hither: ", name, b": the page at offset ", &digits[at..], tail] {
         // SAFETY: `write` is async-signal-safe and the buffer is valid; there is nothing to do about a failure.
         let _ = unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };

@@ -10,6 +10,7 @@ use crate::events::{self, Level};
 use crate::shared::{Client, Shared, now_ms};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -65,8 +66,10 @@ impl Saving {
             return Ok(None);
         }
         let (name, shared) = (if work == Work::Save { "hither-save" } else { "hither-rewrite" }, shared.clone());
-        let thread =
-            std::thread::Builder::new().name(name.into()).spawn(move || shared.saving.finish(&shared, work, run(&shared, work)))?;
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            let outcome = or_stop(&shared, || run(&shared, work));
+            shared.saving.finish(&shared, work, outcome);
+        })?;
         // The one before has ended, so nothing is lost with its handle.
         state.thread = Some(thread);
         state.begun += 1;
@@ -119,6 +122,14 @@ impl Default for Saving {
     }
 }
 
+/// Whoever waits for the work is told in any case: after a panic that it failed, and the server ends.
+fn or_stop(shared: &Shared, work: impl FnOnce() -> hither::Result<()>) -> hither::Result<()> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        shared.fail_stop("a thread that saves has panicked; what it said is on standard error");
+        Err(hither::Error::Closed)
+    })
+}
+
 fn run(shared: &Shared, work: Work) -> hither::Result<()> {
     let db = &shared.databases.db;
     db.sync()?;
@@ -134,3 +145,19 @@ fn run(shared: &Shared, work: Work) -> hither::Result<()> {
 
 /// Segments with more garbage than this share are emptied by BGREWRITEAOF: most of the space for a fraction of the work.
 const GARBAGE: f64 = 0.2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use hither::Db;
+
+    /// Regression: after a panic nobody was told that the work had ended; who had said SAVE waited for ever, and nothing was saved any more.
+    #[test]
+    fn who_waits_for_work_that_panics_is_told() {
+        let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+        let outcome = or_stop(&shared, || panic!("for the test"));
+        assert!(matches!(outcome, Err(hither::Error::Closed)));
+        assert!(shared.ended_because.lock().is_some());
+    }
+}

@@ -23,9 +23,8 @@ pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcom
     if out.is_json() && !to_stdout {
         return Err(Failure::Usage("a dump file has the kv format; leave out --json, or dump to standard output".into()));
     }
-    if to_stdout {
-        out.ensure_open()?;
-    } else if is_of_a_store(&dump.file) || fs::canonicalize(&dump.file).is_ok_and(|file| is_of_a_store(&file)) {
+    let file = if to_stdout { dump.file.clone() } else { followed(&dump.file)? };
+    if !to_stdout && (is_of_a_store(&dump.file) || is_of_a_store(&file)) {
         let what = format!("{} belongs to a store, which a dump in its place would destroy; name another file", dump.file.display());
         return Err(Failure::Usage(what));
     }
@@ -34,7 +33,7 @@ pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcom
     if to_stdout {
         records(&snapshot, &keyspace, |key, value| out.record(key, value))?;
     } else {
-        to_file(&dump.file, &snapshot, &keyspace)?;
+        to_file(&file, &snapshot, &keyspace)?;
     }
     Ok(Outcome::Done)
 }
@@ -46,6 +45,19 @@ fn records(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&[u8],
         each(&key, &value)?;
     }
     Ok(())
+}
+
+/// Where a link to a file leads: it stays, and what it leads to is replaced. Looked up once. Any other name stands for itself.
+fn followed(path: &Path) -> Result<PathBuf, Failure> {
+    let leads_to_file = !stands_for_open_file(path)
+        && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink())
+        && fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if !leads_to_file {
+        return Ok(path.to_owned());
+    }
+    // Opened first, so that the system refuses links that it would not let anybody write through.
+    let opened = File::options().write(true).open(path);
+    opened.and_then(|_| fs::canonicalize(path)).map_err(|source| Failure::path("writing", path, source))
 }
 
 /// Whether there is a pool or a checkpoint under this name (a dump may begin with a key of these letters, but has no zeros), or a store would make one.
@@ -75,8 +87,6 @@ fn to_file(path: &Path, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(), 
     if is_open || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return write_to(path, File::options().write(true).append(is_open), snapshot, keyspace).map(drop);
     }
-    // A link stays a link, to the new dump.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let unfinished = unfinished_name(path);
     // What a dump by a process of this number has left. The file is a new one: a link that somebody has put there is not followed.
     let _ = fs::remove_file(&unfinished);

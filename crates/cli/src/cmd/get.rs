@@ -21,7 +21,6 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(args: &StoreArgs, get: GetArgs, out: &mut Output) -> Result<Outcome, Failure> {
     out.refuse_both(get.raw)?;
-    out.ensure_open()?;
     let key = units::bytes(get.key.key, get.key.escape)?;
     let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     let value = keyspace.get(&key)?;

@@ -12,7 +12,6 @@ use crate::{store, units};
 /// Runs the command.
 pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome, Failure> {
     out.refuse_both(scan.raw)?;
-    out.ensure_open()?;
     let decode = |text: Option<_>| text.map(|text| units::bytes(text, scan.escape)).transpose();
     let range = Range::new(decode(scan.prefix)?, decode(scan.from)?, decode(scan.to)?);
     let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;

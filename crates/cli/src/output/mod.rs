@@ -15,7 +15,6 @@ use serde::{Serialize, Serializer};
 use crate::escape::escape;
 use crate::failure::Failure;
 use crate::input::BYTE_ORDER_MARK;
-use crate::stdin::is_closed;
 
 /// Standard output of a command.
 pub struct Output {
@@ -39,12 +38,6 @@ impl Output {
     pub fn refuse_both(&self, raw: bool) -> Result<(), Failure> {
         let both = "--raw gives bytes as they are, --json gives text; leave one of them out";
         if raw && self.json { Err(Failure::Usage(both.into())) } else { Ok(()) }
-    }
-
-    /// Refuses to write what was asked for to a standard output that was closed when the program began: it would be lost without a word.
-    pub fn ensure_open(&self) -> Result<(), Failure> {
-        let closed = "standard output is closed; redirect it to a file";
-        if is_closed(self.out.get_ref()) { Err(Failure::Usage(closed.into())) } else { Ok(()) }
     }
 
     /// Writes a line of text.

@@ -41,8 +41,12 @@ impl Pool {
     pub fn discard_unborn(path: &Path) -> Result<()> {
         let place = Place::of(Some(path));
         let file = LockedFile::acquire(&place, storage::open_file(&place, path, false, false)?, false)?;
-        let regular = file.metadata().map_err(io(&place, "asking for the file's type", 0))?.is_file();
-        if !regular || !matches!(page0::classify(&super::open::first_page(&place, &file)?), Page0::Blank | Page0::HalfCreated) {
+        let found = file.metadata().map_err(io(&place, "asking for the file's type", 0))?;
+        // Between opening and locking, somebody else may have removed it and made another one.
+        if !found.is_file()
+            || !is_named(path, &found)
+            || !matches!(page0::classify(&super::open::first_page(&place, &file)?), Page0::Blank | Page0::HalfCreated)
+        {
             return Ok(());
         }
         page0::require_nothing_else(&place, &file)?;
@@ -109,10 +113,15 @@ fn lock_target(place: &Place, path: &Path) -> Result<LockedFile> {
         let file = LockedFile::acquire(place, storage::open_file(place, path, true, false)?, false)?;
         let found = file.metadata().map_err(io(place, "asking for the file's type", 0))?;
         // Between opening and locking, somebody whose creation failed may have removed it: a pool in it would be lost.
-        if std::fs::metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (found.dev(), found.ino())) {
+        if is_named(path, &found) {
             return Ok(file);
         }
     }
+}
+
+/// Whether a name leads to this file still.
+fn is_named(path: &Path, file: &std::fs::Metadata) -> bool {
+    std::fs::metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (file.dev(), file.ino()))
 }
 
 /// Refuses to overwrite anything but what creation left behind.

@@ -49,8 +49,10 @@ impl Pool {
     pub fn open(path: &Path, o: &OpenOptions) -> Result<Pool> {
         let place = Place::of(Some(path));
         let run = o.runtime();
-        let file = storage::open_file(&place, path, false, o.read_only || run.is_private())?;
-        let file = LockedFile::acquire(&place, file, o.read_only)?;
+        let reads_only = o.read_only || run.is_private();
+        let file = storage::open_file(&place, path, false, reads_only)?;
+        // Network file systems give the exclusive lock to those only who may write.
+        let file = LockedFile::acquire(&place, file, reads_only)?;
         let storage = Storage::of_file(place.clone(), file, &run)?;
         let length = match &storage.file {
             Some(file) if storage.is_device() => storage::length(&place, file, true)?,

@@ -109,7 +109,7 @@ pub fn of_store(error: &Error) -> String {
     }
     let code = match error.kind() {
         ErrorKind::Full => "OOM command not allowed:",
-        ErrorKind::ReadOnly => "MISCONF",
+        ErrorKind::ReadOnly | ErrorKind::Closed => "MISCONF",
         _ => "ERR",
     };
     format!("{code} {error}")

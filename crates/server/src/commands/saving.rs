@@ -5,6 +5,7 @@ use super::failure::Failure;
 use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI};
 use super::table::{Command, entries};
 use super::{Context, Outcome};
+use crate::events::{self, Level};
 use crate::saving::Work;
 use crate::waiting::Request;
 
@@ -65,11 +66,15 @@ fn bgrewriteaof(context: &mut Context<'_>) -> Outcome {
 
 /// Begins work that nobody waits for, and says so; `already`: it is under way.
 fn begin_behind(context: &mut Context<'_>, work: Work, what: &str, already: Failure) -> Outcome {
-    let begun = begin(context, work, false)?;
     if context.txn.is_isolated() {
-        // It may run several times.
+        context.once_applied(move |shared, _| {
+            // That the system has no thread left, the log says.
+            if let Err(error) = shared.saving.begin(shared, work, None) {
+                events::log(Level::Error, "save-failed", &[("why", &error)]);
+            }
+        });
         context.reply.simple(&format!("{what} scheduled"));
-    } else if begun.is_some() {
+    } else if begin(context, work, false)?.is_some() {
         context.reply.simple(&format!("{what} started"));
     } else {
         return Err(already);

@@ -70,7 +70,9 @@ pub fn run(shared: &Arc<Shared>, mut listener: TcpListener) -> std::io::Result<(
             }
         }
         // At every round: after a failure (no descriptors left) nobody tells that it may work again.
-        while let Ok((mut stream, _)) = listener.accept() {
+        // Not without end, whoever connects meanwhile.
+        for _ in 0..MAX_CONNECTIONS {
+            let Ok((mut stream, _)) = listener.accept() else { break };
             if connections.len() >= MAX_CONNECTIONS {
                 connections.pop_first();
             }

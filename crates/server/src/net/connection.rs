@@ -227,6 +227,10 @@ impl Connection {
             return;
         }
         input.drain(..done);
+        // A large request has come and gone.
+        if input.capacity() / 4 > input.len().max(READ_BYTES) {
+            input.shrink_to(READ_BYTES);
+        }
         self.input = input;
     }
 

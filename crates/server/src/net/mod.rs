@@ -216,12 +216,19 @@ fn run_or_stop(shared: &Shared, run: impl FnOnce()) {
     }
 }
 
+/// Connections that may wait to be accepted; the system has a bound of its own.
+const BACKLOG: i32 = 4096;
+
 /// Listens at all addresses; with any free port, all get the same.
 fn listen_at(addresses: &[std::net::IpAddr], mut port: u16) -> Result<Vec<(SocketAddr, TcpListener)>, StartError> {
     let mut listeners = Vec::new();
     for ip in addresses {
         let address = SocketAddr::new(*ip, port);
-        let bound = TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let bound = TcpListener::bind(address).and_then(|listener| {
+            // Again, for more to wait than the library asks for: a burst of clients would be left to the retries of their systems.
+            rustix::net::listen(&listener, BACKLOG)?;
+            Ok((listener.local_addr()?, listener))
+        });
         let (bound, listener) = bound.map_err(|source| StartError::Listen { address, source })?;
         port = bound.port();
         listeners.push((bound, listener));

@@ -77,3 +77,18 @@ fn what_is_hardened_is_written_also_where_it_passes_for_clean() {
     assert_eq!(dirty_kb(&path), Some(4 * pages), "page 0, the catalogue and the table");
     assert!(super::image_of(&pool) == before, "nothing has changed");
 }
+
+/// Regression: a salvage in a copy asked for the lock of a writer on a file that it had opened for reading, which network file systems refuse.
+#[test]
+fn whoever_only_looks_locks_as_a_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    Pool::create(&path, &crate::CreateOptions { medium: MediumChoice::File, ..super::small() }).unwrap().finish_creation().unwrap();
+    let private = OpenOptions { salvage: true, medium: MediumChoice::PrivateCopy, ..OpenOptions::new() };
+    let file = File::open(&path).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).unwrap();
+    drop(Pool::open(&path, &private).unwrap());
+    drop(file);
+    let _writer = Pool::open(&path, &OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() }).unwrap();
+    assert!(matches!(Pool::open(&path, &private), Err(crate::Error::Locked { .. })));
+}

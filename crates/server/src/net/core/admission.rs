@@ -15,12 +15,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// Connections of one listener that are taken at once: whoever connects and goes away in a loop must not keep the thread from its clients.
+const AT_ONCE: usize = 256;
+
 impl Core {
-    /// Takes all connections that wait at the listeners.
+    /// Takes the connections that wait at the listeners; after so many, those that there are are served before.
     pub(super) fn accept(&mut self) {
         self.accept_at = None;
         for number in 0..self.listeners.len() {
-            loop {
+            for taken in 0.. {
+                if taken == AT_ONCE {
+                    self.accept_at = Some(Instant::now());
+                    break;
+                }
                 let (listener, tls) = &self.listeners[number];
                 let tls = *tls;
                 match listener.accept() {
