@@ -270,14 +270,15 @@ impl<'a> Recovery<'a> {
         let mut last_version = 0;
         let totals = self.log.scan_segment(segment, |reference, version, entry| {
             last_version = last_version.max(version);
+            // Of dead ones, too: a recovery that was cut short may have marked this one and nothing of what lies below.
+            if doubtful && self.log.parent_is_lost(entry) {
+                broken.push((entry.keyspace(segment.descriptor.keyspace), self.hasher.hash(entry.key)));
+            }
             let Some(found) = self.admit(segment, Ref(reference), version, entry) else {
                 batched.extend(self.dead_member(Ref(reference), version, entry));
                 self.log.note_garbage(reference, entry.size, entry.op() == Op::Delete);
                 return;
             };
-            if doubtful && self.log.parent_is_lost(entry) {
-                broken.push((entry.keyspace(segment.descriptor.keyspace), found.key.hash));
-            }
             if found.batch.is_some() {
                 batched.push(found);
                 return;
