@@ -1,7 +1,8 @@
 //! Visiting all references, and the checks of every invariant.
 //!
 //! Thread safety: a visit walks position prefixes from left to right, reading one segment per prefix; a split meanwhile
-//! leaves the segment that is being read frozen with all its keys, and the walk goes on behind its prefix. So
+//! leaves the segment that is being read frozen with all its keys, and the walk goes on behind its prefix. Which segment comes next is asked under the directory's mutex: between the entries
+//! of two successors the second would still lead to what both replace, keys of the first with it. So
 //! every key that stays is met once. The checks want no writer active.
 
 use super::HashTable;
@@ -36,11 +37,11 @@ fn visit_segment(segment: Segment, visit: &mut dyn FnMut(Ref) -> bool) -> bool {
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// The segment of a position. The caller is pinned.
+    /// The segment of a position, one that begins there if those before were read by this, too. The caller is pinned.
     pub(super) fn segment_at(&self, position: u64) -> Segment {
-        let word = super::DirectoryWord(self.word.load(Ordering::Acquire));
-        // SAFETY: the caller is pinned.
-        unsafe { word.segment(position) }
+        let directory = self.directory.lock();
+        // SAFETY: the directory's mutex is held.
+        unsafe { directory.word().segment(position) }
     }
 
     /// Calls `visit` with every segment and its prefix until it returns false. The caller is pinned.

@@ -21,7 +21,7 @@
 use super::directory::{MAX_DEPTH, POSITION_BITS, Segment};
 use super::line::{LINE_SLOTS, OVERFLOW, PAIR_SLOTS, Pair, tag_at, with_tag};
 use super::protocol::Protocol;
-use super::{Arc, DirectoryWord, HashTable, Ordering};
+use super::{Arc, HashTable, Ordering};
 use crate::Ref;
 use hither_sync::epoch;
 
@@ -51,11 +51,7 @@ impl<P: Protocol> HashTable<P> {
         let mut keys = 0;
         while out.len() < bytes {
             let _pin = epoch::pin();
-            let segment = {
-                let directory = self.directory.lock();
-                // SAFETY: the directory's mutex is held.
-                unsafe { DirectoryWord(directory.word().0).segment(position) }
-            };
+            let segment = self.segment_at(position);
             let shift = POSITION_BITS - segment.depth();
             let prefix = position >> shift;
             out.extend_from_slice(&(prefix as u32).to_le_bytes());
