@@ -17,10 +17,14 @@ pub(crate) const SWEEP: usize = 10_000;
 impl Core {
     /// Deletes keys whose time has come: an expired entry retires like a tombstone. Returns how many; [`SWEEP`] or more mean that some may be left.
     pub fn sweep_expired(&self) -> usize {
+        self.sweep_those_there().deleted
+    }
+
+    fn sweep_those_there(&self) -> Swept {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
-        let mut deleted = 0;
+        let mut swept = Swept::default();
         if keyspaces.is_empty() || self.persist_clock().is_err() {
-            return deleted;
+            return swept;
         }
         for keyspace in keyspaces {
             for (key, version) in self.expired_keys(&keyspace, SWEEP) {
@@ -30,15 +34,16 @@ impl Core {
                 let outcome = self.write(&keyspace, &change, self.durability);
                 SWEEPS.set(false);
                 match outcome {
-                    Ok(written) => deleted += usize::from(written.applied()),
+                    Ok(written) if written.applied() => swept.deleted += 1,
+                    Ok(_) => swept.late += 1,
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
                     // Dropped, or exchanged, meanwhile.
                     Err(error) if error.kind() == ErrorKind::NotFound => break,
-                    Err(_) => return deleted,
+                    Err(_) => return swept,
                 }
             }
         }
-        deleted
+        swept
     }
 
     /// For a write that found no space, nor anything to collect: makes garbage of what has expired, or waits for somebody who does. False if that is nothing, if it was nothing
@@ -52,16 +57,18 @@ impl Core {
         let mut last = self.space_sweep.lock();
         if let Some(last) = &*last {
             if last.ended > asked {
-                return last.deleted > 0;
+                return last.made;
             }
-            if last.deleted == 0 && last.ended.elapsed() < last.took * SWEEP_REST {
+            if !last.made && last.ended.elapsed() < last.took * SWEEP_REST {
                 return false;
             }
         }
         let started = Instant::now();
-        let deleted = self.sweep_expired();
-        *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), deleted });
-        deleted > 0
+        let swept = self.sweep_those_there();
+        // Where others were faster, there is room all the same, and more that has expired, perhaps, than they and this one were after.
+        let made = swept.deleted + swept.late > 0;
+        *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), made });
+        made
     }
 }
 
@@ -70,11 +77,20 @@ thread_local! {
     static SWEEPS: Cell<bool> = const { Cell::new(false) };
 }
 
+/// What a sweep came to.
+#[derive(Default)]
+struct Swept {
+    deleted: usize,
+    /// Keys that others have deleted, or written, after they were found.
+    late: usize,
+}
+
 /// A sweep by a writer that found no space.
 pub(crate) struct SpaceSweep {
     ended: Instant,
     took: Duration,
-    deleted: usize,
+    /// Whether there was anything to delete.
+    made: bool,
 }
 
 #[cfg(test)]
@@ -82,6 +98,29 @@ mod tests {
     use crate::write::Condition;
     use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
     use std::time::Duration;
+
+    /// Regression: a writer without space gave up where another thread had deleted before it all that it had found.
+    #[test]
+    fn what_others_sweep_makes_room_too() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let core = &store.core;
+        let others_sweep = |power: u32| {
+            let expired = WriteOptions::new().expires_at_ms(1);
+            drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &expired).unwrap());
+            *core.space_sweep.lock() = None;
+            std::thread::scope(|scope| {
+                let deletes = core.sweeping.lock();
+                let sweep = scope.spawn(|| core.sweep_for_space());
+                // It has found the key by then, or will next time.
+                std::thread::sleep(Duration::from_millis(1 << power));
+                store.write_wait(&keyspace, b"key", Some(b"another")).unwrap();
+                drop(deletes);
+                sweep.join().unwrap()
+            })
+        };
+        assert!((3..13).any(others_sweep));
+    }
 
     /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and
     /// after a crash nobody would ever have looked for them.
