@@ -126,9 +126,10 @@ impl Committer {
 
     /// A sync failed that was not one of a commit: as if it had been. Callbacks are left to the thread in the background, or whoever comes next: the caller may hold locks.
     pub fn fail(&self, error: &Error) {
-        self.give_up(&mut self.state.lock(), error);
+        let mut state = self.state.lock();
+        self.give_up(&mut state, error);
         self.changed.notify_all();
-        self.wake_background();
+        self.see_to_ready(Caller::Holding, &mut state);
     }
 
     /// Refuses writes from now on; false if they were refused already.

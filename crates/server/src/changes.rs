@@ -15,7 +15,6 @@ use crate::shared::{Client, Shared};
 use crate::waiting::Request;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -180,11 +179,7 @@ impl Session {
 
 fn run(shared: &Shared) {
     while let Some(pending) = shared.changes.next() {
-        let outcome = catch_unwind(AssertUnwindSafe(|| make(shared, pending.change)));
-        let outcome = outcome.unwrap_or_else(|_| {
-            shared.fail_stop("a thread that changes databases has panicked; what it said is on standard error");
-            Err(hither::Error::Closed)
-        });
+        let outcome = shared.or_stop("changes databases", || make(shared, pending.change)).unwrap_or(Err(hither::Error::Closed));
         if let Err(hither::Error::ReadOnly(why)) = &outcome {
             shared.note_failed_sync(why);
         }

@@ -10,7 +10,6 @@ use crate::events::{self, Level};
 use crate::shared::{Client, Shared, now_ms};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -124,10 +123,7 @@ impl Default for Saving {
 
 /// Whoever waits for the work is told in any case: after a panic that it failed, and the server ends.
 fn or_stop(shared: &Shared, work: impl FnOnce() -> hither::Result<()>) -> hither::Result<()> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        shared.fail_stop("a thread that saves has panicked; what it said is on standard error");
-        Err(hither::Error::Closed)
-    })
+    shared.or_stop("saves", work).unwrap_or(Err(hither::Error::Closed))
 }
 
 fn run(shared: &Shared, work: Work) -> hither::Result<()> {

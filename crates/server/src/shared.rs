@@ -17,6 +17,7 @@ use hither::{Db, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -196,6 +197,16 @@ impl Shared {
         events::log(Level::Error, "cannot-go-on", &[("why", &why)]);
         self.ended_because.lock().get_or_insert_with(|| why.to_owned());
         self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Does a thread's work; `what` is what such a thread does. If it panics, nobody would do that any more, and whoever is given to it would wait for ever: so the server ends, and is
+    /// started again by whoever sees to that.
+    pub fn or_stop<T>(&self, what: &str, work: impl FnOnce() -> T) -> Option<T> {
+        let outcome = catch_unwind(AssertUnwindSafe(work)).ok();
+        if outcome.is_none() {
+            self.fail_stop(&format!("a thread that {what} has panicked; what it said is on standard error"));
+        }
+        outcome
     }
 
     /// A sync has failed, for this reason: writes are refused from here on. The log says so once.

@@ -37,6 +37,10 @@ struct Pair<'a> {
 #[must_use]
 struct Unlinked<'a>([Option<Node<'a>>; 2]);
 
+impl Unlinked<'_> {
+    const NOTHING: Self = Unlinked([None; 2]);
+}
+
 impl<P: Protocol> BTree<P> {
     fn retire(&self, unlinked: Unlinked<'_>) {
         unlinked.0.into_iter().flatten().for_each(|node| self.arena.retire(node));
@@ -77,7 +81,7 @@ impl<P: Protocol> BTree<P> {
             let lock = spot.leaf.0.version().lock(spot.version)?;
             spot.leaf.remove(spot.position);
             lock.done();
-            return Ok(Unlinked([None; 2]));
+            return Ok(Unlinked::NOTHING);
         };
         if !P::heeds(Rule::UnlinkAtomic) {
             return self.unlink_in_steps(spot);
@@ -97,9 +101,9 @@ impl<P: Protocol> BTree<P> {
         lock.done();
         P::reached(Point::HalfDone);
         // Looks neither at the leaf's new version nor at what it holds by now.
-        let Ok(fresh) = spot.leaf.0.version().read() else { return Ok(Unlinked([None; 2])) };
+        let Ok(fresh) = spot.leaf.0.version().read() else { return Ok(Unlinked::NOTHING) };
         let emptied = Spot { version: fresh, ..*spot };
-        let Ok(pair) = self.lock_pair(&emptied, parent, parent.index.saturating_sub(1), usize::MAX) else { return Ok(Unlinked([None; 2])) };
+        let Ok(pair) = self.lock_pair(&emptied, parent, parent.index.saturating_sub(1), usize::MAX) else { return Ok(Unlinked::NOTHING) };
         let meta = spot.leaf.0.meta();
         spot.leaf.0.set_meta(meta.with_count(0));
         Ok(self.merge_pair(pair))

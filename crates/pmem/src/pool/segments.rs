@@ -1,12 +1,14 @@
 //! Segments: descriptors, zeroing, growth.
 
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
 use super::storage::{self, io};
 use crate::error::{Error, Result};
 use crate::failpoint;
+use crate::layout::PAGE_BYTES;
 use crate::options::Runtime;
 use crate::superblock::SuperblockInfo;
 use crate::table::{Descriptor, descriptor_place};
@@ -55,8 +57,14 @@ impl Pool {
     pub fn is_zero(&self, off: u64, len: u64) -> bool {
         let end = off.checked_add(len).filter(|end| *end <= self.len_mapped()).expect("the range is inside the pool");
         let file = self.access.file().filter(|_| self.medium.kind != crate::MediumKind::DevDax);
-        if file.is_some_and(|file| storage::is_unwritten(file, off, len)) {
-            return true;
+        match file {
+            // Read as a file, what was never written takes no page.
+            Some(file) if len <= PAGE_BYTES => {
+                let bytes = &mut [0; PAGE_BYTES as usize][..len as usize];
+                return file.read_exact_at(bytes, off).is_ok_and(|()| bytes.iter().all(|byte| *byte == 0));
+            }
+            Some(file) if storage::is_unwritten(file, off, len) => return true,
+            _ => {}
         }
         // SAFETY: mapped, which was checked, and nobody writes there by the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts(self.base().add(off as usize), (end - off) as usize) };

@@ -198,9 +198,7 @@ pub(super) fn is_unwritten(file: &File, off: u64, len: u64) -> bool {
         Ok(data) => data >= off + len,
         Err(error) => error == Errno::NXIO,
     };
-    // The smallest block of any of them.
-    let in_one_block = off % 512 + len <= 512;
-    begins_empty && (in_one_block || (is_fast() && ends_empty()))
+    begins_empty && is_fast() && ends_empty()
 }
 
 /// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.

@@ -37,7 +37,6 @@ use hither_sync::schedule::forgo_wakeup_preemption;
 use mio::net::TcpListener;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -136,7 +135,7 @@ impl Server {
                     // Where that is refused, it is only slower.
                     let _ = forgo_wakeup_preemption();
                 }
-                run_or_stop(&shared_with_it, || core.run());
+                shared_with_it.or_stop("serves clients", || core.run());
             };
             match spawn(format!("hither-serve-{index}")).spawn(serve) {
                 Ok(thread) => threads.push(thread),
@@ -208,14 +207,6 @@ impl Server {
     }
 }
 
-/// Runs a thread's loop. If it panics, its clients are lost, and those that it is given next would never be answered: so the server ends, and is started again by whoever
-/// sees to that.
-fn run_or_stop(shared: &Shared, run: impl FnOnce()) {
-    if std::panic::catch_unwind(AssertUnwindSafe(run)).is_err() {
-        shared.fail_stop("a thread that serves clients has panicked; what it said is on standard error");
-    }
-}
-
 /// Connections that may wait to be accepted; the system has a bound of its own.
 const BACKLOG: i32 = 4096;
 
@@ -255,7 +246,7 @@ mod tests {
     fn a_panic_of_a_thread_ends_the_server() {
         let db = Db::builder().in_memory().open().unwrap();
         let server = Server::start(db, Config { port: 0, threads: 2, ..Config::default() }).unwrap();
-        run_or_stop(&server.shared().clone(), || panic!("for the test"));
+        server.shared().or_stop("serves clients", || -> () { panic!("for the test") });
         assert!(server.wait().unwrap_err().to_string().contains("has panicked"));
     }
 }
