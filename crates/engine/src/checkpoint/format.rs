@@ -152,7 +152,7 @@ pub struct Index {
     pub keyspaces: Vec<KeyspaceRow>,
     /// Blocks, those of the first keyspace first.
     pub blocks: Vec<BlockRow>,
-    /// An upper bound of the versions given out.
+    /// An upper bound of the versions of what it names.
     pub newest_version: u64,
 }
 

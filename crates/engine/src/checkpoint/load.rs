@@ -177,11 +177,15 @@ struct Loader<'a> {
     failure: Mutex<Option<String>>,
 }
 
+/// Whether a pool is a copy from before the end of the checkpoint, which may name entries that it does not have.
+fn is_newer(saved: &Saved, log: &Log) -> bool {
+    (0..log.nodes()).any(|node| log.pool(node).settled() < saved.tables.newest_version)
+}
+
 /// A segment that held entries when the checkpoint was taken, and of which the pool has no record at all: that was not freed, its descriptor is gone. A scan would take it
 /// for a fresh one, find nothing missing, and have it written over.
 pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
-    let newer = (0..log.nodes()).any(|node| log.pool(node).settled() < saved.header.version);
-    if newer || saved.header.store_uuid != log.pool(0).superblock().store_uuid {
+    if is_newer(saved, log) || saved.header.store_uuid != log.pool(0).superblock().store_uuid {
         return None;
     }
     let there = |row: &&SegmentRow| (row.node as usize) < log.nodes() && row.index < log.pool(row.node as usize).segment_count();
@@ -202,7 +206,7 @@ pub(crate) fn load(
     threads: usize,
     clean: bool,
 ) -> Result<Loaded, String> {
-    if (0..log.nodes()).any(|node| log.pool(node).settled() < saved.header.version) {
+    if is_newer(saved, log) {
         return Err("it is newer than the pools".into());
     }
     if saved.header.version < log.pool(0).oldest_checkpoint() {
@@ -229,15 +233,12 @@ pub(crate) fn load(
             }
         }
     }
-    // What was open may have been written to since. After an orderly close its totals would tell.
+    // What was open may have been written to since. After an orderly close its totals would tell; torn bytes behind its entries are in no total, so what has some records none.
     let told = |segment: &SegmentToScan| clean && segment.descriptor.flags & TOTALS_RECORDED != 0;
+    let doubtful = |row: &SegmentRow| open.iter().any(|(segment, open)| !told(segment) && (open.node, open.index) == (row.node, row.index));
+    covered.retain(|row| !doubtful(row));
+    open.retain(|(segment, _)| told(segment));
     let complete = clean && saved.header.is_final && covered.len() == segments.len() && rows.len() == segments.len();
-    if !complete {
-        let doubtful =
-            |row: &SegmentRow| open.iter().any(|(segment, open)| !told(segment) && (open.node, open.index) == (row.node, row.index));
-        covered.retain(|row| !doubtful(row));
-        open.retain(|(segment, _)| told(segment));
-    }
     covered.iter().for_each(|row| fates[placement.number(row.node, row.index)] = Fate::Loaded);
     let segment_bytes = (0..log.nodes()).map(|node| log.pool(node).segment_bytes()).max().unwrap_or(0);
     let named = Named::new(placement.clone(), |segment| if fates[segment] == Fate::Remembered { segment_bytes } else { 0 });

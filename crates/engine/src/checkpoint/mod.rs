@@ -316,14 +316,13 @@ impl Checkpoints {
             writer.keyspace(&keyspace, core.resolver())?;
         }
         let rows = if is_final { log.final_rows() } else { log.segment_rows(&covered) };
-        core.committer.commit_with_locks(log, log.clock.stable())?;
+        // What the copy names, it may name in place of what the pools held when it was begun: pools that were put aside meanwhile are older than it.
+        let newest = log.clock.stable();
+        core.committer.commit_with_locks(log, newest)?;
         for node in 0..log.nodes() {
-            let pool = log.pool(node);
-            if pool.settled() < version {
-                pool.set_settled(version).map_err(crate::Error::from)?;
-            }
+            log.pool(node).set_settled(newest).map_err(crate::Error::from)?;
         }
-        let (bytes, keys) = writer.finish(rows.clone(), log.clock.upper_bound())?;
+        let (bytes, keys) = writer.finish(rows.clone(), newest)?;
         let mut state = self.state.lock();
         if state.invalidations != invalidations {
             return Err(Abandoned::Stopped);

@@ -8,14 +8,16 @@
 
 use crate::common;
 use hither_engine::checkpoint::format::{HEADER_BYTES, Header, Index, TRAILER_BYTES, Trailer};
-use hither_engine::{CheckpointMode, Kind, MediumChoice, Options, RestartSource, Store};
+use hither_engine::{CheckpointDraft, CheckpointImage, CheckpointMode, CheckpointStore, Kind, MediumChoice, Options, RestartSource, Store};
 use hither_pmem::{Emulate, FailAt, Failpoints, OpenOptions, Pool};
 use hither_testkit::checkpoints::{Checkpoints, Kept};
 use hither_testkit::explorer_script::{Config, Level, Life, open_pools, store_options};
 use hither_testkit::images::Machine;
 use hither_testkit::oracle::{Dump, sound};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 const CONFIG: Config = Config { rules: Emulate::Adr, nodes: 1, shards: 1, max_segments: 60, seed: 5 };
 
@@ -239,6 +241,83 @@ fn checkpoints_under_writers_hold() {
         let (found, _) = restart(&images(&life), &life.checkpoints.latest()).unwrap();
         assert_eq!(found, dump(&life), "round {round}");
     }
+}
+
+/// A place for checkpoints that runs something once, when one was begun and the indexes are not copied yet.
+struct Meanwhile<F> {
+    place: Checkpoints,
+    what: Arc<Mutex<Option<F>>>,
+}
+
+struct MeanwhileDraft<F>(Box<dyn CheckpointDraft>, Arc<Mutex<Option<F>>>);
+
+impl<F: FnOnce() + Send + 'static> CheckpointStore for Meanwhile<F> {
+    fn open(&self) -> io::Result<Option<Box<dyn CheckpointImage>>> {
+        self.place.open()
+    }
+
+    fn draft(&self) -> io::Result<Box<dyn CheckpointDraft>> {
+        Ok(Box::new(MeanwhileDraft(self.place.draft()?, self.what.clone())))
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        self.place.remove()
+    }
+}
+
+impl<F: FnOnce() + Send> CheckpointDraft for MeanwhileDraft<F> {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.append(bytes)?;
+        let what = self.1.lock().unwrap().take();
+        what.into_iter().for_each(|what| what());
+        Ok(())
+    }
+
+    fn harden(&mut self) -> io::Result<()> {
+        self.0.harden()
+    }
+
+    fn publish(self: Box<Self>) -> io::Result<()> {
+        self.0.publish()
+    }
+}
+
+/// Pools that were copied while a checkpoint was being taken, and after a collection had begun: what the checkpoint names may be newer than they.
+///
+/// Regression: their settled version was not below the checkpoint's, so it counted, and keys that were overwritten after the copy was made were missing.
+#[test]
+fn pools_from_the_midst_of_a_checkpoint_do_without_it() {
+    let first = life(100);
+    let wanted = dump(&first);
+    first.store.close().unwrap();
+    let recorded = hither_testkit::images::Recorder::new(CONFIG.rules, 1);
+    let (recorder, place) = (recorded.clone(), Checkpoints::new(None, Some(recorded.clone())));
+    let what = Arc::new(Mutex::new(None));
+    let pools = open_pools(&images(&first), CONFIG.rules, Some(&recorded)).unwrap();
+    let options = store_options(pools, &first.topology, 1, 1, None);
+    let meanwhile = Meanwhile { place: place.clone(), what: what.clone() };
+    let store = Arc::new(Store::open(Options { checkpoint_store: Some(Arc::new(meanwhile)), ..options }).unwrap());
+    let (at, copied) = (store.clone(), Arc::new(AtomicUsize::new(0)));
+    let position = copied.clone();
+    *what.lock().unwrap() = Some(move || {
+        position.store(recorder.position(), Ordering::Relaxed);
+        for name in ["one", "two"] {
+            let keyspace = at.open_keyspace(name).unwrap();
+            (0..100).for_each(|i| assert!(at.write_wait(&keyspace, &key(i), Some(b"later")).is_ok()));
+        }
+    });
+    store.checkpoint().unwrap();
+    let kept = place.latest();
+    let version = parts(kept.as_ref().unwrap()).0.version;
+    let mut machine = Machine::new(&recorded.recording());
+    machine.advance_to(copied.load(Ordering::Relaxed));
+    let image = machine.visible();
+    // What a collection that began meanwhile says first.
+    let recorder = hither_testkit::images::Recorder::new(CONFIG.rules, 1);
+    open_pools(&image, CONFIG.rules, Some(&recorder)).unwrap()[0].set_settled(version + 1).unwrap();
+    let mut machine = Machine::new(&recorder.recording());
+    machine.advance_to(usize::MAX);
+    assert_eq!(restart(&machine.visible(), &kept).unwrap(), (wanted, RestartSource::Scan));
 }
 
 /// Header and tables of a checkpoint, and where its blocks end.
