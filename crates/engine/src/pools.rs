@@ -273,8 +273,11 @@ impl Made {
         if dir.as_os_str().is_empty() || dir.is_dir() {
             return Ok(());
         }
-        if let Some(parent) = dir.parent() {
-            self.make_directory(parent)?;
+        match dir.parent() {
+            // Its name, too: whoever made it may have been killed before that was durable.
+            Some(above) if above.is_dir() => self.sync_name(above)?,
+            Some(above) => self.make_directory(above)?,
+            None => {}
         }
         match std::fs::create_dir(dir) {
             Ok(()) => self.directories.push(dir.to_owned()),

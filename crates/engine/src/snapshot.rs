@@ -218,7 +218,11 @@ impl Snapshot {
 
     /// Whether what expires at this time had expired when the snapshot was taken.
     pub(crate) fn has_expired(&self, expiry_ms: u64) -> bool {
-        expiry_ms != 0 && expiry_ms <= self.taken_ms
+        let has_expired = expiry_ms != 0 && expiry_ms <= self.taken_ms;
+        if has_expired {
+            self.core.remember_time(expiry_ms);
+        }
+        has_expired
     }
 
     /// What is absent from the snapshot must be durably absent.
@@ -257,9 +261,10 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::collector::{Need, Turn};
-    use crate::{CollectorKind, Durability, Kind, Options};
+    use crate::{CollectorKind, Condition, Durability, Expiry, Kind, Options, WriteOptions};
     use hither_log::TakeBack;
     use hither_topology::Topology;
+    use std::ops::Bound;
 
     fn open(collector: CollectorKind) -> Store {
         let options = Options {
@@ -279,6 +284,31 @@ mod tests {
 
     fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {
         store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 40])).unwrap();
+    }
+
+    /// Regression: what a snapshot had told to be gone was there again once the clock was set back.
+    #[test]
+    fn what_a_snapshot_told_to_have_expired_stays_so() {
+        let store = open(CollectorKind::Batched);
+        for kind in [Kind::Hash, Kind::Ordered] {
+            let keyspace = store.create_keyspace(&format!("{kind:?}"), kind).unwrap();
+            let first = store.core.told_ms().max(store.core.now_ms() - 1_000) + 1;
+            for key in 0..3u64 {
+                let options = WriteOptions { expiry: Some(Expiry::AtMs(first + key)), ..WriteOptions::default() };
+                store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &options).map(drop).unwrap();
+            }
+            let snapshot = store.snapshot();
+            assert!(store.core.told_ms() < first && snapshot.get_with(&keyspace, &0u64.to_be_bytes(), |_| ()).unwrap().is_none());
+            assert_eq!(store.core.told_ms(), first);
+            match kind {
+                Kind::Hash => assert!(snapshot.get_with(&keyspace, &2u64.to_be_bytes(), |_| ()).unwrap().is_none()),
+                Kind::Ordered => {
+                    let all = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: 9 };
+                    snapshot.scan(&keyspace, &all, |_, _| panic!("it has expired")).unwrap();
+                }
+            }
+            assert_eq!(store.core.told_ms(), first + 2);
+        }
     }
 
     /// A snapshot that ends beside the drop of a keyspace has left the list, so that [`Snapshots::forget`] does not meet it, while it keeps entries of the keyspace still; its

@@ -120,9 +120,22 @@ impl Core {
     fn expires_now(&self, expiry_ms: u64) -> bool {
         let has_come = expiry_ms <= wall_clock_ms();
         if has_come {
-            self.clock_floor_ms.fetch_max(expiry_ms, Ordering::Relaxed);
+            self.remember_time(expiry_ms);
         }
         has_come
+    }
+
+    /// What expires up to then somebody may have been told to be gone.
+    #[cfg(test)]
+    pub fn told_ms(&self) -> u64 {
+        self.clock_floor_ms.load(Ordering::Relaxed)
+    }
+
+    /// Somebody was told that what expires at this time is not there any more.
+    pub fn remember_time(&self, expiry_ms: u64) {
+        if expiry_ms > self.clock_floor_ms.load(Ordering::Relaxed) {
+            self.clock_floor_ms.fetch_max(expiry_ms, Ordering::Relaxed);
+        }
     }
 
     /// Persists the time, so that a clock that is set back revives nothing.
@@ -137,7 +150,7 @@ impl Core {
         |version| self.committer.commit_with_locks(&self.log, version).map_err(as_log_error)
     }
 
-    /// After an error: a sync that failed leaves the same doubt whatever it was of, a descriptor or zeros, so the store takes no more writes. Call with no latch held, since those are told who wait.
+    /// After an error: a sync that failed leaves the same doubt whatever it was of, a descriptor or zeros, so the store takes no more writes. Callbacks are left to others.
     #[cold]
     pub fn heed_failed_syncs(&self) {
         let mut pools = (0..self.log.nodes()).map(|node| self.log.pool(node));

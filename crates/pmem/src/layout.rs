@@ -69,9 +69,11 @@ pub(crate) const MAX_POOL_BYTES: u64 = 1 << 47;
 pub(crate) const MAX_SEGMENTS: u64 = u32::MAX as u64;
 
 /// The segment size for a pool of `capacity_bytes`: a power of two in 64 KiB..=8 MiB, between 1/2048 and 1/1024 of the pool:
-/// the room that collectors and open segments take is counted in segments, and what they leave decides how empty victims are (`docs/adr/0014`).
+/// the room that collectors and open segments take is counted in segments, and what they leave decides how empty victims are (`docs/adr/0014`). For the same reason a pool
+/// below 1 MiB has smaller ones, down to 4 KiB, eight or more of them: with one or two nothing could ever be moved.
 pub fn default_segment_bytes(capacity_bytes: u64) -> u64 {
-    (capacity_bytes / 2048).checked_next_power_of_two().unwrap_or(8 << 20).clamp(64 << 10, 8 << 20)
+    let share = |parts: u64| (capacity_bytes / parts).checked_next_power_of_two().unwrap_or(8 << 20);
+    share(2048).max(share(16).min(64 << 10)).clamp(MIN_SEGMENT_BYTES, 8 << 20)
 }
 
 /// Sizes and places of one pool.
@@ -124,7 +126,10 @@ mod tests {
 
     #[test]
     fn segment_size_follows_capacity() {
-        assert_eq!(default_segment_bytes(0), 64 << 10);
+        assert_eq!(default_segment_bytes(0), 4 << 10);
+        assert_eq!(default_segment_bytes(64 << 10), 4 << 10);
+        assert_eq!(default_segment_bytes(300 << 10), 32 << 10);
+        assert_eq!(default_segment_bytes(1 << 20), 64 << 10);
         assert_eq!(default_segment_bytes(64 << 20), 64 << 10);
         assert_eq!(default_segment_bytes(178 << 20), 128 << 10);
         assert_eq!(default_segment_bytes(4 << 30), 2 << 20);

@@ -66,8 +66,8 @@ impl<'a> Writer<'a> {
     pub fn keyspace(&mut self, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<(), Abandoned> {
         let before = self.tables.blocks.len();
         let (kind, keys) = match &*keyspace.index {
-            AnyIndex::Ordered(index) => (1, self.ordered(index, keyspace, resolver)?),
-            AnyIndex::Learned(index) => (1, self.ordered(index, keyspace, resolver)?),
+            AnyIndex::Ordered(index) => (1, self.ordered(index, keyspace, resolver, false)?),
+            AnyIndex::Learned(index) => (1, self.ordered(index, keyspace, resolver, true)?),
             AnyIndex::Hash(index) => (2, self.hash(index)?),
         };
         let blocks = (self.tables.blocks.len() - before) as u32;
@@ -77,11 +77,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn ordered<I: OrderedIndex>(&mut self, index: &I, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<u64, Abandoned> {
+    /// `reads_log`: the index has the keys of its words from the log, too.
+    fn ordered<I: OrderedIndex>(
+        &mut self,
+        index: &I,
+        keyspace: &Keyspace,
+        resolver: LogResolver<'_>,
+        reads_log: bool,
+    ) -> Result<u64, Abandoned> {
         let (mut keys, mut last, mut payload) = (0, None::<Vec<u8>>, Vec::new());
         loop {
             let mut block = SortedPiece::default();
-            let ended = self.gather(index, keyspace, last.as_deref(), &mut block, resolver)?;
+            let ended = self.gather(index, keyspace, last.as_deref(), &mut block, (resolver, reads_log))?;
             if !block.is_empty() {
                 let mut word = [0; 8];
                 last = Some(block.key(block.len() - 1, &mut word).to_vec());
@@ -103,7 +110,7 @@ impl<'a> Writer<'a> {
         keyspace: &Keyspace,
         after: Option<&[u8]>,
         block: &mut SortedPiece,
-        resolver: LogResolver<'_>,
+        (resolver, reads_log): (LogResolver<'_>, bool),
     ) -> Result<bool, Abandoned> {
         let mut last = after.map(<[u8]>::to_vec);
         let mut bytes = 0;
@@ -118,7 +125,7 @@ impl<'a> Writer<'a> {
                 return Ok(true);
             }
             index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), PIECE, block, &resolver);
-            if resolver.log.has_unverified() && block.words().is_none() {
+            if resolver.log.has_unverified() && (reads_log || block.words().is_none()) {
                 // These keys were read: what is wrong with one must not look like a key from now on.
                 block.refs()[before..].iter().try_for_each(|reference| resolver.log.verify_entry(reference.0))?;
             }

@@ -136,11 +136,11 @@ impl Delegation {
                 break;
             }
             (group, taken) = (group + size, taken + 1);
-            if node_of(*reference) != here {
+            if node_of(*reference) != here && may_be_copied(*reference) {
                 (remote_bytes, remote) = (remote_bytes + size, remote + 1);
             }
         }
-        match (remote > 0 && remote_bytes >= self.from_bytes * remote, first) {
+        match (remote > 0 && remote_bytes >= self.from_bytes.saturating_mul(remote), first) {
             (false, _) => Plan::default(),
             (true, true) => Plan { taken: Some(taken.min(HEAD)), from: None },
             (true, false) => Plan { taken: Some(taken), from: Some(here) },
@@ -153,7 +153,9 @@ impl Delegation {
         for (node, queue) in self.queues.iter().enumerate().filter(|(node, _)| *node != here) {
             let mut batches: Vec<Batch> = Vec::new();
             let first = asked.batches.len();
-            for (i, reference) in refs.iter().enumerate().filter(|(_, reference)| node_of(**reference) == node) {
+            for (i, reference) in
+                refs.iter().enumerate().filter(|(_, reference)| node_of(**reference) == node && may_be_copied(**reference))
+            {
                 if batches.last().is_none_or(|last| last.len() >= BATCH || last.asked_bytes() >= BATCH_BYTES) {
                     batches.push(spare.0.pop().unwrap_or_default().start(versions));
                 }
@@ -180,6 +182,12 @@ impl Delegation {
 #[inline(always)]
 fn node_of(reference: Ref) -> usize {
     address::unpack(reference.0).node as usize
+}
+
+/// Not if it does not tell its size: that may be half a gigabyte, of which a scan wants no copies. It reads these where they are.
+#[inline(always)]
+fn may_be_copied(reference: Ref) -> bool {
+    address::tagged_size(reference.0).is_some()
 }
 
 #[inline(always)]
@@ -246,6 +254,7 @@ pub(crate) struct Spare(Vec<Batch>);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hither_sync::epoch;
 
     fn delegation(from_bytes: u64) -> Delegation {
         let counter = || AtomicU64::new(0);
@@ -259,13 +268,24 @@ mod tests {
 
     #[test]
     fn only_remote_entries_count_for_the_size() {
-        let delegation = delegation(256);
+        let (delegation, never) = (delegation(256), delegation(1 << 63));
         let small_remote = refs(&[(0, 4096), (1, 64), (1, 128)]);
         assert_eq!(delegation.plan(&small_remote, 0, false), Plan::default());
         assert_eq!(delegation.plan(&small_remote, 1, false), Plan { taken: Some(3), from: Some(1) });
         assert_eq!(delegation.plan(&refs(&[(0, 4096)]), 0, false), Plan::default(), "nothing is remote");
         assert_eq!(delegation.plan(&refs(&[(1, 192), (1, 320)]), 0, false).from, Some(0), "the mean counts");
         assert_eq!(delegation.plan(&[], 0, false), Plan::default());
+        assert_eq!(never.plan(&refs(&[(1, 64), (1, 64)]), 0, false), Plan::default());
+    }
+
+    /// Regression: two values of half a gigabyte were copied at a time.
+    #[test]
+    fn what_does_not_tell_its_size_is_not_copied() {
+        let (delegation, group) = (delegation(256), refs(&[(1, 1 << 20), (1, 4096), (1, 1 << 29)]));
+        assert_eq!(delegation.plan(&group, 0, false).from, Some(0));
+        let pin = epoch::pin();
+        let asked = delegation.ask(&pin, &group, 0, false, &mut Spare::default());
+        assert_eq!([0, 1, 2].map(|i| asked.is_direct(i)), [true, false, true]);
     }
 
     #[test]
@@ -279,6 +299,6 @@ mod tests {
         let delegation = delegation(256);
         assert_eq!(delegation.plan(&refs(&[(1, 100_000); 128]), 0, false).taken, Some(10));
         // Beyond the size tag.
-        assert_eq!(delegation.plan(&refs(&[(1, 4 << 20); 128]), 0, false).taken, Some(2));
+        assert_eq!(delegation.plan(&refs(&[(1, 4 << 20); 128]), 0, false), Plan::default());
     }
 }

@@ -45,7 +45,12 @@ impl Core {
     #[inline(never)]
     pub(super) fn after_vain_attempt<T>(&self, error: Box<Error>, attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let outcome = if error.kind().is_lack_of_space() { self.make_room(is_bound(&error), attempt) } else { Err(error) };
-        self.heeding_failed_syncs(outcome)
+        let outcome = self.heeding_failed_syncs(outcome);
+        if outcome.is_err() && !epoch::is_pinned() {
+            // Whoever found the failure may have held locks, and there may be no thread in the background.
+            self.committer.call_back();
+        }
+        outcome
     }
 
     /// Tries again after a vain attempt, which met the bound of live bytes or had no space, as long as space is being made. Everything is released between attempts, so that readers and

@@ -2,6 +2,7 @@
 
 use crate::common::small;
 use hither_engine::{Condition, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
+use hither_pmem::{FailAt, Failpoints};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -136,4 +137,26 @@ fn names_are_exchanged_with_no_callback_under_the_lock() {
         put_relaxed(&store, &keyspace, 0).unwrap().wait().unwrap();
     });
     assert!(receive(&told));
+}
+
+/// Regression: a callback waited for the close where the write that met a failed sync, of the segment that it opened, was the last to ask for anything.
+#[test]
+fn a_write_that_meets_a_failed_sync_calls_back() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let store = Store::open(Options {
+        paths: vec![(None, dir.path().to_owned())],
+        medium: MediumChoice::File,
+        durability: Durability::Sync,
+        shards: 1,
+        failpoints: Some(points.clone()),
+        ..small()
+    });
+    let store = Arc::new(store.unwrap());
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let (tell, told) = channel();
+    put_relaxed(&store, &keyspace, 0).unwrap().on_durable(move |outcome| tell.send(outcome.is_err()).unwrap());
+    points.arm("sync", FailAt { skip: 0, count: u64::MAX, errno: 5 });
+    // More than the open segment has room for.
+    assert!((1..200).any(|key| put_relaxed(&store, &keyspace, key).is_err()));
+    assert_eq!(told.try_recv(), Ok(true));
 }

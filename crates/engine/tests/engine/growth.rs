@@ -128,3 +128,36 @@ fn what_snapshots_keep_makes_a_store_grow_without_pauses() {
         assert_eq!(snapshot.get_with(&keyspace, b"round", |value| value == [round as u8]).unwrap(), Some(true));
     }
 }
+
+/// Regression: a store of one segment or two took no write any more once that was full of what had been overwritten, not even a delete.
+#[test]
+fn the_smallest_stores_are_overwritten_without_end() {
+    for (kilobytes, kind) in [(64, Kind::Hash), (96, Kind::Ordered), (256, Kind::Ordered)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            paths: vec![(None, dir.path().to_owned())],
+            medium: MediumChoice::File,
+            durability: Durability::Process,
+            capacity: kilobytes << 10,
+            max_capacity: kilobytes << 10,
+            ..Options::default()
+        };
+        let open = || Store::open(options.clone()).unwrap();
+        let store = open();
+        store.create_keyspace("k", kind).unwrap();
+        drop(store);
+        for round in 0..20u64 {
+            let store = open();
+            let keyspace = store.open_keyspace("k").unwrap();
+            (0..200u64).for_each(|key| put(&store, &keyspace, &key.to_be_bytes(), &round.to_be_bytes()));
+            if round % 5 == 4 {
+                store.compact(0.0, |_| std::ops::ControlFlow::Continue(())).unwrap();
+            }
+            assert_eq!(get(&store, &keyspace, &7u64.to_be_bytes()), Some(round.to_be_bytes().to_vec()));
+        }
+        let store = open();
+        let keyspace = store.open_keyspace("k").unwrap();
+        (0..200u64).for_each(|key| store.write_wait(&keyspace, &key.to_be_bytes(), None).map(drop).unwrap());
+        assert!(keyspace.is_empty() && store.check().unwrap().is_sound(), "{kilobytes}K");
+    }
+}

@@ -24,7 +24,7 @@ fn salvage_descriptor(pool: &Pool, index: u32, salvaged: &mut Vec<String>) -> Re
     }
     let found = pool.salvaged_descriptors(index).into_iter().find(|found| found.is_current || holds_entries(pool, index, &found.value));
     match (found, read) {
-        (None, Ok(never_used)) if pool.is_zero(pool.segment_offset(index), pool.segment_bytes()) => Ok(Some(never_used)),
+        (None, Ok(never_used)) if pool.is_zero(pool.segment_offset(index), pool.segment_bytes())? => Ok(Some(never_used)),
         (None, Ok(_)) => {
             salvaged.push(format!("{}, though the segment is not empty; its entries cannot be read", blank_descriptor(pool, index)));
             Ok(None)
@@ -112,7 +112,7 @@ impl NodePool {
     /// The descriptor of a segment. One that is blank is not believed if the segment begins with anything: it would be taken for a fresh one and written over.
     fn believed_descriptor(&self, index: u32) -> Result<Descriptor> {
         let descriptor = self.pool.descriptor(index)?;
-        if !self.pool.was_used(index) && !self.pool.is_zero(self.pool.segment_offset(index), HEAD_BYTES) {
+        if !self.pool.was_used(index) && !self.pool.is_zero(self.pool.segment_offset(index), HEAD_BYTES)? {
             return Err(self.damaged(index, String::from("its descriptor is blank, but the segment is not empty")));
         }
         Ok(descriptor)

@@ -52,23 +52,33 @@ impl Pool {
 
     /// Whether a range holds nothing but zeros. Nobody writes there meanwhile. O(bytes), except what the file system knows to have never been written.
     ///
+    /// # Errors
+    /// If it cannot be read.
+    ///
     /// # Panics
     /// If the range is not inside the pool.
-    pub fn is_zero(&self, off: u64, len: u64) -> bool {
+    pub fn is_zero(&self, off: u64, len: u64) -> Result<bool> {
         let end = off.checked_add(len).filter(|end| *end <= self.len_mapped()).expect("the range is inside the pool");
         let file = self.access.file().filter(|_| self.medium.kind != crate::MediumKind::DevDax);
         match file {
             // Read as a file, what was never written takes no page.
             Some(file) if len <= PAGE_BYTES => {
                 let bytes = &mut [0; PAGE_BYTES as usize][..len as usize];
-                return file.read_exact_at(bytes, off).is_ok_and(|()| bytes.iter().all(|byte| *byte == 0));
+                match file.read_exact_at(bytes, off) {
+                    // Behind the end of a file that was cut short there is nothing.
+                    Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+                        return Err(storage::io(self.access.place(), "reading what may be unused", off)(error));
+                    }
+                    _ => {}
+                }
+                return Ok(bytes.iter().all(|byte| *byte == 0));
             }
-            Some(file) if storage::is_unwritten(file, off, len) => return true,
+            Some(file) if storage::is_unwritten(file, off, len) => return Ok(true),
             _ => {}
         }
         // SAFETY: mapped, which was checked, and nobody writes there by the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts(self.base().add(off as usize), (end - off) as usize) };
-        bytes.iter().all(|byte| *byte == 0)
+        Ok(bytes.iter().all(|byte| *byte == 0))
     }
 
     /// Replaces the descriptor of segment `i`, durably and atomically.
