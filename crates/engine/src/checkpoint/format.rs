@@ -229,6 +229,16 @@ impl Header {
 }
 
 impl Index {
+    /// Keys of all keyspaces.
+    pub(crate) fn keys(&self) -> u64 {
+        self.keyspaces.iter().map(|row| row.keys).sum()
+    }
+
+    /// Keys of ordered keyspaces that are not of eight bytes.
+    pub(crate) fn other_keys(&self) -> u64 {
+        self.blocks.iter().filter(|block| block.kind == BlockKind::Keys).map(|block| u64::from(block.items)).sum()
+    }
+
     /// The index and the trailer of a checkpoint whose blocks end at `offset`.
     pub fn encode(&self, offset: u64) -> Vec<u8> {
         let mut out = Out::default();

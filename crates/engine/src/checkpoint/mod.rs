@@ -55,6 +55,8 @@ const AUTO_SHARE: u64 = 2;
 /// What a scan of entries and a load of keys take, in nanoseconds of one thread (measured, `docs/benchmarks.md`); for predictions.
 const SCAN_NS: [f64; 2] = [360.0, 100.0];
 const LOAD_NS: [f64; 2] = [40.0, 30.0];
+/// The same of ordered keys that are not of eight bytes.
+const LOAD_OTHER_NS: f64 = 250.0;
 
 /// A clean close relies on the last checkpoint if scanning what that does not cover makes the next restart longer by at most one part in so many of the time that loading
 /// takes anyway: writing all keys after one change would cost as much as the store is large. What small changes add up to is written once it is worth it.
@@ -87,14 +89,16 @@ struct Current {
     taken_ms: u64,
     bytes: u64,
     keys: u64,
+    /// Those of ordered keyspaces that are not of eight bytes.
+    other_keys: u64,
     /// The segments that it covers.
     rows: HashMap<(u32, u32), SegmentRow>,
 }
 
 impl Current {
-    fn new(taken_ms: u64, bytes: u64, keys: u64, rows: &[SegmentRow]) -> Current {
+    fn new(taken_ms: u64, bytes: u64, keys: u64, tables: &format::Index, rows: &[SegmentRow]) -> Current {
         let rows = rows.iter().filter(|row| row.covered).map(|row| ((row.node, row.index), *row)).collect();
-        Current { taken_ms, bytes, keys, rows }
+        Current { taken_ms, bytes, keys, other_keys: tables.other_keys(), rows }
     }
 
     fn row_of(&self, segment: &SegmentRow) -> Option<&SegmentRow> {
@@ -116,6 +120,8 @@ impl Current {
 /// Times of restarts, predicted for a store with so many ordered and hash keys.
 struct Forecast {
     keys: [u64; 2],
+    /// How many of the ordered ones are not of eight bytes, as far as the last checkpoint tells.
+    other_keys: u64,
     threads: u64,
 }
 
@@ -135,7 +141,9 @@ impl Forecast {
 
     /// Time to load a checkpoint.
     fn load_ms(&self) -> f64 {
-        self.per_thread_ms(self.keys[0] as f64 * LOAD_NS[0] + self.keys[1] as f64 * LOAD_NS[1])
+        let other = self.other_keys.min(self.keys[0]);
+        let ordered = (self.keys[0] - other) as f64 * LOAD_NS[0] + other as f64 * LOAD_OTHER_NS;
+        self.per_thread_ms(ordered + self.keys[1] as f64 * LOAD_NS[1])
     }
 
     /// Whether a checkpoint that leaves so many entries to be scanned is good enough for a clean close.
@@ -186,7 +194,8 @@ pub(crate) fn is_copy(options: &Options) -> bool {
 impl Checkpoints {
     /// After recovery, which loaded `loaded` (from `saved`) or nothing and scanned `scanned` bytes.
     pub fn new(options: &Options, loaded: Option<(&load::Saved, &load::Loaded)>, scanned: u64, threads: usize) -> Checkpoints {
-        let current = loaded.map(|(saved, loaded)| Current::new(saved.header.taken_ms, loaded.bytes, loaded.keys, &loaded.rows));
+        let current =
+            loaded.map(|(saved, loaded)| Current::new(saved.header.taken_ms, loaded.bytes, loaded.keys, &saved.tables, &loaded.rows));
         let state = State {
             covered_version: loaded.map_or(u64::MAX, |(_, loaded)| loaded.version),
             current,
@@ -322,7 +331,7 @@ impl Checkpoints {
         for node in 0..log.nodes() {
             log.pool(node).set_settled(newest).map_err(crate::Error::from)?;
         }
-        let (bytes, keys) = writer.finish(rows.clone(), newest)?;
+        let (bytes, tables) = writer.finish(rows.clone(), newest)?;
         let mut state = self.state.lock();
         if state.invalidations != invalidations {
             return Err(Abandoned::Stopped);
@@ -337,7 +346,7 @@ impl Checkpoints {
         log.pool(0).set_oldest_checkpoint(version).map_err(crate::Error::from)?;
         state.covered_version = version;
         (state.opened_bytes, state.backlog_bytes) = (opened, 0);
-        state.current = Some(Current::new(header.taken_ms, bytes, keys, &rows));
+        state.current = Some(Current::new(header.taken_ms, bytes, tables.keys(), &tables, &rows));
         Ok(())
     }
 
@@ -357,17 +366,18 @@ impl Checkpoints {
         let state = self.state.lock();
         let Some(current) = &state.current else { return false };
         let entries = rows.iter().filter(|row| !current.covers_after_close(row)).map(|row| u64::from(row.entries)).sum();
-        self.forecast(core.keys_by_kind()).suffices(entries)
+        self.forecast(core.keys_by_kind(), Some(current)).suffices(entries)
     }
 
-    fn forecast(&self, keys: [u64; 2]) -> Forecast {
-        Forecast { keys, threads: self.threads }
+    fn forecast(&self, keys: [u64; 2], current: Option<&Current>) -> Forecast {
+        Forecast { keys, other_keys: current.map_or(0, |current| current.other_keys), threads: self.threads }
     }
 
     /// Checkpoints in numbers; `keys` of ordered and of hash keyspaces. Slots must be folded for exact figures.
     pub fn stats(&self, log: &Log, keys: [u64; 2]) -> CheckpointStats {
         let state = self.state.lock();
-        let (current, forecast) = (state.current.as_ref(), self.forecast(keys));
+        let current = state.current.as_ref();
+        let forecast = self.forecast(keys, current);
         let (entries, bytes) = log.uncovered(|row| current.is_some_and(|current| current.covers_after_crash(row)));
         let load = forecast.load_ms();
         let crash = forecast.scan_ms(entries) + if current.is_some() { load } else { 0.0 };

@@ -164,13 +164,13 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the tables; returns the length and the number of keys.
-    pub fn finish(mut self, segments: Vec<hither_log::SegmentRow>, newest_version: u64) -> Result<(u64, u64), Abandoned> {
+    /// Writes the tables; returns the length and them.
+    pub fn finish(mut self, segments: Vec<hither_log::SegmentRow>, newest_version: u64) -> Result<(u64, Tables), Abandoned> {
         self.tables.segments = segments;
         self.tables.newest_version = newest_version;
         let end = self.tables.encode(self.offset);
         self.draft.append(&end)?;
         self.draft.harden()?;
-        Ok((self.offset + end.len() as u64, self.tables.keyspaces.iter().map(|row| row.keys).sum()))
+        Ok((self.offset + end.len() as u64, self.tables))
     }
 }
