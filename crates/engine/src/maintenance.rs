@@ -427,14 +427,14 @@ mod tests {
             scope.spawn(|| store.core.log.make_ready(0).unwrap());
             scope.spawn(|| {
                 while failpoints.waiting("zero") == 0 {
-                    std::thread::yield_now();
+                    std::thread::sleep(Duration::from_millis(1));
                 }
                 put(1).unwrap();
                 // It is not zeroed again, or what was written would be gone.
                 assert_eq!(store.get_with(&keyspace, &1u64.to_be_bytes(), |value| value == [7; 1_000]).unwrap(), Some(true));
             });
             while failpoints.waiting("zero") == 0 {
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(1));
             }
             std::thread::sleep(Duration::from_millis(50));
             let zeroing = failpoints.waiting("zero");

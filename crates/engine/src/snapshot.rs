@@ -362,7 +362,7 @@ mod tests {
             // The drop must wait for it, or do it itself.
             let begun = Instant::now();
             while !dropping.is_finished() && begun.elapsed() < Duration::from_secs(2) {
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(1));
             }
             core.reuse_freed(false).unwrap();
             (0..5 * SHOWN).for_each(|key| put(&store, &kept, key, 3));

@@ -40,7 +40,7 @@ fn open(options: Options) -> (Store, KeyspaceHandle) {
     let threads = options.delegation.threads as u64 * u64::from(options.topology.as_ref().unwrap().node_count());
     let store = Store::open(options).unwrap();
     while store.stats().delegation.threads != threads {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
     let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
     (store, keyspace)
@@ -244,7 +244,7 @@ fn it_is_off_where_it_cannot_help() {
         }
         bind(&topology, 0);
         while store.stats().delegation.threads == 0 && value < 100 {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(scan(&store, &keyspace, &EVERYTHING).len(), 500);
         store.stats().delegation
@@ -345,7 +345,7 @@ fn assert_read_threads(count: usize) {
     let end = Instant::now() + Duration::from_secs(10);
     while read_threads() != count {
         assert!(Instant::now() < end, "{} read threads", read_threads());
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

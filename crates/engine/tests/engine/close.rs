@@ -196,7 +196,7 @@ fn a_close_beside_another_returns_when_the_store_is_closed() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| store.close());
         while points.waiting("sync") == 0 {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         let second = scope.spawn(|| store.close());
         // Long enough to be told too early; it is not waited for otherwise.

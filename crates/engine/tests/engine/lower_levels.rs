@@ -109,7 +109,7 @@ fn what_is_written_during_a_sync_waits_for_the_next() {
     let second = std::thread::scope(|scope| {
         let commit = scope.spawn(|| store.ticket_at(first).wait());
         while points.waiting("sync") == 0 {
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         // Of the same key: it goes where the first went, and opens no segment, which would wait for the sync.
         let second = relaxed(&store, &keyspace, ONE, Some(b"value 2."), false);

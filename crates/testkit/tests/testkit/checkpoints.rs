@@ -456,7 +456,7 @@ fn files_restart_fast_and_leftovers_go() {
     }
     while store.stats().checkpoints.taken == 0 {
         // The background looks every few milliseconds; this ends as soon as it has.
-        std::thread::yield_now();
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let stats = store.stats().checkpoints;
     drop((store, keyspace));

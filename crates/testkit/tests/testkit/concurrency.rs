@@ -152,7 +152,7 @@ fn scenario(ask: Ask, wait: Wait) {
 }
 
 fn schedules() -> usize {
-    std::env::var("HITHER_SHUTTLE_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000)
+    std::env::var("HITHER_SHUTTLE_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(6_000)
 }
 
 fn is_caught(ask: Ask, wait: Wait) -> bool {

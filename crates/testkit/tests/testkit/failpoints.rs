@@ -158,7 +158,7 @@ fn a_failed_sync_stops_the_store_until_it_is_opened_again() {
             // The only failure: every later sync would succeed, and must not be believed.
             points.arm("sync", fail(libc::EIO, 0, 1));
             while points.reached("sync") < 1 {
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(1));
             }
             std::thread::sleep(Duration::from_millis(50));
             failing.store(true, Ordering::SeqCst);
