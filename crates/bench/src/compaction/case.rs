@@ -306,13 +306,13 @@ mod tests {
             shortcuts: true,
             cleaners: 1,
             threads: 2,
-            keys: 100_000,
+            keys: 50_000,
             value_bytes: Some(8),
             utilization: 80,
             workload: workload.parse().expect("valid"),
             shift: false,
             turnovers: 1.0,
-            ops: 300_000,
+            ops: 80_000,
             at_most: Duration::from_secs(60),
         }
     }
@@ -325,13 +325,13 @@ mod tests {
             assert!(found.ops_per_s > 0.0 && found.collected_bytes > 0 && found.write_amplification > 1.0, "{found:?}");
             assert!(found.puts.p50_us > 0.0 && found.puts.p9999_us >= found.puts.p999_us, "{found:?}");
             assert!(found.garbage_info > 0.0 && (2.4..2.7).contains(&found.space_amplification), "{found:?}");
-            assert_eq!(found.slices.iter().map(|slice| slice.ops).sum::<u64>(), 300_000);
+            assert_eq!(found.slices.iter().map(|slice| slice.ops).sum::<u64>(), 80_000);
         }
     }
 
     #[test]
     fn shortcuts_are_followed_unless_they_are_off() {
-        let ordered = Case { index: Index::Ordered, value_bytes: Some(256), keys: 30_000, ops: 60_000, ..case("update:uniform") };
+        let ordered = Case { index: Index::Ordered, value_bytes: Some(256), keys: 12_000, ops: 24_000, ..case("update:uniform") };
         let found = ordered.run().expect("measured");
         let shares = found.shortcut_shares().expect("some were followed");
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9 && shares[0] > 0.3, "{found:?}");
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn values_of_many_lengths_and_a_hot_spot_that_moves() {
-        let etc = Case { value_bytes: None, keys: 20_000, ops: 40_000, ..case("update:etc") }.run().expect("measured");
+        let etc = Case { value_bytes: None, keys: 12_000, ops: 20_000, ..case("update:etc") }.run().expect("measured");
         assert!((0.7..0.85).contains(&etc.utilization), "{etc:?}");
         Case { shift: true, ..case("update:zipf") }.run().expect("measured");
         assert!(Case { shift: true, ..case("update:uniform") }.run().is_err());

@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn techniques_are_turned_on_row_by_row() {
-        let args = parse("--techniques --keys 100000 --ops 200000 --index hash --index ordered");
+        let args = parse("--techniques --keys 30000 --ops 40000 --index hash --index ordered");
         assert_eq!(args.cases().len(), 5 + 7);
         assert!(args.cases().iter().all(|case| case.utilization == 80));
         assert!(Program::try_parse_from(["x", "--techniques", "--collector", "chain"]).is_err());
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn the_report_has_rows_courses_and_their_columns() {
-        let args = parse("--keys 20000 --ops 40000 --utilization 60 -w update:zipf --index ordered");
+        let args = parse("--keys 10000 --ops 20000 --utilization 60 -w update:zipf --index ordered");
         let report = measure(&args, &[]).expect("a report");
         assert_eq!((report.rows.len(), report.courses.len()), (1, 1));
         assert_eq!(report.rows[0].len(), COLUMNS.len());

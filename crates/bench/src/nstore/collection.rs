@@ -68,8 +68,9 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
     for threshold in THRESHOLDS {
         by_threshold(&mut report, keys, threshold)?;
     }
-    for threads in [1, 2, 4, 8] {
-        by_threads(&mut report, keys, threads)?;
+    let (least, collectors): (u64, &[usize]) = if args.quick { (180_000, &[1, 4]) } else { (700_000, &[1, 2, 4, 8]) };
+    for threads in collectors {
+        by_threads(&mut report, keys.max(least), *threads)?;
     }
     Ok(report)
 }
@@ -111,9 +112,10 @@ fn by_threshold(report: &mut Report, keys: u64, threshold: f64) -> Result<()> {
 }
 
 fn by_threads(report: &mut Report, keys: u64, threads: usize) -> Result<()> {
-    // So small that the live entries fill 70 % of it; open segments need some room.
-    let keys = keys.max(700_000);
-    let opened = Opened::new(builder(keys * ENTRY_BYTES * 10 / 7).gc_threads(threads), Index::Hash)?;
+    // So small that the live entries fill 70 % of it; open segments need some room, so they are smaller in a store of less than 32 MiB.
+    let bytes = keys * ENTRY_BYTES * 10 / 7;
+    let segment_bytes = (bytes / 128).next_power_of_two().min(SEGMENT_BYTES);
+    let opened = Opened::new(builder(bytes).segment_bytes(segment_bytes).gc_threads(threads), Index::Hash)?;
     opened.put_all(keys, 8, WRITERS, key)?;
     let (_, before) = megabytes(&opened);
     let timed = update(&opened, keys * 3 / WRITERS as u64, |_, _, random| random.below(keys))?;
