@@ -228,6 +228,9 @@ fn yardstick(args: &YardstickArgs) -> Result<()> {
     }
     show("map get uniform", found.map_uniform)?;
     show("map get Zipf 0.99", found.map_zipf)?;
+    if found.map_on_huge_pages == Some(false) {
+        say("(the map was on small pages: the kernel refused huge ones)")?;
+    }
     let place = Place { keys: args.keys, threads: 1, thread: 0, seed: 1 };
     for workload in ["load", "get:uniform", "get:zipf", "delete"] {
         let workload = workload.parse().expect("a valid workload");

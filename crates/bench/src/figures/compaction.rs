@@ -8,7 +8,8 @@ use std::ffi::OsString;
 
 use serde_json::Value;
 
-use super::engine::{FiguresArgs, SCALE_KEYS, Table, disturbances, medians, print};
+use super::counting::{ROUNDS, Required, Run, medians};
+use super::engine::{FiguresArgs, SCALE_KEYS, Table, print};
 use super::process::{Runner, output};
 use super::row::{Demand, Point, Row, Unit};
 use crate::harness::machine::Machine;
@@ -19,6 +20,8 @@ use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
 const THREADS: usize = 2;
 /// The append limit that demands in operations per second are stated for.
 const SCALE_APPEND: f64 = 8.9e6;
+/// No row divides by the map. But rates, bandwidth and latencies are demanded of one machine, and the append limit alone, which has no misses, does not say which it was.
+const REQUIRED: Required = Required { append: true, map: true };
 /// How often gets and scans are measured with and without a collector in each round, in turn.
 const IDLE_TURNS: usize = 3;
 
@@ -68,6 +71,7 @@ struct Compaction {
     runner: Runner,
     keys: u64,
     quick: bool,
+    rounds: u32,
     yardsticks: Vec<Yardsticks>,
     points: BTreeMap<&'static str, Vec<Point>>,
     notes: BTreeMap<&'static str, String>,
@@ -91,13 +95,13 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
         runner: Runner::new(prefix, None)?,
         keys: args.keys.unwrap_or(if args.quick { 200_000 } else { SCALE_KEYS }),
         quick: args.quick,
+        rounds: args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1),
         yardsticks: Vec::new(),
         points: BTreeMap::new(),
         notes: BTreeMap::new(),
     };
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
-    for number in 0..rounds {
-        eprintln!("round {} of {rounds}", number + 1);
+    for number in 0..all.rounds {
+        eprintln!("round {} of {}", number + 1, all.rounds);
         all.round(&demands)?;
     }
     let table = all.table(&demands);
@@ -126,7 +130,7 @@ impl Compaction {
 
     fn measure_yardsticks(&self) -> Result<Yardsticks> {
         let append_seconds = if self.quick { 0.3 } else { 2.0 };
-        self.runner.yardsticks(&Yard { threads: THREADS, keys: self.keys, append_seconds, gets: 0 })
+        self.runner.yardsticks(&Yard { threads: THREADS, keys: self.keys, append_seconds, gets: 2 * self.keys })
     }
 
     fn table(&self, demands: &[Demand]) -> Table {
@@ -134,9 +138,11 @@ impl Compaction {
             let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
             Row::new(*demand, points, false, self.notes.get(demand.id).cloned().unwrap_or_default())
         };
-        let yardsticks = medians(&self.yardsticks);
-        let disturbance = disturbances(&yardsticks, self.keys, self.quick);
-        Table { machine: Machine::here(), counts: disturbance.is_empty(), disturbance, yardsticks, rows: demands.iter().map(row).collect() }
+        let rows: Vec<Row> = demands.iter().map(row).collect();
+        let (yardsticks, machine) = (medians(&self.yardsticks), Machine::here());
+        let (keys, quick, rounds, commit) = (self.keys, self.quick, self.rounds, machine.commit.as_str());
+        let disturbance = Run { keys, quick, rounds, commit, required: REQUIRED, yardsticks: &yardsticks, rows: &rows }.disturbances();
+        Table { machine, counts: disturbance.is_empty(), disturbance, yardsticks, rows }
     }
 }
 
@@ -261,6 +267,7 @@ mod tests {
             runner: Runner::new(&[], None).expect("this program"),
             keys: 1_000,
             quick: true,
+            rounds: 1,
             yardsticks: Vec::new(),
             points: BTreeMap::new(),
             notes: BTreeMap::new(),

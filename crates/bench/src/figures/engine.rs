@@ -1,7 +1,7 @@
 //! Runs the table: rounds of groups, yardsticks around each, rows and verdicts at the end.
 //!
-//! A run counts only if the medians of the yardsticks lie within 25 % of the scale figures (two threads, 5 M keys); otherwise
-//! the machine was disturbed, or is another one, and the table says so.
+//! A run counts only if the medians of the yardsticks lie within 25 % of the scale figures (two threads, 5 M keys) and nothing else speaks against it
+//! ([`super::counting`]); otherwise the table says what does.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,18 +11,17 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use super::counting::{ROUNDS, Required, Run, medians};
 use super::kill::{Crash, kill_and_recover};
 use super::plan::{Group, selected};
 use super::process::{Runner, build_peers, find_peers};
 use super::row::{Point, Row, table};
 use crate::harness::machine::Machine;
-use crate::harness::median;
 use crate::harness::record::write_lines;
 use crate::report::count;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request, Yardsticks, between};
-use crate::yardstick::{APPEND, MAP_UNIFORM, MAP_ZIPF, Scale};
 
 /// Options of `figures`.
 #[derive(Clone, Debug, Args)]
@@ -80,9 +79,9 @@ pub struct Table {
     /// Where and when.
     #[serde(flatten)]
     pub machine: Machine,
-    /// True if the yardsticks are within 25 % of the scale.
+    /// True if nothing speaks against the run.
     pub counts: bool,
-    /// Why not, if not.
+    /// What does.
     pub disturbance: Vec<String>,
     /// Medians of all yardsticks of the run.
     pub yardsticks: Yardsticks,
@@ -139,13 +138,19 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     }
     let row = |demand| engine.row(demand);
     let rows = demands.into_iter().map(row).collect();
-    let table = engine.table(rows);
+    let table = engine.table(rows, required(&groups));
     if let Some(path) = &args.records {
         let file = std::fs::File::create(path).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
         write_lines(&engine.runner.records, std::io::BufWriter::new(file))?;
     }
     print(&table, args.json)?;
     Ok(table.is_good())
+}
+
+/// What the groups divide by, or are judged by.
+fn required(groups: &[Group]) -> Required {
+    let each = || groups.iter().map(|group| group.yardsticks());
+    Required { append: each().any(|(append, _)| append), map: each().any(|(_, map)| map) }
 }
 
 pub(super) fn print(table: &Table, json: bool) -> Result<()> {
@@ -177,7 +182,7 @@ const COMMITTERS: usize = 32;
 impl Engine {
     fn new(args: &FiguresArgs, runner: Runner) -> Self {
         let keys = args.keys.unwrap_or(if args.quick { 200_000 } else { SCALE_KEYS });
-        let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
+        let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1);
         let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
         Self { runner, points: BTreeMap::new(), notes: BTreeMap::new(), yardsticks: Vec::new(), rounds, keys, quick: args.quick, disk }
     }
@@ -382,21 +387,11 @@ impl Engine {
         Row::new(demand, points, demand.id.starts_with("dram-"), note)
     }
 
-    fn table(&self, rows: Vec<Row>) -> Table {
-        let yardsticks = medians(&self.yardsticks);
-        let disturbance = disturbances(&yardsticks, self.keys, self.quick);
-        Table { machine: Machine::here(), counts: disturbance.is_empty(), disturbance, yardsticks, rows }
-    }
-}
-
-/// Medians of all yardsticks of a run.
-pub(super) fn medians(yardsticks: &[Yardsticks]) -> Yardsticks {
-    let all = |f: fn(&Yardsticks) -> Option<f64>| median(&yardsticks.iter().filter_map(f).collect::<Vec<_>>());
-    Yardsticks {
-        append_on_huge_pages: yardsticks.iter().filter_map(|y| y.append_on_huge_pages).reduce(|a, b| a && b),
-        append: all(|y| y.append),
-        map_uniform: all(|y| y.map_uniform),
-        map_zipf: all(|y| y.map_zipf),
+    fn table(&self, rows: Vec<Row>, required: Required) -> Table {
+        let (yardsticks, machine) = (medians(&self.yardsticks), Machine::here());
+        let (keys, quick, rounds, commit) = (self.keys, self.quick, self.rounds, machine.commit.as_str());
+        let disturbance = Run { keys, quick, rounds, commit, required, yardsticks: &yardsticks, rows: &rows }.disturbances();
+        Table { machine, counts: disturbance.is_empty(), disturbance, yardsticks, rows }
     }
 }
 
@@ -424,35 +419,15 @@ fn plausible_speedup(many: f64, one: f64, threads: usize) -> Result<()> {
     )))
 }
 
-/// What speaks against the run.
-pub(super) fn disturbances(y: &Yardsticks, keys: u64, quick: bool) -> Vec<String> {
-    if quick || keys != SCALE_KEYS {
-        return vec!["it has smaller or other counts than the demands are for".into()];
-    }
-    let outside = |scale: &Scale, value: Option<f64>| {
-        let value = value.filter(|value| !scale.admits(*value))?;
-        let range = format!("{} to {}", count(scale.range.0), count(scale.range.1));
-        Some(format!("{} is {}/s, not within 25 % of {range}/s: the machine is disturbed or another one", scale.name, count(value)))
-    };
-    let small_pages = (y.append_on_huge_pages == Some(false))
-        .then(|| "the append limit ran on small pages: the kernel refused huge ones on /dev/shm".into());
-    [small_pages, outside(&APPEND, y.append), outside(&MAP_UNIFORM, y.map_uniform), outside(&MAP_ZIPF, y.map_zipf)]
-        .into_iter()
-        .flatten()
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_disturbed_run_does_not_count() {
-        let with = |append, map_uniform| Yardsticks { append: Some(append), map_uniform: Some(map_uniform), ..Yardsticks::default() };
-        assert!(disturbances(&with(8e6, 20e6), SCALE_KEYS, false).is_empty());
-        assert_eq!(disturbances(&with(4e6, 9e6), SCALE_KEYS, false).len(), 2);
-        assert_eq!(disturbances(&with(8e6, 20e6), 1000, false).len(), 1);
-        assert_eq!(disturbances(&with(8e6, 20e6), SCALE_KEYS, true).len(), 1);
+    fn a_table_requires_the_yardsticks_of_its_groups() {
+        assert_eq!(required(&Group::ALL), Required { append: true, map: true });
+        assert_eq!(required(&[Group::HashUpdate, Group::FileSync]), Required { append: true, map: false });
+        assert_eq!(required(&[Group::Dram]), Required::default());
     }
 
     #[test]

@@ -89,10 +89,11 @@ impl Group {
         }
     }
 
-    /// Which yardsticks its ratios need: the append limit, the map.
+    /// Which yardsticks its rows need: the append limit, the map. Recovery, whose rates are ratios to nothing, needs both, to say which machine it was; rows against other
+    /// stores, and of memory, need none.
     pub fn yardsticks(self) -> (bool, bool) {
         match self {
-            Group::HashRead | Group::Ordered => (true, true),
+            Group::HashRead | Group::Ordered | Group::Recovery => (true, true),
             Group::HashUpdate | Group::HashMix | Group::HashBatch => (true, false),
             _ => (false, false),
         }

@@ -15,6 +15,11 @@ impl MapTarget {
     pub fn new(keys: u64) -> Self {
         Self { map: ShardedMap::with_capacity(keys as usize) }
     }
+
+    /// True if its memory is on huge pages.
+    pub fn huge_pages(&self) -> bool {
+        self.map.huge_pages()
+    }
 }
 
 impl Target for MapTarget {
@@ -29,7 +34,7 @@ impl Target for MapTarget {
         vec![
             text("maps", ShardedMap::SHARDS.to_string()),
             text("lock", "parking_lot reader-writer".into()),
-            text("huge pages", self.map.huge_pages().to_string()),
+            text("huge pages", self.huge_pages().to_string()),
         ]
     }
 

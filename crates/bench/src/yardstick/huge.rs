@@ -113,7 +113,7 @@ impl Drop for HugeMapping {
 struct Regions {
     full: Vec<HugeMapping>,
     used: usize,
-    advised: bool,
+    huge: bool,
 }
 
 /// A bump allocator over huge regions, shared by clones.
@@ -125,12 +125,12 @@ pub struct HugeArena {
 impl HugeArena {
     /// An empty arena.
     pub fn new() -> Self {
-        Self { regions: Arc::new(Mutex::new(Regions { full: Vec::new(), used: 0, advised: true })) }
+        Self { regions: Arc::new(Mutex::new(Regions { full: Vec::new(), used: 0, huge: true })) }
     }
 
-    /// True if every region was advised successfully.
-    pub fn advised(&self) -> bool {
-        self.regions.lock().advised
+    /// True if the kernel made huge pages of every region.
+    pub fn huge_pages(&self) -> bool {
+        self.regions.lock().huge
     }
 }
 
@@ -155,8 +155,10 @@ unsafe impl Allocator for HugeArena {
         let (start, offset) = match fits {
             Some(place) => place,
             None => {
-                let region = HugeMapping::anonymous(layout.size().max(REGION)).map_err(|_| AllocError)?;
-                regions.advised &= region.advised();
+                let mut region = HugeMapping::anonymous(layout.size().max(REGION)).map_err(|_| AllocError)?;
+                // The kernel takes the advice even where it is told never to make huge pages; what is touched and collapsed is known to be on them.
+                region.touch();
+                regions.huge &= region.advised();
                 let start = region.start();
                 regions.full.push(region);
                 (start, 0)

@@ -84,9 +84,9 @@ impl ShardedMap {
         self.shard(key).write().remove(&key).is_some()
     }
 
-    /// True if the memory was advised to be on huge pages.
+    /// True if its memory is on huge pages.
     pub fn huge_pages(&self) -> bool {
-        self.arena.advised()
+        self.arena.huge_pages()
     }
 }
 

@@ -44,6 +44,9 @@ pub struct Yardsticks {
     pub map_uniform: Option<f64>,
     /// Scrambled Zipf 0.99 gets.
     pub map_zipf: Option<f64>,
+    /// True if the map was on huge pages.
+    #[serde(default)]
+    pub map_on_huge_pages: Option<bool>,
 }
 
 impl Request {
@@ -60,6 +63,7 @@ impl Request {
             self.phase(&map, Kind::Load, Distribution::Uniform, 0)?;
             all.map_uniform = Some(self.phase(&map, Kind::Get, Distribution::Uniform, 1)?);
             all.map_zipf = Some(self.phase(&map, Kind::Get, Distribution::Zipf(0.99), 2)?);
+            all.map_on_huge_pages = Some(map.huge_pages());
         }
         Ok(all)
     }
@@ -84,11 +88,13 @@ pub fn between(before: &Yardsticks, after: &Yardsticks) -> Yardsticks {
         (Some(a), Some(b)) => Some((a + b) / 2.0),
         (a, b) => a.or(b),
     };
+    let both = |a: Option<bool>, b: Option<bool>| a.into_iter().chain(b).reduce(|a, b| a && b);
     Yardsticks {
         append: mean(before.append, after.append),
-        append_on_huge_pages: before.append_on_huge_pages.or(after.append_on_huge_pages),
+        append_on_huge_pages: both(before.append_on_huge_pages, after.append_on_huge_pages),
         map_uniform: mean(before.map_uniform, after.map_uniform),
         map_zipf: mean(before.map_zipf, after.map_zipf),
+        map_on_huge_pages: both(before.map_on_huge_pages, after.map_on_huge_pages),
     }
 }
 
@@ -101,6 +107,7 @@ mod tests {
         let request = Request { threads: 2, keys: 2_000, append_seconds: 0.0, gets: 4_000 };
         let figures = request.run().expect("figures");
         assert!(figures.append.is_none() && figures.map_uniform.is_some() && figures.map_zipf.is_some());
+        assert!(figures.append_on_huge_pages.is_none() && figures.map_on_huge_pages.is_some());
     }
 
     #[test]
@@ -108,5 +115,11 @@ mod tests {
         let with = |append| Yardsticks { append, ..Yardsticks::default() };
         assert_eq!(between(&with(Some(2.0)), &with(Some(4.0))).append, Some(3.0));
         assert_eq!(between(&with(None), &with(Some(4.0))).append, Some(4.0));
+        let pages = |huge| Yardsticks { append_on_huge_pages: huge, map_on_huge_pages: huge, ..Yardsticks::default() };
+        for (before, after, expected) in [(true, true, true), (true, false, false), (false, true, false)] {
+            let found = between(&pages(Some(before)), &pages(Some(after)));
+            assert_eq!((found.append_on_huge_pages, found.map_on_huge_pages), (Some(expected), Some(expected)));
+        }
+        assert_eq!(between(&pages(None), &pages(Some(true))).map_on_huge_pages, Some(true));
     }
 }

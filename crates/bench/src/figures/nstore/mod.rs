@@ -12,7 +12,8 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::engine::{FiguresArgs, SCALE_KEYS, disturbances, medians};
+use super::counting::{ROUNDS, medians, of_commit, of_counts, of_rounds, of_yardsticks};
+use super::engine::{FiguresArgs, SCALE_KEYS};
 use super::process::{Runner, build_peers, find_peers};
 use super::row::{Demand, Row, table};
 use crate::harness::machine::Machine;
@@ -52,7 +53,7 @@ impl Request {
         let or = |usual, quick| if args.quick { quick } else { usual };
         Request {
             quick: args.quick,
-            rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1),
+            rounds: args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1),
             keys: args.keys.unwrap_or(or(SCALE_KEYS, 200_000)),
             restart_keys: args.restart_keys.unwrap_or(or(RESTART_KEYS, 500_000)),
             minutes: args.minutes.unwrap_or(if args.quick { 3 } else { MINUTES }),
@@ -69,11 +70,17 @@ impl Request {
     }
 
     /// What speaks against the run, given the rows that were measured.
-    fn disturbance(&self, rows: &[Row]) -> Vec<String> {
+    fn disturbance(&self, rows: &[Row], commit: &str) -> Vec<String> {
         let has = |prefix: &str| rows.iter().any(|row| row.demand.id.starts_with(prefix));
-        let mut reasons = Vec::new();
+        let mut reasons: Vec<String> = of_commit(commit).into_iter().collect();
         if self.quick || has("ordered") {
-            reasons.extend(disturbances(&medians(&self.yardsticks), self.keys, self.quick));
+            reasons.extend(of_counts(self.keys, self.quick));
+        }
+        if has("ordered") || has("raf-off") {
+            reasons.extend(of_rounds(self.rounds));
+        }
+        if of_counts(self.keys, self.quick).is_none() {
+            reasons.extend(of_yardsticks(&medians(&self.yardsticks), ordered::required(rows)));
         }
         if has("restart") && self.restart_keys < RESTART_KEYS {
             reasons.push(format!("the restart is of {} keys instead of {RESTART_KEYS}", self.restart_keys));
@@ -105,9 +112,9 @@ pub const PARTS: [Part; 3] = [
 struct Table {
     #[serde(flatten)]
     machine: Machine,
-    /// False if counts were smaller than the demands are for, or the machine was disturbed.
+    /// True if nothing speaks against the run.
     counts: bool,
-    /// Why.
+    /// What does.
     disturbance: Vec<String>,
     /// The ordered index that was measured.
     index: &'static str,
@@ -152,16 +159,10 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
         let file = std::fs::File::create(path).map_err(|e| Error::io(format!("writing {}", path.display()), e))?;
         write_lines(&request.runner.records, std::io::BufWriter::new(file))?;
     }
-    let disturbance = request.disturbance(&rows);
+    let machine = Machine::here();
+    let disturbance = request.disturbance(&rows, &machine.commit);
     let yardsticks = medians(&request.yardsticks);
-    let table = Table {
-        machine: Machine::here(),
-        counts: disturbance.is_empty(),
-        disturbance,
-        index: request.index.store_name(),
-        yardsticks,
-        rows,
-    };
+    let table = Table { machine, counts: disturbance.is_empty(), disturbance, index: request.index.store_name(), yardsticks, rows };
     let text = if args.json {
         serde_json::to_string_pretty(&table).map_err(|e| Error::Config(format!("a table that cannot be written: {e}")))?
     } else {
@@ -188,17 +189,29 @@ mod tests {
     #[test]
     fn a_run_with_smaller_counts_does_not_count() {
         let runner = || Runner::new(&[], None).unwrap();
-        let row = |id| Row::new(Demand { id, ..endurance::DEMANDS[0] }, &[], false, String::new());
+        let demand = |id: &str| PARTS.iter().flat_map(|part| part.demands).find(|demand| demand.id == id).copied();
+        let row = |id: &str| Row::new(demand(id).expect("a row"), &[], false, String::new());
         let full = || Request {
             quick: false,
             restart_keys: RESTART_KEYS,
             minutes: MINUTES,
+            rounds: ROUNDS,
             ..Request::small(runner(), SCALE_KEYS, Index::Ordered)
         };
-        assert!(full().disturbance(&[row("restart"), row("endless"), row("ordered-dram")]).is_empty());
-        assert_eq!(Request { restart_keys: 1_000_000, ..full() }.disturbance(&[row("restart")]).len(), 1);
-        assert_eq!(Request { minutes: 2, ..full() }.disturbance(&[row("endless")]).len(), 1);
-        assert_eq!(Request { keys: 1_000, ..full() }.disturbance(&[row("ordered-load"), row("endless")]).len(), 2);
-        assert_eq!(Request { quick: true, ..full() }.disturbance(&[]).len(), 1);
+        let reasons = |request: Request, ids: &[&'static str]| {
+            let rows: Vec<Row> = ids.iter().map(|id| row(id)).collect();
+            request.disturbance(&rows, "0123456789ab").len()
+        };
+        assert_eq!(reasons(full(), &["restart", "endless", "ordered-dram"]), 0);
+        assert_eq!(reasons(Request { restart_keys: 1_000_000, ..full() }, &["restart"]), 1);
+        assert_eq!(reasons(Request { minutes: 2, ..full() }, &["endless"]), 1);
+        assert_eq!(reasons(Request { keys: 1_000, ..full() }, &["ordered-load", "endless"]), 2);
+        assert_eq!(reasons(Request { quick: true, ..full() }, &[]), 1);
+        assert_eq!(full().disturbance(&[], "0123456789ab+").len(), 1);
+        let once = || Request { rounds: 1, ..full() };
+        assert_eq!([&["ordered-dram"][..], &["raf-off-cost"], &["restart"]].map(|ids| reasons(once(), ids)), [1, 1, 0]);
+        // Neither the append limit nor both figures of the map were measured.
+        assert_eq!(reasons(full(), &["ordered-load"]), 1);
+        assert_eq!(reasons(full(), &["ordered-update-zipf", "ordered-get-zipf"]), 3);
     }
 }

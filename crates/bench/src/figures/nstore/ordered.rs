@@ -3,6 +3,7 @@
 //! As in the table of the engine, each measurement is a process of its own, and the yardsticks run before and after each group.
 
 use super::{Request, THREADS};
+use crate::figures::counting::Required;
 use crate::figures::row::{Demand, Point, Row, Unit};
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
@@ -57,6 +58,12 @@ pub fn measure(request: &mut Request, demands: &[Demand]) -> Result<Vec<Row>> {
         Row::new(*demand, &of_row, demand.id == "ordered-dram", note)
     };
     Ok(demands.iter().map(row).collect())
+}
+
+/// The yardsticks that these rows divide by.
+pub(super) fn required(rows: &[Row]) -> Required {
+    let any = |unit: Unit| rows.iter().any(|row| row.demand.unit == unit);
+    Required { append: any(Unit::Append), map: any(Unit::Map) }
 }
 
 fn against(rate: f64, yardstick: Option<f64>) -> Result<Point> {

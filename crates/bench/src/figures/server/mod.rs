@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::counting::{ROUNDS, of_commit, of_rounds};
 use super::engine::FiguresArgs;
 use super::row::{Demand, Point, Row, Unit, table};
 use crate::harness::machine::Machine;
@@ -86,6 +87,10 @@ pub struct Measurement {
 struct Table {
     #[serde(flatten)]
     machine: Machine,
+    /// True if nothing speaks against the run. No yardstick is required: ratios are to a server that was measured beside.
+    counts: bool,
+    /// What does.
+    disturbance: Vec<String>,
     rows: Vec<Row>,
     measurements: Vec<Measurement>,
 }
@@ -94,6 +99,7 @@ struct Run<'a> {
     args: &'a FiguresArgs,
     places: Places,
     lasts: Duration,
+    rounds: u32,
     points: BTreeMap<&'static str, Vec<Point>>,
     /// 0.9 times the null server over Redis, by row and round.
     ceilings: BTreeMap<&'static str, Vec<f64>>,
@@ -114,8 +120,8 @@ pub fn run(args: &FiguresArgs, _prefix: &[OsString]) -> Result<bool> {
     let places = Places { program: program(args)?, disk };
     let lasts = Duration::from_millis(if args.quick { 300 } else { 4000 });
     let (points, ceilings) = (BTreeMap::new(), BTreeMap::new());
-    let mut run = Run { args, places, lasts, points, ceilings, notes: BTreeMap::new(), measurements: Vec::new() };
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1);
+    let mut run = Run { args, places, lasts, rounds, points, ceilings, notes: BTreeMap::new(), measurements: Vec::new() };
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
         run.round(&wanted);
@@ -314,8 +320,10 @@ impl Run<'_> {
 
     fn print(self, wanted: &impl Fn(&str) -> bool) -> Result<bool> {
         let rows = self.rows(wanted);
-        let good = rows.iter().all(|row| row.verdict.is_good());
-        let table = Table { machine: Machine::here(), rows, measurements: self.measurements };
+        let machine = Machine::here();
+        let disturbance = disturbances(self.args.quick, self.rounds, &machine.commit);
+        let good = disturbance.is_empty() && rows.iter().all(|row| row.verdict.is_good());
+        let table = Table { machine, counts: disturbance.is_empty(), disturbance, rows, measurements: self.measurements };
         let text = if self.args.json {
             serde_json::to_string(&table).map_err(|error| Error::Config(format!("a result that cannot be written: {error}")))?
         } else {
@@ -328,12 +336,21 @@ impl Run<'_> {
     }
 }
 
+/// What speaks against a run.
+fn disturbances(quick: bool, rounds: u32, commit: &str) -> Vec<String> {
+    let quick = quick.then(|| "it was quick: times are too short, and stores too small".into());
+    [quick, of_rounds(rounds), of_commit(commit)].into_iter().flatten().collect()
+}
+
 fn text(shown: &Table) -> String {
     let mut text = table(&shown.rows);
     text += "\n\nrow, server: per second; processor µs per command (YCSB: operation); µs of a pipeline at p50, p99, p99.9, p99.99";
     for m in &shown.measurements {
         let [p50, p99, p999, p9999] = m.latency_us;
         text += &format!("\n{} {:?}: {}/s; {:.2}; {p50:.0}, {p99:.0}, {p999:.0}, {p9999:.0}", m.row, m.server, count(m.rate), m.cpu_us);
+    }
+    for reason in &shown.disturbance {
+        text += &format!("\nTHIS RUN DOES NOT COUNT: {reason}");
     }
     let m = &shown.machine;
     text + &format!("\ncommit {}, {}, {}, kernel {}", m.commit, m.date, m.cpu, m.kernel)
@@ -353,6 +370,12 @@ fn allow_descriptors(count: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quick_run_few_rounds_and_a_changed_tree_do_not_count() {
+        let reasons = |quick, rounds, commit| disturbances(quick, rounds, commit).len();
+        assert_eq!([reasons(false, 3, "0123456789ab"), reasons(true, 3, "0123456789ab"), reasons(false, 1, "0123456789ab+")], [0, 1, 2]);
+    }
 
     #[test]
     fn every_row_has_a_name_of_its_own() {

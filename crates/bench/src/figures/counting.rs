@@ -1,0 +1,181 @@
+//! Whether a run counts: what speaks against it, each as a reason in words.
+//!
+//! A table says which yardsticks it requires. One that is required and was not measured is as bad as one that is out of range: nobody knows then what the machine could do.
+
+use super::engine::SCALE_KEYS;
+use super::row::Row;
+use crate::harness::median;
+use crate::report::count;
+use crate::yardstick::measure::Yardsticks;
+use crate::yardstick::{APPEND, MAP_UNIFORM, MAP_ZIPF, Scale};
+
+/// Rounds of which a median says something.
+pub(super) const ROUNDS: u32 = 3;
+
+/// The yardsticks that the rows of a table need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Required {
+    pub append: bool,
+    pub map: bool,
+}
+
+/// What is asked of a run at its end.
+pub(super) struct Run<'a> {
+    pub keys: u64,
+    pub quick: bool,
+    pub rounds: u32,
+    pub commit: &'a str,
+    pub required: Required,
+    pub yardsticks: &'a Yardsticks,
+    pub rows: &'a [Row],
+}
+
+impl Run<'_> {
+    /// What speaks against it.
+    pub fn disturbances(&self) -> Vec<String> {
+        let mut reasons: Vec<String> =
+            [of_counts(self.keys, self.quick), of_rounds(self.rounds), of_commit(self.commit)].into_iter().flatten().collect();
+        if self.rounds >= ROUNDS {
+            reasons.extend(self.rows.iter().filter_map(of_row));
+        }
+        // Other counts have other scales.
+        if of_counts(self.keys, self.quick).is_none() {
+            reasons.extend(of_yardsticks(self.yardsticks, self.required));
+        }
+        reasons
+    }
+}
+
+/// Whether it is of the size that the demands are for.
+pub(super) fn of_counts(keys: u64, quick: bool) -> Option<String> {
+    (quick || keys != SCALE_KEYS).then(|| "it has smaller or other counts than the demands are for".into())
+}
+
+/// Whether there are enough rounds.
+pub(super) fn of_rounds(rounds: u32) -> Option<String> {
+    (rounds < ROUNDS).then(|| format!("rounds: {rounds}, and a median needs {ROUNDS}"))
+}
+
+/// Whether anybody can build what was measured.
+pub(super) fn of_commit(commit: &str) -> Option<String> {
+    match commit {
+        "unknown" => Some("it is not known of which commit it is: it was not run in the source tree".into()),
+        dirty if dirty.ends_with('+') => Some(format!("the work tree differs from its commit ({dirty})")),
+        _ => None,
+    }
+}
+
+/// Whether a row that has a value has it from enough rounds.
+fn of_row(row: &Row) -> Option<String> {
+    let few = row.value.is_some() && row.rounds.len() < ROUNDS as usize;
+    few.then(|| format!("{} was measured only {} times", row.demand.id, row.rounds.len()))
+}
+
+/// Whether the machine is the one that the demands are for, and undisturbed.
+pub(super) fn of_yardsticks(y: &Yardsticks, required: Required) -> Vec<String> {
+    let pages = |name: &str, value: Option<f64>, huge: Option<bool>| {
+        (value.is_some() && huge != Some(true)).then(|| format!("the {name} ran on small pages: the kernel refused huge ones"))
+    };
+    [
+        of_scale(&APPEND, y.append, required.append),
+        pages("append limit", y.append, y.append_on_huge_pages),
+        of_scale(&MAP_UNIFORM, y.map_uniform, required.map),
+        of_scale(&MAP_ZIPF, y.map_zipf, required.map),
+        pages("map", y.map_uniform.or(y.map_zipf), y.map_on_huge_pages),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn of_scale(scale: &Scale, value: Option<f64>, required: bool) -> Option<String> {
+    let Some(value) = value else { return required.then(|| format!("{} was not measured", scale.name)) };
+    let range = format!("{} to {}", count(scale.range.0), count(scale.range.1));
+    let outside = || format!("{} is {}/s, not within 25 % of {range}/s: the machine is disturbed or another one", scale.name, count(value));
+    (!scale.admits(value)).then(outside)
+}
+
+/// Medians of all yardsticks of a run.
+pub(super) fn medians(yardsticks: &[Yardsticks]) -> Yardsticks {
+    let all = |f: fn(&Yardsticks) -> Option<f64>| median(&yardsticks.iter().filter_map(f).collect::<Vec<_>>());
+    let every = |f: fn(&Yardsticks) -> Option<bool>| yardsticks.iter().filter_map(f).reduce(|a, b| a && b);
+    Yardsticks {
+        append: all(|y| y.append),
+        append_on_huge_pages: every(|y| y.append_on_huge_pages),
+        map_uniform: all(|y| y.map_uniform),
+        map_zipf: all(|y| y.map_zipf),
+        map_on_huge_pages: every(|y| y.map_on_huge_pages),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::Point;
+    use super::*;
+
+    const GOOD: Yardsticks = Yardsticks {
+        append: Some(8e6),
+        append_on_huge_pages: Some(true),
+        map_uniform: Some(20e6),
+        map_zipf: Some(25e6),
+        map_on_huge_pages: Some(true),
+    };
+    const BOTH: Required = Required { append: true, map: true };
+
+    fn run(yardsticks: &Yardsticks) -> Run<'_> {
+        Run { keys: SCALE_KEYS, quick: false, rounds: ROUNDS, commit: "0123456789ab", required: BOTH, yardsticks, rows: &[] }
+    }
+
+    fn reason(run: &Run<'_>) -> String {
+        let mut reasons = run.disturbances();
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        reasons.remove(0)
+    }
+
+    #[test]
+    fn a_run_counts_if_nothing_speaks_against_it() {
+        assert_eq!(run(&GOOD).disturbances(), [""; 0]);
+    }
+
+    #[test]
+    fn other_counts_few_rounds_and_a_changed_tree_do_not_count() {
+        assert!(reason(&Run { keys: 1_000, ..run(&GOOD) }).contains("counts"));
+        assert!(reason(&Run { quick: true, ..run(&GOOD) }).contains("counts"));
+        assert!(reason(&Run { rounds: 1, ..run(&GOOD) }).contains("rounds: 1"));
+        assert!(reason(&Run { rounds: 2, ..run(&GOOD) }).contains("rounds: 2"));
+        assert!(reason(&Run { commit: "0123456789ab+", ..run(&GOOD) }).contains("0123456789ab+"));
+        assert!(reason(&Run { commit: "unknown", ..run(&GOOD) }).contains("commit"));
+    }
+
+    #[test]
+    fn a_row_of_few_rounds_does_not_count() {
+        let row = |values: &[f64]| {
+            let points: Vec<Point> = values.iter().map(|value| Point { value: *value, rate: None }).collect();
+            Row::new(super::super::plan::DEMANDS[0], &points, false, String::new())
+        };
+        assert!(reason(&Run { rows: &[row(&[0.9; 3]), row(&[0.9; 2]), row(&[])], ..run(&GOOD) }).contains("2 times"));
+    }
+
+    #[test]
+    fn yardsticks_that_are_required_are_measured_and_in_range() {
+        let disturbed = Yardsticks { append: Some(4e6), map_uniform: Some(9e6), ..GOOD };
+        assert_eq!(run(&disturbed).disturbances().len(), 2);
+        let no_map = Yardsticks { map_uniform: None, map_zipf: None, map_on_huge_pages: None, ..GOOD };
+        let reasons = run(&no_map).disturbances();
+        assert!(reasons.len() == 2 && reasons.iter().all(|reason| reason.contains("was not measured")), "{reasons:?}");
+        assert!(Run { required: Required { append: true, map: false }, ..run(&no_map) }.disturbances().is_empty());
+        let nothing = Yardsticks::default();
+        assert_eq!(run(&nothing).disturbances().len(), 3);
+        assert!(Run { required: Required::default(), ..run(&nothing) }.disturbances().is_empty());
+    }
+
+    #[test]
+    fn yardsticks_on_small_pages_do_not_count() {
+        for huge in [Some(false), None] {
+            assert!(reason(&run(&Yardsticks { append_on_huge_pages: huge, ..GOOD })).contains("append limit ran on small pages"));
+            assert!(reason(&run(&Yardsticks { map_on_huge_pages: huge, ..GOOD })).contains("map ran on small pages"));
+        }
+        let once = Yardsticks { map_on_huge_pages: Some(false), ..GOOD };
+        assert_eq!(medians(&[GOOD, once, GOOD]).map_on_huge_pages, Some(false));
+    }
+}
