@@ -24,7 +24,7 @@ use crate::workload::{Distribution, Kind, Workload};
 /// Keys of the sample store that tells how long an entry is.
 const SAMPLE_KEYS: u64 = 20_000;
 /// One call in this many is timed.
-const SAMPLE_EVERY: u32 = 8;
+const SAMPLE_EVERY: u32 = 32;
 /// Slices of the course.
 const SLICE: Duration = Duration::from_millis(250);
 

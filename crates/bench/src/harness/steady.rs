@@ -1,7 +1,8 @@
 //! The closed loop over a long time: how rate and stalls change in its course.
 //!
-//! One call in `sample_every` is timed for the quantiles, which are those of puts. A clock read for each of them also tells how long the calls in between took
-//! together, so that no stall goes unseen: each slice of time keeps its longest such stretch.
+//! The calls are those of the closed loop, with keys, values and what reads are compared with made ahead of them. One call in `sample_every` is timed for the quantiles, which
+//! are those of puts. The clock that ends it also tells how long it took together with the calls before it, so that no stall goes unseen: each slice of time keeps its longest
+//! such stretch.
 //!
 //! Thread safety: a course per thread, joined under a lock at its end.
 
@@ -63,26 +64,31 @@ impl Steady {
         let Member { mut worker, mut stream, barrier, .. } = member;
         barrier.wait();
         let (mut latencies, mut ops, mut slices) = (Latencies::default(), 0, Vec::new());
+        let (between, slice_ns) = (u64::from(self.sample_every - 1), nanoseconds(self.slice));
         let started = Instant::now();
         let mut last = started;
         while stream.remaining() > 0 && last.duration_since(started) < self.at_most {
-            let kind = worker.single(&mut stream)?;
-            if kind == OpKind::Put {
-                latencies.record(last.elapsed());
-            }
-            let more = u64::from(self.sample_every - 1).min(stream.remaining());
-            for _ in 0..more {
-                worker.single(&mut stream)?;
-            }
-            ops += 1 + more;
+            let mut stretch = worker.calls(&mut stream, between)?;
+            let is_put = stream.peek().is_some_and(|op| op.kind() == OpKind::Put);
+            let before = Instant::now();
+            stretch += worker.call(&mut stream)?;
             let now = Instant::now();
-            note(&mut slices, (now.duration_since(started).as_nanos() / self.slice.as_nanos()) as usize, 1 + more, now - last);
+            if is_put {
+                latencies.record(now.duration_since(before));
+            }
+            ops += stretch;
+            note(&mut slices, (nanoseconds(now.duration_since(started)) / slice_ns) as usize, stretch, now - last);
             last = now;
         }
         worker.finish(keys)?;
         let checked = worker.checked();
         Ok((Outcome { ops, checked, started, ended: last, latencies }, slices))
     }
+}
+
+/// Without the division of 128 bits that `as_nanos` leads to; enough for 584 years.
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
 
 fn note(slices: &mut Vec<Slice>, at: usize, ops: u64, took: Duration) {
@@ -105,6 +111,22 @@ mod tests {
     use crate::target::map::MapTarget;
     use crate::workload::Workload;
     use crate::workload::data::DataSet;
+    use crate::workload::stream::{Place, Stream};
+
+    /// Reads, and puts that are timed, of both threads' streams: each fourth operation.
+    fn expected(workload: &str, ops: u64, epoch: u64) -> (u64, u64) {
+        let (mut reads, mut timed) = (0, 0);
+        for thread in 0..2 {
+            let place = Place { keys: 1_000, threads: 2, thread, seed: 1 ^ epoch };
+            let mut stream = Stream::new(&workload.parse().expect("valid"), &place, ops / 2);
+            for number in 1..=ops / 2 {
+                let is_put = stream.take().kind() == OpKind::Put;
+                reads += u64::from(!is_put);
+                timed += u64::from(is_put && number % 4 == 0);
+            }
+        }
+        (reads, timed)
+    }
 
     #[test]
     fn slices_add_up_and_only_puts_are_timed() {
@@ -119,10 +141,14 @@ mod tests {
         let course = run("ycsb-a", 400_000, 1).expect("a course");
         assert_eq!((course.outcome.ops, course.slices.iter().map(|slice| slice.ops).sum::<u64>()), (400_000, 400_000));
         assert!(course.slices.len() > 1 && course.slices.iter().any(|slice| slice.worst > Duration::ZERO));
-        let timed = course.outcome.latencies.count();
+        let (reads, timed) = expected("ycsb-a", 400_000, 1);
+        assert_eq!((course.outcome.checked, course.outcome.latencies.count()), (reads, timed));
         assert!((40_000..60_000).contains(&timed), "half of each fourth are puts: {timed}");
         assert_eq!(run("get", 1_000, 2).expect("gets").outcome.latencies.count(), 0);
         assert!(run("multi-get", 1_000, 3).is_err());
+        // A last stretch without a timed call.
+        let short = run("ycsb-a", 14, 4).expect("a course").outcome;
+        assert_eq!((short.ops, short.checked, short.latencies.count()), (14, expected("ycsb-a", 14, 4).0, expected("ycsb-a", 14, 4).1));
     }
 
     #[test]

@@ -159,13 +159,6 @@ impl<'d, S: Session> Worker<'d, S> {
         count
     }
 
-    /// Makes the next call of a kind without groups; what it was.
-    #[inline(always)]
-    pub(super) fn single(&mut self, stream: &mut Stream) -> Result<OpKind> {
-        let op = stream.take();
-        self.step(op).map(|()| op.kind())
-    }
-
     #[inline(always)]
     fn step(&mut self, op: Op) -> Result<()> {
         match self.data.short_key(op.id()) {

@@ -142,8 +142,19 @@ impl Stream {
     /// The next operation. Panics past the end: the caller counts.
     #[inline]
     pub fn take(&mut self) -> Op {
-        let i = self.next;
+        let op = self.at(self.next);
         self.next += 1;
+        op
+    }
+
+    /// What is going to be next, if anything is.
+    #[inline]
+    pub fn peek(&self) -> Option<Op> {
+        (self.next < self.len).then(|| self.at(self.next))
+    }
+
+    #[inline]
+    fn at(&self, i: u64) -> Op {
         match &self.inner {
             Inner::Recorded(ops) => ops[i as usize],
             Inner::Strided { first, stride } => Op::new(OpKind::Put, first + i * stride),
