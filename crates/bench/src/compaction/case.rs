@@ -17,7 +17,7 @@ use crate::harness::spec::Collector;
 use crate::harness::steady::{Slice, Steady};
 use crate::harness::team::Team;
 use crate::target::store::{Index, StoreTarget};
-use crate::target::{Error, Result, Target};
+use crate::target::{Error, Result};
 use crate::workload::data::DataSet;
 use crate::workload::{Distribution, Kind, Workload};
 
@@ -209,7 +209,7 @@ impl Case {
             data.key(id, &mut key);
             pairs += key.len() + data.value_bytes_of(&key);
         }
-        Ok((sample.media_bytes().unwrap_or(0) as f64 / keys as f64, pairs as f64 / keys as f64))
+        Ok((sample.entry_bytes() as f64 / keys as f64, pairs as f64 / keys as f64))
     }
 
     fn team<'a>(&self, target: &'a StoreTarget, data: &'a DataSet, workload: &'a Workload, epoch: u32) -> Team<'a, StoreTarget> {

@@ -178,6 +178,8 @@ const THREADS: usize = 2;
 pub(super) const SCALE_KEYS: u64 = 5_000_000;
 /// Threads that commit at once in the row on group commit.
 const COMMITTERS: usize = 32;
+/// Whose best is the measure of one thread that commits.
+const PEERS: [&str; 4] = ["lmdb", "redb", "rocksdb", "fjall"];
 
 impl Engine {
     fn new(args: &FiguresArgs, runner: Runner) -> Self {
@@ -325,14 +327,11 @@ impl Engine {
             // A disturbed denominator also spoils the comparison with the peers, which follows: it only makes that row worse.
             Err(error) => self.note("file-sync-32", &error),
         }
-        let mut best = None;
-        for peer in ["lmdb", "redb", "rocksdb", "fjall"] {
-            match self.runner.peer(peer, &args(self, 1), &["load"]) {
-                Ok(r) => best = Some(r[0].ops_per_s.max(best.unwrap_or(0.0))),
-                Err(error) => self.note("file-sync-1", &error),
-            }
+        let rates = PEERS.map(|peer| (peer, self.runner.peer(peer, &args(self, 1), &["load"]).map(|r| r[0].ops_per_s)));
+        match best_of_all(&rates, one) {
+            Ok(best) => out.push(("file-sync-1", one, Basis::Rate(best))),
+            Err(error) => self.note("file-sync-1", &error),
         }
-        out.extend(best.map(|best| ("file-sync-1", one, Basis::Rate(best))));
         Ok(())
     }
 
@@ -419,6 +418,18 @@ fn plausible_speedup(many: f64, one: f64, threads: usize) -> Result<()> {
     )))
 }
 
+/// The best rate of all peers. The best of some is no measure: it would be the lower, the more of them are missing.
+fn best_of_all(rates: &[(&str, Result<f64>)], ours: f64) -> Result<f64> {
+    let best = rates.iter().filter_map(|(_, rate)| rate.as_ref().ok().copied()).reduce(f64::max);
+    let missing: Vec<String> =
+        rates.iter().filter_map(|(peer, rate)| rate.as_ref().err().map(|error| format!("{peer} ({error})"))).collect();
+    match best {
+        Some(best) if missing.is_empty() => Ok(best),
+        Some(best) => Err(Error::Config(format!("missing: {}; {:.2} × the best of the others", missing.join(", "), ours / best))),
+        None => Err(Error::Config(format!("missing: {}", missing.join(", ")))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -428,6 +439,15 @@ mod tests {
         assert_eq!(required(&Group::ALL), Required { append: true, map: true });
         assert_eq!(required(&[Group::HashUpdate, Group::FileSync]), Required { append: true, map: false });
         assert_eq!(required(&[Group::Dram]), Required::default());
+    }
+
+    #[test]
+    fn the_best_of_some_peers_is_no_measure() {
+        let failed = || Err(Error::Config("not built".into()));
+        assert_eq!(best_of_all(&[("lmdb", Ok(3.0)), ("redb", Ok(5.0)), ("fjall", Ok(4.0))], 10.0).expect("all are there"), 5.0);
+        let some = best_of_all(&[("lmdb", Ok(3.0)), ("redb", failed()), ("fjall", Ok(5.0))], 10.0).expect_err("one is missing").to_string();
+        assert!(some.contains("redb (not built)") && some.contains("2.00 ×") && !some.contains("lmdb"), "{some}");
+        assert!(best_of_all(&[("lmdb", failed())], 10.0).is_err());
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub const DEMANDS: [Demand; 24] = [
     demand("file-sync-32", "file, sync durability: 32 threads", Unit::OneThread, 14.0, 14.0),
     demand("dram-hash", "DRAM per key, worst size: hash", Unit::BytesPerKey, 20.0, 16.0),
     demand("dram-ordered", "DRAM per key, worst size: ordered", Unit::BytesPerKey, 32.0, 24.0),
-    demand("media-hash", "media bytes per 8 B / 8 B pair: hash", Unit::BytesPerKey, 40.0, 32.0),
-    demand("media-ordered", "media bytes per 8 B / 8 B pair: ordered", Unit::BytesPerKey, 40.0, 32.0),
+    demand("media-hash", "media bytes (segments in use) per 8 B / 8 B pair: hash", Unit::BytesPerKey, 40.0, 32.0),
+    demand("media-ordered", "media bytes (segments in use) per 8 B / 8 B pair: ordered", Unit::BytesPerKey, 40.0, 32.0),
     demand("recovery-hash", "recovery after a kill, per thread: hash", Unit::EntriesPerThread, 8e6, 20e6),
     demand("recovery-ordered", "recovery after a kill, per thread: ordered", Unit::EntriesPerThread, 2e6, 5e6),
 ];

@@ -78,7 +78,7 @@ pub trait Target: Sync {
     /// Opens the calling thread's session.
     fn session(&self) -> Result<Self::Session<'_>>;
 
-    /// Bytes on the medium that pairs occupy now (live and dead), if the target knows.
+    /// Bytes of the medium that are in use for pairs now and for nothing else, if the target knows.
     fn media_bytes(&self) -> Option<u64> {
         None
     }

@@ -108,6 +108,11 @@ impl StoreTarget {
         self.db.checkpoint().map_err(failed)
     }
 
+    /// Bytes of entries, live and dead.
+    pub fn entry_bytes(&self) -> u64 {
+        self.db.stats().pools.iter().map(|pool| pool.live_bytes + pool.dead_bytes).sum()
+    }
+
     /// The store in numbers.
     pub fn stats(&self) -> hither::Stats {
         self.db.stats()
@@ -142,8 +147,9 @@ impl Target for StoreTarget {
         Ok(StoreSession { db: &self.db, keyspace: self.keyspace.clone() })
     }
 
+    /// Whole segments: what is left of an open one is of use to nobody else.
     fn media_bytes(&self) -> Option<u64> {
-        Some(self.db.stats().pools.iter().map(|pool| pool.live_bytes + pool.dead_bytes).sum())
+        Some(self.db.stats().pools.iter().map(|pool| (pool.segments - pool.segments_free) * pool.segment_bytes).sum())
     }
 }
 
@@ -196,5 +202,25 @@ impl Session for StoreSession<'_> {
             batch.put(&self.keyspace, key, value);
         }
         batch.commit().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_medium_gives_whole_segments_and_takes_them_back() {
+        const SEGMENT: u64 = 64 << 10;
+        let builder = Db::builder().in_memory().durability(Durability::Process).capacity(8 << 20).max_capacity(8 << 20);
+        let target = StoreTarget::create_with(builder.segment_bytes(SEGMENT).shards(1).gc_threads(0), Index::Hash).expect("a store");
+        let mut session = target.session().expect("a session");
+        for key in 0..10_000u64 {
+            session.put(&key.to_be_bytes(), &key.to_le_bytes()).expect("room");
+        }
+        let (entries, media) = (target.entry_bytes(), target.media_bytes().expect("known"));
+        assert_eq!(entries, 320_000);
+        // Segments have heads, and the last one is not full.
+        assert!(media % SEGMENT == 0 && media > entries && media <= entries + 4 * SEGMENT, "{media}");
     }
 }
