@@ -3,6 +3,9 @@
 //!
 //! The rate counts the keys that were loaded, over the whole time of `open`, per thread: what recovery reads beyond that (the
 //! overwrites up to the kill) is not counted in its favour.
+//!
+//! Checkpoints are those of the background, as stores have them by themselves. What they leave to scan grows from one to the next, so the moment of the kill decides how long the restart takes:
+//! it is a share of what was left just before one came.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,9 +21,10 @@ use crate::harness::closed::Closed;
 use crate::harness::spec::RunSpec;
 use crate::harness::team::Team;
 use crate::harness::{memory, pin};
-use crate::target::store::{Index, StoreTarget, builder};
+use crate::target::store::{Index, StoreSession, StoreTarget, builder};
 use crate::target::{Error, Result, Session, Target};
 use crate::workload::data::DataSet;
+use crate::workload::permutation::Permutation;
 use crate::workload::{Distribution, Kind, Workload};
 
 const LOADED: &str = "loaded";
@@ -37,9 +41,12 @@ pub struct KillSpec {
     /// Ordered, with the learned index
     #[arg(long, conflicts_with = "hash")]
     pub learned: bool,
-    /// Takes a checkpoint of the index after the load; without this there is none
-    #[arg(long)]
-    pub checkpoint: bool,
+    /// Has checkpoints of the indexes, and is to be killed when this share of what they leave to scan is left; without this there are none
+    #[arg(long, value_name = "SHARE")]
+    pub behind: Option<f64>,
+    /// Without checkpoints: overwrites before it is to be killed
+    #[arg(long, default_value_t = 0)]
+    pub overwrites: u64,
     /// Data and threads
     #[command(flatten)]
     pub spec: RunSpec,
@@ -54,6 +61,9 @@ pub struct Recovered {
     pub threads: usize,
     /// Keys that were loaded, and all read back.
     pub keys: u64,
+    /// Overwrites before the kill, but for those of its last milliseconds.
+    #[serde(default)]
+    pub overwrites: u64,
     /// The store's own report.
     pub report: serde_json::Value,
 }
@@ -74,9 +84,8 @@ impl KillSpec {
         }
     }
 
-    /// Only the checkpoint that is asked for: none in the background.
     fn builder(&self) -> hither::Builder {
-        let mode = if self.checkpoint { CheckpointMode::Every(u64::MAX) } else { CheckpointMode::Off };
+        let mode = if self.behind.is_some() { CheckpointMode::Auto } else { CheckpointMode::Off };
         builder(&self.spec, &self.store_dir).checkpoints(mode)
     }
 
@@ -84,7 +93,7 @@ impl KillSpec {
         Workload { kind: Kind::Load, distribution: Distribution::Uniform }
     }
 
-    /// Loads, says so, and overwrites keys until it is killed.
+    /// Loads, overwrites keys up to the moment that is asked for, says so, and goes on until it is killed.
     pub fn leave(&self) -> Result<()> {
         pin::prepare();
         let (spec, load) = (&self.spec, Self::load_workload());
@@ -93,18 +102,14 @@ impl KillSpec {
         let team =
             Team { target: &target, data: &data, workload: &load, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 0 };
         Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team)?;
-        if self.checkpoint && !target.checkpoint()? {
-            return Err(Error::Config("the store keeps no checkpoints".into()));
+        let mut overwrites = Overwrites::new(&target, &data, spec)?;
+        match self.behind {
+            Some(share) => overwrites.until_behind(share)?,
+            None => overwrites.run(self.overwrites)?,
         }
         let mut out = std::io::stdout();
-        writeln!(out, "{LOADED}").and_then(|()| out.flush()).map_err(|e| Error::io("saying that the store is loaded", e))?;
-        let (mut session, mut key, mut value) = (target.session()?, data.key_buffer(), vec![0; spec.value_bytes]);
-        // Overwrites stay within the space that the store has: a tenth of the keys, then it waits for the kill.
-        for id in 0..spec.keys / 10 {
-            data.key(id, &mut key);
-            data.value(&key, 7, &mut value);
-            session.put(&key, &value)?;
-        }
+        writeln!(out, "{LOADED} {}", overwrites.done).and_then(|()| out.flush()).map_err(|e| Error::io("saying that it is loaded", e))?;
+        overwrites.run(spec.keys / 10)?;
         loop {
             std::thread::sleep(Duration::from_secs(1));
         }
@@ -125,7 +130,60 @@ impl KillSpec {
         let team =
             Team { target: &target, data: &data, workload: &load, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 0 };
         let keys = team.verify(true)?;
-        Ok(Recovered { seconds, threads: spec.threads, keys, report: target.recovery() })
+        Ok(Recovered { seconds, threads: spec.threads, keys, overwrites: 0, report: target.recovery() })
+    }
+}
+
+/// Overwrites between two looks at the checkpoints.
+const LOOK_EVERY: u64 = 4096;
+
+/// Overwrites of loaded keys, in an order that has nothing to do with that of the load.
+struct Overwrites<'a> {
+    target: &'a StoreTarget,
+    data: &'a DataSet,
+    session: StoreSession<'a>,
+    order: Permutation,
+    keys: u64,
+    done: u64,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl<'a> Overwrites<'a> {
+    fn new(target: &'a StoreTarget, data: &'a DataSet, spec: &RunSpec) -> Result<Self> {
+        let (key, value, order) = (data.key_buffer(), vec![0; spec.value_bytes], Permutation::new(spec.keys, spec.seed));
+        Ok(Self { target, data, session: target.session()?, order, keys: spec.keys, done: 0, key, value })
+    }
+
+    fn run(&mut self, count: u64) -> Result<()> {
+        for _ in 0..count {
+            self.data.key(self.order.at(self.done % self.keys), &mut self.key);
+            self.data.value(&self.key, 1 + (self.done / self.keys) as u32, &mut self.value);
+            self.session.put(&self.key, &self.value)?;
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    /// Overwrites until two checkpoints of the background have come, of which the second tells how much is left to scan just before one does; then until this share of it is left again.
+    fn until_behind(&mut self, mut share: f64) -> Result<()> {
+        let (mut last, mut seen, mut most, enough) = (self.target.stats().checkpoints.taken, 0, 0, 8 * self.keys + (64 << 20));
+        while self.done < enough {
+            self.run(LOOK_EVERY)?;
+            let now = self.target.stats().checkpoints;
+            if now.taken != last {
+                (last, seen) = (now.taken, seen + 1);
+                // Intervals vary. Where one ends before the share is reached, the next one need not come as far.
+                share *= if seen > 2 { 0.95 } else { 1.0 };
+            }
+            match seen {
+                0 => {}
+                1 => most = most.max(now.scan_bytes),
+                _ if now.scan_bytes as f64 >= share * most as f64 => return Ok(()),
+                _ => {}
+            }
+        }
+        Err(Error::Config(format!("checkpoints did not come, or came too soon, in {} overwrites", self.done)))
     }
 }
 
@@ -157,14 +215,16 @@ pub struct Crash {
     pub value_bytes: usize,
     /// Threads that load and recover.
     pub threads: usize,
-    /// With a checkpoint of the index behind the load, or with none.
-    pub checkpoint: bool,
+    /// With checkpoints, of what they leave to scan so great a share; or with none.
+    pub behind: Option<f64>,
+    /// Without checkpoints: overwrites before the kill.
+    pub overwrites: u64,
 }
 
 impl Crash {
-    /// Values of 8 bytes, no checkpoint.
+    /// Values of 8 bytes, no checkpoints, killed soon after the load.
     pub fn new(index: Index, keys: u64, threads: usize) -> Crash {
-        Crash { index, keys, value_bytes: 8, threads, checkpoint: false }
+        Crash { index, keys, value_bytes: 8, threads, behind: None, overwrites: 0 }
     }
 }
 
@@ -183,24 +243,28 @@ pub fn kill_and_recover(runner: &Runner, crash: &Crash) -> Result<Recovered> {
             Index::Learned => command.arg("--learned"),
             Index::Ordered => &mut command,
         };
-        if crash.checkpoint {
-            command.arg("--checkpoint");
-        }
+        match crash.behind {
+            Some(share) => command.args(["--behind", &share.to_string()]),
+            None => command.args(["--overwrites", &crash.overwrites.to_string()]),
+        };
         command
     };
     let mut victim = Victim(command("leave").spawn().map_err(|e| Error::io("starting the loader", e))?);
-    wait_for_load(&mut victim)?;
+    let overwrites = wait_for_load(&mut victim)?;
     // Some milliseconds into the overwrites; the moment need not be exact.
     std::thread::sleep(Duration::from_millis(2));
     victim.kill();
-    json(&output(command("recover"))?)
+    let recovered: Recovered = json(&output(command("recover"))?)?;
+    Ok(Recovered { overwrites, ..recovered })
 }
 
-fn wait_for_load(victim: &mut Victim) -> Result<()> {
+/// How many overwrites there were until then.
+fn wait_for_load(victim: &mut Victim) -> Result<u64> {
     let stdout = victim.0.stdout.take().ok_or_else(|| Error::Config("the loader has no output".into()))?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).map_err(|e| Error::io("waiting for the loader", e))?;
-    if line.trim() == LOADED { Ok(()) } else { Err(Error::Config("the loader ended before it had loaded".into())) }
+    let overwrites = line.trim().strip_prefix(LOADED).and_then(|count| count.trim().parse().ok());
+    overwrites.ok_or_else(|| Error::Config("the loader ended before it had loaded".into()))
 }
 
 #[cfg(test)]
@@ -209,7 +273,31 @@ mod tests {
 
     #[test]
     fn rate_per_thread() {
-        let recovered = Recovered { seconds: 0.5, threads: 2, keys: 1_000, report: serde_json::Value::Null };
+        let recovered = Recovered { seconds: 0.5, threads: 2, keys: 1_000, overwrites: 0, report: serde_json::Value::Null };
         assert_eq!(recovered.per_thread(), 1_000.0);
+    }
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        spec: KillSpec,
+    }
+
+    /// A store with short intervals is left where it was asked for: in the middle of one, after a checkpoint of the background.
+    #[test]
+    fn a_store_is_left_between_two_checkpoints() {
+        use clap::Parser;
+        let directory = tempfile::Builder::new().prefix("hither-kill-").tempdir_in("/dev/shm").expect("a directory");
+        let place = directory.path().to_str().expect("UTF-8");
+        let spec = Program::parse_from(["x", "--store-dir", place, "--keys", "3000", "--behind", "0.5"]).spec.spec;
+        let builder = builder(&spec, directory.path()).segment_bytes(64 << 10).checkpoints(CheckpointMode::Every(2 << 20));
+        let target = StoreTarget::create_with(builder, Index::Hash).expect("a store");
+        let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
+        let mut overwrites = Overwrites::new(&target, &data, &spec).expect("a session");
+        overwrites.run(spec.keys).expect("room");
+        overwrites.until_behind(0.5).expect("a checkpoint of the background");
+        let left = target.stats().checkpoints;
+        assert!(left.taken >= 2 && left.scan_bytes >= 512 << 10, "{left:?}");
+        assert_eq!(target.pairs(), spec.keys);
     }
 }

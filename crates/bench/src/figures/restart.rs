@@ -1,7 +1,7 @@
-//! Restart after a crash: with a checkpoint of the index, against a scan of the whole log.
+//! Restart after a crash: with checkpoints of the index as stores take them by themselves, against a scan of the whole log.
 //!
-//! Both stores are loaded with the same keys, then a tenth of them is overwritten behind the checkpoint until the process is killed; so the fast restart
-//! loads and scans. Every key is read back and checked ([`super::kill`]).
+//! Stores are loaded with the same keys and overwritten until two checkpoints of the background have come and, for the middle, half of what checkpoints leave to scan is left, for the worst nearly all
+//! of it: the kill comes just before the next one. The store without checkpoints has as many overwrites as that of the middle. Every key is read back and checked ([`super::kill`]).
 
 use std::ffi::OsString;
 
@@ -32,8 +32,10 @@ pub struct RestartArgs {
 pub struct Restart {
     /// By a scan of the whole log.
     pub scan: Recovered,
-    /// From the checkpoint and what is newer.
+    /// From the checkpoint and what is newer, half-way between two checkpoints: what a crash meets on average.
     pub checkpoint: Recovered,
+    /// The same just before the next checkpoint.
+    pub worst: Recovered,
 }
 
 impl Restart {
@@ -41,18 +43,30 @@ impl Restart {
     pub fn share(&self) -> f64 {
         self.checkpoint.seconds / self.scan.seconds.max(1e-9)
     }
+
+    /// The same of the worst one.
+    pub fn worst_share(&self) -> f64 {
+        self.worst.seconds / self.scan.seconds.max(1e-9)
+    }
 }
 
-/// Kills and restarts a store with `keys` keys, without and with a checkpoint.
+/// What is left to scan, as a share of what is left just before a checkpoint comes.
+const MIDDLE: f64 = 0.5;
+const WORST: f64 = 0.95;
+
+/// Kills and restarts a store with `keys` keys, without and with checkpoints.
 pub fn restart(runner: &Runner, index: Index, keys: u64, threads: usize) -> Result<Restart> {
     let crash = Crash::new(index, keys, threads);
-    let scan = kill_and_recover(runner, &crash)?;
-    let checkpoint = kill_and_recover(runner, &Crash { checkpoint: true, ..crash })?;
-    let source = &checkpoint.report["source"];
-    if source != "checkpoint" {
-        return Err(Error::WrongData(format!("the restart came from {source} instead of the checkpoint")));
-    }
-    Ok(Restart { scan, checkpoint })
+    let behind = |share| {
+        let recovered = kill_and_recover(runner, &Crash { behind: Some(share), ..crash })?;
+        match recovered.report["source"].as_str() {
+            Some("checkpoint") => Ok(recovered),
+            source => Err(Error::WrongData(format!("the restart came from {source:?} instead of the checkpoint"))),
+        }
+    };
+    let (checkpoint, worst) = (behind(MIDDLE)?, behind(WORST)?);
+    let scan = kill_and_recover(runner, &Crash { overwrites: checkpoint.overwrites, ..crash })?;
+    Ok(Restart { scan, checkpoint, worst })
 }
 
 /// The command: one JSON line per round and index.
@@ -61,7 +75,7 @@ pub fn run(args: &RestartArgs, prefix: &[OsString], mut say: impl FnMut(&str) ->
     for _ in 0..args.rounds {
         for index in [Index::Ordered, Index::Hash] {
             let both = restart(&runner, index, args.keys, args.threads)?;
-            let line = serde_json::json!({ "store": index.store_name(), "share": both.share(), "restarts": both });
+            let line = serde_json::json!({ "store": index.store_name(), "share": both.share(), "worst_share": both.worst_share(), "restarts": both });
             say(&line.to_string())?;
         }
     }
@@ -74,7 +88,8 @@ mod tests {
 
     #[test]
     fn the_share_is_of_the_scan() {
-        let recovered = |seconds| Recovered { seconds, threads: 2, keys: 1_000, report: serde_json::Value::Null };
-        assert_eq!(Restart { scan: recovered(2.0), checkpoint: recovered(0.5) }.share(), 0.25);
+        let recovered = |seconds| Recovered { seconds, threads: 2, keys: 1_000, overwrites: 0, report: serde_json::Value::Null };
+        let both = Restart { scan: recovered(2.0), checkpoint: recovered(0.5), worst: recovered(1.0) };
+        assert_eq!((both.share(), both.worst_share()), (0.25, 0.5));
     }
 }
