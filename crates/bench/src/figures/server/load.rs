@@ -1,7 +1,8 @@
 //! The client of the server's figures: one thread, many connections, pipelines of one command; the same for every server.
 //!
 //! Each connection has one pipeline under way: when all its replies are there, the time is recorded and the next one is sent. Requests are built
-//! before the clock starts, and replies are recognised by their length, so that the client costs little beside the server.
+//! before the clock starts, and replies are recognised by their length, so that the client costs little beside the server. All connections together ask for every key once, in a
+//! random-looking order, before any asks again. A value begins with its key, and of each pipeline of GETs the last value is compared with the key that was asked for, if it arrives whole.
 //!
 //! Thread safety: one thread.
 
@@ -14,6 +15,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::target::{Error, Result};
+use crate::workload::permutation::Permutation;
 
 /// Bytes of every value.
 pub const VALUE_BYTES: usize = 100;
@@ -28,6 +30,8 @@ pub enum Ask {
     Set,
     /// GET of a key that is there.
     Get,
+    /// GET of a server that has one value for all keys.
+    GetAny,
 }
 
 /// What to run.
@@ -89,37 +93,44 @@ pub fn key(number: u64) -> String {
     format!("key:{number:012}")
 }
 
+fn last_key(request: &[u8]) -> &[u8] {
+    &request[request.len() - key(0).len()..]
+}
+
+/// The value of a key: the key, and as much more as is missing.
+fn value(key: &str) -> [u8; VALUE_BYTES] {
+    let mut value = [b'v'; VALUE_BYTES];
+    value[..key.len()].copy_from_slice(key.as_bytes());
+    value
+}
+
 impl Load {
     fn reply_bytes(&self) -> usize {
         match self.ask {
             Ask::Set => SET_REPLY.len(),
-            Ask::Get => GET_REPLY_BYTES,
+            Ask::Get | Ask::GetAny => GET_REPLY_BYTES,
         }
     }
 
-    fn requests(&self, random: &mut u64) -> Vec<Vec<u8>> {
-        // Enough that keys repeat rarely, few enough to stay in the caches.
-        const PIPELINES: usize = 64;
-        let value = [b'v'; VALUE_BYTES];
-        let mut one = || {
+    /// The pipelines of a connection: as many as all connections need for all keys.
+    fn requests(&self, keys: &mut impl Iterator<Item = u64>) -> Vec<Vec<u8>> {
+        let one = |keys: &mut dyn Iterator<Item = u64>| {
             let mut out = Vec::new();
-            for _ in 0..self.pipeline {
-                *random ^= *random << 13;
-                *random ^= *random >> 7;
-                *random ^= *random << 17;
-                let key = key(*random % self.keys);
+            for key in keys.take(self.pipeline).map(key) {
                 match self.ask {
-                    Ask::Set => command(&[b"SET", key.as_bytes(), &value], &mut out),
-                    Ask::Get => command(&[b"GET", key.as_bytes()], &mut out),
+                    Ask::Set => command(&[b"SET", key.as_bytes(), &value(&key)], &mut out),
+                    Ask::Get | Ask::GetAny => command(&[b"GET", key.as_bytes()], &mut out),
                 }
             }
             out
         };
-        (0..PIPELINES).map(|_| one()).collect()
+        let pipelines = self.keys.div_ceil((self.clients * self.pipeline) as u64);
+        (0..pipelines).map(|_| one(keys)).collect()
     }
 
     fn connect(&self, poll: &Poll) -> Result<Vec<Connection>> {
-        let mut random = 0x9e37_79b9_7f4a_7c15;
+        let order = Permutation::new(self.keys, 1);
+        let mut keys = (0..self.keys).cycle().map(|i| order.at(i));
         let mut connections = Vec::new();
         for number in 0..self.clients {
             let stream = BlockingStream::connect(self.address).map_err(network("connecting"))?;
@@ -127,7 +138,7 @@ impl Load {
             let mut stream = TcpStream::from_std(stream);
             let both = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(&mut stream, Token(number), both).map_err(network("connecting"))?;
-            let requests = self.requests(&mut random);
+            let requests = self.requests(&mut keys);
             connections.push(Connection { stream, requests, next: 0, sent: 0, missing: 0, since: Instant::now() });
         }
         Ok(connections)
@@ -191,18 +202,25 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether the last bytes of a reply are the value of the key that was asked for last; true if it did not arrive whole.
+    fn ends_with_its_value(&self, received: &[u8]) -> bool {
+        let (key, end) = (self.requests[self.next].strip_suffix(b"\r\n").map_or(&[][..], last_key), VALUE_BYTES + 2);
+        received.len() < end || received[received.len() - end..].starts_with(key)
+    }
+
     /// Reads what is there; true if the pipeline is answered.
     fn receive(&mut self, buffer: &mut [u8], ask: Ask) -> Result<bool> {
         while self.missing > 0 {
             match self.stream.read(buffer) {
                 Ok(0) => return Err(Error::WrongData("the server closed a connection".into())),
                 Ok(count) => {
-                    let expected = if ask == Ask::Set { b"+OK\r\n".as_slice() } else { b"$100vV\r\n".as_slice() };
-                    if count > self.missing || !expected.contains(&buffer[0]) || buffer[..count].contains(&b'-') {
-                        let text = String::from_utf8_lossy(&buffer[..count.min(80)]).into_owned();
+                    let expected = if ask == Ask::Set { b"+OK\r\n".as_slice() } else { b"$0123456789key:vV\r\n".as_slice() };
+                    let refused = count > self.missing || !expected.contains(&buffer[0]) || buffer[..count].contains(&b'-');
+                    self.missing = self.missing.saturating_sub(count);
+                    if refused || (ask == Ask::Get && self.missing == 0 && !self.ends_with_its_value(&buffer[..count])) {
+                        let text = String::from_utf8_lossy(&buffer[count.saturating_sub(GET_REPLY_BYTES)..count]).into_owned();
                         return Err(Error::WrongData(format!("an unexpected reply: {text}")));
                     }
-                    self.missing -= count;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(network("receiving")(error)),
@@ -219,13 +237,12 @@ impl Connection {
 pub fn fill(address: SocketAddr, keys: u64) -> Result<()> {
     const GROUP: u64 = 500;
     let mut stream = BlockingStream::connect(address).map_err(network("connecting"))?;
-    let value = [b'v'; VALUE_BYTES];
     let mut replies = vec![0; GROUP as usize * SET_REPLY.len()];
     let mut first = 0;
     while first < keys {
         let group = GROUP.min(keys - first);
         let mut out = Vec::new();
-        (first..first + group).for_each(|number| command(&[b"SET", key(number).as_bytes(), &value], &mut out));
+        (first..first + group).map(key).for_each(|key| command(&[b"SET", key.as_bytes(), &value(&key)], &mut out));
         stream.write_all(&out).map_err(network("sending"))?;
         let replies = &mut replies[..group as usize * SET_REPLY.len()];
         stream.read_exact(replies).map_err(network("receiving"))?;
@@ -262,6 +279,38 @@ mod tests {
             let load = Load { address, ask: Ask::Set, clients: 1, pipeline: 1, keys: 10, lasts: Duration::from_millis(50) };
             let outcome = load.run();
             assert_eq!(outcome.is_ok_and(|outcome| outcome.requests > 0 && outcome.rate > 0.0), good);
+        }
+    }
+
+    #[test]
+    fn all_connections_together_ask_for_every_key() {
+        for (clients, pipeline) in [(50, 1), (50, 16), (50, 64), (7, 3)] {
+            let address = "127.0.0.1:1".parse().expect("an address");
+            let load = Load { address, ask: Ask::Get, clients, pipeline, keys: 10_000, lasts: Duration::ZERO };
+            let order = Permutation::new(load.keys, 1);
+            let mut keys = (0..load.keys).cycle().map(|i| order.at(i));
+            let asked: Vec<u8> = (0..clients).flat_map(|_| load.requests(&mut keys)).flatten().collect();
+            let mut asked: Vec<&[u8]> = asked.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"key:")).collect();
+            asked.sort_unstable();
+            asked.dedup();
+            assert_eq!(asked.len(), 10_000, "{clients} {pipeline}");
+        }
+    }
+
+    #[test]
+    fn the_value_of_another_key_is_an_error() {
+        for (ask, of, good) in [(Ask::Get, 0, true), (Ask::Get, 1, false), (Ask::GetAny, 1, true)] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("an address");
+            std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let (mut buffer, mut reply) = ([0; 4096], b"$100\r\n".to_vec());
+                reply.extend_from_slice(&value(&key(of)));
+                reply.extend_from_slice(b"\r\n");
+                while stream.read(&mut buffer).is_ok_and(|count| count > 0) && stream.write_all(&reply).is_ok() {}
+            });
+            let load = Load { address, ask, clients: 1, pipeline: 1, keys: 1, lasts: Duration::from_millis(20) };
+            assert_eq!(load.run().is_ok_and(|outcome| outcome.requests > 0), good);
         }
     }
 }

@@ -185,7 +185,8 @@ impl Run<'_> {
             }
             let ours = self.load(id, Kind::Dax, &dax, ask, pipeline)?;
             let theirs = self.load(id, Kind::Redis, &redis, ask, pipeline)?;
-            let ceiling = self.load(id, Kind::Null, &null, ask, pipeline)?;
+            let of_null = if ask == Ask::Get { Ask::GetAny } else { ask };
+            let ceiling = self.load(id, Kind::Null, &null, of_null, pipeline)?;
             self.add(id, ours.rate / theirs.rate, Some(ours.rate));
             self.ceilings.entry(id).or_default().push(OF_NULL * ceiling.rate / theirs.rate);
         }
