@@ -12,9 +12,10 @@ use hither::{Builder, Db, Durability, MediumChoice, PoolStats};
 use super::techniques::Step;
 use crate::harness::closed::Closed;
 use crate::harness::latency::Quantiles;
+use crate::harness::open::Open;
 use crate::harness::pin;
 use crate::harness::spec::Collector;
-use crate::harness::steady::{Slice, Steady};
+use crate::harness::steady::{Course, Slice, Steady};
 use crate::harness::team::Team;
 use crate::target::store::{Index, StoreTarget};
 use crate::target::{Error, Result};
@@ -55,6 +56,8 @@ pub struct Case {
     pub turnovers: f64,
     /// Measured operations.
     pub ops: u64,
+    /// Open loop: operations per second that are due, of all writers; latency counts from when they were. `None`: closed loop.
+    pub due: Option<f64>,
     /// Ends the measurement even if operations are left.
     pub at_most: Duration,
 }
@@ -167,7 +170,10 @@ impl Case {
         };
         let measured = Workload { distribution, ..self.workload };
         let before = Moment::of(&target);
-        let course = self.overwrite(&target, &data, &measured, self.ops, 2)?;
+        let course = match self.due {
+            None => self.overwrite(&target, &data, &measured, self.ops, 2)?,
+            Some(rate) => self.overwrite_when_due(&self.team(&target, &data, &measured, 2), rate)?,
+        };
         let after = Moment::of(&target);
         let load = Workload { kind: Kind::Load, distribution: Distribution::Uniform };
         self.team(&target, &data, &load, 3).verify(true)?;
@@ -185,6 +191,9 @@ impl Case {
         let overwrites = matches!(self.workload.kind, Kind::Update | Kind::Ycsb('a') | Kind::Rmw);
         match () {
             () if !overwrites => Err(Error::Config(format!("{} is not made of overwrites: update, rmw or ycsb-a", self.workload))),
+            () if self.due.is_some() && self.workload.kind != Kind::Update => {
+                Err(Error::Config("in the open loop all operations are puts: update".into()))
+            }
             () if self.shift && !matches!(self.workload.distribution, Distribution::Zipf(_)) => {
                 Err(Error::Config("only the hot spot of a Zipf distribution can move".into()))
             }
@@ -216,16 +225,15 @@ impl Case {
         Team { target, data, workload, threads: self.threads, keys: self.keys, seed: 1, epoch }
     }
 
-    fn overwrite(
-        &self,
-        target: &StoreTarget,
-        data: &DataSet,
-        workload: &Workload,
-        ops: u64,
-        epoch: u32,
-    ) -> Result<crate::harness::steady::Course> {
+    fn overwrite(&self, target: &StoreTarget, data: &DataSet, workload: &Workload, ops: u64, epoch: u32) -> Result<Course> {
         let steady = Steady { ops, at_most: self.at_most, sample_every: SAMPLE_EVERY, slice: SLICE };
         steady.run(&self.team(target, data, workload, epoch))
+    }
+
+    /// Without slices: a stall is in the latency of all that was due meanwhile.
+    fn overwrite_when_due(&self, team: &Team<'_, StoreTarget>, rate: f64) -> Result<Course> {
+        let outcome = Open { rate, ops: self.ops, at_most: self.at_most }.run(team)?;
+        Ok(Course { outcome, slices: Vec::new() })
     }
 }
 
@@ -313,6 +321,7 @@ mod tests {
             shift: false,
             turnovers: 1.0,
             ops: 80_000,
+            due: None,
             at_most: Duration::from_secs(60),
         }
     }
@@ -327,6 +336,16 @@ mod tests {
             assert!(found.garbage_info > 0.0 && (2.4..2.7).contains(&found.space_amplification), "{found:?}");
             assert_eq!(found.slices.iter().map(|slice| slice.ops).sum::<u64>(), 80_000);
         }
+    }
+
+    /// Every put that was due is in the quantiles, and none comes before it is due.
+    #[test]
+    fn in_the_open_loop_puts_come_when_they_are_due() {
+        let open = Case { due: Some(40_000.0), ops: 8_000, turnovers: 0.0, ..case("update:zipf") };
+        let found = open.run().expect("measured");
+        assert!(found.seconds > 0.19 && found.ops_per_s < 42_000.0 && found.slices.is_empty(), "{found:?}");
+        assert!(found.puts.p50_us > 0.0, "{found:?}");
+        assert!(Case { due: Some(40_000.0), ..case("ycsb-a") }.run().is_err());
     }
 
     #[test]
