@@ -29,7 +29,7 @@ fn key(item: u64) -> [u8; 8] {
 }
 
 fn builder(bytes: u64) -> Builder {
-    let bytes = bytes.next_multiple_of(8 << 20);
+    let bytes = bytes.next_multiple_of(1 << 20);
     Db::builder().in_memory().durability(Durability::Process).segment_bytes(SEGMENT_BYTES).shards(4).capacity(bytes).max_capacity(bytes)
 }
 
@@ -68,7 +68,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
     for threshold in THRESHOLDS {
         by_threshold(&mut report, keys, threshold)?;
     }
-    let (least, collectors): (u64, &[usize]) = if args.quick { (180_000, &[1, 4]) } else { (700_000, &[1, 2, 4, 8]) };
+    let (least, collectors): (u64, &[usize]) = if args.quick { (90_000, &[1, 4]) } else { (700_000, &[1, 2, 4, 8]) };
     for threads in collectors {
         by_threads(&mut report, keys.max(least), *threads)?;
     }
