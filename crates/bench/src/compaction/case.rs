@@ -164,16 +164,8 @@ impl Case {
         load(&target, &data, self.keys, self.threads)?;
         let turnover = (capacity as f64 / entry * self.turnovers / self.workload.kind.write_share()) as u64;
         self.overwrite(&target, &data, &self.workload, turnover, 1)?;
-        let distribution = match self.workload.distribution {
-            Distribution::Zipf(theta) if self.shift => Distribution::MovedZipf(theta),
-            same => same,
-        };
-        let measured = Workload { distribution, ..self.workload };
         let before = Moment::of(&target);
-        let course = match self.due {
-            None => self.overwrite(&target, &data, &measured, self.ops, 2)?,
-            Some(rate) => self.overwrite_when_due(&self.team(&target, &data, &measured, 2), rate)?,
-        };
+        let course = self.measured(&target, &data)?;
         let after = Moment::of(&target);
         let load = Workload { kind: Kind::Load, distribution: Distribution::Uniform };
         self.team(&target, &data, &load, 3).verify(true)?;
@@ -230,9 +222,15 @@ impl Case {
         steady.run(&self.team(target, data, workload, epoch))
     }
 
-    /// Without slices: a stall is in the latency of all that was due meanwhile.
-    fn overwrite_when_due(&self, team: &Team<'_, StoreTarget>, rate: f64) -> Result<Course> {
-        let outcome = Open { rate, ops: self.ops, at_most: self.at_most }.run(team)?;
+    /// What the clock measures. In the open loop without slices: a stall is in the latency of all that was due meanwhile.
+    fn measured(&self, target: &StoreTarget, data: &DataSet) -> Result<Course> {
+        let distribution = match self.workload.distribution {
+            Distribution::Zipf(theta) if self.shift => Distribution::MovedZipf(theta),
+            same => same,
+        };
+        let measured = Workload { distribution, ..self.workload };
+        let Some(rate) = self.due else { return self.overwrite(target, data, &measured, self.ops, 2) };
+        let outcome = Open { rate, ops: self.ops, at_most: self.at_most }.run(&self.team(target, data, &measured, 2))?;
         Ok(Course { outcome, slices: Vec::new() })
     }
 }
