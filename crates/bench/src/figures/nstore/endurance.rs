@@ -185,7 +185,7 @@ mod tests {
     use crate::figures::process::Runner;
     use crate::target::store::Index;
 
-    /// The whole path at a small size: the log is taken many times over, the store keeps its size and every key.
+    /// The whole path at a small size: more is written than the log has room for, so segments are taken again; the store keeps its size and every key.
     #[test]
     fn updates_do_not_end_at_the_size_of_the_log() {
         let runner = Runner::new(&[], None).unwrap();
