@@ -22,8 +22,6 @@ const THREADS: usize = 2;
 const SCALE_APPEND: f64 = 8.9e6;
 /// No row divides by the map. But rates, bandwidth and latencies are demanded of one machine, and the append limit alone, which has no misses, does not say which it was.
 const REQUIRED: Required = Required { append: true, map: true };
-/// What is due in the open loop, of what a store that is 90 % full takes in the closed one.
-const SHARE_DUE: f64 = 0.7;
 /// How often gets and scans are measured with and without a collector in each round, in turn.
 const IDLE_TURNS: usize = 3;
 
@@ -44,8 +42,8 @@ pub const DEMANDS: [Demand; 16] = [
     demand("bandwidth-90", "segments cleaned per second of a collector's processor, Zipf at 90 %", Unit::MegabytesPerSecond, 600.0),
     demand("techniques-hash", "all techniques against none, Zipf at 90 %: hash", Unit::AllOff, 1.5),
     demand("techniques-ordered", "all techniques against none, Zipf at 90 %: ordered", Unit::AllOff, 1.5),
-    demand("latency-90", "p99.9 of a put, open loop, Zipf at 90 %", Unit::HalfLatency, 5.0),
-    demand("latency-90-us", "p99.9 of a put, open loop, Zipf at 90 %, itself", Unit::Microseconds, 1000.0),
+    demand("latency-90", "p99.9 of a put, Zipf at 90 %", Unit::HalfLatency, 5.0),
+    demand("latency-90-us", "p99.9 of a put, Zipf at 90 %, itself", Unit::Microseconds, 1000.0),
     demand("garbage-dram", "DRAM for accounts of garbage, Zipf at 90 %", Unit::LogShare, 0.005),
     demand("idle-get", "get uniform (hash), collector idle in place", Unit::NoCollector, 0.98),
     demand("idle-scan", "scan of 100 (ordered), collector idle in place", Unit::NoCollector, 0.98),
@@ -58,12 +56,10 @@ struct Key {
     workload: &'static str,
     collector: &'static str,
     utilization: u32,
-    /// Operations per second that are due; 0: closed loop.
-    due: u64,
 }
 
 const fn key(workload: &'static str, utilization: u32) -> Key {
-    Key { index: "hash", workload, collector: "batched", utilization, due: 0 }
+    Key { index: "hash", workload, collector: "batched", utilization }
 }
 
 const ZIPF: &str = "update:zipf=0.99";
@@ -165,8 +161,8 @@ impl Round<'_> {
             "bandwidth-90" => vec![itself(self.field(key(ZIPF, 90), "collected_mb_per_cpu_s")?)],
             "techniques-hash" => vec![self.against_all_off("hash")?],
             "techniques-ordered" => vec![self.against_all_off("ordered")?],
-            "latency-90" => vec![itself(self.latency(90)? / self.latency(50)?)],
-            "latency-90-us" => vec![itself(self.latency(90)?)],
+            "latency-90" => vec![itself(self.field(key(ZIPF, 90), "p999_us")? / self.field(key(ZIPF, 50), "p999_us")?)],
+            "latency-90-us" => vec![itself(self.field(key(ZIPF, 90), "p999_us")?)],
             "garbage-dram" => vec![itself(self.field(key(ZIPF, 90), "garbage_info_share")?)],
             "idle-get" => self.idle(Index::Hash, "get:uniform", 2)?,
             _ => self.idle(Index::Ordered, "scan=100:uniform", 0)?,
@@ -175,12 +171,6 @@ impl Round<'_> {
 
     fn rate(&mut self, key: Key) -> Result<f64> {
         Ok(self.field(key, "mops")? * 1e6)
-    }
-
-    /// p99.9 of puts that are due at a rate which the store, 90 % full, has room for, so that a stall is charged to all that come behind it.
-    fn latency(&mut self, utilization: u32) -> Result<f64> {
-        let due = (SHARE_DUE * self.rate(key(ZIPF, 90))?) as u64;
-        self.field(Key { due, ..key(ZIPF, utilization) }, "p999_us")
     }
 
     fn against_half(&mut self, workload: &'static str, utilization: u32) -> Result<Point> {
@@ -238,18 +228,13 @@ impl Round<'_> {
 impl Compaction {
     /// A row of `hither-bench compaction`.
     fn measure(&self, key: Key) -> Result<Value> {
-        let due = if key.due == 0 { String::new() } else { format!(", {} due per second", key.due) };
-        eprintln!("  {} {} at {} %, {}{due}", key.index, key.workload, key.utilization, key.collector);
+        eprintln!("  {} {} at {} %, {}", key.index, key.workload, key.utilization, key.collector);
         let (keys, bytes) = if key.workload == YCSB_A { (2 * self.keys, 48) } else { (self.keys, 8) };
         let mut command = self.runner.command("compaction");
         command.args(["--json", "--index", key.index, "--workload", key.workload, "--collector", key.collector, "--cleaners", "1"]);
         command.args(["--utilization", &key.utilization.to_string(), "--keys", &keys.to_string(), "--value-bytes", &bytes.to_string()]);
-        // As many operations for all of a loop: what varies is the store, not the length of the run.
-        let ops = if key.due == 0 { 4 * self.keys } else { 2 * self.keys };
-        command.args(["--threads", &THREADS.to_string(), "--ops", &ops.to_string()]);
-        if key.due != 0 {
-            command.args(["--rate", &key.due.to_string()]);
-        }
+        // As many operations for all: what varies is the store, not the length of the run.
+        command.args(["--threads", &THREADS.to_string(), "--ops", &(4 * self.keys).to_string()]);
         super::process::json(&output(command)?)
     }
 }
@@ -293,8 +278,6 @@ mod tests {
         let found = BTreeMap::from([
             (key(ZIPF, 50), row(8.0, 10.0)),
             (key(ZIPF, 90), row(6.0, 40.0)),
-            (Key { due: 4_200_000, ..key(ZIPF, 50) }, row(4.2, 20.0)),
-            (Key { due: 4_200_000, ..key(ZIPF, 90) }, row(4.2, 60.0)),
             (Key { collector: "chain", ..key(ZIPF, 90) }, row(3.0, 900.0)),
             (key(YCSB_A, 90), row(4.0, 1.0)),
             (key(UNIFORM, 80), Ok(json!({ "mops": null, "note": "the store is full" }))),
@@ -306,8 +289,8 @@ mod tests {
             ("zipf-90", 0.75),
             ("ycsb-a-90", 8e6),
             ("techniques-hash", 2.0),
-            ("latency-90", 3.0),
-            ("latency-90-us", 60.0),
+            ("latency-90", 4.0),
+            ("latency-90-us", 40.0),
             ("garbage-dram", 0.002),
             ("bandwidth-90", 700.0),
         ] {
