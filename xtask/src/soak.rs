@@ -30,6 +30,12 @@ const STAGES: &[Stage<Context>] = &[
     Stage { name: "explore", about: "crash exploration with new seeds", budget_s: 2400, run: explore },
     Stage { name: "histories", about: "long concurrent histories across crashes", budget_s: 1200, run: histories },
     Stage { name: "model", about: "random operations against a model, reopened and crashed", budget_s: 900, run: model },
+    Stage {
+        name: "schedules",
+        about: "the protocol's model in wide bounds, ten times the schedules of snapshots",
+        budget_s: 600,
+        run: schedules,
+    },
     Stage { name: "redis", about: "generated commands for the server and for Redis, the same replies", budget_s: 300, run: redis },
     Stage { name: "kill", about: "50 SIGKILLs of the real program in mid-load", budget_s: 600, run: kill },
     Stage { name: "clients", about: "client libraries of Redis against the server", budget_s: 600, run: |_| conformance::all() },
@@ -105,6 +111,15 @@ fn histories(context: &Context) -> Result<Done, Failure> {
 
 fn model(context: &Context) -> Result<Done, Failure> {
     seeded(context, suites::MODEL, 15, ("HITHER_MODEL_CASES", "20", "400"))
+}
+
+fn schedules(context: &Context) -> Result<Done, Failure> {
+    let mut tally =
+        suites::chosen("testkit", &["concurrency::"], &[("HITHER_SHUTTLE_SCHEDULES", if context.quick { "6000" } else { "60000" })])?;
+    if !context.quick {
+        tally.add(&suites::chosen("testkit", &["--ignored", "protocol::"], &[])?);
+    }
+    Ok(Done::Passed(tally))
 }
 
 fn redis(context: &Context) -> Result<Done, Failure> {

@@ -64,6 +64,15 @@ pub fn side_by_side(names: &[String]) -> Result<Tally, Failure> {
     programs::run(named(names, &[]))
 }
 
+/// Runs some tests of one test program, which must be there.
+pub fn chosen(program: &str, tests: &[&str], env: &[(&str, &str)]) -> Result<Tally, Failure> {
+    let tally = named(&[program.to_owned()], env).args(["--", "--nocapture"]).args(tests).run()?;
+    if tally.passed == 0 {
+        return Err(format!("{program} has no test {}", tests.join(" ")));
+    }
+    Ok(tally)
+}
+
 /// Runs the test programs of one kind, showing what they print. That there is none is a failure: a check that has gone
 /// missing must not look like one that passed.
 pub fn of_kind(metadata: &Metadata, kind: Kind, env: &[(&str, &str)]) -> Result<Tally, Failure> {
