@@ -63,11 +63,18 @@ fn what_is_hardened_is_written_also_where_it_passes_for_clean() {
     let o = OpenOptions { medium: MediumChoice::File, failpoints: Some(points.clone()), ..OpenOptions::new() };
     let pool = Pool::open(&path, &o).unwrap();
     pool.sync().unwrap();
-    let Some(0) = dirty_kb(&path) else { return };
+    let Some(0) = dirty_kb(&path) else {
+        eprintln!("skipped: this system does not tell which pages are dirty, or not of files in the temporary directory");
+        return;
+    };
     let before = super::image_of(&pool);
     let start = pool.segment_offset(2);
-    pool.rewrite(start + 8, start + 2 * PAGE_BYTES + 8);
-    assert_eq!(dirty_kb(&path), Some(3 * 4), "three pages");
+    // The kernel may write some of them before they are counted.
+    let three_pages = || {
+        pool.rewrite(start + 8, start + 2 * PAGE_BYTES + 8);
+        dirty_kb(&path) == Some(3 * 4)
+    };
+    assert!((0..10).any(|_| three_pages()), "{:?}", dirty_kb(&path));
     pool.sync().unwrap();
     assert_eq!(dirty_kb(&path), Some(0));
     // What is to be synced stays dirty if it is not.
