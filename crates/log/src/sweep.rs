@@ -39,7 +39,7 @@ impl Drop for PinnedLife<'_> {
     }
 }
 
-/// Keys that have tombstones, by hash: never misses one, and takes about one other in a hundred for one.
+/// Keys that have tombstones, by hash: never misses one, and takes one other in some hundreds for one, of which dead entries may be marked again.
 pub struct TombstoneFilter {
     bits: Box<[u64]>,
 }
@@ -55,20 +55,23 @@ impl TombstoneFilter {
         TombstoneFilter { bits: Box::new([u64::MAX]) }
     }
 
-    fn places(&self, hash: u64) -> [(usize, u64); 2] {
+    fn places(&self, hash: u64) -> impl Iterator<Item = (usize, u64)> + use<> {
         let mask = self.bits.len() - 1;
-        let place = |bits: u64| ((bits >> 6) as usize & mask, 1 << (bits & 63));
-        [place(hash), place(hash.rotate_right(29).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(24))]
+        let step = hash.rotate_right(29).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_right(24) | 1;
+        (0..4u64)
+            .map(move |number| hash.wrapping_add(number.wrapping_mul(step)))
+            .map(move |bits| ((bits >> 6) as usize & mask, 1 << (bits & 63)))
     }
 
     /// Adds a key.
     pub fn add(&mut self, hash: u64) {
-        self.places(hash).into_iter().for_each(|(word, bit)| self.bits[word] |= bit);
+        let places = self.places(hash);
+        places.for_each(|(word, bit)| self.bits[word] |= bit);
     }
 
     /// Whether a key may have been added.
     pub fn may_hold(&self, hash: u64) -> bool {
-        self.places(hash).into_iter().all(|(word, bit)| self.bits[word] & bit != 0)
+        self.places(hash).all(|(word, bit)| self.bits[word] & bit != 0)
     }
 }
 
@@ -226,7 +229,7 @@ mod tests {
         (0..1000).for_each(|key| filter.add(hash(key)));
         assert!((0..1000).all(|key| filter.may_hold(hash(key))));
         let wrong = (1000..101_000).filter(|&key| filter.may_hold(hash(key))).count();
-        assert!(wrong < 5_000, "{wrong} of 100,000");
+        assert!(wrong < 400, "{wrong} of 100,000");
         assert!(TombstoneFilter::of_everything().may_hold(7));
     }
 }
