@@ -25,7 +25,9 @@ impl<R: BufRead> JsonlSource<R> {
         let number = self.lines.number;
         let line = self.lines.line.as_slice();
         let line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }.trim_ascii();
-        let mut json = serde_json::Deserializer::from_slice(line);
+        // What is passed over is not looked at by the parser.
+        let text = std::str::from_utf8(line).map_err(|_| bad(number, "not UTF-8"))?;
+        let mut json = serde_json::Deserializer::from_str(text);
         let found = Field(&self.key).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
         let found = found.map_err(|why| bad(number, format!("not a JSON object: {why}")))?;
         let key = found.ok_or_else(|| bad(number, format!("no field \"{}\"", self.key)))?;
@@ -103,9 +105,10 @@ mod tests {
 
     #[test]
     fn bad_lines_say_what_is_wrong() {
-        let text = "{\"id\":1\n[1]\n{\"x\":1}\n{\"id\":null}\n{\"id\":\"\"}\n{\"id\":true}\n{\"id\":1} x\n{\"id\":\"\\ud800\"}\n{\"id\":1,\"\\u0069d\":2}\n";
-        let (records, bad) = drain(JsonlSource::new(text.as_bytes(), "id".into()));
-        assert!(records.is_empty());
+        let mut text = b"{\"id\":1\n[1]\n{\"x\":1}\n{\"id\":null}\n{\"id\":\"\"}\n{\"id\":true}\n{\"id\":1} x\n{\"id\":\"\\ud800\"}\n{\"id\":1,\"\\u0069d\":2}\n".to_vec();
+        text.extend_from_slice(b"{\"id\":1,\"x\":\"\xff\"}\n");
+        let (records, bad) = drain(JsonlSource::new(text.as_slice(), "id".into()));
+        assert!(records.is_empty(), "{records:?}");
         let expected = [
             "not a JSON object",
             "not a JSON object",
@@ -117,6 +120,8 @@ mod tests {
             "is no Unicode text",
             // Regression: the last one was taken.
             "the field \"id\" twice",
+            // Regression: it was stored.
+            "not UTF-8",
         ];
         assert_eq!(bad.len(), expected.len());
         for ((line, what), (number, part)) in bad.iter().zip((1..).zip(expected)) {
