@@ -2,11 +2,16 @@
 
 use hither_engine::{Direction, Error, KeyspaceHandle, Result, ScanRange, Snapshot, Store};
 use std::collections::VecDeque;
+use std::fmt;
+use std::iter::FusedIterator;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Pairs fetched at once.
-const GROUP: usize = 64;
+/// Pairs of the first group: who wants the next one only shall not pay for many. Each group is twice the one before, up to the largest.
+const FIRST_GROUP: usize = 4;
+const LARGEST_GROUP: usize = 64;
+/// Bytes of keys and values with which a group ends, however few pairs it has.
+const GROUP_BYTES: usize = 1 << 20;
 
 type Pair = (Vec<u8>, Vec<u8>);
 
@@ -18,17 +23,21 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    fn fetch(&self, range: &ScanRange<'_>) -> Result<VecDeque<Pair>> {
-        let mut pairs = VecDeque::with_capacity(GROUP);
+    /// Up to `limit` pairs, fewer if they are large; and whether there is nothing behind them.
+    fn fetch(&self, range: &ScanRange<'_>, limit: usize) -> Result<(VecDeque<Pair>, bool)> {
+        let mut pairs = VecDeque::with_capacity(limit);
+        let (mut bytes, mut is_last) = (0, true);
         let collect = |key: &[u8], value: &[u8]| {
             pairs.push_back((key.to_vec(), value.to_vec()));
-            if pairs.len() == GROUP { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            bytes += key.len() + value.len();
+            is_last = pairs.len() < limit && bytes < GROUP_BYTES;
+            if is_last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         match &self.snapshot {
             Some(snapshot) => snapshot.scan(&self.handle, range, collect)?,
             None => self.store.scan(&self.handle, range, collect)?,
         }
-        Ok(pairs)
+        Ok((pairs, is_last))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -40,15 +49,62 @@ impl Source {
 }
 
 enum State {
-    /// What lies between the bounds has not been fetched yet; the queues hold what was fetched from either end.
-    Ordered { from: Bound<Vec<u8>>, to: Bound<Vec<u8>>, front: VecDeque<Pair>, back: VecDeque<Pair>, exhausted: bool },
+    Ordered(Ordered),
     /// Keys still to be looked up; `None` until they are collected.
     Hash(Option<VecDeque<Vec<u8>>>),
     /// What is still to be told, and then nothing.
     Failed(Option<Error>),
 }
 
-/// An iterator over key–value pairs, from both ends. Fetches groups of pairs; after an error it ends.
+/// What lies between the bounds has not been fetched yet; the queues hold what was fetched from either end.
+struct Ordered {
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    front: VecDeque<Pair>,
+    back: VecDeque<Pair>,
+    exhausted: bool,
+    /// Pairs of the next group.
+    group: usize,
+}
+
+impl Ordered {
+    fn step(&mut self, source: &Source, direction: Direction) -> Result<Option<Pair>> {
+        let forward = direction == Direction::Forward;
+        if !self.exhausted && if forward { &self.front } else { &self.back }.is_empty() {
+            let range = ScanRange { from: borrowed(&self.from), to: borrowed(&self.to), direction, expect: self.group };
+            let (pairs, is_last) = source.fetch(&range, self.group)?;
+            self.exhausted = is_last;
+            self.group = (self.group * 2).min(LARGEST_GROUP);
+            if let Some((key, _)) = pairs.back() {
+                *(if forward { &mut self.from } else { &mut self.to }) = Bound::Excluded(key.clone());
+            }
+            *(if forward { &mut self.front } else { &mut self.back }) = pairs;
+        }
+        let (near, far) = if forward { (&mut self.front, &mut self.back) } else { (&mut self.back, &mut self.front) };
+        // What the other end fetched lies beyond: its last pair is the next one from here.
+        Ok(near.pop_front().or_else(|| far.pop_back()))
+    }
+}
+
+/// An iterator over key–value pairs, from both ends. After an error it ends.
+///
+/// Pairs are fetched in groups: four at first, then more, up to 64, but no more than come to 1 MiB, and always one. So it takes little more memory than that, or than the largest pair, for each end
+/// that it is read from. (Over a hash keyspace: that of all keys, and one value.) It keeps the store open.
+///
+/// ```
+/// # let db = hither::Db::builder().in_memory().open()?;
+/// let ages = db.keyspace("ages")?;
+/// for (name, age) in [("ada", "36"), ("alan", "41"), ("grace", "85")] {
+///     ages.put(name.as_bytes(), age.as_bytes())?;
+/// }
+/// let mut pairs = ages.range(&b"alan"[..]..)?;
+/// let (name, _) = pairs.next_back().unwrap()?;
+/// assert_eq!(name, b"grace");
+/// assert_eq!(pairs.next().unwrap()?, (b"alan".to_vec(), b"41".to_vec()));
+/// assert!(pairs.next().is_none());
+/// # Ok::<(), hither::Error>(())
+/// ```
+#[must_use = "an iterator does nothing before it is asked for pairs"]
 pub struct Iter {
     source: Source,
     state: State,
@@ -56,7 +112,8 @@ pub struct Iter {
 
 impl Iter {
     pub(crate) fn ordered(source: Source, from: Bound<Vec<u8>>, to: Bound<Vec<u8>>) -> Iter {
-        Iter { source, state: State::Ordered { from, to, front: VecDeque::new(), back: VecDeque::new(), exhausted: false } }
+        let (front, back) = (VecDeque::new(), VecDeque::new());
+        Iter { source, state: State::Ordered(Ordered { from, to, front, back, exhausted: false, group: FIRST_GROUP }) }
     }
 
     pub(crate) fn hash(source: Source) -> Iter {
@@ -70,18 +127,7 @@ impl Iter {
 
     fn step(&mut self, direction: Direction) -> Result<Option<Pair>> {
         match &mut self.state {
-            State::Ordered { from, to, front, back, exhausted } => {
-                let (near, far) = if direction == Direction::Forward { (&mut *front, &mut *back) } else { (&mut *back, &mut *front) };
-                if near.is_empty() && !*exhausted {
-                    *near = self.source.fetch(&ScanRange { from: borrowed(from), to: borrowed(to), direction, expect: usize::MAX })?;
-                    *exhausted = near.len() < GROUP;
-                    if let Some((key, _)) = near.back() {
-                        *(if direction == Direction::Forward { from } else { to }) = Bound::Excluded(key.clone());
-                    }
-                }
-                // What the other end fetched lies beyond: its last pair is the next one from here.
-                Ok(near.pop_front().or_else(|| far.pop_back()))
-            }
+            State::Ordered(ordered) => ordered.step(&self.source, direction),
             State::Hash(keys) => {
                 let keys = match keys {
                     Some(keys) => keys,
@@ -134,5 +180,68 @@ impl Iterator for Iter {
 impl DoubleEndedIterator for Iter {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.advance(Direction::Backward)
+    }
+}
+
+impl FusedIterator for Iter {}
+
+impl fmt::Debug for Iter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iter").field("keyspace", &self.source.handle.info().name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Db;
+
+    /// Pairs that were fetched and not given out yet.
+    fn waiting(iter: &Iter) -> usize {
+        let State::Ordered(ordered) = &iter.state else { panic!("of an ordered keyspace") };
+        ordered.front.len() + ordered.back.len()
+    }
+
+    fn filled(pairs: u32, bytes: usize) -> (Db, crate::Keyspace) {
+        let db = Db::builder().in_memory().capacity(64 << 20).open().unwrap();
+        let keyspace = db.keyspace("k").unwrap();
+        (0..pairs).for_each(|n| keyspace.put(&n.to_be_bytes(), &vec![n as u8; bytes]).unwrap());
+        (db, keyspace)
+    }
+
+    /// Regression: 64 pairs were fetched at once, whatever their size.
+    #[test]
+    fn a_group_of_large_pairs_is_small() {
+        let (db, keyspace) = filled(20, 700_000);
+        for mut iter in [keyspace.iter(), db.snapshot().iter(&keyspace)] {
+            for number in 0..10u32 {
+                assert_eq!(iter.next().unwrap().unwrap().0, number.to_be_bytes());
+                assert_eq!(iter.next_back().unwrap().unwrap().0, (19 - number).to_be_bytes());
+                assert!(waiting(&iter) <= 2, "{} wait", waiting(&iter));
+            }
+            assert!(iter.next().is_none() && iter.next_back().is_none());
+        }
+        let (_db, keyspace) = filled(3, 3 << 20);
+        let mut iter = keyspace.iter();
+        iter.next().unwrap().unwrap();
+        assert_eq!(waiting(&iter), 0, "each is a group by itself");
+        assert_eq!(iter.count(), 2);
+    }
+
+    #[test]
+    fn groups_of_small_pairs_grow() {
+        let (_db, keyspace) = filled(1000, 8);
+        let mut iter = keyspace.iter();
+        let mut most = 0;
+        for number in 0..1000u32 {
+            assert_eq!(iter.next().unwrap().unwrap().0, number.to_be_bytes());
+            if number == 0 {
+                assert_eq!(waiting(&iter), FIRST_GROUP - 1);
+            }
+            most = most.max(waiting(&iter));
+        }
+        assert_eq!(most, LARGEST_GROUP - 1);
+        assert!(iter.next().is_none() && iter.next().is_none());
+        assert_eq!(format!("{iter:?}"), "Iter { keyspace: \"k\", .. }");
     }
 }
