@@ -160,10 +160,7 @@ pub fn warn_of_spills(db: &Db, args: &StoreArgs) {
 
 /// The name of a kind.
 pub fn kind_name(kind: hither::Kind) -> &'static str {
-    match kind {
-        hither::Kind::Ordered => "ordered",
-        hither::Kind::Hash => "hash",
-    }
+    kind.name()
 }
 
 /// The directories of the command line, or of the environment.
@@ -224,8 +221,8 @@ fn options(kind: Kind) -> KeyspaceOptions {
 
 fn kind_of(keyspace: &Keyspace) -> Kind {
     match keyspace.kind() {
-        hither::Kind::Ordered => Kind::Ordered,
         hither::Kind::Hash => Kind::Hash,
+        _ => Kind::Ordered,
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 /// Space at one moment, all nodes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct SpaceUse {
     /// Bytes of segments in use.
     pub used_bytes: u64,
@@ -27,6 +28,7 @@ pub struct SpaceUse {
 
 /// How far a compaction is.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct CompactProgress {
     /// Segments emptied so far.
     pub done: u64,
@@ -36,6 +38,7 @@ pub struct CompactProgress {
 
 /// What a compaction did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct CompactReport {
     /// Before.
     pub before: SpaceUse,

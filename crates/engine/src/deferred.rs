@@ -32,6 +32,7 @@ const GROUP: usize = 64;
 
 /// What is known of an entry besides its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Found {
     /// Its version, for conditions.
     pub version: u64,
@@ -41,12 +42,14 @@ pub struct Found {
 
 /// What came of a write that waits for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Deferred {
     /// Whether its conditions held, so that it was made.
     pub applied: bool,
     /// Whether the key was there before; of a batch always false.
     pub existed: bool,
-    /// See the module's head.
+    /// The version that must be durable before the outcome may be told to anyone who takes what is told for durable; 0: it may be told at once. A ticket at this version or a higher one
+    /// (`Db::ticket_at`) waits for it.
     pub rests_on: u64,
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The kinds of keyspaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Kind {
     /// Keys in bytewise order: ranges, prefixes, iteration.
     Ordered,
@@ -31,6 +32,7 @@ impl Kind {
 
 /// What the catalogue says of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyspaceInfo {
     /// Its name.
     pub name: String,
@@ -42,6 +44,7 @@ pub struct KeyspaceInfo {
 
 /// The index of ordered keyspaces. Media do not depend on it: it may differ from open to open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum OrderedKind {
     /// A layered B+-tree (`docs/adr/0007`).
     #[default]

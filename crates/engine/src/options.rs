@@ -23,6 +23,7 @@ pub enum Durability {
 
 /// What recovery is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Phase {
     /// Reading segments.
     Scan,
@@ -32,6 +33,7 @@ pub enum Phase {
 
 /// Progress of recovery.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Progress {
     /// What is being done.
     pub phase: Phase,
@@ -45,6 +47,7 @@ pub struct Progress {
 
 /// How segments full of garbage are emptied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CollectorKind {
     /// In batches without latches; tombstones stay until a sweep (Pacman; `docs/adr/0014`).
     #[default]
@@ -55,6 +58,7 @@ pub enum CollectorKind {
 
 /// When checkpoints of the indexes are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CheckpointMode {
     /// Never; one that is there is removed.
     Off,
@@ -219,10 +223,11 @@ pub struct WriteOptions {
 
 /// When a key expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Expiry {
     /// At this time, in milliseconds since 1970; 0: never.
     AtMs(u64),
-    /// So long after the write, by the store's time ([`crate::Store::now_ms`]).
+    /// So long after the write, by the store's time (`Db::now_ms`).
     After(Duration),
 }
 
@@ -245,7 +250,7 @@ impl WriteOptions {
     }
 
     /// Expiring so long after each write that is made with these options. Counted by the store's time, which does not go back when the machine's clock does
-    /// (see [`crate::RecoveryReport::clock_ahead_ms`]).
+    /// (see `RecoveryReport::clock_ahead_ms`).
     pub fn ttl(mut self, ttl: Duration) -> WriteOptions {
         self.expiry = Some(Expiry::After(ttl));
         self

@@ -78,6 +78,7 @@ fn share(part: u64, whole: u64) -> f64 {
 
 /// What the collectors of garbage have done since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct CollectionStats {
     /// Segments emptied and freed.
     pub segments: u64,

@@ -192,8 +192,8 @@ impl Keyspace {
     /// O(n) memory). Not a snapshot: keys that change meanwhile appear in either state. For a consistent view see [`crate::Snapshot::iter`].
     pub fn iter(&self) -> Iter {
         match self.kind() {
-            Kind::Ordered => Iter::ordered(self.source(), Bound::Unbounded, Bound::Unbounded),
             Kind::Hash => Iter::hash(self.source()),
+            _ => Iter::ordered(self.source(), Bound::Unbounded, Bound::Unbounded),
         }
     }
 

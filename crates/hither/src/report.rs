@@ -7,6 +7,7 @@ pub use hither_engine::{CheckpointStats, CollectionStats, DelegationStats};
 
 /// A keyspace in numbers.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct KeyspaceStats {
     /// Name.
     pub name: String,
@@ -22,6 +23,7 @@ pub struct KeyspaceStats {
 
 /// A pool in numbers.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Node.
     pub node: u32,
@@ -112,6 +114,7 @@ pub struct NodeAccess {
 
 /// What the access meter counted.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct MeterReport {
     /// By pair of nodes.
     pub accesses: Vec<NodeAccess>,
@@ -119,6 +122,7 @@ pub struct MeterReport {
 
 /// The cache of entries in numbers. Counts are those of gets while it was on.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct CacheStats {
     /// "on", "off" or "probing".
     pub state: &'static str,
@@ -170,6 +174,7 @@ impl From<&hither_engine::CacheReport> for CacheStats {
 
 /// A store in numbers.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Stats {
     /// Keyspaces in the order of their creation.
     pub keyspaces: Vec<KeyspaceStats>,
@@ -328,6 +333,7 @@ impl From<&hither_engine::MeterReport> for MeterReport {
 
 /// What a check found.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// Whether nothing is wrong.
     pub sound: bool,
@@ -371,6 +377,7 @@ impl From<hither_engine::CheckReport> for CheckReport {
 
 /// What recovery did.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct RecoveryReport {
     /// The store had been closed cleanly.
     pub clean: bool,

@@ -48,8 +48,8 @@ impl Snapshot {
             return Iter::failed(self.source(keyspace), error);
         }
         match keyspace.kind() {
-            Kind::Ordered => Iter::ordered(self.source(keyspace), Bound::Unbounded, Bound::Unbounded),
             Kind::Hash => Iter::hash(self.source(keyspace)),
+            _ => Iter::ordered(self.source(keyspace), Bound::Unbounded, Bound::Unbounded),
         }
     }
 

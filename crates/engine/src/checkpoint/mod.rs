@@ -154,6 +154,7 @@ impl Forecast {
 
 /// Checkpoints of the indexes, and what a restart would take.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct CheckpointStats {
     /// Whether the store keeps checkpoints.
     pub enabled: bool,
@@ -282,8 +283,11 @@ impl Checkpoints {
                 (state.opened_bytes, state.backlog_bytes) = (core.log.opened_bytes(), 0);
                 state.failure = Some(error.to_string());
                 let what = format!("no checkpoint of the indexes could be taken: {error}");
+                // Of the same kind: what helps depends on it.
                 Err(match error {
                     Error::DiskFull(_) => Error::DiskFull(format!("{what}; free space on the device")),
+                    Error::Damaged(_) => Error::Damaged(what),
+                    error @ (Error::ReadOnly(_) | Error::Closed) => error,
                     _ => Error::Io(what),
                 })
             }

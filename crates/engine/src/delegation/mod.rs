@@ -64,6 +64,7 @@ impl Default for DelegationSetting {
 
 /// Reads by threads of the entries' nodes for scans of other nodes, since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub struct DelegationStats {
     /// Read threads at work or waiting for it, all nodes together.
     pub threads: u64,
