@@ -135,10 +135,21 @@ fn store_text(error: &Error) -> String {
         Error::TooManyKeyspaces(count) => {
             format!("the store has {count} keyspaces and no room for more; use one of them, or another store")
         }
-        Error::NotOrdered(name) => format!("keyspace {name} is a hash keyspace and has no order; `hither dump` writes it in key order"),
-        Error::Damaged(what) | Error::WrongPool(what) => what.replace("open with salvage", "use --salvage"),
+        Error::NotOrdered(name) => format!("keyspace \"{name}\" is a hash keyspace and has no order; `hither dump` writes it in key order"),
+        Error::Damaged(what) | Error::WrongPool(what) => of_damage(what),
+        Error::Io(what) if what.contains("cannot be opened for writing") => {
+            what.replace(", or use a copy", ", use a copy, or look at it as it is with --salvage and a command that only reads")
+        }
         other => other.to_string(),
     }
+}
+
+/// What the library says of damage, in terms of the program.
+pub fn of_damage(text: &str) -> String {
+    const TWICE: &str = ", and opening with salvage keeps what is readable";
+    let advised = text.contains("or open with salvage");
+    let text = text.replace(TWICE, if advised { "" } else { ", and --salvage keeps what is readable" });
+    text.replace("`check`", "`hither check`").replace("open with salvage", "use --salvage")
 }
 
 impl From<hither::Error> for Failure {
@@ -200,10 +211,23 @@ mod tests {
                 "use --salvage to go on",
             ),
             (Error::KeyEmpty, "1 to 65536 bytes"),
+            (Error::Io("x cannot be opened for writing (no); mount it writable, or use a copy".into()), "with --salvage"),
         ] {
             let text = Failure::Store(error).to_string();
             assert!(text.contains(advice), "{text}");
         }
+    }
+
+    /// Regression: what to do was said twice, once in terms of the library.
+    #[test]
+    fn what_to_do_about_damage_is_said_once() {
+        let what = "a sum is wrong; `check` lists all damage, and opening with salvage keeps what is readable";
+        let text = of_damage(&format!("segment 1: {what} (at byte 7); restore the pool, or open with salvage to keep what is readable"));
+        assert_eq!(
+            text,
+            "segment 1: a sum is wrong; `hither check` lists all damage (at byte 7); restore the pool, or use --salvage to keep what is readable"
+        );
+        assert!(of_damage(what).ends_with("and --salvage keeps what is readable"));
     }
 
     #[test]

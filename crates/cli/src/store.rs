@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 
-use hither::{Builder, Db, Keyspace, KeyspaceOptions, MediumChoice, Progress};
+use hither::{Builder, Db, Durability, Error, Keyspace, KeyspaceOptions, MediumChoice, Progress};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{Kind, Medium, StoreArgs};
@@ -33,7 +33,7 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     }
     let opened = builder.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
     bar.finish_and_clear();
-    let db = opened?;
+    let db = opened.map_err(|error| refused(args, error))?;
     for damage in &db.recovery().salvaged {
         output::salvaged(&damage.to_string(), args.json);
     }
@@ -48,6 +48,24 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
         tell_other_size(args, &db);
     }
     Ok(db)
+}
+
+/// Too few addresses for a new store are those of a size that was asked for; the size of one that exists cannot be lowered, and nobody asked for it now.
+fn refused(args: &StoreArgs, error: Error) -> Failure {
+    match error {
+        Error::Config(what) if what.contains("`ulimit -v`") && exists(args) => {
+            Failure::Store(Error::Io(what.replace("lower it, or raise `ulimit -v`", "raise `ulimit -v`")))
+        }
+        error => error.into(),
+    }
+}
+
+/// Whether one of the pools is there: a creation that failed leaves none.
+fn exists(args: &StoreArgs) -> bool {
+    places(args).unwrap_or_default().iter().any(|place| match place {
+        Place::Store(dir) => dir.join("node0.hither").exists(),
+        Place::Node(node, dir) => dir.join(format!("node{node}.hither")).exists(),
+    })
 }
 
 /// Clocks of machines differ by less than this.
@@ -106,6 +124,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
 
 /// Opens the store and the keyspace of a command that needs both to be there.
 pub fn open_keyspace(args: &StoreArgs, missing: Missing) -> Result<(Db, Keyspace), Failure> {
+    Keyspace::check_name(&args.keyspace)?;
     let db = open(args, missing)?;
     let keyspace = db.open_keyspace(&args.keyspace)?.ok_or_else(|| no_keyspace(&args.keyspace))?;
     Ok((db, keyspace))
@@ -120,6 +139,7 @@ pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keys
         None => db.create_keyspace(&args.keyspace, options(kind.unwrap_or(Kind::Ordered)))?,
     };
     ensure_kind(&keyspace, kind)?;
+    tell_volatile(args, &db);
     Ok((db, keyspace))
 }
 
@@ -127,15 +147,29 @@ pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keys
 pub fn continue_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
     let (db, keyspace) = open_keyspace(args, Missing::Refuse)?;
     ensure_kind(&keyspace, kind)?;
+    tell_volatile(args, &db);
     Ok((db, keyspace))
+}
+
+/// Says so if writes are to survive a loss of power where nothing does. (Forcing memory to pass for persistent memory is for trying that out.)
+fn tell_volatile(args: &StoreArgs, db: &Db) {
+    if args.durability != Durability::Sync {
+        return;
+    }
+    let pools = db.stats().pools;
+    if let Some(pool) = pools.iter().find(|pool| pool.medium == "volatile") {
+        let what =
+            format!("{} lies in memory (medium volatile): what is written survives a kill of the program, but no loss of power", pool.path);
+        output::note(&what, args.json);
+    }
 }
 
 fn ensure_kind(keyspace: &Keyspace, asked: Option<Kind>) -> Result<(), Failure> {
     if asked.is_none_or(|asked| asked == kind_of(keyspace)) {
         return Ok(());
     }
-    let (name, kind) = (keyspace.name(), kind_name(keyspace.kind()));
-    Err(Failure::Usage(format!("keyspace {name} exists and is {kind}; choose another name or leave out --kind")))
+    let (name, kind) = (keyspace.name(), keyspace.kind().name());
+    Err(Failure::Usage(format!("keyspace \"{name}\" exists and is {kind}; choose another name or leave out --kind")))
 }
 
 /// Closes the store after a command that wrote.
@@ -156,11 +190,6 @@ pub fn warn_of_spills(db: &Db, args: &StoreArgs) {
         show_bytes(first.max_bytes)
     );
     output::warning(&what, args.json);
-}
-
-/// The name of a kind.
-pub fn kind_name(kind: hither::Kind) -> &'static str {
-    kind.name()
 }
 
 /// The directories of the command line, or of the environment.
@@ -227,5 +256,5 @@ fn kind_of(keyspace: &Keyspace) -> Kind {
 }
 
 fn no_keyspace(name: &str) -> Failure {
-    Failure::NotFound(format!("there is no keyspace {name}; `hither keyspaces` lists those that exist"))
+    Failure::NotFound(format!("there is no keyspace \"{name}\"; `hither keyspaces` lists those that exist"))
 }

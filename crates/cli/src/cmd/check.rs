@@ -4,7 +4,7 @@ use hither::ErrorKind;
 use serde_json::{Value, json};
 
 use crate::args::StoreArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, of_damage};
 use crate::output::{Output, tree};
 use crate::store::{self, Missing};
 
@@ -32,18 +32,28 @@ fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
 
 /// `salvage`: who asks has opened the store so already.
 fn print(mut report: Value, sound: bool, salvage: bool, out: &mut Output) -> Result<(), Failure> {
+    in_own_terms(&mut report, salvage);
     if out.is_json() {
         if let Value::Object(fields) = &mut report {
             fields.insert("sound".into(), sound.into());
         }
         return out.document(&report);
     }
-    // The library speaks of its own setting.
-    let advice = if salvage { "" } else { ", or use --salvage to keep what is readable" };
-    out.bytes(tree::render(&report).replace(", or open with salvage to keep what is readable", advice).as_bytes())?;
+    out.bytes(tree::render(&report).as_bytes())?;
     out.text(if sound {
         "sound"
     } else {
         "NOT SOUND: the problems are listed above; restore the pools from a backup, or use --salvage with dump to save what is readable"
     })
+}
+
+/// The library speaks of its own setting.
+fn in_own_terms(report: &mut Value, salvage: bool) {
+    for problem in report["problems"].as_array_mut().into_iter().flatten() {
+        let Value::String(text) = problem else { continue };
+        *text = of_damage(text);
+        if salvage {
+            *text = text.replace(", or use --salvage to keep what is readable", "");
+        }
+    }
 }

@@ -33,7 +33,7 @@ fn rows(db: &hither::Db) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for info in db.keyspaces() {
         let keys = db.open_keyspace(&info.name)?.map_or(0, |keyspace| keyspace.len());
-        rows.push(Row { kind: store::kind_name(info.kind), id: info.id, keys, name: info.name });
+        rows.push(Row { kind: info.kind.name(), id: info.id, keys, name: info.name });
     }
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::args::{PutArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
+use crate::input::MAX_VALUE;
 use crate::output::{Bytes, Output};
 use crate::{stdin, store, units};
 
@@ -20,8 +21,9 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(args: &StoreArgs, put: PutArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let key = units::bytes(put.key.key, put.key.escape)?;
-    let value = if put.value == "-" { read_stdin()? } else { units::bytes(put.value, put.key.escape)? };
     // Before there is a store: a bad call leaves none behind.
+    Keyspace::check_pair(&key, b"")?;
+    let value = if put.value == "-" { read_stdin()? } else { units::bytes(put.value, put.key.escape)? };
     Keyspace::check_pair(&key, &value)?;
     let (db, keyspace) = store::create_keyspace(args, None)?;
     let mut options = WriteOptions::default();
@@ -38,7 +40,29 @@ pub fn run(args: &StoreArgs, put: PutArgs, out: &mut Output) -> Result<Outcome, 
 
 fn read_stdin() -> Result<Vec<u8>, Failure> {
     let stdin = stdin::open("give the value on the command line")?;
+    read_at_most(MAX_VALUE, stdin.lock())
+}
+
+/// What `input` holds; whatever is larger than a value can be is not read to its end.
+fn read_at_most(limit: usize, input: impl Read) -> Result<Vec<u8>, Failure> {
     let mut value = Vec::new();
-    stdin.lock().read_to_end(&mut value).map_err(|source| Failure::Io { what: "reading the value from standard input".into(), source })?;
+    let read = input.take(limit as u64 + 1).read_to_end(&mut value);
+    read.map_err(|source| Failure::Io { what: "reading the value from standard input".into(), source })?;
+    if value.len() > limit {
+        return Err(Failure::Usage(format!("standard input has more than {limit} bytes, and no value can be larger")));
+    }
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: it was read until memory was full.
+    #[test]
+    fn an_input_without_end_is_refused() {
+        assert_eq!(read_at_most(100, &[1; 100][..]).unwrap().len(), 100);
+        let refused = read_at_most(100, std::io::repeat(0)).unwrap_err();
+        assert!(refused.status() == 2 && refused.to_string().contains("more than 100 bytes"), "{refused}");
+    }
 }

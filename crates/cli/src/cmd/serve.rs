@@ -7,13 +7,15 @@ use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome};
 use crate::serve_config::ServeArgs;
 use crate::store::{self, Missing};
-use hither_server::Server;
 use hither_server::events::{Level, log};
 use hither_server::net::StartError;
+use hither_server::{Config, Server};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::time::Duration;
 
 /// How long a command that writes waits for space in a store that is full, before it is refused with -OOM: all clients of its thread wait with it.
@@ -25,6 +27,7 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     args.space_patience = Some(SPACE_PATIENCE);
     let config = serve.resolve(&mut args)?;
     let is_reachable = !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
+    ensure_free(&config)?;
     let db = store::open(&args, Missing::Create)?;
     log(
         Level::Info,
@@ -58,6 +61,24 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
+/// Before a store is made, or a large one recovered, for a server that cannot listen. Who takes an address afterwards is found all the same.
+fn ensure_free(config: &Config) -> Result<(), Failure> {
+    let ports = (!config.tls_only).then_some(config.port).into_iter().chain(config.tls.as_ref().map(|tls| tls.port));
+    let clients = ports.flat_map(|port| config.listen.iter().map(move |ip| SocketAddr::new(*ip, port)));
+    for address in clients.chain(config.metrics_address) {
+        try_to_bind(address).map_err(|source| refused(StartError::Listen { address, source: source.into() }))?;
+    }
+    Ok(())
+}
+
+/// Takes an address and leaves it again, without a moment in which clients could connect.
+fn try_to_bind(address: SocketAddr) -> rustix::io::Result<()> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)
+}
+
 fn refused(error: StartError) -> Failure {
     match error {
         StartError::Store(error) => Failure::Store(error),
@@ -78,8 +99,8 @@ fn notify(state: &str) {
 /// One datagram; a path that begins with `@` is a name without a file.
 fn notify_at(path: &OsStr, state: &str) -> std::io::Result<()> {
     let address = match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(path)?,
+        Some(name) => UnixAddr::from_abstract_name(name)?,
+        None => UnixAddr::from_pathname(path)?,
     };
     UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
 }

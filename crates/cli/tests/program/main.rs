@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod advice;
 mod closed_connections;
 mod commands;
 mod compact;

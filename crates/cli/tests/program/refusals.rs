@@ -107,7 +107,7 @@ fn failures_have_their_own_status() {
     assert!(store.run(&["load", "/no/such/file"]).expect(3).err().contains("/no/such/file"));
     assert!(!store.data().exists(), "an input that cannot be read makes no store");
     store.run(&["put", "k", "v"]).done();
-    assert!(store.run(&["get", "k", "--keyspace", "other"]).expect(1).err().contains("no keyspace other"));
+    assert!(store.run(&["get", "k", "--keyspace", "other"]).expect(1).err().contains("no keyspace \"other\""));
     let no_dir = store.path("no/such/dir/dump");
     store.run(&["dump", no_dir.to_str().unwrap()]).expect(3);
 }
@@ -316,7 +316,7 @@ fn what_cannot_be_written_is_named_with_what_to_do() {
     mode("data/node0.hither", 0o444);
     mode("data", 0o555);
     mode("empty", 0o555);
-    refused(&["get", "k"], "data", &["data/node0.hither cannot be opened for writing", "write permission"]);
+    refused(&["get", "k"], "data", &["data/node0.hither cannot be opened for writing", "write permission", "--salvage"]);
     refused(&["put", "k", "v"], "empty", &["empty/node0.hither cannot be opened for writing", "its directory"]);
     let empty = store.path("empty").display().to_string();
     refused(&["put", "k", "v"], "empty/a/b", &["empty/a/b: Permission denied", &format!("write permission for {empty},")]);

@@ -84,8 +84,10 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
 impl Summary {
     /// Tells a person, on standard error: standard output carries the reports.
     fn tell(&self) {
-        let mut text = format!("{} records durable after {:.1} s", self.durable, self.elapsed_ms as f64 / 1000.0);
-        for (count, what) in [(self.skipped, "passed over"), (self.unchanged, "unchanged"), (self.bad_lines, "bad lines")] {
+        let records = if self.durable == 1 { "record" } else { "records" };
+        let mut text = format!("{} {records} durable after {:.1} s", self.durable, self.elapsed_ms as f64 / 1000.0);
+        let bad = if self.bad_lines == 1 { "bad line" } else { "bad lines" };
+        for (count, what) in [(self.skipped, "passed over"), (self.unchanged, "unchanged"), (self.bad_lines, bad)] {
             if count > 0 {
                 text += &format!(", {count} {what}");
             }
