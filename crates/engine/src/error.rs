@@ -108,6 +108,14 @@ pub enum Error {
     /// A keyspace of this name exists already.
     #[error("keyspace \"{0}\" exists already; open it, or drop it first")]
     KeyspaceExists(String),
+    /// A keyspace of this name is of another kind than was asked for.
+    #[error("keyspace \"{name}\" exists and is {kind}; open it as that, or choose another name")]
+    KeyspaceKind {
+        /// Its name.
+        name: String,
+        /// The kind that it has.
+        kind: &'static str,
+    },
     /// A keyspace name is unusable.
     #[error("keyspace name \"{0}\" cannot be used; names have 1 to 64 bytes without control characters")]
     KeyspaceName(String),

@@ -8,6 +8,18 @@ use std::sync::Arc;
 ///
 /// Readers may see some keys of a batch before others: those of ordered keyspaces become visible in the order in which they were added. A
 /// [`crate::Snapshot`] sees all of it or nothing.
+///
+/// ```
+/// # let db = hither::Db::builder().in_memory().open()?;
+/// let accounts = db.keyspace("accounts")?;
+/// accounts.put(b"ada", b"10")?;
+/// let (_, version) = accounts.get_versioned(b"ada")?.unwrap();
+///
+/// let mut batch = db.batch();
+/// batch.require_version(&accounts, b"ada", Some(version)).put(&accounts, b"ada", b"7").put(&accounts, b"bob", b"3");
+/// batch.commit()?; // Error::PreconditionFailed if somebody has written ada's meanwhile
+/// # Ok::<(), hither::Error>(())
+/// ```
 #[must_use = "a batch does nothing before `commit`"]
 pub struct Batch {
     pub(crate) store: Arc<Store>,

@@ -13,7 +13,26 @@ use std::sync::Arc;
 /// Share of garbage from which on [`Db::compact`] empties a segment: below, moving the rest is not worth it.
 const COMPACT_GARBAGE: f64 = 0.05;
 
-/// An open store. Clones share it; the last one closes it.
+/// An open store. Clones share it.
+///
+/// Whoever drops the last clone, and with it the last [`Keyspace`], [`Iter`](crate::Iter), [`Batch`] and [`Snapshot`], closes the store as [`Db::close`] does, which may take a checkpoint (O(keys)) and
+/// a sync: that drop waits for it. Its errors are told to nobody; the store is then as after a crash when it is opened again. So close it where that matters. Until all of them are gone (and the last
+/// pinned value and ticket), nobody else can open the store.
+///
+/// ```
+/// use hither::{Db, Durability};
+///
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// let db = Db::builder().path(path).capacity(8 << 20).max_capacity(1 << 30).durability(Durability::Process).open()?;
+/// let users = db.keyspace("users")?;
+/// users.put(b"alice", b"1815")?; // visible, and durable once something syncs
+/// db.sync()?;
+/// assert_eq!(db.stats().keyspaces[0].keys, 1);
+/// drop(users);
+/// db.close()?;
+/// # Ok::<(), hither::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Db {
     pub(crate) store: Arc<Store>,
@@ -39,7 +58,7 @@ impl Db {
         Db { store: Arc::new(store), recovery }
     }
 
-    /// Opens a keyspace, creating an ordered one if there is none of this name.
+    /// Opens a keyspace, of whichever kind, creating an ordered one if there is none of this name.
     ///
     /// # Errors
     /// See [`Db::create_keyspace`].
@@ -47,7 +66,37 @@ impl Db {
         if let Some(keyspace) = self.open_keyspace(name)? {
             return Ok(keyspace);
         }
-        match self.create_keyspace(name, KeyspaceOptions::ordered()) {
+        self.create_or_open(name, KeyspaceOptions::ordered())
+    }
+
+    /// Opens a keyspace of this kind, creating it if there is none of this name.
+    ///
+    /// ```
+    /// # let db = hither::Db::builder().in_memory().open()?;
+    /// use hither::{Error, KeyspaceOptions};
+    ///
+    /// let seen = db.keyspace_with("seen", KeyspaceOptions::hash())?;
+    /// seen.put(b"/etc/motd", b"")?;
+    /// assert!(db.keyspace_with("seen", KeyspaceOptions::hash())?.contains(b"/etc/motd")?);
+    /// assert!(matches!(db.keyspace_with("seen", KeyspaceOptions::ordered()), Err(Error::KeyspaceKind { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceKind`] if it is of another kind; those of [`Db::create_keyspace`].
+    pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        let keyspace = match self.open_keyspace(name)? {
+            Some(keyspace) => keyspace,
+            None => self.create_or_open(name, options)?,
+        };
+        if keyspace.kind() == options.kind {
+            return Ok(keyspace);
+        }
+        Err(Error::KeyspaceKind { name: name.to_owned(), kind: keyspace.kind().name() })
+    }
+
+    fn create_or_open(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        match self.create_keyspace(name, options) {
             // Another thread was faster.
             Err(Error::KeyspaceExists(_)) => self.open_keyspace(name)?.ok_or_else(|| Error::KeyspaceDropped(name.to_owned())),
             outcome => outcome,
@@ -144,7 +193,7 @@ impl Db {
     /// none (in memory, or switched off), or if it had to give way to lack of space. O(keys).
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::DiskFull`] if it cannot be written, [`Error::InsideRead`], [`Error::InsideCallback`]; the store is as before.
+    /// [`Error::Io`], [`Error::DiskFull`] if it cannot be written, [`Error::Damaged`], [`Error::ReadOnly`] after a failed sync, [`Error::InsideRead`], [`Error::InsideCallback`]; the store is as before.
     pub fn checkpoint(&self) -> Result<bool> {
         self.store.checkpoint()
     }

@@ -14,6 +14,27 @@ pub struct KeyspaceOptions {
 }
 
 /// A handle of a keyspace. Cheap to clone; keeps the store open.
+///
+/// ```
+/// use hither::{Durability, WriteOptions};
+/// use std::time::Duration;
+///
+/// # let db = hither::Db::builder().in_memory().open()?;
+/// let sessions = db.keyspace("sessions")?;
+/// sessions.put_with(b"s1", b"alice", &WriteOptions::new().ttl(Duration::from_secs(1800)))?.wait()?;
+/// assert!(sessions.compare_and_swap(b"s1", Some(b"alice"), Some(b"bob"))?); // and it no longer expires
+/// sessions.update(b"visits", |old| Some([old.unwrap_or_default(), b"+"].concat()))?;
+///
+/// // Do not wait now: be called when it is durable.
+/// let ticket = sessions.put_with(b"s2", b"carol", &WriteOptions::new().durability(Durability::Sync))?;
+/// ticket.on_durable(|outcome| println!("s2: {outcome:?}"));
+///
+/// let all = sessions.range(&b"s"[..]..&b"t"[..])?.collect::<hither::Result<Vec<_>>>()?;
+/// assert_eq!(all.len(), 2);
+/// assert!(sessions.delete(b"s1")?);
+/// assert_eq!(sessions.get(b"s1")?, None);
+/// # Ok::<(), hither::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Keyspace {
     pub(crate) store: Arc<Store>,
@@ -135,7 +156,7 @@ impl Keyspace {
     }
 
     /// Writes `key` and returns at once with a ticket that says when the write is durable. The write is visible at once (to readers
-    /// that insist on durability: once it is durable).
+    /// that insist on durability: once it is durable). A ticket that is dropped takes nothing back.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).

@@ -23,6 +23,8 @@
 //! # }
 //! ```
 //!
+//! Examples of its own have [`Db`], [`Keyspace`], [`Iter`], [`Batch`] and [`Snapshot`].
+//!
 //! # What is promised
 //!
 //! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call returned (or its [`Ticket`] says so).

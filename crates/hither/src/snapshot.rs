@@ -6,8 +6,23 @@ use hither_engine::{Error, Kind, Result, Store};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+/// Keys whose cache misses overlap.
+const PREFETCHED: usize = 64;
+
 /// A consistent view of all keyspaces at one moment. Clones share it. While it lives, memory grows with the number of distinct keys that are
 /// overwritten or deleted, and what they held is not reclaimed. What had expired when it was taken is absent, and nothing expires in it afterwards.
+///
+/// ```
+/// # let db = hither::Db::builder().in_memory().open()?;
+/// let files = db.keyspace("files")?;
+/// files.put(b"a", b"1")?;
+/// let before = db.snapshot();
+/// files.delete(b"a")?;
+/// assert!(!files.contains(b"a")? && before.contains(&files, b"a")?);
+/// assert_eq!(before.multi_get(&files, &[b"a", b"b"])?, [Some(b"1".to_vec()), None]);
+/// assert_eq!(before.iter(&files).count(), 1);
+/// # Ok::<(), hither::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Snapshot {
     store: Arc<Store>,
@@ -39,6 +54,30 @@ impl Snapshot {
     pub fn get_with<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.ensure_own(keyspace)?;
         self.inner.get_with(&keyspace.handle, key, f)
+    }
+
+    /// Whether `key` was there.
+    ///
+    /// # Errors
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
+    pub fn contains(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool> {
+        Ok(self.get_with(keyspace, key, |_| ())?.is_some())
+    }
+
+    /// The values that these keys had, in order; memory accesses overlap.
+    ///
+    /// # Errors
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.ensure_own(keyspace)?;
+        let mut values = Vec::with_capacity(keys.len());
+        for group in keys.chunks(PREFETCHED) {
+            keyspace.prefetch(group);
+            for key in group {
+                values.push(self.inner.get_with(&keyspace.handle, key.as_ref(), <[u8]>::to_vec)?);
+            }
+        }
+        Ok(values)
     }
 
     /// All pairs in key order (also of a hash keyspace, whose keys are collected and sorted first). Of a keyspace of another store:

@@ -1,6 +1,6 @@
 //! Settings, levels and handles at their edges.
 
-use hither::{CollectorKind, Db, Durability, Error, MediumChoice, WriteOptions};
+use hither::{CollectorKind, Db, Durability, Error, KeyspaceOptions, MediumChoice, WriteOptions};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -281,4 +281,28 @@ fn settings_that_contradict_each_other_are_refused() {
     assert!([one.path(), other.path()].iter().all(|dir| std::fs::read_dir(dir).unwrap().next().is_none()));
     let db = Db::builder().in_memory().open().unwrap();
     assert!(matches!(db.compact_with(f64::NAN, |_| std::ops::ControlFlow::Continue(())), Err(Error::Config(_))));
+}
+
+#[test]
+fn a_keyspace_is_of_the_kind_that_was_asked_for() {
+    let db = Db::builder().in_memory().open().unwrap();
+    for (name, options, other) in
+        [("h", KeyspaceOptions::hash(), KeyspaceOptions::ordered()), ("o", KeyspaceOptions::ordered(), KeyspaceOptions::hash())]
+    {
+        // One of them makes it, and all get it.
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| db.keyspace_with(name, options).unwrap()))));
+        let refused = db.keyspace_with(name, other).unwrap_err();
+        assert!(matches!(refused, Error::KeyspaceKind { .. }) && refused.kind() == hither::ErrorKind::Invalid, "{refused}");
+        assert!(refused.to_string().contains(&format!("keyspace \"{name}\" exists and is")), "{refused}");
+    }
+    assert_eq!(db.keyspaces().len(), 2);
+    assert!(matches!(db.keyspace_with("", KeyspaceOptions::hash()), Err(Error::KeyspaceName(_))));
+}
+
+/// What it shows compiles (`examples/readme.rs`).
+#[test]
+fn the_example_of_the_readme_is_one_that_compiles() {
+    let (readme, example) = (include_str!("../../../../README.md"), include_str!("../../examples/readme.rs"));
+    let (_, code) = example.split_once("\n\n").unwrap();
+    assert!(readme.contains(&format!("```rust\n{code}```\n")), "README.md has another one than examples/readme.rs");
 }

@@ -189,3 +189,27 @@ fn a_snapshot_of_many_deleted_keys_is_whole_from_both_ends() {
         assert!(snapshot.range(&ks, &from[..]..=&to[..]).unwrap().rev().map(number).eq((100..=2_900).rev()));
     }
 }
+
+#[test]
+fn a_snapshot_knows_what_it_contains_and_many_values_at_once() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        let keys: Vec<_> = (0..200u32).map(u32::to_be_bytes).collect();
+        for key in keys.iter().step_by(2) {
+            ks.put(key, key).unwrap();
+        }
+        let before = db.snapshot();
+        for key in &keys {
+            if key[3] % 3 == 0 { ks.delete(key).map(drop) } else { ks.put(key, b"new") }.unwrap();
+        }
+        let values = before.multi_get(&ks, &keys).unwrap();
+        for (number, (key, value)) in keys.iter().zip(values).enumerate() {
+            let expected = (number % 2 == 0).then(|| key.to_vec());
+            assert_eq!((before.contains(&ks, key).unwrap(), value), (expected.is_some(), expected), "{number}");
+        }
+        let other = Db::builder().in_memory().open().unwrap();
+        assert!(matches!(other.snapshot().multi_get(&ks, &keys), Err(Error::ForeignKeyspace(_))));
+        assert!(matches!(other.snapshot().contains(&ks, b"k"), Err(Error::ForeignKeyspace(_))));
+        assert!(matches!(before.multi_get(&ks, &[b""]), Err(Error::KeyEmpty)));
+    });
+}
