@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use hither::{Error, ErrorKind};
+use serde_json::Value;
 
 /// A command that ran to its end.
 #[derive(Debug, Clone, Copy)]
@@ -152,6 +153,17 @@ pub fn of_damage(text: &str) -> String {
     text.replace("`check`", "`hither check`").replace("open with salvage", "use --salvage")
 }
 
+/// The same for a list of findings in a report; `salvage`: who asks has opened the store so already.
+pub fn all_of_damage(findings: &mut Value, salvage: bool) {
+    for finding in findings.as_array_mut().into_iter().flatten() {
+        let Value::String(text) = finding else { continue };
+        *text = of_damage(text);
+        if salvage {
+            *text = text.replace(", or use --salvage to keep what is readable", "");
+        }
+    }
+}
+
 impl From<hither::Error> for Failure {
     fn from(error: hither::Error) -> Self {
         Self::Store(error)
@@ -228,6 +240,11 @@ mod tests {
             "segment 1: a sum is wrong; `hither check` lists all damage (at byte 7); restore the pool, or use --salvage to keep what is readable"
         );
         assert!(of_damage(what).ends_with("and --salvage keeps what is readable"));
+        let mut findings = serde_json::json!(["it is torn; restore it, or open with salvage to keep what is readable"]);
+        all_of_damage(&mut findings, false);
+        assert_eq!(findings, serde_json::json!(["it is torn; restore it, or use --salvage to keep what is readable"]));
+        all_of_damage(&mut findings, true);
+        assert_eq!(findings, serde_json::json!(["it is torn; restore it"]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use hither::ErrorKind;
 use serde_json::{Value, json};
 
 use crate::args::StoreArgs;
-use crate::failure::{Failure, Outcome, of_damage};
+use crate::failure::{Failure, Outcome, all_of_damage};
 use crate::output::{Output, tree};
 use crate::store::{self, Missing};
 
@@ -30,9 +30,8 @@ fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
     Ok((report, sound))
 }
 
-/// `salvage`: who asks has opened the store so already.
 fn print(mut report: Value, sound: bool, salvage: bool, out: &mut Output) -> Result<(), Failure> {
-    in_own_terms(&mut report, salvage);
+    all_of_damage(&mut report["problems"], salvage);
     if out.is_json() {
         if let Value::Object(fields) = &mut report {
             fields.insert("sound".into(), sound.into());
@@ -45,15 +44,4 @@ fn print(mut report: Value, sound: bool, salvage: bool, out: &mut Output) -> Res
     } else {
         "NOT SOUND: the problems are listed above; restore the pools from a backup, or use --salvage with dump to save what is readable"
     })
-}
-
-/// The library speaks of its own setting.
-fn in_own_terms(report: &mut Value, salvage: bool) {
-    for problem in report["problems"].as_array_mut().into_iter().flatten() {
-        let Value::String(text) = problem else { continue };
-        *text = of_damage(text);
-        if salvage {
-            *text = text.replace(", or use --salvage to keep what is readable", "");
-        }
-    }
 }

@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use crate::args::StoreArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, all_of_damage};
 use crate::output::{Output, tree};
 use crate::store::{self, Missing};
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let db = store::open(args, Missing::RefuseToRead)?;
-    let report = report(&db).map_err(|error| Failure::Usage(format!("the statistics cannot be written: {error}")))?;
+    let report = report(&db, args.salvage).map_err(|error| Failure::Usage(format!("the statistics cannot be written: {error}")))?;
     if out.is_json() {
         out.document(&report)?;
     } else {
@@ -19,8 +19,9 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-fn report(db: &hither::Db) -> serde_json::Result<Value> {
+fn report(db: &hither::Db, salvage: bool) -> serde_json::Result<Value> {
     let mut report = serde_json::to_value(db.stats())?;
+    all_of_damage(&mut report["damage"], salvage);
     if let Value::Object(fields) = &mut report {
         fields.insert("recovery".into(), serde_json::to_value(db.recovery())?);
     }
