@@ -146,11 +146,11 @@ pub(crate) fn check_key<R: Resolver>(
 ) -> Result<(), String> {
     let key = resolver.key(reference);
     if reference.is_none() || !key.starts_with(prefix) || slice_at(key, prefix.len()) != slot {
-        return Err(format!("{reference:?} of key {:?} does not belong into slot {slot:x?}", tail(key)));
+        return Err(format!("{reference:?} of key \"{}\" does not belong into slot {slot:x?}", tail(key)));
     }
     let found = lookup(key);
     if found != reference {
-        return Err(format!("key {:?} leads to {found:?} instead of {reference:?}", tail(key)));
+        return Err(format!("key \"{}\" leads to {found:?} instead of {reference:?}", tail(key)));
     }
     Ok(())
 }
@@ -200,6 +200,6 @@ fn check_leaf(leaf: Leaf<'_>, range: &Range<'_>, alone: bool, may_be_empty: bool
 }
 
 /// The last bytes of a key, for messages.
-fn tail(key: &[u8]) -> &[u8] {
-    &key[key.len().saturating_sub(24)..]
+fn tail(key: &[u8]) -> std::slice::EscapeAscii<'_> {
+    key[key.len().saturating_sub(24)..].escape_ascii()
 }
