@@ -215,9 +215,18 @@ impl Core {
             }
             self.request_commit(since);
         }
-        let due = self.deadlines.first().map_or(TICK, |(deadline, _)| deadline.saturating_duration_since(Instant::now()));
-        let wait = if self.to_serve.is_empty() { TICK.min(due) } else { Duration::ZERO };
+        let wait = self.patience();
         self.poll.poll(events, Some(wait))
+    }
+
+    /// How long it may wait for events: not beyond what is due by itself.
+    fn patience(&self) -> Duration {
+        if !self.to_serve.is_empty() {
+            return Duration::ZERO;
+        }
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let due = deadline.into_iter().chain(self.accept_at).min();
+        due.map_or(TICK, |due| TICK.min(due.saturating_duration_since(Instant::now())))
     }
 
     fn note(&mut self, slot: usize, readable: bool, hung_up: bool) {

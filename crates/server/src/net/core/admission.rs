@@ -155,6 +155,25 @@ mod tests {
     use super::*;
     use rustix::net::sockopt;
     use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    /// Regression: the connections beyond the first 256 waited for the next tick.
+    #[test]
+    fn connections_that_are_left_are_taken_without_a_pause() {
+        let shared = crate::Shared::new(hither::Db::builder().in_memory().open().unwrap(), crate::Config::default(), 1).unwrap();
+        shared.settings.max_clients.store(0, Ordering::Relaxed);
+        let listener = mio::net::TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        rustix::net::listen(&listener, 2 * AT_ONCE as i32).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut core = super::super::make(&shared, vec![(listener, false)], 1).unwrap().remove(0);
+        let clients: Vec<_> = (0..AT_ONCE + 1).map(|_| TcpStream::connect(address).unwrap()).collect();
+        core.accept();
+        assert_eq!(shared.total(|core| &core.rejected), AT_ONCE as u64);
+        assert_eq!(core.patience(), Duration::ZERO);
+        core.accept();
+        assert_eq!(shared.total(|core| &core.rejected), clients.len() as u64);
+        assert!(core.accept_at.is_none() && core.patience() > Duration::ZERO, "the next is an event");
+    }
 
     /// Regression: clients whose machines had gone were never closed.
     #[test]
