@@ -270,6 +270,10 @@ pub struct Client {
     pub watched: AtomicUsize,
     /// See above.
     pub watched_bytes: AtomicUsize,
+    /// Bytes of a request that is not complete, and of replies that have not left.
+    pub input_bytes: AtomicUsize,
+    /// See above.
+    pub output_bytes: AtomicUsize,
     /// It is to be closed.
     pub killed: AtomicBool,
     /// Its place among the connections of its thread.
@@ -314,6 +318,11 @@ impl Client {
         self.queued_bytes.load(Ordering::Relaxed) + self.watched_bytes.load(Ordering::Relaxed)
     }
 
+    /// What its requests and replies take, in bytes.
+    pub fn buffered_bytes(&self) -> usize {
+        self.input_bytes.load(Ordering::Relaxed) + self.output_bytes.load(Ordering::Relaxed)
+    }
+
     /// One line of `CLIENT LIST`.
     pub fn describe(&self) -> String {
         let (age, idle) = (self.connected.elapsed(), self.idle());
@@ -321,7 +330,7 @@ impl Client {
         let queued = self.queued.load(Ordering::Relaxed);
         let queued_bytes = self.queued_bytes.load(Ordering::Relaxed);
         format!(
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 multi={queued} watch={} multi-mem={queued_bytes} tot-mem={} cmd={} user={} lib-name={library} lib-ver={version} resp={}",
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 multi={queued} watch={} qbuf={} multi-mem={queued_bytes} omem={} tot-mem={} cmd={} user={} lib-name={library} lib-ver={version} resp={}",
             self.id,
             self.address,
             self.local_address,
@@ -335,7 +344,9 @@ impl Client {
             },
             self.database.load(Ordering::Relaxed),
             self.watched.load(Ordering::Relaxed),
-            self.held_bytes(),
+            self.input_bytes.load(Ordering::Relaxed),
+            self.output_bytes.load(Ordering::Relaxed),
+            self.held_bytes() + self.buffered_bytes(),
             TABLE.by_number(self.last_command.load(Ordering::Relaxed)).map_or_else(|| "NULL".to_owned(), Command::full_name),
             self.user.lock(),
             self.protocol.load(Ordering::Relaxed),
@@ -363,6 +374,8 @@ impl Clients {
             queued_bytes: AtomicUsize::new(0),
             watched: AtomicUsize::new(0),
             watched_bytes: AtomicUsize::new(0),
+            input_bytes: AtomicUsize::new(0),
+            output_bytes: AtomicUsize::new(0),
             killed: AtomicBool::new(false),
             slot: AtomicUsize::new(0),
             wait: WaitState::default(),

@@ -118,7 +118,7 @@ fn object_freq(context: &mut Context<'_>) -> Outcome {
 }
 
 /// Bytes of indexes, cache and clients' transactions, and of what is resident in all.
-fn amounts(context: &Context<'_>) -> [(&'static str, u64); 5] {
+fn amounts(context: &Context<'_>) -> [(&'static str, u64); 6] {
     let stats = context.shared.databases.db.stats();
     let clients = context.shared.clients.list();
     [
@@ -127,6 +127,7 @@ fn amounts(context: &Context<'_>) -> [(&'static str, u64); 5] {
         ("index.bytes", stats.keyspaces.iter().map(|keyspace| keyspace.index_bytes).sum()),
         ("clients.count", clients.len() as u64),
         ("clients.transactions", clients.iter().map(|client| client.held_bytes() as u64).sum()),
+        ("clients.buffers", clients.iter().map(|client| client.buffered_bytes() as u64).sum()),
     ]
 }
 

@@ -21,6 +21,8 @@ use std::time::Instant;
 const READ_BYTES: usize = 64 << 10;
 /// Reads of one turn; then others have theirs.
 const READS: usize = 8;
+/// Room that is made at once for what is still missing of a request.
+const MOST_AHEAD: usize = 1 << 20;
 
 /// What a thread's connections work with, one after the other.
 pub struct Room {
@@ -211,7 +213,7 @@ impl Connection {
         if self.input.is_empty() {
             let done = self.run(shared, bytes, ahead);
             if !self.session.closing {
-                self.input.reserve(self.parser.missing(&bytes[done..]).min(1 << 20) + bytes.len() - done);
+                self.input.reserve(self.parser.missing(&bytes[done..]).min(MOST_AHEAD) + bytes.len() - done);
                 self.input.extend_from_slice(&bytes[done..]);
             }
         } else {
@@ -227,9 +229,10 @@ impl Connection {
             return;
         }
         input.drain(..done);
-        // A large request has come and gone.
-        if input.capacity() / 4 > input.len().max(READ_BYTES) {
-            input.shrink_to(READ_BYTES);
+        // A large request has come and gone; one that is under way has got its room before.
+        let room = READ_BYTES.max(input.len() + self.parser.missing(&input).min(MOST_AHEAD));
+        if done > 0 && input.capacity() / 4 > room {
+            input.shrink_to(room);
         }
         self.input = input;
     }
@@ -335,9 +338,16 @@ impl Connection {
         self.broken = true;
     }
 
-    /// Whether it is the client's turn: nothing of it is under way. Who watches others by MONITOR need not say anything.
+    /// Whether it is the client's turn: nothing of it is under way, and it could read what there is. Who watches others by MONITOR need not say anything.
     pub fn may_be_idle(&self) -> bool {
-        !self.held && !self.session.is_waiting() && self.session.watching.is_none() && self.outbox.waiting() == 0
+        let waits_for_sync = self.outbox.is_holding() && self.outbox.ready().is_empty();
+        !self.held && !self.session.is_waiting() && self.session.watching.is_none() && !waits_for_sync
+    }
+
+    /// Tells others what its buffers hold.
+    pub fn publish(&self) {
+        self.session.client.input_bytes.store(self.input.len(), Ordering::Relaxed);
+        self.session.client.output_bytes.store(self.outbox.waiting(), Ordering::Relaxed);
     }
 
     /// Whether commands wait for the end of CLIENT PAUSE: it has to be served again to see whether they may run.
@@ -379,4 +389,62 @@ fn limits_for(session: &Session) -> Limits {
         return Limits::unauthenticated();
     }
     Limits { max_request_bytes: session.shared().settings.started.max_request_bytes, ..Limits::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// With the other end of its socket.
+    fn connection() -> (Arc<Shared>, Connection, std::net::TcpStream) {
+        let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = listener.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        let client = shared.clients.add("test".into(), "test".into(), 0);
+        let session = Session::new(shared.clone(), client);
+        (shared, Connection::new(Channel::plain(mio::net::TcpStream::from_std(stream)), session), other)
+    }
+
+    /// Regression: the room for a large request was given back at its second part, and made again in steps.
+    #[test]
+    fn room_for_a_large_request_is_kept_until_it_is_done() {
+        let (shared, mut connection, _other) = connection();
+        let mut ahead = Ahead::default();
+        let mut request = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n".to_vec();
+        request.resize(request.len() + (1 << 20), b'x');
+        request.extend_from_slice(b"\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9\r\nx");
+        let mut parts = request.chunks(READ_BYTES);
+        connection.take_in(&shared, parts.next().unwrap(), &mut ahead);
+        let room = connection.input.capacity();
+        assert!(room >= 1 << 20);
+        for part in parts {
+            assert_eq!(connection.input.capacity(), room);
+            connection.take_in(&shared, part, &mut ahead);
+        }
+        assert_eq!((connection.outbox.ready(), connection.input.len()), (&b"+OK\r\n"[..], 25));
+        assert!(connection.input.capacity() < room / 2, "it is done");
+    }
+
+    /// Regression: a client that read nothing was never idle.
+    #[test]
+    fn who_does_not_read_is_idle_and_who_waits_for_a_sync_is_not() {
+        let (_shared, mut connection, _other) = connection();
+        let mut reply = |version| {
+            let start = connection.outbox.bytes.len();
+            connection.outbox.bytes.extend_from_slice(b"+OK\r\n");
+            connection.outbox.appended(start, version);
+            connection.publish();
+            let client = &connection.session.client;
+            (connection.may_be_idle(), client.output_bytes.load(Ordering::Relaxed))
+        };
+        assert_eq!(reply(7), (false, 5));
+        assert_eq!(reply(8), (false, 10));
+        connection.outbox.release(7);
+        assert!(connection.may_be_idle(), "the first could be read");
+        connection.outbox.sent(5);
+        assert!(!connection.may_be_idle());
+    }
 }

@@ -338,6 +338,7 @@ impl Core {
         for slot in slots.drain(..) {
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
             connection.flush(&self.shared, self.now);
+            connection.publish();
             if connection.is_over() {
                 self.close(slot);
             } else if connection.can_go_on() {

@@ -1,6 +1,6 @@
 //! Requests that arrive together are answered as if each had come alone, although they are parsed ahead of their turn.
 
-use crate::common::{connect, receive, send, start, start_with};
+use crate::common::{connect, receive, send, start, start_with, until};
 use hither_server::Config;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -172,5 +172,24 @@ fn clients_that_come_together_get_their_own_answers() {
             assert!(replies[0] == "OK" && replies[1] == *value, "client {number} in round {round} got {:.80?}", replies);
         }
     }
+    server.stop();
+}
+
+/// Regression: `timeout` left alone who asked and did not read, and nobody was told what it took.
+#[test]
+fn who_does_not_read_is_seen_and_closed() {
+    let server = start_with(Config { threads: 1, timeout_s: 1, ..Config::default() });
+    let mut client = connect(&server);
+    send(&mut client, &format!("SETRANGE k {} x", (1 << 20) - 1));
+    send(&mut client, &"GET k; ".repeat(64));
+    let clients = &server.shared().clients;
+    let told = |field: &str, text: &str| {
+        let value = text.split(' ').find_map(|word| word.strip_prefix(field)?.strip_prefix('='));
+        value.unwrap().parse::<usize>().unwrap()
+    };
+    until(|| clients.list().iter().any(|client| told("omem", &client.describe()) > 1 << 20));
+    let text = clients.list()[0].describe();
+    assert!(told("qbuf", &text) > 0 && told("tot-mem", &text) > told("omem", &text), "{text}");
+    until(|| clients.is_empty());
     server.stop();
 }
