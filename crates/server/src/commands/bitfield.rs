@@ -142,12 +142,18 @@ pub fn bitfield(context: &mut Context<'_>) -> Outcome {
     };
     let Context { txn, reply, args, .. } = context;
     let old = load(txn, &args[1])?;
+    let is_new = old.is_none();
     let (mut entry, expires_at_ms) = old.map_or_else(|| (string_entry(b""), 0), |item| (item.entry, item.expires_at_ms));
     // The type's byte comes first.
+    let mut changed = is_new || entry.len() < 2 + last / 8;
     entry.resize(entry.len().max(2 + last / 8), 0);
     reply.array(steps.len());
-    steps.iter().for_each(|step| step.run(&mut entry[1..], reply));
-    txn.put(&args[1], entry, expires_at_ms);
+    for step in &steps {
+        changed |= step.run(&mut entry[1..], reply);
+    }
+    if changed {
+        txn.put(&args[1], entry, expires_at_ms);
+    }
     Ok(())
 }
 
@@ -171,7 +177,8 @@ fn read_all(context: &mut Context<'_>, steps: &[Step]) -> Outcome {
 }
 
 impl Step {
-    fn run(&self, bytes: &mut [u8], reply: &mut Writer<'_>) {
+    /// Whether it has changed anything.
+    fn run(&self, bytes: &mut [u8], reply: &mut Writer<'_>) -> bool {
         let Step { width, at, .. } = *self;
         let old = width.read(bytes, at);
         let (new, told) = match self.action {
@@ -194,6 +201,7 @@ impl Step {
             Some(told) => reply.integer(told as i64),
             None => reply.null(),
         }
+        new.is_some_and(|new| new != old)
     }
 }
 

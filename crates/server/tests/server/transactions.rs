@@ -189,3 +189,28 @@ fn what_is_done_outside_the_store_is_done_behind_exec() {
     assert!(other.session.client.is_killed() && !client.session.client.is_killed());
     assert!(shared.pause.at(|| 0).is_none());
 }
+
+/// Regression: these wrote what was there before, which failed the transactions of others who watched the key.
+#[test]
+fn commands_that_change_nothing_write_nothing() {
+    let shared = shared();
+    let (mut client, mut other) = (Client::new(&shared), Client::new(&shared));
+    client.script("ZADD z 1.5 m => 1\nSETRANGE s 0 abc => 3");
+    for line in [
+        "ZINCRBY z 0 m",
+        "ZINCRBY z -0 m",
+        "BITFIELD s SET u8 0 97",
+        "BITFIELD s OVERFLOW FAIL INCRBY u8 8 200 GET u8 0",
+        "BITFIELD s INCRBY u4 0 0",
+    ] {
+        client.script("WATCH z s => OK");
+        other.run(line);
+        client.script("MULTI => OK\nPING => QUEUED\nEXEC => [PONG]");
+    }
+    for line in ["ZINCRBY z 1 m", "BITFIELD s SET u8 0 98", "BITFIELD s OVERFLOW FAIL INCRBY u8 24 300"] {
+        client.script("WATCH z s => OK");
+        other.run(line);
+        client.script("MULTI => OK\nPING => QUEUED\nEXEC => nil");
+    }
+    client.script("GETRANGE s 0 -1 => bbc\u{0}\nBITFIELD new OVERFLOW FAIL INCRBY u8 8 300 => [nil]\nSTRLEN new => 2");
+}

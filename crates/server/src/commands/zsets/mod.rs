@@ -219,8 +219,10 @@ fn zincrby(context: &mut Context<'_>) -> Outcome {
     if new.is_nan() {
         return Err(NAN);
     }
-    put(txn, &mut set, &args[3], old, new);
-    set.save(txn, &args[1])?;
+    if old != Some(new) {
+        put(txn, &mut set, &args[3], old, new);
+        set.save(txn, &args[1])?;
+    }
     reply.double(new);
     Ok(())
 }
