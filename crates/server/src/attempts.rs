@@ -5,7 +5,7 @@
 
 use crate::acl::User;
 use crate::commands::failure::Failure;
-use crate::commands::table::Command;
+use crate::commands::table::{Command, flag};
 use crate::commands::{Context, Now};
 use crate::data::Txn;
 use crate::events::{self, Level};
@@ -53,6 +53,7 @@ impl Session {
             });
             let Err(failure) = outcome else { return Ok(()) };
             self.effects.clear();
+            self.looked_up = [0; 2];
             match *failure {
                 // Somebody was faster.
                 Failure::Again => {}
@@ -62,11 +63,14 @@ impl Session {
                 failure => {
                     if let Some(before) = &before {
                         self.undo(before);
+                        self.refusals.clear();
                     }
+                    self.take_effect(shared);
                     return Err(Box::new(failure));
                 }
             }
             drop(turn);
+            self.refusals.clear();
             CoreStats::add(&self.stats().retries, 1);
             out.truncate(mark);
             match &before {
@@ -125,9 +129,13 @@ impl Session {
     /// The attempt is applied: what its commands do outside the store is done.
     #[inline]
     fn take_effect(&mut self, shared: &Arc<Shared>) {
+        let [found, not_found] = std::mem::take(&mut self.looked_up);
+        CoreStats::add(&self.stats().hits, found);
+        CoreStats::add(&self.stats().misses, not_found);
         // Hardly any command has such.
-        if !self.effects.is_empty() {
-            std::mem::take(&mut self.effects).into_iter().for_each(|effect| effect(shared, self));
+        if !self.refusals.is_empty() || !self.effects.is_empty() {
+            let refusals = std::mem::take(&mut self.refusals);
+            refusals.into_iter().chain(std::mem::take(&mut self.effects)).for_each(|effect| effect(shared, self));
         }
     }
 }
@@ -189,6 +197,10 @@ pub fn run_command(
     let mut context = Context { shared, session, args, txn, reply, now: Now::new(&shared.databases.db) };
     (command.run)(&mut context).map_err(Box::new)?;
     let full = context.reply.is_full();
+    let looked_up = std::mem::take(&mut txn.looked_up);
+    if command.has(flag::READONLY) {
+        session.looked_up = [session.looked_up[0] + looked_up[0], session.looked_up[1] + looked_up[1]];
+    }
     txn.end_command().map_err(|error| Box::new(error.into()))?;
     if full { Err(Box::new(Failure::ReplyTooLarge)) } else { Ok(()) }
 }

@@ -7,6 +7,7 @@
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Cursors kept.
 pub const CAPACITY: usize = 1 << 16;
@@ -29,12 +30,12 @@ pub type Scope = (u16, Over);
 /// All cursors of a server.
 #[derive(Default)]
 pub struct Cursors {
+    last: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    last: u64,
     positions: HashMap<u64, (Scope, Vec<u8>)>,
     order: VecDeque<u64>,
     /// Of all positions.
@@ -42,11 +43,14 @@ struct State {
 }
 
 impl Cursors {
-    /// A cursor for what follows `position`.
-    pub fn insert(&self, scope: Scope, position: Vec<u8>) -> u64 {
+    /// A number for a cursor: never given twice.
+    pub fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Keeps a cursor for what follows `position`, under a number that was given for it.
+    pub fn insert(&self, cursor: u64, scope: Scope, position: Vec<u8>) {
         let mut state = self.state.lock();
-        state.last += 1;
-        let cursor = state.last;
         state.bytes += position.len();
         state.positions.insert(cursor, (scope, position));
         state.order.push_back(cursor);
@@ -54,7 +58,6 @@ impl Cursors {
             let Some(oldest) = state.order.pop_front() else { break };
             state.bytes -= state.positions.remove(&oldest).map_or(0, |(_, position)| position.len());
         }
-        cursor
     }
 
     /// The position of a cursor of this scope.
@@ -68,17 +71,23 @@ impl Cursors {
 mod tests {
     use super::*;
 
+    fn insert(cursors: &Cursors, position: &[u8]) -> u64 {
+        let cursor = cursors.number();
+        cursors.insert(cursor, (0, Over::Keys), position.to_vec());
+        cursor
+    }
+
     #[test]
     fn cursors_are_kept_until_there_are_too_many() {
         let cursors = Cursors::default();
-        let first = cursors.insert((0, Over::Keys), b"a".to_vec());
+        let first = insert(&cursors, b"a");
         assert_ne!(first, 0);
         assert_eq!(cursors.position((0, Over::Keys), first), Some(b"a".to_vec()));
         assert_eq!(cursors.position((0, Over::Keys), first), Some(b"a".to_vec()), "a cursor may be used again");
         assert_eq!(cursors.position((1, Over::Keys), first), None, "of another database");
         assert_eq!(cursors.position((0, Over::Members), first), None, "of keys");
         for _ in 0..CAPACITY {
-            cursors.insert((0, Over::Keys), b"b".to_vec());
+            insert(&cursors, b"b");
         }
         assert_eq!(cursors.position((0, Over::Keys), first), None);
         assert_eq!(cursors.position((0, Over::Keys), first + 1), Some(b"b".to_vec()));
@@ -88,13 +97,13 @@ mod tests {
     #[test]
     fn the_bytes_of_their_keys_are_bounded() {
         let cursors = Cursors::default();
-        let newest = (0..1000).map(|_| cursors.insert((0, Over::Keys), vec![b'k'; 64 << 10])).last().unwrap();
+        let newest = (0..1000).map(|_| insert(&cursors, &[b'k'; 64 << 10])).last().unwrap();
         let held = |cursors: &Cursors| cursors.state.lock().positions.values().map(|(_, position)| position.len()).sum::<usize>();
         assert!(held(&cursors) <= 32 << 20, "{}", held(&cursors));
         assert_eq!(cursors.position((0, Over::Keys), newest - 511).map(|position| position.len()), Some(64 << 10));
         assert_eq!(cursors.position((0, Over::Keys), newest - 512), None, "the oldest go");
         for _ in 0..1000 {
-            cursors.insert((0, Over::Keys), b"b".to_vec());
+            insert(&cursors, b"b");
         }
         assert!(cursors.position((0, Over::Keys), newest).is_some(), "small ones push out none");
         let state = cursors.state.lock();

@@ -125,10 +125,12 @@ fn replication(_: &Shared, text: &mut String) -> std::fmt::Result {
 
 fn command_stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
     for (number, command) in TABLE.all().enumerate() {
-        let calls: u64 = shared.cores.iter().map(|core| core.calls[number].load(Ordering::Relaxed)).sum();
-        if calls > 0 {
+        let calls = shared.total(|core| &core.calls[number]);
+        let (failed, refused) = (shared.total(|core| &core.failed[number]), shared.total(|core| &core.refused[number]));
+        if calls + refused > 0 {
             let us = shared.total(|core| &core.nanoseconds[number]) / 1000;
-            write!(text, "cmdstat_{}:calls={calls},usec={us},usec_per_call={:.2}\r\n", command.full_name(), us as f64 / calls as f64)?;
+            write!(text, "cmdstat_{}:calls={calls},usec={us}", command.full_name())?;
+            write!(text, ",usec_per_call={:.2},rejected_calls={refused},failed_calls={failed}\r\n", us as f64 / calls.max(1) as f64)?;
         }
     }
     Ok(())

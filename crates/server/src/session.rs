@@ -62,6 +62,10 @@ pub struct Session {
     pub(crate) spare: Option<Box<Txn>>,
     /// What is to be done once this attempt is applied.
     pub(crate) effects: Vec<Effect>,
+    /// The same, also if it fails.
+    pub(crate) refusals: Vec<Effect>,
+    /// Keys that the commands of this attempt have looked up to read: found, and not found.
+    pub(crate) looked_up: [u64; 2],
     shared: Arc<Shared>,
 }
 
@@ -105,6 +109,8 @@ impl Session {
             database: None,
             spare: None,
             effects: Vec::new(),
+            refusals: Vec::new(),
+            looked_up: [0; 2],
             shared,
         }
     }
@@ -267,6 +273,9 @@ impl Session {
     fn admit(&mut self, args: Args<'_>) -> Result<Numbered, Failure> {
         let outcome = self.admissible(args);
         let Err(failure) = &outcome else { return outcome };
+        if let Ok(found) = TABLE.find(args) {
+            CoreStats::add(&self.stats().refused[found.number], 1);
+        }
         if let Some(multi) = &mut self.multi {
             multi.refuse();
             self.publish();
@@ -368,6 +377,13 @@ impl Session {
         self.shared.acl().log.add(reason, in_exec, object, user, &self.client, keep);
     }
 
+    /// The same once for all attempts of the command that is running, whether or not it fails; not if it is one of a transaction that fails as a whole.
+    #[cold]
+    pub fn note_refusal_once(&mut self, reason: Reason, in_exec: bool, object: &[u8], user: &[u8]) {
+        let (object, user) = (object.to_vec(), user.to_vec());
+        self.refusals.push(Box::new(move |_, session| session.note_refusal(reason, in_exec, &object, &user)));
+    }
+
     /// Whether a command that was queued is still allowed when EXEC runs it.
     pub fn check_queued(&mut self, queued: &Queued) -> Result<(), Failure> {
         if self.generation != self.shared.acl().generation() {
@@ -386,7 +402,8 @@ impl Session {
                 (Reason::Key, queued.args().get(place).unwrap_or_default().to_vec(), "no permission to touch the specified keys")
             }
         };
-        self.note_refusal(reason, true, &object, self.user.name.as_bytes());
+        let user = self.user.clone();
+        self.note_refusal_once(reason, true, &object, user.name.as_bytes());
         Err(Failure::made(format!(
             "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: {why}"
         )))
@@ -394,9 +411,6 @@ impl Session {
 
     fn dispatch(&mut self, shared: &Arc<Shared>, found: Numbered, args: Args<'_>, out: &mut Vec<u8>, rests_on: &mut u64) -> Ran {
         let Numbered { command, number } = found;
-        if !self.again {
-            CoreStats::add(&self.stats().calls[number], 1);
-        }
         self.client.last_command.store(number, Ordering::Relaxed);
         if let Some(multi) = &mut self.multi
             && !command.has(flag::IMMEDIATE)
@@ -404,15 +418,18 @@ impl Session {
             let taken = multi.push(found, args, shared.settings.started.max_request_bytes - self.watches.held_bytes());
             self.publish();
             if !taken {
+                CoreStats::add(&self.stats().refused[number], 1);
                 return Err(Box::new(Failure::text("ERR the commands of the transaction are larger than max-request")));
             }
             Writer::new(out, self.protocol).simple("QUEUED");
             return Ok(());
         }
+        if !self.again {
+            CoreStats::add(&self.stats().calls[number], 1);
+        }
         if !shared.monitors.is_empty() && !self.again {
             shared.monitors.show(shared, &self.client, self.index, command, args);
         }
-        let slow_us = shared.settings.slowlog_slower_than_us.load(Ordering::Relaxed);
         let started = self.ended.take().unwrap_or_else(Instant::now);
         self.client.note_active(started);
         let outcome = if command.has(flag::EXEC) {
@@ -422,15 +439,25 @@ impl Session {
             self.run(shared, out, rests_on, None, writes, |session, txn, out| run_command(shared, session, txn, command, args, out))
         };
         let ended = Instant::now();
-        let took = ended.duration_since(started);
         self.ended = Some(ended);
+        if outcome.as_ref().is_err_and(|failure| !matches!(**failure, Failure::Wait(_))) {
+            CoreStats::add(&self.stats().failed[number], 1);
+        }
+        self.note_time(shared, found, args, ended.duration_since(started));
+        outcome
+    }
+
+    /// A command has run, for so long. Of EXEC the slow log has the commands.
+    #[inline]
+    pub(crate) fn note_time(&self, shared: &Shared, found: Numbered, args: Args<'_>, took: Duration) {
+        let Numbered { command, number } = found;
         self.stats().add_time(number, took);
         shared.settings.latency.note(if command.has(flag::FAST) { "fast-command" } else { "command" }, took);
-        if slow_us >= 0 && took >= Duration::from_micros(slow_us as u64) {
+        let slow_us = shared.settings.slowlog_slower_than_us.load(Ordering::Relaxed);
+        if slow_us >= 0 && took >= Duration::from_micros(slow_us as u64) && !command.has(flag::EXEC) {
             let keep = shared.settings.slowlog_max_len.load(Ordering::Relaxed);
             shared.slowlog.add(args, command.has(flag::SECRET), took, &self.client, keep);
         }
-        outcome
     }
 }
 

@@ -74,6 +74,10 @@ pub const BUCKETS: usize = 24;
 pub struct CoreStats {
     /// Calls by the command's number.
     pub calls: Vec<AtomicU64>,
+    /// Those of them that failed.
+    pub failed: Vec<AtomicU64>,
+    /// Commands that were refused before they ran, by their number.
+    pub refused: Vec<AtomicU64>,
     /// Error replies.
     pub errors: AtomicU64,
     /// Connections that were accepted.
@@ -106,6 +110,8 @@ impl CoreStats {
     fn new(commands: usize) -> CoreStats {
         CoreStats {
             calls: (0..commands).map(|_| AtomicU64::new(0)).collect(),
+            failed: (0..commands).map(|_| AtomicU64::new(0)).collect(),
+            refused: (0..commands).map(|_| AtomicU64::new(0)).collect(),
             errors: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             rejected: AtomicU64::new(0),

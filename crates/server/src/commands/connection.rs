@@ -76,7 +76,7 @@ const WRONG_PASSWORD: Failure = Failure::text("WRONGPASS invalid username-passwo
 
 fn authenticate(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Outcome {
     let Some(user) = context.shared.acl().authenticate(user, password) else {
-        context.session.note_refusal(Reason::Auth, false, &context.args[0], user);
+        context.session.note_refusal_once(Reason::Auth, false, &context.args[0], user);
         return Err(WRONG_PASSWORD);
     };
     context.session.log_in(user);

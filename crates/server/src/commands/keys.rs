@@ -275,7 +275,11 @@ pub fn position(context: &Context<'_>, scope: Scope, cursor: &[u8]) -> Result<Op
 
 /// The cursor for what follows `last`; 0 if that is nothing.
 pub fn reply_cursor(context: &mut Context<'_>, scope: Scope, last: Option<Vec<u8>>) {
-    let cursor = last.map_or(0, |last| context.shared.cursors.insert(scope, last));
+    let cursor = last.map_or(0, |last| {
+        let cursor = context.shared.cursors.number();
+        context.once_applied(move |shared, _| shared.cursors.insert(cursor, scope, last));
+        cursor
+    });
     context.reply.bulk(cursor.to_string().as_bytes());
 }
 

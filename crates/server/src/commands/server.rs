@@ -156,14 +156,8 @@ fn config_resetstat(context: &mut Context<'_>) -> Outcome {
 
 fn reset_counters(shared: &Shared) {
     for core in &shared.cores {
-        for counter in core.calls.iter().chain(&core.nanoseconds).chain(&core.histograms).chain([
-            &core.errors,
-            &core.rejected,
-            &core.deferred,
-            &core.retries,
-            &core.hits,
-            &core.misses,
-        ]) {
+        let by_command = [&core.calls, &core.failed, &core.refused, &core.nanoseconds, &core.histograms].into_iter().flatten();
+        for counter in by_command.chain([&core.errors, &core.rejected, &core.deferred, &core.retries, &core.hits, &core.misses]) {
             counter.store(0, Ordering::Relaxed);
         }
     }

@@ -8,7 +8,6 @@ use super::table::{Command, entries};
 use super::{Context, Now, Outcome};
 use crate::data::encoding::{Type, string_entry};
 use crate::data::{Item, Txn};
-use crate::shared::CoreStats;
 use hither_resp::parse_integer;
 
 entries!(command, String.keys(1, 1, 1));
@@ -61,25 +60,15 @@ pub fn load(txn: &mut Txn, key: &[u8]) -> Result<Option<Item>, Failure> {
     }
 }
 
-fn count(context: &Context<'_>, found: bool) {
-    let stats = context.session.stats();
-    CoreStats::add(if found { &stats.hits } else { &stats.misses }, 1);
-}
-
 fn get(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
-    let found = txn.view(&args[1], |found| match found {
-        Some((entry, _)) => bytes_of(entry).map(|bytes| {
-            reply.bulk(bytes);
-            true
-        }),
+    txn.view(&args[1], |found| match found {
+        Some((entry, _)) => bytes_of(entry).map(|bytes| reply.bulk(bytes)),
         None => {
             reply.null();
-            Ok(false)
+            Ok(())
         }
-    })??;
-    count(context, found);
-    Ok(())
+    })?
 }
 
 /// What SET was asked for besides key and value.

@@ -9,11 +9,13 @@ use super::table::flag::{EXEC, FAST, IMMEDIATE, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome};
 use crate::attempts::{Ran, run_command};
+use crate::data::Txn;
 use crate::session::Session;
 use crate::shared::{CoreStats, Shared};
-use crate::transaction::Multi;
+use crate::transaction::{Multi, Queued};
 use hither_resp::Writer;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 entries!(command, Transactions);
 
@@ -81,6 +83,22 @@ fn exec_outside(_: &mut Context<'_>) -> Outcome {
     Err(Failure::text("ERR EXEC without MULTI"))
 }
 
+/// What came of a command of a transaction. It counts once the transaction is applied.
+struct Done {
+    /// The database that it ran in.
+    index: u16,
+    took: Duration,
+    end: End,
+}
+
+#[derive(PartialEq, Eq)]
+enum End {
+    Good,
+    Failed,
+    /// It did not run.
+    Refused,
+}
+
 /// Runs the commands that wait in `session`.
 pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rests_on: &mut u64) -> Ran {
     let Some(multi) = session.multi.take() else { return Err(Box::new(Failure::text("ERR EXEC without MULTI"))) };
@@ -89,49 +107,16 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
     if multi.is_refused() {
         return Err(Box::new(Failure::text("EXECABORT Transaction discarded because of previous errors.")));
     }
-    let most = shared.settings.started.max_request_bytes;
     let writes = multi.queue().iter().any(|queued| queued.found.command.has(WRITE));
-    // The database of each command, for MONITOR.
-    let mut indexes = Vec::with_capacity(multi.queue().len());
+    let mut done = Vec::with_capacity(multi.queue().len());
     let outcome = session.run(shared, out, rests_on, Some(&watches), writes, |session, txn, out| {
-        // Their replies are one reply, which is bounded as a whole.
-        let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
-        reply.array(multi.queue().len());
-        if reply.is_full() {
-            return Err(Box::new(Failure::ReplyTooLarge));
-        }
-        indexes.clear();
-        for queued in multi.queue() {
-            indexes.push(session.index);
-            let (mark, effects) = (out.len(), session.effects.len());
-            txn.begin_command();
-            let allowed = session.check_queued(queued).map_err(Box::new);
-            match allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out)) {
-                Ok(()) if txn.holds_more_than(most) => return Err(Box::new(Failure::WritesTooLarge)),
-                Ok(()) => {}
-                // The store refuses, everything has to run again, or nobody would ever be told what came of it.
-                Err(failure) if !failure.is_of_one_command() => return Err(failure),
-                Err(failure) => {
-                    txn.undo_command();
-                    session.effects.truncate(effects);
-                    CoreStats::add(&session.stats().errors, 1);
-                    out.truncate(mark);
-                    let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
-                    reply.error(&failure.message());
-                    if reply.is_full() {
-                        return Err(Box::new(Failure::ReplyTooLarge));
-                    }
-                }
-            }
-        }
-        Ok(())
+        done.clear();
+        run_all(shared, session, txn, multi.queue(), out, &mut done)
     });
-    if outcome.is_ok() && !shared.monitors.is_empty() {
-        for (queued, index) in multi.queue().iter().zip(&indexes) {
-            shared.monitors.show(shared, &session.client, *index, queued.found.command, queued.args());
-        }
-    }
-    let Err(failure) = outcome else { return Ok(()) };
+    let Err(failure) = outcome else {
+        multi.queue().iter().zip(&done).for_each(|(queued, done)| note(session, shared, queued, done));
+        return Ok(());
+    };
     match *failure {
         Failure::Watched => {
             Writer::new(out, session.protocol).null_array();
@@ -144,5 +129,62 @@ pub fn exec(session: &mut Session, shared: &Arc<Shared>, out: &mut Vec<u8>, rest
             Err(Box::new(Failure::Wait(request)))
         }
         failure => Err(Box::new(failure)),
+    }
+}
+
+/// Runs all commands once. Their replies are one reply, which is bounded as a whole.
+fn run_all(shared: &Arc<Shared>, session: &mut Session, txn: &mut Txn, queue: &[Queued], out: &mut Vec<u8>, done: &mut Vec<Done>) -> Ran {
+    let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
+    reply.array(queue.len());
+    if reply.is_full() {
+        return Err(Box::new(Failure::ReplyTooLarge));
+    }
+    let most = shared.settings.started.max_request_bytes;
+    let mut started = Instant::now();
+    for queued in queue {
+        let index = session.index;
+        let end = run_one(shared, session, txn, queued, out)?;
+        if txn.holds_more_than(most) {
+            return Err(Box::new(Failure::WritesTooLarge));
+        }
+        let ended = Instant::now();
+        done.push(Done { index, took: ended.duration_since(started), end });
+        started = ended;
+    }
+    Ok(())
+}
+
+fn run_one(shared: &Arc<Shared>, session: &mut Session, txn: &mut Txn, queued: &Queued, out: &mut Vec<u8>) -> Result<End, Box<Failure>> {
+    let (mark, effects) = (out.len(), session.effects.len());
+    txn.begin_command();
+    let allowed = session.check_queued(queued).map_err(Box::new);
+    let end = if allowed.is_ok() { End::Failed } else { End::Refused };
+    let outcome = allowed.and_then(|()| run_command(shared, session, txn, queued.found.command, queued.args(), out));
+    let Err(failure) = outcome else { return Ok(End::Good) };
+    // The store refuses, everything has to run again, or nobody would ever be told what came of it.
+    if !failure.is_of_one_command() {
+        return Err(failure);
+    }
+    txn.undo_command();
+    session.effects.truncate(effects);
+    out.truncate(mark);
+    let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
+    reply.error(&failure.message());
+    if reply.is_full() { Err(Box::new(Failure::ReplyTooLarge)) } else { Ok(end) }
+}
+
+/// A command of a transaction that is applied counts as others do.
+fn note(session: &Session, shared: &Shared, queued: &Queued, done: &Done) {
+    let (found, stats) = (queued.found, session.stats());
+    if done.end != End::Good {
+        CoreStats::add(&stats.errors, 1);
+        CoreStats::add(if done.end == End::Failed { &stats.failed[found.number] } else { &stats.refused[found.number] }, 1);
+    }
+    if done.end != End::Refused {
+        CoreStats::add(&stats.calls[found.number], 1);
+        session.note_time(shared, found, queued.args(), done.took);
+    }
+    if !shared.monitors.is_empty() {
+        shared.monitors.show(shared, &session.client, done.index, found.command, queued.args());
     }
 }

@@ -50,6 +50,8 @@ pub struct Txn {
     rests_on: u64,
     /// Version of the entry that was viewed last.
     viewed: u64,
+    /// How many keys it has found, and not found.
+    pub looked_up: [u64; 2],
     options: WriteOptions,
     /// The first of this command's writes that no store can hold.
     unfit: Option<Error>,
@@ -113,6 +115,7 @@ impl Txn {
             orphans: BTreeSet::new(),
             rests_on: 0,
             viewed: 0,
+            looked_up: [0; 2],
             options,
             unfit: None,
             undo: Vec::new(),
@@ -136,6 +139,7 @@ impl Txn {
         }
         (self.isolated, self.options) = (isolated, options);
         (self.rests_on, self.unfit, self.began_in) = (0, None, None);
+        self.looked_up = [0; 2];
         self.drained.clear();
         Some(self)
     }
@@ -144,7 +148,7 @@ impl Txn {
     pub fn begin_command(&mut self) {
         self.undo.clear();
         self.held.before = self.held.now;
-        self.unfit = None;
+        (self.unfit, self.looked_up) = (None, [0; 2]);
         self.began_in = Some(self.database.clone());
     }
 
@@ -240,6 +244,7 @@ impl Txn {
             f.take().map(|f| f(Some((entry, found.expires_at_ms))))
         })?;
         self.note(rests_on);
+        self.looked_up[usize::from(told.is_none())] += 1;
         match (told.flatten(), f) {
             (Some(told), _) => Ok(told),
             (None, Some(f)) => Ok(f(None)),
@@ -274,6 +279,7 @@ impl Txn {
     pub fn load(&mut self, key: &[u8]) -> Result<Option<Item>> {
         let place = (self.database.index, Space::Keys, key.to_vec());
         if let Some(written) = self.writes.get(&place) {
+            self.looked_up[usize::from(written.is_none())] += 1;
             return Ok(written.clone());
         }
         let (found, rests_on) = self
@@ -282,6 +288,7 @@ impl Txn {
             .peek_with(key, |entry, found| (Item { entry: entry.to_vec(), expires_at_ms: found.expires_at_ms }, found.version))?;
         self.note(rests_on);
         self.touch(self.database.clone());
+        self.looked_up[usize::from(found.is_none())] += 1;
         let version = found.as_ref().map(|(_, version)| *version);
         // The first version counts: if it changed since, the commit must fail.
         self.reads.entry((place.0, place.2)).or_insert(version);

@@ -214,3 +214,52 @@ fn commands_that_change_nothing_write_nothing() {
     }
     client.script("GETRANGE s 0 -1 => bbc\u{0}\nBITFIELD new OVERFLOW FAIL INCRBY u8 8 300 => [nil]\nSTRLEN new => 2");
 }
+
+/// Regression: what a transaction did outside the store was done at each attempt, and also if EXEC failed; commands counted when they were queued.
+#[test]
+fn what_a_transaction_counts_and_keeps_it_does_once_it_is_applied() {
+    let shared = shared();
+    let (mut client, mut other) = (Client::new(&shared), Client::new(&shared));
+    let figure = |client: &mut Client, section: &str, name: &str| {
+        let text = client.run(&format!("INFO {section}"));
+        text.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned)).unwrap_or_default()
+    };
+    client.script("SET k 1 => OK\nMSET a 1 b 2 => OK\nSET s x => OK");
+    let queue = "MULTI => OK\nGET k => QUEUED\nGET none => QUEUED\nINCR s => QUEUED\nSCAN 0 COUNT 1 => QUEUED\nAUTH nobody x => QUEUED";
+    client.script(&format!("{queue}\nDISCARD => OK"));
+    client.script(&format!("WATCH k => OK\n{queue}"));
+    other.script("CONFIG RESETSTAT => OK\nACL LOG RESET => OK\nAPPEND k 1 => 2");
+    client.script("EXEC => nil");
+    for (section, name, expected) in [
+        ("commandstats", "cmdstat_get:", ""),
+        ("commandstats", "cmdstat_incr:", ""),
+        ("stats", "total_error_replies:", "0"),
+        ("stats", "keyspace_hits:", "0"),
+    ] {
+        assert_eq!(figure(&mut other, section, name), expected, "{name}");
+    }
+    assert_eq!(other.run("ACL LOG"), "[]");
+    client.script(queue);
+    let scanned = client.run("EXEC");
+    assert!(scanned.starts_with("[11 nil !ERR value is not an integer or out of range [1 [a]] !WRONGPASS "), "{scanned}");
+    assert!(figure(&mut other, "commandstats", "cmdstat_get:").starts_with("calls=2,"));
+    let incr = figure(&mut other, "commandstats", "cmdstat_incr:");
+    assert!(incr.starts_with("calls=1,") && incr.ends_with(",rejected_calls=0,failed_calls=1"), "{incr}");
+    assert_eq!(figure(&mut other, "stats", "total_error_replies:"), "2");
+    assert_eq!((figure(&mut other, "stats", "keyspace_hits:"), figure(&mut other, "stats", "keyspace_misses:")), ("1".into(), "1".into()));
+    assert_eq!(shared.acl().log.newest(9).len(), 1);
+    client.script("GET => !ERR wrong number of arguments for 'get' command");
+    assert!(figure(&mut other, "commandstats", "cmdstat_get:").ends_with(",rejected_calls=1,failed_calls=0"));
+}
+
+#[test]
+fn the_slow_log_has_the_commands_of_a_transaction() {
+    let shared = shared();
+    let mut client = Client::new(&shared);
+    client.script(
+        "CONFIG SET slowlog-log-slower-than 0 => OK\nMULTI => OK\nSET k 1 => QUEUED\nINCR k => QUEUED\nDISCARD => OK\nSLOWLOG RESET => OK",
+    );
+    client.script("MULTI => OK\nSET k 1 => QUEUED\nAPPEND k 2 => QUEUED\nEXEC => [OK 2]");
+    let words: Vec<_> = shared.slowlog.newest(9).into_iter().map(|slow| String::from_utf8(slow.arguments[0].clone()).unwrap()).collect();
+    assert_eq!(words, ["APPEND", "SET", "MULTI", "SLOWLOG"]);
+}
