@@ -162,23 +162,32 @@ pub struct RowsAt {
 }
 
 impl RowsAt {
-    /// Reads them in one walk; values only if they are wanted. Fails when there is no room for them in the reply.
-    pub fn read(txn: &mut Txn, number: u64, which: u8, places: &[usize], with_values: bool, mut room: Room) -> Result<RowsAt, Failure> {
+    /// Reads them in one walk from the end that is nearer to all; values only if they are wanted. Fails when there is no room for them in the reply.
+    pub fn read(txn: &mut Txn, set: &Collection, places: &[usize], with_values: bool, mut room: Room) -> Result<RowsAt, Failure> {
         let mut wanted = places.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
+        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Ok(RowsAt::default()) };
+        let reverse = set.len() - first < last + 1;
+        if reverse {
+            wanted.reverse();
+        }
         let mut wanted = wanted.into_iter().peekable();
-        let (mut rows, mut at) = (Vec::with_capacity(wanted.len()), 0);
-        walk(txn, number, which, false, |name, value| {
-            if wanted.next_if_eq(&at).is_some() {
+        let (mut rows, mut passed) = (Vec::with_capacity(wanted.len()), 0);
+        walk(txn, set.number(), part_of(set.head.kind), reverse, |name, value| {
+            passed += 1;
+            let at = if reverse { set.len().checked_sub(passed) } else { Some(passed - 1) };
+            if let Some(at) = wanted.next_if(|wanted| at == Some(*wanted)) {
                 let value = if with_values { value } else { b"" };
                 room.take(name.len() + value.len())?;
                 rows.push((at, name.to_vec(), value.to_vec()));
             }
-            at += 1;
             if wanted.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         room.check()?;
+        if reverse {
+            rows.reverse();
+        }
         Ok(RowsAt { rows })
     }
 
@@ -196,5 +205,32 @@ pub const fn part_of(kind: Type) -> u8 {
     match kind {
         Type::SortedSet => part::MEMBER,
         _ => part::FIELD,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Session, Shared};
+    use hither_resp::Args;
+
+    #[test]
+    fn rows_are_read_from_the_nearer_end() {
+        let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+        let client = shared.clients.add("test".into(), "test".into(), 0);
+        let mut session = Session::new(shared.clone(), client);
+        for number in 0..100 {
+            let line = format!("HSETh{number:02}v{number:02}");
+            session.execute(&shared, Args::new(line.as_bytes(), &[0..4, 4..5, 5..7, 7..10]), &mut Vec::new());
+        }
+        let mut txn = session.take_txn(false).unwrap_or_else(|_| panic!("it is there"));
+        let hash = open(&mut txn, b"h", Type::Hash).ok().flatten().unwrap();
+        for places in [&[0][..], &[99], &[49], &[50], &[98, 3], &[70, 99, 70, 60], &[2, 40], &[]] {
+            let found = RowsAt::read(&mut txn, &hash, places, true, Room::unbounded()).unwrap_or_else(|_| panic!("{places:?}"));
+            for place in places {
+                let (name, value) = found.get(*place).unwrap_or_else(|_| panic!("{places:?}"));
+                assert_eq!((name, value), (format!("{place:02}").as_bytes(), format!("v{place:02}").as_bytes()), "{places:?}");
+            }
+        }
     }
 }

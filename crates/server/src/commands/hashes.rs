@@ -286,7 +286,7 @@ fn hrandfield(context: &mut Context<'_>) -> Outcome {
     random_rows(context, Type::Hash, "withvalues", |reply, value| reply.bulk(value))
 }
 
-/// HRANDFIELD and ZRANDMEMBER: `with` asks for what `show` writes of their rows' values.
+/// HRANDFIELD and ZRANDMEMBER: each member is as likely as any other, which takes a walk to it, from the nearer end. `with` asks for what `show` writes of their rows' values.
 pub fn random_rows(context: &mut Context<'_>, kind: Type, with: &str, show: fn(&mut Writer<'_>, &[u8])) -> Outcome {
     let (count, with_values) = random_arguments(context, with)?;
     let Context { txn, reply, args, .. } = context;
@@ -302,7 +302,7 @@ pub fn random_rows(context: &mut Context<'_>, kind: Type, with: &str, show: fn(&
     }
     let places = random_places(collection.as_ref().map_or(0, Collection::len), count.unwrap_or(1));
     let rows = match collection {
-        Some(collection) => RowsAt::read(txn, collection.number(), collection::part_of(kind), &places, with_values, Room::of(reply))?,
+        Some(collection) => RowsAt::read(txn, &collection, &places, with_values, Room::of(reply))?,
         None => RowsAt::default(),
     };
     if count.is_none() {

@@ -1,15 +1,16 @@
 //! OBJECT and MEMORY: how values are kept, and what they take.
 
 use super::arguments::{Options, integer, is};
+use super::collection::{part_of, walk};
 use super::failure::Failure;
 use super::table::flag::READONLY;
 use super::table::{Command, Group, entries};
 use super::{Context, Outcome, help};
-use crate::data::databases::member_rows;
-use crate::data::encoding::{Head, Type};
+use crate::data::Txn;
+use crate::data::encoding::{Head, ROW_PREFIX_BYTES, Type};
 use crate::info::resident_bytes;
 use std::fmt::Write as _;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
 entries!(memory, Server.of("memory"));
 
@@ -48,11 +49,12 @@ const PER_ENTRY: usize = 48;
 fn memory_usage(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     let mut rest = Options::new(*args, 3);
+    let mut samples = 5;
     while let Some(word) = rest.next() {
-        // All is counted, so how much of it would be enough makes no difference.
-        if !is(word, "samples") || integer(rest.value()?)? < 0 {
+        if !is(word, "samples") {
             return Err(Failure::SYNTAX);
         }
+        samples = usize::try_from(integer(rest.value()?)?).map_err(|_| Failure::SYNTAX)?;
     }
     let Some(item) = txn.load(&args[2])? else {
         reply.null();
@@ -60,14 +62,23 @@ fn memory_usage(context: &mut Context<'_>) -> Outcome {
     };
     let mut bytes = args[2].len() + item.entry.len() + PER_ENTRY;
     if let Some(head) = Head::decode(&item.entry) {
-        let (start, end) = member_rows(head.number);
-        txn.rows(Bound::Included(&start), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded), false, |row, value| {
-            bytes += row.len() + value.len() + PER_ENTRY;
-            ControlFlow::Continue(())
-        })?;
+        bytes += members_bytes(txn, head, samples)?;
     }
     reply.count(bytes);
     Ok(())
+}
+
+/// What the members of a collection take, if all are as large as the first `samples` (0: all) on average.
+fn members_bytes(txn: &mut Txn, head: Head, samples: usize) -> Result<usize, Failure> {
+    let (mut bytes, mut seen) = (0, 0);
+    walk(txn, head.number, part_of(head.kind), false, |name, value| {
+        bytes += ROW_PREFIX_BYTES + name.len() + value.len() + PER_ENTRY;
+        seen += 1;
+        if seen == samples { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    // The other row of a member of a sorted set has the score in its name, and no value.
+    let rows = if head.kind == Type::SortedSet { 2 } else { 1 };
+    Ok((rows * bytes as u128 * u128::from(head.count) / seen.max(1) as u128) as usize)
 }
 
 fn object_encoding(context: &mut Context<'_>) -> Outcome {

@@ -188,25 +188,39 @@ fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>) -> Re
     Ok(ranked.into_iter().map(|(_, member)| member).collect())
 }
 
+/// The members that are answered, in order.
+fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
+    let Some(set) = open(txn, key, Type::SortedSet)? else { return Ok(Vec::new()) };
+    let unsorted = matches!(options.by, Some(Pattern::Nowhere));
+    // What is left in its own order is not read beyond the last that is asked for.
+    let read = if unsorted { options.stretch(set.len()) } else { 0..set.len() };
+    let (mut members, mut passed) = (Vec::with_capacity(read.len()), 0);
+    if !read.is_empty() {
+        each(txn, &set, unsorted && options.descending, |member, _| {
+            passed += 1;
+            if passed > read.start {
+                members.push(member.to_vec());
+            }
+            if passed < read.end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+    }
+    if unsorted {
+        return Ok(members);
+    }
+    let mut members = ranked(txn, options, members)?;
+    let stretch = options.stretch(members.len());
+    members.truncate(stretch.end);
+    Ok(members.split_off(stretch.start))
+}
+
 /// `SORT key [BY pattern] [LIMIT offset count] [GET pattern …] [ASC | DESC] [ALPHA]`
 fn sort(context: &mut Context<'_>) -> Outcome {
     let options = SortOptions::parse(context)?;
     let Context { txn, reply, args, .. } = context;
-    let unsorted = matches!(options.by, Some(Pattern::Nowhere));
-    let mut members = Vec::new();
-    if let Some(set) = open(txn, &args[1], Type::SortedSet)? {
-        each(txn, &set, unsorted && options.descending, |member, _| {
-            members.push(member.to_vec());
-            ControlFlow::Continue(())
-        })?;
-    }
-    if !unsorted {
-        members = ranked(txn, &options, members)?;
-    }
-    let chosen = &members[options.stretch(members.len())];
+    let chosen = chosen(txn, &options, &args[1])?;
     let get: &[Pattern<'_>] = if options.get.is_empty() { &[Pattern::Member] } else { &options.get };
     reply.array(chosen.len() * get.len());
-    for member in chosen {
+    for member in &chosen {
         for pattern in get {
             if reply.is_full() {
                 return Ok(());

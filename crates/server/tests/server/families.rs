@@ -414,3 +414,40 @@ fn who_makes_no_collection_draws_no_number() {
     client.script("ZADD none GT 1 m => 1");
     assert_eq!(shared.databases.next_number().unwrap(), next + 2, "a set has one");
 }
+
+#[test]
+fn stretches_and_common_members_of_large_sets() {
+    let mut client = Client::new(&shared());
+    for number in 0..700 {
+        client.run(&format!("ZADD a {number} m{number:03}"));
+        client.run(&format!("ZADD b {} m{:03}", number % 7, number + 300));
+    }
+    client.script(
+        "ZINTERCARD 2 a b => 400
+        ZINTERCARD 2 a b LIMIT 399 => 399
+        ZINTERCARD 2 a b LIMIT 401 => 400
+        ZINTERCARD 2 a a => 700
+        ZINTERCARD 3 a a a LIMIT 5 => 5
+        ZINTERCARD 3 b a b => 400
+        ZINTERCARD 2 a none => 0
+        ZDIFF 3 a none a => []
+        ZDIFF 2 none none => []
+        ZDIFFSTORE to 2 a a => 0
+        ZDIFFSTORE to 2 a b => 300
+        SORT a BY nosort LIMIT 698 9 => [m698 m699]
+        SORT a BY nosort DESC LIMIT 1 2 => [m698 m697]
+        SORT a BY nosort LIMIT 0 0 => []
+        SORT a BY nosort LIMIT 900 3 => []
+        SORT a BY nosort LIMIT -5 1 => [m000]
+        SORT a ALPHA LIMIT 3 2 => [m003 m004]
+        SORT a ALPHA DESC LIMIT 698 -1 => [m001 m000]
+        MEMORY USAGE none SAMPLES -1 => !ERR syntax error",
+    );
+    // All members have the same length.
+    let usage = client.run("MEMORY USAGE a");
+    assert_eq!((client.run("MEMORY USAGE a SAMPLES 0"), client.run("MEMORY USAGE a SAMPLES 1")), (usage.clone(), usage.clone()));
+    client.run(&format!("ZADD a 0 {}", "n".repeat(1000)));
+    let all = client.run("MEMORY USAGE a SAMPLES 0").parse::<usize>().unwrap();
+    let some = client.run("MEMORY USAGE a").parse::<usize>().unwrap();
+    assert!(all > some + 1900 && some > usage.parse().unwrap(), "{all} {some}");
+}

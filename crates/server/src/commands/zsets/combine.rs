@@ -1,15 +1,15 @@
 //! Several sorted sets at once: union, intersection, difference, as an answer or stored; members of the first that has some.
 
 use super::ranges::store;
-use super::{Scored, command, each, is_with_scores, members, reply_members, score, take};
+use super::{Scored, command, each, is_with_scores, reply_members, score, take};
 use crate::commands::arguments::{Options, float, integer, is};
-use crate::commands::collection::{Collection, open};
+use crate::commands::collection::{Collection, open, walk_after};
 use crate::commands::failure::Failure;
 use crate::commands::table::Command;
 use crate::commands::table::flag::{DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
 use crate::commands::{Context, Outcome, Room};
 use crate::data::Txn;
-use crate::data::encoding::Type;
+use crate::data::encoding::{Type, part};
 use hither_resp::Args;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -175,6 +175,10 @@ fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate) -> 
 /// The members of the first set that are in no other. Holds the first set.
 fn difference(txn: &mut Txn, sets: &[Weighed]) -> Result<Vec<Scored>, Failure> {
     let mut left: HashMap<Vec<u8>, f64> = HashMap::new();
+    let number = |set: &Weighed| set.set.as_ref().map(Collection::number);
+    if sets[1..].iter().any(|set| number(set) == number(&sets[0])) {
+        return Ok(Vec::new());
+    }
     sets[0].each(txn, |member, score| {
         left.insert(member.to_vec(), score);
         ControlFlow::Continue(())
@@ -234,22 +238,46 @@ fn zintercard(context: &mut Context<'_>) -> Outcome {
         let parsed = hither_resp::parse_integer(rest.value()?).and_then(|limit| usize::try_from(limit).ok());
         limit = parsed.ok_or(Failure::text("ERR LIMIT can't be negative"))?;
     }
-    let mut common = 0;
-    if let Some(mut sets) = opened.into_iter().collect::<Option<Vec<_>>>() {
-        sets.sort_by_key(Collection::len);
-        for (member, _) in members(context.txn, &sets[0])? {
-            let mut in_all = true;
-            for set in &sets[1..] {
-                in_all = in_all && score(context.txn, set, &member)?.is_some();
-            }
-            common += usize::from(in_all);
-            if common == limit && limit > 0 {
-                break;
-            }
-        }
-    }
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let sets = opened.into_iter().collect::<Option<Vec<_>>>();
+    let common = sets.map_or(Ok(0), |sets| count_common(context.txn, sets, limit))?;
     context.reply.count(common);
     Ok(())
+}
+
+/// Members that are read before they are looked up in other sets.
+const AT_ONCE: usize = 256;
+
+/// How many members are in all sets, up to `limit`. Holds some members of the smallest.
+fn count_common(txn: &mut Txn, mut sets: Vec<Collection>, limit: usize) -> Result<usize, Failure> {
+    sets.sort_by_key(|set| (set.len(), set.number()));
+    // One that was named twice.
+    sets.dedup_by_key(|set| set.number());
+    if let [only] = sets.as_slice() {
+        return Ok(only.len().min(limit));
+    }
+    let (mut common, mut last) = (0, None::<Vec<u8>>);
+    loop {
+        let mut some = Vec::with_capacity(AT_ONCE);
+        walk_after(txn, sets[0].number(), part::MEMBER, last.as_deref(), |member, _| {
+            some.push(member.to_vec());
+            if some.len() < AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        for member in &some {
+            let mut in_all = true;
+            for set in &sets[1..] {
+                in_all = in_all && score(txn, set, member)?.is_some();
+            }
+            common += usize::from(in_all);
+            if common == limit {
+                return Ok(common);
+            }
+        }
+        last = some.pop();
+        if last.is_none() {
+            return Ok(common);
+        }
+    }
 }
 
 /// What ZMPOP and BZMPOP were asked for.

@@ -67,16 +67,6 @@ pub fn remove(txn: &mut Txn, set: &mut Collection, member: &[u8], score: f64) ->
     set.lose_member()
 }
 
-/// All members in the order of scores.
-pub fn members(txn: &mut Txn, set: &Collection) -> Result<Vec<Scored>, Failure> {
-    let mut found = Vec::with_capacity(set.len());
-    each(txn, set, false, |member, score| {
-        found.push((member.to_vec(), score));
-        ControlFlow::Continue(())
-    })?;
-    Ok(found)
-}
-
 /// Calls `f(member, score)` in the order of scores until it breaks.
 pub fn each(txn: &mut Txn, set: &Collection, reverse: bool, mut f: impl FnMut(&[u8], f64) -> ControlFlow<()>) -> Outcome {
     walk(txn, set.number(), part::SCORE, reverse, |name, _| match name.split_first_chunk::<8>() {
