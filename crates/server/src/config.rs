@@ -43,6 +43,32 @@ impl TlsConfig {
     pub const CHECK_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 }
 
+/// Who may use DEBUG, whose commands hold up others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DebugCommand {
+    /// Nobody.
+    #[default]
+    No,
+    /// Clients on this machine.
+    Local,
+    /// Everybody.
+    Yes,
+}
+
+impl DebugCommand {
+    const ALL: [(&'static str, DebugCommand); 3] = [("no", DebugCommand::No), ("local", DebugCommand::Local), ("yes", DebugCommand::Yes)];
+
+    /// The one of this name.
+    pub fn named(text: &str) -> Option<DebugCommand> {
+        DebugCommand::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, found)| found)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        DebugCommand::ALL[self as usize].0
+    }
+}
+
 /// How to run a server. The store is opened by the caller.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -84,6 +110,8 @@ pub struct Config {
     pub aclfile: Option<std::path::PathBuf>,
     /// Entries of the log of refusals.
     pub acllog_max_len: usize,
+    /// Who may use DEBUG.
+    pub enable_debug_command: DebugCommand,
     /// For measurements: requests are parsed and answered, and no command runs. See [`crate::net::null`].
     pub null: bool,
 }
@@ -110,6 +138,7 @@ impl Default for Config {
             slowlog_max_len: 128,
             aclfile: None,
             acllog_max_len: 128,
+            enable_debug_command: DebugCommand::No,
             null: false,
         }
     }
@@ -237,6 +266,7 @@ const ENTRIES: &[Entry] = &[
     fixed("tcp-keepalive", |_| KEEP_ALIVE.as_secs().to_string()),
     fixed("proto-max-bulk-len", |_| (512usize << 20).to_string()),
     fixed("client-query-buffer-limit", |s| s.started.max_request_bytes.to_string()),
+    fixed("enable-debug-command", |s| s.started.enable_debug_command.name().to_owned()),
     fixed("aclfile", |s| s.started.aclfile.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
     free(
         "acllog-max-len",
@@ -290,9 +320,9 @@ const ENTRIES: &[Entry] = &[
     ),
     free(
         "slowlog-log-slower-than",
-        "argument must be an integer",
+        "argument must be between -1 and 9223372036854775807 inclusive",
         |s| s.slowlog_slower_than_us.load(Ordering::Relaxed).to_string(),
-        |s, text| text.parse().ok().map(|us| s.slowlog_slower_than_us.store(us, Ordering::Relaxed)),
+        |s, text| text.parse().ok().filter(|us| *us >= -1).map(|us| s.slowlog_slower_than_us.store(us, Ordering::Relaxed)),
     ),
     free(
         "slowlog-max-len",
@@ -320,7 +350,7 @@ impl Settings {
             max_clients: AtomicUsize::new(config.max_clients),
             timeout_s: AtomicU64::new(config.timeout_s),
             max_output_bytes: AtomicUsize::new(enough_output(config.max_output_bytes)),
-            slowlog_slower_than_us: AtomicI64::new(config.slowlog_slower_than_us),
+            slowlog_slower_than_us: AtomicI64::new(config.slowlog_slower_than_us.max(-1)),
             slowlog_max_len: AtomicUsize::new(config.slowlog_max_len),
             started: config,
         }
@@ -378,6 +408,8 @@ mod tests {
         assert!(settings.set(&[pair("timeout", "8"), pair("maxclients", "x")]).is_err());
         assert!(settings.set(&[pair("timeout", "8"), pair("port", "1")]).is_err());
         assert!(settings.set(&[pair("nothing", "8")]).is_err());
+        assert!(settings.set(&[pair("slowlog-log-slower-than", "-1")]).is_ok());
+        assert!(settings.set(&[pair("slowlog-log-slower-than", "-2")]).is_err());
         assert!(settings.set(&[pair("timeout", "8"), pair("TIMEOUT", "9")]).is_err());
         assert_eq!(settings.get(&[b"timeout"]), [(&b"timeout"[..], "7".into())]);
     }
@@ -415,6 +447,14 @@ mod tests {
         ] {
             assert_eq!(set(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn names_of_who_may_debug_lead_back() {
+        for (name, who) in DebugCommand::ALL {
+            assert_eq!((DebugCommand::named(&name.to_uppercase()), who.name()), (Some(who), name));
+        }
+        assert_eq!(DebugCommand::named("true"), None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub const SECTIONS: &[(&str, &str, Fill)] = &[
     ("stats", "Stats", stats),
     ("replication", "Replication", replication),
     ("commandstats", "Commandstats", command_stats),
+    ("cluster", "Cluster", cluster),
     ("keyspace", "Keyspace", keyspace),
 ];
 
@@ -52,10 +53,18 @@ fn memory(shared: &Shared, text: &mut String) -> std::fmt::Result {
     let stats = shared.databases.db.stats();
     let index: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.index_bytes).sum();
     let resident = resident_bytes();
-    write!(
-        text,
-        "used_memory:{resident}\r\nused_memory_rss:{resident}\r\nindex_bytes:{index}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
-    )
+    write!(text, "used_memory:{resident}\r\nused_memory_human:{}\r\n", human(resident))?;
+    write!(text, "used_memory_rss:{resident}\r\nused_memory_rss_human:{}\r\n", human(resident))?;
+    write!(text, "index_bytes:{index}\r\nmaxmemory:0\r\nmaxmemory_human:0B\r\nmaxmemory_policy:noeviction\r\n")
+}
+
+/// A size as Redis shows it to people.
+fn human(bytes: u64) -> String {
+    let units = [(1 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
+    match units.into_iter().find(|(size, _)| bytes >= *size) {
+        Some((size, unit)) => format!("{:.2}{unit}", bytes as f64 / size as f64),
+        None => format!("{bytes}B"),
+    }
 }
 
 /// Pages of the process that are in memory: mapped pools among them.
@@ -70,7 +79,7 @@ fn persistence(shared: &Shared, text: &mut String) -> std::fmt::Result {
     let saving = &shared.saving;
     let word = |good| if good { "ok" } else { "err" };
     let ((saved_s, saved), (_, rewritten)) = (saving.last(Work::Save), saving.last(Work::Rewrite));
-    write!(text, "loading:0\r\nrdb_bgsave_in_progress:{}\r\n", u8::from(saving.is_running(Work::Save)))?;
+    write!(text, "loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:{}\r\n", u8::from(saving.is_running(Work::Save)))?;
     write!(text, "rdb_last_save_time:{saved_s}\r\nrdb_last_bgsave_status:{}\r\n", word(saved))?;
     write!(text, "aof_enabled:0\r\naof_rewrite_in_progress:{}\r\n", u8::from(saving.is_running(Work::Rewrite)))?;
     write!(text, "aof_last_bgrewrite_status:{}\r\nrecovery_ms:{}\r\n", word(rewritten), recovery.elapsed_ms)
@@ -111,6 +120,7 @@ fn stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
     write!(text, "total_connections_received:{}\r\n", shared.total(|core| &core.connections))?;
     write!(text, "rejected_connections:{}\r\n", shared.total(|core| &core.rejected))?;
     write!(text, "total_commands_processed:{}\r\n", shared.total_calls())?;
+    write!(text, "instantaneous_ops_per_sec:{}\r\n", shared.rate.per_second())?;
     write!(text, "total_net_input_bytes:{}\r\n", shared.total(|core| &core.input_bytes))?;
     write!(text, "total_net_output_bytes:{}\r\n", shared.total(|core| &core.output_bytes))?;
     write!(text, "total_error_replies:{}\r\n", shared.total(|core| &core.errors))?;
@@ -120,7 +130,7 @@ fn stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
 }
 
 fn replication(_: &Shared, text: &mut String) -> std::fmt::Result {
-    text.write_str("role:master\r\nconnected_slaves:0\r\n")
+    text.write_str("role:master\r\nconnected_slaves:0\r\nmaster_repl_offset:0\r\n")
 }
 
 fn command_stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
@@ -136,6 +146,10 @@ fn command_stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
+fn cluster(_: &Shared, text: &mut String) -> std::fmt::Result {
+    text.write_str("cluster_enabled:0\r\n")
+}
+
 /// In Redis' form, which clients take apart. Average times to live are not kept: 0, as in Redis until it has looked.
 fn keyspace(shared: &Shared, text: &mut String) -> std::fmt::Result {
     let stats = shared.databases.db.stats();
@@ -148,4 +162,15 @@ fn keyspace(shared: &Shared, text: &mut String) -> std::fmt::Result {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_for_people() {
+        let shown = [0, 1023, 1024, 1536 << 10, (1 << 30) - 1, 5 << 30, 3 << 40].map(human);
+        assert_eq!(shown, ["0B", "1023B", "1.00K", "1.50M", "1024.00M", "5.00G", "3.00T"]);
+    }
 }

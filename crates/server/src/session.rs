@@ -8,6 +8,7 @@ use crate::attempts::{Ran, run_command};
 use crate::commands::failure::Failure;
 use crate::commands::table::{Numbered, TABLE, flag};
 use crate::commands::transactions;
+use crate::config::DebugCommand;
 use crate::data::{Database, Txn};
 use crate::events::{self, Level};
 use crate::monitor::Watching;
@@ -16,6 +17,7 @@ use crate::transaction::{Multi, Queued, Watches};
 use crate::waiting::{Request, Wait};
 use hither::{Error, WriteOptions};
 use hither_resp::{Args, Protocol, Writer};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -298,6 +300,11 @@ impl Session {
         if !command.takes(args.len()) {
             return Err(Failure::arity(command));
         }
+        if command.has(flag::DEBUG) && !self.may_debug() {
+            return Err(Failure::text(
+                "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.",
+            ));
+        }
         if self.generation != self.shared.acl().generation() {
             self.look_up_again();
         }
@@ -313,6 +320,16 @@ impl Session {
             return Err(self.refuse(denied, found, args));
         }
         Ok(found)
+    }
+
+    /// Whether it may use what is for tests.
+    #[cold]
+    fn may_debug(&self) -> bool {
+        match self.shared.settings.started.enable_debug_command {
+            DebugCommand::No => false,
+            DebugCommand::Local => self.client.address.parse::<SocketAddr>().is_ok_and(|peer| peer.ip().to_canonical().is_loopback()),
+            DebugCommand::Yes => true,
+        }
     }
 
     /// Some web page may have had a browser on this machine send a request here, whose lines would pass for commands: whoever speaks HTTP gets no further.

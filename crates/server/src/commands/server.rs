@@ -2,7 +2,7 @@
 
 use super::arguments::{Options, integer, is, parse_float};
 use super::failure::Failure;
-use super::table::flag::{ADMIN, DANGEROUS, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
+use super::table::flag::{ADMIN, DANGEROUS, DEBUG, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
 use super::table::{Command, Group, TABLE, entries};
 use super::{Context, Outcome, help};
 use crate::acl::keys::Use;
@@ -43,9 +43,9 @@ static SLOWLOG: &[Command] = &[
     help::of("slowlog", Group::Server, "6.2.0"),
 ];
 
-static DEBUG: &[Command] = &[
-    command("sleep", 3, "1.0.0", "Holds up this thread for some seconds.", debug_sleep).flags(ADMIN | DANGEROUS | NO_MULTI).of("debug"),
-    help::of("debug", Group::Server, "5.0.0"),
+static DEBUG_COMMANDS: &[Command] = &[
+    command("sleep", 3, "1.0.0", "Holds up this thread for some seconds.", debug_sleep).flags(ADMIN | NO_MULTI | DEBUG).of("debug"),
+    help::of("debug", Group::Server, "5.0.0").flags(ADMIN | NO_MULTI | DEBUG),
 ];
 
 /// The family's part of the table.
@@ -60,7 +60,7 @@ pub static COMMANDS: &[Command] = &[
     command("shutdown", -1, "1.0.0", "Ends the server, once everything is durable.", shutdown).flags(ADMIN | DANGEROUS | NO_MULTI),
     Command::container("config", Group::Server, "2.0.0", "Commands about settings.", CONFIG),
     Command::container("slowlog", Group::Server, "2.2.12", "Commands about the log of slow commands.", SLOWLOG),
-    Command::container("debug", Group::Server, "1.0.0", "Commands for tests.", DEBUG),
+    Command::container("debug", Group::Server, "1.0.0", "Commands for tests.", DEBUG_COMMANDS).flags(ADMIN),
     command("command", -1, "2.8.13", "Describes all commands; see also its subcommands.", command_all).subcommands(COMMAND),
 ];
 

@@ -39,6 +39,8 @@ pub mod flag {
     pub const MOVABLE_KEYS: u32 = 1 << 11;
     /// May wait.
     pub const BLOCKING: u32 = 1 << 12;
+    /// For tests: nobody may use it unless a setting allows it.
+    pub const DEBUG: u32 = 1 << 13;
 
     /// Names that COMMAND shows.
     pub const SHOWN: &[(u32, &str)] = &[

@@ -438,6 +438,7 @@ impl Core {
         self.refusals.log_if_due();
         if self.index == 0 {
             events::tell_left_out();
+            self.shared.rate.note(self.last_tick, self.shared.total_calls());
             self.reload_if_need_be();
         }
         if !self.holding.is_empty() {

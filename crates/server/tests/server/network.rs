@@ -1,7 +1,7 @@
 //! A whole server in this process: TLS, metrics and health, protected mode, what slow and hostile clients cannot do.
 
 use hither_resp::{Limits, Value, decode};
-use hither_server::config::{ClientCertificates, TlsConfig};
+use hither_server::config::{ClientCertificates, DebugCommand, TlsConfig};
 use hither_server::{Config, Server};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -458,7 +458,7 @@ fn receive_after_ping(address: SocketAddr) -> std::io::Result<Value> {
 
 #[test]
 fn latency_is_kept_and_told() {
-    let server = start(Config::default());
+    let server = start(Config { enable_debug_command: DebugCommand::Local, ..Config::default() });
     let mut client = TcpStream::connect(server.address()).unwrap();
     say(&mut client, "DEBUG SLEEP 0.01").unwrap();
     assert_eq!(say(&mut client, "LATENCY LATEST").unwrap(), Value::Array(Vec::new()), "it is off");

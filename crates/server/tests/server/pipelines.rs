@@ -2,6 +2,7 @@
 
 use crate::common::{connect, receive, send, start, start_with, until};
 use hither_server::Config;
+use hither_server::config::DebugCommand;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -147,7 +148,7 @@ fn what_stands_behind_the_end_does_not_run() {
 /// While the only thread sleeps, many clients send: it reads of several before it serves the first of them. Each gets its own answers, however much it has sent.
 #[test]
 fn clients_that_come_together_get_their_own_answers() {
-    let server = start_with(Config { threads: 1, ..Config::default() });
+    let server = start_with(Config { threads: 1, enable_debug_command: DebugCommand::Yes, ..Config::default() });
     let (mut dice, mut sleeper) = (Dice(11), connect(&server));
     let mut clients: Vec<TcpStream> = (0..37).map(|_| connect(&server)).collect();
     for round in 0..12 {

@@ -2,6 +2,8 @@
 
 use crate::common::{Client, connect, receive, say, script, send, shared, show, start};
 use hither_resp::Value;
+use hither_server::config::DebugCommand;
+use hither_server::{Config, Session, Shared};
 
 /// Regression: SKIP ended OFF, and the client took what came then for the answers to what it asked next.
 #[test]
@@ -131,7 +133,7 @@ fn the_connection() {
         COMMAND GETKEYS MSET a 1 b 2 => [a b]
         COMMAND GETKEYS PING x => !ERR The command has no key arguments
         COMMAND INFO nothing => [nil]
-        DEBUG SLEEP 0 => OK
+        CONFIG GET enable-debug-command => [enable-debug-command no]
         MEMORY USAGE nothing => nil
         QUIT => OK",
     );
@@ -252,7 +254,7 @@ fn watched_keys_count_against_the_same_bound() {
 
 #[test]
 fn every_container_has_help() {
-    let mut client = Client::new(&shared());
+    let mut client = client_who_may_debug(DebugCommand::Yes, "test");
     let containers: Vec<_> = hither_server::commands::table::TABLE.top().filter(|command| !command.subcommands.is_empty()).collect();
     assert!(containers.len() >= 9);
     for container in containers {
@@ -376,5 +378,53 @@ fn monitors_are_shown_each_command_of_a_transaction_in_its_database() {
         })
         .collect();
     assert_eq!(shown, ["0 SELECT 1", "1 MULTI", "1 EXEC", "1 SET a 1", "1 SELECT 99", "1 SELECT 2", "2 SET b 1", "2 PING"]);
+    server.stop();
+}
+
+fn client_who_may_debug(who: DebugCommand, address: &str) -> Client {
+    let config = Config { enable_debug_command: who, ..Config::default() };
+    let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), config, 1).unwrap();
+    let session = Session::new(shared.clone(), shared.clients.add(address.into(), "test".into(), 0));
+    Client { shared, session, rests_on: 0 }
+}
+
+/// Regression: every client could have its thread sleep for a minute.
+#[test]
+fn debug_is_for_those_whom_the_setting_allows_it() {
+    let refused = "!ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", ";
+    let answers = |who: DebugCommand, address: &str| {
+        let mut client = client_who_may_debug(who, address);
+        assert_eq!(client.run("CONFIG GET enable-debug-command"), format!("[enable-debug-command {}]", who.name()));
+        let reply = client.run("DEBUG SLEEP 0");
+        assert!(reply == "OK" || reply.starts_with(refused), "{reply}");
+        assert_eq!(client.run("DEBUG HELP").starts_with(refused), reply != "OK");
+        reply == "OK"
+    };
+    assert!(!answers(DebugCommand::No, "127.0.0.1:5000"));
+    assert!(answers(DebugCommand::Local, "127.0.0.1:5000") && answers(DebugCommand::Local, "[::1]:5000"));
+    assert!(!answers(DebugCommand::Local, "192.0.2.1:5000"));
+    assert!(answers(DebugCommand::Yes, "192.0.2.1:5000"));
+}
+
+#[test]
+fn info_has_what_clients_look_for() {
+    let server = start();
+    let mut client = connect(&server);
+    let mut figures = || {
+        send(&mut client, "INFO");
+        receive(&mut client, 1).remove(0)
+    };
+    let text = figures();
+    for line in ["cluster_enabled:0", "async_loading:0", "master_repl_offset:0"] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    assert!(text.contains("\r\nused_memory_human:"));
+    let shared = server.shared();
+    crate::common::until(|| {
+        shared.cores[0].calls[0].fetch_add(1 << 20, std::sync::atomic::Ordering::Relaxed);
+        shared.rate.per_second() > 1000
+    });
+    let ops = figures().lines().find_map(|line| line.strip_prefix("instantaneous_ops_per_sec:")?.parse::<u64>().ok());
+    assert!(ops.is_some());
     server.stop();
 }
