@@ -14,6 +14,10 @@ const ALSO: &[&str] = &[
     "BGREWRITEAOF",
     "SLAVEOF NO ONE",
     "ROLE",
+    "WAIT 0 0",
+    "OBJECT ENCODING {k}",
+    "CLIENT LIST",
+    "MONITOR",
     "SET {k} {v} GET",
     "COMMAND GETKEYSANDFLAGS GET {k}",
 ];

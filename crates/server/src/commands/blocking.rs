@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 entries!(pop, SortedSet.flags(WRITE | BLOCKING));
 
-entries!(wait, Generic.flags(BLOCKING));
+entries!(wait, Generic);
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[

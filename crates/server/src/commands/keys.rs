@@ -128,7 +128,8 @@ fn move_key(context: &mut Context<'_>) -> Outcome {
 
 /// The number of a database in an argument.
 pub fn database_number(context: &Context<'_>, argument: &[u8]) -> Result<u16, Failure> {
-    let number = integer(argument)?;
+    const NO_INT: Failure = Failure::text("ERR value is out of range, value must between -2147483648 and 2147483647");
+    let number = i32::try_from(integer(argument)?).map_err(|_| NO_INT)?;
     let count = context.shared.databases.count();
     u16::try_from(number).ok().filter(|number| *number < count).ok_or(Failure::text("ERR DB index is out of range"))
 }

@@ -16,7 +16,7 @@ pub static COMMANDS: &[Command] = &[
     command("save", 1, "1.0.0", "Takes a checkpoint, so that the next start is fast, and waits for it.", save).flags(ADMIN | NO_MULTI),
     command("bgsave", -1, "1.0.0", "Takes a checkpoint in the background.", bgsave).flags(ADMIN),
     command("lastsave", 1, "1.0.0", "Returns when SAVE or BGSAVE took a checkpoint last, in seconds since 1970.", lastsave)
-        .flags(ADMIN | DANGEROUS | FAST),
+        .flags(DANGEROUS | FAST),
     command("bgrewriteaof", 1, "1.0.0", "Gives back the space of what was overwritten and deleted, in the background.", bgrewriteaof)
         .flags(ADMIN),
 ];

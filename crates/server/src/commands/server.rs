@@ -1,6 +1,6 @@
 //! The server: INFO, CONFIG, COMMAND, SLOWLOG and the like.
 
-use super::arguments::{Options, integer, is, parse_float};
+use super::arguments::{Options, is, parse_float};
 use super::failure::Failure;
 use super::table::flag::{ADMIN, DANGEROUS, DEBUG, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
 use super::table::{Command, Group, TABLE, entries};
@@ -9,6 +9,7 @@ use crate::acl::keys::Use;
 use crate::glob;
 use crate::monitor::Watching;
 use crate::shared::Shared;
+use hither_resp::parse_integer;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -54,7 +55,8 @@ pub static COMMANDS: &[Command] = &[
     command("time", 1, "2.6.0", "Returns the time.", time).flags(FAST),
     command("lolwut", -1, "5.0.0", "Says what this is.", lolwut).flags(READONLY | FAST),
     command("monitor", 1, "1.0.0", "Shows the client all commands from here on.", monitor).flags(ADMIN | NO_MULTI),
-    command("role", 1, "2.8.12", "Returns the part this server has in replication: a master without replicas.", role).flags(FAST | ADMIN),
+    command("role", 1, "2.8.12", "Returns the part this server has in replication: a master without replicas.", role)
+        .flags(FAST | DANGEROUS),
     command("replicaof", 3, "5.0.0", "Accepts NO ONE: this server replicates nobody.", replicaof).flags(ADMIN),
     command("slaveof", 3, "1.0.0", "The same under its old name.", replicaof).flags(ADMIN),
     command("shutdown", -1, "1.0.0", "Ends the server, once everything is durable.", shutdown).flags(ADMIN | DANGEROUS | NO_MULTI),
@@ -303,13 +305,9 @@ fn command_getkeysandflags(context: &mut Context<'_>) -> Outcome {
 }
 
 fn slowlog_get(context: &mut Context<'_>) -> Outcome {
-    let count = match context.args.get(2) {
-        None => 10,
-        Some(count) => match integer(count)? {
-            -1 => usize::MAX,
-            count => usize::try_from(count).map_err(|_| Failure::text("ERR count should be greater than or equal to -1"))?,
-        },
-    };
+    let wanted = context.args.get(2).map_or(Some(10), parse_integer).filter(|count| *count >= -1);
+    let wanted = wanted.ok_or(Failure::text("ERR count should be greater than or equal to -1"))?;
+    let count = usize::try_from(wanted).unwrap_or(usize::MAX);
     let found = context.shared.slowlog.newest(count);
     let reply = &mut context.reply;
     reply.array(found.len());

@@ -211,9 +211,14 @@ impl Command {
                 all.push(name);
             }
         }
-        // Redis counts COMMAND and WAIT among those of the connection, and SORT among those of what it sorts.
+        // These two are for operators, but nobody minds if others see them at work.
+        if matches!(self.name, "lastsave" | "role") {
+            all.push("@admin");
+        }
+        // Redis counts CLIENT and OBJECT themselves nowhere, COMMAND and WAIT among those of the connection, and SORT among those of what it sorts.
         match (self.container, self.name) {
             ("command", _) | ("", "command" | "wait" | "waitaof") => all.push("@connection"),
+            ("", "client" | "object") => {}
             ("", "sort" | "sort_ro") => all.extend(["@set", "@sortedset", "@list"]),
             _ => all.extend(self.group.category()),
         }
@@ -451,6 +456,28 @@ mod tests {
             });
             let Ok(found) = TABLE.find(Args::new(&bytes, &ranges)) else { panic!("{words:?} is not found") };
             assert!(std::ptr::eq(TABLE.by_number(found.number).unwrap(), found.command));
+        }
+    }
+
+    /// As COMMAND INFO of Redis 7.0 has them.
+    #[test]
+    fn categories_are_those_of_redis() {
+        for (name, expected) in [
+            ("object", "@slow"),
+            ("object|encoding", "@keyspace @read @slow"),
+            ("client", "@slow"),
+            ("client|getname", "@connection @slow"),
+            ("wait", "@connection @slow"),
+            ("bzpopmin", "@blocking @fast @sortedset @write"),
+            ("debug", "@admin @dangerous @slow"),
+            ("lastsave", "@admin @dangerous @fast"),
+            ("role", "@admin @dangerous @fast"),
+        ] {
+            let command = TABLE.named(name.as_bytes()).unwrap();
+            let mut categories = command.categories();
+            categories.sort_unstable();
+            assert_eq!(categories.join(" "), expected, "{name}");
+            assert!(!command.has(flag::ADMIN) || name == "debug", "{name}");
         }
     }
 

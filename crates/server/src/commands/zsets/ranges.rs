@@ -137,7 +137,8 @@ impl Query {
                 b"bylex" if form.is_none() && !by_score && !by_name => by_name = true,
                 b"rev" if form.is_none() && !reverse => reverse = true,
                 b"limit" => limit = Some(Limit::parse(&mut rest)?),
-                _ if is_with_scores(word) => with_scores = true,
+                // What is stored has its scores.
+                _ if is_with_scores(word) && at == 2 => with_scores = true,
                 _ => return Err(Failure::SYNTAX),
             }
         }
@@ -360,10 +361,7 @@ fn zrevrangebylex(context: &mut Context<'_>) -> Outcome {
 }
 
 fn zrangestore(context: &mut Context<'_>) -> Outcome {
-    let (query, with_scores) = Query::parse(context, 3, None)?;
-    if with_scores {
-        return Err(Failure::SYNTAX);
-    }
+    let (query, _) = Query::parse(context, 3, None)?;
     let source = open(context.txn, &context.args[2], Type::SortedSet)?;
     let found = match source {
         Some(set) => query.run(context.txn, &set, Room::unbounded())?,
