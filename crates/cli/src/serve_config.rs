@@ -16,6 +16,7 @@
 //! | `--tls-auth-clients` | `HITHER_TLS_AUTH_CLIENTS` | `tls-auth-clients = "yes"` | yes |
 //! | `--metrics-address` | `HITHER_METRICS_ADDRESS` | `metrics-address = "127.0.0.1:9121"` | none |
 //! | `--latency-monitor-threshold` (ms) | `HITHER_LATENCY_MONITOR_THRESHOLD` | `latency-monitor-threshold = 0` | 0: off |
+//! | `--enable-debug-command` | `HITHER_ENABLE_DEBUG_COMMAND` | `enable-debug-command = "no"` | no |
 //! | `--log-level` | `HITHER_LOG_LEVEL` | `log-level = "info"` | info |
 //! | `--log-format` | `HITHER_LOG_FORMAT` | `log-format = "text"` | text |
 //! | | `HITHER_REQUIREPASS` | `requirepass = "…"` | none |
@@ -32,7 +33,7 @@ use crate::args::StoreArgs;
 use crate::failure::Failure;
 use crate::units;
 use hither_server::Config;
-use hither_server::config::{ClientCertificates, TlsConfig};
+use hither_server::config::{ClientCertificates, DebugCommand, TlsConfig};
 use hither_server::events::{self, Level};
 use serde::Deserialize;
 use std::ffi::OsStr;
@@ -105,6 +106,9 @@ pub struct ServeArgs {
     /// Serve /metrics, /healthz and /readyz at this address and port
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_address: Option<SocketAddr>,
+    /// Who may use DEBUG, whose commands hold up others: no (nobody), local (clients on this machine) or yes [default: no]
+    #[arg(long, value_name = "WHO")]
+    pub enable_debug_command: Option<String>,
     /// Keep events that take so many milliseconds for LATENCY; 0: none [default: 0]
     #[arg(long, value_name = "MS")]
     pub latency_monitor_threshold: Option<u64>,
@@ -157,6 +161,7 @@ impl ServeArgs {
             tls_ca_cert_file: self.tls_ca_cert_file.or(other.tls_ca_cert_file),
             tls_auth_clients: self.tls_auth_clients.or(other.tls_auth_clients),
             metrics_address: self.metrics_address.or(other.metrics_address),
+            enable_debug_command: self.enable_debug_command.or(other.enable_debug_command),
             latency_monitor_threshold: self.latency_monitor_threshold.or(other.latency_monitor_threshold),
             log_level: self.log_level.or(other.log_level),
             log_format: self.log_format.or(other.log_format),
@@ -206,6 +211,7 @@ impl ServeArgs {
             tls_ca_cert_file: path("HITHER_TLS_CA_CERT_FILE"),
             tls_auth_clients: variable("HITHER_TLS_AUTH_CLIENTS"),
             metrics_address: parse("HITHER_METRICS_ADDRESS", variable("HITHER_METRICS_ADDRESS"))?,
+            enable_debug_command: variable("HITHER_ENABLE_DEBUG_COMMAND"),
             latency_monitor_threshold: number("HITHER_LATENCY_MONITOR_THRESHOLD")?,
             log_level: variable("HITHER_LOG_LEVEL"),
             log_format: variable("HITHER_LOG_FORMAT"),
@@ -253,6 +259,13 @@ impl ServeArgs {
             Some((name, _)) => Err(Failure::Usage(format!("with {name}, give tls-port"))),
             None => Ok(None),
         }
+    }
+
+    fn debug_command(&self) -> Result<DebugCommand, Failure> {
+        let named = |text: &String| {
+            DebugCommand::named(text).ok_or_else(|| Failure::Usage(format!("enable-debug-command is \"{text}\"; say no, local or yes")))
+        };
+        self.enable_debug_command.as_ref().map_or(Ok(DebugCommand::No), named)
     }
 
     /// How events are written, from here on.
@@ -322,6 +335,7 @@ impl ServeArgs {
             listen,
             tls: all.tls()?,
             tls_only: all.tls_only.unwrap_or(default.tls_only),
+            enable_debug_command: all.debug_command()?,
             metrics_address: all.metrics_address,
             latency_threshold_ms: all.latency_monitor_threshold.unwrap_or(default.latency_threshold_ms),
             aclfile: all.aclfile,
@@ -421,9 +435,12 @@ mod tests {
             // Regression: that spoke without TLS.
             ServeArgs { tls_cert_file: Some("cert.pem".into()), tls_key_file: Some("key.pem".into()), ..ServeArgs::default() },
             ServeArgs { tls_auth_clients: Some("yes".into()), ..ServeArgs::default() },
+            ServeArgs { enable_debug_command: Some("maybe".into()), ..ServeArgs::default() },
         ] {
             assert!(matches!(args.resolve(&mut store()), Err(Failure::Usage(_))));
         }
+        let local: ServeArgs = toml::from_str("enable-debug-command = \"local\"").unwrap();
+        assert_eq!(local.resolve(&mut store()).unwrap().enable_debug_command, DebugCommand::Local);
         // Regression: nobody could see which of the sizes was meant.
         let wrong = ServeArgs { max_output: Some("-5".into()), ..ServeArgs::default() }.resolve(&mut store());
         assert!(matches!(&wrong, Err(Failure::Usage(why)) if why.starts_with("max-output: ")), "{wrong:?}");
