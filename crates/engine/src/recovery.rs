@@ -171,6 +171,7 @@ pub(crate) fn run(
             report.salvaged.push(damage.to_string());
         }
     }
+    report.settled_version = settled;
     report.newest_keyspace = recovery.newest_keyspace.load(Ordering::Relaxed);
     if report.newest_keyspace >= next_keyspace {
         let what = format!(

@@ -405,6 +405,8 @@ pub struct RecoveryReport {
     pub torn: u64,
     /// Batches that were not whole, and were dropped.
     pub batches_dropped: u64,
+    /// What was written up to this version is there whole. Of what was written later, and was not acknowledged as durable, a power loss may have left some and taken what came before.
+    pub settled_version: u64,
     /// Damage that was passed over (only with salvage).
     pub salvaged: Vec<String>,
     /// By how much the time that the store remembers is ahead of the machine's clock, in milliseconds: that was set back, or had been wrong. Keys expire by the store's.
@@ -431,6 +433,7 @@ impl From<&hither_engine::RecoveryReport> for RecoveryReport {
             tombstones: report.tombstones,
             torn: report.torn,
             batches_dropped: report.batches_dropped,
+            settled_version: report.settled_version,
             salvaged: report.salvaged.clone(),
             clock_ahead_ms: report.clock_ahead_ms,
             threads: report.threads,

@@ -62,6 +62,8 @@ pub struct RecoveryReport {
     pub threads: usize,
     /// Time taken, in milliseconds.
     pub elapsed_ms: u64,
+    /// What was written up to this version is there whole. Of what was written later, and was not acknowledged as durable, a power loss may have left some and taken what came before.
+    pub settled_version: u64,
     /// The newest version on media.
     pub last_version: u64,
     /// By how much the time that the store remembers is ahead of the machine's clock, in milliseconds: that was set back, or had been wrong. Keys expire by the store's.

@@ -1,8 +1,8 @@
 //! Loading from sorted references.
 //!
 //! Keys of layer 0 go straight to the end of the last leaf, which is left [`FILL`] full when the next one is started: no search, no
-//! split, and room for later inserts. A key that shares its slice with the one before it takes the ordinary way (its layer's
-//! leaves are filled to the brim by edge splits).
+//! split, and room for later inserts. A key that shares its slice with the one before it takes the ordinary way, and so does the first one behind it that
+//! finds the last leaf of their layer full: those are filled to the brim by edge splits. Others go straight to the end of that leaf, too.
 
 use super::BTree;
 use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf};
@@ -19,6 +19,17 @@ const FILL: usize = LEAF_SLOTS - 4;
 /// References whose keys are being loaded.
 const AHEAD: usize = 24;
 
+/// Where keys went, if the next one may be put behind them without a search.
+#[derive(Default)]
+struct Last<'a> {
+    /// The last leaf of layer 0.
+    top: Option<Leaf<'a>>,
+    /// That of the layer of the last key that lies in a lower one.
+    below: Option<Leaf<'a>>,
+    /// What all keys of that layer begin with: the key up to the slice by which the leaf orders it.
+    prefix: Vec<u8>,
+}
+
 impl<P: Protocol> BTree<P> {
     /// See [`crate::OrderedIndex::bulk_load`].
     ///
@@ -26,7 +37,7 @@ impl<P: Protocol> BTree<P> {
     /// If a key comes twice.
     pub(crate) fn load_sorted<'a, R: Resolver>(&'a self, above: &impl Above<'a>, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
         let mut ahead = VecDeque::with_capacity(AHEAD);
-        let mut last = None;
+        let mut last = Last::default();
         loop {
             while ahead.len() < AHEAD
                 && let Some(reference) = refs.next()
@@ -35,42 +46,68 @@ impl<P: Protocol> BTree<P> {
                 ahead.push_back(reference);
             }
             let Some(reference) = ahead.pop_front() else { return };
-            last = self.append(above, last, resolver.key(reference), reference, resolver);
+            self.append(above, &mut last, resolver.key(reference), reference, resolver);
         }
     }
 
     /// See [`crate::OrderedIndex::load_pieces`]: the log is read only where a key is the second one behind a slice.
     pub(super) fn load_keys<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
-        let (mut piece, mut last, mut word) = (SortedPiece::default(), None, [0; 8]);
+        let (mut piece, mut last, mut word) = (SortedPiece::default(), Last::default(), [0; 8]);
         while source.next_piece(&mut piece) {
             for i in 0..piece.len() {
-                last = self.append(&Whole(self), last, piece.key(i, &mut word), piece.refs()[i], resolver);
+                self.append(&Whole(self), &mut last, piece.key(i, &mut word), piece.refs()[i], resolver);
             }
         }
     }
 
-    /// Adds the greatest key so far; returns the last leaf of layer 0 if it is worth another direct attempt.
-    fn append<'a, R: Resolver>(
-        &'a self,
-        above: &impl Above<'a>,
-        last: Option<Leaf<'a>>,
-        key: &[u8],
-        reference: Ref,
-        resolver: &R,
-    ) -> Option<Leaf<'a>> {
-        let (slice, kind) = slice_at(key, 0);
-        let entry = Entry { slice, kind, value: reference.0 };
-        if let Some(leaf) = last
-            && let Ok(last) = self.append_to(above, leaf, key, entry)
+    /// Adds the greatest key so far.
+    fn append<'a, R: Resolver>(&'a self, above: &impl Above<'a>, last: &mut Last<'a>, key: &[u8], reference: Ref, resolver: &R) {
+        let entry_at = |depth: usize| {
+            let (slice, kind) = slice_at(key, depth);
+            Entry { slice, kind, value: reference.0 }
+        };
+        if let Some(leaf) = last.below
+            && key.starts_with(&last.prefix)
+            && self.append_below(leaf, entry_at(last.prefix.len())).is_ok()
         {
-            return Some(last);
+            return;
+        }
+        if let Some(leaf) = last.top
+            && let Ok(leaf) = self.append_to(above, leaf, key, entry_at(0))
+        {
+            last.top = Some(leaf);
+            return;
         }
         let install = || self.try_replace(above, key, Ref::NONE, reference, resolver);
         let installed = install().unwrap_or_else(|Restart| retry(install));
         assert!(installed.is_ok(), "bulk_load needs strictly ascending keys");
-        let (root, version) = self.root_of(above.origin().ok()?).ok()?;
-        let (leaf, _) = self.descend(root, version, u64::MAX).ok()?;
-        (leaf.0.meta().class() == LARGE).then_some(leaf)
+        self.note_last(above, last, key);
+    }
+
+    /// Notes where the key is that was just added by a search.
+    fn note_last<'a>(&'a self, above: &impl Above<'a>, last: &mut Last<'a>, key: &[u8]) {
+        let Ok(found) = above.origin().and_then(|origin| self.find_below(origin, key)) else { return };
+        if found.depth == 0 {
+            last.top = (found.leaf.0.meta().class() == LARGE).then_some(found.leaf);
+        } else if let Some(prefix) = key.get(..found.depth) {
+            last.below = Some(found.leaf);
+            last.prefix.clear();
+            last.prefix.extend_from_slice(prefix);
+        }
+    }
+
+    /// Appends to the last leaf of a layer below layer 0, if there is room: the key has the layer's prefix, so the leaf is the one for it.
+    fn append_below(&self, leaf: Leaf<'_>, entry: Entry) -> Result<(), Restart> {
+        let version = leaf.0.version().try_read()?;
+        let count = leaf.count(leaf.0.meta());
+        if count == 0 || leaf.is_full() || leaf.next() != 0 || leaf.slice(count - 1) >= entry.slice {
+            return Err(Restart);
+        }
+        let lock = leaf.0.version().lock(version)?;
+        leaf.insert(count, entry);
+        lock.done();
+        self.keys.one_more();
+        Ok(())
     }
 
     /// Appends to the last leaf of layer 0, or to a new one behind it.
