@@ -152,11 +152,11 @@ impl Store {
 
     /// A ticket for everything written so far that rests on `version`; a commit is under way or asked for when this returns.
     pub fn ticket_at(&self, version: u64) -> Ticket {
+        // One that was never given out stands for all that were.
+        let version = version.min(self.core.log.clock.upper_bound() - 1);
         if version <= self.core.committer.durable() {
             return Ticket::durable(version);
         }
-        // One that was never given out stands for all that were.
-        let version = version.min(self.core.log.clock.upper_bound());
         self.core.committer.request(version);
         Ticket::pending(&self.core, version)
     }

@@ -50,6 +50,13 @@ impl Stop {
         }
         self.flag.load(Ordering::Acquire)
     }
+
+    /// With the lock: who has looked at the flag and does not sleep yet would miss it, and sleep on.
+    fn set(&self) {
+        let _held = self.lock.lock();
+        self.flag.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
 }
 
 /// How long a thread rests before it looks for work again.
@@ -112,8 +119,7 @@ impl Maintenance {
 
     /// Tells the threads to end, and waits for none.
     pub fn begin_stop(&self) {
-        self.stop.flag.store(true, Ordering::Release);
-        self.stop.changed.notify_all();
+        self.stop.set();
         for node in 0..self.core.log.nodes() {
             self.core.log.few_free(node).ring();
             self.core.log.needs_more(node).ring();

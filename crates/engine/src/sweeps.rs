@@ -4,8 +4,9 @@
 //! other, on the condition that the key still has the version that was found to have expired; so a crash at any point leaves keys that read as absent.
 
 use crate::error::ErrorKind;
+use crate::keyspace::Keyspace;
 use crate::store::Core;
-use crate::write::{Change, Condition};
+use crate::write::{Attempt, Change, Condition, Written};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -30,10 +31,7 @@ impl Core {
             for (key, version) in self.expired_keys(&keyspace, SWEEP) {
                 let _no_check = self.sweeping.lock();
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
-                SWEEPS.set(true);
-                let outcome = self.write(&keyspace, &change, self.durability);
-                SWEEPS.set(false);
-                match outcome {
+                match self.delete_swept(&keyspace, &change) {
                     Ok(written) if written.applied() => swept.deleted += 1,
                     Ok(_) => swept.late += 1,
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
@@ -46,11 +44,23 @@ impl Core {
         swept
     }
 
+    fn delete_swept(&self, keyspace: &Keyspace, change: &Change<'_>) -> Attempt<Written> {
+        struct Ends;
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                SWEEPS.set(false);
+            }
+        }
+        SWEEPS.set(true);
+        let _ends = Ends;
+        self.write(keyspace, change, self.durability)
+    }
+
     /// For a write that found no space, nor anything to collect: makes garbage of what has expired, or waits for somebody who does. False if that is nothing, if it was nothing
     /// just now, for the search may be long, or if this is itself a delete of a sweep.
     #[cold]
     pub fn sweep_for_space(&self) -> bool {
-        if SWEEPS.get() {
+        if is_sweeping() {
             return false;
         }
         let asked = Instant::now();
@@ -75,6 +85,11 @@ impl Core {
 thread_local! {
     /// Whether this thread deletes what has expired.
     static SWEEPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread deletes what has expired, with the locks of sweeps held.
+pub(crate) fn is_sweeping() -> bool {
+    SWEEPS.get()
 }
 
 /// What a sweep came to.

@@ -82,7 +82,8 @@ impl Collector for BatchedCollector {
 
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
         if pass.is_wholly_dead() && !pass.has_tombstones() {
-            return Ok(());
+            // An index may lead there all the same: to what is damaged, and may be anybody's for all that it knows.
+            return pass.verify().map_err(|error| core.explain(error));
         }
         pass.verify().map_err(|error| core.explain(error))?;
         // After the victim was sealed: whatever has entries in it is here, or was dropped.

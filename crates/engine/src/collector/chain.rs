@@ -54,7 +54,8 @@ impl Collector for ChainCollector {
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
         emptied.buried = pass.bury().map_err(|error| core.explain(error))?;
         if pass.is_wholly_dead() {
-            return Ok(());
+            // An index may lead there all the same: to what is damaged, and may be anybody's for all that it knows.
+            return pass.verify().map_err(|error| core.explain(error));
         }
         // After the victim was sealed: whatever has entries in it is here, or was dropped.
         let keyspaces = core.keyspaces_by_id();

@@ -46,8 +46,8 @@ impl Core {
     pub(super) fn after_vain_attempt<T>(&self, error: Box<Error>, attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let outcome = if error.kind().is_lack_of_space() { self.make_room(is_bound(&error), attempt) } else { Err(error) };
         let outcome = self.heeding_failed_syncs(outcome);
-        if outcome.is_err() && !epoch::is_pinned() {
-            // Whoever found the failure may have held locks, and there may be no thread in the background.
+        if outcome.is_err() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() {
+            // Whoever found the failure may have held locks, as a sweep does, and there may be no thread in the background.
             self.committer.call_back();
         }
         outcome

@@ -3,8 +3,8 @@
 
 use crate::common;
 use hither_engine::{
-    Batch, CheckpointMode, Condition, Direction, Durability, ErrorKind, KeyspaceHandle, Kind, MediumChoice, Options, OrderedKind,
-    RestartSource, Result, ScanRange, Store, WriteOptions,
+    Batch, CheckpointMode, CollectorKind, Condition, Direction, Durability, ErrorKind, KeyspaceHandle, Kind, MediumChoice, Options,
+    OrderedKind, RestartSource, Result, ScanRange, Store, WriteOptions,
 };
 use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::FileExt;
@@ -306,4 +306,43 @@ fn a_checkpoint_of_a_learned_index_is_not_taken_of_damaged_words() {
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&[bytes[key + 6] ^ 4], key as u64 + 6).unwrap();
     let refused = store.checkpoint().unwrap_err().to_string();
     assert!(refused.contains("checksum does not match"), "{refused}");
+}
+
+/// A hash index that divides a segment with a damaged entry keeps the entry in both halves, for nobody can tell which one is its key's. It is gone from one of them when that key is overwritten.
+///
+/// Regression: the log's segment was given away once all in it was overwritten. The other half led to whatever was written there then.
+#[test]
+fn what_an_index_keeps_for_damaged_is_not_written_over() {
+    for collector in [CollectorKind::Batched, CollectorKind::Chain] {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Store::open(Options { collector, ..options(dir.path(), OrderedKind::BTree) }).unwrap();
+        let put_all = |store: &Store, name: &str, numbers: std::ops::Range<u64>| {
+            let keyspace = store.open_keyspace(name).unwrap();
+            numbers.for_each(|number| common::put(store, &keyspace, &key_of(number, false), &value_of(number)));
+        };
+        let store = open();
+        ["k", "other"].iter().for_each(|name| drop(store.create_keyspace(name, Kind::Hash).unwrap()));
+        put_all(&store, "k", 0..2_000);
+        drop(store);
+        change_file(&dir.path().join("node0.hither"), |bytes| {
+            let value = value_of(VICTIM);
+            let at = bytes.windows(value.len()).position(|window| window == value).unwrap();
+            bytes[at + 20] ^= 1;
+        });
+        let store = open();
+        assert_eq!(store.recovery().source, RestartSource::Clean);
+        // Divides each of the index's segments many times, then leaves nothing alive where the damage is.
+        put_all(&store, "k", 2_000..20_000);
+        put_all(&store, "k", 0..2_000);
+        while store.reclaim().is_ok_and(|segments| segments > 0) {}
+        put_all(&store, "other", 1_000_000..1_040_000);
+        let keyspace = store.open_keyspace("k").unwrap();
+        let outcome = store.for_each(&keyspace, |key, value| {
+            let number = u64::from_be_bytes(key.try_into().unwrap()) >> 8;
+            assert!(number < 20_000 && value == value_of(number), "{collector:?}: key {number} is none of this keyspace");
+            ControlFlow::Continue(())
+        });
+        assert_damaged("all", outcome);
+        assert!((0..20_000).all(|number| common::get(&store, &keyspace, &key_of(number, false)) == Some(value_of(number))));
+    }
 }

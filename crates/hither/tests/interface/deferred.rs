@@ -1,6 +1,6 @@
 //! Operations that wait for nothing say what they rest on, and that becomes durable.
 
-use hither::{Db, KeyspaceOptions, MediumChoice, WriteOptions};
+use hither::{Db, Durability, KeyspaceOptions, MediumChoice, WriteOptions};
 use std::ops::{Bound, ControlFlow};
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,25 @@ fn a_ticket_for_a_version_that_was_never_given_out_is_one_for_all_that_was() {
     db.ticket_at(u64::MAX).on_durable(move |outcome| tell.send(outcome).unwrap());
     assert!(matches!(told.recv_timeout(Duration::from_secs(60)), Ok(Ok(()))));
     assert!(db.durable_version() >= written.rests_on);
+}
+
+/// Regression: where nothing was written since the last sync, nobody called back.
+#[test]
+fn such_a_ticket_is_durable_where_all_is() {
+    for durability in [Durability::Sync, Durability::Interval(Duration::from_millis(1)), Durability::Process] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::builder().path(dir.path()).capacity(1 << 20).medium(MediumChoice::File).durability(durability).open().unwrap();
+        db.keyspace("k").unwrap().put(b"a", b"1").unwrap();
+        db.sync().unwrap();
+        let told = || {
+            let (tell, told) = std::sync::mpsc::channel();
+            db.ticket_at(u64::MAX).on_durable(move |outcome| tell.send(outcome).unwrap());
+            told
+        };
+        assert!(matches!(told().recv_timeout(Duration::from_secs(60)), Ok(Ok(()))), "{durability:?}");
+        db.clone().close().unwrap();
+        assert!(matches!(told().recv_timeout(Duration::from_secs(60)), Ok(Ok(()))), "{durability:?}, closed");
+    }
 }
 
 /// Regression: where a condition was not met, a key that had expired was said to have been there.

@@ -19,7 +19,7 @@ const FILL: usize = LEAF_SLOTS - 4;
 /// References whose keys are being loaded.
 const AHEAD: usize = 24;
 
-/// Where keys went, if the next one may be put behind them without a search.
+/// Where keys went, if the next one may be put behind them without a search. Under one pin: a leaf that is remembered may be retired.
 #[derive(Default)]
 struct Last<'a> {
     /// The last leaf of layer 0.
@@ -62,6 +62,7 @@ impl<P: Protocol> BTree<P> {
 
     /// Adds the greatest key so far.
     fn append<'a, R: Resolver>(&'a self, above: &impl Above<'a>, last: &mut Last<'a>, key: &[u8], reference: Ref, resolver: &R) {
+        debug_assert!(hither_sync::epoch::is_pinned());
         let entry_at = |depth: usize| {
             let (slice, kind) = slice_at(key, depth);
             Entry { slice, kind, value: reference.0 }
