@@ -290,7 +290,7 @@ pub trait Index: Send + Sync {
         false
     }
 
-    /// Prepares for `keys` keys in total, so that a bulk load or recovery does not split step by step.
+    /// Prepares for `keys` keys in total, so that a bulk load or recovery does not split step by step. Not beside other threads.
     fn reserve(&self, keys: usize);
 
     /// Number of keys. May be off by operations under way; exact when no writer is active. O(threads) or O(nodes).

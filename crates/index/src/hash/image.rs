@@ -138,7 +138,7 @@ impl<P: Protocol> HashTable<P> {
 
 /// Appends a pair as it is at one moment; returns its keys.
 fn copy_pair(pair: &Pair, out: &mut Vec<u8>) -> u64 {
-    // A frozen pair does not change any more.
+    // A frozen pair does not change any more. (It would, were it thawed: after a panic in the midst of a rebuild, or by `reserve`, which nobody calls for a table in use.)
     let held = pair.lock(true);
     let mut keys = 0;
     for line in &pair.lines {

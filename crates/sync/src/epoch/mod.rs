@@ -19,7 +19,8 @@
 //!
 //! A guard unpins when it is dropped, also by unwinding. A thread's slot is given back when the thread ends; a pin that a thread-local value takes in its destructor
 //! later than that, or ends there, gives back the slot that it used. A forked child must not use
-//! a store of its parent (its pool mappings are not inherited), so slots of threads that the child lacks do not matter.
+//! a store of its parent (its pool mappings are not inherited), nor open one of its own before it executes another program: a pin that a thread of the parent held
+//! at the fork stays in the child's copy, and whoever waits for pins there waits for ever.
 
 mod deferred;
 mod domain;
