@@ -58,6 +58,8 @@ pub enum Item {
     Torn,
     /// Recovery crashed.
     RecoveryCrash,
+    /// A write after recovery, before the next failure, succeeded.
+    SecondLifeWrite,
     /// The process died, the next one recovered, then the power failed.
     KillThenPowerLoss,
     /// A restart loaded a checkpoint and scanned what was newer.
@@ -67,7 +69,7 @@ pub enum Item {
 }
 
 /// All items.
-pub const ALL: [Item; 28] = [
+pub const ALL: [Item; 29] = [
     Item::PoolCreation,
     Item::HashSplit,
     Item::DirectoryGrowth,
@@ -93,6 +95,7 @@ pub const ALL: [Item; 28] = [
     Item::BatchDropped,
     Item::Torn,
     Item::RecoveryCrash,
+    Item::SecondLifeWrite,
     Item::KillThenPowerLoss,
     Item::CheckpointRestart,
     Item::CleanRestart,

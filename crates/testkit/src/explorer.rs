@@ -9,10 +9,11 @@
 
 use crate::checkpoints::{Checkpoints, Kept};
 use crate::coverage::{Coverage, Item};
-use crate::explorer_script::{Config, Life, open_pools, store_options};
+use crate::explorer_script::{Config, Life, lacks_space, open_pools, store_options};
 use crate::images::{Machine, NOTE, Recorder, Recording};
 use crate::oracle::{Contents, Dump, Expectation, History, sound};
-use hither_engine::{Error, RestartSource, Store};
+use crate::reference::{Mistake, recover};
+use hither_engine::{RestartSource, Store};
 use hither_pmem::shadow::{ImageKind, ShadowRng, What};
 use hither_pmem::{Emulate, SyncPhase};
 use hither_topology::Topology;
@@ -140,7 +141,7 @@ pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>
 }
 
 /// Positions at which the set of images differs from the one before.
-fn crash_points(subject: &Subject) -> Vec<usize> {
+pub fn crash_points(subject: &Subject) -> Vec<usize> {
     let steps = &subject.recording.steps;
     let changes = |position: usize| {
         let step = &steps[position - 1];
@@ -231,9 +232,14 @@ impl Explorer<'_> {
         expectation.judge(&dump)?;
         absent_keys_are_absent(&store, &dump, expectation)?;
         sound(&store)?;
+        let mended = store.recovery().chains_mended > 0;
         drop(store);
         if deep {
             self.outcome.deep += 1;
+            // The reference knows no chains: what is cut off from its own counts there.
+            if !mended {
+                same(&recover(images, self.subject.config.rules, Mistake::None)?, &dump, "other than by the reference")?;
+            }
             let other = self.open(images, &kept, if shards == 1 { 4 } else { 1 }, 2)?;
             same(&dump, &Dump::read(&other)?, "with other shards and threads")?;
             sound(&other)?;
@@ -254,7 +260,7 @@ impl Explorer<'_> {
         if rng.below(2) == 0 {
             store.checkpoint().map_err(|error| format!("no checkpoint in the second life: {error}"))?;
         }
-        let written = write_more(&store, dump)?;
+        let written = write_more(&store, dump, &mut self.outcome.coverage)?;
         same(&written, &Dump::read(&store)?, "after more writes")?;
         sound(&store)?;
         let end = recorder.position();
@@ -301,7 +307,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// The process dies here, the next one recovers and answers; then the power fails.
+    /// The process dies here, the next one recovers and answers; then the power fails, for which alone `expectation` is.
     fn kill(&mut self, visible: &[Vec<u8>], position: usize, expectation: &Expectation, rng: &mut ShadowRng) -> Result<(), String> {
         let shards = self.subject.config.shards;
         let recorder = Recorder::new(self.subject.config.rules, visible.len());
@@ -310,10 +316,10 @@ impl Explorer<'_> {
             self.open_recorded(visible, &checkpoints, shards, 1, Some(&recorder)).map_err(|error| format!("after a kill: {error}"))?;
         let recovered = recorder.position();
         let mut answers = Dump::read(&store)?;
-        expectation.judge(&answers).map_err(|what| format!("after a kill: {what}"))?;
+        Expectation::at_kill(&self.subject.history, position).judge(&answers).map_err(|what| format!("after a kill: {what}"))?;
         if rng.below(2) == 0 {
             // What is written now rests on metadata that the dead process may not have flushed.
-            answers = write_more(&store, &answers)?;
+            answers = write_more(&store, &answers, &mut self.outcome.coverage)?;
         }
         if rng.below(2) == 0 {
             // What is freed now rests on marks that the dead process may not have flushed. The second round empties what the first has sealed.
@@ -374,7 +380,7 @@ fn absent_keys_are_absent(store: &Store, dump: &Dump, expectation: &Expectation)
 }
 
 /// A few writes after recovery; returns what the store should hold.
-fn write_more(store: &Store, dump: &Dump) -> Result<Dump, String> {
+fn write_more(store: &Store, dump: &Dump, coverage: &mut Coverage) -> Result<Dump, String> {
     let mut wanted = dump.clone();
     for (name, contents) in &mut wanted.keyspaces {
         let keyspace = store.open_keyspace(name).ok_or("a listed keyspace cannot be opened")?;
@@ -384,9 +390,11 @@ fn write_more(store: &Store, dump: &Dump) -> Result<Dump, String> {
         let changes = [(Some(b"second life".to_vec()), Some(vec![7; 90])), (first, Some(vec![8; 8])), (second, None)];
         for (key, value) in changes.into_iter().filter_map(|(key, value)| Some((key?, value))) {
             match store.write_wait(&keyspace, &key, value.as_deref()) {
-                Ok(_) => apply(contents, key, value),
-                Err(Error::Full { .. } | Error::NotAdjacent { .. }) => {}
-                Err(error) => return Err(format!("a write after recovery fails: {error}")),
+                Ok(_) => {
+                    coverage.hit(Item::SecondLifeWrite);
+                    apply(contents, key, value);
+                }
+                Err(error) => lacks_space(store, &error, 100).map_err(|what| format!("after recovery, {what}"))?,
             }
         }
         contents.len = keyspace.len();

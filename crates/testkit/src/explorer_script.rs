@@ -138,6 +138,19 @@ fn create_pools(config: &Config, recorder: &Arc<Recorder>) -> hither_pmem::Resul
     Ok(pools)
 }
 
+/// Whether `error` only says that a store is full, and it may be: with `bytes` more half of a pool's segments would be in use.
+///
+/// # Errors
+/// What is wrong.
+pub fn lacks_space(store: &Store, error: &Error, bytes: usize) -> Result<(), String> {
+    let more = bytes as u64 / SEGMENT + 1;
+    let tight = store.stats().pools.iter().any(|pool| 2 * (pool.usage.segments - pool.usage.free + more) > pool.usage.max_segments);
+    match error {
+        Error::Full { .. } | Error::NotAdjacent { .. } if tight => Ok(()),
+        _ => Err(format!("a write fails only for lack of space: {error}")),
+    }
+}
+
 impl Life {
     /// Creates a store.
     ///
@@ -251,10 +264,15 @@ impl Life {
                     // Deleting what is not there writes nothing and answers that it is not there.
                     (true, if absent { Deed::Answer(keyspace, key.to_vec()) } else { Deed::Write(vec![effect], durable) })
                 }
-                Err(Error::Full { .. } | Error::NotAdjacent { .. }) => (false, Deed::Other),
-                Err(error) => panic!("a write fails only for lack of space: {error}"),
+                Err(error) => life.refused(&error, key.len() + value.as_ref().map_or(0, Vec::len)),
             }
         })
+    }
+
+    /// A write that found no space.
+    fn refused(&self, error: &Error, bytes: usize) -> (bool, Deed) {
+        lacks_space(&self.store, error, bytes).unwrap_or_else(|what| panic!("{what}"));
+        (false, Deed::Other)
     }
 
     /// Puts or deletes a pair as an application mostly does, by the call that waits: mostly that is the lean path. False if the
@@ -272,8 +290,7 @@ impl Life {
                 life.apply(&effect);
                 (true, Deed::Write(vec![effect], true))
             }
-            Err(Error::Full { .. } | Error::NotAdjacent { .. }) => (false, Deed::Other),
-            Err(error) => panic!("a write fails only for lack of space: {error}"),
+            Err(error) => life.refused(&error, 16),
         })
     }
 
@@ -303,8 +320,7 @@ impl Life {
                     life.apply(&effect);
                     ((), Deed::Write(vec![effect], true))
                 }
-                Err(Error::Full { .. } | Error::NotAdjacent { .. }) => ((), Deed::Other),
-                Err(error) => panic!("a swap fails only for lack of space: {error}"),
+                Err(error) => ((), life.refused(&error, key.len() + new.as_ref().map_or(0, Vec::len)).1),
             }
         });
     }
@@ -335,11 +351,10 @@ impl Life {
                 life.coverage.hit(Item::Batch);
                 (true, Deed::Write(effects, durable))
             }
-            Err(Error::Full { .. } | Error::NotAdjacent { .. }) => {
+            Err(error) => {
                 life.coverage.hit(Item::FullStore);
-                (false, Deed::Other)
+                life.refused(&error, changes.iter().map(|(_, key, value)| key.len() + value.as_ref().map_or(0, Vec::len)).sum())
             }
-            Err(error) => panic!("a batch fails only for lack of space: {error}"),
         })
     }
 
@@ -412,14 +427,15 @@ impl Life {
     /// Deletes what has expired: key by key, in no promised order.
     pub fn sweep(&mut self) {
         let begin = self.recorder.position();
-        self.store.sweep_expired();
+        if self.store.sweep_expired() > 0 {
+            self.coverage.hit(Item::Sweep);
+        }
         let end = self.recorder.position();
         let gone: Vec<_> = self.now.iter().filter(|(_, (_, expired))| *expired).map(|(slot, _)| slot.clone()).collect();
         for (keyspace, key) in gone {
             let effect = Effect { keyspace, key, value: None, expired: false };
             self.apply(&effect);
-            self.coverage.hit(Item::Sweep);
-            self.history.deeds.push(Done { begin, end, deed: Deed::Write(vec![effect], false) });
+            self.history.deeds.push(Done { begin, end, deed: Deed::Sweep(effect) });
         }
     }
 

@@ -14,6 +14,7 @@
 //! back over a newer durable value. Between open writes of different keys no order is promised. A batch is found whole or not at all: it is
 //! impossible that one key shows it and another key of it shows something older. Keyspace changes are atomic and durable at return. An exchange of names that is under
 //! way has happened for all its pairs or for none, and if it has, everything before it is certain.
+//! After the death of the process alone every write that returned is certain: see [`Expectation::at_kill`].
 //! Nothing else is found: no other key, no other value (each value names its write), no other keyspace.
 
 use hither_engine::{Direction, Kind, ScanRange, Store};
@@ -38,6 +39,8 @@ pub struct Effect {
 pub enum Deed {
     /// Changes, all or nothing, and whether they were durable when it returned.
     Write(Vec<Effect>, bool),
+    /// The store deleted a key that had expired: nobody was told.
+    Sweep(Effect),
     /// An answer that depends on the last write of a key.
     Answer(usize, Vec<u8>),
     /// Everything before became durable.
@@ -105,20 +108,29 @@ pub struct Expectation {
 impl Expectation {
     /// For a crash after `position` steps.
     pub fn at(history: &History, position: usize) -> Expectation {
+        Expectation::with(history, position, certain_writes)
+    }
+
+    /// For the death of the process after `position` steps: every write that returned is certain, whatever its level.
+    pub fn at_kill(history: &History, position: usize) -> Expectation {
+        Expectation::with(history, position, returned_writes)
+    }
+
+    fn with(history: &History, position: usize, certain: Certain) -> Expectation {
         let begun = history.deeds.partition_point(|done| done.begin < position || done.end <= position);
         let deeds = &history.deeds[..begun];
-        let mut expectation = Expectation::of(history, deeds, position);
+        let mut expectation = Expectation::of(history, deeds, position, certain);
         if let Some(Done { end, deed: Deed::Swap(_), .. }) = deeds.last()
             && *end > position
         {
-            expectation.swapped = Some(Box::new(Expectation::of(history, deeds, *end)));
+            expectation.swapped = Some(Box::new(Expectation::of(history, deeds, *end, certain)));
         }
         expectation
     }
 
     /// After `deeds` and a crash at `position`, if an exchange of names that was under way has not happened.
-    fn of(history: &History, deeds: &[Done], position: usize) -> Expectation {
-        let certain = certain_writes(deeds, position);
+    fn of(history: &History, deeds: &[Done], position: usize, certain: Certain) -> Expectation {
+        let certain = certain(deeds, position);
         let mut expectation = Expectation {
             keyspaces: vec![None; history.keyspaces.len()],
             names: history.keyspaces.clone(),
@@ -133,6 +145,7 @@ impl Expectation {
                 Deed::Drop(keyspace) => expectation.keyspaces[*keyspace] = if returned { None } else { Some(false) },
                 Deed::Swap(pairs) if returned => pairs.iter().for_each(|pair| expectation.swap_names(*pair)),
                 Deed::Write(effects, _) => expectation.write(number, effects, certain.contains(&number)),
+                Deed::Sweep(effect) => expectation.write(number, std::slice::from_ref(effect), certain.contains(&number)),
                 _ => {}
             }
         }
@@ -241,7 +254,16 @@ impl Expectation {
     }
 }
 
-/// Writes that must survive a crash at `position`.
+/// Which writes must survive a crash at a position.
+type Certain = fn(&[Done], usize) -> BTreeSet<usize>;
+
+/// Those that must survive the death of the process: what is stored is stored. That a sweep deleted what nobody sees any more, nobody was told.
+fn returned_writes(deeds: &[Done], position: usize) -> BTreeSet<usize> {
+    let returned = |done: &Done| done.end <= position && matches!(done.deed, Deed::Write(..));
+    deeds.iter().enumerate().filter(|(_, done)| returned(done)).map(|(number, _)| number).collect()
+}
+
+/// Those that must survive a power loss.
 fn certain_writes(deeds: &[Done], position: usize) -> BTreeSet<usize> {
     let mut certain = BTreeSet::new();
     let mut last: BTreeMap<Slot, usize> = BTreeMap::new();
@@ -253,6 +275,7 @@ fn certain_writes(deeds: &[Done], position: usize) -> BTreeSet<usize> {
                     certain.insert(number);
                 }
             }
+            Deed::Sweep(effect) => drop(last.insert((effect.keyspace, effect.key.clone()), number)),
             Deed::Answer(keyspace, key) => certain.extend(last.get(&(*keyspace, key.clone()))),
             Deed::Sync | Deed::Swap(_) => certain.extend(last.values()),
             _ => {}

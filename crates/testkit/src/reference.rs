@@ -1,7 +1,7 @@
 //! A second recovery, as simple as it can be, and its broken variants.
 //!
-//! It reads an image into a map: no index, no threads, nothing written. The sound one is a second opinion on the production recovery: both must
-//! agree on every image. Each [`Mistake`] breaks one decision; the oracle must notice.
+//! It reads an image into a map: no index, no threads, nothing written, no chains. The sound one is a second opinion on the production recovery: the explorer compares
+//! them on a share of its images, those of which no chain had to be mended, and there both must agree. Each [`Mistake`] breaks one decision; the oracle must notice.
 
 use crate::explorer_script::open_pools;
 use crate::oracle::{Contents, Dump};

@@ -4,7 +4,7 @@
 
 use hither_pmem::Emulate;
 use hither_testkit::coverage::{Coverage, Item};
-use hither_testkit::explorer::{MEDIA, budget, explore, seed};
+use hither_testkit::explorer::{MEDIA, budget, crash_points, explore, seed};
 use hither_testkit::explorer_histories::{batches, checkpoints, collections, full, large, mixed, pairs, swaps};
 use hither_testkit::explorer_script::Config;
 use std::time::Instant;
@@ -49,11 +49,13 @@ fn run(rules: Emulate, nodes: usize) {
 /// Short histories with every crash point and, where there are few, every image.
 #[test]
 fn short_histories_exhaustively() {
-    let (budget, mut images) = (budget(2000), 0);
+    let (budget, mut images) = (budget(2000).max(2000), 0);
     for number in seed(1)..seed(1) + 4 {
         for rules in MEDIA {
             let config = Config { rules, nodes: 1, shards: 1, max_segments: 12, seed: number };
-            let outcome = explore(&mixed(&config, 2), budget / 2).unwrap_or_else(|failure| panic!("{failure}"));
+            let subject = mixed(&config, 2);
+            let outcome = explore(&subject, budget / 2).unwrap_or_else(|failure| panic!("{failure}"));
+            assert_eq!(outcome.points, crash_points(&subject).len(), "the history is too long for the budget");
             images += outcome.images;
         }
     }

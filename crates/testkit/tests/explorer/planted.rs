@@ -1,11 +1,14 @@
 //! The explorer finds every planted bug, and passes the sound twins. Images to detection are printed.
 
+use hither_engine::Kind;
 use hither_pmem::Emulate;
 use hither_testkit::explorer::{MEDIA, Subject, explore};
 use hither_testkit::explorer_histories::{batches, full, mixed, swaps};
 use hither_testkit::explorer_script::Config;
+use hither_testkit::oracle::{Contents, Deed, Done, Dump, Effect, Expectation, History};
 use hither_testkit::planted::{FLUSHES, Forgotten, SYNCS, hunt, plant};
 use hither_testkit::reference::{MISTAKES, Mistake};
+use std::collections::BTreeMap;
 
 /// Images that a bug may take.
 const PATIENCE: usize = 6000;
@@ -39,6 +42,7 @@ fn find(rules: Emulate, bugs: &[Forgotten]) {
             }
         }
         let what = found.unwrap_or_else(|| panic!("{bug:?} was not found in {images} images"));
+        assert!(!what.starts_with("panic:"), "{bug:?} is told, not met by chance: {what}");
         println!("{rules:?} {bug:?}: found after {images} images: {}", what.chars().take(160).collect::<String>());
     }
 }
@@ -69,6 +73,7 @@ fn swaps_in_two_steps_are_found() {
 fn swaps_that_forget_what_was_written_before_are_found() {
     let config = Config { rules: Emulate::Adr, nodes: 1, shards: 1, max_segments: 40, seed: 1 };
     let failure = explore(&plant(&swaps(&config, false), Forgotten::FlushBeforeSwap), PATIENCE).expect_err("it was not found");
+    assert!(failure.what.contains("neither before a swap"), "{}", failure.what);
     println!("FlushBeforeSwap: found after {} images: {}", failure.images, failure.what);
 }
 
@@ -95,4 +100,22 @@ fn mistakes_of_recovery_are_found() {
         let what = found.unwrap_or_else(|| panic!("{mistake:?} was not found in {images} images"));
         println!("{mistake:?}: found after {images} images: {}", what.chars().take(160).collect::<String>());
     }
+}
+
+/// A store that lost what was written at the level of the process, and of which nobody took the power.
+#[test]
+fn losses_by_a_kill_are_found() {
+    let effect = Effect { keyspace: 0, key: b"k".to_vec(), value: Some(b"v".to_vec()), expired: false };
+    let done = |begin, deed| Done { begin, end: begin + 1, deed };
+    let deeds = vec![done(0, Deed::Create(0)), done(1, Deed::Write(vec![effect], false))];
+    let history = History { keyspaces: vec![("one".to_owned(), Kind::Hash)], deeds };
+    let holds = |pairs: BTreeMap<Vec<u8>, Vec<u8>>| {
+        let len = pairs.len();
+        Dump { keyspaces: BTreeMap::from([("one".to_owned(), Contents { kind: Kind::Hash, pairs, len })]) }
+    };
+    let (lost, kept) = (holds(BTreeMap::new()), holds(BTreeMap::from([(b"k".to_vec(), b"v".to_vec())])));
+    assert_eq!(Expectation::at(&history, 2).judge(&lost), Ok(()), "a power loss may take it");
+    assert!(Expectation::at_kill(&history, 2).judge(&lost).is_err());
+    assert_eq!(Expectation::at_kill(&history, 2).judge(&kept), Ok(()));
+    assert_eq!(Expectation::at_kill(&history, 1).judge(&lost), Ok(()), "it has not begun");
 }
