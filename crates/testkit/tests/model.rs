@@ -157,17 +157,30 @@ fn a_segment_filled_between_two_closes_is_no_damage() {
     run(config(Medium::Files(dir.path().to_owned(), MediumChoice::File), layout, Durability::Sync), &ops).unwrap();
 }
 
+/// Writes that nobody waited for are durable once the store is closed.
+#[test]
+fn relaxed_writes_survive_a_close() {
+    for choice in [MediumChoice::File, MediumChoice::ShadowFile] {
+        let relaxed = (0..60).map(|key| Op::PutRelaxed(key % 3, key, Value { len: 100, fill: key }));
+        let ops: Vec<Op> = relaxed.chain([Op::Reopen, Op::Check, Op::PutRelaxed(0, 0, Value { len: 8, fill: 1 })]).collect();
+        let dir = shm();
+        let layout = Layout { shards: 1, segment_bytes: 4096, nodes: 2 };
+        run(config(Medium::Files(dir.path().to_owned(), choice), layout, Durability::Sync), &ops).unwrap();
+    }
+}
+
 const SEED: &str = "HITHER_TEST_MODEL_SEED";
 const DIR: &str = "HITHER_TEST_MODEL_DIR";
 
-/// The sequence of a seed: the same in the child and in the parent. Nothing relaxed in it, so everything acknowledged is durable.
+/// The sequence of a seed: the same in the child and in the parent. Nothing relaxed in it where power is lost, so everything acknowledged is durable; the death of
+/// the process alone loses nothing that was acknowledged at any level.
 fn seeded(seed: u64) -> (Layout, bool, Vec<Op>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(CaseConfig::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let strategy = (layout(), any::<bool>(), prop::collection::vec(op(), 1..120));
     let (layout, shadow, mut ops) = strategy.new_tree(&mut runner).expect("a value").current();
-    ops.retain(|op| !matches!(op, Op::PutRelaxed(..)));
+    ops.retain(|op| !(shadow && matches!(op, Op::PutRelaxed(..))));
     (layout, shadow, ops)
 }
 
