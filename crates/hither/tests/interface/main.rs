@@ -3,6 +3,7 @@
 mod basic;
 mod deferred;
 mod edges;
+mod settings;
 mod space;
 mod swaps;
 mod views;
