@@ -140,6 +140,39 @@ fn the_connection() {
 }
 
 #[test]
+fn every_setting_that_can_be_changed_is() {
+    let changes = [
+        ("acllog-max-len", "7"),
+        ("client-output-buffer-limit", "normal 1048576 0 0"),
+        ("latency-monitor-threshold", "8"),
+        ("loglevel", "warn"),
+        ("maxclients", "9"),
+        ("protected-mode", "no"),
+        ("requirepass", "secret"),
+        ("slowlog-log-slower-than", "10"),
+        ("slowlog-max-len", "11"),
+        ("timeout", "12"),
+    ];
+    let mut client = Client::new(&shared());
+    let set = |client: &mut Client, name: &str, value: &str| show(&client.call(&[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]));
+    let Value::Array(before) = client.call(&[b"CONFIG", b"GET", b"*"]) else { panic!() };
+    let before: Vec<String> = before.iter().map(show).collect();
+    for pair in before.chunks(2) {
+        let is_fixed = set(&mut client, &pair[0], &pair[1]).contains("can't set immutable config");
+        let listed = changes.iter().find(|(name, _)| *name == pair[0]);
+        assert_eq!(listed.is_none(), is_fixed, "{}", pair[0]);
+        assert!(listed.is_none_or(|(_, value)| *value != pair[1]), "{} has this value already", pair[0]);
+    }
+    for (name, value) in changes {
+        assert_eq!(set(&mut client, name, value), "OK", "{name}");
+    }
+    for (name, value) in changes {
+        assert_eq!(client.run(&format!("CONFIG GET {name}")), format!("[{name} {value}]"));
+    }
+    set(&mut client, "loglevel", "info");
+}
+
+#[test]
 fn version_3_of_the_protocol() {
     let mut client = Client::new(&shared());
     assert!(client.run("HELLO 3").starts_with("{server:redis version:7"));
