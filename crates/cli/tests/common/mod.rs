@@ -23,8 +23,12 @@ impl Store {
         Self { dir: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), medium: "file" }
     }
 
-    /// A store on tmpfs that is treated as persistent memory, if there is a tmpfs.
+    /// A store on tmpfs that is treated as persistent memory, if there is a tmpfs with room for it: a page that it cannot have is a bus error.
     pub fn on_dax() -> Option<Self> {
+        let free = rustix::fs::statvfs("/dev/shm").map(|stats| stats.f_bavail * stats.f_frsize);
+        if free.is_ok_and(|bytes| bytes < 1 << 30) {
+            return None;
+        }
         let dir = TempDir::new_in("/dev/shm").ok()?;
         Some(Self { dir, medium: "forced-dax" })
     }

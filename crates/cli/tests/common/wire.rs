@@ -3,7 +3,7 @@
 
 use super::Store;
 use hither_resp::{Limits, Protocol, Value, Writer, decode};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -138,7 +138,8 @@ impl Client {
         self.stream.write_all(&out)
     }
 
-    /// Reads a reply; `None` if the connection ended.
+    /// Reads a reply; `None` if the connection ended. One that stays open must have a reply in time.
+    #[track_caller]
     pub fn receive(&mut self) -> Option<Value> {
         loop {
             if let Some((value, length)) = decode(&self.buffer, &Limits::default()).unwrap() {
@@ -147,6 +148,7 @@ impl Client {
             }
             let mut chunk = [0; 16 << 10];
             match self.stream.read(&mut chunk) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => self.ended(),
                 Ok(0) | Err(_) => return None,
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
             }
