@@ -49,6 +49,11 @@ impl Tally {
         tally
     }
 
+    /// The same, if a test passed: a check that has gone missing must not look like one that passed.
+    pub fn some(self, of: &str) -> Result<Tally, Failure> {
+        if self.passed == 0 { Err(format!("{of}: no test ran")) } else { Ok(self) }
+    }
+
     /// Adds another tally.
     pub fn add(&mut self, other: &Tally) {
         self.passed += other.passed;
@@ -142,11 +147,6 @@ impl Step {
     pub fn environment(&self) -> Vec<(String, String)> {
         let set = self.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
         set.map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())).collect()
-    }
-
-    /// How it is shown.
-    pub fn shown(&self) -> &str {
-        &self.shown
     }
 
     /// Like [`Step::env`], unless the caller of xtask has set the variable.
@@ -251,6 +251,13 @@ mod tests {
         tally.read("HITHER_COUNT images many");
         assert_eq!((tally.passed, tally.failed, tally.ignored), (13, 2, 3));
         assert_eq!(tally.counts, BTreeMap::from([("images".to_owned(), 42)]));
+    }
+
+    #[test]
+    fn nothing_is_not_enough() {
+        let one = Tally { passed: 1, ..Tally::default() };
+        assert_eq!(one.clone().some("x"), Ok(one));
+        assert_eq!(Tally { ignored: 1, ..Tally::default() }.some("x"), Err("x: no test ran".to_owned()));
     }
 
     #[test]

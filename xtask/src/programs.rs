@@ -1,7 +1,7 @@
 //! Test programs, run side by side.
 //!
 //! `cargo test` runs one after the other. Most of them wait for a part of their time (for a child, for a disk, for their last test), so with several at a time the
-//! processors have work, and the whole takes half as long. Each one's output is shown when it has ended.
+//! processors have work, and the whole takes half as long. Each one's output is shown when it has ended, or was ended because its time was up: nobody else could tell where it hangs.
 
 use crate::Failure;
 use crate::exec::{self, Step, Tally};
@@ -11,6 +11,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Seconds that a program may take, on any machine; the slowest take one or two minutes.
+const LIMIT_S: u64 = 900;
+
+/// What `timeout` says of a program whose time was up.
+const TIME_WAS_UP: i32 = 124;
+
 /// A test program and the folder of its package, where cargo would run it.
 #[derive(Debug, PartialEq)]
 struct Program {
@@ -19,26 +25,30 @@ struct Program {
 }
 
 impl Program {
-    fn step(&self, environment: &[(String, String)]) -> Step {
-        environment.iter().fold(Step::new(&self.path).within(&self.folder), |step, (name, value)| step.env_unseen(name, value))
+    fn step(&self, environment: &[(String, String)], limit_s: u64) -> Step {
+        let step = Step::limited(&self.path, limit_s).within(&self.folder);
+        environment.iter().fold(step, |step, (name, value)| step.env_unseen(name, value))
     }
 
     /// How many tests it says it has.
     fn tests(&self, environment: &[(String, String)]) -> usize {
-        let listed = self.step(environment).arg("--list").collect();
+        let listed = self.step(environment, LIMIT_S).arg("--list").collect();
         listed.map_or(0, |(_, output)| String::from_utf8_lossy(&output).lines().filter(|line| line.ends_with(": test")).count())
     }
 
-    fn run(&self, environment: &[(String, String)]) -> Result<Tally, Failure> {
-        let step = self.step(environment);
-        let name = step.shown().to_owned();
-        let (status, output) = step.collect()?;
+    fn run(&self, environment: &[(String, String)], limit_s: u64) -> Result<Tally, Failure> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let (status, output) = self.step(environment, limit_s).collect()?;
         {
             let mut stdout = std::io::stdout().lock();
             // A reader that went away is no reason to stop the tests.
             let _ = writeln!(stdout, "\n$ {name}").and_then(|()| stdout.write_all(&output));
         }
-        if status == Some(0) { Ok(Tally::of(&String::from_utf8_lossy(&output))) } else { Err(exec::failure(&name, status)) }
+        match status {
+            Some(0) => Ok(Tally::of(&String::from_utf8_lossy(&output))),
+            Some(TIME_WAS_UP) => Err(format!("{name}: no end after {limit_s} s; what it printed is above")),
+            status => Err(exec::failure(&name, status)),
+        }
     }
 }
 
@@ -56,7 +66,7 @@ pub fn run(step: Step) -> Result<Tally, Failure> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mine = std::iter::from_fn(|| programs.get(next.fetch_add(1, Ordering::Relaxed)));
-        mine.map(|program| program.run(&environment)).collect::<Vec<_>>()
+        mine.map(|program| program.run(&environment, LIMIT_S)).collect::<Vec<_>>()
     };
     let width = std::thread::available_parallelism().map_or(1, usize::from);
     let outcomes = std::thread::scope(|scope| {
@@ -105,8 +115,14 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_is_named() {
-        let run = |path: &str| Program { path: path.into(), folder: "/".into() }.run(&[]);
+        let run = |path: &str| Program { path: path.into(), folder: "/".into() }.run(&[], 60);
         assert_eq!(run("/bin/true"), Ok(Tally::default()));
         assert_eq!(run("/bin/false"), Err("false: exit status 1".to_owned()));
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended() {
+        let hangs = Program { path: "/bin/sleep".into(), folder: "/".into() };
+        assert_eq!(hangs.step(&[], 1).arg("600").collect(), Ok((Some(TIME_WAS_UP), Vec::new())));
     }
 }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub enum Done {
     /// It did its work.
     Passed(Tally),
+    /// It did its work but for something that it could not do here.
+    Partly(Tally, String),
     /// It could not do its work here, for this reason, which is not a fault of the code.
     Skipped(String),
 }
@@ -42,7 +44,7 @@ impl Record {
     /// `passed`, `skipped` or `failed`.
     pub fn status(&self) -> &'static str {
         match self.outcome {
-            Ok(Done::Passed(_)) => "passed",
+            Ok(Done::Passed(_) | Done::Partly(..)) => "passed",
             Ok(Done::Skipped(_)) => "skipped",
             Err(_) => "failed",
         }
@@ -50,15 +52,20 @@ impl Record {
 
     /// What the stage counted.
     pub fn tally(&self) -> Tally {
-        if let Ok(Done::Passed(tally)) = &self.outcome { tally.clone() } else { Tally::default() }
+        match &self.outcome {
+            Ok(Done::Passed(tally) | Done::Partly(tally, _)) => tally.clone(),
+            _ => Tally::default(),
+        }
     }
 
-    /// Why it was skipped or failed, or that it was slow.
+    /// Why it was skipped or failed, or what of it was, or that it was slow.
     pub fn note(&self) -> String {
+        let slow = self.elapsed.as_secs() > self.budget_s;
         match &self.outcome {
-            Ok(Done::Skipped(why)) => why.clone(),
-            Err(why) => why.clone(),
-            Ok(Done::Passed(_)) if self.elapsed.as_secs() > self.budget_s => "over its budget".to_owned(),
+            Ok(Done::Skipped(why)) | Err(why) => why.clone(),
+            Ok(Done::Partly(_, what)) if slow => format!("over its budget; {what}"),
+            Ok(Done::Partly(_, what)) => what.clone(),
+            Ok(Done::Passed(_)) if slow => "over its budget".to_owned(),
             Ok(Done::Passed(_)) => String::new(),
         }
     }
@@ -163,6 +170,15 @@ mod tests {
         assert_eq!(run(&[], false), ["passed", "failed"]);
         assert_eq!(run(&[], true), ["passed", "failed", "skipped"]);
         assert_eq!(run(&["three", "one"], false), ["passed", "skipped"]);
+    }
+
+    #[test]
+    fn what_was_left_out_is_noted() {
+        let (elapsed, processor) = (Duration::from_secs(9), Duration::ZERO);
+        let outcome = || Ok(Done::Partly(Tally { passed: 2, ..Tally::default() }, "without: a".to_owned()));
+        let record = |budget_s| Record { name: "one", budget_s, elapsed, processor, outcome: outcome() };
+        assert_eq!((record(9).status(), record(9).tally().passed, record(9).note()), ("passed", 2, "without: a".to_owned()));
+        assert_eq!(record(8).note(), "over its budget; without: a");
     }
 
     #[test]

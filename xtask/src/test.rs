@@ -83,7 +83,7 @@ fn unit(_: &Context) -> Result<Done, Failure> {
 fn integration(context: &Context) -> Result<Done, Failure> {
     let names = suites::ordinary(&context.metadata);
     if names.is_empty() {
-        return Ok(Done::Skipped("no crate has such tests yet".to_owned()));
+        return Err("no crate has such tests".to_owned());
     }
     suites::side_by_side(&names).map(Done::Passed)
 }

@@ -3,7 +3,7 @@
 //! Each variant has a target directory of its own inside the ordinary one, or every switch would rebuild everything.
 
 use crate::Failure;
-use crate::exec::{Step, Tally};
+use crate::exec::Step;
 use crate::stage::Done;
 use crate::workspace::{Metadata, root, target_dir};
 use crate::{exec, programs, setup};
@@ -25,7 +25,7 @@ pub fn loom(metadata: &Metadata, preemptions: u32) -> Result<Done, Failure> {
         return Err("no package depends on loom under cfg(loom)".to_owned());
     }
     let step = schedule_step("loom", metadata, &packages);
-    ran_some(step.env_default("LOOM_MAX_PREEMPTIONS", &preemptions.to_string()).run()?)
+    step.env_default("LOOM_MAX_PREEMPTIONS", &preemptions.to_string()).run()?.some("loom").map(Done::Passed)
 }
 
 /// The unit tests of these packages and those of their test programs that are named after the checker: the others do not know
@@ -36,10 +36,6 @@ fn schedule_step(checker: &str, metadata: &Metadata, packages: &[String]) -> Ste
     let programs = metadata.integration_tests_of(packages).into_iter().filter(|name| name.starts_with(checker));
     let step = programs.fold(step, |step, name| step.args(["--test", &name]));
     with_flags(step, checker, &format!("--cfg {checker}"))
-}
-
-fn ran_some(tally: Tally) -> Result<Done, Failure> {
-    if tally.passed == 0 { Err("no test ran".to_owned()) } else { Ok(Done::Passed(tally)) }
 }
 
 /// The crates whose tests [`address_sanitizer`] runs on this machine.
@@ -72,7 +68,7 @@ fn sanitized(sanitizer: &str, packages: &[&str], adjust: impl FnOnce(Step) -> St
     let step = Step::cargo().args(["test", "--target", HOST, "--tests"]);
     let step = packages.iter().fold(step, |step, package| step.args(["--package", package]));
     let step = with_flags(step, sanitizer, &format!("-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer"));
-    ran_some(programs::run(adjust(step.env("RUSTC_BOOTSTRAP", "1")))?)
+    programs::run(adjust(step.env("RUSTC_BOOTSTRAP", "1")))?.some(sanitizer).map(Done::Passed)
 }
 
 /// Type-checks the library, and with it every layer below, for aarch64.
