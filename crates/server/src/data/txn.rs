@@ -6,11 +6,14 @@
 //!
 //! Thread safety: belongs to one thread.
 
+mod commit;
 mod scans;
+#[cfg(test)]
+mod tests;
 
 use super::databases::Database;
 use super::encoding::{self, Head, Type};
-use hither::{Db, Error, Keyspace, Result, WriteOptions};
+use hither::{Error, Keyspace, Result, WriteOptions};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -43,6 +46,8 @@ pub struct Txn {
     isolated: bool,
     /// Versions of the keys that were read; `None`: absent.
     reads: HashMap<(u16, Vec<u8>), Option<u64>>,
+    /// One of them had another version when it was read again: there was no one moment.
+    torn: bool,
     /// `None` deletes.
     writes: BTreeMap<Place, Option<Item>>,
     /// Collections whose heads it removes.
@@ -111,6 +116,7 @@ impl Txn {
             touched: Vec::new(),
             isolated,
             reads: HashMap::new(),
+            torn: false,
             writes: BTreeMap::new(),
             orphans: BTreeSet::new(),
             rests_on: 0,
@@ -139,7 +145,7 @@ impl Txn {
         }
         (self.isolated, self.options) = (isolated, options);
         (self.rests_on, self.unfit, self.began_in) = (0, None, None);
-        self.looked_up = [0; 2];
+        (self.looked_up, self.torn) = ([0; 2], false);
         self.drained.clear();
         Some(self)
     }
@@ -220,7 +226,7 @@ impl Txn {
     /// Makes the commit depend on a key being as a client saw it.
     pub fn require(&mut self, database: &Arc<Database>, key: &[u8], version: Option<u64>) {
         self.touch(database.clone());
-        self.reads.insert((database.index, key.to_vec()), version);
+        self.note_read((database.index, key.to_vec()), version);
     }
 
     /// The key's version, as for [`Txn::require`].
@@ -289,10 +295,13 @@ impl Txn {
         self.note(rests_on);
         self.touch(self.database.clone());
         self.looked_up[usize::from(found.is_none())] += 1;
-        let version = found.as_ref().map(|(_, version)| *version);
-        // The first version counts: if it changed since, the commit must fail.
-        self.reads.entry((place.0, place.2)).or_insert(version);
+        self.note_read((place.0, place.2), found.as_ref().map(|(_, version)| *version));
         Ok(found.map(|(item, _)| item))
+    }
+
+    /// The first version counts: if it has changed at the commit, that must fail. But a key may be absent again by then, and have been there meanwhile.
+    fn note_read(&mut self, key: (u16, Vec<u8>), version: Option<u64>) {
+        self.torn |= *self.reads.entry(key).or_insert(version) != version;
     }
 
     /// Writes a key's entry whatever is there, at once if this is a lone command: for values that do not depend on anything.
@@ -411,57 +420,6 @@ impl Txn {
         self.rests_on = self.rests_on.max(rests_on);
     }
 
-    /// Whether everything that was read is as it was; nothing is written. For a command that answers with an error.
-    pub fn is_as_read(&self, db: &Db) -> Result<bool> {
-        let mut batch = db.batch();
-        for ((index, key), version) in &self.reads {
-            batch.require_version(&self.touched_database(*index).keys, key, *version);
-        }
-        Ok(self.reads.is_empty() || batch.commit_deferred(&self.options)?.applied)
-    }
-
-    /// Applies everything, or nothing if something that was read has changed. Once only.
-    pub fn commit(&mut self, db: &Db) -> Result<Committed> {
-        if self.writes.is_empty() && self.reads.is_empty() {
-            return Ok(Committed { applied: true, rests_on: self.rests_on, orphans: BTreeSet::new() });
-        }
-        let done = if self.writes.len() == 1 && self.reads.len() <= 1 { self.commit_one(db)? } else { self.commit_batch(db)? };
-        Ok(Committed { applied: done.applied, rests_on: self.rests_on.max(done.rests_on), orphans: std::mem::take(&mut self.orphans) })
-    }
-
-    /// Most commands: one key, read and written.
-    fn commit_one(&self, db: &Db) -> Result<hither::Deferred> {
-        let Some((place, item)) = self.writes.first_key_value() else { return self.commit_batch(db) };
-        let version = match self.reads.iter().next() {
-            Some(((index, key), version)) if (*index, Space::Keys, key) == (place.0, place.1, &place.2) => Some(*version),
-            Some(_) => return self.commit_batch(db),
-            None => None,
-        };
-        let keyspace = self.keyspace(place);
-        let expires = item.as_ref().map_or(0, |item| item.expires_at_ms);
-        let options = if expires == 0 { self.options } else { self.options.expires_at_ms(expires) };
-        let value = item.as_ref().map(|item| item.entry.as_slice());
-        match version {
-            Some(version) => keyspace.write_if_deferred(&place.2, value, version, &options),
-            None => keyspace.write_deferred(&place.2, value, &options),
-        }
-    }
-
-    fn commit_batch(&self, db: &Db) -> Result<hither::Deferred> {
-        let mut batch = db.batch();
-        for ((index, key), version) in &self.reads {
-            batch.require_version(&self.touched_database(*index).keys, key, *version);
-        }
-        for (place, item) in &self.writes {
-            let keyspace = self.keyspace(place);
-            match item {
-                Some(item) => batch.put_with_expiry(keyspace, &place.2, &item.entry, item.expires_at_ms),
-                None => batch.delete(keyspace, &place.2),
-            };
-        }
-        batch.commit_deferred(&self.options)
-    }
-
     fn keyspace(&self, place: &Place) -> &Keyspace {
         let database = self.touched_database(place.0);
         if place.1 == Space::Keys { &database.keys } else { &database.rows }
@@ -469,23 +427,5 @@ impl Txn {
 
     fn touched_database(&self, index: u16) -> &Database {
         self.touched.iter().find(|database| database.index == index).unwrap_or(&self.database)
-    }
-}
-
-impl Txn {
-    /// Makes the commit depend on what a client watches; false if that has changed already.
-    pub fn require_unchanged(&mut self, watches: &crate::transaction::Watches) -> Result<bool> {
-        for (database, key, before) in watches.iter() {
-            let version = match self.version_of(database, key) {
-                // The database was flushed.
-                Err(hither::Error::KeyspaceDropped(_)) => return Ok(false),
-                version => version?,
-            };
-            if version != before {
-                return Ok(false);
-            }
-            self.require(database, key, version);
-        }
-        Ok(true)
     }
 }
