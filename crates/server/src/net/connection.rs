@@ -146,6 +146,7 @@ impl Connection {
 
     fn serve_now(&mut self, shared: &Arc<Shared>, early: &[u8], room: &mut Room, now: Instant) -> bool {
         let Room { scratch, ahead, .. } = room;
+        self.give_up_if_hung_up();
         // What waits for data runs again only if there may be some, or could not run when there was.
         let runs = !self.session.is_waiting() || self.roused || self.stalled || self.held;
         (self.stalled, self.held, self.roused) = (false, false, false);
@@ -156,11 +157,7 @@ impl Connection {
         for _ in 0..READS {
             self.stalled |= self.is_paused();
             if self.session.is_waiting() {
-                // What ends by itself is waited for: there may be commands behind it, and perhaps the other side only says no more.
-                if self.hung_up && !self.session.wait.as_ref().is_some_and(|wait| wait.ends_by_itself()) {
-                    self.session.closing = true;
-                    self.session.wait = None;
-                }
+                self.give_up_if_hung_up();
                 return false;
             }
             // As in Redis: clients that give up come again, and each of their attempts would run at the end of the pause.
@@ -195,6 +192,15 @@ impl Connection {
             }
         }
         true
+    }
+
+    /// Nobody is there for whom its command could wait: it takes nothing any more.
+    fn give_up_if_hung_up(&mut self) {
+        // What ends by itself is waited for: there may be commands behind it, and perhaps the other side only says no more.
+        if self.hung_up && self.session.wait.as_ref().is_some_and(|wait| !wait.ends_by_itself()) {
+            self.session.closing = true;
+            self.session.wait = None;
+        }
     }
 
     /// For MONITOR: what others have done.
@@ -446,5 +452,24 @@ mod tests {
         assert!(connection.may_be_idle(), "the first could be read");
         connection.outbox.sent(5);
         assert!(!connection.may_be_idle());
+    }
+
+    /// Regression: a client that had hung up while its command waited took what came in the same turn.
+    #[test]
+    fn who_has_hung_up_takes_nothing() {
+        let (shared, mut connection, _other) = connection();
+        let (mut room, now) = (Room::default(), Instant::now());
+        connection.take_in(&shared, b"BZPOPMIN z 0\r\n", &mut Ahead::default());
+        assert!(connection.session.is_waiting());
+        connection.note_hung_up();
+        let client = shared.clients.add("test".into(), "test".into(), 0);
+        let mut session = Session::new(shared.clone(), client);
+        session.execute(&shared, Args::new(b"ZADDz1m", &[0..4, 4..5, 5..6, 6..7]), &mut Vec::new());
+        connection.rouse();
+        connection.serve(&shared, &[], &mut room, now);
+        assert!(connection.session.closing && !connection.session.is_waiting());
+        let mut reply = Vec::new();
+        session.execute(&shared, Args::new(b"ZCARDz", &[0..5, 5..6]), &mut reply);
+        assert_eq!(reply, b":1\r\n");
     }
 }
