@@ -9,6 +9,9 @@
 //! batch that creates or renames it is half visible. So each removal is a batch on the condition that both the registry row and the key's
 //! entry still have the versions that were read; a batch under way either is complete by then, and has changed one of them, or waits.
 //! Once gone, a number never comes back (rule 1), so the removal may go on in portions. The registry row goes last.
+//!
+//! Nothing is removed before it is durable that the head is gone: a loss of power could keep the removal and bring back the head. So the reaper waits for a sync,
+//! one for all that were announced meanwhile, and takes only what it has seen without a head before that.
 
 use super::databases::{Database, Databases, Found, member_rows};
 use super::encoding::{self, Head, REGISTRY};
@@ -20,7 +23,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rows removed by one batch.
+/// Rows removed by one batch, and collections looked at before one sync.
 const PORTION: usize = 256;
 /// Between sweeps while collections may expire.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -79,7 +82,8 @@ impl Reaper {
 }
 
 enum Work {
-    One(u16, u64),
+    /// Collections of one database.
+    Some(u16, Vec<u64>),
     Sweep,
     Stop,
 }
@@ -92,10 +96,10 @@ pub fn run(databases: &Databases) {
     loop {
         match next(&databases.reaper, swept) {
             Work::Stop => return,
-            Work::One(index, number) => {
+            Work::Some(index, numbers) => {
                 // In one that is being replaced there is nothing to find, or a sweep follows.
                 if let Found::There(database) = databases.find(index) {
-                    let _ = reap(databases, &database, number);
+                    reap(databases, &database, &numbers, &mut |_| ());
                 }
             }
             Work::Sweep => {
@@ -121,8 +125,9 @@ fn next(reaper: &Reaper, swept: Instant) -> Work {
         if state.stopping {
             return Work::Stop;
         }
-        if let Some((index, number)) = state.announced.pop_front() {
-            return Work::One(index, number);
+        if let Some((index, _)) = state.announced.front().copied() {
+            let same = state.announced.iter().take(PORTION).take_while(|(other, _)| *other == index).count();
+            return Work::Some(index, state.announced.drain(..same).map(|(_, number)| number).collect());
         }
         let due = reaper.expiring.load(Ordering::Relaxed) && swept.elapsed() >= SWEEP_EVERY;
         if std::mem::take(&mut state.sweep) || due {
@@ -148,10 +153,10 @@ pub fn sweep(databases: &Databases) -> Result<u64> {
     first_error.map_or(Ok(removed), Err)
 }
 
-/// Tells of every registered collection whether it was removed, until the reaper is to stop.
+/// Tells of every registered collection without a head whether it was removed, until the reaper is to stop.
 fn sweep_one(databases: &Databases, database: &Database, tell: &mut impl FnMut(Result<bool>)) -> Result<()> {
     let mut after = vec![REGISTRY];
-    loop {
+    while !databases.reaper.is_stopping() {
         let mut numbers = Vec::new();
         database.rows.scan_deferred(Bound::Excluded(&after), Bound::Excluded(&[REGISTRY + 1]), false, |row, _, _| {
             numbers.extend(encoding::number_of(row));
@@ -159,20 +164,52 @@ fn sweep_one(databases: &Databases, database: &Database, tell: &mut impl FnMut(R
         })?;
         let Some(last) = numbers.last() else { return Ok(()) };
         after = encoding::registry_row(*last).to_vec();
-        for number in numbers {
-            if databases.reaper.is_stopping() {
-                return Ok(());
-            }
-            tell(reap(databases, database, number));
+        reap(databases, database, &numbers, tell);
+    }
+    Ok(())
+}
+
+/// A collection without a head, as it was seen.
+struct Orphan {
+    number: u64,
+    /// The key that it had.
+    key: Vec<u8>,
+    /// Version of the registry row.
+    row_version: u64,
+    /// What is at the key now.
+    key_version: Option<u64>,
+}
+
+/// Removes the rows of those of these collections that have no head, and tells of each whether it did, until the reaper is to stop. One sync for all.
+fn reap(databases: &Databases, database: &Database, numbers: &[u64], tell: &mut impl FnMut(Result<bool>)) {
+    // What was registered by then is visible with its head.
+    let whole = databases.db.written_version();
+    let mut orphans = Vec::new();
+    for number in numbers {
+        match look(databases, database, *number) {
+            Ok(found) => orphans.extend(found.filter(|orphan| orphan.row_version <= whole)),
+            Err(error) => tell(Err(error)),
         }
+    }
+    if orphans.is_empty() {
+        return;
+    }
+    // Or a loss of power could bring back a head whose rows are gone.
+    if let Err(error) = databases.db.ticket_at(databases.db.written_version()).wait() {
+        return tell(Err(error));
+    }
+    for orphan in orphans {
+        if databases.reaper.is_stopping() {
+            return;
+        }
+        tell(remove(databases, database, orphan));
     }
 }
 
-/// Removes the rows of collection `number` if it has no head; whether it did.
-pub fn reap(databases: &Databases, database: &Database, number: u64) -> Result<bool> {
-    let registry = encoding::registry_row(number);
-    let (found, _) = database.rows.peek_with(&registry, |key, found| (key.to_vec(), found.version))?;
-    let Some((key, mut row_version)) = found else { return Ok(false) };
+/// Collection `number`, if it is registered and has no head.
+fn look(databases: &Databases, database: &Database, number: u64) -> Result<Option<Orphan>> {
+    let (found, _) = database.rows.peek_with(&encoding::registry_row(number), |key, found| (key.to_vec(), found.version))?;
+    let Some((key, row_version)) = found else { return Ok(None) };
     let (head, _) = database.keys.peek_with(&key, |entry, found| (Head::decode(entry), found))?;
     if let Some((Some(head), found)) = &head
         && head.number == number
@@ -181,50 +218,59 @@ pub fn reap(databases: &Databases, database: &Database, number: u64) -> Result<b
         if found.expires_at_ms != 0 {
             databases.reaper.note_expiring();
         }
-        return Ok(false);
+        return Ok(None);
     }
-    let mut key_version = head.map(|(_, found)| found.version);
-    let (start, end) = member_rows(number);
+    Ok(Some(Orphan { number, key, row_version, key_version: head.map(|(_, found)| found.version) }))
+}
+
+/// Removes the rows of a collection; whether it did.
+fn remove(databases: &Databases, database: &Database, mut orphan: Orphan) -> Result<bool> {
+    let registry = encoding::registry_row(orphan.number);
     loop {
-        let mut rows: Vec<Vec<u8>> = Vec::with_capacity(PORTION);
-        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        database.rows.scan_deferred(Bound::Included(&start), end, false, |row, _, _| {
-            rows.push(row.to_vec());
-            if rows.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
+        let rows = portion(database, orphan.number)?;
         let last = rows.len() < PORTION;
         let mut batch = databases.db.batch();
-        batch.require_version(&database.rows, &registry, Some(row_version)).require_version(&database.keys, &key, key_version);
+        batch.require_version(&database.rows, &registry, Some(orphan.row_version));
+        batch.require_version(&database.keys, &orphan.key, orphan.key_version);
         for row in &rows {
             batch.delete(&database.rows, row);
         }
         if last {
             batch.delete(&database.rows, &registry);
         }
-        if batch.commit_deferred(&WriteOptions::new())?.applied {
-            if last {
-                databases.reaper.reaped.fetch_add(1, Ordering::Relaxed);
-                return Ok(true);
+        if !batch.commit_deferred(&WriteOptions::new())?.applied {
+            let Some(seen) = look(databases, database, orphan.number)? else { return Ok(false) };
+            // It had another key in the meantime, and may have lost its head just now.
+            if seen.row_version != orphan.row_version {
+                databases.reaper.announce(database.index, orphan.number);
+                return Ok(false);
             }
-            continue;
+            // The key was written, which changes nothing.
+            orphan = seen;
+        } else if last {
+            databases.reaper.reaped.fetch_add(1, Ordering::Relaxed);
+            return Ok(true);
         }
-        // The key was written meanwhile, or the registry's row was moved. If the collection is still not its own, that changes nothing.
-        let (head, _) = database.keys.peek_with(&key, |entry, found| (Head::decode(entry), found.version))?;
-        let (registered, _) = database.rows.peek_with(&registry, |registered, found| (registered == &key[..]).then_some(found.version))?;
-        let Some(version) = registered.flatten() else { return Ok(false) };
-        row_version = version;
-        if head.is_some_and(|(head, _)| head.is_some_and(|head| head.number == number)) {
-            return Ok(false);
-        }
-        key_version = head.map(|(_, version)| version);
     }
+}
+
+/// The first rows of a collection.
+fn portion(database: &Database, number: u64) -> Result<Vec<Vec<u8>>> {
+    let (start, end) = member_rows(number);
+    let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut rows = Vec::with_capacity(PORTION);
+    database.rows.scan_deferred(Bound::Included(&start), end, false, |row, _, _| {
+        rows.push(row.to_vec());
+        if rows.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::encoding::Type;
-    use hither::Db;
+    use hither::{Db, Durability, MediumChoice};
 
     /// Regression: nobody looked for collections that were given an expiry in an earlier run and reached it in this one.
     #[test]
@@ -256,5 +302,25 @@ mod tests {
         databases.db.drop_keyspace("db0.rows").unwrap();
         assert!(matches!(sweep(&databases), Err(Error::KeyspaceDropped(_))));
         assert!(database.rows.is_empty());
+    }
+
+    /// Regression: rows were removed before it was durable that their head is gone; a loss of power could bring back the head without them.
+    #[test]
+    fn rows_stay_until_it_is_durable_that_their_head_is_gone() {
+        let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
+        let builder = Db::builder().path(dir.path()).medium(MediumChoice::File).capacity(8 << 20).durability(Durability::Process);
+        let db = builder.with_options(|options| options.failpoints = Some(points.clone())).open().unwrap();
+        let databases = Databases::open(db, 1).unwrap();
+        let (database, number) = (databases.get(0).unwrap(), databases.next_number().unwrap());
+        let row = encoding::row(number, encoding::part::FIELD, b"field");
+        database.rows.put(&encoding::registry_row(number), b"hash").unwrap();
+        database.rows.put(&row, b"value").unwrap();
+        database.keys.put(b"hash", &Head { kind: Type::Hash, number, count: 1 }.encode()).unwrap();
+        databases.db.sync().unwrap();
+        points.arm("sync", hither_pmem::FailAt { skip: 0, count: u32::MAX.into(), errno: 5 });
+        database.keys.delete(b"hash").unwrap();
+        assert!(sweep(&databases).is_err());
+        assert!(points.reached("sync") >= 1);
+        assert_eq!(database.rows.len(), 2);
     }
 }
