@@ -133,16 +133,30 @@ fn hmget(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Answers with every field: `begin` is given their number. If that has changed meanwhile, so has the head, and all is read again.
+/// Answers with every field: `begin` is given their number. If that has changed meanwhile, so has the head, and all is read again. A head that is wrong about it
+/// is not believed: a reply that is not as long as it says would leave the client out of step.
 fn reply_all(context: &mut Context<'_>, begin: fn(&mut Writer<'_>, usize), show: fn(&mut Writer<'_>, &[u8], &[u8])) -> Outcome {
     let Context { txn, reply, args, .. } = context;
-    let hash = open(txn, &args[1], Type::Hash)?;
-    begin(reply, hash.as_ref().map_or(0, Collection::len));
-    let Some(hash) = hash else { return Ok(()) };
-    walk(txn, hash.number(), part::FIELD, false, |field, value| {
-        show(reply, field, value);
-        while_it_fits(reply)
-    })
+    let Some(hash) = open(txn, &args[1], Type::Hash)? else {
+        begin(reply, 0);
+        return Ok(());
+    };
+    let (mark, mut count) = (reply.len(), hash.len());
+    for _ in 0..2 {
+        begin(reply, count);
+        let mut shown = 0;
+        walk(txn, hash.number(), part::FIELD, false, |field, value| {
+            shown += 1;
+            show(reply, field, value);
+            while_it_fits(reply)
+        })?;
+        if shown == count || reply.is_full() {
+            return Ok(());
+        }
+        reply.truncate(mark);
+        count = shown;
+    }
+    Err(Failure::Again)
 }
 
 fn hgetall(context: &mut Context<'_>) -> Outcome {

@@ -5,7 +5,10 @@
 //! for threads that serve clients: those ask [`Databases::find`], which never waits, and leave the rest to [`crate::changes`].
 
 use super::encoding;
+use super::mark::Mark;
+use super::mend::{self, Mended};
 use super::reaper::Reaper;
+use crate::events::{self, Level};
 use hither::{Db, Durability, Keyspace, Result, WriteOptions};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -78,17 +81,25 @@ pub struct Databases {
     /// One change at a time.
     changing: Mutex<()>,
     numbers: Numbers,
+    /// Up to where collections are whole.
+    pub mark: Mark,
+    /// What was mended at the start; [`None`] after an orderly end.
+    pub mended: Option<Mended>,
     /// Removes rows that no head leads to.
     pub reaper: Reaper,
 }
 
 impl Databases {
-    /// The databases of a store; those that exist are opened, and the first one is made. Waits for syncs.
+    /// The databases of a store; those that exist are opened, and the first one is made. What a loss of power has left half changed is mended before. Waits for syncs.
     pub fn open(db: Db, count: u16) -> Result<Arc<Databases>> {
         let slots = (0..count).map(|_| RwLock::default()).collect();
-        let numbers = Numbers::open(db.keyspace("server")?)?;
+        let keyspace = db.keyspace("server")?;
+        let mark = Mark::new(keyspace.clone());
+        let mended = mend_if_due(&db, &mark)?;
+        let numbers = Numbers::open(keyspace)?;
+        mark.raise(&db)?;
         let (generation, changing) = (AtomicU64::new(0), Mutex::new(()));
-        let databases = Databases { slots, generation, changing, numbers, reaper: Reaper::default(), db };
+        let databases = Databases { slots, generation, changing, numbers, mark, mended, reaper: Reaper::default(), db };
         for index in 0..count {
             if index == 0 || databases.db.open_keyspace(&keys_name(index))?.is_some() {
                 databases.get(index)?;
@@ -178,24 +189,42 @@ impl Databases {
         indexes.iter().for_each(|index| slot(*index).changing = true);
         let outcome = change();
         for index in indexes {
-            let database = self.reopen(*index, outcome.is_err());
+            let database = reopen(&self.db, *index, outcome.is_err()).map(Arc::new);
             *slot(*index) = Slot { database, changing: false };
         }
         self.generation.fetch_add(1, Ordering::AcqRel);
         outcome
     }
 
-    /// The database in the store, if it is there as a whole. `in_use`: others may still write to it by their handles from before.
-    fn reopen(&self, index: u16, in_use: bool) -> Option<Arc<Database>> {
-        let open = |name: String| self.db.open_keyspace(&name).ok().flatten();
-        let (rows, keys) = (open(rows_name(index))?, open(keys_name(index))?);
-        Some(Arc::new(Database { index, collections: Arc::new(AtomicBool::new(in_use || !rows.is_empty())), keys, rows }))
-    }
-
     /// A number for a new collection.
     pub fn next_number(&self) -> Result<u64> {
         self.numbers.next()
     }
+}
+
+/// A store that cannot be mended (it may be full) is served all the same.
+fn mend_if_due(db: &Db, mark: &Mark) -> Result<Option<Mended>> {
+    let Some(above) = mark.due(db)? else { return Ok(None) };
+    let mended = mend::run(db, above);
+    if let Err(error) = &mended {
+        events::log(Level::Error, "mending-incomplete", &[("why", error)]);
+        mark.hold();
+    }
+    Ok(mended.ok())
+}
+
+/// The database in the store, if it is there as a whole. `in_use`: others may still write to it by their handles from before.
+fn reopen(db: &Db, index: u16, in_use: bool) -> Option<Database> {
+    let open = |name: String| db.open_keyspace(&name).ok().flatten();
+    let (rows, keys) = (open(rows_name(index))?, open(keys_name(index))?);
+    Some(Database { index, collections: Arc::new(AtomicBool::new(in_use || !rows.is_empty())), keys, rows })
+}
+
+/// The databases in a store, also those that this server does not serve.
+pub fn all(db: &Db) -> Vec<Database> {
+    let keyspaces = db.keyspaces();
+    let indexes = keyspaces.iter().filter_map(|keyspace| keyspace.name.strip_prefix("db")?.parse().ok());
+    indexes.filter_map(|index| reopen(db, index, false)).collect()
 }
 
 fn keys_name(index: u16) -> String {

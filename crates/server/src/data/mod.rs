@@ -3,7 +3,8 @@
 //! # Databases
 //!
 //! Database *n* (`SELECT n`) is a pair of ordered keyspaces: `dbN` with one entry for each key, and `dbN.rows` with the members of collections.
-//! An expiry is the entry's own: the engine hides and sweeps what has expired. The keyspace `server` holds the counter of collection numbers.
+//! An expiry is the entry's own: the engine hides and sweeps what has expired. The keyspace `server` holds the counter of collection numbers, and up to which version collections are
+//! known to be whole ([`mark`]).
 //!
 //! # Entries of `dbN`
 //!
@@ -38,6 +39,7 @@
 //! 3. A collection without members does not exist: the last member's removal deletes the head.
 //! 4. Deleting, overwriting and expiring a collection touch its head only: O(1) whatever its size. Its rows then are unreachable, since no head
 //!    has their number, and [`reaper`] removes them in the background.
+//! 5. A change builds on the one before it, of which a loss of power may take the earlier one if neither was durable. [`mend`] puts that right before anything is served.
 //!
 //! # Atomicity and durability
 //!
@@ -47,6 +49,8 @@
 
 pub mod databases;
 pub mod encoding;
+pub mod mark;
+pub mod mend;
 pub mod reaper;
 pub mod txn;
 

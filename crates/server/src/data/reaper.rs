@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const PORTION: usize = 256;
 /// Between sweeps while collections may expire.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// Between notes of what is durable: what was changed since is looked at after a crash.
+const MARK_EVERY: Duration = Duration::from_secs(30);
 /// Announcements kept; beyond that the next sweep finds them.
 const MOST_ANNOUNCED: usize = 1 << 16;
 
@@ -85,6 +87,8 @@ enum Work {
     /// Collections of one database.
     Some(u16, Vec<u64>),
     Sweep,
+    /// There was none for a while.
+    None,
     Stop,
 }
 
@@ -92,10 +96,16 @@ enum Work {
 pub fn run(databases: &Databases) {
     // What a crash, or expiry while nothing ran, has left.
     report(sweep(databases));
-    let mut swept = Instant::now();
+    let (mut swept, mut marked) = (Instant::now(), Instant::now());
     loop {
+        if marked.elapsed() >= MARK_EVERY {
+            // It may stay where it is: the next start looks at more.
+            let _ = databases.mark.raise(&databases.db);
+            marked = Instant::now();
+        }
         match next(&databases.reaper, swept) {
             Work::Stop => return,
+            Work::None => {}
             Work::Some(index, numbers) => {
                 // In one that is being replaced there is nothing to find, or a sweep follows.
                 if let Found::There(database) = databases.find(index) {
@@ -133,7 +143,9 @@ fn next(reaper: &Reaper, swept: Instant) -> Work {
         if std::mem::take(&mut state.sweep) || due {
             return Work::Sweep;
         }
-        reaper.changed.wait_for(&mut state, SWEEP_EVERY);
+        if reaper.changed.wait_for(&mut state, SWEEP_EVERY.min(MARK_EVERY)).timed_out() {
+            return Work::None;
+        }
     }
 }
 

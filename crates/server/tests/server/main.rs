@@ -8,6 +8,7 @@ mod dumps;
 mod failed_sync;
 mod families;
 mod memory;
+mod mending;
 mod names;
 mod network;
 mod pipelines;

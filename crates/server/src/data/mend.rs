@@ -1,0 +1,274 @@
+//! Mends collections that a loss of power has left half changed.
+//!
+//! Of changes that were not durable yet, any may survive while those before them are lost (`docs/durability.md`). A change of a collection builds on the one before: a head counts
+//! rows that are lost, a score row stays that a lost change has removed, the registry row of a new collection is lost, or a lost RENAME leaves a second head with its number. All this
+//! is between rows and heads; each batch by itself is there as a whole or not at all.
+//!
+//! # What it looks at
+//!
+//! All that was changed since the last moment when everything was durable ([`super::mark`]): each change writes the head (rule 2 of [`super`]), so that is what has a head with a higher
+//! version. All keys are walked for that, with a look at the registry row of each collection, and the rows of those collections are counted. After an orderly end, nothing is.
+//!
+//! # Why it may be cut short
+//!
+//! Nothing is at work beside it. Every step leaves a state that it would mend, and the mark stays until everything is done and durable: then the next start does the rest.
+//!
+//! Memory: [`PORTION`] keys or rows.
+
+use super::databases::{self, Database};
+use super::encoding::{self, HEAD_BYTES, Head, MEMBERS, ROW_PREFIX_BYTES, Type, after_prefix, part};
+use crate::events::{self, Level};
+use hither::{Batch, Db, Result, WriteOptions};
+use std::ops::{Bound, ControlFlow};
+
+/// Keys or rows looked at between two batches.
+const PORTION: usize = 256;
+/// Keys between two lines in the log.
+const KEYS_PER_LINE: u64 = 1 << 22;
+/// The key under which rows are registered for the reaper if nobody knows theirs: its entry, if there is one, has a registered number.
+const NOBODYS: &[u8] = b"\0";
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mended {
+    /// Keys walked, those of databases with collections to look at twice.
+    pub keys: u64,
+    /// Collections whose rows were counted.
+    pub collections: u64,
+    /// Heads put right or removed.
+    pub heads: u64,
+    /// Rows put right or removed, those of the registry included.
+    pub rows: u64,
+}
+
+/// Mends all databases in a store, also those that this server does not serve: collections with heads above this version.
+pub fn run(db: &Db, above: u64) -> Result<Mended> {
+    let mut done = Mended::default();
+    for database in databases::all(db) {
+        let mut mender = Mender { db, database: &database, above, done: &mut done };
+        mender.heads()?;
+        mender.strays()?;
+    }
+    tell("collections-mended", &done);
+    Ok(done)
+}
+
+fn tell(event: &str, done: &Mended) {
+    events::log(
+        Level::Info,
+        event,
+        &[("keys", &done.keys), ("collections", &done.collections), ("heads", &done.heads), ("rows", &done.rows)],
+    );
+}
+
+/// A head, as it was seen.
+struct Seen {
+    key: Vec<u8>,
+    head: Head,
+    version: u64,
+    expires_at_ms: u64,
+}
+
+/// A row, and its value as far as it may be a score.
+type Row = (Vec<u8>, Vec<u8>);
+
+struct Mender<'a> {
+    db: &'a Db,
+    database: &'a Database,
+    above: u64,
+    done: &'a mut Mended,
+}
+
+impl Mender<'_> {
+    /// In two walks: a head that was put right has a higher version, and of two with one number that would win. So it is settled before who has which number.
+    fn heads(&mut self) -> Result<()> {
+        let mut suspects = false;
+        self.each_head(&mut |mender, seen| {
+            suspects |= seen.version > mender.above;
+            mender.claim(seen)
+        })?;
+        if !suspects {
+            return Ok(());
+        }
+        self.db.ticket_at(self.db.written_version()).wait()?;
+        self.each_head(&mut |mender, seen| if seen.version > mender.above { mender.recount(seen) } else { Ok(()) })
+    }
+
+    fn each_head(&mut self, f: &mut impl FnMut(&mut Self, &Seen) -> Result<()>) -> Result<()> {
+        let mut after = None::<Vec<u8>>;
+        loop {
+            let heads = self.next_heads(after.as_deref())?;
+            for seen in &heads {
+                f(self, seen)?;
+            }
+            if heads.len() < PORTION {
+                return Ok(());
+            }
+            after = heads.into_iter().next_back().map(|seen| seen.key);
+        }
+    }
+
+    fn next_heads(&mut self, after: Option<&[u8]>) -> Result<Vec<Seen>> {
+        let (mut heads, done) = (Vec::new(), &mut *self.done);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.database.keys.scan_deferred(from, Bound::Unbounded, false, |key, entry, found| {
+            done.keys += 1;
+            if done.keys.is_multiple_of(KEYS_PER_LINE) {
+                tell("mending-collections", done);
+            }
+            let head = Head::decode(&entry[..entry.len().min(HEAD_BYTES)]);
+            heads.extend(head.map(|head| Seen { key: key.to_vec(), head, version: found.version, expires_at_ms: found.expires_at_ms }));
+            if heads.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(heads)
+    }
+
+    /// Counts a collection's rows, after what does not belong there is gone.
+    fn recount(&mut self, seen: &Seen) -> Result<()> {
+        self.done.collections += 1;
+        let count = match seen.head.kind {
+            Type::SortedSet => {
+                self.remove_ghosts(seen)?;
+                self.members(seen)?
+            }
+            _ => self.count(&encoding::row(seen.head.number, part::FIELD, b""))?,
+        };
+        if count == seen.head.count {
+            return Ok(());
+        }
+        let mut batch = self.batch(seen);
+        match count {
+            0 => batch.delete(&self.database.keys, &seen.key),
+            _ => batch.put_with_expiry(&self.database.keys, &seen.key, &Head { count, ..seen.head }.encode(), seen.expires_at_ms),
+        };
+        self.done.heads += self.commit(batch)?;
+        Ok(())
+    }
+
+    /// Sees to it that the registry names the key, and no other key has this number: of two, the one that was written later keeps it, for it was renamed.
+    fn claim(&mut self, seen: &Seen) -> Result<()> {
+        let Database { keys, rows, .. } = self.database;
+        let registry = encoding::registry_row(seen.head.number);
+        let (named, _) = rows.peek_with(&registry, |key, _| key.to_vec())?;
+        if named.as_ref() == Some(&seen.key) {
+            return Ok(());
+        }
+        let mut batch = self.batch(seen);
+        let named = named.unwrap_or_else(|| seen.key.clone());
+        let (other, _) = keys.peek_with(&named, |entry, found| (Head::decode(entry), found.version))?;
+        let other = other.and_then(|(head, version)| head.filter(|head| head.number == seen.head.number).map(|_| version));
+        match other.filter(|_| named != seen.key) {
+            Some(version) if version > seen.version => {
+                batch.delete(keys, &seen.key);
+                self.done.heads += self.commit(batch)?;
+                return Ok(());
+            }
+            Some(version) => {
+                batch.require_version(keys, &named, Some(version)).delete(keys, &named);
+                self.done.heads += 1;
+            }
+            None => {}
+        }
+        batch.put(rows, &registry, &seen.key);
+        self.done.rows += self.commit(batch)?.min(1);
+        Ok(())
+    }
+
+    /// Removes score rows of which the member says otherwise.
+    fn remove_ghosts(&mut self, seen: &Seen) -> Result<()> {
+        let rows = &self.database.rows;
+        self.portions(seen, part::SCORE, |mender, portion| {
+            let mut batch = mender.batch(seen);
+            for (row, _) in portion {
+                let Some((score, member)) = row[ROW_PREFIX_BYTES..].split_first_chunk::<8>() else { continue };
+                let (is_so, _) = rows.peek_with(&encoding::row(seen.head.number, part::MEMBER, member), |value, _| value == score)?;
+                if is_so != Some(true) {
+                    batch.delete(rows, row);
+                }
+            }
+            mender.done.rows += mender.commit(batch)?;
+            Ok(())
+        })
+    }
+
+    /// Counts members, and adds score rows that are missing.
+    fn members(&mut self, seen: &Seen) -> Result<u64> {
+        let (rows, mut count) = (&self.database.rows, 0);
+        self.portions(seen, part::MEMBER, |mender, portion| {
+            count += portion.len() as u64;
+            let mut batch = mender.batch(seen);
+            for (row, score) in portion {
+                let by_score = encoding::row(seen.head.number, part::SCORE, &[score, &row[ROW_PREFIX_BYTES..]].concat());
+                if rows.peek_with(&by_score, |_, _| ())?.0.is_none() {
+                    batch.put(rows, &by_score, b"");
+                }
+            }
+            mender.done.rows += mender.commit(batch)?;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Calls `f` with all rows of one part, some at a time.
+    fn portions(&mut self, seen: &Seen, part: u8, mut f: impl FnMut(&mut Self, &[Row]) -> Result<()>) -> Result<()> {
+        let start = encoding::row(seen.head.number, part, b"");
+        let (end, mut after) = (after_prefix(&start), None::<Vec<u8>>);
+        loop {
+            let mut portion = Vec::with_capacity(PORTION);
+            let from = after.as_deref().map_or(Bound::Included(start.as_slice()), Bound::Excluded);
+            let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            self.database.rows.scan_deferred(from, to, false, |row, value, _| {
+                portion.push((row.to_vec(), value[..value.len().min(8)].to_vec()));
+                if portion.len() == PORTION { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            f(self, &portion)?;
+            if portion.len() < PORTION {
+                return Ok(());
+            }
+            after = portion.pop().map(|(row, _)| row);
+        }
+    }
+
+    fn count(&self, prefix: &[u8]) -> Result<u64> {
+        let (end, mut count) = (after_prefix(prefix), 0);
+        let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.database.rows.scan_deferred(Bound::Included(prefix), to, false, |_, _, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    /// Registers rows that are not, for the reaper. All that have a head are by now.
+    fn strays(&mut self) -> Result<()> {
+        let (rows, mut from) = (&self.database.rows, vec![MEMBERS]);
+        loop {
+            let mut number = None;
+            rows.scan_first(1, Bound::Included(&from), Bound::Unbounded, false, |row, _| {
+                number = encoding::number_of(row);
+                ControlFlow::Break(())
+            })?;
+            let Some(number) = number else { return Ok(()) };
+            let registry = encoding::registry_row(number);
+            if rows.peek_with(&registry, |_, _| ())?.0.is_none() {
+                rows.write_deferred(&registry, Some(NOBODYS), &WriteOptions::new())?;
+                self.done.rows += 1;
+            }
+            let Some(next) = after_prefix(&encoding::members_prefix(number)) else { return Ok(()) };
+            from = next;
+        }
+    }
+
+    /// On the condition that the head is as it was seen.
+    fn batch(&self, seen: &Seen) -> Batch {
+        let mut batch = self.db.batch();
+        batch.require_version(&self.database.keys, &seen.key, Some(seen.version));
+        batch
+    }
+
+    /// How many writes that were.
+    fn commit(&self, batch: Batch) -> Result<u64> {
+        let writes = batch.len() as u64;
+        Ok(if writes > 0 && batch.commit_deferred(&WriteOptions::new())?.applied { writes } else { 0 })
+    }
+}
