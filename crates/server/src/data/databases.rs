@@ -11,6 +11,7 @@ use super::reaper::Reaper;
 use crate::events::{self, Level};
 use hither::{Db, Durability, Keyspace, Result, WriteOptions};
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -101,7 +102,7 @@ impl Databases {
         let (generation, changing) = (AtomicU64::new(0), Mutex::new(()));
         let databases = Databases { slots, generation, changing, numbers, mark, mended, reaper: Reaper::default(), db };
         for index in 0..count {
-            if index == 0 || databases.db.open_keyspace(&keys_name(index))?.is_some() {
+            if index == 0 || is_there(&databases.db, index)? {
                 databases.get(index)?;
             }
         }
@@ -139,7 +140,7 @@ impl Databases {
         if let Some(database) = &self.slots[usize::from(index)].read().database {
             return Ok(database.clone());
         }
-        let database = Arc::new(self.make(index)?);
+        let database = Arc::new(make(&self.db, index)?);
         self.slots[usize::from(index)].write().database = Some(database.clone());
         Ok(database)
     }
@@ -147,12 +148,6 @@ impl Databases {
     /// The databases that exist.
     pub fn existing(&self) -> Vec<Arc<Database>> {
         self.slots.iter().filter_map(|slot| slot.read().database.clone()).collect()
-    }
-
-    fn make(&self, index: u16) -> Result<Database> {
-        let rows = self.db.keyspace(&rows_name(index))?;
-        let keys = self.db.keyspace(&keys_name(index))?;
-        Ok(Database { index, collections: Arc::new(AtomicBool::new(!rows.is_empty())), keys, rows })
     }
 
     /// Removes all keys of a database at once. Waits for syncs. A crash in between leaves rows without heads, which the reaper removes.
@@ -164,7 +159,7 @@ impl Databases {
         self.replace(&[index], || {
             self.db.drop_keyspace(&keys_name(index))?;
             self.db.drop_keyspace(&rows_name(index))?;
-            self.make(index).map(drop)
+            make(&self.db, index).map(drop)
         })
     }
 
@@ -220,11 +215,30 @@ fn reopen(db: &Db, index: u16, in_use: bool) -> Option<Database> {
     Some(Database { index, collections: Arc::new(AtomicBool::new(in_use || !rows.is_empty())), keys, rows })
 }
 
-/// The databases in a store, also those that this server does not serve.
-pub fn all(db: &Db) -> Vec<Database> {
+/// Whether there is a database, or a part of one: a flush that was cut short leaves its rows.
+fn is_there(db: &Db, index: u16) -> Result<bool> {
+    Ok(db.open_keyspace(&keys_name(index))?.is_some() || db.open_keyspace(&rows_name(index))?.is_some())
+}
+
+fn make(db: &Db, index: u16) -> Result<Database> {
+    let rows = db.keyspace(&rows_name(index))?;
+    let keys = db.keyspace(&keys_name(index))?;
+    Ok(Database { index, collections: Arc::new(AtomicBool::new(!rows.is_empty())), keys, rows })
+}
+
+/// The databases in a store, also those that this server does not serve. What is there in part is made whole.
+pub fn all(db: &Db) -> Result<Vec<Database>> {
     let keyspaces = db.keyspaces();
-    let indexes = keyspaces.iter().filter_map(|keyspace| keyspace.name.strip_prefix("db")?.parse().ok());
-    indexes.filter_map(|index| reopen(db, index, false)).collect()
+    let number = |name: &str| name.strip_prefix("db")?.trim_end_matches(".rows").parse().ok();
+    let indexes: BTreeSet<u16> = keyspaces.iter().filter_map(|keyspace| number(&keyspace.name)).collect();
+    let mut all = Vec::new();
+    for index in indexes {
+        // "db07" is none.
+        if is_there(db, index)? {
+            all.push(make(db, index)?);
+        }
+    }
+    Ok(all)
 }
 
 fn keys_name(index: u16) -> String {
@@ -277,4 +291,23 @@ pub fn member_rows(number: u64) -> ([u8; 9], Option<Vec<u8>>) {
     let prefix = encoding::members_prefix(number);
     let end = encoding::after_prefix(&prefix);
     (prefix, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::reaper;
+
+    /// Regression: what a FLUSHDB that was cut short had left of a database was not found before somebody used that one.
+    #[test]
+    fn rows_without_keys_are_removed() {
+        let db = Db::builder().in_memory().open().unwrap();
+        let rows = db.keyspace(&rows_name(3)).unwrap();
+        rows.put(&encoding::registry_row(1), b"hash").unwrap();
+        rows.put(&encoding::row(1, encoding::part::FIELD, b"field"), b"value").unwrap();
+        let databases = Databases::open(db, 16).unwrap();
+        assert_eq!(databases.existing().len(), 2);
+        assert_eq!(reaper::sweep(&databases).unwrap(), 1);
+        assert!(rows.is_empty());
+    }
 }

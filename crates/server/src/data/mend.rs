@@ -44,7 +44,7 @@ pub struct Mended {
 /// Mends all databases in a store, also those that this server does not serve: collections with heads above this version.
 pub fn run(db: &Db, above: u64) -> Result<Mended> {
     let mut done = Mended::default();
-    for database in databases::all(db) {
+    for database in databases::all(db)? {
         let mut mender = Mender { db, database: &database, above, done: &mut done };
         mender.heads()?;
         mender.strays()?;

@@ -1,7 +1,8 @@
 //! Removes the rows of collections that have no head any more.
 //!
 //! Commands that delete or overwrite a collection announce its number; that is prompt but not needed: a sweep over the registry rows finds all such
-//! collections, also those that expired and those that a crash left, at the start and now and then as long as collections expire.
+//! collections, also those that expired and those that a crash left, at the start, and now and then as long as collections expire or something could
+//! not be removed.
 //!
 //! # Why it removes nothing that is in use
 //!
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// Rows removed by one batch, and collections looked at before one sync.
 const PORTION: usize = 256;
-/// Between sweeps while collections may expire.
+/// Between sweeps while collections may expire, or something could not be removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Between notes of what is durable: what was changed since is looked at after a crash.
 const MARK_EVERY: Duration = Duration::from_secs(30);
@@ -46,6 +47,8 @@ pub struct Reaper {
 struct State {
     announced: VecDeque<(u16, u64)>,
     sweep: bool,
+    /// The same, but not at once.
+    sweep_later: bool,
     stopping: bool,
 }
 
@@ -72,6 +75,11 @@ impl Reaper {
         self.changed.notify_one();
     }
 
+    /// Something could not be removed: a sweep tries again, no sooner than [`SWEEP_EVERY`] after the last one.
+    fn sweep_later(&self) {
+        self.state.lock().sweep_later = true;
+    }
+
     /// Asks [`run`] to return.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
@@ -95,7 +103,7 @@ enum Work {
 /// Runs until it is stopped. An error ends a piece of work, not the thread: the next sweep finds what was left.
 pub fn run(databases: &Databases) {
     // What a crash, or expiry while nothing ran, has left.
-    report(sweep(databases));
+    report(databases, sweep(databases));
     let (mut swept, mut marked) = (Instant::now(), Instant::now());
     loop {
         if marked.elapsed() >= MARK_EVERY {
@@ -106,25 +114,32 @@ pub fn run(databases: &Databases) {
         match next(&databases.reaper, swept) {
             Work::Stop => return,
             Work::None => {}
-            Work::Some(index, numbers) => {
-                // In one that is being replaced there is nothing to find, or a sweep follows.
-                if let Found::There(database) = databases.find(index) {
-                    reap(databases, &database, &numbers, &mut |_| ());
-                }
-            }
+            Work::Some(index, numbers) => reap_announced(databases, index, &numbers),
             Work::Sweep => {
-                report(sweep(databases));
+                report(databases, sweep(databases));
                 swept = Instant::now();
             }
         }
     }
 }
 
-/// Says in the log that something was left, but for what somebody else has removed meanwhile.
-fn report(outcome: Result<u64>) {
+fn reap_announced(databases: &Databases, index: u16, numbers: &[u64]) {
+    // In one that is being replaced there is nothing to find, or a sweep follows.
+    if let Found::There(database) = databases.find(index) {
+        reap(databases, &database, numbers, &mut |outcome| {
+            if outcome.is_err() {
+                databases.reaper.sweep_later();
+            }
+        });
+    }
+}
+
+/// Says in the log that something was left, but for what somebody else has removed meanwhile, and has it tried again.
+fn report(databases: &Databases, outcome: Result<u64>) {
     if let Err(error) = outcome
         && !matches!(error, Error::KeyspaceDropped(_))
     {
+        databases.reaper.sweep_later();
         events::log(Level::Warn, "sweep-incomplete", &[("why", &error)]);
     }
 }
@@ -139,8 +154,9 @@ fn next(reaper: &Reaper, swept: Instant) -> Work {
             let same = state.announced.iter().take(PORTION).take_while(|(other, _)| *other == index).count();
             return Work::Some(index, state.announced.drain(..same).map(|(_, number)| number).collect());
         }
-        let due = reaper.expiring.load(Ordering::Relaxed) && swept.elapsed() >= SWEEP_EVERY;
+        let due = (state.sweep_later || reaper.expiring.load(Ordering::Relaxed)) && swept.elapsed() >= SWEEP_EVERY;
         if std::mem::take(&mut state.sweep) || due {
+            state.sweep_later = false;
             return Work::Sweep;
         }
         if reaper.changed.wait_for(&mut state, SWEEP_EVERY.min(MARK_EVERY)).timed_out() {
@@ -283,6 +299,7 @@ mod tests {
     use super::*;
     use crate::data::encoding::Type;
     use hither::{Db, Durability, MediumChoice};
+    use std::sync::Arc;
 
     /// Regression: nobody looked for collections that were given an expiry in an earlier run and reached it in this one.
     #[test]
@@ -316,23 +333,48 @@ mod tests {
         assert!(database.rows.is_empty());
     }
 
-    /// Regression: rows were removed before it was durable that their head is gone; a loss of power could bring back the head without them.
-    #[test]
-    fn rows_stay_until_it_is_durable_that_their_head_is_gone() {
+    fn with_failpoints() -> (tempfile::TempDir, Arc<Databases>, Arc<hither_pmem::Failpoints>) {
         let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
         let builder = Db::builder().path(dir.path()).medium(MediumChoice::File).capacity(8 << 20).durability(Durability::Process);
         let db = builder.with_options(|options| options.failpoints = Some(points.clone())).open().unwrap();
-        let databases = Databases::open(db, 1).unwrap();
+        (dir, Databases::open(db, 1).unwrap(), points)
+    }
+
+    /// The number of a hash with one field.
+    fn collection(databases: &Databases) -> u64 {
         let (database, number) = (databases.get(0).unwrap(), databases.next_number().unwrap());
         let row = encoding::row(number, encoding::part::FIELD, b"field");
         database.rows.put(&encoding::registry_row(number), b"hash").unwrap();
         database.rows.put(&row, b"value").unwrap();
         database.keys.put(b"hash", &Head { kind: Type::Hash, number, count: 1 }.encode()).unwrap();
         databases.db.sync().unwrap();
-        points.arm("sync", hither_pmem::FailAt { skip: 0, count: u32::MAX.into(), errno: 5 });
+        number
+    }
+
+    /// Regression: rows were removed before it was durable that their head is gone; a loss of power could bring back the head without them.
+    #[test]
+    fn rows_stay_until_it_is_durable_that_their_head_is_gone() {
+        let (_dir, databases, points) = with_failpoints();
+        let database = databases.get(0).unwrap();
+        collection(&databases);
+        points.arm("sync", hither_pmem::FailAt { skip: 0, count: u64::MAX, errno: 5 });
         database.keys.delete(b"hash").unwrap();
         assert!(sweep(&databases).is_err());
         assert!(points.reached("sync") >= 1);
         assert_eq!(database.rows.len(), 2);
+    }
+
+    /// Regression: what could not be removed when it was announced stayed until the next start.
+    #[test]
+    fn a_sweep_follows_what_could_not_be_removed() {
+        let (_dir, databases, points) = with_failpoints();
+        let number = collection(&databases);
+        points.arm("sync", hither_pmem::FailAt { skip: 0, count: u64::MAX, errno: 5 });
+        databases.get(0).unwrap().keys.delete(b"hash").unwrap();
+        databases.reaper.announce(0, number);
+        let long_ago = Instant::now().checked_sub(SWEEP_EVERY).unwrap();
+        let Work::Some(index, numbers) = next(&databases.reaper, long_ago) else { panic!("it was announced") };
+        reap_announced(&databases, index, &numbers);
+        assert!(matches!(next(&databases.reaper, long_ago), Work::Sweep));
     }
 }
