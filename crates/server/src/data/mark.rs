@@ -9,12 +9,13 @@ use parking_lot::Mutex;
 /// See the module's head.
 pub struct Mark {
     keyspace: Keyspace,
-    /// What was written when it was raised last.
+    /// When it was raised last.
     raised: Mutex<Raised>,
 }
 
 #[derive(Clone, Copy)]
 enum Raised {
+    /// When so many bytes had been appended to the store.
     At(u64),
     /// Something is left to mend: it stays where it is.
     Never,
@@ -25,7 +26,7 @@ impl Mark {
 
     /// The one of a store.
     pub fn new(keyspace: Keyspace) -> Mark {
-        Mark { keyspace, raised: Mutex::new(Raised::At(0)) }
+        Mark { keyspace, raised: Mutex::new(Raised::At(u64::MAX)) }
     }
 
     /// Above which version collections may be half changed; [`None`] if the last server ended in order. It stays so until [`Mark::raise`]. Waits for a sync.
@@ -41,14 +42,14 @@ impl Mark {
         Ok(Some(if version <= db.written_version() { version } else { 0 }))
     }
 
-    /// What is written by now is whole once it is durable. Waits for that; does nothing if nothing was written since.
+    /// What is written by now is whole once it is durable. Waits for that; does nothing if nothing was written since. O(segments).
     pub fn raise(&self, db: &Db) -> Result<()> {
         let mut raised = self.raised.lock();
-        let version = db.written_version();
-        if matches!(*raised, Raised::At(before) if before != version) {
+        if matches!(*raised, Raised::At(before) if before != appended(db)) {
+            let version = db.written_version();
             db.ticket_at(version).wait()?;
             self.set(version)?;
-            *raised = Raised::At(db.written_version());
+            *raised = Raised::At(appended(db));
         }
         Ok(())
     }
@@ -72,6 +73,54 @@ impl Mark {
     }
 }
 
+fn appended(db: &Db) -> u64 {
+    db.stats().pools.iter().map(|pool| pool.appended_bytes).sum()
+}
+
 fn durably() -> WriteOptions {
     WriteOptions::new().durability(Durability::Sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_there_until_the_end_and_says_what_was_durable() {
+        let db = Db::builder().in_memory().open().unwrap();
+        let (mark, keyspace) = (Mark::new(db.keyspace("server").unwrap()), db.keyspace("db0").unwrap());
+        assert_eq!(mark.due(&db).unwrap(), None);
+        keyspace.put(b"k", b"v").unwrap();
+        let version = keyspace.get_versioned(b"k").unwrap().unwrap().1;
+        mark.raise(&db).unwrap();
+        let due = mark.due(&db).unwrap().unwrap();
+        assert!(due >= version);
+        mark.raise(&db).unwrap();
+        assert_eq!(mark.due(&db).unwrap(), Some(due), "nothing was written");
+        keyspace.put(b"k", b"w").unwrap();
+        mark.raise(&db).unwrap();
+        assert!(mark.due(&db).unwrap().unwrap() > due);
+        mark.remove(&db).unwrap();
+        assert_eq!(mark.due(&db).unwrap(), None);
+    }
+
+    #[test]
+    fn it_stays_as_long_as_something_is_left_to_mend() {
+        let db = Db::builder().in_memory().open().unwrap();
+        let mark = Mark::new(db.keyspace("server").unwrap());
+        mark.set(1).unwrap();
+        mark.hold();
+        db.keyspace("db0").unwrap().put(b"k", b"v").unwrap();
+        mark.raise(&db).unwrap();
+        mark.remove(&db).unwrap();
+        assert_eq!(mark.due(&db).unwrap(), Some(1));
+    }
+
+    #[test]
+    fn that_of_another_store_says_nothing() {
+        let db = Db::builder().in_memory().open().unwrap();
+        let mark = Mark::new(db.keyspace("server").unwrap());
+        mark.set(u64::MAX).unwrap();
+        assert_eq!(mark.due(&db).unwrap(), Some(0));
+    }
 }

@@ -9,6 +9,9 @@
 //! All that was changed since the last moment when everything was durable ([`super::mark`]): each change writes the head (rule 2 of [`super`]), so that is what has a head with a higher
 //! version. All keys are walked for that, with a look at the registry row of each collection, and the rows of those collections are counted. After an orderly end, nothing is.
 //!
+//! One thing it does not see: a lost RENAME, then a change under the new name that was kept, and its removal that was kept, too. The old name has its head of before, which was not
+//! changed; the number of members that it tells may be that of before the change. The commands that walk rows answer with what is there.
+//!
 //! # Why it may be cut short
 //!
 //! Nothing is at work beside it. Every step leaves a state that it would mend, and the mark stays until everything is done and durable: then the next start does the rest.
