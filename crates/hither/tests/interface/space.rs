@@ -84,15 +84,17 @@ fn what_expires_after_a_vain_sweep_makes_room() {
             let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
             utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap()
         };
-        // A slow machine needs longer to fill it.
-        let filled = [1_500, 6_000, 24_000].into_iter().any(|ms| {
+        // A slow machine needs longer to fill it; and where the vain sweep was held up, the next one may come later, for it rests nine times as long as it took.
+        let outcomes = [1_500, 6_000, 24_000].into_iter().map(|ms| {
             let ks = open().keyspace("k").unwrap();
             let refused = write_until_all_expires(&ks, Duration::from_millis(ms));
-            std::thread::sleep(Duration::from_millis(20));
-            ks.put(b"last", &[2; 1024]).unwrap();
-            refused > 0
+            let soon = (0..40).any(|_| {
+                std::thread::sleep(Duration::from_millis(20));
+                ks.put(b"last", &[2; 1024]).is_ok()
+            });
+            (refused > 0, soon)
         });
-        assert!(filled, "it holds four megabytes at most");
+        assert!(outcomes.into_iter().any(|outcome| outcome == (true, true)), "it was not filled, or took nothing for a second");
     }
 }
 
