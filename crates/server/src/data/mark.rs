@@ -59,6 +59,11 @@ impl Mark {
         *self.raised.lock() = Raised::Never;
     }
 
+    /// Whether something is left to mend.
+    pub fn is_held(&self) -> bool {
+        matches!(*self.raised.lock(), Raised::Never)
+    }
+
     /// The server ends, and writes nothing more. Waits for syncs.
     pub fn remove(&self, db: &Db) -> Result<()> {
         if matches!(*self.raised.lock(), Raised::At(_)) {

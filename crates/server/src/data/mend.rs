@@ -46,15 +46,18 @@ pub struct Mended {
 }
 
 /// Mends all databases in a store, also those that this server does not serve: collections with heads above this version.
+///
+/// # Errors
+/// The first one; it has gone on with the other databases.
 pub fn run(db: &Db, above: u64) -> Result<Mended> {
-    let mut done = Mended::default();
+    let (mut done, mut first_error) = (Mended::default(), None);
     for database in databases::all(db)?.into_iter().filter(Database::has_collections) {
         let mut mender = Mender { db, database: &database, above, done: &mut done };
-        mender.heads()?;
-        mender.strays()?;
+        let outcome = mender.heads().and_then(|()| mender.strays());
+        first_error = first_error.or(outcome.err());
     }
     tell("collections-mended", &done);
-    Ok(done)
+    first_error.map_or(Ok(done), Err)
 }
 
 fn tell(event: &str, done: &Mended) {
@@ -151,31 +154,43 @@ impl Mender<'_> {
 
     /// Sees to it that the registry names the key, and no other key has this number: of two, the one that was written later keeps it, for it was renamed.
     fn claim(&mut self, seen: &Seen) -> Result<()> {
+        // Nobody writes beside it, but keys expire: then it is looked at again.
+        while !self.try_claim(seen)? {
+            let (version, _) = self.database.keys.peek_with(&seen.key, |_, found| found.version)?;
+            if version != Some(seen.version) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// False if something has changed.
+    fn try_claim(&mut self, seen: &Seen) -> Result<bool> {
         let Database { keys, rows, .. } = self.database;
         let registry = encoding::registry_row(seen.head.number);
         let (named, _) = rows.peek_with(&registry, |key, _| key.to_vec())?;
         if named.as_ref() == Some(&seen.key) {
-            return Ok(());
+            return Ok(true);
         }
         let mut batch = self.batch(seen);
         let named = named.unwrap_or_else(|| seen.key.clone());
         let (other, _) = keys.peek_with(&named, |entry, found| (Head::decode(entry), found.version))?;
         let other = other.and_then(|(head, version)| head.filter(|head| head.number == seen.head.number).map(|_| version));
-        match other.filter(|_| named != seen.key) {
-            Some(version) if version > seen.version => {
-                batch.delete(keys, &seen.key);
-                self.done.heads += self.commit(batch)?;
-                return Ok(());
-            }
-            Some(version) => {
-                batch.require_version(keys, &named, Some(version)).delete(keys, &named);
-                self.done.heads += 1;
-            }
-            None => {}
+        let other = other.filter(|_| named != seen.key);
+        if other.is_some_and(|version| version > seen.version) {
+            batch.delete(keys, &seen.key);
+            let removed = self.commit(batch)?;
+            self.done.heads += removed;
+            return Ok(removed > 0);
+        }
+        if let Some(version) = other {
+            batch.require_version(keys, &named, Some(version)).delete(keys, &named);
         }
         batch.put(rows, &registry, &seen.key);
-        self.done.rows += self.commit(batch)?.min(1);
-        Ok(())
+        let written = self.commit(batch)?;
+        self.done.heads += written.saturating_sub(1);
+        self.done.rows += written.min(1);
+        Ok(written > 0)
     }
 
     /// Removes score rows of which the member says otherwise.

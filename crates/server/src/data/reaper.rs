@@ -13,6 +13,8 @@
 //!
 //! Nothing is removed before it is durable that the head is gone: a loss of power could keep the removal and bring back the head. So the reaper waits for a sync,
 //! one for all that were announced meanwhile, and takes only what it has seen without a head before that.
+//!
+//! Nor is anything while something is left to mend ([`super::mend`]): the registry may name a key that a lost RENAME has left without a head, and another one has it.
 
 use super::databases::{Database, Databases, Found, member_rows};
 use super::encoding::{self, Head, REGISTRY};
@@ -210,6 +212,9 @@ struct Orphan {
 
 /// Removes the rows of those of these collections that have no head, and tells of each whether it did, until the reaper is to stop. One sync for all.
 fn reap(databases: &Databases, database: &Database, numbers: &[u64], tell: &mut impl FnMut(Result<bool>)) {
+    if databases.mark.is_held() {
+        return;
+    }
     // What was registered by then is visible with its head.
     let whole = databases.db.written_version();
     let mut orphans = Vec::new();
@@ -362,6 +367,17 @@ mod tests {
         assert!(sweep(&databases).is_err());
         assert!(points.reached("sync") >= 1);
         assert_eq!(database.rows.len(), 2);
+    }
+
+    /// Regression: where mending was cut short, what the registry named wrongly was removed from under the head that had it.
+    #[test]
+    fn nothing_is_removed_while_something_is_left_to_mend() {
+        let (_dir, databases, _) = with_failpoints();
+        let database = databases.get(0).unwrap();
+        collection(&databases);
+        database.keys.delete(b"hash").unwrap();
+        databases.mark.hold();
+        assert_eq!((sweep(&databases).unwrap(), database.rows.len()), (0, 2));
     }
 
     /// Regression: what could not be removed when it was announced stayed until the next start.
