@@ -114,6 +114,15 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) {
     std::fs::write(path, content).unwrap();
 }
 
+/// Flips a bit of the first place in a pool that holds these bytes; what the pool holds then.
+pub fn flip(pool: &Path, held: &[u8]) -> Vec<u8> {
+    let mut bytes = std::fs::read(pool).unwrap();
+    let at = bytes.windows(held.len()).position(|window| window == held).unwrap();
+    bytes[at] ^= 1;
+    write(pool, &bytes);
+    bytes
+}
+
 /// A command that has ended.
 pub struct Ran(pub Output);
 

@@ -1,6 +1,6 @@
 //! What the program says where something is amiss, and that a refusal leaves nothing behind.
 
-use crate::common::{Store, program, run, write};
+use crate::common::{Store, flip, program, run};
 
 /// A store with a flipped bit in a sealed segment: there a crash leaves no holes.
 fn damaged() -> Store {
@@ -10,12 +10,7 @@ fn damaged() -> Store {
     store.feed(&["load"], records(0).as_bytes()).done();
     // Half of it is garbage, which makes a compaction worth it.
     store.feed(&["load"], records(2000).as_bytes()).done();
-    let pool = store.data().join("node0.hither");
-    let mut bytes = std::fs::read(&pool).unwrap();
-    let needle = b"value number 50 of many";
-    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
-    bytes[at] ^= 1;
-    write(&pool, &bytes);
+    flip(&store.data().join("node0.hither"), b"value number 50 of many");
     store
 }
 

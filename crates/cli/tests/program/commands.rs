@@ -190,11 +190,7 @@ fn dump_salvage_saves_what_is_readable() {
         |args: &[&str]| std::process::Command::new(env!("CARGO_BIN_EXE_hither")).args(args).arg("--data").arg(&data).output().unwrap();
     assert!(hither(&["put", "a-key", "a-value-to-damage"]).status.success());
     assert!(hither(&["put", "b-key", "b-value"]).status.success());
-    let pool = data.join("node0.hither");
-    let mut bytes = std::fs::read(&pool).unwrap();
-    let at = bytes.windows(17).position(|window| window == b"a-value-to-damage").unwrap();
-    bytes[at] ^= 1;
-    std::fs::write(&pool, bytes).unwrap();
+    common::flip(&data.join("node0.hither"), b"a-value-to-damage");
     let refused = hither(&["dump"]);
     assert_eq!(refused.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("use --salvage"));

@@ -1,6 +1,6 @@
 //! What a load leaves of times to live, what the status says when nobody reads the output, what a dump must not replace, and input or places that are not as they should be.
 
-use crate::common::{Store, program, run, write};
+use crate::common::{Store, flip, program, run, write};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -24,12 +24,7 @@ fn a_resumed_load_writes_what_would_expire() {
 fn a_closed_pipe_does_not_change_what_was_found() {
     let store = Store::on_file();
     store.run(&["put", "key", "value to be damaged"]).done();
-    let pool = store.data().join("node0.hither");
-    let mut bytes = std::fs::read(&pool).unwrap();
-    let needle = b"value to be damaged";
-    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
-    bytes[at] ^= 1;
-    write(&pool, &bytes);
+    flip(&store.data().join("node0.hither"), b"value to be damaged");
     for (arguments, status) in
         [(&["check"][..], 1), (&["check", "--json"], 1), (&["get", "nothing", "--json"], 1), (&["keyspaces", "--json"], 0)]
     {
@@ -122,11 +117,7 @@ fn a_full_standard_error_changes_nothing() {
     write(&input, "key\tvalue to be damaged\nother\tvalue\n");
     let loaded = store.command(&["load", input.to_str().unwrap()]).stderr(full()).output().unwrap();
     assert_eq!((loaded.status.code(), loaded.stdout.as_slice()), (Some(0), &b"durable 2\n"[..]));
-    let pool = store.data().join("node0.hither");
-    let mut bytes = std::fs::read(&pool).unwrap();
-    let at = bytes.windows(19).position(|window| window == b"value to be damaged").unwrap();
-    bytes[at] ^= 1;
-    write(&pool, &bytes);
+    flip(&store.data().join("node0.hither"), b"value to be damaged");
     let saved = store.command(&["dump", "--salvage"]).stderr(full()).output().unwrap();
     assert_eq!((saved.status.code(), saved.stdout.as_slice()), (Some(0), &b"other\tvalue\n"[..]));
     let told = store.run(&["dump", "--salvage", "--json"]).done().err();

@@ -1,6 +1,6 @@
 //! What the program refuses: wrong use, full, locked and damaged stores, places that cannot be written. What it says, its exit status, and that nothing is lost or left behind.
 
-use crate::common::{Store, program, run, write};
+use crate::common::{Store, flip, program, run, write};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -221,11 +221,7 @@ fn damage_is_found_and_not_served() {
     let input: String = (0..4000).map(|n| format!("key{n}\tvalue number {n} of many {filling}\n")).collect();
     store.feed(&["load"], input.as_bytes()).done();
     let pool = store.data().join("node0.hither");
-    let mut bytes = std::fs::read(&pool).unwrap();
-    let needle = b"value number 50 of many";
-    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
-    bytes[at] ^= 1;
-    write(&pool, &bytes);
+    let bytes = flip(&pool, b"value number 50 of many");
     let report = store.run(&["check", "--json"]).expect(1).document();
     assert_eq!(report["sound"], false);
     assert!(!report["problems"].as_array().unwrap().is_empty(), "{report}");

@@ -81,11 +81,11 @@ impl Collector for BatchedCollector {
     }
 
     fn empty(&self, core: &Core, pass: &Pass<'_>, emptied: &mut Emptied) -> Result<()> {
-        if pass.is_wholly_dead() && !pass.has_tombstones() {
-            // An index may lead there all the same: to what is damaged, and may be anybody's for all that it knows.
-            return pass.verify().map_err(|error| core.explain(error));
-        }
+        // Also if nothing lives there: an index may lead there all the same, to what is damaged, and may be anybody's for all that it knows.
         pass.verify().map_err(|error| core.explain(error))?;
+        if pass.is_wholly_dead() && !pass.has_tombstones() {
+            return Ok(());
+        }
         // After the victim was sealed: whatever has entries in it is here, or was dropped.
         let keyspaces = core.keyspaces_by_id();
         let pairs = keyspaces.get(&pass.keyspace()).and_then(|keyspace| HashKeyspace::of(keyspace));
