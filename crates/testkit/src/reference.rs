@@ -77,7 +77,7 @@ pub fn recover(images: &[Vec<u8>], rules: Emulate, mistake: Mistake) -> Result<D
     if mistake == Mistake::DroppedKeyspaceNotCounted {
         found.retain(known);
     }
-    drop_partial_batches(&mut found, if mistake == Mistake::SettledIgnored { 0 } else { settled }, mistake);
+    keep_valid(&mut found, if mistake == Mistake::SettledIgnored { 0 } else { settled }, mistake);
     found.retain(known);
     Ok(winners(&keyspaces, found, mistake))
 }
@@ -161,17 +161,16 @@ fn copy(entry: &EntryView<'_>, descriptor: &Descriptor) -> Found {
     }
 }
 
-fn drop_partial_batches(found: &mut Vec<Found>, settled: u64, mistake: Mistake) {
-    found.retain(|entry| !entry.dead || mistake == Mistake::DeadIgnored);
-    if mistake == Mistake::BatchNotCounted {
-        return;
-    }
+/// Keeps what is neither dead nor a member of a batch that is not whole. A dead member counts: what superseded it may have been collected since.
+fn keep_valid(found: &mut Vec<Found>, settled: u64, mistake: Mistake) {
     let id = |entry: &Found| entry.batch.map(|tag| (entry.version.wrapping_sub(u64::from(tag.index)), tag.size));
     let mut members: BTreeMap<(u64, u32), u32> = BTreeMap::new();
     for identity in found.iter().filter_map(id) {
         *members.entry(identity).or_default() += 1;
     }
-    found.retain(|entry| id(entry).is_none_or(|identity| identity.0 <= settled || members[&identity] == identity.1));
+    let whole = |entry: &Found| id(entry).is_none_or(|identity| identity.0 <= settled || members[&identity] == identity.1);
+    found.retain(|entry| mistake == Mistake::BatchNotCounted || whole(entry));
+    found.retain(|entry| mistake == Mistake::DeadIgnored || !entry.dead);
 }
 
 fn winners(keyspaces: &BTreeMap<u32, (String, Kind)>, mut found: Vec<Found>, mistake: Mistake) -> Dump {
