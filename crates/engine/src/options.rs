@@ -3,6 +3,7 @@
 use crate::cache::CacheSetting;
 use crate::delegation::DelegationSetting;
 use crate::keyspace::OrderedKind;
+use hither_pmem::Randomness;
 use hither_topology::Topology;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -130,6 +131,9 @@ pub struct Options {
     pub hugepages: bool,
     /// Runs background threads. Off only in crash tests, which need determinism.
     pub background: bool,
+    /// Where random numbers come from; a seed in crash tests that are to be repeated.
+    #[doc(hidden)]
+    pub random: Randomness,
     /// How segments full of garbage are emptied.
     pub collector: CollectorKind,
     /// Give entries of keys that are written often segments of their own, where that is worth it; not on files, whose log has one tail.
@@ -190,6 +194,7 @@ impl Default for Options {
             separate_hot: true,
             shortcut_from_bytes: Some(SHORTCUT_FROM_BYTES),
             techniques: Techniques::default(),
+            random: Randomness::System,
             gc_threshold: 0.5,
             gc_threads: 1,
             space_patience: Duration::from_secs(60),

@@ -116,6 +116,7 @@ pub(crate) fn log_options(options: &Options, opened: &Opened) -> LogOptions {
         zero_ahead: options.durability == Durability::Sync,
         utilization: options.utilization,
         topology: opened.topology.clone(),
+        random: options.random.clone(),
     }
 }
 

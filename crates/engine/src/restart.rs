@@ -63,7 +63,8 @@ impl Restart {
         let (hasher, keyspaces) = match &found {
             Some((saved, _, keyspaces)) => (Hasher::new(saved.header.hash_seed), keyspaces.clone()),
             None => {
-                let hasher = Hasher::new(getrandom::u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
+                let hasher =
+                    Hasher::new(options.random.next_u64().map_err(|error| Error::Io(format!("no random seed for hashing: {error}")))?);
                 (hasher, Self::keyspaces(catalogue, hasher, options.ordered_index))
             }
         };

@@ -27,7 +27,7 @@ impl Shortcuts {
     /// # Errors
     /// If the system has no random numbers.
     pub fn new(options: &Options) -> Result<Shortcuts> {
-        let random = getrandom::u32().map_err(|error| Error::Io(format!("no random number for an opening: {error}")))?;
+        let random = options.random.next_u64().map_err(|error| Error::Io(format!("no random number for an opening: {error}")))?;
         // Only the batched collector follows them.
         let from_bytes = options.shortcut_from_bytes.filter(|_| options.collector == CollectorKind::Batched);
         Ok(Shortcuts { from_bytes: from_bytes.map_or(usize::MAX, |bytes| bytes.max(LEAST_BYTES)), opening: (random as u16).max(1) })

@@ -23,7 +23,7 @@ use hither_log::Log;
 use hither_sync::epoch;
 use hither_sync::latch::LatchTable;
 use parking_lot::{Mutex, ReentrantMutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) struct Core {
     pub last_delete: AtomicU64,
     /// Expiry never runs backwards: max(wall clock, persisted, what anybody was told has expired).
     clock_floor_ms: AtomicU64,
-    pub keyspaces: RwLock<HashMap<String, Arc<Keyspace>>>,
+    pub keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
     catalogue: Mutex<Catalogue>,
     pub collector: Box<dyn Collector>,
     pub shortcuts: Shortcuts,

@@ -10,7 +10,7 @@ use crate::reclaim::TakeBack;
 use crate::segment::{Chunk, Segment, SegmentState};
 use crate::version::VersionClock;
 use crate::writer::Slot;
-use hither_pmem::Pool;
+use hither_pmem::{Pool, Randomness};
 use hither_sync::{Bell, Padded};
 use hither_topology::Topology;
 use parking_lot::Mutex;
@@ -36,6 +36,8 @@ pub struct LogOptions {
     pub utilization: Option<u32>,
     /// Where threads run.
     pub topology: Arc<Topology>,
+    /// Where generations come from.
+    pub random: Randomness,
 }
 
 /// The log.
@@ -52,6 +54,8 @@ pub struct Log {
     pub(crate) zero_ahead: bool,
     pub(crate) bound: Bound,
     topology: Arc<Topology>,
+    /// Where generations come from.
+    pub(crate) random: Randomness,
     /// Where versions come from.
     pub clock: VersionClock,
     /// See [`Log::may_raise_versions`].
@@ -141,6 +145,7 @@ impl Log {
             zero_ahead: options.zero_ahead,
             bound: Bound::new(options.utilization, bytes),
             topology: options.topology.clone(),
+            random: options.random.clone(),
             clock: VersionClock::after(last_version),
             settled_for_copies: AtomicU64::new(0),
             reclaim: Mutex::new(()),
@@ -354,6 +359,7 @@ impl Log {
             garbage_bits: true,
             utilization: None,
             topology: Arc::new(Topology::single()),
+            random: Randomness::System,
         };
         Log::new(vec![pool], &options, 0)
     }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::SegmentState;
-use hither_pmem::{Descriptor, SegmentState as OnMedia};
+use hither_pmem::{Descriptor, Randomness, SegmentState as OnMedia};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -95,7 +95,7 @@ impl NodePool {
         // Threads may hold blocks of versions drawn long ago: the base leaves room below.
         let base_version = log.clock.upper_bound().saturating_sub(ROOM_BELOW);
         let descriptor = Descriptor {
-            generation: next_generation(self.segments[index as usize].generation.load(Ordering::Relaxed))?,
+            generation: next_generation(&log.random, self.segments[index as usize].generation.load(Ordering::Relaxed))?,
             base_version,
             owner_epoch: 0,
             sealed_bytes: 0,
@@ -225,9 +225,9 @@ fn first_run(free: &std::collections::BTreeSet<u32>, len: u32) -> Option<u32> {
 
 /// A generation: random, so that it cannot be foreseen, and never zero, which means "never used". Its low byte, all that a link remembers, counts
 /// up from the one `before`.
-fn next_generation(before: u64) -> Result<u64> {
+fn next_generation(random: &Randomness, before: u64) -> Result<u64> {
     loop {
-        let random = getrandom::u64().map_err(Error::Random)?;
+        let random = random.next_u64().map_err(Error::Random)?;
         let generation = if before == 0 { random } else { random & !0xff | before.wrapping_add(1) & 0xff };
         if generation != 0 {
             return Ok(generation);

@@ -10,6 +10,7 @@ use crate::arch::FlushKind;
 use crate::failpoint::Failpoints;
 use crate::layout::default_segment_bytes;
 use crate::medium::MediumChoice;
+use crate::random::Randomness;
 use crate::tracer::{Emulate, Tracer};
 
 /// A random version-4 UUID.
@@ -17,11 +18,7 @@ use crate::tracer::{Emulate, Tracer};
 /// # Panics
 /// If the operating system has no random numbers: then no store may be made, because UUIDs must be unique.
 pub fn new_uuid() -> [u8; 16] {
-    let mut uuid = [0; 16];
-    getrandom::fill(&mut uuid).expect("the operating system provides random numbers");
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    uuid
+    Randomness::System.uuid()
 }
 
 /// How to create a pool.

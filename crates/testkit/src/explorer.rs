@@ -13,9 +13,9 @@ use crate::explorer_script::{Config, Life, lacks_space, open_pools, store_option
 use crate::images::{Machine, NOTE, Recorder, Recording};
 use crate::oracle::{Contents, Dump, Expectation, History, sound};
 use crate::reference::{Mistake, recover};
-use hither_engine::{RestartSource, Store};
+use hither_engine::{Options, RestartSource, Store};
 use hither_pmem::shadow::{ImageKind, ShadowRng, What};
-use hither_pmem::{Emulate, SyncPhase};
+use hither_pmem::{Emulate, Randomness, SyncPhase};
 use hither_topology::Topology;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -120,7 +120,7 @@ pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>
     }
     points.sort_unstable();
     let per_point = (budget / points.len().max(1)).clamp(4, 256);
-    let mut explorer = Explorer { subject, outcome: Outcome { coverage: subject.coverage.clone(), ..Outcome::default() } };
+    let mut explorer = Explorer { subject, outcome: Outcome { coverage: subject.coverage.clone(), ..Outcome::default() }, opened: 0 };
     let mut machine = Machine::new(&subject.recording);
     for position in points {
         machine.advance_to(position);
@@ -153,6 +153,8 @@ pub fn crash_points(subject: &Subject) -> Vec<usize> {
 struct Explorer<'a> {
     subject: &'a Subject,
     outcome: Outcome,
+    /// Stores opened so far: each draws other numbers, the same ones when the exploration is repeated.
+    opened: u64,
 }
 
 impl Explorer<'_> {
@@ -184,8 +186,10 @@ impl Explorer<'_> {
         recorder: Option<&Arc<Recorder>>,
     ) -> Result<Store, String> {
         let pools = open_pools(images, self.subject.config.rules, recorder).map_err(|error| format!("a pool does not open: {error}"))?;
-        let store = Store::open(store_options(pools, &self.subject.topology, shards, threads, Some(checkpoints)))
-            .map_err(|error| format!("the store does not open: {error}"))?;
+        self.opened += 1;
+        let random = Randomness::seeded(self.subject.config.seed << 32 | self.opened);
+        let options = Options { random, ..store_options(pools, &self.subject.topology, shards, threads, Some(checkpoints)) };
+        let store = Store::open(options).map_err(|error| format!("the store does not open: {error}"))?;
         match store.recovery() {
             report if !report.checkpoint_refused.is_empty() => {
                 return Err(format!("the checkpoint was not used: {}", report.checkpoint_refused));

@@ -1,7 +1,7 @@
 //! Seeded histories: the production engine at work on recorded pools.
 //!
 //! A [`Life`] opens a new store on shadow pools and performs operations one after the other, noting for each what it did and between which steps of the
-//! recording. The shape of a history follows from its seed (generations and hash seeds are random, as in production: bytes differ between runs).
+//! recording. A history follows from its seed: the store draws its generations and hash seeds from that, too. Only the times on media are those of the day.
 
 use crate::checkpoints::Checkpoints;
 use crate::coverage::{Coverage, Item};
@@ -11,7 +11,7 @@ use hither_engine::{
     Batch, CollectorKind, Condition, Durability, Error, Expiry, KeyspaceHandle, Kind, Options, OrderedKind, Store, WriteOptions,
 };
 use hither_pmem::shadow::ShadowRng;
-use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool};
+use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool, Randomness};
 use hither_topology::Topology;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,9 +118,9 @@ pub fn open_pools(images: &[Vec<u8>], rules: Emulate, recorder: Option<&Arc<Reco
     images.iter().enumerate().map(open).collect()
 }
 
-fn create_pools(config: &Config, recorder: &Arc<Recorder>) -> hither_pmem::Result<Vec<Pool>> {
-    let store = hither_pmem::new_uuid();
-    let members: Vec<_> = (0..config.nodes).map(|_| hither_pmem::new_uuid()).collect();
+fn create_pools(config: &Config, recorder: &Arc<Recorder>, random: &Randomness) -> hither_pmem::Result<Vec<Pool>> {
+    let store = random.uuid();
+    let members: Vec<_> = (0..config.nodes).map(|_| random.uuid()).collect();
     let create = |node: usize| {
         Pool::create_in_memory(&CreateOptions {
             segment_bytes: SEGMENT,
@@ -160,10 +160,12 @@ impl Life {
         let topology = Arc::new(Topology::emulated(config.nodes));
         topology.bind_current_thread(0).expect("node 0 exists");
         let recorder = Recorder::new(config.rules, config.nodes);
-        let pools = create_pools(config, &recorder).expect("pools in memory can be made");
+        let random = Randomness::seeded(config.seed);
+        let pools = create_pools(config, &recorder, &random).expect("pools in memory can be made");
         let born = recorder.position();
         let checkpoints = Checkpoints::new(None, Some(recorder.clone()));
-        let store = Store::open(store_options(pools, &topology, config.shards, 1, Some(&checkpoints))).expect("an empty store opens");
+        let options = Options { random, ..store_options(pools, &topology, config.shards, 1, Some(&checkpoints)) };
+        let store = Store::open(options).expect("an empty store opens");
         let mut coverage = Coverage::default();
         coverage.hit(Item::PoolCreation);
         Life {

@@ -62,6 +62,23 @@ fn short_histories_exhaustively() {
     println!("short histories: {images} images");
 }
 
+/// A failure names a seed: with that everything happens again, the store's random numbers included. All but the clock: whether a sweep has a later time to note
+/// than the one before, so these histories have none.
+#[test]
+fn an_exploration_can_be_repeated() {
+    for (rules, nodes, shards) in [(Emulate::Adr, 1, 1), (Emulate::File, 2, 2)] {
+        let config = Config { rules, nodes, shards, max_segments: 40, seed: 5 };
+        for history in [|config: &Config| large(config, 12), collections, |config: &Config| checkpoints(config, 60), pairs] {
+            let run = || {
+                let subject = history(&config);
+                let outcome = explore(&subject, 60).unwrap_or_else(|failure| panic!("{failure}"));
+                (subject.recording.steps.len(), outcome.images, outcome.deep, outcome.coverage.to_string())
+            };
+            assert_eq!(run(), run());
+        }
+    }
+}
+
 /// A recovery marks the members of a batch that is not whole, then what their children hid. The next one must complete both if the power fails
 /// between the two; it once took the marked members for nothing, and never found the children.
 #[test]
