@@ -5,6 +5,8 @@
 /// Continues `state` over little-endian words.
 #[inline(always)]
 pub fn words(state: u32, words: &[u64]) -> u32 {
+    #[cfg(test)]
+    READ.set(READ.get() + 8 * words.len() as u64);
     #[cfg(target_arch = "x86_64")]
     if has_sse42() {
         // SAFETY: the CPU has SSE4.2.
@@ -16,12 +18,20 @@ pub fn words(state: u32, words: &[u64]) -> u32 {
 /// Continues `state` over bytes. Equal to [`words`] over the same memory.
 #[inline]
 pub fn bytes(state: u32, bytes: &[u8]) -> u32 {
+    #[cfg(test)]
+    READ.set(READ.get() + bytes.len() as u64);
     #[cfg(target_arch = "x86_64")]
     if has_sse42() {
         // SAFETY: the CPU has SSE4.2.
         return unsafe { x86::bytes(state, bytes) };
     }
     soft(state, bytes)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes whose checksum this thread has computed.
+    pub(crate) static READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,7 @@ use crate::entry::Parts;
 use crate::opening::{Filler, Purpose};
 use crate::pass::COLLECTING;
 use crate::replay::{ScanTotals, SegmentToScan, scan};
+use crate::segment::SegmentState as InMemory;
 use crate::{Candidate, Flush, Log, Op, TakeBack, Tombstones, address};
 use hither_pmem::shadow::{ShadowLog, ShadowRng};
 use hither_pmem::{CreateOptions, Descriptor, Emulate, OpenOptions, Pool, SegmentState};
@@ -73,6 +74,26 @@ fn nothing_is_sealed_settled_or_freed_before_what_was_written_is_durable() {
     let (_, version) = put(&log, b"value", Flush::Later);
     log.free_victims(vec![pass], &|stable| make_durable_in(SegmentState::Sealed, stable)).expect("memory");
     assert!(state() == SegmentState::Free && durable.get() >= version);
+}
+
+/// Found by hand: a thread that stood still between freeing a segment and the end of its pass gave it back in its next life, under the pass of another, and a third one could begin.
+#[test]
+fn the_end_of_a_pass_touches_no_later_life() {
+    let log = Log::for_tests(&CreateOptions::new(64 * SEGMENT as u64));
+    let (reference, _) = put(&log, b"value", Flush::Now);
+    let index = log.segment_of(reference).1;
+    log.pools[0].close_from(0);
+    log.seal(&|_| Ok(()), TakeBack::All).expect("memory");
+    log.settle(&|_| Ok(())).expect("memory");
+    let mut pass = log.begin_pass(&candidate(index), Tombstones::Swept).expect("memory").expect("it is sealed");
+    pass.free().expect("memory");
+    let segment = &log.pools[0].segments[index as usize];
+    assert_eq!(segment.state(), InMemory::Retiring);
+    // Opened, filled and sealed again, and in the pass of another.
+    segment.set_state(InMemory::Collecting);
+    drop(pass);
+    assert_eq!(segment.state(), InMemory::Collecting);
+    assert_eq!(log.passes_in_progress(), 0);
 }
 
 /// Found by hand: marks are needed as soon as their pass may free its victim, in this pool or another; and only its own pool's were made durable by what came next.

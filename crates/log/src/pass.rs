@@ -74,6 +74,8 @@ pub struct Pass<'a> {
     log: &'a Log,
     node: usize,
     index: u32,
+    /// The victim is free, or may be in its next life already.
+    freed: bool,
 }
 
 /// The room that is lost at the ends of segments when so many bytes of this segment's entries are moved: in each segment of `bytes`, an entry that does not fit. It is taken for
@@ -251,7 +253,7 @@ impl Log {
             return Ok(None);
         }
         self.passes.fetch_add(1, Ordering::AcqRel);
-        let pass = Pass { log: self, node, index };
+        let pass = Pass { log: self, node, index, freed: false };
         if tombstones == Tombstones::Buried {
             pool.pool.commit_descriptor(index, &Descriptor { flags: COLLECTING, ..pool.describe(index, pass.state_on_media()) })?;
         }
@@ -266,7 +268,7 @@ impl Log {
         }
         // Not only for the version: a batch that is under way says of what it replaces that it is garbage, before it is durable itself.
         self.make_stable(make_durable)?;
-        passes.into_iter().try_for_each(Pass::free)
+        passes.into_iter().try_for_each(|mut pass| pass.free())
     }
 
     /// Whether there can be a recovery: not if all pools are anonymous memory.
@@ -448,10 +450,13 @@ impl Pass<'_> {
         Ok(marked)
     }
 
-    fn free(self) -> Result<()> {
+    pub(crate) fn free(&mut self) -> Result<()> {
         let (pool, index) = (&self.log.pools[self.node], self.index);
-        pool.pool.commit_descriptor(index, &pool.describe(index, OnMedia::Free))?;
         let segment = &pool.segments[index as usize];
+        assert_eq!(segment.state(), SegmentState::Collecting, "a segment is freed by the one pass that has it");
+        pool.pool.commit_descriptor(index, &pool.describe(index, OnMedia::Free))?;
+        // Before the state says so: from then on it is anybody's.
+        self.freed = true;
         segment.retire_stamp.store(NO_STAMP, Ordering::Relaxed);
         pool.retiring.fetch_add(1, Ordering::Relaxed);
         segment.set_state(SegmentState::Retiring);
@@ -461,8 +466,10 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        // Not freed: as it was. First, for who waits for the passes to end goes by the states of the segments then.
-        self.log.pools[self.node].segments[self.index as usize].change_state(SegmentState::Collecting, SegmentState::Sealed);
+        if !self.freed {
+            // As it was. First, for who waits for the passes to end goes by the states of the segments then.
+            self.log.pools[self.node].segments[self.index as usize].change_state(SegmentState::Collecting, SegmentState::Sealed);
+        }
         self.log.passes.fetch_sub(1, Ordering::AcqRel);
     }
 }

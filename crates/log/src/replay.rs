@@ -117,6 +117,7 @@ struct Walk<'a> {
     generation: u64,
     is_run: bool,
     at: usize,
+    /// The place before this one was torn, too.
     in_torn: bool,
     /// Once there were torn bytes that look like long entries.
     registers: Option<torn::Registers>,
@@ -145,7 +146,8 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     fn step(&mut self) -> Option<(u64, EntryView<'a>)> {
         let offset = self.start + self.at as u64;
-        if self.in_torn && torn::is_no_long_entry(&mut self.registers, self.bytes, self.at, self.generation, offset) {
+        // From the first torn place on: zeros between them end one, and the words of a value may have zeros between them, too.
+        if self.totals.torn > 0 && torn::is_no_long_entry(&mut self.registers, self.bytes, self.at, self.generation, offset) {
             self.pass_torn(offset);
             return None;
         }

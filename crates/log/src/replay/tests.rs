@@ -166,6 +166,18 @@ fn torn_words_that_look_like_long_entries_are_read_once() {
     assert_eq!(scan_of(&bytes).torn, 2);
 }
 
+/// Regression: a word of zeros before each of them ends what is torn, and the next one was verified as if it were the first.
+#[test]
+fn nor_are_those_with_zeros_between_them() {
+    let words = [0x0004_000a_0000_0008, 0].repeat(32 << 10);
+    let bytes = segment_of(&[Piece::Torn(words), Piece::Gap(5), Piece::Entry { value: vec![7; 10_000], expiry_ms: 0, dead: false }]);
+    let before = crate::crc::READ.get();
+    let totals = scan_of(&bytes);
+    let read = crate::crc::READ.get() - before;
+    assert_eq!((totals.entries, totals.torn), (1, 32 << 10));
+    assert!(read < 20 * bytes.len() as u64, "{read} bytes were read of a segment of {}", bytes.len());
+}
+
 fn scan_of(bytes: &[u8]) -> ScanTotals {
     let mut walk = Walk::of(bytes, START, GENERATION, false);
     while !walk.has_ended() {
