@@ -155,7 +155,8 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         }
         return create_in_place(options, topology, meter, &first, false);
     }
-    let first_pool = match Pool::open(&first, &open_options(options, meter)) {
+    // Another node's pool knows the members, too, but has no catalogue.
+    let first_pool = match Pool::open(&first, &OpenOptions { node: Some(0), ..open_options(options, meter) }) {
         Ok(pool) => pool,
         Err(hither_pmem::Error::HalfCreated { .. }) => return create_in_place(options, topology, meter, &first, true),
         Err(error) => return Err(error.into()),

@@ -17,6 +17,7 @@
 //! they deleted.
 
 use crate::address;
+use crate::entry::MIN_BYTES;
 use crate::error::Result;
 use crate::log::Log;
 use crate::reclaim::{MakeDurable, TakeBack};
@@ -87,13 +88,16 @@ impl Placement {
         self.of(reference).map(|segment| (segment, (at.offset - offset) & ((1 << shift) - 1)))
     }
 
-    /// The flat number of the segment behind a reference; `None` if it leads nowhere.
+    /// The flat number of the segment behind a reference; `None` if it leads nowhere, or so near to a segment's end that no entry begins there: behind the last
+    /// segment nothing is mapped.
     #[inline(always)]
     pub fn of(&self, reference: u64) -> Option<usize> {
         let at = address::unpack(reference);
         let (offset, shift, first, count) = self.nodes[at.node as usize];
-        let index = (at.offset.wrapping_sub(offset) >> shift) as usize;
-        (index < count).then_some(first + index)
+        let from_start = at.offset.wrapping_sub(offset);
+        let index = (from_start >> shift) as usize;
+        let room = (1 << shift) - (from_start & ((1 << shift) - 1));
+        (index < count && room >= MIN_BYTES).then_some(first + index)
     }
 }
 
@@ -233,5 +237,27 @@ fn counted(row: SegmentRow, segment: &Segment) -> SegmentRow {
         tombstone_bytes: segment.tombstone_bytes.load(Relaxed),
         newest_tombstone: segment.newest_tombstone.load(Relaxed),
         ..row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_pmem::CreateOptions;
+
+    /// Found by hand: a checkpoint that somebody made could lead to the last bytes of a pool, and a read of that entry beyond what is mapped.
+    #[test]
+    fn references_lead_to_where_an_entry_can_begin() {
+        let log = Log::for_tests(&CreateOptions::new(1 << 20));
+        let (placement, pool) = (log.placement(), log.pool(0));
+        let count = pool.segment_count();
+        let begin = |segment: u32| pool.segment_offset(segment);
+        let of = |offset: u64| placement.of(address::pack(0, offset, MIN_BYTES));
+        for segment in 0..count {
+            let (from, last) = (begin(segment), begin(segment) + pool.segment_bytes() - MIN_BYTES);
+            assert_eq!((of(from), of(last)), (Some(segment as usize), Some(segment as usize)));
+            assert_eq!((of(last + 8), of(last + MIN_BYTES - 8)), (None, None));
+        }
+        assert_eq!((of(begin(0) - 8), of(begin(count))), (None, None));
     }
 }

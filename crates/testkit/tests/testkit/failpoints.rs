@@ -259,7 +259,12 @@ fn wrong_pools_are_told_apart() {
     assert_eq!(std::fs::read(&second).unwrap(), b"this is a text, not a pool", "nothing foreign is overwritten");
     std::fs::rename(&away, &second).unwrap();
     assert_eq!(kind(dir.path()), None, "whole again");
-    let good = std::fs::read(&first).unwrap();
+    let (good, good_second) = (std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
+    // It knows all members, and the catalogue of the store is not in it: the store would seem to be an empty one.
+    std::fs::copy(&second, &first).unwrap();
+    let swapped = kind(dir.path()).expect("node 1's pool in the place of node 0's");
+    assert!(swapped.0 == ErrorKind::WrongPool && swapped.1.contains("node0.hither"), "{swapped:?}");
+    assert_eq!(std::fs::read(&first).unwrap(), good_second, "it was only looked at");
     let newer = [b"hitherP2", &good[8..]].concat();
     std::fs::write(&first, newer).unwrap();
     let newer = kind(dir.path()).expect("format 2");
