@@ -156,7 +156,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
         return create_in_place(options, topology, meter, &first, false);
     }
     // Another node's pool knows the members, too, but has no catalogue.
-    let first_pool = match Pool::open(&first, &OpenOptions { node: Some(0), ..open_options(options, meter) }) {
+    let first_pool = match Pool::open(&first, &OpenOptions { node: Some(0), ..open_options(options, topology, meter, 0) }) {
         Ok(pool) => pool,
         Err(hither_pmem::Error::HalfCreated { .. }) => return create_in_place(options, topology, meter, &first, true),
         Err(error) => return Err(error.into()),
@@ -174,7 +174,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
             store_uuid: Some(superblock.store_uuid),
             pool_uuid: Some(*uuid),
             node: Some(node),
-            ..open_options(options, meter)
+            ..open_options(options, topology, meter, node)
         };
         pools.push(Pool::open(&path, &expected)?);
     }
@@ -220,11 +220,18 @@ fn refuse_repeated_nodes(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn open_options(options: &Options, meter: &Option<Arc<Meter>>) -> OpenOptions {
+/// Where the kernel is asked to place the pool of a node, if it has a choice.
+fn os_node(topology: &Topology, node: u32) -> Option<u32> {
+    let is_real = !topology.is_emulated() && topology.node_count() > 1;
+    topology.node(node).filter(|_| is_real).map(|node| node.os_id)
+}
+
+fn open_options(options: &Options, topology: &Topology, meter: &Option<Arc<Meter>>, node: u32) -> OpenOptions {
     OpenOptions {
         salvage: options.salvage,
         medium: options.medium,
         hugepages: options.hugepages,
+        bind_os_node: os_node(topology, node),
         meter: meter.clone(),
         failpoints: options.failpoints.clone(),
         ..OpenOptions::new()
@@ -363,6 +370,7 @@ fn create(
             overwrite_unborn: files.as_ref().is_some_and(|(unborn, _)| *unborn),
             medium: options.medium,
             hugepages: options.hugepages,
+            bind_os_node: os_node(topology, node),
             meter: meter.clone(),
             failpoints: options.failpoints.clone(),
             ..CreateOptions::member(store_uuid, members.clone(), node, per_node(options.capacity))

@@ -12,7 +12,6 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::error::{Error, Place, Result};
 use crate::layout::HUGE_BYTES;
-use crate::medium::TMPFS_MAGIC;
 
 /// Reserved and partly mapped address space.
 pub(crate) struct Mapping {
@@ -117,13 +116,12 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(self.base.add(off as usize).cast(), len as usize, Advice::LinuxDontNeed) };
     }
 
-    /// Makes huge pages of a range of a tmpfs file that has no pages yet, which saves copying them together later. Best effort. The kernel
+    /// Makes huge pages of a range of a file on tmpfs that has no pages yet, which saves copying them together later. Best effort. The kernel
     /// collapses no range without any page, so one byte of each is written first.
     pub(crate) fn huge_ahead(file: &File, off: u64, len: u64) {
-        let tmpfs = rustix::fs::fstatfs(file).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(TMPFS_MAGIC));
         let from = off.next_multiple_of(HUGE_BYTES);
         let to = (off + len) / HUGE_BYTES * HUGE_BYTES;
-        if !tmpfs || to <= from || file.metadata().is_ok_and(|metadata| metadata.len() > from) || file.set_len(off + len).is_err() {
+        if to <= from || file.metadata().is_ok_and(|metadata| metadata.len() > from) || file.set_len(off + len).is_err() {
             return;
         }
         // By writing, not through the mapping: a full tmpfs answers a write with an error and a store with SIGBUS.
@@ -147,18 +145,33 @@ impl Mapping {
 
     /// Asks the kernel to place pages of the range on a node. Best effort: true if it agreed.
     pub(crate) fn prefer_node(&self, off: u64, len: u64, os_node: u32) -> bool {
-        const MPOL_PREFERRED: libc::c_long = 1;
-        if os_node >= 1024 {
-            return false;
-        }
-        let mut mask = [0u64; 16];
-        mask[os_node as usize / 64] = 1 << (os_node % 64);
-        // SAFETY: the range lies in this struct's reserve, the mask outlives the call and has the bits announced; the policy moves no data.
-        unsafe {
-            let at = self.base.add(off as usize);
-            libc::syscall(libc::SYS_mbind, at, len as libc::size_t, MPOL_PREFERRED, mask.as_ptr(), 1024 as libc::c_ulong, 0 as libc::c_uint)
-                == 0
-        }
+        // SAFETY: the range lies in this struct's reserve.
+        prefer_node(unsafe { self.base.add(off as usize) }, len, os_node)
+    }
+}
+
+/// Asks the kernel to place what is allocated of a tmpfs file from now on, in a range, on a node: it remembers that with the file. Best effort: true if it agreed.
+pub(crate) fn prefer_node_for_file(file: &File, off: u64, len: u64, os_node: u32) -> bool {
+    // SAFETY: a new mapping at an address of the kernel's choice; it is never accessed, and unmapped at once.
+    unsafe {
+        let Ok(at) = rustix::mm::mmap(ptr::null_mut(), len as usize, ProtFlags::empty(), MapFlags::SHARED, file, off) else { return false };
+        let agreed = prefer_node(at.cast(), len, os_node);
+        let _ = rustix::mm::munmap(at, len as usize);
+        agreed
+    }
+}
+
+fn prefer_node(at: *mut u8, len: u64, os_node: u32) -> bool {
+    const MPOL_PREFERRED: libc::c_long = 1;
+    if os_node >= 1024 {
+        return false;
+    }
+    let mut mask = [0u64; 16];
+    mask[os_node as usize / 64] = 1 << (os_node % 64);
+    // SAFETY: the mask outlives the call and has the bits announced; the policy changes and moves no data, whatever lies there.
+    unsafe {
+        libc::syscall(libc::SYS_mbind, at, len as libc::size_t, MPOL_PREFERRED, mask.as_ptr(), 1024 as libc::c_ulong, 0 as libc::c_uint)
+            == 0
     }
 }
 

@@ -5,7 +5,7 @@
 //! page-cached disk file would make a store that looks durable and is not: it is refused.
 
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::ptr;
 
@@ -87,6 +87,8 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub(crate) device: bool,
+    /// Of a device: it keeps its content without power, as far as the kernel tells.
+    pub(crate) persistent: bool,
     pub(crate) map_sync: bool,
     pub(crate) memory: bool,
     pub(crate) eadr: bool,
@@ -96,13 +98,27 @@ pub(crate) struct Probe {
 impl Probe {
     /// Asks the kernel about `file`.
     pub(crate) fn of(file: &File) -> std::io::Result<Probe> {
-        let device = file.metadata()?.file_type().is_char_device();
+        let metadata = file.metadata()?;
+        let device = metadata.file_type().is_char_device();
+        let persistent = device && is_persistent_device(Path::new("/sys/dev/char"), metadata.rdev());
         let magic: i64 = rustix::fs::fstatfs(file)?.f_type;
         let memory = !device && matches!(magic, TMPFS_MAGIC | HUGETLBFS_MAGIC | RAMFS_MAGIC);
         let map_sync = !device && !memory && supports_map_sync(file);
         let eadr = (device || map_sync) && caches_are_persistent(Path::new("/sys/bus/nd/devices"));
-        Ok(Probe { device, map_sync, memory, eadr, filesystem: name_of(magic, device) })
+        Ok(Probe { device, persistent, map_sync, memory, eadr, filesystem: name_of(magic, device) })
     }
+}
+
+/// Whether a dax device is a part of persistent memory. Others are volatile memory that was set apart (CXL memory, high-bandwidth memory): they hang on no bus of NVDIMMs.
+pub(crate) fn is_persistent_device(root: &Path, number: u64) -> bool {
+    let name = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let of_ndbus = |part: std::path::Component<'_>| part.as_os_str().to_string_lossy().starts_with("ndbus");
+    root.join(name).canonicalize().is_ok_and(|path| path.components().any(of_ndbus))
+}
+
+/// Whether a file lies in memory that knows policies of placement and huge pages.
+pub(crate) fn is_tmpfs(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(TMPFS_MAGIC))
 }
 
 fn name_of(magic: i64, device: bool) -> String {
@@ -161,7 +177,16 @@ pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<Medi
             let advice = "a dax device cannot be mapped privately; copy it to a file and look at that";
             return Err(Error::Invalid { what: "a private copy of a device", value: 0, advice });
         }
-        _ if probe.device => info(MediumKind::DevDax, domain, true, true),
+        MediumChoice::File if probe.device => {
+            return Err(Error::Invalid {
+                what: "the file medium on a device",
+                value: 0,
+                advice: "a dax device has no page cache: leave the choice to detection",
+            });
+        }
+        MediumChoice::Auto if probe.device && !probe.persistent => info(MediumKind::DevDax, PersistenceDomain::None, false, true),
+        MediumChoice::Volatile if probe.device => info(MediumKind::DevDax, PersistenceDomain::None, false, true),
+        _ if probe.device => info(MediumKind::DevDax, domain, probe.persistent, true),
         MediumChoice::PrivateCopy => info(MediumKind::Volatile, PersistenceDomain::None, false, false),
         MediumChoice::Volatile => info(MediumKind::Volatile, PersistenceDomain::None, false, probe.memory || probe.map_sync),
         MediumChoice::File => info(MediumKind::File, PersistenceDomain::PageCache, !probe.memory, false),
@@ -224,7 +249,7 @@ mod tests {
     use crate::options::OpenOptions;
 
     fn probe(map_sync: bool, memory: bool, eadr: bool) -> Probe {
-        Probe { device: false, map_sync, memory, eadr, filesystem: "ext4".into() }
+        Probe { device: false, persistent: false, map_sync, memory, eadr, filesystem: "ext4".into() }
     }
 
     fn run(medium: MediumChoice, allow_not_durable: bool) -> Runtime {
@@ -252,6 +277,36 @@ mod tests {
             assert_eq!((info.kind, info.domain, info.durable), (kind, domain, durable), "{choice:?} on {probe:?}");
             assert_eq!(info.flush != FlushKind::None, domain == PersistenceDomain::Adr);
         }
+    }
+
+    /// Found by hand: volatile memory that was set apart as a device passed for persistent, and a choice of the user's was passed over without a word.
+    #[test]
+    fn only_devices_of_persistent_memory_are_durable() {
+        use MediumChoice::*;
+        let place = Place(None);
+        let device = |persistent| Probe { device: true, persistent, filesystem: "a dax device".into(), ..probe(false, false, false) };
+        let of = |choice, persistent| {
+            decide(&place, &device(persistent), &run(choice, false)).map(|info| (info.kind, info.domain, info.durable)).ok()
+        };
+        let found = |domain, durable| Some((MediumKind::DevDax, domain, durable));
+        assert_eq!(of(Auto, true), found(PersistenceDomain::Adr, true));
+        assert_eq!(of(Auto, false), found(PersistenceDomain::None, false));
+        assert_eq!(of(ForcedDax, false), found(PersistenceDomain::Adr, false));
+        assert_eq!(of(Volatile, true), found(PersistenceDomain::None, false));
+        assert_eq!((of(File, true), of(PrivateCopy, true)), (None, None));
+    }
+
+    #[test]
+    fn persistent_devices_are_those_on_a_bus_of_nvdimms() {
+        let dir = tempfile::tempdir().unwrap();
+        let (numbers, devices) = (dir.path().join("dev/char"), dir.path().join("devices"));
+        std::fs::create_dir_all(&numbers).unwrap();
+        for (minor, device) in [(1, "LNXSYSTM:00/ndbus0/region0/dax0.0"), (2, "platform/hmem.0/dax1.0")] {
+            std::fs::create_dir_all(devices.join(device)).unwrap();
+            std::os::unix::fs::symlink(devices.join(device), numbers.join(format!("252:{minor}"))).unwrap();
+        }
+        let is_persistent = |minor| is_persistent_device(&numbers, rustix::fs::makedev(252, minor));
+        assert_eq!([1, 2, 3].map(is_persistent), [true, false, false]);
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl TwoSlot {
             matches[commit.slot] = record.as_ref().is_some_and(|r| self.checksum(r, uuid) == commit.crc);
             match (decide(word, matches), record) {
                 (Verdict::Current(_), Some(record)) => return Ok(Some(record)),
-                _ if access.load_u64(self.commit_off) != word => continue,
+                _ if Self::word_after(access, self.commit_off) != word => continue,
                 (Verdict::BadWord, _) => {
                     let detail = format!("has commit word {word:#018x} with sequence 0, which is never written");
                     return Err(Damage { offset: self.commit_off, detail });
@@ -123,6 +123,12 @@ impl TwoSlot {
                 }
             }
         }
+    }
+
+    /// The commit word once the slot has been read: without the fence a processor may read the word first.
+    fn word_after(access: &Access, off: u64) -> u64 {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        access.load_u64(off)
     }
 
     /// The bytes of a slot as far as the checksum covers them; `None` if a length prefix is impossible.

@@ -389,3 +389,32 @@ fn store_all(world: &World, key: &[u8], turn: u32) {
     batch.put(&world.ordered, &turn.to_be_bytes(), &value, 0);
     store.commit_wait(&batch).unwrap();
 }
+
+/// Regression: the kernel was never asked, so all pools on tmpfs lay on the node of the thread that made them. (Of the two nodes here the machine may have only the first.)
+#[test]
+fn pools_on_tmpfs_are_asked_for_on_their_nodes() {
+    let (Ok(nodes), Ok(data)) = (tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")) else { return };
+    std::fs::write(nodes.path().join("online"), "0-1\n").unwrap();
+    for (node, cpus, distances) in [(0, "0\n", "10 20\n"), (1, "\n", "20 10\n")] {
+        let folder = nodes.path().join(format!("node{node}"));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("cpulist"), cpus).unwrap();
+        std::fs::write(folder.join("distance"), distances).unwrap();
+    }
+    let topology = Arc::new(Topology::from_sysfs(nodes.path()).unwrap());
+    let paths = vec![(None, data.path().to_owned())];
+    let options = Options { paths, capacity: 2 << 20, topology: Some(topology), ..Options::default() };
+    let policies = || {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
+        let of = |name: &str| maps.lines().find(|line| line.contains(&*data.path().join(name).to_string_lossy())).map(str::to_owned);
+        [of("node0.hither"), of("node1.hither")]
+    };
+    let store = Store::open(options).unwrap();
+    let [Some(first), Some(second)] = policies() else {
+        eprintln!("skipped: this kernel does not tell where pages are asked for");
+        return;
+    };
+    assert!(first.contains("prefer:0"), "{first}");
+    assert!(second.contains("prefer:1") || !std::path::Path::new("/sys/devices/system/node/node1").exists(), "{second}");
+    drop(store);
+}

@@ -154,7 +154,7 @@ fn prepare(place: &Place, storage: &Storage, bytes: u64, o: &CreateOptions) -> R
         file.sync_data().map_err(io(place, "clearing the old magic", 0))?;
     }
     file.set_len(0).map_err(io(place, "emptying the file", 0))?;
-    storage::preallocate(place, file, 0, bytes, o.failpoints.as_ref())
+    storage::preallocate(place, file, 0, bytes, &o.runtime())
 }
 
 /// Maps the storage and writes the superblock. `device`: it is a device, and whether an unborn pool on it may be overwritten.

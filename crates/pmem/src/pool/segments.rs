@@ -182,7 +182,7 @@ impl Pool {
                     return Err(Error::DiskFull { pool: place.clone(), bytes: new - old });
                 }
             }
-            Some(file) => storage::preallocate(place, file, old, new - old, self.access.failpoints()).map_err(|e| match e {
+            Some(file) => storage::preallocate(place, file, old, new - old, &self.runtime()).map_err(|e| match e {
                 // That sync covered the pool's data as well: its failure leaves the same doubt as any other's.
                 Error::SyncFailed { detail, .. } => self.access.poison(&detail),
                 e => e,
@@ -195,13 +195,18 @@ impl Pool {
             // An earlier growth mapped this much and then failed to commit.
             return Ok(());
         }
-        let run = Runtime { hugepages: self.hugepages, bind_os_node: self.bind_os_node, ..crate::OpenOptions::default().runtime() };
-        storage::extend(&self.access, &self.medium, new, &run)?;
+        storage::extend(&self.access, &self.medium, new, &self.runtime())?;
         if self.medium.kind == crate::MediumKind::DevDax {
             // SAFETY: the new range is mapped and belongs to no segment yet.
             unsafe { self.access.zero_streaming(old, new - old) };
             self.access.sync()?;
         }
         Ok(())
+    }
+
+    /// How it was opened, as far as growth depends on it.
+    fn runtime(&self) -> Runtime {
+        let failpoints = self.access.failpoints().cloned();
+        Runtime { hugepages: self.hugepages, bind_os_node: self.bind_os_node, failpoints, ..crate::OpenOptions::default().runtime() }
     }
 }

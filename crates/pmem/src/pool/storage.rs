@@ -14,7 +14,7 @@ use crate::error::{Error, Place, Result};
 use crate::failpoint;
 use crate::layout::{HUGE_BYTES, PAGE_BYTES};
 use crate::lock::LockedFile;
-use crate::mapping::{Mapping, Source};
+use crate::mapping::{self, Mapping, Source};
 use crate::medium::{self, MediumChoice, MediumInfo, MediumKind, PersistenceDomain, Probe};
 use crate::options::Runtime;
 
@@ -124,8 +124,9 @@ impl Storage {
 pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runtime) -> Result<()> {
     let place = access.place();
     let off = access.mapped();
-    // A device maps whole 2 MiB pages only.
-    let unit = if medium.kind == MediumKind::DevDax { HUGE_BYTES } else { PAGE_BYTES };
+    // A device maps whole 2 MiB pages only, and no kernel less than its pages, which may be larger than ours.
+    let page = PAGE_BYTES.max(rustix::param::page_size() as u64);
+    let unit = if medium.kind == MediumKind::DevDax { HUGE_BYTES } else { page };
     let (from, to) = (off.next_multiple_of(unit), len.next_multiple_of(unit));
     failpoint::check(access.failpoints(), "mmap_short").map_err(io(place, "mapping the file", from))?;
     let mut file_end = to;
@@ -136,7 +137,7 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
                 return Err(Error::ShortFile { pool: place.clone(), found, needed: len });
             }
             // What is behind its last page cannot be read, not even as zeros.
-            file_end = found.next_multiple_of(PAGE_BYTES).clamp(from, to);
+            file_end = found.next_multiple_of(page).clamp(from, to);
         }
     }
     let source = match access.file() {
@@ -202,21 +203,15 @@ pub(super) fn is_unwritten(file: &File, off: u64, len: u64) -> bool {
 }
 
 /// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.
-pub(super) fn preallocate(
-    place: &Place,
-    file: &File,
-    off: u64,
-    len: u64,
-    points: Option<&std::sync::Arc<failpoint::Failpoints>>,
-) -> Result<()> {
+pub(super) fn preallocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Result<()> {
     let before = file.metadata().map_err(io(place, "asking for the length", off))?.len();
     if before < off {
         // It was truncated meanwhile: longer again, it would have zeros where data were.
         return Err(Error::ShortFile { pool: place.clone(), found: before, needed: off });
     }
-    let synced = || failpoint::check(points, "sync").and_then(|()| file.sync_all());
+    let synced = || failpoint::check(run.failpoints.as_ref(), "sync").and_then(|()| file.sync_all());
     let failed = |e: std::io::Error| Error::SyncFailed { pool: place.clone(), detail: e.to_string() };
-    let result = allocate(place, file, off, len, points).and_then(|()| synced().map_err(failed));
+    let result = allocate(place, file, off, len, run).and_then(|()| synced().map_err(failed));
     if result.is_err() && before == off {
         // Best effort: what was allocated is beyond the pool's end and harmless, but it would keep the disk full.
         let _ = file.set_len(before);
@@ -224,13 +219,21 @@ pub(super) fn preallocate(
     result
 }
 
-fn allocate(place: &Place, file: &File, off: u64, len: u64, points: Option<&std::sync::Arc<failpoint::Failpoints>>) -> Result<()> {
+fn allocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Result<()> {
     let failed = |e: std::io::Error| match e.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::DiskFull { pool: place.clone(), bytes: len },
         _ => io(place, "preallocating", off)(e),
     };
-    failpoint::check(points, "fallocate").and_then(|()| require_room(file, off + len)).map_err(failed)?;
-    Mapping::huge_ahead(file, off, len);
+    failpoint::check(run.failpoints.as_ref(), "fallocate").and_then(|()| require_room(file, off + len)).map_err(failed)?;
+    if medium::is_tmpfs(file) {
+        // Before there are any pages: they stay where they are.
+        if let Some(node) = run.bind_os_node {
+            mapping::prefer_node_for_file(file, off, len, node);
+        }
+        if run.hugepages {
+            Mapping::huge_ahead(file, off, len);
+        }
+    }
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), off, len) {
             Ok(()) => return Ok(()),

@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod files;
 mod links;
+mod placement;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod syscalls;
 
