@@ -3,16 +3,42 @@
 //! What adds no live bytes goes on: deletes, overwrites with values that are no longer, and batches that take no more than they give back. Lengths of keys and values count, and an
 //! allowance for each entry. What adds some is refused at once: nobody could make room by waiting, for what is live cannot be collected. Keys whose time has come count until they are swept, and
 //! so does what a snapshot shows.
+//!
+//! The little that a program on top of the store needs for itself may be exempt ([`without_bound`]).
 
 use crate::error::{Error, Result};
 use crate::store::Core;
 use crate::write::Attempt;
 use hither_index::Ref;
+use std::cell::Cell;
 
 /// Bytes of an entry beside key and value, about.
 const ENTRY_BYTES: u64 = 24;
 
+thread_local! {
+    static EXEMPT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`. None of the writes that this thread makes in it is refused for the bound: for the few bytes that a program keeps beside its users' data, without which it could not even
+/// delete.
+pub fn without_bound<R>(f: impl FnOnce() -> R) -> R {
+    struct Ends(bool);
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            EXEMPT.set(self.0);
+        }
+    }
+    let _ends = Ends(EXEMPT.replace(true));
+    f()
+}
+
 impl Core {
+    /// Whether a write of this thread has to look how much it adds.
+    #[inline(always)]
+    pub fn is_bounded(&self) -> bool {
+        self.log.is_crowded() && is_bounded_here()
+    }
+
     /// Refuses a write, in its section, for the live bytes that it adds; where it may have them, is decided outside ([`Core::room_to_live`]).
     #[cold]
     pub fn refuse_growth<T>(&self) -> Attempt<T> {
@@ -45,4 +71,9 @@ impl Core {
             _ => Ok(()),
         }
     }
+}
+
+#[cold]
+fn is_bounded_here() -> bool {
+    !EXEMPT.get()
 }

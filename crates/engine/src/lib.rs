@@ -55,6 +55,8 @@ mod walk;
 mod write;
 
 pub use batch::Batch;
+#[doc(hidden)]
+pub use bound::without_bound;
 pub use cache::{CacheReport, CacheSetting};
 pub use catalogue::check_name;
 pub use check::CheckReport;

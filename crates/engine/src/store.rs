@@ -251,6 +251,19 @@ impl Store {
         self.core.now_ms()
     }
 
+    /// What tells the store from all others, copies of its files aside.
+    #[doc(hidden)]
+    pub fn uuid(&self) -> [u8; 16] {
+        self.core.log.pool(0).superblock().store_uuid
+    }
+
+    /// Makes durable that what somebody was told to have expired has, whatever the machine's clock says at the next start. Waits for a sync if that was not so.
+    #[doc(hidden)]
+    pub fn persist_expiries(&self) -> Result<()> {
+        let told = self.core.clock_floor_ms.load(Ordering::Relaxed);
+        if told > self.core.log.pool(0).clock_ms() { self.core.persist_clock() } else { Ok(()) }
+    }
+
     /// What recovery did at open.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery

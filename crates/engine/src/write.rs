@@ -316,7 +316,7 @@ impl Core {
             return Ok(Written::nothing(latch.last_version(), true, false));
         }
         if let Some(value) = change.value
-            && self.log.is_crowded()
+            && self.is_bounded()
             && Core::live_size(key.bytes, value) > self.live_size_of(located.candidate, located.verified, key.bytes)
         {
             return self.refuse_growth();

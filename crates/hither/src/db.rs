@@ -216,6 +216,21 @@ impl Db {
         self.store.now_ms()
     }
 
+    /// What tells the store from all others, copies of its files aside.
+    #[doc(hidden)]
+    pub fn uuid(&self) -> [u8; 16] {
+        self.store.uuid()
+    }
+
+    /// Makes durable that what somebody was told to have expired has, whatever the machine's clock says at the next start. Waits for a sync if that was not so.
+    ///
+    /// # Errors
+    /// Those of a sync.
+    #[doc(hidden)]
+    pub fn persist_expiries(&self) -> Result<()> {
+        self.store.persist_expiries()
+    }
+
     /// What recovery did when the store was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery

@@ -68,6 +68,8 @@ mod snapshot;
 pub use batch::Batch;
 pub use builder::Builder;
 pub use db::Db;
+#[doc(hidden)]
+pub use hither_engine::without_bound;
 pub use hither_engine::{
     CachePolicy, CheckpointMode, CollectorKind, CompactProgress, CompactReport, Deferred, Durability, Error, ErrorKind, Expiry, Found,
     KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase, Progress, Result, SHORTCUT_FROM_BYTES, SpaceUse, Ticket, ValueGuard,

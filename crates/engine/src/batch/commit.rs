@@ -74,7 +74,7 @@ impl Core {
         if commit.members.is_empty() {
             return Ok(Written::nothing(latches.last_version(), true, false));
         }
-        if self.log.is_crowded() && commit.grows() {
+        if self.is_bounded() && commit.grows() {
             return self.refuse_growth();
         }
         let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);

@@ -58,6 +58,22 @@ fn assert_refused(outcome: Result<bool, Error>) {
     assert!(matches!(outcome, Err(Error::Utilization { .. })), "{outcome:?}");
 }
 
+/// What a program needs for itself may be written at the bound, by itself and in a batch; whatever comes after is refused as before.
+#[test]
+fn what_is_exempt_is_written_at_the_bound() {
+    let store = Store::open(options(Some(50))).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    let refused = fill(&store, &keyspace, 0, 1000);
+    hither_engine::without_bound(|| {
+        assert!(!put(&store, &keyspace, refused, 8).unwrap());
+        let mut batch = Batch::default();
+        batch.put(&keyspace, b"one", b"1", 0);
+        batch.put(&keyspace, b"two", b"2", 0);
+        store.commit_wait(&batch).unwrap();
+    });
+    assert_refused(put(&store, &keyspace, refused + 1, 8));
+}
+
 #[test]
 fn new_keys_are_refused_at_the_bound_and_the_error_says_what_to_do() {
     for (kind, bytes) in [(Kind::Hash, 8), (Kind::Ordered, 8), (Kind::Hash, 100), (Kind::Ordered, 1000)] {

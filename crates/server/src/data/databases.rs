@@ -9,7 +9,7 @@ use super::mark::Mark;
 use super::mend::{self, Mended};
 use super::reaper::Reaper;
 use crate::events::{self, Level};
-use hither::{Db, Durability, Keyspace, Result, WriteOptions};
+use hither::{Db, Durability, Keyspace, Result, WriteOptions, without_bound};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Databases {
         let mark = Mark::new(keyspace.clone());
         let mended = mend_if_due(&db, &mark)?;
         let numbers = Numbers::open(keyspace)?;
-        mark.raise(&db)?;
+        mark.begin(&db)?;
         let (generation, changing) = (AtomicU64::new(0), Mutex::new(()));
         let databases = Databases { slots, generation, changing, numbers, mark, mended, reaper: Reaper::default(), db };
         for index in 0..count {
@@ -197,10 +197,10 @@ impl Databases {
     }
 }
 
-/// A store that cannot be mended (it may be full) is served all the same.
+/// A store that cannot be mended (it may be full) is served all the same. The bound of live data does not count: without its rows in order, nothing that is deleted gives space back.
 fn mend_if_due(db: &Db, mark: &Mark) -> Result<Option<Mended>> {
     let Some(above) = mark.due(db)? else { return Ok(None) };
-    let mended = mend::run(db, above);
+    let mended = without_bound(|| mend::run(db, above));
     if let Err(error) = &mended {
         events::log(Level::Error, "mending-incomplete", &[("why", error)]);
         mark.hold();
@@ -261,9 +261,14 @@ impl Numbers {
     /// Numbers reserved at once.
     const BLOCK: u64 = 1 << 20;
 
+    /// If the store is full, numbers are reserved when the first one is asked for.
     fn open(keyspace: Keyspace) -> Result<Numbers> {
         let numbers = Numbers { keyspace, state: Mutex::new((0, 0)) };
-        *numbers.state.lock() = numbers.reserve()?;
+        match numbers.reserve() {
+            Ok(block) => *numbers.state.lock() = block,
+            Err(error) if error.kind().is_lack_of_space() => {}
+            Err(error) => return Err(error),
+        }
         Ok(numbers)
     }
 
@@ -281,7 +286,8 @@ impl Numbers {
         let reserved = self.keyspace.get(Self::KEY)?;
         let first = reserved.and_then(|bytes| bytes.try_into().ok()).map_or(1, u64::from_be_bytes);
         let end = first + Self::BLOCK;
-        self.keyspace.put_with(Self::KEY, &end.to_be_bytes(), &WriteOptions::new().durability(Durability::Sync))?.wait()?;
+        let durably = WriteOptions::new().durability(Durability::Sync);
+        without_bound(|| self.keyspace.put_with(Self::KEY, &end.to_be_bytes(), &durably))?.wait()?;
         Ok((first, end))
     }
 }

@@ -1,16 +1,31 @@
 //! Up to which version all collections are known to be whole, on media.
 //!
-//! The row is there from the start of a server to its orderly end, whatever opens and closes the store in between. All that a loss of power can take, or leave half changed, has a
-//! higher version: it says what was durable.
+//! The row is there from the first start of a server on. It says what was durable: all that a loss of power can take, or leave half changed, has a higher version, whatever opens and
+//! closes the store in between. At an orderly end it says so instead. It always has the same length, so a store that takes nothing more takes this.
+//!
+//! ```text
+//! version u64, all ones after an orderly end | UUID of the store, 16 bytes
+//! ```
+//!
+//! Rows of servers of before have the version only. Those, and rows that a dump of another store has brought here, whose versions say nothing, have everything looked at.
 
-use hither::{Db, Durability, Keyspace, Result, WriteOptions};
+use crate::events::{self, Level};
+use hither::{Db, Durability, Keyspace, Result, WriteOptions, without_bound};
 use parking_lot::Mutex;
+use std::time::{Duration, Instant};
+
+/// Between notes of what is durable: what was changed since is looked at after a crash.
+pub const RAISE_EVERY: Duration = Duration::from_secs(30);
+/// In place of a version: a server has ended in order.
+const ENDED: u64 = u64::MAX;
 
 /// See the module's head.
 pub struct Mark {
     keyspace: Keyspace,
     /// When it was raised last.
     raised: Mutex<Raised>,
+    /// When [`Mark::raise_if_due`] last tried to.
+    tried: Mutex<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -21,25 +36,53 @@ enum Raised {
     Never,
 }
 
+/// What the row says.
+enum Found {
+    /// That of this store.
+    Own(u64),
+    /// Another store's, or without a store.
+    Other(u64),
+}
+
 impl Mark {
     const KEY: &[u8] = b"collections whole";
 
     /// The one of a store.
     pub fn new(keyspace: Keyspace) -> Mark {
-        Mark { keyspace, raised: Mutex::new(Raised::At(u64::MAX)) }
+        Mark { keyspace, raised: Mutex::new(Raised::At(u64::MAX)), tried: Mutex::new(Instant::now()) }
     }
 
-    /// Above which version collections may be half changed; [`None`] if the last server ended in order. It stays so until [`Mark::raise`]. Waits for a sync.
+    /// Above which version collections may be half changed; [`None`] if the last server ended in order. It stays so until [`Mark::begin`]. Waits for a sync.
     pub fn due(&self, db: &Db) -> Result<Option<u64>> {
         let recovery = db.recovery();
-        let Some(bytes) = self.keyspace.get(Self::KEY)? else {
-            let settled = (!recovery.clean).then_some(recovery.settled_version);
-            // The next opening may take all that is there for settled.
-            return settled.map(|settled| self.set(settled).map(|()| settled)).transpose();
+        let due = match self.find(db)? {
+            Some(Found::Own(ENDED)) => None,
+            Some(Found::Own(version)) if version <= db.written_version() => return Ok(Some(version)),
+            Some(Found::Other(ENDED)) => (!recovery.clean).then_some(0),
+            Some(_) => return Ok(Some(0)),
+            None => (!recovery.clean).then_some(recovery.settled_version),
         };
-        let version = bytes.try_into().map_or(0, u64::from_be_bytes);
-        // Of another store, by a dump: its versions say nothing here.
-        Ok(Some(if version <= db.written_version() { version } else { 0 }))
+        if let Some(version) = due {
+            // The next opening may take all that is there for settled.
+            self.or_without(db, self.set(db, version))?;
+        }
+        Ok(due)
+    }
+
+    /// A server begins, and what may be half changed is mended: from here on all that is there counts as whole. In a store that has no room for the row, one of before stays, or
+    /// none is there and what recovery takes for settled counts. Waits for syncs.
+    pub fn begin(&self, db: &Db) -> Result<()> {
+        self.or_without(db, self.raise(db))
+    }
+
+    /// A row that cannot be written is no reason to serve nobody: deletes are what helps. But it must not say that a server has ended in order.
+    fn or_without(&self, db: &Db, outcome: Result<()>) -> Result<()> {
+        let Some(error) = outcome.as_ref().err().filter(|error| error.kind().is_lack_of_space()) else { return outcome };
+        events::log(Level::Warn, "no-room-for-mark", &[("why", error)]);
+        match self.find(db)? {
+            Some(Found::Own(ENDED) | Found::Other(ENDED)) => self.keyspace.delete_with(Self::KEY, &durably())?.1.wait(),
+            _ => Ok(()),
+        }
     }
 
     /// What is written by now is whole once it is durable. Waits for that; does nothing if nothing was written since. O(segments).
@@ -48,10 +91,19 @@ impl Mark {
         if matches!(*raised, Raised::At(before) if before != appended(db)) {
             let version = db.written_version();
             db.ticket_at(version).wait()?;
-            self.set(version)?;
+            self.set(db, version)?;
             *raised = Raised::At(appended(db));
         }
         Ok(())
+    }
+
+    /// The same if it was not tried for a while. Where it fails, the next start looks at more.
+    pub fn raise_if_due(&self, db: &Db) {
+        let mut tried = self.tried.lock();
+        if tried.elapsed() >= RAISE_EVERY {
+            let _ = self.raise(db);
+            *tried = Instant::now();
+        }
     }
 
     /// Something is left to mend, for the next start.
@@ -65,16 +117,30 @@ impl Mark {
     }
 
     /// The server ends, and writes nothing more. Waits for syncs.
-    pub fn remove(&self, db: &Db) -> Result<()> {
+    pub fn end(&self, db: &Db) -> Result<()> {
         if matches!(*self.raised.lock(), Raised::At(_)) {
             db.sync()?;
-            self.keyspace.delete_with(Self::KEY, &durably())?.1.wait()?;
+            self.set(db, ENDED)?;
         }
         Ok(())
     }
 
-    fn set(&self, version: u64) -> Result<()> {
-        self.keyspace.put_with(Self::KEY, &version.to_be_bytes(), &durably())?.wait()
+    fn find(&self, db: &Db) -> Result<Option<Found>> {
+        let Some(bytes) = self.keyspace.get(Self::KEY)? else { return Ok(None) };
+        let Some((version, store)) = bytes.split_first_chunk() else { return Ok(Some(Found::Other(0))) };
+        let version = u64::from_be_bytes(*version);
+        Ok(Some(if store == db.uuid() { Found::Own(version) } else { Found::Other(version) }))
+    }
+
+    fn set(&self, db: &Db, version: u64) -> Result<()> {
+        let row = [&version.to_be_bytes()[..], &db.uuid()].concat();
+        without_bound(|| self.keyspace.put_with(Self::KEY, &row, &durably()))?.wait()
+    }
+
+    /// As if nobody had tried to raise it for long.
+    #[cfg(test)]
+    pub fn make_due(&self) {
+        *self.tried.lock() = Instant::now().checked_sub(RAISE_EVERY).unwrap();
     }
 }
 
@@ -90,42 +156,65 @@ fn durably() -> WriteOptions {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_is_there_until_the_end_and_says_what_was_durable() {
+    fn store() -> (Db, Mark) {
         let db = Db::builder().in_memory().open().unwrap();
-        let (mark, keyspace) = (Mark::new(db.keyspace("server").unwrap()), db.keyspace("db0").unwrap());
+        let mark = Mark::new(db.keyspace("server").unwrap());
+        (db, mark)
+    }
+
+    #[test]
+    fn it_says_what_was_durable_until_the_end() {
+        let (db, mark) = store();
+        let keyspace = db.keyspace("db0").unwrap();
         assert_eq!(mark.due(&db).unwrap(), None);
         keyspace.put(b"k", b"v").unwrap();
         let version = keyspace.get_versioned(b"k").unwrap().unwrap().1;
-        mark.raise(&db).unwrap();
+        mark.begin(&db).unwrap();
         let due = mark.due(&db).unwrap().unwrap();
         assert!(due >= version);
         mark.raise(&db).unwrap();
         assert_eq!(mark.due(&db).unwrap(), Some(due), "nothing was written");
         keyspace.put(b"k", b"w").unwrap();
-        mark.raise(&db).unwrap();
+        mark.raise_if_due(&db);
+        assert_eq!(mark.due(&db).unwrap(), Some(due), "it is too early");
+        mark.make_due();
+        mark.raise_if_due(&db);
         assert!(mark.due(&db).unwrap().unwrap() > due);
-        mark.remove(&db).unwrap();
+        mark.end(&db).unwrap();
         assert_eq!(mark.due(&db).unwrap(), None);
     }
 
     #[test]
     fn it_stays_as_long_as_something_is_left_to_mend() {
-        let db = Db::builder().in_memory().open().unwrap();
-        let mark = Mark::new(db.keyspace("server").unwrap());
-        mark.set(1).unwrap();
+        let (db, mark) = store();
+        mark.set(&db, 1).unwrap();
         mark.hold();
         db.keyspace("db0").unwrap().put(b"k", b"v").unwrap();
         mark.raise(&db).unwrap();
-        mark.remove(&db).unwrap();
+        mark.end(&db).unwrap();
         assert_eq!(mark.due(&db).unwrap(), Some(1));
     }
 
+    /// Regression: a version that a dump had brought along counted, if this store's had come as far.
     #[test]
     fn that_of_another_store_says_nothing() {
-        let db = Db::builder().in_memory().open().unwrap();
-        let mark = Mark::new(db.keyspace("server").unwrap());
-        mark.set(u64::MAX).unwrap();
+        let ((db, mark), (other, others)) = (store(), store());
+        let keyspace = db.keyspace("db0").unwrap();
+        (0..100).for_each(|_| keyspace.put(b"k", b"v").unwrap());
+        others.set(&other, 1).unwrap();
+        let foreign = others.keyspace.get(Mark::KEY).unwrap().unwrap();
+        mark.keyspace.put(Mark::KEY, &foreign).unwrap();
+        assert_eq!(mark.due(&db).unwrap(), Some(0));
+        // A version that this store has not come to is another's, too.
+        mark.set(&db, ENDED - 1).unwrap();
+        assert_eq!(mark.due(&db).unwrap(), Some(0));
+    }
+
+    /// A server of before has noted the version only.
+    #[test]
+    fn one_without_a_store_has_everything_looked_at() {
+        let (db, mark) = store();
+        mark.keyspace.put(Mark::KEY, &1u64.to_be_bytes()).unwrap();
         assert_eq!(mark.due(&db).unwrap(), Some(0));
     }
 }

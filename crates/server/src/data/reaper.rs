@@ -18,6 +18,7 @@
 
 use super::databases::{Database, Databases, Found, member_rows};
 use super::encoding::{self, Head, REGISTRY};
+use super::mark::RAISE_EVERY;
 use crate::events::{self, Level};
 use hither::{Error, Result, WriteOptions};
 use parking_lot::{Condvar, Mutex};
@@ -30,8 +31,6 @@ use std::time::{Duration, Instant};
 const PORTION: usize = 256;
 /// Between sweeps while collections may expire, or something could not be removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-/// Between notes of what is durable: what was changed since is looked at after a crash.
-const MARK_EVERY: Duration = Duration::from_secs(30);
 /// Announcements kept; beyond that the next sweep finds them.
 const MOST_ANNOUNCED: usize = 1 << 16;
 
@@ -106,13 +105,9 @@ enum Work {
 pub fn run(databases: &Databases) {
     // What a crash, or expiry while nothing ran, has left.
     report(databases, sweep(databases));
-    let (mut swept, mut marked) = (Instant::now(), Instant::now());
+    let mut swept = Instant::now();
     loop {
-        if marked.elapsed() >= MARK_EVERY {
-            // It may stay where it is: the next start looks at more.
-            let _ = databases.mark.raise(&databases.db);
-            marked = Instant::now();
-        }
+        databases.mark.raise_if_due(&databases.db);
         match next(&databases.reaper, swept) {
             Work::Stop => return,
             Work::None => {}
@@ -161,7 +156,7 @@ fn next(reaper: &Reaper, swept: Instant) -> Work {
             state.sweep_later = false;
             return Work::Sweep;
         }
-        if reaper.changed.wait_for(&mut state, SWEEP_EVERY.min(MARK_EVERY)).timed_out() {
+        if reaper.changed.wait_for(&mut state, SWEEP_EVERY.min(RAISE_EVERY)).timed_out() {
             return Work::None;
         }
     }

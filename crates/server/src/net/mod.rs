@@ -203,7 +203,7 @@ impl Server {
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
         // If that fails, the next start mends what there may be.
-        let _ = self.shared.databases.mark.remove(&self.shared.databases.db);
+        let _ = self.shared.databases.mark.end(&self.shared.databases.db);
         let why = self.shared.ended_because.lock().take();
         why.map_or(Ok(()), |why| Err(Ended(why)))
     }

@@ -1,0 +1,95 @@
+//! A server whose store has reached the bound of its live bytes: it starts, and what is deleted gives space back.
+
+use crate::common::{Client, shared_on};
+use hither::{Db, Durability, MediumChoice};
+use hither_server::data::encoding::{Head, registry_row};
+use hither_server::data::reaper;
+use hither_server::{Config, Server};
+use std::path::Path;
+
+const CAPACITY: u64 = 8 << 20;
+const VALUE: [u8; 16 << 10] = [b'v'; 16 << 10];
+
+fn open(dir: &Path, utilization: Option<u32>) -> Db {
+    let builder = Db::builder().path(dir).medium(MediumChoice::File).capacity(CAPACITY).max_capacity(CAPACITY);
+    let builder = builder.durability(Durability::Process);
+    utilization.into_iter().fold(builder, |builder, percent| builder.utilization(percent)).open().unwrap()
+}
+
+fn start(db: &Db) -> Server {
+    Server::start(db.clone(), Config { port: 0, threads: 1, ..Config::default() }).unwrap()
+}
+
+/// Fields of a hash `h` until it is refused or has so many.
+fn fill(client: &mut Client, most: usize) -> usize {
+    for number in 0..most {
+        let reply = client.raw(&[b"HSET", b"h", format!("f{number}").as_bytes(), &VALUE]);
+        if reply.starts_with(b"-OOM") {
+            return number;
+        }
+        assert_eq!(reply, b":1\r\n");
+    }
+    most
+}
+
+/// There is no room; deleting makes some.
+fn gives_space_back(mut client: Client) {
+    let put = |client: &mut Client| client.raw(&[b"SET", b"k", &VALUE]);
+    assert!(put(&mut client).starts_with(b"-OOM"));
+    assert_eq!(client.run("DEL h"), "1");
+    reaper::sweep(&client.shared.databases).unwrap();
+    assert_eq!(put(&mut client), b"+OK\r\n");
+    // Its thread may run beside it.
+    crate::common::until(|| client.shared.databases.get(0).unwrap().rows.len() <= 1);
+}
+
+/// Regression: an orderly end deleted the note that collections are whole, and no later start could write it again: each ended with the status of a full store.
+#[test]
+fn a_server_at_the_bound_starts_again_after_an_orderly_end() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..2 {
+        let db = open(dir.path(), Some(25));
+        let server = start(&db);
+        let mut client = Client::new(server.shared());
+        match round {
+            0 => assert!((100..160).contains(&fill(&mut client, 1000))),
+            _ => gives_space_back(client),
+        }
+        server.stop();
+        db.close().unwrap();
+    }
+}
+
+/// Regression: the same in a store that never had the note, or with a bound that is lower than it was.
+#[test]
+fn a_server_starts_where_nothing_of_its_own_is_there_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path(), None);
+    fill(&mut Client::new(&shared_on(db.clone())), 200);
+    let own = db.keyspace("server").unwrap();
+    own.delete(b"collections whole").unwrap();
+    own.delete(b"next collection").unwrap();
+    drop(own);
+    db.close().unwrap();
+    gives_space_back(Client::new(&shared_on(open(dir.path(), Some(25)))));
+}
+
+/// Regression: what mending has to write was refused, and then nothing that was deleted gave its rows back.
+#[test]
+fn a_store_at_the_bound_is_mended() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path(), Some(25));
+    let shared = shared_on(db.clone());
+    let mut client = Client::new(&shared);
+    client.run("HSET other f v");
+    fill(&mut client, 1000);
+    let database = shared.databases.get(0).unwrap();
+    let number = Head::decode(&database.keys.get(b"other").unwrap().unwrap()).unwrap().number;
+    database.rows.delete(&registry_row(number)).unwrap();
+    drop((database, client, shared));
+    db.close().unwrap();
+    let mut client = Client::new(&shared_on(open(dir.path(), Some(25))));
+    assert_eq!(client.shared.databases.mended.map(|mended| mended.rows), Some(1));
+    assert_eq!(client.run("DEL other"), "1");
+    gives_space_back(client);
+}
