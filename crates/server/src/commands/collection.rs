@@ -84,7 +84,7 @@ impl Collection {
             (0, false) => drop(txn.delete(key)?),
             (_, fresh) => {
                 if fresh {
-                    txn.register(self.number(), key);
+                    txn.register(self.number(), key)?;
                 }
                 txn.put(key, self.head.encode(), self.expires_at_ms);
             }

@@ -90,7 +90,7 @@ fn rename_to(context: &mut Context<'_>, if_absent: bool) -> Result<bool, Failure
     txn.delete(to)?;
     txn.delete(from)?;
     if let Some(head) = Head::decode(&item.entry) {
-        txn.register(head.number, to);
+        txn.register(head.number, to)?;
     }
     txn.put(to, item.entry, item.expires_at_ms);
     Ok(true)
@@ -182,7 +182,7 @@ fn paste(context: &mut Context<'_>, item: &Item, rows: Rows) -> Outcome {
         return Ok(());
     };
     let number = shared.databases.next_number()?;
-    txn.register(number, to);
+    txn.register(number, to)?;
     let prefix = encoding::members_prefix(number);
     for (mut row, value) in rows {
         row[..prefix.len()].copy_from_slice(&prefix);

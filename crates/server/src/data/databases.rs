@@ -24,8 +24,25 @@ pub struct Database {
     pub keys: Keyspace,
     /// Rows of collections.
     pub rows: Keyspace,
-    /// Whether there may be collections: until then, nothing that is overwritten needs to be looked at.
-    collections: Arc<AtomicBool>,
+    collections: Arc<Collections>,
+}
+
+/// What is known of a database's collections.
+#[derive(Debug)]
+struct Collections {
+    /// Whether there may be any: until then, nothing that is overwritten needs to be looked at.
+    may_be: AtomicBool,
+    /// Whether it is on media for good that there may be ([`encoding::MARKER`]).
+    noted: AtomicBool,
+}
+
+impl Collections {
+    /// Those that have rows there. `in_use`: others may still write to them by handles from before.
+    fn of(rows: &Keyspace, in_use: bool) -> Arc<Collections> {
+        // Written once more than needed, if it cannot be read.
+        let noted = !in_use && rows.peek_with(encoding::MARKER, |_, _| ()).is_ok_and(|(there, _)| there.is_some());
+        Arc::new(Collections { may_be: AtomicBool::new(in_use || !rows.is_empty()), noted: AtomicBool::new(noted) })
+    }
 }
 
 impl Database {
@@ -44,14 +61,19 @@ impl Database {
     /// Whether there may be collections.
     #[inline]
     pub fn has_collections(&self) -> bool {
-        self.collections.load(Ordering::Acquire)
+        self.collections.may_be.load(Ordering::Acquire)
     }
 
-    /// There is going to be one. Call before it is written.
-    pub fn note_collection(&self) {
-        if !self.has_collections() {
-            self.collections.store(true, Ordering::SeqCst);
+    /// There is going to be one. Call before it is written. Waits for a sync whatever the store's level is, once in a database's life: a loss of power may take all rows of
+    /// the first collection and leave its head, and mending has to come by there.
+    pub fn note_collection(&self) -> Result<()> {
+        if !self.collections.noted.load(Ordering::Acquire) {
+            let durably = WriteOptions::new().durability(Durability::Sync);
+            without_bound(|| self.rows.put_with(encoding::MARKER, b"", &durably))?.wait()?;
+            self.collections.may_be.store(true, Ordering::SeqCst);
+            self.collections.noted.store(true, Ordering::Release);
         }
+        Ok(())
     }
 }
 
@@ -212,7 +234,7 @@ fn mend_if_due(db: &Db, mark: &Mark) -> Result<Option<Mended>> {
 fn reopen(db: &Db, index: u16, in_use: bool) -> Option<Database> {
     let open = |name: String| db.open_keyspace(&name).ok().flatten();
     let (rows, keys) = (open(rows_name(index))?, open(keys_name(index))?);
-    Some(Database { index, collections: Arc::new(AtomicBool::new(in_use || !rows.is_empty())), keys, rows })
+    Some(Database { index, collections: Collections::of(&rows, in_use), keys, rows })
 }
 
 /// Whether there is a database, or a part of one: a flush that was cut short leaves its rows.
@@ -223,7 +245,7 @@ fn is_there(db: &Db, index: u16) -> Result<bool> {
 fn make(db: &Db, index: u16) -> Result<Database> {
     let rows = db.keyspace(&rows_name(index))?;
     let keys = db.keyspace(&keys_name(index))?;
-    Ok(Database { index, collections: Arc::new(AtomicBool::new(!rows.is_empty())), keys, rows })
+    Ok(Database { index, collections: Collections::of(&rows, false), keys, rows })
 }
 
 /// The databases in a store, also those that this server does not serve. What is there in part is made whole.

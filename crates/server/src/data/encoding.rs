@@ -109,6 +109,9 @@ pub fn number_of(row: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(row.get(1..9)?.try_into().ok()?))
 }
 
+/// The row that says that a database has, or had, collections. It is behind all others, and of no collection.
+pub const MARKER: &[u8] = &[MEMBERS + 1];
+
 /// Kinds of member rows.
 pub mod part {
     /// Field of a hash.

@@ -8,7 +8,7 @@
 //!
 //! All that was changed since the last moment when everything was durable ([`super::mark`]): each change writes the head (rule 2 of [`super`]), so that is what has a head with a higher
 //! version. All keys are walked for that, with a look at the registry row of each collection, and the rows of those collections are counted. After an orderly end, nothing is, nor
-//! in a database in which there is no row at all: one of strings starts as fast as ever.
+//! in a database in which there is no row at all ([`encoding::MARKER`] is one, from before its first collection on): one of strings starts as fast as ever.
 //!
 //! One thing it does not see: a lost RENAME, then a change under the new name that was kept, and its removal that was kept, too. The old name has its head of before, which was not
 //! changed; the number of members that it tells may be that of before the change. The commands that walk rows answer with what is there.

@@ -26,7 +26,10 @@
 //! 01 | number u64 | 'f' | field                  -> value                field of a hash
 //! 01 | number u64 | 'm' | member                 -> score, 8 bytes       member of a sorted set
 //! 01 | number u64 | 's' | score 8 bytes | member -> nothing              the same, in the order of scores
+//! 02                                             -> nothing              there are, or were, collections
 //! ```
+//!
+//! The last one is durable before the first head is written, and stays: a loss of power may take all other rows, and [`mend`] has to know that there were some.
 //!
 //! A score is its IEEE bits, all of them inverted if it is negative, the sign alone if not: bytes sort like scores. −0 is stored as 0.
 //!

@@ -349,15 +349,16 @@ impl Txn {
         }
     }
 
-    /// Says under which key a collection is.
-    pub fn register(&mut self, number: u64, key: &[u8]) {
-        self.database.note_collection();
+    /// Says under which key a collection is. Waits for a sync at the first one of a database.
+    pub fn register(&mut self, number: u64, key: &[u8]) -> Result<()> {
+        self.database.note_collection()?;
         // Of several collections that a transaction makes and removes, the last word counts.
         let found = (self.database.index, number);
         if self.orphans.remove(&found) {
             self.remember(|| Undo::Removed(found));
         }
         self.put_row(&encoding::registry_row(number), key.to_vec());
+        Ok(())
     }
 
     /// Calls `f` with a row's value.

@@ -4,6 +4,8 @@
 
 use hither::Db;
 use hither_resp::{Args, Limits, Value, decode};
+use hither_server::data::Database;
+use hither_server::data::encoding::MARKER;
 use hither_server::{Config, Server, Session, Shared};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -185,4 +187,10 @@ impl Drop for Stop<'_> {
 /// Runs a script ([`Client::script`]) in a session of its own.
 pub fn script(text: &str) {
     Client::new(&shared()).script(text);
+}
+
+/// Rows of each database that are of collections.
+pub fn rows(shared: &Shared) -> Vec<usize> {
+    let of = |database: &Database| database.rows.iter().filter(|pair| pair.as_ref().unwrap().0 != MARKER).count();
+    shared.databases.existing().iter().map(|database| of(database)).collect()
 }

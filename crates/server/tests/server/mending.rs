@@ -2,7 +2,7 @@
 
 use crate::common::{Client, shared_on};
 use hither::{Db, Durability, MediumChoice};
-use hither_server::data::encoding::{Head, Type, members_prefix, part, registry_row, row, score_row};
+use hither_server::data::encoding::{Head, MARKER, Type, members_prefix, part, registry_row, row, score_row};
 use hither_server::data::{Database, reaper};
 use hither_server::{Config, Server};
 use std::path::Path;
@@ -49,9 +49,8 @@ fn head(database: &Database, key: &str) -> Head {
 fn leaves_nothing(client: &mut Client, keys: &str) {
     client.run(&format!("DEL {keys}"));
     reaper::sweep(&client.shared.databases).unwrap();
-    let database = database(client);
-    assert!(database.keys.is_empty());
-    assert_eq!(database.rows.len(), 0);
+    assert!(database(client).keys.is_empty());
+    assert_eq!(crate::common::rows(&client.shared), [0]);
 }
 
 /// Regression: a head counted fields whose write was lost, so HGETALL announced more than it sent.
@@ -85,6 +84,19 @@ fn a_collection_without_rows_is_gone() {
         database.rows.delete(&row(head(database, "h").number, part::FIELD, b"f")).unwrap();
     });
     client.script("EXISTS h => 0");
+    leaves_nothing(&mut client, "h");
+}
+
+/// Regression: the write that made the only collection of a database was lost and the expiry that it was given kept. Without a row the database passed for one of strings.
+#[test]
+fn a_database_of_which_all_rows_are_lost_is_mended() {
+    let mut client = after(|client, database| {
+        client.script("HSET h f v => 1\nEXPIRE h 1000 => 1");
+        let number = head(database, "h").number;
+        database.rows.delete(&registry_row(number)).unwrap();
+        database.rows.delete(&row(number, part::FIELD, b"f")).unwrap();
+    });
+    client.script("EXISTS h => 0\nHSET h g v => 1\nHGETALL h => [g v]");
     leaves_nothing(&mut client, "h");
 }
 
@@ -155,7 +167,7 @@ fn rows_of_nobody_are_removed() {
     let database = database(&client);
     let rows = database.rows.iter().map(|pair| pair.unwrap().0).collect::<Vec<_>>();
     let number = head(&database, "kept").number;
-    assert_eq!(rows, [registry_row(number).to_vec(), [&members_prefix(number)[..], b"ff"].concat()]);
+    assert_eq!(rows, [registry_row(number).to_vec(), [&members_prefix(number)[..], b"ff"].concat(), MARKER.to_vec()]);
     leaves_nothing(&mut client, "kept");
 }
 

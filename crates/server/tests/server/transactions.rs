@@ -40,8 +40,7 @@ fn what_no_store_can_hold_is_an_error_of_its_command_alone() {
         SELECT 1 => OK
         KEYS * => [there]",
     );
-    let rows: Vec<usize> = shared.databases.existing().iter().map(|database| database.rows.len()).collect();
-    assert_eq!(rows, [2, 0], "a hash with a field, and where it is");
+    assert_eq!(common::rows(&shared), [2, 0], "a hash with a field, and where it is");
     assert_eq!(reaper::sweep(&shared.databases).unwrap(), 0);
 }
 
