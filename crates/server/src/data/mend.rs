@@ -7,11 +7,12 @@
 //! # What it looks at
 //!
 //! All that was changed since the last moment when everything was durable ([`super::mark`]): each change writes the head (rule 2 of [`super`]), so that is what has a head with a higher
-//! version. All keys are walked for that, with a look at the registry row of each collection, and the rows of those collections are counted. After an orderly end, nothing is, nor
+//! version. A lost RENAME leaves the head of before, but if a later one was kept, the registry row tells: so it is also what has a registry row with a higher version, or another key's. All
+//! keys are walked for that, with a look at the registry row of each collection, and the rows of those collections are counted. After an orderly end, nothing is, nor
 //! in a database in which there is no row at all ([`encoding::MARKER`] is one, from before its first collection on): one of strings starts as fast as ever.
 //!
-//! One thing it does not see: a lost RENAME, then a change under the new name that was kept, and its removal that was kept, too. The old name has its head of before, which was not
-//! changed; the number of members that it tells may be that of before the change. The commands that walk rows answer with what is there.
+//! One thing it does not see: a lost RENAME, then a change under the new name that was kept, and the removal of that name that was kept, too. The old name has its head and its registry row of
+//! before; the number of members that it tells may be that of before the change. The commands that walk rows answer with what is there.
 //!
 //! # Why it may be cut short
 //!
@@ -52,7 +53,7 @@ pub struct Mended {
 pub fn run(db: &Db, above: u64) -> Result<Mended> {
     let (mut done, mut first_error) = (Mended::default(), None);
     for database in databases::all(db)?.into_iter().filter(Database::has_collections) {
-        let mut mender = Mender { db, database: &database, above, done: &mut done };
+        let mut mender = Mender { db, database: &database, above, suspects: false, done: &mut done };
         let outcome = mender.heads().and_then(|()| mender.strays());
         first_error = first_error.or(outcome.err());
     }
@@ -83,22 +84,30 @@ struct Mender<'a> {
     db: &'a Db,
     database: &'a Database,
     above: u64,
+    /// Whether rows are to be counted.
+    suspects: bool,
     done: &'a mut Mended,
 }
 
 impl Mender<'_> {
     /// In two walks: a head that was put right has a higher version, and of two with one number that would win. So it is settled before who has which number.
     fn heads(&mut self) -> Result<()> {
-        let mut suspects = false;
-        self.each_head(&mut |mender, seen| {
-            suspects |= seen.version > mender.above;
-            mender.claim(seen)
-        })?;
-        if !suspects {
+        self.each_head(&mut Self::claim)?;
+        if !self.suspects {
             return Ok(());
         }
         self.db.ticket_at(self.db.written_version()).wait()?;
-        self.each_head(&mut |mender, seen| if seen.version > mender.above { mender.recount(seen) } else { Ok(()) })
+        self.each_head(&mut |mender, seen| if mender.is_suspect(seen)? { mender.recount(seen) } else { Ok(()) })
+    }
+
+    /// Whether its number was used since all was durable, be it by itself, by a RENAME that was lost, or by [`Mender::claim`].
+    fn is_suspect(&self, seen: &Seen) -> Result<bool> {
+        if seen.version > self.above {
+            return Ok(true);
+        }
+        let registry = encoding::registry_row(seen.head.number);
+        let (registered, _) = self.database.rows.peek_with(&registry, |_, found| found.version)?;
+        Ok(registered.is_none_or(|version| version > self.above))
     }
 
     fn each_head(&mut self, f: &mut impl FnMut(&mut Self, &Seen) -> Result<()>) -> Result<()> {
@@ -168,8 +177,11 @@ impl Mender<'_> {
     fn try_claim(&mut self, seen: &Seen) -> Result<bool> {
         let Database { keys, rows, .. } = self.database;
         let registry = encoding::registry_row(seen.head.number);
-        let (named, _) = rows.peek_with(&registry, |key, _| key.to_vec())?;
-        if named.as_ref() == Some(&seen.key) {
+        let (found, _) = rows.peek_with(&registry, |key, found| (key.to_vec(), found.version))?;
+        let (named, registered) = found.unzip();
+        let is_right = named.as_ref() == Some(&seen.key);
+        self.suspects |= !is_right || seen.version.max(registered.unwrap_or(0)) > self.above;
+        if is_right {
             return Ok(true);
         }
         let mut batch = self.batch(seen);

@@ -203,6 +203,20 @@ fn of_three_heads_the_last_one_keeps_the_rows() {
     leaves_nothing(&mut client, "a");
 }
 
+/// Regression: RENAME a b lost, HDEL b kept, RENAME b c kept, DEL c kept. The head at the old name was as it had been before all that, so nobody counted its rows.
+#[test]
+fn a_head_that_lost_its_rename_is_counted() {
+    let mut client = after(|client, database| {
+        client.run("HSET a f v g v");
+        client.shared.databases.mark.raise(&client.shared.databases.db).unwrap();
+        let number = head(database, "a").number;
+        database.rows.delete(&row(number, part::FIELD, b"f")).unwrap();
+        database.rows.put(&registry_row(number), b"c").unwrap();
+    });
+    client.script("HLEN a => 1\nHGETALL a => [g v]");
+    leaves_nothing(&mut client, "a");
+}
+
 #[test]
 fn all_databases_are_mended_also_those_that_are_not_served() {
     let dir = tempfile::tempdir().unwrap();
