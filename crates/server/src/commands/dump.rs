@@ -89,7 +89,7 @@ impl RestoreOptions {
 /// `RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`
 fn restore(context: &mut Context<'_>) -> Outcome {
     let options = RestoreOptions::parse(Options::new(context.args, 4))?;
-    let Context { txn, reply, args, shared, now, .. } = context;
+    let Context { txn, reply, args, shared, now, .. } = &mut *context;
     let key = &args[1];
     if !options.replace && txn.load(key)?.is_some() {
         return Err(Failure::text("BUSYKEY Target key name already exists."));
@@ -117,11 +117,12 @@ fn restore(context: &mut Context<'_>) -> Outcome {
     };
     let mut collection = Collection::fresh(Head { kind, number: shared.databases.next_number()?, count: 0 });
     fill(txn, &mut collection, &value);
+    collection.set_expiry(expires_at_ms);
+    collection.save(txn, key)?;
     if expires_at_ms != 0 {
-        shared.databases.reaper.note_expiring();
-        collection.set_expiry(expires_at_ms);
+        context.note_expiring();
     }
-    collection.save(txn, key)
+    Ok(())
 }
 
 fn fill(txn: &mut Txn, collection: &mut Collection, value: &Value) {

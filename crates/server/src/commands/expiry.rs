@@ -82,7 +82,7 @@ fn set_expiry(context: &mut Context<'_>, unit_ms: i64, from: Option<u64>, name: 
     let conditions = ExpiryConditions::parse(context)?;
     let amount = integer(&context.args[2])?;
     let at = expiry(amount, unit_ms, from, false, name)?;
-    let Context { txn, reply, args, now, shared, .. } = context;
+    let Context { txn, reply, args, now, .. } = &mut *context;
     let Some(item) = txn.load(&args[1])? else {
         reply.integer(0);
         return Ok(());
@@ -91,15 +91,16 @@ fn set_expiry(context: &mut Context<'_>, unit_ms: i64, from: Option<u64>, name: 
         reply.integer(0);
         return Ok(());
     }
+    reply.integer(1);
     if at <= now.ms() as i64 {
         txn.delete(&args[1])?;
-    } else {
-        if Head::decode(&item.entry).is_some() {
-            shared.databases.reaper.note_expiring();
-        }
-        txn.put(&args[1], item.entry, at as u64);
+        return Ok(());
     }
-    reply.integer(1);
+    let is_collection = Head::decode(&item.entry).is_some();
+    txn.put(&args[1], item.entry, at as u64);
+    if is_collection {
+        context.note_expiring();
+    }
     Ok(())
 }
 

@@ -174,7 +174,7 @@ fn rows_of(txn: &mut Txn, item: &Item) -> Result<Rows, Failure> {
 
 /// Writes a copy of `item` under the name that COPY or MOVE gives, in the database that the transaction is in.
 fn paste(context: &mut Context<'_>, item: &Item, rows: Rows) -> Outcome {
-    let Context { txn, args, shared, .. } = context;
+    let Context { txn, args, shared, .. } = &mut *context;
     let to = if args.len() == 3 && is(&args[0], "move") { &args[1] } else { &args[2] };
     txn.delete(to)?;
     let Some(head) = Head::decode(&item.entry) else {
@@ -189,6 +189,9 @@ fn paste(context: &mut Context<'_>, item: &Item, rows: Rows) -> Outcome {
         txn.put_row(&row, value);
     }
     txn.put(to, Head { number, ..head }.encode(), item.expires_at_ms);
+    if item.expires_at_ms != 0 {
+        context.note_expiring();
+    }
     Ok(())
 }
 

@@ -65,6 +65,11 @@ impl Context<'_> {
     pub fn once_applied(&mut self, effect: impl FnOnce(&Arc<Shared>, &mut Session) + Send + 'static) {
         self.session.effects.push(Box::new(effect));
     }
+
+    /// It gives a collection an expiry. The reaper is told once that is there, or its next sweep might be the last and not see it.
+    pub fn note_expiring(&mut self) {
+        self.once_applied(|shared, _| shared.databases.reaper.note_expiring());
+    }
 }
 
 /// The time of a command: the same however often it is asked for. Most commands never ask, and reading the clock is a good part of a short one.

@@ -2,7 +2,8 @@
 //!
 //! Thread safety: everything may be used from all threads. A session keeps the [`Database`] that it uses and asks [`Databases::generation`], one
 //! load, whether a flush has replaced it meanwhile; if it still uses the old one, the store refuses and the session asks again. What says that it waits for syncs is not
-//! for threads that serve clients: those ask [`Databases::find`], which never waits, and leave the rest to [`crate::changes`].
+//! for threads that serve clients: those ask [`Databases::find`], which never waits, and leave the rest to [`crate::changes`]. What waits for one sync in a million calls, or in the
+//! life of a database, is ([`Databases::next_number`], [`Database::note_collection`]).
 
 use super::encoding;
 use super::mark::Mark;
@@ -213,7 +214,7 @@ impl Databases {
         outcome
     }
 
-    /// A number for a new collection.
+    /// A number for a new collection. Waits for a sync once in a million calls.
     pub fn next_number(&self) -> Result<u64> {
         self.numbers.next()
     }

@@ -13,6 +13,7 @@ mod mending;
 mod names;
 mod network;
 mod pipelines;
+mod removals;
 mod sessions;
 mod transactions;
 mod waiting;

@@ -1,0 +1,227 @@
+//! What is removed when, and what holds it up.
+
+use super::removal::{Orphan, look, remove};
+use super::*;
+use crate::data::encoding::{Head, Type};
+use hither::{Db, Durability, MediumChoice, WriteOptions};
+use hither_pmem::{FailAt, Failpoints};
+use std::sync::Arc;
+
+fn in_memory(count: u16) -> Arc<Databases> {
+    Databases::open(Db::builder().in_memory().open().unwrap(), count).unwrap()
+}
+
+fn long_ago() -> Instant {
+    Instant::now().checked_sub(SWEEP_EVERY).unwrap()
+}
+
+/// Regression: nobody looked for collections that were given an expiry in an earlier run and reached it in this one.
+#[test]
+fn what_an_earlier_run_gave_an_expiry_is_removed_when_that_comes() {
+    let databases = in_memory(1);
+    let database = databases.get(0).unwrap();
+    collection_at(&databases, 0, b"hash", &WriteOptions::new().ttl(Duration::from_millis(200)));
+    // The sweep at the start.
+    assert_eq!(sweep(&databases).unwrap(), 0);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(databases.reaper.may_expire(), "there will be more to remove");
+    assert!(matches!(next(&databases.reaper, long_ago()), Work::Sweep));
+    assert_eq!(sweep(&databases).unwrap(), 1);
+    assert!(database.rows.is_empty());
+}
+
+/// Regression: a sweep ended at its first error.
+#[test]
+fn a_sweep_goes_on_behind_what_it_cannot_remove() {
+    let databases = in_memory(2);
+    let (database, number) = (databases.get(1).unwrap(), databases.next_number().unwrap());
+    database.rows.put(&encoding::registry_row(number), b"hash").unwrap();
+    databases.db.drop_keyspace("db0.rows").unwrap();
+    assert!(matches!(sweep(&databases), Err(Error::KeyspaceDropped(_))));
+    assert!(database.rows.is_empty());
+}
+
+fn with_failpoints() -> (tempfile::TempDir, Arc<Databases>, Arc<Failpoints>) {
+    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let builder = Db::builder().path(dir.path()).medium(MediumChoice::File).capacity(8 << 20).durability(Durability::Process);
+    // Nobody else syncs.
+    let builder = builder.with_options(|options| (options.failpoints, options.background) = (Some(points.clone()), false));
+    (dir, Databases::open(builder.open().unwrap(), 2).unwrap(), points)
+}
+
+/// The number of a hash with one field.
+fn collection(databases: &Databases) -> u64 {
+    collection_at(databases, 0, b"hash", &WriteOptions::new())
+}
+
+fn collection_at(databases: &Databases, index: u16, key: &[u8], options: &WriteOptions) -> u64 {
+    let (database, number) = (databases.get(index).unwrap(), databases.next_number().unwrap());
+    database.rows.put(&encoding::registry_row(number), key).unwrap();
+    database.rows.put(&encoding::row(number, encoding::part::FIELD, b"field"), b"value").unwrap();
+    database.keys.put_with(key, &Head { kind: Type::Hash, number, count: 1 }.encode(), options).unwrap().wait().unwrap();
+    databases.db.sync().unwrap();
+    number
+}
+
+/// Regression: rows were removed before it was durable that their head is gone; a loss of power could bring back the head without them.
+#[test]
+fn rows_stay_until_it_is_durable_that_their_head_is_gone() {
+    let (_dir, databases, points) = with_failpoints();
+    let database = databases.get(0).unwrap();
+    collection(&databases);
+    points.arm("sync", FailAt { skip: 0, count: u64::MAX, errno: 5 });
+    database.keys.delete(b"hash").unwrap();
+    assert!(sweep(&databases).is_err());
+    assert!(points.reached("sync") >= 1);
+    assert_eq!(database.rows.len(), 2);
+}
+
+/// Regression: where mending was cut short, what the registry named wrongly was removed from under the head that had it.
+#[test]
+fn nothing_is_removed_while_something_is_left_to_mend() {
+    let (_dir, databases, _) = with_failpoints();
+    let database = databases.get(0).unwrap();
+    collection(&databases);
+    database.keys.delete(b"hash").unwrap();
+    databases.mark.hold();
+    assert_eq!((sweep(&databases).unwrap(), database.rows.len()), (0, 2));
+}
+
+/// Regression: what could not be removed when it was announced stayed until the next start.
+#[test]
+fn a_sweep_follows_what_could_not_be_removed() {
+    let (_dir, databases, points) = with_failpoints();
+    let number = collection(&databases);
+    points.arm("sync", FailAt { skip: 0, count: u64::MAX, errno: 5 });
+    databases.get(0).unwrap().keys.delete(b"hash").unwrap();
+    databases.reaper.announce(0, number);
+    let Work::Some(announced) = next(&databases.reaper, Instant::now()) else { panic!("it was announced") };
+    reap_announced(&databases, &announced);
+    assert!(matches!(next(&databases.reaper, long_ago()), Work::Sweep));
+}
+
+/// Regression: as long as something was announced, no sweep came.
+#[test]
+fn a_sweep_that_is_due_comes_before_what_is_announced() {
+    let reaper = Reaper::default();
+    reaper.announce(0, 1);
+    reaper.note_expiring();
+    assert!(matches!(next(&reaper, long_ago()), Work::Sweep));
+    // More than it keeps.
+    let reaper = Reaper::default();
+    (0..=MOST_ANNOUNCED as u64).for_each(|number| reaper.announce(0, number));
+    assert!(matches!(next(&reaper, Instant::now()), Work::Some(some) if some.len() == PORTION));
+    assert!(matches!(next(&reaper, long_ago()), Work::Sweep));
+    assert!(matches!(next(&reaper, long_ago()), Work::Some(_)));
+}
+
+/// Regression: one EXPIRE had all collections looked at twice a minute for good.
+#[test]
+fn sweeps_end_when_nothing_is_left_that_may_expire() {
+    let databases = in_memory(1);
+    collection(&databases);
+    databases.reaper.note_expiring();
+    sweep(&databases).unwrap();
+    assert!(!databases.reaper.may_expire());
+    databases.reaper.note_expiring();
+    databases.reaper.stop();
+    sweep(&databases).unwrap();
+    assert!(databases.reaper.may_expire(), "it was cut short");
+}
+
+/// A collection of so many rows without a head, as a sweep finds it.
+fn orphan(databases: &Databases, rows: u32) -> Orphan {
+    let database = databases.get(0).unwrap();
+    let number = collection(databases);
+    for field in 1..rows {
+        database.rows.put(&encoding::row(number, encoding::part::FIELD, &field.to_be_bytes()), b"").unwrap();
+    }
+    database.keys.delete(b"hash").unwrap();
+    look(databases, &database, number).unwrap().unwrap()
+}
+
+/// Regression: who asked it to stop waited until all rows of the collection were gone that it was at.
+#[test]
+fn it_stops_between_two_portions() {
+    let databases = in_memory(1);
+    let orphan = orphan(&databases, 1000);
+    databases.reaper.stop();
+    assert!(!remove(&databases, &databases.get(0).unwrap(), &orphan).unwrap());
+    assert_eq!(databases.get(0).unwrap().rows.len(), 1001);
+}
+
+/// Regression: while a large collection was removed, what was durable was not noted.
+#[test]
+fn the_mark_is_raised_during_a_removal() {
+    let databases = in_memory(1);
+    let orphan = orphan(&databases, 1000);
+    let before = databases.mark.due(&databases.db).unwrap();
+    databases.mark.make_due();
+    assert!(remove(&databases, &databases.get(0).unwrap(), &orphan).unwrap());
+    assert!(databases.mark.due(&databases.db).unwrap() > before);
+}
+
+/// Regression: each portion was removed on the condition that nobody had written the key meanwhile, which somebody did all the time.
+#[test]
+fn a_key_that_is_written_all_the_time_does_not_hold_it_up() {
+    let databases = in_memory(1);
+    let (database, orphan) = (databases.get(0).unwrap(), orphan(&databases, 20_000));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                database.keys.put(b"hash", b"\0text").unwrap();
+            }
+        });
+        let removed = remove(&databases, &database, &orphan);
+        done.store(true, Ordering::Relaxed);
+        assert!(removed.unwrap());
+    });
+    assert!(database.rows.is_empty());
+}
+
+/// A collection that has another key by now is in use.
+#[test]
+fn what_was_renamed_meanwhile_is_not_removed() {
+    let databases = in_memory(1);
+    let (database, number) = (databases.get(0).unwrap(), collection(&databases));
+    let head = database.keys.get(b"hash").unwrap().unwrap();
+    database.keys.delete(b"hash").unwrap();
+    let orphan = look(&databases, &database, number).unwrap().unwrap();
+    let mut batch = databases.db.batch();
+    batch.put(&database.rows, &encoding::registry_row(number), b"other").put(&database.keys, b"other", &head);
+    batch.commit().unwrap();
+    assert!(!remove(&databases, &database, &orphan).unwrap());
+    assert_eq!(database.rows.len(), 2);
+}
+
+/// Regression: of removals in two databases by turns, each had a sync of its own.
+#[test]
+fn one_sync_serves_all_databases() {
+    let (_dir, databases, points) = with_failpoints();
+    for (index, key) in [(0, b"a"), (1, b"b"), (0, b"c")] {
+        let number = collection_at(&databases, index, key, &WriteOptions::new());
+        databases.get(index).unwrap().keys.delete(key).unwrap();
+        databases.reaper.announce(index, number);
+    }
+    points.arm("sync", FailAt { skip: u64::MAX, count: 0, errno: 5 });
+    let Work::Some(announced) = next(&databases.reaper, Instant::now()) else { panic!("they were announced") };
+    reap_announced(&databases, &announced);
+    assert_eq!(points.reached("sync"), 1);
+    assert!(databases.existing().iter().all(|database| database.rows.is_empty()));
+}
+
+/// Regression: rows of a collection were removed before it was durable that its time had come; with a clock that was set back, its head would have been there again without them.
+#[test]
+fn rows_stay_until_it_is_durable_that_their_head_has_expired() {
+    let (_dir, databases, points) = with_failpoints();
+    let number = collection_at(&databases, 0, b"hash", &WriteOptions::new().ttl(Duration::from_millis(1)));
+    let database = databases.get(0).unwrap();
+    while look(&databases, &database, number).unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    // The first one is of what was written.
+    points.arm("sync", FailAt { skip: 1, count: u64::MAX, errno: 5 });
+    assert!(sweep(&databases).is_err());
+    assert_eq!(database.rows.len(), 2);
+}
