@@ -6,7 +6,7 @@
 //! protocol gets an error first. Who reads too little of its replies, or whose socket fails, cannot be told anything.
 
 use super::ahead::Ahead;
-use super::outbox::{Outbox, PAUSE_BYTES};
+use super::outbox::{Outbox, PAUSE_BYTES, STRANGER_PAUSE_BYTES};
 use super::tls::Channel;
 use crate::events::Level;
 use crate::session::Session;
@@ -118,7 +118,8 @@ impl Connection {
 
     /// Whether commands have to wait until replies have left.
     fn is_paused(&self) -> bool {
-        self.outbox.waiting() > PAUSE_BYTES
+        let most = if self.session.authenticated { PAUSE_BYTES } else { STRANGER_PAUSE_BYTES };
+        self.outbox.waiting() > most
     }
 
     /// Reads into `early` ahead of its turn, if it is going to read then. Pass the same bytes to [`Connection::serve`], which has to follow.
@@ -471,5 +472,27 @@ mod tests {
         let mut reply = Vec::new();
         session.execute(&shared, Args::new(b"ZCARDz", &[0..5, 5..6]), &mut reply);
         assert_eq!(reply, b":1\r\n");
+    }
+
+    /// Regression: anybody who could connect could have the server hold a MiB of errors.
+    #[test]
+    fn little_is_held_for_who_has_not_logged_in() {
+        let (shared, mut connection, _other) = connection();
+        shared.acl().set_default_password(Some("secret"));
+        connection.session.reset();
+        let mut ahead = Ahead::default();
+        for _ in 0..100 {
+            connection.take_in(&shared, &b"PING\r\n".repeat(10_000), &mut ahead);
+            let (waiting, room) = (connection.outbox.waiting(), connection.outbox.bytes.capacity());
+            assert!(waiting <= 17 << 10 && room <= 64 << 10, "{waiting} bytes wait in {room}");
+            connection.stalled |= connection.is_paused();
+            // It is read a little at a time.
+            connection.outbox.sent(waiting / 2);
+            assert!(connection.can_go_on());
+            connection.input.clear();
+        }
+        connection.outbox.sent(connection.outbox.waiting());
+        connection.take_in(&shared, b"AUTH secret\r\nPING\r\n", &mut ahead);
+        assert_eq!(connection.outbox.ready(), b"+OK\r\n+PONG\r\n");
     }
 }

@@ -14,8 +14,8 @@
 //!
 //! # Bounds
 //!
-//! A connection holds at most one incomplete request (bounded by [`hither_resp::Limits`]), and its replies: while more than [`outbox::PAUSE_BYTES`] wait, no further command
-//! of it runs; beyond the output limit (one huge reply) it is closed. Buffers of idle connections are given back.
+//! A connection holds at most one incomplete request (bounded by [`hither_resp::Limits`]), and its replies: while more than [`outbox::PAUSE_BYTES`] wait
+//! ([`outbox::STRANGER_PAUSE_BYTES`] before it has logged in), no further command of it runs; beyond the output limit (one huge reply) it is closed. Buffers of idle connections are given back.
 //!
 //! # The end
 //!

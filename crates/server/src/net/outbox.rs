@@ -8,6 +8,12 @@ use std::collections::VecDeque;
 /// While more bytes than this wait to be sent, no further command of the connection runs.
 pub const PAUSE_BYTES: usize = 1 << 20;
 
+/// The same for who has not logged in: anybody who can connect.
+pub const STRANGER_PAUSE_BYTES: usize = 16 << 10;
+
+/// Bytes that have left are kept up to here before what is left moves to the front.
+const MOVE_BYTES: usize = 16 << 10;
+
 /// An empty buffer that is larger is given back.
 const KEEP_BYTES: usize = 4 << 10;
 
@@ -99,7 +105,7 @@ impl Outbox {
             (self.sent, self.released) = (0, 0);
             // What waits now is writes without a reply: they stood at the end, which is here.
             self.held.iter_mut().for_each(|held| (held.start, held.end) = (0, 0));
-        } else if self.sent > PAUSE_BYTES && self.sent > self.bytes.len() / 2 {
+        } else if self.sent > MOVE_BYTES && self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
             self.bytes.shrink_to(2 * self.bytes.len());
             self.released -= self.sent;
