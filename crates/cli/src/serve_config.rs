@@ -35,6 +35,7 @@ use crate::units;
 use hither_server::Config;
 use hither_server::config::{ClientCertificates, DebugCommand, TlsConfig};
 use hither_server::events::{self, Level};
+use hither_server::net::listen::colliding;
 use serde::Deserialize;
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
@@ -191,6 +192,11 @@ impl ServeArgs {
             Some(text) => Err(Failure::Usage(format!("{name} is \"{text}\"; say yes or no"))),
         };
         let path = |name: &str| variable(name).map(PathBuf::from);
+        // Somebody's script has found no password, most likely; it would go before one in the file, and let everybody in.
+        let not_empty = |name: &str| match variable(name) {
+            Some(text) if text.is_empty() => Err(Failure::Usage(format!("{name} is empty; leave it away if there is to be no password"))),
+            given => Ok(given),
+        };
         Ok(ServeArgs {
             listen: listen.map(|all: Result<Option<Vec<IpAddr>>, Failure>| all).transpose()?.flatten(),
             port: parse("HITHER_PORT", variable("HITHER_PORT"))?,
@@ -215,7 +221,7 @@ impl ServeArgs {
             latency_monitor_threshold: number("HITHER_LATENCY_MONITOR_THRESHOLD")?,
             log_level: variable("HITHER_LOG_LEVEL"),
             log_format: variable("HITHER_LOG_FORMAT"),
-            requirepass: variable("HITHER_REQUIREPASS"),
+            requirepass: not_empty("HITHER_REQUIREPASS")?,
             ..ServeArgs::default()
         })
     }
@@ -244,6 +250,20 @@ impl ServeArgs {
             check_every: TlsConfig::CHECK_EVERY,
             clients,
         }))
+    }
+
+    /// Where to listen: addresses that can be had together.
+    fn addresses(&self, default: Vec<IpAddr>) -> Result<Vec<IpAddr>, Failure> {
+        let listen = self.listen.clone().unwrap_or(default);
+        if listen.is_empty() {
+            return Err(Failure::Usage("listen has no address: nobody could be served".into()));
+        }
+        match colliding(&listen) {
+            Some((a, b)) => {
+                Err(Failure::Usage(format!("listen: {a} and {b} cannot both be listened at, for one takes the clients of the other")))
+            }
+            None => Ok(listen),
+        }
     }
 
     /// Whoever gives the rest wants TLS, and would speak without it.
@@ -318,12 +338,12 @@ impl ServeArgs {
         if max_clients == 0 || max_request_bytes == 0 {
             return Err(Failure::Usage("max-clients and max-request have to be more than 0: nobody could be served".into()));
         }
-        let listen = all.listen.clone().unwrap_or(default.listen);
-        if listen.is_empty() {
-            return Err(Failure::Usage("listen has no address: nobody could be served".into()));
+        let port = all.port.unwrap_or(default.port);
+        if port != 0 && all.tls_port == Some(port) && all.tls_only != Some(true) {
+            return Err(Failure::Usage(format!("port and tls-port are both {port}; give each one of its own, or tls-only")));
         }
         Ok(Config {
-            port: all.port.unwrap_or(default.port),
+            port,
             threads,
             wakeup_preemption: all.wakeup_preemption.unwrap_or(default.wakeup_preemption),
             databases,
@@ -332,7 +352,7 @@ impl ServeArgs {
             timeout_s: all.timeout.unwrap_or(default.timeout_s),
             max_output_bytes: bytes("max-output", all.max_output.as_ref())?.unwrap_or(default.max_output_bytes),
             max_request_bytes,
-            listen,
+            listen: all.addresses(default.listen)?,
             tls: all.tls()?,
             tls_only: all.tls_only.unwrap_or(default.tls_only),
             enable_debug_command: all.debug_command()?,

@@ -259,13 +259,14 @@ impl Session {
         self.dispatch(shared, found, args, out, rests_on)
     }
 
-    /// Whether a command has to wait for the end of CLIENT PAUSE. What would be refused anyway need not, and CLIENT UNPAUSE must not.
+    /// Whether a command has to wait for the end of CLIENT PAUSE. What would be refused anyway need not, and CLIENT UNPAUSE must not; nor may that without which nobody could
+    /// log in to say it. (In Redis all of these wait.)
     #[inline]
     pub fn must_wait(&self, shared: &Shared, args: Args<'_>) -> bool {
         let Some(pause) = shared.pause.at(now_ms) else { return false };
         let Ok(Numbered { command, .. }) = TABLE.find(args) else { return false };
         if !pause.writes_only {
-            return command.full_name() != "client|unpause";
+            return !command.has(flag::NO_AUTH) && command.full_name() != "client|unpause";
         }
         let queued = || self.multi.iter().flat_map(Multi::queue).any(|queued| queued.found.command.has(flag::WRITE));
         command.has(flag::WRITE) || command.has(flag::EXEC) && queued()

@@ -8,11 +8,10 @@ use crate::failure::{Failure, Outcome};
 use crate::serve_config::ServeArgs;
 use crate::store::{self, Missing};
 use hither_server::events::{Level, log};
-use hither_server::net::StartError;
+use hither_server::net::{StartError, listen};
 use hither_server::{Config, Server};
-use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::ffi::OsStr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
@@ -64,19 +63,19 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
 /// Before a store is made, or a large one recovered, for a server that cannot listen. Who takes an address afterwards is found all the same.
 fn ensure_free(config: &Config) -> Result<(), Failure> {
     let ports = (!config.tls_only).then_some(config.port).into_iter().chain(config.tls.as_ref().map(|tls| tls.port));
-    let clients = ports.flat_map(|port| config.listen.iter().map(move |ip| SocketAddr::new(*ip, port)));
-    for address in clients.chain(config.metrics_address) {
-        try_to_bind(address).map_err(|source| refused(StartError::Listen { address, source: source.into() }))?;
+    for port in ports {
+        try_to_bind(&config.listen, port)?;
     }
-    Ok(())
+    config.metrics_address.map_or(Ok(()), |address| try_to_bind(&[address.ip()], address.port()))
 }
 
-/// Takes an address and leaves it again, without a moment in which clients could connect.
-fn try_to_bind(address: SocketAddr) -> rustix::io::Result<()> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &address)
+/// Takes addresses and leaves them again, without a moment in which clients could connect.
+fn try_to_bind(addresses: &[IpAddr], port: u16) -> Result<(), Failure> {
+    for ip in addresses {
+        let address = SocketAddr::new(*ip, port);
+        listen::bind(*ip, port, addresses).map_err(|source| refused(StartError::Listen { address, source }))?;
+    }
+    Ok(())
 }
 
 fn refused(error: StartError) -> Failure {

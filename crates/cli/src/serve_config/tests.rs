@@ -25,6 +25,39 @@ fn a_variable_that_is_no_text_is_refused() {
     assert!(!is_unreadable(OsStr::new("HITHER_DATA"), bad) && !is_unreadable(OsStr::new("OTHER"), bad));
 }
 
+/// Regression: an empty password went before that of the file, and there was none.
+#[test]
+fn an_empty_password_in_the_environment_is_refused() {
+    let with = |text: &str| ServeArgs::from_environment(|name| (name == "HITHER_REQUIREPASS").then(|| text.to_owned()));
+    assert!(matches!(with(""), Err(Failure::Usage(why)) if why.contains("HITHER_REQUIREPASS is empty")));
+    assert_eq!(with("x").unwrap().requirepass.as_deref(), Some("x"));
+    // In a file it says what it means, as in Redis.
+    assert_eq!(toml::from_str::<ServeArgs>("requirepass = \"\"").unwrap().requirepass.as_deref(), Some(""));
+}
+
+/// Regression: that was seen after the store was recovered, or made.
+#[test]
+fn addresses_that_cannot_be_had_together_are_refused() {
+    let store = || <crate::args::Cli as clap::Parser>::parse_from(["hither", "serve", "--data", "d"]).store;
+    let listening =
+        |text: &str| ServeArgs { listen: Some(text.split(' ').map(|ip| ip.parse().unwrap()).collect()), ..ServeArgs::default() };
+    assert!(listening("0.0.0.0 ::").resolve(&mut store()).is_ok());
+    for text in ["0.0.0.0 127.0.0.1", "::1 ::1"] {
+        assert!(matches!(listening(text).resolve(&mut store()), Err(Failure::Usage(_))), "{text}");
+    }
+    let file = Some(PathBuf::from("f"));
+    let ports = |tls_port| ServeArgs {
+        port: Some(7),
+        tls_port: Some(tls_port),
+        tls_cert_file: file.clone(),
+        tls_key_file: file.clone(),
+        ..ServeArgs::default()
+    };
+    assert!(matches!(ports(7).resolve(&mut store()), Err(Failure::Usage(_))));
+    assert!(ports(8).resolve(&mut store()).is_ok());
+    assert!(ServeArgs { tls_only: Some(true), ..ports(7) }.resolve(&mut store()).is_ok());
+}
+
 #[test]
 fn flags_go_before_the_environment_and_that_before_the_file() {
     let flags = ServeArgs { port: Some(1), ..ServeArgs::default() };

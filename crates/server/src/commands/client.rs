@@ -8,7 +8,7 @@ use super::{Context, Outcome, help};
 use crate::events::Level;
 use crate::pause::Pause;
 use crate::session::{Replies, Session};
-use crate::shared::{Client, Shared};
+use crate::shared::{Client, Shared, now_ms};
 use hither_resp::parse_integer;
 use std::sync::Arc;
 
@@ -254,7 +254,8 @@ fn client_pause(context: &mut Context<'_>) -> Outcome {
     };
     let ms = parse_integer(&context.args[2]).ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
     let ms = u64::try_from(ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
-    let pause = Pause { until_ms: context.now.ms().saturating_add(ms), writes_only };
+    // By the clock that ends it: the store's may be ahead.
+    let pause = Pause { until_ms: now_ms().saturating_add(ms), writes_only };
     context.once_applied(move |shared, _| shared.pause.begin(pause));
     context.reply.ok();
     Ok(())

@@ -24,6 +24,7 @@
 pub mod ahead;
 pub mod connection;
 pub mod core;
+pub mod listen;
 pub mod null;
 pub mod outbox;
 pub mod refusals;
@@ -34,7 +35,6 @@ use crate::data::reaper;
 use crate::shared::Shared;
 use hither::Db;
 use hither_sync::schedule::forgo_wakeup_preemption;
-use mio::net::TcpListener;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -93,17 +93,17 @@ impl Server {
         };
         let mut listeners = Vec::new();
         if !config.tls_only {
-            listeners.extend(listen_at(&config.listen, config.port)?.into_iter().map(|(address, listener)| (address, listener, false)));
+            listeners.extend(listen::at(&config.listen, config.port)?.into_iter().map(|(address, listener)| (address, listener, false)));
         }
         let tls = config.tls.clone().map(tls::Tls::load).transpose().map_err(StartError::Tls)?;
         if let Some(tls) = &config.tls {
-            listeners.extend(listen_at(&config.listen, tls.port)?.into_iter().map(|(address, listener)| (address, listener, true)));
+            listeners.extend(listen::at(&config.listen, tls.port)?.into_iter().map(|(address, listener)| (address, listener, true)));
         }
         let tls_address = listeners.iter().find(|(_, _, tls)| *tls).map(|(address, ..)| *address);
         let address = listeners.first().map(|(bound, ..)| *bound).ok_or_else(|| {
             StartError::Threads(std::io::Error::new(std::io::ErrorKind::InvalidInput, "there is no address to listen at"))
         })?;
-        let metrics = config.metrics_address.map(|address| listen_at(&[address.ip()], address.port())).transpose()?;
+        let metrics = config.metrics_address.map(|address| listen::at(&[address.ip()], address.port())).transpose()?;
         let metrics = metrics.and_then(|mut all| all.pop());
         let metrics_address = metrics.as_ref().map(|(address, _)| *address);
         let has_users = config.aclfile.is_some();
@@ -207,26 +207,6 @@ impl Server {
         let why = self.shared.ended_because.lock().take();
         why.map_or(Ok(()), |why| Err(Ended(why)))
     }
-}
-
-/// Connections that may wait to be accepted; the system has a bound of its own.
-const BACKLOG: i32 = 4096;
-
-/// Listens at all addresses; with any free port, all get the same.
-fn listen_at(addresses: &[std::net::IpAddr], mut port: u16) -> Result<Vec<(SocketAddr, TcpListener)>, StartError> {
-    let mut listeners = Vec::new();
-    for ip in addresses {
-        let address = SocketAddr::new(*ip, port);
-        let bound = TcpListener::bind(address).and_then(|listener| {
-            // Again, for more to wait than the library asks for: a burst of clients would be left to the retries of their systems.
-            rustix::net::listen(&listener, BACKLOG)?;
-            Ok((listener.local_addr()?, listener))
-        });
-        let (bound, listener) = bound.map_err(|source| StartError::Listen { address, source })?;
-        port = bound.port();
-        listeners.push((bound, listener));
-    }
-    Ok(listeners)
 }
 
 /// Pins this thread to one of the processors that the process may use. Where that is refused, the scheduler decides: slower, not wrong.

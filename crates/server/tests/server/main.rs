@@ -8,6 +8,7 @@ mod cursors;
 mod dumps;
 mod failed_sync;
 mod families;
+mod guards;
 mod memory;
 mod mending;
 mod names;

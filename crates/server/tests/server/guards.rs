@@ -1,0 +1,73 @@
+//! What keeps clients out, holds them up, or holds little for them: pauses, addresses, clients that have not said who they are.
+
+use crate::common::{Client, connect, say, start_with};
+use hither::{Db, MediumChoice};
+use hither_pmem::{OpenOptions, Pool};
+use hither_server::shared::now_ms;
+use hither_server::{Config, Server, Shared};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+const HOUR_MS: u64 = 3_600_000;
+
+fn open(dir: &Path) -> Db {
+    Db::builder().path(dir).medium(MediumChoice::File).capacity(8 << 20).max_capacity(64 << 20).open().unwrap()
+}
+
+/// Regression: where the store's time was ahead of the machine's clock, a pause took so much longer.
+#[test]
+fn a_pause_is_counted_by_the_clock_that_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).close().unwrap();
+    let options = OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() };
+    Pool::open(&dir.path().join("node0.hither"), &options).unwrap().set_clock_ms(now_ms() + HOUR_MS).unwrap();
+    let db = open(dir.path());
+    assert!(db.now_ms() > now_ms() + HOUR_MS / 2, "the store is ahead");
+    let shared = Shared::new(db, Config::default(), 1).unwrap();
+    let mut client = Client::new(&shared);
+    client.script("CLIENT PAUSE 1000 => OK");
+    assert_eq!(shared.pause.at(|| now_ms() + 60_000), None);
+    client.script("CLIENT PAUSE 600000 => OK");
+    assert!(shared.pause.at(|| now_ms() + 60_000).is_some());
+}
+
+/// Regression: AUTH and HELLO waited for the end of a pause, so nobody could log in to end it.
+#[test]
+fn who_logs_in_during_a_pause_can_end_it() {
+    let server = start_with(Config { threads: 2, requirepass: Some("secret".into()), ..Config::default() });
+    let mut operator = connect(&server);
+    assert_eq!(say(&mut operator, "AUTH secret"), "OK");
+    for login in ["AUTH secret", "HELLO 2 AUTH default secret"] {
+        assert_eq!(say(&mut operator, "CLIENT PAUSE 600000 ALL"), "OK");
+        let mut other = connect(&server);
+        assert!(!say(&mut other, login).starts_with('!'));
+        assert_eq!(say(&mut other, "CLIENT UNPAUSE"), "OK");
+        assert_eq!(say(&mut other, "PING"), "PONG");
+    }
+    server.stop();
+}
+
+fn listening_at(listen: &[IpAddr]) -> Server {
+    start_with(Config { threads: 1, listen: listen.to_vec(), ..Config::default() })
+}
+
+/// Regression: of all addresses of both kinds the second was in use by the first.
+#[test]
+fn all_addresses_of_both_kinds_can_be_listened_at() {
+    let (four, six) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED));
+    if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+        eprintln!("SKIPPED: this machine has no IPv6: {error}");
+        return;
+    }
+    // The one for IPv6 alone takes clients of both.
+    for listen in [&[four, six][..], &[six, four], &[six]] {
+        let server = listening_at(listen);
+        for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let mut client = TcpStream::connect((ip, server.address().port())).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            assert_eq!(say(&mut client, "PING"), "PONG", "{ip} of {listen:?}");
+        }
+        server.stop();
+    }
+}
