@@ -6,6 +6,7 @@
 //!
 //! Thread safety: any thread.
 
+use crate::commands::failure::of_store;
 use crate::events::{self, Level};
 use crate::shared::{Client, Shared, now_ms};
 use parking_lot::Mutex;
@@ -37,7 +38,7 @@ struct State {
     ended: u64,
     /// When the last good one ended, in milliseconds since 1970; of one that has never been: when the server started.
     last_ms: u64,
-    /// Why the last one failed.
+    /// Why the last one failed, as a client gets it.
     failure: Option<String>,
     /// Who waits for the end.
     waiters: Vec<Arc<Client>>,
@@ -77,17 +78,20 @@ impl Saving {
     }
 
     fn finish(&self, shared: &Shared, work: Work, outcome: hither::Result<()>) {
+        if let Err(hither::Error::ReadOnly(why)) = &outcome {
+            shared.note_failed_sync(why);
+        }
         let mut state = self.of(work).lock();
         state.ended += 1;
-        state.failure = outcome.err().map(|error| error.to_string());
-        match &state.failure {
-            None => state.last_ms = now_ms(),
-            Some(why) => events::log(Level::Error, "save-failed", &[("why", why)]),
+        match &outcome {
+            Ok(()) => state.last_ms = now_ms(),
+            Err(error) => events::log(Level::Error, "save-failed", &[("why", error)]),
         }
+        state.failure = outcome.err().map(|error| of_store(&error));
         state.waiters.drain(..).for_each(|client| shared.waiting.wake(&client));
     }
 
-    /// Whether the work with this number has ended, and how.
+    /// Whether the work with this number has ended, and how; the error as a client gets it.
     pub fn outcome(&self, work: Work, number: u64) -> Option<Result<(), String>> {
         let state = self.of(work).lock();
         (state.ended >= number).then(|| state.failure.clone().map_or(Ok(()), Err))

@@ -41,7 +41,7 @@ fn save(context: &mut Context<'_>) -> Outcome {
             context.reply.ok();
             Ok(())
         }
-        Some(Err(why)) => Err(Failure::made(format!("ERR {why}"))),
+        Some(Err(why)) => Err(Failure::made(why)),
     }
 }
 

@@ -7,6 +7,7 @@ use hither_server::{Config, Server};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const EIO: i32 = 5;
@@ -128,4 +129,21 @@ fn a_flush_that_fails_half_way_is_an_error() {
     }
     assert_eq!((replies.first().unwrap().as_str(), replies.last().unwrap().as_str()), ("1", "Null"));
     assert!(replies.iter().any(|reply| reply.starts_with("MISCONF")), "{replies:?}");
+}
+
+/// Regression: the reply named the store's files and had no code, and nobody else was told that the sync had failed.
+#[test]
+fn a_sync_that_fails_under_save_is_told_like_any_other() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let db = open(dir.path(), Some(&points));
+    let server = serve(&db);
+    let (mut client, mut other) = (Client::of(&server), Client::of(&server));
+    assert_eq!(client.run("SET kept 1\nHITHER.DURABILITY process\nSET k 1"), ["OK"; 3]);
+    points.arm("sync", FailAt { skip: 0, count: u64::MAX, errno: EIO });
+    let reply = client.run("SAVE").remove(0);
+    assert!(reply.starts_with("MISCONF ") && !reply.contains(".hither") && !reply.contains("node"), "{reply}");
+    assert!(server.shared().failed.load(Ordering::Relaxed), "readyz and the metrics go by that");
+    assert!(other.run("SET k 2").remove(0).starts_with("MISCONF "));
+    assert_eq!(other.run("GET kept"), ["1"]);
+    server.stop();
 }
