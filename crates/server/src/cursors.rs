@@ -7,6 +7,7 @@
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Cursors kept.
@@ -15,13 +16,13 @@ pub const CAPACITY: usize = 1 << 16;
 /// Bytes of their keys, in all: each key may have 64 KiB.
 pub const MOST_BYTES: usize = 32 << 20;
 
-/// What an iteration goes over, in a database. Members of whichever collection the key has: if it is another one meanwhile, the iteration goes on in that, as in Redis.
+/// What an iteration goes over, in a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Over {
     /// Its keys.
     Keys,
-    /// Members of a collection.
-    Members,
+    /// Members of whichever collection a key has: if it is another one meanwhile, the iteration goes on in that, as in Redis. See [`Cursors::members_of`].
+    Members(u64),
 }
 
 /// Database, and what of it.
@@ -31,6 +32,8 @@ pub type Scope = (u16, Over);
 #[derive(Default)]
 pub struct Cursors {
     last: AtomicU64,
+    /// Makes numbers of keys that nobody outside can foresee.
+    hasher: RandomState,
     state: Mutex<State>,
 }
 
@@ -43,6 +46,12 @@ struct State {
 }
 
 impl Cursors {
+    /// The members of what a key has. A position of one key must not count for another: what comes behind it tells of a name that the other key's readers may not know. A
+    /// hash stands for the key, which may be long; two that share one are nothing that somebody could look for.
+    pub fn members_of(&self, key: &[u8]) -> Over {
+        Over::Members(self.hasher.hash_one(key))
+    }
+
     /// A number for a cursor: never given twice.
     pub fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
@@ -85,7 +94,7 @@ mod tests {
         assert_eq!(cursors.position((0, Over::Keys), first), Some(b"a".to_vec()));
         assert_eq!(cursors.position((0, Over::Keys), first), Some(b"a".to_vec()), "a cursor may be used again");
         assert_eq!(cursors.position((1, Over::Keys), first), None, "of another database");
-        assert_eq!(cursors.position((0, Over::Members), first), None, "of keys");
+        assert_eq!(cursors.position((0, cursors.members_of(b"k")), first), None, "of keys");
         for _ in 0..CAPACITY {
             insert(&cursors, b"b");
         }

@@ -21,12 +21,13 @@
 //!
 //! While nobody waits, a commit of a sorted set pays for a fence and one load, other commits for a look at what they wrote.
 //!
-//! Thread safety: any thread. One lock for all queues, held for a few map operations; it is the innermost.
+//! Thread safety: any thread. One lock for all queues, held for a few map operations, none of which copies or hashes a key; it is the innermost.
 
 use crate::changes::Pending;
 use crate::shared::Client;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -34,14 +35,28 @@ use std::time::Instant;
 /// Keys that one command may wait for: each has a place in the queues, and entering all of them is one hold of the lock.
 pub const MOST_KEYS: usize = 1 << 16;
 
-/// A database's number and a key.
-pub type Place = (u16, Vec<u8>);
+/// Bytes of these keys, in all: each may have 64 KiB, and they are kept for as long as the command waits.
+pub const MOST_KEY_BYTES: usize = 1 << 20;
+
+/// A key of a database; with its hash, so that it is computed before the lock is taken.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    hash: u64,
+    database: u16,
+    key: Arc<[u8]>,
+}
+
+impl Hash for Place {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
 
 /// What a command waits for.
 #[derive(Debug, Default)]
 pub struct Request {
     /// Keys of the session's database; none if it waits for something else.
-    pub keys: Vec<Vec<u8>>,
+    pub keys: Vec<Arc<[u8]>>,
     /// Until when; `None`: for ever.
     pub deadline: Option<Instant>,
     /// What the command wants to know when it runs again: the number of the work in the background that it waits for; 0: none.
@@ -67,6 +82,7 @@ pub struct Waiting {
     /// How many clients wait.
     count: AtomicUsize,
     state: Mutex<State>,
+    hasher: RandomState,
     doors: Vec<Door>,
 }
 
@@ -147,7 +163,8 @@ pub struct Wait {
 impl Waiting {
     /// Nobody waits, on any of so many threads.
     pub fn new(threads: usize) -> Waiting {
-        Waiting { count: AtomicUsize::new(0), state: Mutex::default(), doors: (0..threads).map(|_| Door::default()).collect() }
+        let doors = (0..threads).map(|_| Door::default()).collect();
+        Waiting { count: AtomicUsize::new(0), state: Mutex::default(), hasher: RandomState::new(), doors }
     }
 
     /// How many clients wait.
@@ -171,10 +188,15 @@ impl Waiting {
         std::mem::take(&mut *self.doors[thread].woken.lock())
     }
 
+    fn place(&self, database: u16, key: impl Into<Arc<[u8]>>) -> Place {
+        let key = key.into();
+        Place { hash: self.hasher.hash_one((database, &key)), database, key }
+    }
+
     /// Enters the queues. Run the command again before the client sleeps.
     pub fn enter(self: &Arc<Self>, client: &Arc<Client>, database: u16, request: Request) -> Wait {
         let ends_by_itself = request.ends_by_itself();
-        let mut places: Vec<Place> = request.keys.into_iter().map(|key| (database, key)).collect();
+        let mut places: Vec<Place> = request.keys.into_iter().map(|key| self.place(database, key)).collect();
         places.sort_unstable();
         places.dedup();
         if !ends_by_itself {
@@ -199,8 +221,9 @@ impl Waiting {
         if self.is_empty() {
             return true;
         }
+        let place = self.place(database, key);
         let state = self.state.lock();
-        let first = state.queues.get(&(database, key.to_vec())).and_then(|queue| queue.first_key_value()).map(|(ticket, _)| *ticket);
+        let first = state.queues.get(&place).and_then(|queue| queue.first_key_value()).map(|(ticket, _)| *ticket);
         first.is_none_or(|first| own.is_some_and(|own| own.ticket <= first))
     }
 
@@ -216,15 +239,16 @@ impl Waiting {
         if self.is_empty() {
             return;
         }
+        let places: Vec<Place> = places.map(|(database, key)| self.place(database, key)).collect();
         let state = self.state.lock();
-        places.for_each(|(database, key)| self.wake_first(&state, &(database, key.to_vec())));
+        places.iter().for_each(|place| self.wake_first(&state, place));
     }
 
     /// Everything may have changed in these databases.
     pub fn stirred(&self, databases: &[u16]) {
         fence(Ordering::SeqCst);
         let state = self.state.lock();
-        let places = state.queues.keys().filter(|place| databases.contains(&place.0));
+        let places = state.queues.keys().filter(|place| databases.contains(&place.database));
         places.for_each(|place| self.wake_first(&state, place));
     }
 

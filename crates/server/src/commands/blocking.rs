@@ -9,8 +9,9 @@ use super::zsets::combine::PopOptions;
 use super::zsets::take;
 use super::{Context, Outcome, Room};
 use crate::data::encoding::Type;
-use crate::waiting::{End, MOST_KEYS, Request};
+use crate::waiting::{End, MOST_KEY_BYTES, MOST_KEYS, Request};
 use hither_resp::{Writer, parse_integer};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 entries!(pop, SortedSet.flags(WRITE | BLOCKING));
@@ -86,9 +87,17 @@ pub fn wait_or(context: &mut Context<'_>, request: Request, give_up: impl FnOnce
     }
 }
 
-/// Refuses more keys than a command may wait for, whether or not it has to wait.
-fn check_number(keys: usize) -> Outcome {
-    if keys <= MOST_KEYS { Ok(()) } else { Err(Failure::made(format!("ERR a command waits for at most {MOST_KEYS} keys"))) }
+/// Refuses more keys than a command may wait for, or longer ones, whether or not it has to wait.
+fn check_keys<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Outcome {
+    let (mut number, mut bytes) = (0, 0);
+    keys.for_each(|key| (number, bytes) = (number + 1, bytes + key.len()));
+    if number > MOST_KEYS {
+        return Err(Failure::made(format!("ERR a command waits for at most {MOST_KEYS} keys")));
+    }
+    if bytes > MOST_KEY_BYTES {
+        return Err(Failure::made(format!("ERR a command waits for keys of at most {MOST_KEY_BYTES} bytes in all")));
+    }
+    Ok(())
 }
 
 /// The set at a key, if this command may take from it now.
@@ -117,7 +126,7 @@ fn bzpopmax(context: &mut Context<'_>) -> Outcome {
 fn pop_one(context: &mut Context<'_>, reverse: bool) -> Outcome {
     let args = context.args;
     let last = args.len() - 1;
-    check_number(last - 1)?;
+    check_keys(args.iter().skip(1).take(last - 1))?;
     let deadline = seconds(&args[last])?;
     for key in args.iter().skip(1).take(last - 1) {
         let Some(mut set) = open_in_turn(context, key)? else { continue };
@@ -129,7 +138,7 @@ fn pop_one(context: &mut Context<'_>, reverse: bool) -> Outcome {
         context.reply.double(*score);
         return Ok(());
     }
-    let keys = args.iter().skip(1).take(last - 1).map(<[u8]>::to_vec).collect();
+    let keys = args.iter().skip(1).take(last - 1).map(Arc::from).collect();
     wait_or(context, Request { keys, deadline, ..Request::default() }, |reply| reply.null_array())
 }
 
@@ -137,14 +146,14 @@ fn pop_one(context: &mut Context<'_>, reverse: bool) -> Outcome {
 fn bzmpop(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     let options = PopOptions::parse(args, 2)?;
-    check_number(options.keys().count())?;
+    check_keys(options.keys())?;
     let deadline = seconds(&args[1])?;
     for key in options.keys() {
         if let Some(set) = open_in_turn(context, key)? {
             return options.pop(context, key, set);
         }
     }
-    let keys = options.keys().map(<[u8]>::to_vec).collect();
+    let keys = options.keys().map(Arc::from).collect();
     wait_or(context, Request { keys, deadline, ..Request::default() }, |reply| reply.null_array())
 }
 

@@ -173,7 +173,7 @@ impl RowsAt {
             wanted.reverse();
         }
         let mut wanted = wanted.into_iter().peekable();
-        let (mut rows, mut passed) = (Vec::with_capacity(wanted.len()), 0);
+        let (mut rows, mut passed) = (Vec::new(), 0);
         walk(txn, set.number(), part_of(set.head.kind), reverse, |name, value| {
             passed += 1;
             let at = if reverse { set.len().checked_sub(passed) } else { Some(passed - 1) };

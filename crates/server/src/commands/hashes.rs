@@ -8,7 +8,6 @@ use super::keys::{ScanOptions, cursor_number, position, reply_cursor};
 use super::table::flag::{DENYOOM, FAST, READONLY, WRITE};
 use super::table::{Command, entries};
 use super::{Context, Outcome, Room, while_it_fits};
-use crate::cursors::Over;
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row};
 use crate::glob;
@@ -242,7 +241,7 @@ fn hscan(context: &mut Context<'_>) -> Outcome {
 pub fn scan_collection(context: &mut Context<'_>, kind: Type, show: impl Fn(&[u8]) -> Vec<u8>) -> Outcome {
     // A bad cursor is an error whatever the key holds.
     cursor_number(&context.args[2])?;
-    let scope = (context.session.index, Over::Members);
+    let scope = (context.session.index, context.shared.cursors.members_of(&context.args[1]));
     let Some(hash) = open(context.txn, &context.args[1], kind)? else {
         // Where there is nothing to scan, options are not looked at, as in Redis.
         context.reply.array(2);
@@ -300,19 +299,22 @@ fn hrandfield(context: &mut Context<'_>) -> Outcome {
     random_rows(context, Type::Hash, "withvalues", |reply, value| reply.bulk(value))
 }
 
+/// Whether so many members of `len` may be drawn, and can leave: before anything is made of that size.
+fn check_random(count: i64, len: usize, room: usize) -> Outcome {
+    if count < -MOST_RANDOM {
+        return Err(OUT_OF_RANGE);
+    }
+    let drawn = if count < 0 { count.unsigned_abs() as usize } else { len.min(count as usize) };
+    if drawn.saturating_mul(Room::LEAST_BYTES) > room { Err(Failure::ReplyTooLarge) } else { Ok(()) }
+}
+
 /// HRANDFIELD and ZRANDMEMBER: each member is as likely as any other, which takes a walk to it, from the nearer end. `with` asks for what `show` writes of their rows' values.
 pub fn random_rows(context: &mut Context<'_>, kind: Type, with: &str, show: fn(&mut Writer<'_>, &[u8])) -> Outcome {
     let (count, with_values) = random_arguments(context, with)?;
     let Context { txn, reply, args, .. } = context;
     let collection = open(txn, &args[1], kind)?;
-    if collection.is_some() {
-        let places = count.unwrap_or(1).min(0).unsigned_abs();
-        if places > MOST_RANDOM as u64 {
-            return Err(OUT_OF_RANGE);
-        }
-        if places as usize * Room::LEAST_BYTES > reply.room() {
-            return Err(Failure::ReplyTooLarge);
-        }
+    if let Some(collection) = &collection {
+        check_random(count.unwrap_or(1), collection.len(), reply.room())?;
     }
     let places = random_places(collection.as_ref().map_or(0, Collection::len), count.unwrap_or(1));
     let rows = match collection {

@@ -252,7 +252,7 @@ impl ScanOptions {
 
 const BAD_CURSOR: Failure = Failure::text("ERR invalid cursor");
 const FORGOTTEN_CURSOR: Failure = Failure::text(
-    "ERR invalid cursor: it is too old, or of another command, database or run of the server; start again with 0, or use HITHER.RANGE",
+    "ERR invalid cursor: it is too old, or of another command, key, database or run of the server; start again with 0, or use HITHER.RANGE",
 );
 
 /// A cursor as Redis reads it, by C's rules: zeroes and a sign may stand before the digits, and there may be none at all.

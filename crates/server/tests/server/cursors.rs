@@ -67,3 +67,23 @@ fn an_iteration_goes_on_in_what_has_taken_the_place() {
         assert!(client.run(&format!("SCAN {begun}")).starts_with("!ERR invalid cursor"), "that is one of members");
     }
 }
+
+/// Regression: a cursor of another key was taken, so that what came behind it told where the names of that key's members lie, whoever may read them.
+#[test]
+fn a_cursor_leads_on_in_its_own_key_only() {
+    let shared = shared();
+    let (mut admin, mut eve) = (Client::new(&shared), Client::new(&shared));
+    admin.run("ACL SETUSER eve on nopass +@all ~pub:*");
+    eve.run("AUTH eve x");
+    let cursor = |reply: &str| reply[1..].split(' ').next().unwrap().to_owned();
+    for (fill, scan) in [("HSET KEY a 1 m 2 z 3", "HSCAN"), ("ZADD KEY 1 a 2 m 3 z", "ZSCAN")] {
+        admin.run(&fill.replace("KEY", "secret"));
+        eve.run(&fill.replace("KEY", "pub:p"));
+        let of_secret = cursor(&admin.run(&format!("{scan} secret 0 COUNT 2")));
+        let reply = eve.run(&format!("{scan} pub:p {of_secret}"));
+        assert!(reply.starts_with("!ERR invalid cursor"), "{reply}");
+        let own = cursor(&eve.run(&format!("{scan} pub:p 0 COUNT 2")));
+        assert_eq!(eve.run(&format!("{scan} pub:p {own}")), "[0 [z 3]]");
+        admin.run("DEL secret pub:p");
+    }
+}

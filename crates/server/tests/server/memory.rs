@@ -394,3 +394,42 @@ fn what_exec_may_write_is_what_it_holds_besides_its_largest_command() {
     let empty = "!ERR an empty key was given; keys have 1 to 65536 bytes";
     assert_eq!(client.run("EXEC"), format!("[{empty} {empty} 4194304 4194304 0]"));
 }
+
+/// Regression: places for all members, and room for all rows, were made before anybody asked whether the reply may be so large.
+#[test]
+fn random_members_are_bounded_before_they_are_drawn() {
+    const FIELDS: usize = 50_000;
+    let mut client = Client::new(&crate::common::shared());
+    let names: Vec<String> = (0..FIELDS).map(|number| number.to_string()).collect();
+    let of = |command: &'static str| [command.as_bytes(), b"k"].into_iter().chain(names.iter().flat_map(|name| [name.as_bytes(); 2]));
+    for (fill, command) in [("HSET", "HRANDFIELD"), ("ZADD", "ZRANDMEMBER")] {
+        client.call(&of(fill).collect::<Vec<_>>());
+        client.shared.settings.max_output_bytes.store(64 * KIB, Ordering::Relaxed);
+        for count in [FIELDS, 20_000, usize::MAX >> 2] {
+            let (reply, held) = peak(|| client.raw(&words(&format!("{command} k {count}"))));
+            assert!(reply == TOO_LARGE && held < 256 * KIB, "{command} {count}: {} bytes, held {held}", reply.len());
+        }
+        let Value::Array(some) = client.call(&words(&format!("{command} k 4000"))) else { panic!() };
+        assert_eq!(some.len(), 4000);
+        client.shared.settings.max_output_bytes.store(0, Ordering::Relaxed);
+        client.run("DEL k");
+    }
+}
+
+/// Regression: their number alone was bounded, and each may have 64 KiB.
+#[test]
+fn the_keys_that_a_command_waits_for_are_bounded_in_bytes() {
+    let mut client = Client::new(&crate::common::shared());
+    let key = |number: usize| format!("{number:065535}");
+    for count in [17, 16] {
+        let keys = (0..count).map(key).collect::<Vec<_>>().join(" ");
+        for line in [format!("BZPOPMIN {keys} 0"), format!("BZPOPMAX {keys} 0"), format!("BZMPOP 0 {count} {keys} MIN")] {
+            let (reply, held) = peak(|| client.raw(&words(&line)));
+            let expected: &[u8] = if count == 17 { b"-ERR a command waits for keys of at most 1048576 bytes in all\r\n" } else { b"" };
+            assert!(reply == expected, "{:?}", String::from_utf8_lossy(&reply));
+            assert!(held < 4 * MIB + MIB / 2, "{held} bytes for {count}");
+            assert_eq!(client.session.is_waiting(), count == 16);
+            client.session.wait = None;
+        }
+    }
+}
