@@ -142,12 +142,15 @@ fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -
     let source = txn.database().clone();
     let target = if index == source.index { source.clone() } else { context.session.open_database(index)? };
     let Some(item) = txn.load(from)? else { return Ok(false) };
-    let rows = rows_of(txn, &item)?;
-    txn.select(target);
-    if txn.load(to)?.is_some() && !replace {
-        txn.select(source);
+    txn.select(target.clone());
+    let is_taken = txn.load(to)?.is_some();
+    txn.select(source.clone());
+    // Before the rows are read.
+    if is_taken && !replace {
         return Ok(false);
     }
+    let rows = rows_of(txn, &item)?;
+    txn.select(target);
     paste(context, &item, rows)?;
     context.txn.select(source);
     if remove {

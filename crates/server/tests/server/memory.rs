@@ -433,3 +433,37 @@ fn the_keys_that_a_command_waits_for_are_bounded_in_bytes() {
         }
     }
 }
+
+/// Regression: all rows were read before anybody looked whether the copy is to be made.
+#[test]
+fn a_copy_that_is_not_made_reads_nothing() {
+    let (_shared, mut client) = filled(0);
+    client.script("SET there 1 => OK\nSELECT 1 => OK\nSET z 1 => OK\nSELECT 0 => OK");
+    for line in ["COPY z there", "MOVE z 1"] {
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        assert!(reply == b":0\r\n" && held < MIB, "{line}: held {held} bytes");
+    }
+    client.script("COPY z there REPLACE => 1\nZCARD there => 160\nSELECT 1 => OK\nGET z => 1\nDEL z => 1\nSELECT 0 => OK\nMOVE z 1 => 1\nEXISTS z => 0");
+}
+
+/// Regression: a batch had two rows for each member, where the key alone would do.
+#[test]
+fn removing_all_members_removes_the_key() {
+    for (line, most) in [("ZREMRANGEBYRANK z 0 -1", MIB), ("ZREMRANGEBYRANK z -1000 1000", MIB), ("ZREMRANGEBYSCORE z -inf inf", 9 * MIB)] {
+        let (_shared, mut client) = filled(0);
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        assert!(reply == b":160\r\n" && held < most, "{line}: held {held} bytes");
+        client.script("EXISTS z => 0\nZADD z 1 m => 1\nZRANGE z 0 -1 => [m]");
+        client.script("MULTI => OK\nZADD z 2 n => QUEUED\nZREMRANGEBYRANK z 0 1 => QUEUED\nZADD z 1 o => QUEUED\nEXEC => [1 2 1]\nZRANGE z 0 -1 => [o]");
+    }
+}
+
+/// Regression: the first set was held as a whole, however little of it could leave.
+#[test]
+fn sets_are_combined_in_portions() {
+    let (_shared, mut client) = filled(MIB);
+    for line in ["ZDIFF 2 z few", "ZDIFF 2 z none", "ZINTER 2 z z", "ZINTER 1 z"] {
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        assert!(reply == TOO_LARGE && held < 3 * MIB, "{line}: {} bytes, held {held}", reply.len());
+    }
+}

@@ -1,7 +1,7 @@
 //! Several sorted sets at once: union, intersection, difference, as an answer or stored; members of the first that has some.
 
 use super::ranges::store;
-use super::{Scored, command, each, is_with_scores, reply_members, score, take};
+use super::{Scored, command, decode, each, is_with_scores, reply_members, score, take};
 use crate::commands::arguments::{Options, float, integer, is};
 use crate::commands::collection::{Collection, open, walk_after};
 use crate::commands::failure::Failure;
@@ -11,7 +11,7 @@ use crate::commands::{Context, Outcome, Room};
 use crate::data::Txn;
 use crate::data::encoding::{Type, part};
 use hither_resp::Args;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 /// The family's part of the table.
@@ -98,8 +98,8 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
     let sets: Vec<Weighed> = opened.into_iter().zip(weights).map(|(set, weight)| Weighed { set, weight }).collect();
     let mut merged = match operation {
         Operation::Union => union(context.txn, sets, aggregate, room)?,
-        Operation::Intersection => intersection(context.txn, sets, aggregate)?,
-        Operation::Difference => difference(context.txn, &sets)?,
+        Operation::Intersection => intersection(context.txn, sets, aggregate, room)?,
+        Operation::Difference => difference(context.txn, &sets, room)?,
     };
     // −0 is 0.
     merged.sort_by(|a, b| (a.1 + 0.0).total_cmp(&(b.1 + 0.0)).then_with(|| a.0.cmp(&b.0)));
@@ -150,46 +150,89 @@ fn union(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut room: 
     Ok(all.into_iter().collect())
 }
 
-/// The members of all sets. Holds the smallest set, whose members are looked up in the others; scores are added in the same order as those of a union.
-fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate) -> Result<Vec<Scored>, Failure> {
+/// The members of all sets, which are those of the smallest that are in the others, too; scores are added in the same order as those of a union.
+fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut room: Room) -> Result<Vec<Scored>, Failure> {
     sets.sort_by_key(Weighed::len);
+    let others = sets[1..].iter().map(|other| Some((other.set.as_ref()?, other.weight))).collect::<Option<Vec<_>>>();
+    let (Some(smallest), Some(others)) = (&sets[0].set, others) else { return Ok(Vec::new()) };
     let mut common = Vec::new();
-    sets[0].each(txn, |member, score| {
-        common.push((member.to_vec(), score));
-        ControlFlow::Continue(())
-    })?;
-    for set in &sets[1..] {
-        let Some(found) = &set.set else { return Ok(Vec::new()) };
-        let mut kept = Vec::new();
-        for (member, known) in common {
+    in_portions(txn, smallest, |txn, member, known| {
+        let mut sum = sets[0].weigh(known);
+        for (other, weight) in &others {
             // As in Redis: 0 times infinity is 0 in the first set alone, and else no number, which the aggregate sees to.
-            if let Some(score) = score(txn, found, &member)? {
-                kept.push((member, aggregate.apply(known, score * set.weight)));
-            }
+            let Some(score) = score(txn, other, &member)? else { return Ok(ControlFlow::Continue(())) };
+            sum = aggregate.apply(sum, score * weight);
         }
-        common = kept;
-    }
+        let fits = room.take(member.len());
+        common.push((member, sum));
+        Ok(fits)
+    })?;
+    room.check()?;
     Ok(common)
 }
 
-/// The members of the first set that are in no other. Holds the first set.
-fn difference(txn: &mut Txn, sets: &[Weighed]) -> Result<Vec<Scored>, Failure> {
-    let mut left: HashMap<Vec<u8>, f64> = HashMap::new();
+/// The members of the first set that are in no other. Those of the others are held if they are fewer, all together; else each of the first is looked up in them.
+fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room) -> Result<Vec<Scored>, Failure> {
     let number = |set: &Weighed| set.set.as_ref().map(Collection::number);
-    if sets[1..].iter().any(|set| number(set) == number(&sets[0])) {
+    let Some(first) = &sets[0].set else { return Ok(Vec::new()) };
+    if sets[1..].iter().any(|set| number(set) == Some(first.number())) {
         return Ok(Vec::new());
     }
-    sets[0].each(txn, |member, score| {
-        left.insert(member.to_vec(), score);
-        ControlFlow::Continue(())
+    let others: Vec<&Collection> = sets[1..].iter().filter_map(|set| set.set.as_ref()).collect();
+    let are_held = others.iter().map(|set| set.len()).sum::<usize>() < first.len();
+    let held = if are_held { names(txn, &others)? } else { HashSet::new() };
+    let mut left = Vec::new();
+    in_portions(txn, first, |txn, member, known| {
+        let mut is_elsewhere = held.contains(&member);
+        for other in others.iter().filter(|_| !are_held) {
+            is_elsewhere = is_elsewhere || score(txn, other, &member)?.is_some();
+        }
+        if is_elsewhere {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let fits = room.take(member.len());
+        left.push((member, known));
+        Ok(fits)
     })?;
-    for set in &sets[1..] {
-        set.each(txn, |member, _| {
-            left.remove(member);
-            if left.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    room.check()?;
+    Ok(left)
+}
+
+/// The names of all members of these sets.
+fn names(txn: &mut Txn, sets: &[&Collection]) -> Result<HashSet<Vec<u8>>, Failure> {
+    let mut names = HashSet::new();
+    for set in sets {
+        each(txn, set, false, |member, _| {
+            names.insert(member.to_vec());
+            ControlFlow::Continue(())
         })?;
     }
-    Ok(left.into_iter().collect())
+    Ok(names)
+}
+
+/// Calls `f(transaction, member, score)` for the members by name until it breaks. They are read some at a time, for `f` cannot look up others during a walk.
+fn in_portions(txn: &mut Txn, set: &Collection, mut f: impl FnMut(&mut Txn, Vec<u8>, f64) -> Result<ControlFlow<()>, Failure>) -> Outcome {
+    let mut last = None::<Vec<u8>>;
+    loop {
+        let (mut some, mut bytes) = (Vec::new(), 0);
+        walk_after(txn, set.number(), part::MEMBER, last.take().as_deref(), |member, score| {
+            some.push((member.to_vec(), decode(score)));
+            bytes += member.len();
+            if some.len() < AT_ONCE && bytes < BYTES_AT_ONCE {
+                return ControlFlow::Continue(());
+            }
+            last = Some(member.to_vec());
+            ControlFlow::Break(())
+        })?;
+        for (member, score) in some {
+            if f(txn, member, score)?.is_break() {
+                return Ok(());
+            }
+        }
+        if last.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 fn answer(context: &mut Context<'_>, operation: Operation, name: &str) -> Outcome {
@@ -248,6 +291,9 @@ fn zintercard(context: &mut Context<'_>) -> Outcome {
 /// Members that are read before they are looked up in other sets.
 const AT_ONCE: usize = 256;
 
+/// Bytes of their names, or a little more: each may have 64 KiB.
+const BYTES_AT_ONCE: usize = 256 << 10;
+
 /// How many members are in all sets, up to `limit`. Holds some members of the smallest.
 fn count_common(txn: &mut Txn, mut sets: Vec<Collection>, limit: usize) -> Result<usize, Failure> {
     sets.sort_by_key(|set| (set.len(), set.number()));
@@ -256,28 +302,17 @@ fn count_common(txn: &mut Txn, mut sets: Vec<Collection>, limit: usize) -> Resul
     if let [only] = sets.as_slice() {
         return Ok(only.len().min(limit));
     }
-    let (mut common, mut last) = (0, None::<Vec<u8>>);
-    loop {
-        let mut some = Vec::with_capacity(AT_ONCE);
-        walk_after(txn, sets[0].number(), part::MEMBER, last.as_deref(), |member, _| {
-            some.push(member.to_vec());
-            if some.len() < AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        for member in &some {
-            let mut in_all = true;
-            for set in &sets[1..] {
-                in_all = in_all && score(txn, set, member)?.is_some();
-            }
-            common += usize::from(in_all);
-            if common == limit {
-                return Ok(common);
+    let mut common = 0;
+    in_portions(txn, &sets[0], |txn, member, _| {
+        for set in &sets[1..] {
+            if score(txn, set, &member)?.is_none() {
+                return Ok(ControlFlow::Continue(()));
             }
         }
-        last = some.pop();
-        if last.is_none() {
-            return Ok(common);
-        }
-    }
+        common += 1;
+        Ok(if common == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    Ok(common)
 }
 
 /// What ZMPOP and BZMPOP were asked for.

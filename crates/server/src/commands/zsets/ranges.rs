@@ -224,11 +224,16 @@ impl Taken {
     }
 }
 
+/// Places of a set of `len` members that are counted from its beginning. There are none if the second is less than the first, or the first is `len` or more.
+fn from_beginning(len: i64, from: i64, to: i64) -> (i64, i64) {
+    let first = if from < 0 { len.saturating_add(from).max(0) } else { from };
+    (first, if to < 0 { len.saturating_add(to) } else { to.min(len - 1) })
+}
+
 /// The members between two places, in the order asked for; walks from the nearer end.
 fn places(txn: &mut Txn, set: &Collection, (from, to): (i64, i64), reverse: bool, taken: &mut Taken) -> Outcome {
     let len = set.len() as i64;
-    let place = |at: i64| if at < 0 { (len.saturating_add(at)).max(0) } else { at };
-    let (from, to) = (place(from), if to < 0 { len.saturating_add(to) } else { to.min(len - 1) });
+    let (from, to) = from_beginning(len, from, to);
     if from > to || from >= len {
         return Ok(());
     }
@@ -415,7 +420,16 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
         reply.integer(0);
         return Ok(());
     };
-    let found = Query::all(range).run(txn, &set, Room::unbounded())?;
+    let found = match range {
+        Range::Places(from, to) if from_beginning(set.len() as i64, from, to) == (0, set.len() as i64 - 1) => None,
+        range => Some(Query::all(range).run(txn, &set, Room::unbounded())?).filter(|found| found.len() != set.len()),
+    };
+    let Some(found) = found else {
+        // All: without the key nothing leads to their rows, which go in the background.
+        txn.delete(&args[1])?;
+        reply.count(set.len());
+        return Ok(());
+    };
     for (member, score) in &found {
         remove(txn, &mut set, member, *score)?;
     }
