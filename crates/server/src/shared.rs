@@ -106,11 +106,21 @@ pub struct CoreStats {
     pub histograms: Vec<AtomicU64>,
     /// Time that replies waited for durability.
     pub waited_ns: AtomicU64,
-    /// When the thread came round last, in milliseconds since 1970.
+    /// When the thread came round last, in milliseconds since 1970; [`u64::MAX`] once it has ended.
     pub alive_ms: AtomicU64,
 }
 
 impl CoreStats {
+    /// Its thread serves nobody any more: it need not come round.
+    pub(crate) fn note_end(&self) {
+        self.alive_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Whether that is so.
+    pub fn has_ended(&self) -> bool {
+        self.alive_ms.load(Ordering::Relaxed) == u64::MAX
+    }
+
     fn new(commands: usize) -> CoreStats {
         CoreStats {
             calls: (0..commands).map(|_| AtomicU64::new(0)).collect(),

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Connections at a time.
@@ -46,18 +46,18 @@ enum Next {
     Close,
 }
 
-/// Serves until the server stops.
+/// Serves until `ended`: while the server stops it tells so.
 ///
 /// # Errors
 /// The system's, if it gives no event queue.
-pub fn run(shared: &Arc<Shared>, mut listener: TcpListener) -> std::io::Result<()> {
+pub fn run(shared: &Arc<Shared>, mut listener: TcpListener, ended: &AtomicBool) -> std::io::Result<()> {
     let mut poll = Poll::new()?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
     let mut events = Events::with_capacity(64);
     // By number, so the oldest comes first.
     let mut connections: BTreeMap<usize, Connection> = BTreeMap::new();
     let mut next = 1;
-    while !shared.stopping.load(Ordering::Acquire) {
+    while !ended.load(Ordering::Acquire) {
         if let Err(error) = poll.poll(&mut events, Some(TICK))
             && error.kind() != ErrorKind::Interrupted
         {

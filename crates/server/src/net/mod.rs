@@ -35,10 +35,11 @@ use crate::data::reaper;
 use crate::shared::Shared;
 use hither::Db;
 use hither_sync::schedule::forgo_wakeup_preemption;
+use mio::net::TcpListener;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// Why a server does not start.
@@ -79,6 +80,9 @@ pub struct Server {
     metrics_address: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
     reaper: JoinHandle<()>,
+    metrics: Option<JoinHandle<()>>,
+    /// Nobody is served any more.
+    ended: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -115,37 +119,41 @@ impl Server {
         let listeners = listeners.into_iter().map(|(_, listener, tls)| (listener, tls)).collect();
         let cores = core::make(&shared, listeners, count).map_err(StartError::Threads)?;
         let databases = shared.databases.clone();
-        let spawn = |name: String| std::thread::Builder::new().name(name);
-        let reaper = spawn("hither-reap".into()).spawn(move || reaper::run(&databases)).map_err(StartError::Threads)?;
-        let mut threads = Vec::new();
-        if let Some((_, listener)) = metrics {
-            let shared = shared.clone();
+        let reaper = named("hither-reap").spawn(move || reaper::run(&databases)).map_err(StartError::Threads)?;
+        let (threads, ended) = (Vec::new(), Arc::default());
+        let mut server = Server { shared, address, tls_address, metrics_address, threads, reaper, metrics: None, ended };
+        if let Err(error) = server.begin(cores, metrics.map(|(_, listener)| listener)) {
+            server.stop();
+            return Err(StartError::Threads(error));
+        }
+        Ok(server)
+    }
+
+    /// Starts the threads that serve.
+    fn begin(&mut self, cores: Vec<core::Core>, metrics: Option<TcpListener>) -> std::io::Result<()> {
+        if let Some(listener) = metrics {
+            let (shared, ended) = (self.shared.clone(), self.ended.clone());
             let serve = move || {
-                if let Err(error) = crate::metrics::http::run(&shared, listener) {
+                if let Err(error) = crate::metrics::http::run(&shared, listener, &ended) {
                     crate::events::log(crate::events::Level::Error, "metrics-ended", &[("why", &error)]);
                 }
             };
-            threads.push(spawn("hither-metrics".into()).spawn(serve).map_err(StartError::Threads)?);
+            self.metrics = Some(named("hither-metrics").spawn(serve)?);
         }
         for (index, mut core) in cores.into_iter().enumerate() {
-            let shared_with_it = shared.clone();
+            let shared = self.shared.clone();
             let serve = move || {
                 pin(index);
-                if !shared_with_it.settings.started.wakeup_preemption {
+                if !shared.settings.started.wakeup_preemption {
                     // Where that is refused, it is only slower.
                     let _ = forgo_wakeup_preemption();
                 }
-                shared_with_it.or_stop("serves clients", || core.run());
+                shared.or_stop("serves clients", || core.run());
+                shared.cores[index].note_end();
             };
-            match spawn(format!("hither-serve-{index}")).spawn(serve) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    Server { shared, address, tls_address, metrics_address, threads, reaper }.stop();
-                    return Err(StartError::Threads(error));
-                }
-            }
+            self.threads.push(named(&format!("hither-serve-{index}")).spawn(serve)?);
         }
-        Ok(Server { shared, address, tls_address, metrics_address, threads, reaper })
+        Ok(())
     }
 
     /// Where it listens: the first address, with the port that was really taken.
@@ -200,6 +208,9 @@ impl Server {
         }
         self.shared.saving.join();
         self.shared.changes.finish();
+        // Until here it has told that the server stops.
+        self.ended.store(true, Ordering::Release);
+        self.metrics.map(JoinHandle::join);
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
         // If that fails, the next start mends what there may be.
@@ -207,6 +218,10 @@ impl Server {
         let why = self.shared.ended_because.lock().take();
         why.map_or(Ok(()), |why| Err(Ended(why)))
     }
+}
+
+fn named(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.to_owned())
 }
 
 /// Pins this thread to one of the processors that the process may use. Where that is refused, the scheduler decides: slower, not wrong.

@@ -1,12 +1,14 @@
 //! What keeps clients out, holds them up, or holds little for them: pauses, addresses, clients that have not said who they are.
 
-use crate::common::{Client, connect, say, start_with};
+use crate::common::{Client, connect, say, send, start_with, until};
 use hither::{Db, MediumChoice};
 use hither_pmem::{OpenOptions, Pool};
-use hither_server::shared::now_ms;
+use hither_server::shared::{CoreStats, now_ms};
 use hither_server::{Config, Server, Shared};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -70,4 +72,38 @@ fn all_addresses_of_both_kinds_can_be_listened_at() {
         }
         server.stop();
     }
+}
+
+/// What the server says of its health; nothing once it does not answer.
+fn ask(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok().filter(|length| *length > 0)?;
+    Some(answer)
+}
+
+/// Regression: it did not answer at all from a fifth of a second after the beginning of the end on, however long that took.
+#[test]
+fn health_is_told_until_nobody_is_served() {
+    let address = Some((Ipv4Addr::LOCALHOST, 0).into());
+    let server = start_with(Config { threads: 2, metrics_address: address, ..Config::default() });
+    let (shared, metrics) = (server.shared().clone(), server.metrics_address().unwrap());
+    let mut client = connect(&server);
+    // A reply that nobody reads, which is waited for.
+    assert_eq!(say(&mut client, &format!("SETRANGE large {} x", (64 << 20) - 1)), (64 << 20).to_string());
+    send(&mut client, "GET large");
+    client.read_exact(&mut [0; 1]).unwrap();
+    assert!(ask(metrics, "/readyz").unwrap().starts_with("HTTP/1.1 200"));
+    let end = std::thread::spawn(move || server.stop());
+    until(|| shared.stopping.load(Ordering::SeqCst));
+    let mut answers = 0;
+    while let Some(answer) = ask(metrics, "/readyz") {
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("stopping"), "{answer}");
+        assert!(ask(metrics, "/healthz").is_none_or(|answer| answer.starts_with("HTTP/1.1 200")), "it is not to be killed");
+        answers += 1;
+    }
+    assert!(shared.cores.iter().all(CoreStats::has_ended), "it was silent after {answers} answers, while a client was waited for");
+    end.join().unwrap();
 }
