@@ -1,6 +1,7 @@
 //! Settings: what is fixed at the start, and what `CONFIG SET` may change.
 
 use crate::acl::Acl;
+use crate::acl::password::Hash;
 use crate::events::{self, Level};
 use crate::latency::Monitor;
 use parking_lot::RwLock;
@@ -354,6 +355,23 @@ impl Settings {
             slowlog_max_len: AtomicUsize::new(config.slowlog_max_len),
             started: config,
         }
+    }
+
+    /// Replaces the users by those of the file. If its rules of the default user do not have `requirepass`, that is none any more, as in Redis; the log says so.
+    ///
+    /// # Errors
+    /// See [`Acl::load`]; nothing has changed then.
+    pub fn load_users(&self) -> Result<(), String> {
+        self.acl.load()?;
+        let mut requirepass = self.requirepass.write();
+        let default = self.acl.default();
+        let counts = |password: &String| !default.nopass && default.accepts(&Hash::of(password.as_bytes()));
+        if requirepass.as_ref().is_some_and(|password| !counts(password)) {
+            *requirepass = None;
+            let why = "the ACL file has rules for the user default, and this password is none of them";
+            events::log(Level::Warn, "requirepass-ignored", &[("why", &why)]);
+        }
+        Ok(())
     }
 
     /// The settings whose names match one of the patterns, each once.

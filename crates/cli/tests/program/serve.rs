@@ -189,6 +189,35 @@ fn a_server_that_is_open_to_all_says_so() {
     }
 }
 
+/// Regression: the password of the settings was in force no more, and nobody was told.
+#[test]
+fn a_password_that_does_not_count_is_told() {
+    let store = Store::any();
+    let (settings, users) = (store.path("settings.toml"), store.path("users.acl"));
+    common::write(&settings, "requirepass = \"old\"");
+    common::write(&users, "user default on >new ~* &* +@all");
+    let server = Server::start(&store, &["--config", settings.to_str().unwrap(), "--aclfile", users.to_str().unwrap()]);
+    server.expect_log(&["event=requirepass-ignored", "level=warn"]);
+    assert_eq!(text(&server.client().call(&["AUTH", "new"])), "OK");
+}
+
+/// Regression: the second address was in use by the first, which was seen after the store was recovered.
+#[test]
+fn all_addresses_of_both_kinds_are_listened_at() {
+    if let Err(error) = std::net::TcpListener::bind("[::1]:0") {
+        eprintln!("SKIPPED: this machine has no IPv6: {error}");
+        return;
+    }
+    let server = Server::start(&Store::any(), &["--listen", "0.0.0.0", "--listen", "::"]);
+    assert_eq!(text(&server.client().run("PING")), "PONG");
+    let mut stream = std::net::TcpStream::connect(("::1", server.port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut reply = [0; 7];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+PONG\r\n");
+}
+
 /// A file with a wrong line is refused by its number, and without the password.
 #[test]
 fn a_wrong_settings_file_is_refused_by_its_line() {

@@ -195,7 +195,7 @@ fn whoami(context: &mut Context<'_>) -> Outcome {
 }
 
 fn load(context: &mut Context<'_>) -> Outcome {
-    context.shared.acl().load().map_err(|why| error(&why))?;
+    context.shared.settings.load_users().map_err(|why| error(&why))?;
     close_clients_without_user(context);
     context.reply.ok();
     Ok(())

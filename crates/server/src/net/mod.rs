@@ -113,7 +113,7 @@ impl Server {
         let has_users = config.aclfile.is_some();
         let shared = Shared::with_tls(db, config, count, tls)?;
         if has_users {
-            shared.acl().load().map_err(StartError::Acl)?;
+            shared.settings.load_users().map_err(StartError::Acl)?;
         }
         shared.port.store(usize::from(address.port()), Ordering::Relaxed);
         let listeners = listeners.into_iter().map(|(_, listener, tls)| (listener, tls)).collect();

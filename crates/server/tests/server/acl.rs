@@ -1,6 +1,6 @@
 //! Users and rights, through sessions.
 
-use crate::common::{Client, THREADS, shared, show};
+use crate::common::{Client, THREADS, connect, receive, say, send, shared, show, start_with};
 use hither::Db;
 use hither_resp::Value;
 use hither_server::commands::failure::Failure;
@@ -255,4 +255,60 @@ fn a_password_is_set_as_it_is_or_refused() {
     let reply = show(&admin.call(&[b"CONFIG", b"SET", b"requirepass", b"\xff"]));
     assert_eq!(reply, "!ERR CONFIG SET failed (possibly related to argument 'requirepass') - argument is not UTF-8");
     assert_eq!(show(&Client::new(&shared).call(&[b"AUTH", long.as_bytes()])), "OK");
+}
+
+/// Regression: the file's rules of the default user were in force, and CONFIG GET showed a password that nobody could log in with.
+#[test]
+fn a_file_that_names_the_default_user_goes_before_requirepass() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("users.acl");
+    let config = || Config { threads: 1, requirepass: Some("old".into()), aclfile: Some(file.clone()), ..Config::default() };
+    std::fs::write(&file, "user default on >new ~* &* +@all\n").unwrap();
+    let server = start_with(config());
+    let mut client = connect(&server);
+    assert!(say(&mut client, "AUTH old").starts_with("!WRONGPASS"));
+    assert_eq!(say(&mut client, "AUTH new"), "OK");
+    assert_eq!(say(&mut client, "CONFIG GET requirepass"), "[requirepass '']");
+    server.stop();
+    // It is the password of a default user whom the file does not name, until it does.
+    std::fs::write(&file, "user eve on nopass ~* +@all\n").unwrap();
+    let server = start_with(config());
+    let mut client = connect(&server);
+    assert_eq!(say(&mut client, "AUTH old"), "OK");
+    assert_eq!(say(&mut client, "CONFIG GET requirepass"), "[requirepass old]");
+    assert_eq!(say(&mut client, "ACL LOAD"), "OK");
+    assert_eq!(say(&mut client, "CONFIG GET requirepass"), "[requirepass old]");
+    std::fs::write(&file, "user default on >new ~* &* +@all\n").unwrap();
+    assert_eq!(say(&mut client, "ACL LOAD"), "OK");
+    assert_eq!(say(&mut client, "CONFIG GET requirepass"), "[requirepass '']");
+    server.stop();
+}
+
+/// What a client had changed before it said ACL SAVE is in the file when it is answered, whoever saves at the same time.
+#[test]
+fn users_are_saved_for_all_who_ask() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("users.acl");
+    std::fs::write(&file, "").unwrap();
+    let server = start_with(Config { threads: 2, aclfile: Some(file.clone()), ..Config::default() });
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let (server, file) = (&server, &file);
+            scope.spawn(move || {
+                let mut stream = connect(server);
+                for number in 0..10 {
+                    send(&mut stream, &format!("ACL SETUSER user-{client}-{number} on nopass; ACL SAVE; PING"));
+                    assert_eq!(receive(&mut stream, 3), ["OK", "OK", "PONG"]);
+                    assert!(std::fs::read_to_string(file).unwrap().contains(&format!("user user-{client}-{number} on")));
+                }
+            });
+        }
+    });
+    let mut client = connect(&server);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    let reply = say(&mut client, "ACL SAVE");
+    assert!(reply.starts_with("!ERR writing the ACL file"), "{reply}");
+    assert!(say(&mut client, "INFO persistence").contains("rdb_last_bgsave_status:ok"), "that is SAVE's");
+    server.stop();
 }
