@@ -1,8 +1,8 @@
-//! Work that somebody asked for: SAVE and BGSAVE take a checkpoint of the indexes, BGREWRITEAOF gives back the space of garbage.
+//! Work that somebody asked for: SAVE and BGSAVE take a checkpoint of the indexes, BGREWRITEAOF gives back the space of garbage, ACL SAVE writes the users to their file.
 //!
-//! Nothing depends on either. What was acknowledged is durable already; a checkpoint only makes the next start faster. It is made of whatever the store
-//! holds when it is taken, after everything that was written before is durable (at any level). Each kind of work has a thread of its own while it lasts, so that no client waits but the
-//! one that said SAVE. A crash in between leaves the checkpoint of before.
+//! No data depend on any of it. What was acknowledged is durable already; a checkpoint only makes the next start faster. It is made of whatever the store
+//! holds when it is taken, after everything that was written before is durable (at any level). Each kind of work has a thread of its own while it lasts, so that no client waits but
+//! those that asked for it. A crash in between leaves the checkpoint, or the file, of before.
 //!
 //! Thread safety: any thread.
 
@@ -22,12 +22,25 @@ pub enum Work {
     Save,
     /// Space given back.
     Rewrite,
+    /// The users in their file. Who asks while it is under way may have changed some since it began: then it is done once more.
+    Users,
+}
+
+impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Work::Save => "save",
+            Work::Rewrite => "rewrite",
+            Work::Users => "users",
+        }
+    }
 }
 
 /// What is under way, and what came of it.
 pub struct Saving {
     save: Mutex<State>,
     rewrite: Mutex<State>,
+    users: Mutex<State>,
 }
 
 /// Of one kind of work.
@@ -40,8 +53,10 @@ struct State {
     last_ms: u64,
     /// Why the last one failed, as a client gets it.
     failure: Option<String>,
-    /// Who waits for the end.
-    waiters: Vec<Arc<Client>>,
+    /// It is to be done once more.
+    again: bool,
+    /// Who waits for the end of which.
+    waiters: Vec<(u64, Arc<Client>)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,46 +64,50 @@ impl Saving {
     /// Nothing is under way.
     pub fn new() -> Saving {
         let state = || Mutex::new(State { last_ms: now_ms(), ..State::default() });
-        Saving { save: state(), rewrite: state() }
+        Saving { save: state(), rewrite: state(), users: state() }
     }
 
     fn of(&self, work: Work) -> &Mutex<State> {
         match work {
             Work::Save => &self.save,
             Work::Rewrite => &self.rewrite,
+            Work::Users => &self.users,
         }
     }
 
-    /// Begins; the number of this work, or `None` if such work is under way.
+    /// Begins; the number of this work, or `None` if such work is under way, and is not to be done once more.
     pub fn begin(&self, shared: &Arc<Shared>, work: Work, waiter: Option<&Arc<Client>>) -> std::io::Result<Option<u64>> {
         let mut state = self.of(work).lock();
-        if state.begun > state.ended {
+        let number = state.begun + 1;
+        if state.begun == state.ended {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name(format!("hither-{}", work.name()));
+            // The one before has ended, so nothing is lost with its handle.
+            state.thread =
+                Some(thread.spawn(move || while !shared.saving.finish(&shared, work, or_stop(&shared, || run(&shared, work))) {})?);
+            state.begun = number;
+        } else if work == Work::Users {
+            state.again = true;
+        } else {
             return Ok(None);
         }
-        let (name, shared) = (if work == Work::Save { "hither-save" } else { "hither-rewrite" }, shared.clone());
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-            let outcome = or_stop(&shared, || run(&shared, work));
-            shared.saving.finish(&shared, work, outcome);
-        })?;
-        // The one before has ended, so nothing is lost with its handle.
-        state.thread = Some(thread);
-        state.begun += 1;
-        state.waiters.extend(waiter.cloned());
-        Ok(Some(state.begun))
+        state.waiters.extend(waiter.map(|waiter| (number, waiter.clone())));
+        Ok(Some(number))
     }
 
-    fn finish(&self, shared: &Shared, work: Work, outcome: hither::Result<()>) {
-        if let Err(hither::Error::ReadOnly(why)) = &outcome {
-            shared.note_failed_sync(why);
-        }
+    /// Tells who waits how it ended. Whether nothing is left to do.
+    fn finish(&self, shared: &Shared, work: Work, outcome: Result<(), String>) -> bool {
         let mut state = self.of(work).lock();
         state.ended += 1;
-        match &outcome {
-            Ok(()) => state.last_ms = now_ms(),
-            Err(error) => events::log(Level::Error, "save-failed", &[("why", error)]),
+        if outcome.is_ok() {
+            state.last_ms = now_ms();
         }
-        state.failure = outcome.err().map(|error| of_store(&error));
-        state.waiters.drain(..).for_each(|client| shared.waiting.wake(&client));
+        state.failure = outcome.err();
+        let ended = state.ended;
+        state.waiters.extract_if(.., |(number, _)| *number <= ended).for_each(|(_, client)| shared.waiting.wake(&client));
+        let again = std::mem::take(&mut state.again);
+        state.begun += u64::from(again);
+        !again
     }
 
     /// Whether the work with this number has ended, and how; the error as a client gets it.
@@ -111,7 +130,7 @@ impl Saving {
 
     /// Waits for the end of what is under way.
     pub fn join(&self) {
-        for state in [&self.save, &self.rewrite] {
+        for state in [&self.save, &self.rewrite, &self.users] {
             let thread = state.lock().thread.take();
             // A panic there was printed.
             thread.map(JoinHandle::join);
@@ -126,21 +145,36 @@ impl Default for Saving {
 }
 
 /// Whoever waits for the work is told in any case: after a panic that it failed, and the server ends.
-fn or_stop(shared: &Shared, work: impl FnOnce() -> hither::Result<()>) -> hither::Result<()> {
-    shared.or_stop("saves", work).unwrap_or(Err(hither::Error::Closed))
+fn or_stop(shared: &Shared, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    shared.or_stop("saves", work).unwrap_or_else(|| Err(of_store(&hither::Error::Closed)))
 }
 
-fn run(shared: &Shared, work: Work) -> hither::Result<()> {
+/// Does it; the error as a client gets it. The log has it with the names of files.
+fn run(shared: &Shared, work: Work) -> Result<(), String> {
+    if work == Work::Users {
+        return shared.acl().save().map_err(|why| {
+            events::log(Level::Error, "users-not-saved", &[("why", &why)]);
+            format!("ERR {why}")
+        });
+    }
+    run_on_store(shared, work).map_err(|error| {
+        if let hither::Error::ReadOnly(why) = &error {
+            shared.note_failed_sync(why);
+        }
+        events::log(Level::Error, "save-failed", &[("why", &error)]);
+        of_store(&error)
+    })
+}
+
+fn run_on_store(shared: &Shared, work: Work) -> hither::Result<()> {
     let db = &shared.databases.db;
     db.sync()?;
-    match work {
+    if work == Work::Save {
         // A store in memory keeps no checkpoints.
-        Work::Save => db.checkpoint().map(drop),
-        Work::Rewrite => {
-            let stopping = |_| if shared.stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-            db.compact_with(GARBAGE, stopping).map(drop)
-        }
+        return db.checkpoint().map(drop);
     }
+    let stopping = |_| if shared.stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    db.compact_with(GARBAGE, stopping).map(drop)
 }
 
 /// Segments with more garbage than this share are emptied by BGREWRITEAOF: most of the space for a fraction of the work.
@@ -157,7 +191,7 @@ mod tests {
     fn who_waits_for_work_that_panics_is_told() {
         let shared = Shared::new(Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
         let outcome = or_stop(&shared, || panic!("for the test"));
-        assert!(matches!(outcome, Err(hither::Error::Closed)));
+        assert!(outcome.unwrap_err().starts_with("MISCONF "));
         assert!(shared.ended_because.lock().is_some());
     }
 }

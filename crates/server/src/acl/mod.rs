@@ -45,6 +45,8 @@ pub struct Acl {
     file: Option<PathBuf>,
     /// One change at a time.
     changing: Mutex<()>,
+    /// One who writes the file at a time. Changes do not wait for the disk.
+    saving: Mutex<()>,
     /// What was refused.
     pub log: AclLog,
 }
@@ -58,6 +60,7 @@ impl Acl {
             next_id: AtomicU64::new(0),
             file,
             changing: Mutex::new(()),
+            saving: Mutex::new(()),
             log: AclLog::default(),
         };
         let default = acl.default_user();
@@ -157,12 +160,11 @@ impl Acl {
         self.users.read().values().cloned().collect()
     }
 
-    /// Whether there is a file.
-    pub fn has_file(&self) -> bool {
-        self.file.is_some()
-    }
-
-    fn file(&self) -> Result<&Path, String> {
+    /// The file.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn file(&self) -> Result<&Path, String> {
         self.file.as_deref().ok_or_else(|| "there is no ACL file: start the server with --aclfile FILE".to_owned())
     }
 
@@ -223,20 +225,20 @@ impl Acl {
         Ok(Some(user))
     }
 
-    /// Writes all users to the file; what was there is replaced once everything is on disk. Only the owner may read it.
+    /// Writes all users to the file; what was there is replaced once everything is on disk. Only the owner may read it. Takes syncs: not for a thread that serves.
     ///
     /// # Errors
     /// The file as it was, and why.
     pub fn save(&self) -> Result<(), String> {
         let path = self.file()?;
-        let _changing = self.changing.lock();
+        let _saving = self.saving.lock();
         let mut text = Vec::new();
         for user in self.list() {
             text.extend_from_slice(format!("user {} ", user.name).as_bytes());
             text.extend_from_slice(&user.describe());
             text.push(b'\n');
         }
-        let beside = path.with_extension(format!("tmp-{}", std::process::id()));
+        let beside = beside(path);
         let written = write_durably(&beside, &text).and_then(|()| std::fs::rename(&beside, path)).and_then(|()| sync_parent(path));
         written.map_err(|error| {
             // It may not be there at all.
@@ -246,8 +248,18 @@ impl Acl {
     }
 }
 
+/// Where the file is written before it takes its place.
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension(format!("tmp-{}", std::process::id()))
+}
+
 fn write_durably(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    // What is left of a run that was killed keeps its rights when it is opened, and so does what somebody has put there.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text)?;
     file.sync_all()
 }

@@ -94,6 +94,50 @@ fn the_file_is_loaded_whole_or_not_at_all() {
     assert!(Acl::new(None, None).save().unwrap_err().contains("--aclfile"));
 }
 
+/// Regression: what an interrupted save had left kept its rights when it was written anew, and they became those of the file.
+#[test]
+fn only_the_owner_may_read_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let acl = acl_in(dir.path());
+    let file = dir.path().join("users.acl");
+    let beside = beside(&file);
+    common_write(&beside, "of before");
+    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o644)).unwrap();
+    acl.save().unwrap();
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!beside.exists() && !std::fs::read_to_string(&file).unwrap().contains("before"));
+    // Nor is anything written through a link that somebody has put there.
+    let elsewhere = dir.path().join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, &beside).unwrap();
+    acl.save().unwrap();
+    assert!(!elsewhere.exists());
+}
+
+/// Regression: the thread of who said ACL SAVE waited for the disk, and all of its clients with it; so did who changed a user meanwhile.
+#[test]
+fn nobody_else_waits_for_a_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = crate::Config { aclfile: Some(dir.path().join("users.acl")), ..crate::Config::default() };
+    let shared = crate::Shared::new(hither::Db::builder().in_memory().open().unwrap(), config, 1).unwrap();
+    let client = shared.clients.add("test".into(), "test".into(), 0);
+    let mut session = crate::Session::new(shared.clone(), client);
+    let words = hither_resp::Args::new(b"ACLSAVE", &[0..3, 3..7]);
+    let mut reply = Vec::new();
+    // As if the disk were slow.
+    let saving = shared.acl().saving.lock();
+    session.execute(&shared, words, &mut reply);
+    assert!(reply.is_empty() && session.is_waiting());
+    set(shared.acl(), "ada", "on").unwrap();
+    drop(saving);
+    while session.is_waiting() {
+        std::thread::yield_now();
+        session.execute(&shared, words, &mut reply);
+    }
+    assert_eq!(reply, b"+OK\r\n");
+    shared.saving.join();
+}
+
 fn a_rule() -> impl Strategy<Value = Vec<u8>> {
     let words =
         ["on", "off", "nopass", "resetpass", "allkeys", "resetkeys", "&*", "resetchannels", "+@all", "-@all", "clearselectors", "reset"];

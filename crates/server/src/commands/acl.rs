@@ -2,12 +2,14 @@
 
 use super::arguments::{integer, is};
 use super::failure::{Failure, shown};
+use super::saving::wait_for;
 use super::table::flag::{ADMIN, NO_MULTI, SECRET};
 use super::table::{Command, Group, TABLE, entries};
 use super::{Context, Outcome, help};
 use crate::acl::password::hex;
 use crate::acl::selector::{CATEGORIES, Denied, Selector};
 use crate::events::Level;
+use crate::saving::Work;
 use crate::shared::now_ms;
 use hither_resp::{Args, Writer};
 
@@ -202,9 +204,9 @@ fn load(context: &mut Context<'_>) -> Outcome {
 }
 
 fn save(context: &mut Context<'_>) -> Outcome {
-    context.shared.acl().save().map_err(|why| error(&why))?;
-    context.reply.ok();
-    Ok(())
+    // At once, if there is nothing to write to.
+    context.shared.acl().file().map_err(|why| error(&why))?;
+    wait_for(context, Work::Users)
 }
 
 fn log(context: &mut Context<'_>) -> Outcome {

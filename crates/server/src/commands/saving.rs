@@ -1,4 +1,4 @@
-//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF: see [`crate::saving`].
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, and what ACL SAVE does as they do: see [`crate::saving`].
 
 use super::arguments::is;
 use super::failure::Failure;
@@ -29,13 +29,17 @@ fn begin(context: &Context<'_>, work: Work, waits: bool) -> Result<Option<u64>, 
     begun.map_err(|error| Failure::made(format!("ERR cannot start a thread: {error}")))
 }
 
-/// Runs again when its work has ended.
 fn save(context: &mut Context<'_>) -> Outcome {
+    wait_for(context, Work::Save)
+}
+
+/// Has work be done, and answers when it has ended: runs again then.
+pub fn wait_for(context: &mut Context<'_>, work: Work) -> Outcome {
     let number = match &context.session.wait {
         Some(wait) => wait.note,
-        None => begin(context, Work::Save, true)?.ok_or(SAVING)?,
+        None => begin(context, work, true)?.ok_or(SAVING)?,
     };
-    match context.shared.saving.outcome(Work::Save, number) {
+    match context.shared.saving.outcome(work, number) {
         None => Err(Failure::Wait(Box::new(Request { note: number, ..Request::default() }))),
         Some(Ok(())) => {
             context.reply.ok();
