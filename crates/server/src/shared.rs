@@ -73,6 +73,9 @@ pub struct Shared {
 /// Steps of the histograms of commands: up to 1, 2, 4 … microseconds.
 pub const BUCKETS: usize = 24;
 
+/// A thread comes round ten times a second; one that has not for so long is in a long command.
+const HELD_UP_MS: u64 = 1000;
+
 /// Counters of one thread; others only read them.
 #[repr(align(128))]
 pub struct CoreStats {
@@ -119,6 +122,11 @@ impl CoreStats {
     /// Whether that is so.
     pub fn has_ended(&self) -> bool {
         self.alive_ms.load(Ordering::Relaxed) == u64::MAX
+    }
+
+    /// Whether its thread has not come round for so long that others see to new clients.
+    pub fn is_held_up(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.alive_ms.load(Ordering::Relaxed)) > HELD_UP_MS
     }
 
     fn new(commands: usize) -> CoreStats {

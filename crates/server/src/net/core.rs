@@ -62,8 +62,8 @@ pub struct Core {
     shared: Arc<Shared>,
     poll: Poll,
     mailboxes: Vec<Arc<Mailbox>>,
-    /// Each with whether it is for TLS.
-    listeners: Vec<(TcpListener, bool)>,
+    /// Each with whether it is for TLS. Their events come to the first thread.
+    listeners: Arc<Vec<(TcpListener, bool)>>,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     /// Connections to be served, and to be sent to, in this round.
@@ -87,7 +87,7 @@ pub struct Core {
     refusals: Refusals,
 }
 
-/// The loops of a server; the first one gets the listeners.
+/// The loops of a server; the first one is told of new connections.
 pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count: usize) -> std::io::Result<Vec<Core>> {
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
@@ -103,6 +103,10 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
         }));
         polls.push(poll);
     }
+    for (number, (listener, _)) in listeners.iter_mut().enumerate() {
+        polls[0].registry().register(listener, Token(1 + number), Interest::READABLE)?;
+    }
+    let listeners = Arc::new(listeners);
     for (index, mailbox) in mailboxes.iter().enumerate() {
         let mailbox: Arc<Mailbox> = mailbox.clone();
         // If that fails, the next tick looks.
@@ -110,16 +114,12 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
     }
     let mut cores = Vec::new();
     for (index, poll) in polls.into_iter().enumerate() {
-        let mut own = std::mem::take(&mut listeners);
-        for (number, (listener, _)) in own.iter_mut().enumerate() {
-            poll.registry().register(listener, Token(1 + number), Interest::READABLE)?;
-        }
         cores.push(Core {
             index,
             shared: shared.clone(),
             poll,
             mailboxes: mailboxes.clone(),
-            listeners: own,
+            listeners: listeners.clone(),
             connections: Vec::new(),
             free: Vec::new(),
             to_serve: Vec::new(),
@@ -146,7 +146,7 @@ impl Core {
         while !self.shared.stopping.load(Ordering::Acquire) {
             self.round(&mut events);
         }
-        self.listeners.clear();
+        self.listeners = Arc::default();
         let end = Instant::now() + LINGER;
         for slot in 0..self.connections.len() {
             if let Some(connection) = &mut self.connections[slot] {
@@ -440,6 +440,8 @@ impl Core {
             events::tell_left_out();
             self.shared.rate.note(self.last_tick, self.shared.total_calls());
             self.reload_if_need_be();
+        } else if self.shared.cores[0].is_held_up(now_ms()) {
+            self.accept();
         }
         if !self.holding.is_empty() {
             self.mailboxes[self.index].committed.store(true, Ordering::Release);

@@ -3,9 +3,10 @@
 use crate::common::{Client, connect, say, send, start_with, until};
 use hither::{Db, MediumChoice};
 use hither_pmem::{OpenOptions, Pool};
+use hither_server::config::DebugCommand;
 use hither_server::shared::{CoreStats, now_ms};
 use hither_server::{Config, Server, Shared};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -106,4 +107,29 @@ fn health_is_told_until_nobody_is_served() {
     }
     assert!(shared.cores.iter().all(CoreStats::has_ended), "it was silent after {answers} answers, while a client was waited for");
     end.join().unwrap();
+}
+
+/// Regression: while a long command ran on the first thread nobody could connect, and whoever had the fewest clients got new ones, even if it was held up.
+#[test]
+fn a_thread_that_is_held_up_keeps_nobody_out() {
+    for stuck in 0..2 {
+        let server = start_with(Config { threads: 2, enable_debug_command: DebugCommand::Yes, ..Config::default() });
+        // The thread that is to be held up has some clients, and no more than the other.
+        let mut clients = Vec::new();
+        let on = |thread: usize| server.shared().clients.list().iter().filter(|client| client.core == thread).count();
+        while on(stuck) == 0 || on(stuck) > on(1 - stuck) {
+            clients.push(connect(&server));
+            assert_eq!(say(clients.last_mut().unwrap(), "PING"), "PONG");
+        }
+        let address = server.shared().clients.list().iter().find(|client| client.core == stuck).unwrap().address.clone();
+        let sleeper = clients.iter_mut().find(|client| client.local_addr().unwrap().to_string() == address).unwrap();
+        send(sleeper, "DEBUG SLEEP 6");
+        until(|| server.shared().cores[stuck].is_held_up(now_ms()));
+        let mut others: Vec<TcpStream> = (0..3).map(|_| connect(&server)).collect();
+        others.iter_mut().for_each(|other| assert_eq!(say(other, "PING"), "PONG"));
+        sleeper.set_nonblocking(true).unwrap();
+        let early = sleeper.read(&mut [0; 9]).map_err(|error| error.kind());
+        assert_eq!(early, Err(ErrorKind::WouldBlock), "thread {stuck}: they were served after it");
+        server.stop();
+    }
 }

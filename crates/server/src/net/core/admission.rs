@@ -1,11 +1,14 @@
 //! New connections: accepted by the first thread, refused if there are too many or they come from elsewhere unasked, handed to the thread with the fewest.
+//!
+//! While a long command holds up the first thread, the others accept at their ticks, and no thread that is held up gets any: a connection stays where it was handed to. Which
+//! threads these are rests on their ticks, so a connection may wait for a second then.
 
 use super::{ACCEPT_PAUSE, Core, FIRST_CONNECTION, Mailbox};
 use crate::config::KEEP_ALIVE;
 use crate::net::connection::Connection;
 use crate::net::tls::Channel;
 use crate::session::Session;
-use crate::shared::CoreStats;
+use crate::shared::{CoreStats, now_ms};
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use std::io::{ErrorKind, Write};
@@ -45,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Gives a connection to the thread with the fewest.
+    /// Gives a connection to the thread with the fewest, of those that come round.
     fn hand_out(&mut self, mut stream: TcpStream, peer: SocketAddr, tls: bool) {
         if let Some(refusal) = self.refusal(peer) {
             // It is closed either way.
@@ -55,8 +58,13 @@ impl Core {
             self.refuse(peer, refusal);
             return;
         }
-        let load = |mailbox: &Arc<Mailbox>| mailbox.connections.load(Ordering::Relaxed);
-        let Some((index, mailbox)) = self.mailboxes.iter().enumerate().min_by_key(|(_, mailbox)| load(mailbox)) else { return };
+        let now_ms = now_ms();
+        let load = |(index, mailbox): &(usize, &Arc<Mailbox>)| {
+            // This one does, though its next tick may be due.
+            let is_held_up = *index != self.index && self.shared.cores[*index].is_held_up(now_ms);
+            (is_held_up, mailbox.connections.load(Ordering::Relaxed))
+        };
+        let Some((index, mailbox)) = self.mailboxes.iter().enumerate().min_by_key(load) else { return };
         mailbox.connections.fetch_add(1, Ordering::Relaxed);
         if index == self.index {
             self.admit(stream, peer, tls);
