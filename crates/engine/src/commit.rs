@@ -10,6 +10,9 @@
 //! Callbacks may use the store. So whoever leads a commit with locks of the store held, as reclaiming and checkpoints do, or
 //! under an epoch pin, as reads do, leaves them to others.
 //!
+//! A callback that leads commits, or asks for more callbacks, has none run inside itself: they are left to the thread in the background, or, where there is none, run when it has returned, one after the other. So a
+//! chain of callbacks nests no deeper than one, and keeps nobody who merely led a commit: the thread in the background goes on with it.
+//!
 //! A failed sync poisons the store (`docs/durability.md`): the pages may be marked clean, so no later sync may claim them. Every waiter gets the error and
 //! the store turns read-only.
 
@@ -21,6 +24,7 @@ use hither_sync::epoch;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +35,9 @@ const GATHER: Duration = Duration::from_micros(100);
 
 /// Called once the write is durable or will not be.
 pub type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A callback whose time has come, and why its write failed, if it did.
+type Due = (Callback, Option<String>);
 
 /// Shared durability state.
 pub(crate) struct Committer {
@@ -45,6 +52,8 @@ pub(crate) struct Committer {
     pub recent_deletes: RecentDeletes,
     pub commits: AtomicU64,
     pub requested: AtomicU64,
+    /// A thread in the background runs callbacks.
+    in_background: AtomicBool,
     /// Wakes the background committer.
     pub wake: Condvar,
     pub wake_lock: Mutex<bool>,
@@ -60,7 +69,7 @@ struct State {
     error: Option<String>,
     callbacks: BTreeMap<u64, Vec<Callback>>,
     /// What is to be called now, with this outcome, by whoever may.
-    ready: Vec<(Callback, Option<String>)>,
+    ready: Vec<Due>,
 }
 
 /// What a thread that asks for a commit may do besides.
@@ -83,6 +92,7 @@ impl Committer {
             recent_deletes: RecentDeletes::default(),
             commits: AtomicU64::new(0),
             requested: AtomicU64::new(0),
+            in_background: AtomicBool::new(false),
             wake: Condvar::new(),
             wake_lock: Mutex::new(false),
         }
@@ -139,7 +149,7 @@ impl Committer {
 
     /// Returns once `version` is durable, leading a commit if nobody does. Call outside writer sections and latches.
     pub fn commit(&self, log: &Log, version: u64) -> Result<()> {
-        let caller = || if epoch::is_pinned() { Caller::Holding } else { Caller::Free };
+        let caller = || if epoch::is_pinned() || self.leaves_callbacks() { Caller::Holding } else { Caller::Free };
         self.commit_as(caller, log, version)
     }
 
@@ -158,6 +168,24 @@ impl Committer {
         let outcome = self.commit_locked(caller(), log, version, &mut state);
         state.waiting -= 1;
         outcome
+    }
+
+    /// Whether the calling thread runs a callback, and another thread may run what comes of that.
+    fn leaves_callbacks(&self) -> bool {
+        is_in_callback() && self.in_background.load(Ordering::Acquire)
+    }
+
+    /// Runs `f`, which runs callbacks from time to time, in the background.
+    pub fn while_in_background(&self, f: impl FnOnce()) {
+        struct Until<'a>(&'a AtomicBool);
+        impl Drop for Until<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        self.in_background.store(true, Ordering::Release);
+        let _until = Until(&self.in_background);
+        f();
     }
 
     /// Runs the callbacks that others have left. Call with no lock of the store held.
@@ -284,25 +312,40 @@ impl Committer {
             return;
         }
         let error = state.error.clone().filter(|_| self.durable() < version);
+        if self.leaves_callbacks() {
+            state.ready.push((callback, error));
+            return self.see_to_ready(Caller::Holding, &mut state);
+        }
         drop(state);
         run_callbacks(vec![(callback, error)]);
     }
 }
 
-/// Runs them all. A panic of one ends that one only: it must reach neither the others nor whoever happened to lead the commit, such as the thread in the background.
-fn run_callbacks(callbacks: Vec<(Callback, Option<String>)>) {
-    let inside_another = CALLS_BACK.replace(true);
-    for (callback, error) in callbacks {
-        let outcome = error.map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
-        // The hook for panics has reported it.
-        let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome)));
+/// Runs them all, or, inside another callback, leaves them until that has returned. A panic of one ends that one only: it must reach neither the others nor whoever happened to lead the commit,
+/// such as the thread in the background.
+fn run_callbacks(callbacks: Vec<Due>) {
+    if CALLS_BACK.replace(true) {
+        let mut left = ManuallyDrop::into_inner(LEFT.take());
+        left.extend(callbacks);
+        return LEFT.set(ManuallyDrop::new(left));
     }
-    CALLS_BACK.set(inside_another);
+    let mut next = callbacks;
+    while !next.is_empty() {
+        for (callback, error) in next {
+            let outcome = error.map_or(Ok(()), |error| Err(Error::ReadOnly(error)));
+            // The hook for panics has reported it.
+            let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome)));
+        }
+        next = ManuallyDrop::into_inner(LEFT.take());
+    }
+    CALLS_BACK.set(false);
 }
 
 thread_local! {
     /// Whether this thread runs callbacks of tickets.
     static CALLS_BACK: Cell<bool> = const { Cell::new(false) };
+    /// What this thread calls when the callback has returned that it runs: empty otherwise. Without a destructor, so that it can be had while the thread ends.
+    static LEFT: Cell<ManuallyDrop<Vec<Due>>> = const { Cell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Whether this thread runs a callback of a ticket: then it may be one that the store's own work waits for, and may hold what that work takes.
@@ -350,7 +393,7 @@ impl Ticket {
     }
 
     /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on a thread that led a commit or waited for one, perhaps
-    /// one of the store's, and must not block: to close, check, compact or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
+    /// one of the store's, but inside no other callback, and must not block: to close, check, compact or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
     /// that is reported as for a thread that panics, and goes no further.
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {

@@ -82,7 +82,7 @@ impl Maintenance {
         if collectors > 0 && core.techniques.pacing {
             core.log.pace_writers();
         }
-        starting.spawn("hither-commit", run_commits);
+        starting.spawn("hither-commit", |core, stop| core.committer.while_in_background(|| run_commits(core, stop)));
         starting.spawn("hither-maintain", run_maintenance);
         if core.log.has_unverified() {
             starting.spawn("hither-verify", run_verification);

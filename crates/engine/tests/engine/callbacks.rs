@@ -3,9 +3,11 @@
 use crate::common::small;
 use hither_engine::{Condition, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
 use hither_pmem::{FailAt, Failpoints};
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// A store on files of which nobody leads a commit but by what is called.
@@ -159,4 +161,87 @@ fn a_write_that_meets_a_failed_sync_calls_back() {
     // More than the open segment has room for.
     assert!((1..200).any(|key| put_relaxed(&store, &keyspace, key).is_err()));
     assert_eq!(told.try_recv(), Ok(true));
+}
+
+thread_local! {
+    /// Links of a chain of callbacks that this thread is in.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A chain of callbacks, each of which makes a write that calls the next one, and another that makes the first one durable.
+#[derive(Clone)]
+struct Chain {
+    store: Arc<Store>,
+    keyspace: KeyspaceHandle,
+    deepest: Arc<AtomicUsize>,
+    ended: Sender<()>,
+}
+
+impl Chain {
+    fn follow(self, links: u64) {
+        DEPTH.set(DEPTH.get() + 1);
+        self.deepest.fetch_max(DEPTH.get(), Ordering::Relaxed);
+        if links == 0 {
+            self.ended.send(()).unwrap();
+        } else {
+            let next = self.clone();
+            put_relaxed(&self.store, &self.keyspace, links).unwrap().on_durable(move |_| next.follow(links - 1));
+            self.store.write_wait(&self.keyspace, b"marker", Some(b"value")).unwrap();
+        }
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+/// Regression: each link of a chain ran inside the one before, until the stack was used up.
+#[test]
+fn callbacks_do_not_run_inside_each_other() {
+    for (in_memory, background) in [(false, false), (false, true), (true, false), (true, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let place = if in_memory { small() } else { Options { paths: vec![(None, dir.path().to_owned())], ..small() } };
+        let options = Options { in_memory, medium: MediumChoice::File, durability: Durability::Sync, background, ..place };
+        let store = Arc::new(Store::open(options).unwrap());
+        let (ended, end) = channel();
+        let deepest = Arc::new(AtomicUsize::new(0));
+        let chain = Chain { keyspace: store.create_keyspace("k", Kind::Hash).unwrap(), store, deepest: deepest.clone(), ended };
+        chain.follow(200);
+        receive(&end);
+        // The first one was no callback.
+        let deepest = deepest.load(Ordering::Relaxed);
+        assert!(deepest <= 2, "{deepest} (in memory: {in_memory}, background: {background})");
+    }
+}
+
+/// Regression: who led a commit that made the first link durable went on with the rest of the chain, however long that was.
+#[test]
+fn a_chain_of_callbacks_keeps_no_stranger() {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, durability: Durability::Sync, ..small() };
+    let store = Arc::new(Store::open(Options { background: true, ..options }).unwrap());
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let (tell, told) = channel();
+    endless(store.clone(), keyspace.clone(), goes_on.clone(), tell);
+    let (return_, returned) = channel();
+    std::thread::spawn(move || {
+        for key in 0..50u64 {
+            store.write_wait(&keyspace, &key.to_le_bytes(), Some(b"value")).unwrap();
+        }
+        return_.send(()).unwrap();
+    });
+    let outcome = returned.recv_timeout(Duration::from_secs(30));
+    goes_on.store(false, Ordering::Relaxed);
+    receive(&told);
+    outcome.expect("it runs callbacks of others for ever");
+}
+
+/// A link that calls the next one as long as the chain goes on.
+fn endless(store: Arc<Store>, keyspace: KeyspaceHandle, goes_on: Arc<AtomicBool>, ended: Sender<()>) {
+    if !goes_on.load(Ordering::Relaxed) {
+        return ended.send(()).unwrap();
+    }
+    let ticket = put_relaxed(&store, &keyspace, 1_000).unwrap();
+    store.write_wait(&keyspace, b"marker", Some(b"value")).unwrap();
+    // Durable already.
+    ticket.on_durable(move |_| endless(store, keyspace, goes_on, ended));
 }
