@@ -159,7 +159,7 @@ impl Snapshot {
             keys.push(core.log.key(reference.0).to_vec());
             Ok(ControlFlow::Continue(()))
         })?;
-        keys.extend(self.saved_between(&keyspace.0, &EVERYTHING, usize::MAX).into_iter().map(|(key, _)| key.into_vec()));
+        self.for_each_saved(&keyspace.0, |key| keys.push(key.into_vec()));
         // Again: a drop takes what was saved.
         keyspace.0.ensure_usable()?;
         keys.sort_unstable();

@@ -29,8 +29,9 @@ use hither_log::Log;
 use hither_sync::epoch;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The version of a snapshot that is registered but has not drawn its version yet.
@@ -43,10 +44,15 @@ pub(crate) struct Snapshots {
     list: RwLock<Vec<Arc<State>>>,
 }
 
+/// Keys that are listed, or let go of, at a time: writers may wait for that.
+const PIECE: usize = 1_000;
+
 /// One snapshot as writers see it.
 pub(crate) struct State {
     version: AtomicU64,
     created: Instant,
+    /// Nobody reads it any more, and nothing is saved for it.
+    ended: AtomicBool,
     saved: Mutex<HashMap<u32, Saved>>,
 }
 
@@ -98,9 +104,13 @@ impl Snapshots {
         let mut retained: Option<Arc<Retained>> = None;
         for snapshot in self.list.read().iter() {
             let shows = snapshot.wait_for_version();
-            if old_version <= shows && version > shows {
-                let entry = retained.get_or_insert_with(|| Arc::new(Retained { log: core.log.clone(), reference: AtomicU64::new(old.0) }));
+            if old_version <= shows && version > shows && !snapshot.has_ended() {
                 let mut saved = snapshot.saved.lock();
+                // Again: what is saved before it ends it lets go of, under this lock.
+                if snapshot.has_ended() {
+                    continue;
+                }
+                let entry = retained.get_or_insert_with(|| Arc::new(Retained { log: core.log.clone(), reference: AtomicU64::new(old.0) }));
                 saved.entry(keyspace.info.id).or_default().entry(key.into()).or_insert_with(|| entry.clone());
             }
         }
@@ -118,7 +128,11 @@ impl Snapshots {
     /// Lets go of all entries of a keyspace that was dropped: they cannot be read any more, and collectors do not move them. Call when nothing is written there any
     /// more, under a pin that is older than the drop.
     pub fn forget(&self, keyspace: &Keyspace) {
-        self.list.read().iter().for_each(|state| drop(state.saved.lock().remove(&keyspace.info.id)));
+        let states = self.list.read().clone();
+        for state in states {
+            // One that ends meanwhile lets go of them with its table locked, so nothing of it is left when there is nothing left here.
+            while state.let_go_of(|saved| saved.contains_key(&keyspace.info.id).then_some(keyspace.info.id)) {}
+        }
     }
 
     /// The lowest version that a snapshot shows, if there is one: the lowest that any shows from now on, if the caller has drawn a version before.
@@ -144,6 +158,29 @@ impl State {
         }
     }
 
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Lets go of some entries, of the keyspace that `which` names, with the table locked; false if it names none. Under a pin, see [`Retained`]'s drop.
+    fn let_go_of(&self, which: impl FnOnce(&HashMap<u32, Saved>) -> Option<u32>) -> bool {
+        let mut saved = self.saved.lock();
+        let Some(keyspace) = which(&saved) else { return false };
+        let keys = saved.get_mut(&keyspace).expect("a table that is there");
+        (0..PIECE).map_while(|_| keys.pop_first()).for_each(drop);
+        if keys.is_empty() {
+            saved.remove(&keyspace);
+        }
+        true
+    }
+
+    /// Some keys that are saved, from a bound on.
+    fn saved_behind(&self, keyspace: u32, from: Bound<&[u8]>) -> Vec<Box<[u8]>> {
+        let saved = self.saved.lock();
+        let keys = saved.get(&keyspace).map(|keys| keys.range::<[u8], _>((from, Bound::Unbounded)));
+        keys.into_iter().flatten().take(PIECE).map(|(key, _)| key.clone()).collect()
+    }
+
     fn lookup(&self, keyspace: u32, key: &[u8]) -> Option<Ref> {
         self.saved.lock().get(&keyspace)?.get(key).map(|retained| retained.get())
     }
@@ -162,7 +199,12 @@ impl Store {
     /// Takes a snapshot: all writes acknowledged before are in it, all that begin afterwards are not. O(threads).
     pub fn snapshot(&self) -> Snapshot {
         let core = self.core.clone();
-        let state = Arc::new(State { version: AtomicU64::new(PENDING), created: Instant::now(), saved: Mutex::default() });
+        let state = Arc::new(State {
+            version: AtomicU64::new(PENDING),
+            created: Instant::now(),
+            ended: AtomicBool::new(false),
+            saved: Mutex::default(),
+        });
         core.snapshots.list.write().push(state.clone());
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
         let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
@@ -174,11 +216,11 @@ impl Drop for Snapshot {
     fn drop(&mut self) {
         // See `Retained`'s drop.
         let _pin = epoch::pin();
+        self.state.ended.store(true, Ordering::SeqCst);
         self.core.snapshots.count.fetch_sub(1, Ordering::SeqCst);
-        let mut list = self.core.snapshots.list.write();
-        list.retain(|state| !Arc::ptr_eq(state, &self.state));
-        // With the list locked: whoever drops a keyspace lets go of what is kept of it, under a pin that may be older than this one, and must not miss any.
-        drop(std::mem::take(&mut *self.state.saved.lock()));
+        // While it is in the list: whoever drops a keyspace lets go of what is kept of it, under a pin that may be older than this one, and must not miss any.
+        while self.state.let_go_of(|saved| saved.keys().next().copied()) {}
+        self.core.snapshots.list.write().retain(|state| !Arc::ptr_eq(state, &self.state));
     }
 }
 
@@ -247,6 +289,20 @@ impl Snapshot {
         self.state.lookup(keyspace.info.id, key)
     }
 
+    /// All keys saved in the side table, some of them at a time.
+    pub(crate) fn for_each_saved(&self, keyspace: &Keyspace, mut f: impl FnMut(Box<[u8]>)) {
+        let mut last: Option<Box<[u8]>> = None;
+        loop {
+            let behind = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let keys = self.state.saved_behind(keyspace.info.id, behind);
+            last = keys.last().cloned();
+            if last.is_none() {
+                return;
+            }
+            keys.into_iter().for_each(&mut f);
+        }
+    }
+
     /// The first `most` keys saved in the side table in `range`, which is not empty, in its direction, with their references: what the index may no longer hold.
     pub(crate) fn saved_between(&self, keyspace: &Keyspace, range: &ScanRange<'_>, most: usize) -> Vec<(Box<[u8]>, Ref)> {
         let saved = self.state.saved.lock();
@@ -264,7 +320,6 @@ mod tests {
     use crate::{CollectorKind, Condition, Durability, Expiry, Kind, Options, WriteOptions};
     use hither_log::TakeBack;
     use hither_topology::Topology;
-    use std::ops::Bound;
 
     fn open(collector: CollectorKind) -> Store {
         let options = Options {
@@ -373,6 +428,39 @@ mod tests {
         let report = store.check().unwrap();
         assert!(report.is_sound(), "{collector:?}: {report:?}");
         in_time
+    }
+
+    /// Regression: the end of a snapshot held up all writers of what others showed for as long as it let go of what it had kept.
+    #[test]
+    fn a_snapshot_that_ends_holds_up_no_writer() {
+        let store = open(CollectorKind::Batched);
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        (0..10).for_each(|key| put(&store, &keyspace, key, 1));
+        let (ending, other) = (store.snapshot(), store.snapshot());
+        put(&store, &keyspace, 0, 2);
+        let state = ending.state.clone();
+        let (told, written) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let saved = state.saved.lock();
+            scope.spawn(move || drop(ending));
+            while store.core.snapshots.count.load(Ordering::SeqCst) > 1 {
+                std::thread::yield_now();
+            }
+            // It waits for the lock by then, with whatever it holds.
+            std::thread::sleep(Duration::from_millis(50));
+            let (store, keyspace) = (&store, &keyspace);
+            scope.spawn(move || {
+                put(store, keyspace, 1, 2);
+                told.send(()).unwrap();
+            });
+            let outcome = written.recv_timeout(Duration::from_secs(20));
+            drop(saved);
+            outcome.expect("a write waits for the end of a snapshot");
+        });
+        assert_eq!(other.get_with(&keyspace, &1u64.to_be_bytes(), |value| value[0]).unwrap(), Some(1));
+        assert_eq!(store.core.snapshots.alive().0, 1);
+        drop(other);
+        assert!(store.check().unwrap().is_sound());
     }
 
     /// Keys that were deleted since are in the side table only; a drop of the keyspace takes them from there while the keys are being listed.
