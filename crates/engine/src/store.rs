@@ -396,7 +396,7 @@ impl Store {
     }
 
     /// Refuses further writes, stops background work, makes everything durable and marks the store clean. Also done when the last handle is
-    /// dropped. Reads go on.
+    /// dropped; inside a read, of another store, that is left to a thread of its own. Reads go on.
     ///
     /// # Errors
     /// [`Error::InsideRead`], [`Error::InsideCallback`]; then nothing has changed. Otherwise the store refuses writes from now on, and is as after a crash when it is
@@ -416,17 +416,18 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let maintenance = self.maintenance.get_mut().take();
-        // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean flag unset.
-        match maintenance {
-            // The callback of a ticket had the last handle: its thread is one of those that a close waits for, and may hold what a close takes.
-            Some(maintenance) if maintenance.runs_here() => {
-                maintenance.begin_stop();
-                let core = self.core.clone();
-                let close = move || drop(core.shut(Some(maintenance)));
-                // Without a thread (limits) the store is as after a crash when it is opened again.
-                let _ = std::thread::Builder::new().name("hither-close".to_owned()).spawn(close);
-            }
-            maintenance => drop(self.core.shut(maintenance)),
+        // The callback of a ticket had the last handle: its thread is one of those that a close waits for, and may hold what a close takes. Or this is inside a read, of another store: a close waits
+        // for collectors, and they for all reads.
+        let waits_for_itself = maintenance.as_ref().is_some_and(Maintenance::runs_here) || epoch::is_pinned();
+        if waits_for_itself {
+            maintenance.iter().for_each(Maintenance::begin_stop);
+            let core = self.core.clone();
+            let close = move || drop(core.shut(maintenance));
+            // Without a thread (limits) the store is as after a crash when it is opened again.
+            let _ = std::thread::Builder::new().name("hither-close".to_owned()).spawn(close);
+        } else {
+            // An error here was either reported by an earlier write (the store is poisoned) or only leaves the clean flag unset.
+            drop(self.core.shut(maintenance));
         }
     }
 }

@@ -237,7 +237,7 @@ impl Db {
     }
 
     /// Makes everything durable and marks the store clean. Other handles stay usable for reading; the files are released when
-    /// the last one is dropped, and with them the last snapshot, iterator, pinned value and ticket.
+    /// the last one is dropped, and with them the last snapshot, iterator, pinned value and ticket. (Inside a read of another store, or a callback, soon after.)
     ///
     /// # Errors
     /// [`Error::InsideRead`], [`Error::InsideCallback`]: nothing has changed. Others: the store refuses writes from now on, and is as after a crash when it is opened again.

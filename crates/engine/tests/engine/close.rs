@@ -245,3 +245,39 @@ fn a_close_beside_checkpoints_and_compactions_loses_nothing() {
         }
     }
 }
+
+/// Regression: the last handle of a store was dropped inside a read of another one, and waited for a collector that waited for that read.
+#[test]
+fn a_store_is_dropped_inside_a_read_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, background: true, ..common::small() };
+    let (told, dropped) = std::sync::mpsc::channel();
+    let other = options.clone();
+    std::thread::spawn(move || {
+        let reading = Store::open(Options { in_memory: true, ..common::small() }).unwrap();
+        let read = reading.create_keyspace("k", Kind::Hash).unwrap();
+        common::put(&reading, &read, b"key", b"value");
+        let store = Store::open(other).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        reading
+            .get_with(&read, b"key", |_| {
+                // Until nothing more can be had: collectors wait for this thread by then, to hand on what they have freed.
+                (0..100_000u64).find(|number| store.write_wait(&keyspace, &(number % 100).to_be_bytes(), Some(&[1; 1_000])).is_err());
+                std::thread::sleep(Duration::from_millis(200));
+                drop(keyspace);
+                drop(store);
+                told.send(()).unwrap();
+            })
+            .unwrap();
+    });
+    dropped.recv_timeout(Duration::from_secs(60)).expect("it waits for its own thread");
+    let begun = std::time::Instant::now();
+    let again = loop {
+        match Store::open(options.clone()) {
+            Ok(store) => break store,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "the files are still in use: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(again.check().unwrap().is_sound());
+}
