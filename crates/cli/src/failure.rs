@@ -125,6 +125,10 @@ fn store_text(error: &Error) -> String {
             "the store has no {bytes} adjacent bytes left, which a value of this size takes; {free} bytes are free, but in pieces: delete or \
              expire data, divide the value, or load a dump into a new store with a larger --max-capacity"
         ),
+        Error::TooLarge { bytes, limit } => format!(
+            "it takes {bytes} bytes, and the store can hold {limit} bytes at most in one value or batch; divide it, or load a dump into a new \
+             store with a larger --max-capacity"
+        ),
         Error::Utilization { live, limit, percent } => format!(
             "the store is full: {live} bytes are live, and --utilization {percent} bounds them to {limit}; delete or expire data, give a higher \
              --utilization, or load a dump into a new store with a larger --max-capacity"
@@ -213,6 +217,7 @@ mod tests {
             (Error::NotFound("/x".into()), "`hither load`"),
             (Error::Full { used: 1, limit: 1 }, "larger --max-capacity"),
             (Error::NotAdjacent { bytes: 2, free: 2 }, "larger --max-capacity"),
+            (Error::TooLarge { bytes: 2, limit: 1 }, "larger --max-capacity"),
             (Error::Utilization { live: 1, limit: 1, percent: 50 }, "higher --utilization"),
             (Error::ReadOnly("EIO".into()), "run the command again"),
             (Error::TooManyKeyspaces(9), "another store"),

@@ -29,6 +29,16 @@ pub enum Error {
         /// Bytes that are free in pieces.
         free: u64,
     },
+    /// A value or batch takes more than the store could hold if it were empty.
+    #[error(
+        "it takes {bytes} bytes, and the store can hold {limit} bytes at most in one value or batch; divide it, or copy the data to a new store with a larger max-capacity"
+    )]
+    TooLarge {
+        /// Bytes that it takes at least.
+        bytes: u64,
+        /// Bytes that it may take.
+        limit: u64,
+    },
     /// Live data would take more than the bound that the store was opened with.
     #[error(
         "the store is full: {live} bytes are live, and utilization {percent} bounds them to {limit}; delete or expire data, overwrite with values that are no longer, open it with a higher utilization, or copy it to a new store with a larger max-capacity"
@@ -188,7 +198,7 @@ impl Error {
     /// The error's kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Full { .. } | Error::NotAdjacent { .. } | Error::Utilization { .. } => ErrorKind::Full,
+            Error::Full { .. } | Error::NotAdjacent { .. } | Error::TooLarge { .. } | Error::Utilization { .. } => ErrorKind::Full,
             Error::Damaged(_) => ErrorKind::Damaged,
             Error::NotFound(_) | Error::KeyspaceDropped(_) => ErrorKind::NotFound,
             Error::MissingPool { .. } | Error::WrongPool(_) => ErrorKind::WrongPool,
@@ -227,6 +237,7 @@ impl From<hither_log::Error> for Error {
         match error {
             hither_log::Error::Full { used, limit } => Error::Full { used, limit },
             hither_log::Error::NotAdjacent { bytes, free } => Error::NotAdjacent { bytes, free },
+            hither_log::Error::TooLarge { bytes, limit } => Error::TooLarge { bytes, limit },
             hither_log::Error::Pool(error) => error.into(),
             error @ hither_log::Error::Damaged { .. } => Error::Damaged(error.to_string()),
             error => Error::Io(error.to_string()),

@@ -479,4 +479,4 @@ pub(crate) fn op_of(puts: bool, candidate: Ref) -> Op {
     }
 }
 
-mod room;
+pub(crate) mod room;

@@ -27,6 +27,14 @@ pub enum Error {
         /// Bytes in free segments of this pool.
         free: u64,
     },
+    /// A value takes more segments than there can be for it on any node.
+    #[error("{bytes} bytes are more than the {limit} that a value may take in this store")]
+    TooLarge {
+        /// Bytes of the segments that are needed.
+        bytes: u64,
+        /// Bytes of the most segments that a write may have.
+        limit: u64,
+    },
     /// A sealed segment does not hold what its descriptor says.
     #[error(
         "damaged segment {segment} of pool {pool}: {what} (at byte {offset} of the pool); restore the pool from a backup, or open with salvage to keep what is readable"

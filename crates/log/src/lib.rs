@@ -48,6 +48,7 @@ mod reclaim;
 mod relocate;
 pub mod replay;
 mod segment;
+mod spill;
 mod streams;
 mod sweep;
 mod verify;

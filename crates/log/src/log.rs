@@ -216,33 +216,6 @@ impl Log {
         self.separate_hot
     }
 
-    /// The node whose pool the calling thread appends to: its own, unless that is full and writes spill ([`Log::spill_from`]).
-    #[inline(always)]
-    pub fn local_node(&self) -> usize {
-        if self.pools.len() == 1 {
-            return 0;
-        }
-        let node = self.topology.current_node() as usize % self.pools.len();
-        if self.pools[node].full.load(Ordering::Relaxed) { self.spill_target(node).unwrap_or(node) } else { node }
-    }
-
-    /// The next node that is not full.
-    #[cold]
-    fn spill_target(&self, node: usize) -> Option<usize> {
-        (1..self.pools.len()).map(|step| (node + step) % self.pools.len()).find(|&other| !self.pools[other].full.load(Ordering::Relaxed))
-    }
-
-    /// Declares a node full: its threads append to the next one that is not, until segments of this one are free again. False if all are full.
-    pub fn spill_from(&self, node: usize) -> bool {
-        if self.spill_target(node).is_none() {
-            return false;
-        }
-        if !self.pools[node].full.swap(true, Ordering::Relaxed) {
-            self.pools[node].spills.fetch_add(1, Ordering::Relaxed);
-        }
-        true
-    }
-
     /// Base version of the segment behind a reference.
     #[inline(always)]
     pub fn base_version(&self, node: u32, offset: u64) -> u64 {

@@ -49,8 +49,8 @@ pub(crate) struct NodePool {
     pub collected_first: AtomicBool,
     /// How long the last round of that took for each byte that it gained.
     pub collection_ns_per_byte: AtomicU64,
-    /// Its threads append elsewhere.
-    pub full: AtomicBool,
+    /// Why its threads may append elsewhere.
+    pub away: crate::spill::Away,
     /// How often that began.
     pub spills: AtomicU64,
     /// What freed segments held.
@@ -128,7 +128,7 @@ impl NodePool {
             openings: AtomicU64::new(0),
             collected_first: AtomicBool::new(false),
             collection_ns_per_byte: AtomicU64::new(0),
-            full: AtomicBool::new(false),
+            away: crate::spill::Away::default(),
             spills: AtomicU64::new(0),
             freed: crate::appended::Freed::default(),
             pool,
@@ -201,9 +201,9 @@ impl NodePool {
             segments: self.pool.segment_count().into(),
             max_segments: self.pool.max_segments().into(),
             free,
-            full: free + self.can_grow_by() <= self.reserve(Filler::Put),
+            full: !self.has_room(),
             reused: self.segments_reused.load(Ordering::Relaxed),
-            spilling: self.full.load(Ordering::Relaxed),
+            spilling: self.away.is_full(),
             tells_hot_apart: self.hot.is_on(),
             spills: self.spills.load(Ordering::Relaxed),
             ..PoolUsage::default()

@@ -157,6 +157,10 @@ impl NodePool {
             let least = if missing == 0 { run_len.into() } else { missing };
             if u64::from(self.pool.max_segments() - count) < least {
                 let bytes = u64::from(run_len) * self.segment_bytes();
+                let limit = log.most_bytes(kind);
+                if bytes > limit {
+                    return Err(Error::TooLarge { bytes, limit });
+                }
                 // All that is missing is that they lie side by side.
                 return Err(if missing == 0 { Error::NotAdjacent { bytes, free } } else { log.full_error() });
             }
@@ -205,6 +209,26 @@ impl NodePool {
                 }
             }
         }
+    }
+}
+
+impl Log {
+    /// Bytes of the segments that a batch could have if the store were empty: it has all of them on one node.
+    pub fn most_bytes_of_a_batch(&self) -> u64 {
+        // There may be deletes in it.
+        self.most_bytes(Filler::Delete)
+    }
+
+    /// Bytes of the segments of a node that puts may have now.
+    pub fn bytes_for_puts(&self, node: usize) -> u64 {
+        let pool = &self.pools[node];
+        (pool.free_segments() + pool.can_grow_by()).saturating_sub(pool.reserve(Filler::Put)) * pool.segment_bytes()
+    }
+
+    fn most_bytes(&self, kind: Filler) -> u64 {
+        // The reserve becomes no smaller by growth.
+        let most = |pool: &NodePool| (u64::from(pool.pool.max_segments()) - pool.reserve(kind)) * pool.segment_bytes();
+        self.pools.iter().map(most).max().unwrap_or(0)
     }
 }
 

@@ -7,7 +7,6 @@
 use crate::error::Result;
 use crate::log::Log;
 use crate::node::NodePool;
-use crate::opening::Filler;
 use crate::segment::{Chunk, Segment, SegmentState};
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
 use hither_sync::epoch;
@@ -166,9 +165,7 @@ impl Log {
             self.forget_unverified(&pool.segments[index as usize]);
             pool.free_run(index)?;
             pool.retiring.fetch_sub(1, Ordering::Relaxed);
-            if pool.free_segments() > pool.reserve(Filler::Put) {
-                pool.full.store(false, Ordering::Relaxed);
-            }
+            pool.note_freed();
         }
         Ok(count)
     }

@@ -153,6 +153,20 @@ impl Log {
         (found, tombstones)
     }
 
+    /// Whether some full segment of which at least `least` is no live entry holds tombstones that stay only until the next checkpoint.
+    pub fn tombstones_hold_garbage(&self, least: f64) -> bool {
+        let floor = self.tombstone_floor.load(Ordering::Relaxed);
+        let held = self.select(|segment| {
+            is_full(segment) && segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > floor
+        });
+        held.into_iter().any(|(node, index)| {
+            let pool = &self.pools[node];
+            let segment = &pool.segments[index as usize];
+            let bytes = u64::from(segment.run_len.load(Ordering::Relaxed)) * pool.segment_bytes();
+            bytes.saturating_sub(segment.live_bytes()) as f64 >= least * bytes as f64
+        })
+    }
+
     pub(crate) fn lives_of(&self, mut wanted: impl FnMut(&Segment) -> bool) -> Vec<SegmentLife> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {

@@ -15,11 +15,11 @@
 
 use super::Batch;
 use super::member::{AnyToken, Member, Scratch, drop_overwritten, with_token};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keyspace::{AnyIndex, Kind, with_index};
 use crate::options::Durability;
 use crate::store::Core;
-use crate::write::{Attempt, Condition, PlaceGuard, Written, op_of};
+use crate::write::{Attempt, Condition, PlaceGuard, Written, op_of, room};
 use hither_index::{Index, Key, Ref};
 use hither_log::entry::{BatchTag, Parts};
 use hither_log::{Append, Flush, Writer, address};
@@ -31,6 +31,9 @@ const MAX_PLACES: usize = 64;
 
 /// Bytes of a member with a key and a value of 8 bytes.
 const PLAIN_MEMBER_BYTES: u64 = 40;
+
+/// Bytes of a member beside key and value, at least: the member of a batch of one.
+const LEAST_HEAD_BYTES: u64 = 16;
 
 impl Core {
     /// Applies `batch`; what came of it in one word, like all that is returned after a fence. If it was not applied, `unmet` becomes the number
@@ -76,6 +79,9 @@ impl Core {
         }
         if self.is_bounded() && commit.grows() {
             return self.refuse_growth();
+        }
+        if batch.parts().bytes.len() as u64 > self.log.pool(0).segment_bytes() {
+            commit.ensure_may_fit()?;
         }
         let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);
         commit.append(first, level, default_expiry_ms, &mut writer)?;
@@ -234,6 +240,27 @@ impl Commit<'_> {
         self.core.committer.recent_deletes.get((self.batch.keyspace(operation).info.id, operation.hash)).is_none()
     }
 
+    /// Refuses what would not fit into an empty store, before anything of it is appended.
+    #[cold]
+    fn ensure_may_fit(&self) -> Result<()> {
+        let (bytes, limit) = (self.least_bytes(), self.core.log.most_bytes_of_a_batch());
+        if bytes > limit { Err(Error::TooLarge { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// Bytes that it takes at least.
+    #[cold]
+    fn least_bytes(&self) -> u64 {
+        let segment = self.core.log.pool(0).segment_bytes();
+        let sizes = self.members.iter().map(|member| {
+            let operation = member.operation(self.batch);
+            let pair = operation.key_len as usize + self.batch.value(operation).map_or(0, <[u8]>::len);
+            let bytes = LEAST_HEAD_BYTES + pair.next_multiple_of(8) as u64;
+            // A run of segments is one entry's.
+            if bytes > segment { bytes.next_multiple_of(segment) } else { bytes }
+        });
+        sizes.sum()
+    }
+
     /// Whether it takes more live bytes than it gives back.
     #[cold]
     fn grows(&self) -> bool {
@@ -343,6 +370,7 @@ impl Commit<'_> {
     /// take them for committed.
     #[cold]
     fn abandon(&self, appended: usize, writer: &mut Writer<'_>) {
+        room::note_wanted(self.least_bytes());
         for member in &self.members[..appended] {
             self.core.log.mark_dead_on_media(member.reference.0);
             // All lines, not just the mark's: the entry is counted when its segment is sealed, and must be whole then.

@@ -42,6 +42,7 @@ use batched::BatchedCollector;
 use chain::ChainCollector;
 use effort::{Bill, Effort, Stopwatch};
 use movers::Movers;
+pub(crate) use space::Search;
 use sweep::Scope;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.

@@ -3,14 +3,25 @@
 //! Thread safety: any number of writers make space at the same time, beside the collectors; each empties one victim at a time, and holds no latch and no pin. Crash: as
 //! for any pass ([`super`]).
 
-use super::{Need, Stopwatch, Turn};
+use super::{LAST_GAIN, Need, Stopwatch, Turn};
 use crate::error::Result;
 use crate::store::Core;
 use hither_log::{TakeBack, Tombstones};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// How long a write waits for passes and sweeps of other threads, and for readers, before it fails for lack of space.
 const PATIENCE_MS: usize = 1000;
+
+/// Where a write looks for space that found none.
+pub(crate) struct Search {
+    /// Where it tries next.
+    pub node: usize,
+    /// Nodes in a row on which nothing was to be gained.
+    pub vain: usize,
+    /// When it gives up; absent: never.
+    pub end: Option<Instant>,
+}
 
 impl Core {
     /// How urgently `node` needs space.
@@ -53,7 +64,7 @@ impl Core {
     pub fn without_passes<R>(&self, f: impl FnOnce() -> R) -> R {
         let _no_new_ones = self.collections.round.lock();
         while self.log.passes_in_progress() > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         f()
     }
@@ -83,13 +94,29 @@ impl Core {
         self.sweep_if_due(None, u64::MAX)
     }
 
-    /// For a write that found no space: makes some, or waits for somebody who does. False if there is nothing to be gained. Any number of writers: each empties one
-    /// victim at a time, beside the collectors.
-    pub fn make_space(&self) -> Result<bool> {
+    /// For a write that found no space where `search` has brought it: makes some, waits for somebody who does, or goes on to another node. False if there is nothing to be gained on any.
+    pub fn make_space(&self, search: &mut Search) -> Result<bool> {
         let done = &self.collections;
         done.stalls.fetch_add(1, Ordering::Relaxed);
         let _stalled = Stopwatch::start(&done.stall_nanos);
-        let node = self.log.local_node();
+        let others = if self.spill { self.log.nodes() - 1 } else { 0 };
+        let is_last = search.vain >= others;
+        if self.make_space_on(search.node, is_last, search.end)? {
+            search.vain = 0;
+            return Ok(true);
+        }
+        if !is_last {
+            search.vain += 1;
+            self.log.spill_from(search.node);
+            search.node = (search.node + 1) % self.log.nodes();
+        }
+        Ok(!is_last)
+    }
+
+    /// Makes space on a node; false if there is nothing to be gained, or, unless this is the `last` one to be asked, not at once. Any number of writers: each empties one victim at a
+    /// time, beside the collectors.
+    fn make_space_on(&self, node: usize, last: bool, end: Option<Instant>) -> Result<bool> {
+        let done = &self.collections;
         let before = done.reused.load(Ordering::Acquire);
         let others_made_some = || done.reused.load(Ordering::Acquire) != before;
         for _ in 0..PATIENCE_MS {
@@ -97,20 +124,20 @@ impl Core {
             if self.reclaim_for(node)? || others_made_some() {
                 return Ok(true);
             }
-            if self.log.keeps_tombstones() {
-                // Segments with tombstones wait for the next checkpoint; there is no time for that.
+            if self.log.tombstones_hold_garbage(LAST_GAIN) && self.log.keeps_tombstones() {
+                // They wait for the next checkpoint; there is no time for that.
                 self.checkpoints.invalidate(&self.log)?;
-                return Ok(true);
-            }
-            if self.spill && self.log.spill_from(node) {
                 return Ok(true);
             }
             // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
             let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps;
-            if self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
+            if !last || self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
                 return Ok(others_made_some());
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            if end.is_some_and(|end| Instant::now() >= end) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
         // Somebody is at it still. How long that is waited for is up to the write.
         Ok(true)
@@ -143,6 +170,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use super::Search;
     use crate::{Kind, Options, Store};
     use hither_topology::Topology;
     use std::sync::Arc;
@@ -158,7 +186,7 @@ mod tests {
         let full = (0..).find_map(|key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500])).err()).unwrap();
         assert!(full.kind().is_lack_of_space(), "{full}");
         let paused = store.core.checkpoints.pause();
-        assert!(!store.core.make_space().unwrap(), "nothing can be had");
+        assert!(!store.core.make_space(&mut Search { node: 0, vain: 0, end: None }).unwrap(), "nothing can be had");
         drop(paused);
     }
 }

@@ -3,10 +3,12 @@
 //! Thread safety: any number of writers; called in no writer section and with no latch held. Crash: nothing here is on media but what collectors do.
 
 use super::Attempt;
-use crate::error::Error;
+use crate::collector::Search;
+use crate::error::{Error, Result};
 use crate::store::Core;
 use hither_log::{pace, share_segments};
 use hither_sync::epoch;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -44,7 +46,9 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub(super) fn after_vain_attempt<T>(&self, error: Box<Error>, attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
-        let outcome = if error.kind().is_lack_of_space() { self.make_room(is_bound(&error), attempt) } else { Err(error) };
+        let wanted = WANTED.take();
+        let can_help = error.kind().is_lack_of_space() && !matches!(*error, Error::TooLarge { .. });
+        let outcome = if can_help { self.make_room(is_bound(&error), wanted, attempt) } else { Err(error) };
         let outcome = self.heeding_failed_syncs(outcome);
         if outcome.is_err() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() {
             // Whoever found the failure may have held locks, as a sweep does, and there may be no thread in the background.
@@ -57,33 +61,68 @@ impl Core {
     /// collectors can move.
     #[cold]
     #[inline(never)]
-    fn make_room<T>(&self, mut bound: bool, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
+    fn make_room<T>(&self, mut bound: bool, mut wanted: u64, mut attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         if epoch::is_pinned() {
             // Inside a closure of a read: what waits for readers would wait for itself.
             return share_segments(attempt);
         }
-        // Space that others take, or that a batch's own vain attempts left as garbage, is made again and again without an end. Near the limit a
-        // collector needs most of what it frees, so many rounds may pass before something is left.
+        // Space that others take is made again and again without an end. Near the limit a collector needs most of what it frees, so many rounds may pass before something is left.
         let end = Instant::now().checked_add(self.space_patience);
+        let mut search = Search { node: self.log.local_node(), vain: 0, end };
         loop {
-            let made = if !bound {
-                self.make_space()? || self.sweep_for_space()
-            } else if self.room_to_live().is_ok() || self.sweep_for_space() {
-                true
-            } else {
-                // A sweep that finds nothing may have come after another, which left nothing.
-                self.room_to_live()?;
-                true
-            };
+            let made = if bound { self.make_room_to_live()? } else { self.make_space_for(wanted, &mut search)? };
+            let had = self.log.bytes_for_puts(search.node);
             let goes_on = made && end.is_none_or(|end| Instant::now() < end);
             // The last one takes what room there is in segments of other shards.
-            let outcome = if goes_on { attempt() } else { share_segments(&mut attempt) };
+            let attempt = || if goes_on { attempt() } else { share_segments(&mut attempt) };
+            let outcome = self.log.write_to(search.node, attempt);
             match outcome {
-                Err(error) if error.kind().is_lack_of_space() && goes_on => bound = is_bound(&error),
+                Err(error) if error.kind().is_lack_of_space() && goes_on => {
+                    bound = is_bound(&error);
+                    // A batch that did not fit into what there was needs more, or it would be tried for as long as its own garbage is space. (Writers leave gaps, some a fourth of their chunks.)
+                    wanted = match WANTED.take() {
+                        0 => 0,
+                        least => least.max(had + had / 4 + self.log.pool(search.node).segment_bytes()),
+                    };
+                }
                 outcome => return outcome,
             }
         }
     }
+
+    fn make_room_to_live(&self) -> Result<bool> {
+        if self.room_to_live().is_err() && !self.sweep_for_space() {
+            // A sweep that finds nothing may have come after another, which left nothing.
+            self.room_to_live()?;
+        }
+        Ok(true)
+    }
+
+    /// Makes space, for all of a batch that takes so many bytes at least, before it is tried again: what is appended of it in vain is garbage. False if that cannot be had.
+    fn make_space_for(&self, wanted: u64, search: &mut Search) -> Result<bool> {
+        loop {
+            if !self.make_space(search)? {
+                if !self.sweep_for_space() {
+                    return Ok(false);
+                }
+                search.vain = 0;
+            }
+            if self.log.bytes_for_puts(search.node) >= wanted || search.end.is_some_and(|end| Instant::now() >= end) {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// A batch was given up that takes so many bytes at least, for lack of space.
+#[cold]
+pub(crate) fn note_wanted(bytes: u64) {
+    WANTED.set(bytes);
+}
+
+thread_local! {
+    /// What the last attempt of this thread would have taken, if it was a batch's that was given up half-way.
+    static WANTED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Whether a write was refused for the live bytes that it adds, not for lack of space.

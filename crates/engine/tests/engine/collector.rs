@@ -1,7 +1,8 @@
 //! The collector: endless overwrites stay within the size, nothing is lost, nothing comes back, snapshots keep what they show.
 
 use crate::common::{crash, scrambled, small};
-use hither_engine::{CollectorKind, Condition, Error, KeyspaceHandle, Kind, Options, Store, WriteOptions};
+use hither_engine::{CollectorKind, Condition, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
+use hither_pmem::{FailAt, Failpoints};
 use hither_topology::Topology;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -250,6 +251,72 @@ fn a_full_node_spills(kind: CollectorKind) {
         (0..1_000).for_each(|key| put(&store, &keyspace, key, &[8; 200]));
         assert!(!store.stats().pools[0].usage.spilling && store.check().unwrap().is_sound());
     }
+}
+
+/// Two pools in memory, of two megabytes each, and a thread of the first one's node.
+fn over_two_nodes() -> (Store, KeyspaceHandle) {
+    let topology = Arc::new(Topology::emulated(2));
+    topology.bind_current_thread(0).unwrap();
+    let sizes = options(CollectorKind::Batched, None, 4 << 20);
+    let store = Store::open(Options { topology: Some(topology), background: false, ..sizes }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (store, keyspace)
+}
+
+/// Regression: one value for which there was no place made the whole node count as full, for good: all that its threads wrote went to the other one, until that was full, too.
+#[test]
+fn a_value_without_a_place_leaves_its_node_in_use() {
+    let (store, keyspace) = over_two_nodes();
+    try_put(&store, &keyspace, 1, &[1; 3 << 20]).unwrap_err();
+    // One for each node, and one that is too much.
+    put(&store, &keyspace, 2, &[2; 1_200_000]);
+    put(&store, &keyspace, 3, &[3; 1_200_000]);
+    try_put(&store, &keyspace, 4, &[4; 1_200_000]).unwrap_err();
+    let before = store.stats().pools;
+    assert!(before.iter().all(|pool| pool.usage.live_bytes > 1 << 20), "a large value goes where there is a place for it");
+    (10..1_010).for_each(|key| put(&store, &keyspace, key, &[5; 200]));
+    let after = store.stats().pools;
+    assert!(!after[0].usage.spilling && after[0].usage.spills == 0, "{:?}", after[0].usage);
+    assert!(after[0].usage.live_bytes >= before[0].usage.live_bytes + 200_000, "{:?}", after[0].usage);
+    assert_eq!(after[1].usage.live_bytes, before[1].usage.live_bytes);
+}
+
+/// Regression: a writer that had gone to the other node, because its own was full, collected there only, and gave up where that one was full, too, although its own had garbage by then.
+#[test]
+fn a_writer_away_from_home_makes_space_at_home() {
+    let (store, keyspace) = over_two_nodes();
+    let full = (0..).find(|key| try_put(&store, &keyspace, *key, &[1; 200]).is_err()).unwrap();
+    let pools = store.stats().pools;
+    assert!(pools[0].usage.spilling && pools[1].usage.live_bytes > 1 << 20);
+    // The first ones lie at home. (So few that there is a place for their tombstones, and no sweep is due.)
+    assert!(full > 10_000);
+    (0..700).for_each(|key| assert!(delete(&store, &keyspace, key)));
+    (0..300).for_each(|key| put(&store, &keyspace, key, &[2; 200]));
+    assert!(store.check().unwrap().is_sound());
+}
+
+/// Regression: a node whose disk had been full for a moment never grew again.
+#[test]
+fn a_node_grows_again_once_its_disk_has_room() {
+    let (dir, failpoints) = (tempfile::tempdir().unwrap(), Failpoints::new());
+    let topology = Arc::new(Topology::emulated(2));
+    topology.bind_current_thread(0).unwrap();
+    let medium = Options { medium: MediumChoice::File, failpoints: Some(failpoints.clone()), topology: Some(topology), ..small() };
+    let paths = vec![(None, dir.path().to_owned())];
+    let store = Store::open(Options { paths, capacity: 4 << 20, max_capacity: 64 << 20, ..medium }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let existing = store.stats().pools[0].usage.segments;
+    failpoints.arm("fallocate", FailAt { skip: 0, count: u64::MAX, errno: 28 });
+    let mut keys = 0..10_000;
+    while !store.stats().pools[0].usage.spilling {
+        put(&store, &keyspace, keys.next().unwrap(), &[1; 1_000]);
+    }
+    failpoints.disarm("fallocate");
+    // For a second it is taken for one that stays full.
+    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    keys.take(4_000).for_each(|key| put(&store, &keyspace, key, &[1; 1_000]));
+    let usage = &store.stats().pools[0].usage;
+    assert!(usage.segments > existing && !usage.spilling, "{usage:?}");
 }
 
 /// One suite, whichever the collector.

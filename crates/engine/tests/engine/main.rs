@@ -30,6 +30,7 @@ mod restores;
 mod runs;
 mod set_aside;
 mod shortcuts;
+mod too_large;
 mod unread_damage;
 mod utilization;
 mod verification;

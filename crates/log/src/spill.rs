@@ -1,0 +1,144 @@
+//! Where threads append: to their own node's pool, unless that is full.
+//!
+//! A pool counts as *full* when no put can have a segment of it, nor make one. Its threads then append to the next one that is not, until segments of this one are free again, or its disk has room again.
+//! A single write for which its pool has no place, such as a large value that finds no run, goes elsewhere alone ([`Log::write_to`]): the pool has room for others.
+//!
+//! Thread safety: any number of threads. That a pool is full is a hint, which is looked into from time to time: whoever is sent elsewhere writes to a good place, too.
+
+use crate::log::Log;
+use crate::node::NodePool;
+use crate::opening::Filler;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A thread whose pool counts as full looks whether it is so still at one write in so many.
+const LOOK_EVERY: u32 = 64;
+
+thread_local! {
+    /// Where this thread's attempt goes.
+    static SENT_TO: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Writes of this thread that found their pool full.
+    static AWAY: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Why a pool's own threads may append elsewhere. One word, so that a write asks once.
+#[derive(Default)]
+pub(crate) struct Away(AtomicU32);
+
+/// The pool is full.
+const FULL: u32 = 1;
+/// One attempt that was sent elsewhere.
+const ATTEMPT: u32 = 2;
+
+impl Away {
+    #[inline(always)]
+    fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & FULL != 0
+    }
+
+    /// Whether it was not full before.
+    fn set_full(&self) -> bool {
+        self.0.fetch_or(FULL, Ordering::Relaxed) & FULL == 0
+    }
+
+    fn set_not_full(&self) {
+        self.0.fetch_and(!FULL, Ordering::Relaxed);
+    }
+}
+
+impl NodePool {
+    /// Whether a put may have a segment, or make one, as far as is known.
+    pub fn has_room(&self) -> bool {
+        self.free_segments() + self.can_grow_by() > self.reserve(Filler::Put)
+    }
+
+    /// Looks whether the pool is full still, if it counts as that; whether it is.
+    pub fn is_full_still(&self) -> bool {
+        if !self.away.is_full() {
+            return false;
+        }
+        let has_room = self.has_room();
+        if has_room {
+            self.away.set_not_full();
+        }
+        !has_room
+    }
+
+    /// Segments were freed.
+    pub fn note_freed(&self) {
+        if self.free_segments() > self.reserve(Filler::Put) {
+            self.away.set_not_full();
+        }
+    }
+}
+
+impl Log {
+    /// The node whose pool the calling thread appends to: its own, unless that is full and writes spill ([`Log::spill_from`]).
+    #[inline(always)]
+    pub fn local_node(&self) -> usize {
+        if self.pools.len() == 1 {
+            return 0;
+        }
+        let node = self.home();
+        if self.pools[node].away.is_any() { self.node_instead(node) } else { node }
+    }
+
+    /// The calling thread's own node.
+    #[inline(always)]
+    fn home(&self) -> usize {
+        self.topology().current_node() as usize % self.pools.len()
+    }
+
+    #[cold]
+    fn node_instead(&self, node: usize) -> usize {
+        if let Some(sent_to) = SENT_TO.get() {
+            return sent_to;
+        }
+        let pool = &self.pools[node];
+        let away = AWAY.get().wrapping_add(1);
+        AWAY.set(away);
+        let looks = away.is_multiple_of(LOOK_EVERY);
+        let is_full = if looks { pool.is_full_still() } else { pool.away.is_full() };
+        if is_full { self.spill_target(node, looks).unwrap_or(node) } else { node }
+    }
+
+    /// The next node that is not full.
+    fn spill_target(&self, node: usize, looks: bool) -> Option<usize> {
+        let is_full = |other: &usize| {
+            let pool = &self.pools[*other];
+            if looks { pool.is_full_still() } else { pool.away.is_full() }
+        };
+        (1..self.pools.len()).map(|step| (node + step) % self.pools.len()).find(|other| !is_full(other))
+    }
+
+    /// Declares a node full, if it is and another is not: its threads append to the next one that is not, until this one has room again.
+    pub fn spill_from(&self, node: usize) {
+        let pool = &self.pools[node];
+        if !pool.has_room() && self.spill_target(node, true).is_some() && pool.away.set_full() {
+            pool.spills.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes one attempt at a write, which goes to this node's pool.
+    pub fn write_to<T>(&self, node: usize, attempt: impl FnOnce() -> T) -> T {
+        struct Sent<'a>(&'a Away, Option<usize>);
+        impl Drop for Sent<'_> {
+            fn drop(&mut self) {
+                SENT_TO.set(self.1);
+                self.0.0.fetch_sub(ATTEMPT, Ordering::Relaxed);
+            }
+        }
+        if self.pools.len() == 1 {
+            return attempt();
+        }
+        // A thread that moves to another node meanwhile writes there: it is an attempt, too.
+        let away = &self.pools[self.home()].away;
+        away.0.fetch_add(ATTEMPT, Ordering::Relaxed);
+        let _sent = Sent(away, SENT_TO.replace(Some(node)));
+        attempt()
+    }
+}
