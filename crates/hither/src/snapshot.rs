@@ -11,6 +11,7 @@ const PREFETCHED: usize = 64;
 
 /// A consistent view of all keyspaces at one moment. Clones share it. While it lives, memory grows with the number of distinct keys that are
 /// overwritten or deleted, and what they held is not reclaimed. What had expired when it was taken is absent, and nothing expires in it afterwards.
+/// A keyspace that is dropped is gone from it, too: reads and iterators of it say [`Error::KeyspaceDropped`].
 ///
 /// ```
 /// # let db = hither::Db::builder().in_memory().open()?;

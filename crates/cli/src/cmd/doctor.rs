@@ -163,6 +163,8 @@ struct Trial(PathBuf);
 impl Trial {
     fn new(parent: &Path) -> Result<Self, String> {
         let path = parent.join(format!(".hither-doctor-{}", std::process::id()));
+        // What one of this number has left that was killed: in a container all have the same. A link is not followed.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).map_err(|error| format!("making a file in {}: {error}", parent.display()))?;
         Ok(Self(path))
     }

@@ -123,9 +123,11 @@ pub fn error(failure: &Failure, json: bool) {
     stderr(&text);
 }
 
-/// Writes a line to standard error. Nobody is left to be told if that fails.
+/// Writes a line to standard error. Nobody is left to be told if that fails. Names in it may come from anywhere, and a terminal obeys control characters.
 pub fn stderr(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let obeyed = |c: char| c.is_control() && c != '\n';
+    let shown: String = line.chars().map(|c| if obeyed(c) { c.escape_default().to_string() } else { c.to_string() }).collect();
+    let _ = writeln!(std::io::stderr(), "{shown}");
 }
 
 /// Tells standard error something that is no failure.

@@ -109,6 +109,28 @@ fn doctor_needs_no_store() {
     assert!(store.run(&["doctor"]).done().out().contains("persistence domain"));
 }
 
+/// Regression: in a container each has the same number, and one that was killed kept all later ones from looking.
+#[test]
+fn doctor_clears_what_a_killed_one_has_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"mkdir "$1/.hither-doctor-$$" && touch "$1/.hither-doctor-$$/pool" && exec "$0" doctor --json --data "$1/store""#;
+    let program = env!("CARGO_BIN_EXE_hither");
+    let output = std::process::Command::new("sh").args(["-c", script, program]).arg(folder.path()).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && report["places"][0]["problem"].is_null(), "{report}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Regression: a name with an escape sequence in it was obeyed by the terminal that the error was shown on.
+#[test]
+fn errors_show_no_control_characters() {
+    let store = Store::on_file();
+    store.run(&["put", "k", "v"]).done();
+    let failed = store.run(&["get", "--keyspace", "no\u{1b}[31msuch", "k"]);
+    let told = String::from_utf8_lossy(&failed.0.stderr).into_owned();
+    assert!(!failed.0.status.success() && told.contains("such") && !told.contains('\u{1b}'), "{told:?}");
+}
+
 /// The README promises these sizes.
 #[test]
 fn a_new_store_has_66_mib_and_may_grow_to_64_gib() {
