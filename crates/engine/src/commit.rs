@@ -172,7 +172,12 @@ impl Committer {
 
     /// Whether the calling thread runs a callback, and another thread may run what comes of that.
     fn leaves_callbacks(&self) -> bool {
-        is_in_callback() && self.in_background.load(Ordering::Acquire)
+        is_in_callback() && self.has_background()
+    }
+
+    /// Whether there is a thread in the background.
+    pub fn has_background(&self) -> bool {
+        self.in_background.load(Ordering::Acquire)
     }
 
     /// Runs `f`, which runs callbacks from time to time, in the background.

@@ -93,7 +93,9 @@ impl Maintenance {
         for node in 0..core.log.nodes() {
             starting.spawn("hither-ready", move |core, stop| run_making_ready(core, stop, node));
             for number in 0..collectors {
-                starting.spawn("hither-collect", move |core, stop| run_collector(core, stop, node, (number, collectors)));
+                starting.spawn("hither-collect", move |core, stop| {
+                    core.collections.while_collecting(node, || run_collector(core, stop, node, (number, collectors)));
+                });
             }
         }
         for node in 0..core.delegation.nodes() {

@@ -7,6 +7,7 @@
 //! A live scan returns every key that is present throughout exactly once, in order; of keys that change meanwhile it returns some state.
 //! A scan from a snapshot returns exactly the snapshot.
 
+use crate::collector::is_over;
 use crate::delegation::{Asked, Copied, Plan, Spare};
 use crate::error::Result;
 use crate::expiries::Met;
@@ -17,6 +18,7 @@ use hither_index::{Ref, Start};
 use hither_log::Log;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
+use std::time::Instant;
 
 /// References taken at once, if it is not known that fewer are wanted.
 const FIRST_GROUP: usize = 128;
@@ -25,6 +27,8 @@ const LARGEST_GROUP: usize = 256;
 const SAVED_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
 const AHEAD: usize = 24;
+/// A search for expired keys looks at the time after so many.
+const LOOK_EVERY: u64 = 256;
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -436,11 +440,11 @@ impl Core {
         Ok(f(key, value))
     }
 
-    /// Finds up to `limit` keys whose entries have expired, with their versions.
-    pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize) -> Vec<(Vec<u8>, u64)> {
+    /// Finds up to `limit` keys whose entries have expired, with their versions, until `end` at most.
+    pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize, end: Option<Instant>) -> Vec<(Vec<u8>, u64)> {
         let mut found = Vec::new();
         keyspace.expiries.search(|| {
-            let mut met = Met::default();
+            let (mut met, mut seen) = (Met::default(), 0u64);
             let walked = self.walk(keyspace, |reference| {
                 let expiry = self.log.expiry_of(reference.0);
                 let is_expired = self.is_expired(expiry);
@@ -451,7 +455,8 @@ impl Core {
                     let entry = self.log.entry(reference.0);
                     found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
-                met.cut_short = found.len() >= limit;
+                seen += 1;
+                met.cut_short = found.len() >= limit || seen.is_multiple_of(LOOK_EVERY) && is_over(end);
                 Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             });
             // Dropped on the way: it has seen what it has seen.

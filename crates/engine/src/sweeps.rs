@@ -3,6 +3,7 @@
 //! The thread in the background sweeps from time to time; a write that finds no space sweeps itself, before it gives up. Any number of threads may. What is swept is a delete like any
 //! other, on the condition that the key still has the version that was found to have expired; so a crash at any point leaves keys that read as absent.
 
+use crate::collector::is_over;
 use crate::error::ErrorKind;
 use crate::keyspace::Keyspace;
 use crate::store::Core;
@@ -18,17 +19,21 @@ pub(crate) const SWEEP: usize = 10_000;
 impl Core {
     /// Deletes keys whose time has come: an expired entry retires like a tombstone. Returns how many; [`SWEEP`] or more mean that some may be left.
     pub fn sweep_expired(&self) -> usize {
-        self.sweep_those_there().deleted
+        self.sweep_those_there(None).deleted
     }
 
-    fn sweep_those_there(&self) -> Swept {
+    /// Until `end` at most.
+    fn sweep_those_there(&self, end: Option<Instant>) -> Swept {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut swept = Swept::default();
         if keyspaces.is_empty() || self.persist_clock().is_err() {
             return swept;
         }
         for keyspace in keyspaces {
-            for (key, version) in self.expired_keys(&keyspace, SWEEP) {
+            for (key, version) in self.expired_keys(&keyspace, SWEEP, end) {
+                if is_over(end) {
+                    return swept;
+                }
                 let _no_check = self.sweeping.lock();
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
                 match self.delete_swept(&keyspace, &change) {
@@ -57,14 +62,17 @@ impl Core {
     }
 
     /// For a write that found no space, nor anything to collect: makes garbage of what has expired, or waits for somebody who does. False if that is nothing, if it was nothing
-    /// just now, for the search may be long, or if this is itself a delete of a sweep.
+    /// just now, for the search may be long, if this is itself a delete of a sweep, or if no time was left.
     #[cold]
-    pub fn sweep_for_space(&self) -> bool {
+    pub fn sweep_for_space(&self, end: Option<Instant>) -> bool {
         if is_sweeping() {
             return false;
         }
+        // Where nobody in the background searches everything, this has to.
+        let end = end.filter(|_| self.committer.has_background());
         let asked = Instant::now();
-        let mut last = self.space_sweep.lock();
+        let free = end.map_or_else(|| Some(self.space_sweep.lock()), |end| self.space_sweep.try_lock_until(end));
+        let Some(mut last) = free else { return false };
         if let Some(last) = &*last {
             if last.ended > asked {
                 return last.made;
@@ -74,7 +82,7 @@ impl Core {
             }
         }
         let started = Instant::now();
-        let swept = self.sweep_those_there();
+        let swept = self.sweep_those_there(end);
         // Where others were faster, there is room all the same, and more that has expired, perhaps, than they and this one were after.
         let made = swept.deleted + swept.late > 0;
         *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), made });
@@ -126,7 +134,7 @@ mod tests {
             *core.space_sweep.lock() = None;
             std::thread::scope(|scope| {
                 let deletes = core.sweeping.lock();
-                let sweep = scope.spawn(|| core.sweep_for_space());
+                let sweep = scope.spawn(|| core.sweep_for_space(None));
                 // It has found the key by then, or will next time.
                 std::thread::sleep(Duration::from_millis(1 << power));
                 store.write_wait(&keyspace, b"key", Some(b"another")).unwrap();

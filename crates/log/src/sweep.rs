@@ -40,6 +40,7 @@ impl Drop for PinnedLife<'_> {
 }
 
 /// Keys that have tombstones, by hash: never misses one, and takes one other in some hundreds for one, of which dead entries may be marked again.
+#[derive(Debug)]
 pub struct TombstoneFilter {
     bits: Box<[u64]>,
 }

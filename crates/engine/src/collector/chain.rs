@@ -10,6 +10,7 @@ use crate::store::Core;
 use hither_index::{Index, Key, Ref};
 use hither_log::{EntryView, Op, Pass, Relocator, Tombstones};
 use hither_sync::epoch;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Entries moved under one set of latches.
@@ -40,7 +41,7 @@ impl Collector for ChainCollector {
     fn prepare(&self, core: &Core) -> Result<()> {
         if !self.chained.load(Ordering::Acquire) {
             if core.log.outlives_the_process() {
-                core.sweep(Scope::Everything, &|_| Ok(()))?;
+                core.sweep(Scope::Everything, &mut None, &|_| Ok(ControlFlow::Continue(())))?;
             }
             self.chained.store(true, Ordering::Release);
         }

@@ -35,7 +35,8 @@ use crate::store::Core;
 use hither_log::{Candidate, Pass, ROOM_BELOW, Tombstones};
 use hither_sync::epoch;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use batched::BatchedCollector;
@@ -131,8 +132,12 @@ pub(crate) struct Collections {
     pub sweeps: AtomicU64,
     pub swept: AtomicU64,
     pub sweep_nanos: AtomicU64,
-    /// Held by whoever sweeps.
-    sweeping: Mutex<()>,
+    /// Segments that sweeps have looked through.
+    pub swept_segments: AtomicU64,
+    /// Held by whoever sweeps; what the last one has left, if it was cut short.
+    sweeping: Mutex<Option<sweep::Rest>>,
+    /// Collectors' threads at work, by node.
+    threads: [AtomicUsize; hither_log::address::MAX_NODES],
     /// Times that a write found no space and collected by itself.
     pub stalls: AtomicU64,
     /// Time that they took, in nanoseconds.
@@ -153,6 +158,19 @@ pub(crate) struct Collections {
 }
 
 impl Collections {
+    /// Runs `f`, which collects on `node` from time to time, in the background.
+    pub fn while_collecting(&self, node: usize, f: impl FnOnce()) {
+        struct Until<'a>(&'a AtomicUsize);
+        impl Drop for Until<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.threads[node].fetch_add(1, Ordering::Relaxed);
+        let _until = Until(&self.threads[node]);
+        f();
+    }
+
     pub fn stats(&self) -> CollectionStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CollectionStats {
@@ -194,6 +212,11 @@ pub(crate) enum Need {
     Last,
 }
 
+/// Whether this time has come, if there is one.
+pub(crate) fn is_over(end: Option<Instant>) -> bool {
+    end.is_some_and(|end| Instant::now() >= end)
+}
+
 impl Need {
     fn is_urgent(self) -> bool {
         matches!(self, Need::Any | Need::Last)
@@ -203,8 +226,8 @@ impl Need {
 /// How much a call collects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// One victim: somebody waits.
-    Pass,
+    /// One victim: somebody waits, until then at most.
+    Pass(Option<Instant>),
     /// A round of some.
     Round,
 }
@@ -254,7 +277,7 @@ impl Core {
             Need::Any => LEAST_GAIN,
             Need::Growth | Need::Some | Need::None => self.gc_threshold,
         };
-        self.sweep_if_due(node, if need.is_urgent() { URGENT_SWEEP_SHARE } else { SWEEP_SHARE })?;
+        self.sweep_if_due(node, if need.is_urgent() { URGENT_SWEEP_SHARE } else { SWEEP_SHARE }, turn)?;
         // While there is time, what gains by waiting waits: young segments of hot keys lose more entries soon.
         let first = matches!(need, Need::None | Need::Some) && node.is_some();
         let started = Instant::now();
@@ -325,7 +348,7 @@ impl Core {
         };
         let tombstones = self.collector.tombstones();
         let most = match wanted.turn {
-            Turn::Pass => 1,
+            Turn::Pass(_) => 1,
             Turn::Round => (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end()),
         };
         let _one_at_a_time = self.collections.round.lock();
@@ -349,29 +372,47 @@ impl Core {
         Ok(passes)
     }
 
-    /// Makes tombstones free to go once those of a node, of `node` if given, take more than one part in `share` of its segments.
-    fn sweep_if_due(&self, node: Option<usize>, share: u64) -> Result<()> {
-        if self.collector.tombstones() == Tombstones::Buried {
+    /// Whether tombstones of a node, of `node` if given, that no sweep has seen take more than one part in `share` of its segments.
+    fn is_sweep_due(&self, node: Option<usize>, share: u64) -> bool {
+        let is_due = |node: usize| {
+            let pool = self.log.pool(node);
+            self.log.unswept_tombstone_bytes(node) > u64::from(pool.segment_count()) * pool.segment_bytes() / share
+        };
+        self.collector.tombstones() == Tombstones::Swept
+            && (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(is_due)
+    }
+
+    /// Makes tombstones free to go once that is due. For somebody who waits, collectors do it, or else it ends once there is room, or no time is left; the next sweep goes on there.
+    fn sweep_if_due(&self, node: Option<usize>, share: u64, turn: Turn) -> Result<()> {
+        let is_due = || self.is_sweep_due(node, share);
+        if !is_due() {
             return Ok(());
         }
-        let is_due = || {
-            (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(|node| {
-                let pool = self.log.pool(node);
-                self.log.unswept_tombstone_bytes(node) > u64::from(pool.segment_count()) * pool.segment_bytes() / share
-            })
-        };
-        if !is_due() {
+        if let (Turn::Pass(_), Some(node)) = (turn, node)
+            && self.leaves_sweeps(node)
+        {
+            self.log.few_free(node).ring();
             return Ok(());
         }
         let done = &self.collections;
         // Collections go on while somebody sweeps. Only who asks for it waits.
         let one_at_a_time = if share == u64::MAX { Some(done.sweeping.lock()) } else { done.sweeping.try_lock() };
         // Somebody else may have been at it.
-        if one_at_a_time.is_some() && is_due() {
+        if let Some(mut rest) = one_at_a_time.filter(|_| is_due()) {
             let started = Instant::now();
-            let swept = self.sweep(Scope::Deleted, &|took| self.between_sweeps(share, took));
+            if share == u64::MAX {
+                // What was left is about older tombstones only.
+                *rest = None;
+            }
+            let reused = done.reused.load(Ordering::Acquire);
+            let is_enough = || matches!(turn, Turn::Pass(end) if done.reused.load(Ordering::Acquire) != reused || is_over(end));
+            let between = |took: Duration| {
+                self.between_sweeps(share, took)?;
+                Ok(if is_enough() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            };
+            let swept = self.sweep(Scope::Deleted, &mut rest, &between);
             done.swept.fetch_add(self.heeding_failed_syncs(swept)?, Ordering::Relaxed);
-            done.sweeps.fetch_add(1, Ordering::Release);
+            done.sweeps.fetch_add(u64::from(rest.is_none()), Ordering::Release);
             done.sweep_nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! Thread safety: any number of writers make space at the same time, beside the collectors; each empties one victim at a time, and holds no latch and no pin. Crash: as
 //! for any pass ([`super`]).
 
-use super::{LAST_GAIN, Need, Stopwatch, Turn};
+use super::{LAST_GAIN, Need, Stopwatch, Turn, URGENT_SWEEP_SHARE, is_over};
 use crate::error::Result;
 use crate::store::Core;
 use hither_log::{TakeBack, Tombstones};
@@ -55,6 +55,11 @@ impl Core {
         if room.left() <= call_at { need } else { Need::None }
     }
 
+    /// Whether a write that finds no space on `node` leaves sweeps to collectors: there are such, and they see as little space as it does.
+    pub(super) fn leaves_sweeps(&self, node: usize) -> bool {
+        self.collections.threads[node].load(Ordering::Relaxed) > 0 && self.need_of_space(node) == Need::Any
+    }
+
     /// Whether more than half of the full segments of `node` is garbage.
     pub fn has_much_garbage(&self, node: usize) -> bool {
         self.seal(TakeBack::Idle).is_ok() && self.log.look_for_garbage(node, self.collector.tombstones())
@@ -91,7 +96,7 @@ impl Core {
 
     /// Makes every tombstone free to go that may.
     pub fn sweep_all(&self) -> Result<()> {
-        self.sweep_if_due(None, u64::MAX)
+        self.sweep_if_due(None, u64::MAX, Turn::Round)
     }
 
     /// For a write that found no space where `search` has brought it: makes some, waits for somebody who does, or goes on to another node. False if there is nothing to be gained on any.
@@ -121,20 +126,22 @@ impl Core {
         let others_made_some = || done.reused.load(Ordering::Acquire) != before;
         for _ in 0..PATIENCE_MS {
             let sweeps = done.sweeps.load(Ordering::Acquire);
-            if self.reclaim_for(node)? || others_made_some() {
+            if self.reclaim_for(node, end)? || others_made_some() {
                 return Ok(true);
             }
-            if self.log.tombstones_hold_garbage(LAST_GAIN) && self.log.keeps_tombstones() {
+            if self.log.keeps_tombstones() && self.log.tombstones_hold_garbage(LAST_GAIN) {
                 // They wait for the next checkpoint; there is no time for that.
                 self.checkpoints.invalidate(&self.log)?;
                 return Ok(true);
             }
             // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
-            let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps;
+            let sweeping = done.sweeping.is_locked()
+                || done.sweeps.load(Ordering::Acquire) != sweeps
+                || self.leaves_sweeps(node) && self.is_sweep_due(Some(node), URGENT_SWEEP_SHARE);
             if !last || self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
                 return Ok(others_made_some());
             }
-            if end.is_some_and(|end| Instant::now() >= end) {
+            if is_over(end) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -144,9 +151,9 @@ impl Core {
     }
 
     /// Empties a victim of `node`, better a good one than one that brings little; whether one was, or segments became free otherwise.
-    fn reclaim_for(&self, node: usize) -> Result<bool> {
+    fn reclaim_for(&self, node: usize, end: Option<Instant>) -> Result<bool> {
         for need in [Need::Some, Need::Any, Need::Last] {
-            let freed = self.collect(Some(node), need, Turn::Pass)?;
+            let freed = self.collect(Some(node), need, Turn::Pass(end))?;
             // Freed is freed, also if another thread hands it on.
             if freed + self.reuse_freed(true)? > 0 {
                 return Ok(true);
@@ -174,6 +181,8 @@ mod tests {
     use crate::{Kind, Options, Store};
     use hither_topology::Topology;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     /// Regression: whoever held checkpoints up, as a check does, passed for one that keeps tombstones. A write to a full store removed the checkpoint again and again as long as that
     /// lasted, took this for progress, and neither went to another node nor looked for expired keys.
@@ -188,5 +197,38 @@ mod tests {
         let paused = store.core.checkpoints.pause();
         assert!(!store.core.make_space(&mut Search { node: 0, vain: 0, end: None }).unwrap(), "nothing can be had");
         drop(paused);
+    }
+
+    /// Regression: a write that found no space read the whole log for tombstones before it was refused or made, however little patience it had. Each of those that come goes on where the last one
+    /// ended.
+    #[test]
+    fn a_write_without_patience_sweeps_little() {
+        let topology = Some(Arc::new(Topology::single()));
+        let sizes = Options { capacity: 4 << 20, max_capacity: 4 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
+        let options = Options { in_memory: true, background: false, topology, space_patience: Duration::ZERO, ..sizes };
+        let store = Store::open(options).unwrap();
+        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+        let swept = || store.core.collections.swept_segments.load(Ordering::Relaxed);
+        let (mut most, mut refused) = (0, 0);
+        // Keys that come and go, so that tombstones fill the store.
+        for number in 0..400_000u64 {
+            let (key, value) = ((number / 2).to_be_bytes(), (number % 2 == 0).then_some(&b"t"[..]));
+            loop {
+                let before = swept();
+                let outcome = store.write_wait(&keyspace, &key, value);
+                most = most.max(swept() - before);
+                match outcome {
+                    Ok(_) => break,
+                    Err(error) => assert!(error.kind().is_lack_of_space() && refused < 20_000, "{error}"),
+                }
+                refused += 1;
+            }
+        }
+        let sweeps = store.core.collections.sweeps.load(Ordering::Relaxed);
+        assert!(
+            most <= 16 && sweeps > 0,
+            "a write has swept {most} of 256 segments; {refused} were refused, {sweeps} sweeps came to an end"
+        );
+        assert!(store.check().unwrap().is_sound());
     }
 }

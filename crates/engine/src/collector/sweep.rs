@@ -17,7 +17,9 @@ use hither_index::{Index, Ref};
 use hither_log::{EntryView, Op, SegmentLife, Sweeping, TombstoneFilter};
 use hither_sync::epoch;
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Whose superseded entries are marked.
@@ -29,6 +31,22 @@ pub(super) enum Scope {
     Everything,
 }
 
+/// What is left of a sweep that was cut short: the next one goes on there. What is opened meanwhile holds nothing that it is after (see the head).
+#[derive(Debug)]
+pub(crate) struct Rest {
+    version: u64,
+    /// Whose tombstones are to be made free to go, and the keys of these.
+    swept: Vec<SegmentLife>,
+    filter: TombstoneFilter,
+    /// Segments that were looked through. Nobody relies on the marks there before the end.
+    entered: Vec<SegmentLife>,
+    /// The others, the next one last.
+    left: Vec<SegmentLife>,
+}
+
+/// Called after each segment with the time that it took; whether the sweep goes on.
+pub(super) type Between<'a> = &'a dyn Fn(Duration) -> Result<ControlFlow<()>>;
+
 /// One sweep.
 struct Sweep<'a> {
     core: &'a Core,
@@ -38,24 +56,40 @@ struct Sweep<'a> {
 }
 
 impl Core {
-    /// Sweeps; returns the number of entries marked. Call outside epoch pins and writer sections. Any number at a time. After each segment `between` is called
-    /// with the time that it took.
-    pub(super) fn sweep(&self, scope: Scope, between: &dyn Fn(Duration) -> Result<()>) -> Result<u64> {
+    /// Sweeps what is left, or all if that is nothing; returns the number of entries marked, and leaves in `rest` what remains to be done if it is cut short. Call outside epoch pins and writer
+    /// sections. Any number at a time.
+    pub(super) fn sweep(&self, scope: Scope, rest: &mut Option<Rest>, between: Between<'_>) -> Result<u64> {
+        let Some(mut on) = rest.take().map_or_else(|| self.begin_sweep(scope), |rest| Ok(Some(rest)))? else { return Ok(0) };
+        let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version: on.version, scope };
+        let (mut sweeping, mut marked) = (self.log.begin_sweep(), 0);
+        on.entered.iter().for_each(|life| sweeping.enter(life));
+        while let Some(life) = on.left.pop() {
+            let started = Instant::now();
+            on.entered.push(life);
+            marked += sweep.mark(&mut sweeping, &life, &on.filter)?;
+            self.collections.swept_segments.fetch_add(1, Ordering::Relaxed);
+            if between(started.elapsed())?.is_break() && !on.left.is_empty() {
+                // Another thread may end it.
+                (0..self.log.nodes()).for_each(|node| self.log.pool(node).fence());
+                *rest = Some(on);
+                return Ok(marked);
+            }
+        }
+        sweeping.end(&on.swept, on.version).map_err(|error| self.explain(error))?;
+        Ok(marked)
+    }
+
+    /// `None` if there is nothing to sweep.
+    fn begin_sweep(&self, scope: Scope) -> Result<Option<Rest>> {
         let version = self.log.clock.stable();
         self.committer.commit_with_locks(&self.log, version)?;
-        let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version, scope };
-        let (swept, filter) = sweep.tombstones();
+        let (swept, filter) = Sweep { core: self, keyspaces: HashMap::new(), version, scope }.tombstones();
         if swept.is_empty() && scope == Scope::Deleted {
-            return Ok(0);
+            return Ok(None);
         }
-        let (mut sweeping, mut marked) = (self.log.begin_sweep(), 0);
-        for life in self.log.lives() {
-            let started = Instant::now();
-            marked += sweep.mark(&mut sweeping, &life, &filter)?;
-            between(started.elapsed())?;
-        }
-        sweeping.end(&swept, version).map_err(|error| self.explain(error))?;
-        Ok(marked)
+        let mut left = self.log.lives();
+        left.reverse();
+        Ok(Some(Rest { version, swept, filter, entered: Vec::new(), left }))
     }
 }
 

@@ -33,7 +33,7 @@ fn victims_are_freed_only_when_sections_under_way_have_ended() {
     }
     let core = &store.core;
     core.seal(TakeBack::All).unwrap();
-    let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass };
+    let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass(None) };
     let mut passes = core.begin_passes(&wanted, Growth::None).unwrap();
     assert!(passes.len() == 1 && core.run_pass(&passes[0], Growth::None).unwrap());
     let (begun, ended) = (Barrier::new(2), AtomicBool::new(false));
@@ -141,7 +141,7 @@ fn collect_without_space(others: usize) -> usize {
     (0..2000).filter(|key| key % 3 == 0).for_each(put);
     let (core, log) = (&store.core, &store.core.log);
     core.seal(TakeBack::All).unwrap();
-    let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass };
+    let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass(None) };
     let passes = core.begin_passes(&wanted, Growth::ByKeyspaceOrVersion).unwrap();
     let pass = &passes[0];
     let mut some = None;
@@ -191,7 +191,7 @@ fn a_snapshot_taken_while_a_batch_is_gathered_keeps_what_it_shows() {
         (0..KEYS).step_by(5).for_each(|key| put(key, 2));
         let (core, log) = (&store.core, &store.core.log);
         core.seal(TakeBack::All).unwrap();
-        let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass };
+        let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass(None) };
         let passes = core.begin_passes(&wanted, Growth::None).unwrap();
         let keyspaces = core.keyspaces_by_id();
         let mut batch = batched::Batch::new(core, &passes[0]);

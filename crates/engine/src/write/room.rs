@@ -3,7 +3,7 @@
 //! Thread safety: any number of writers; called in no writer section and with no latch held. Crash: nothing here is on media but what collectors do.
 
 use super::Attempt;
-use crate::collector::Search;
+use crate::collector::{Search, is_over};
 use crate::error::{Error, Result};
 use crate::store::Core;
 use hither_log::{pace, share_segments};
@@ -70,9 +70,9 @@ impl Core {
         let end = Instant::now().checked_add(self.space_patience);
         let mut search = Search { node: self.log.local_node(), vain: 0, end };
         loop {
-            let made = if bound { self.make_room_to_live()? } else { self.make_space_for(wanted, &mut search)? };
+            let made = if bound { self.make_room_to_live(end)? } else { self.make_space_for(wanted, &mut search)? };
             let had = self.log.bytes_for_puts(search.node);
-            let goes_on = made && end.is_none_or(|end| Instant::now() < end);
+            let goes_on = made && !is_over(end);
             // The last one takes what room there is in segments of other shards.
             let attempt = || if goes_on { attempt() } else { share_segments(&mut attempt) };
             let outcome = self.log.write_to(search.node, attempt);
@@ -90,8 +90,8 @@ impl Core {
         }
     }
 
-    fn make_room_to_live(&self) -> Result<bool> {
-        if self.room_to_live().is_err() && !self.sweep_for_space() {
+    fn make_room_to_live(&self, end: Option<Instant>) -> Result<bool> {
+        if self.room_to_live().is_err() && !self.sweep_for_space(end) {
             // A sweep that finds nothing may have come after another, which left nothing.
             self.room_to_live()?;
         }
@@ -102,12 +102,12 @@ impl Core {
     fn make_space_for(&self, wanted: u64, search: &mut Search) -> Result<bool> {
         loop {
             if !self.make_space(search)? {
-                if !self.sweep_for_space() {
+                if !self.sweep_for_space(search.end) {
                     return Ok(false);
                 }
                 search.vain = 0;
             }
-            if self.log.bytes_for_puts(search.node) >= wanted || search.end.is_some_and(|end| Instant::now() >= end) {
+            if self.log.bytes_for_puts(search.node) >= wanted || is_over(search.end) {
                 return Ok(true);
             }
         }
