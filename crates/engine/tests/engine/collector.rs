@@ -290,8 +290,8 @@ fn a_writer_away_from_home_makes_space_at_home() {
     assert!(pools[0].usage.spilling && pools[1].usage.live_bytes > 1 << 20);
     // The first ones lie at home. (So few that there is a place for their tombstones, and no sweep is due.)
     assert!(full > 10_000);
-    (0..700).for_each(|key| assert!(delete(&store, &keyspace, key)));
-    (0..300).for_each(|key| put(&store, &keyspace, key, &[2; 200]));
+    (0..900).for_each(|key| assert!(delete(&store, &keyspace, key)));
+    (0..700).for_each(|key| put(&store, &keyspace, key, &[2; 200]));
     assert!(store.check().unwrap().is_sound());
 }
 
