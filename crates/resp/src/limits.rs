@@ -16,7 +16,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Redis' own limits: 1,048,576 arguments, 512 MiB each, 1 GiB in all, lines of 64 KiB; 32 levels.
+    /// 512 MiB for each argument, 1 GiB in all, lines of 64 KiB, as in Redis; 1,048,576 arguments, where Redis takes more; 32 levels.
     fn default() -> Limits {
         Limits { max_args: 1 << 20, max_bulk_bytes: 512 << 20, max_request_bytes: 1 << 30, max_line_bytes: 64 << 10, max_depth: 32 }
     }

@@ -192,7 +192,12 @@ fn command_list(context: &mut Context<'_>) -> Outcome {
         match kind.to_ascii_lowercase().as_slice() {
             b"pattern" => pattern = rest.value()?.to_ascii_lowercase(),
             b"aclcat" => category = Some([b"@", rest.value()?].concat().to_ascii_lowercase()),
+            // There are none. No category has such a name.
+            b"module" => category = Some([b" ", rest.value()?].concat()),
             _ => return Err(Failure::SYNTAX),
+        }
+        if rest.left() > 0 {
+            return Err(Failure::SYNTAX);
         }
     }
     let in_category =

@@ -274,7 +274,8 @@ fn getex(context: &mut Context<'_>) -> Outcome {
     reply.bulk(bytes_of(&item.entry)?);
     match change {
         Some(at) if at != 0 && at as u64 <= now.ms() => drop(txn.delete(&args[1])?),
-        Some(at) if at as u64 != item.expires_at_ms => txn.put(&args[1], item.entry, at as u64),
+        // Also to what it was: that is a change to who watches the key.
+        Some(at) if at != 0 || item.expires_at_ms != 0 => txn.put(&args[1], item.entry, at as u64),
         _ => {}
     }
     Ok(())

@@ -159,6 +159,21 @@ fn numbers_that_do_not_fit_are_refused() {
     );
 }
 
+/// Regression: other errors than Redis', or none.
+#[test]
+fn words_that_are_missing_or_too_many_are_errors_of_syntax() {
+    script(
+        "ZADD z 1 a => 1
+        ZUNION 2 z z WEIGHTS x => !ERR syntax error
+        ZUNION 2 z z WEIGHTS x 1 => !ERR weight value is not a float
+        ZINCRBY z NX m => !ERR syntax error
+        ZINCRBY z nix m => !ERR value is not a valid float
+        COMMAND LIST FILTERBY MODULE x => []
+        COMMAND LIST FILTERBY PATTERN get => [get]
+        COMMAND LIST FILTERBY PATTERN get a => !ERR syntax error",
+    );
+}
+
 #[test]
 fn hashes() {
     script(

@@ -262,3 +262,17 @@ fn the_slow_log_has_the_commands_of_a_transaction() {
     let words: Vec<_> = shared.slowlog.newest(9).into_iter().map(|slow| String::from_utf8(slow.arguments[0].clone()).unwrap()).collect();
     assert_eq!(words, ["APPEND", "SET", "MULTI", "SLOWLOG"]);
 }
+
+/// Regression: an expiry that is the same as before was no change, though GETEX is one to who watches the key.
+#[test]
+fn getex_is_a_change_also_to_the_expiry_of_before() {
+    let shared = shared();
+    let (mut client, mut other) = (Client::new(&shared), Client::new(&shared));
+    client.script("SET k v PXAT 33177117420000 => OK\nWATCH k => OK");
+    other.script("GETEX k PXAT 33177117420000 => v");
+    client.script("MULTI => OK\nPING => QUEUED\nEXEC => nil\nWATCH k => OK");
+    other.script("GETEX k => v\nSET plain v => OK");
+    client.script("MULTI => OK\nPING => QUEUED\nEXEC => [PONG]\nWATCH plain => OK");
+    other.script("GETEX plain PERSIST => v");
+    client.script("MULTI => OK\nPING => QUEUED\nEXEC => [PONG]\nPEXPIRETIME k => 33177117420000");
+}

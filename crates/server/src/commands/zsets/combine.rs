@@ -76,7 +76,8 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
     let (mut weights, mut aggregate, mut with_scores) = (vec![1.0; count], Aggregate::Sum, false);
     let mut rest = Options::new(args, at + 1 + count);
     while let Some(word) = rest.next() {
-        if is(word, "weights") && operation != Operation::Difference {
+        // With too few of them they are no weights at all.
+        if is(word, "weights") && operation != Operation::Difference && rest.left() >= count {
             for weight in &mut weights {
                 *weight = float(rest.value()?).map_err(|_| Failure::text("ERR weight value is not a float"))?;
             }

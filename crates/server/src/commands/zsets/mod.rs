@@ -202,6 +202,10 @@ fn sum(old: Option<f64>, increment: f64) -> f64 {
 
 fn zincrby(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, shared, .. } = context;
+    // Redis takes these for options of ZADD here.
+    if ["nx", "xx", "gt", "lt", "ch", "incr"].iter().any(|option| is(&args[2], option)) {
+        return Err(Failure::SYNTAX);
+    }
     let amount = float(&args[2])?;
     let mut set = open_or_new(txn, &shared.databases, &args[1], Type::SortedSet)?;
     let old = score(txn, &set, &args[3])?;
