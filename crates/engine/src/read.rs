@@ -49,6 +49,16 @@ impl Store {
 
     /// The value of `key` with its version. Each write of the key raises it. So may a collection, when 2³¹ writes of the store have gone by (`docs/adr/0024`).
     pub fn get_versioned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
+        self.get_described(keyspace, key, |value, version, _| (value.to_vec(), version))
+    }
+
+    /// Calls `f` with the value of `key`, and the time at which it expires, in milliseconds since 1970; 0: never.
+    pub fn get_expiring<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+        self.get_described(keyspace, key, |value, _, expiry_ms| f(value, expiry_ms))
+    }
+
+    /// Value, version and expiry.
+    fn get_described<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64, u64) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let core = &*self.core;
         let key = core.hasher.key(key);
@@ -59,8 +69,9 @@ impl Store {
             return core.absent(&keyspace.0, key);
         }
         core.ensure_whole(found)?;
-        let version = core.log.version_of(found.0, &core.log.entry(found.0));
-        Ok(core.visit(found, <[u8]>::to_vec)?.map(|value| (value, version)))
+        let entry = core.log.entry(found.0);
+        let (version, expiry_ms) = (core.log.version_of(found.0, &entry), entry.expiry_ms());
+        core.visit(found, |value| f(value, version, expiry_ms))
     }
 
     /// A guard that keeps the value of `key` where it is.

@@ -129,7 +129,17 @@ impl Store {
     ///
     /// # Errors
     /// [`crate::Error::NotOrdered`] for a hash keyspace.
-    pub fn scan(&self, keyspace: &KeyspaceHandle, range: &ScanRange<'_>, f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    pub fn scan(&self, keyspace: &KeyspaceHandle, range: &ScanRange<'_>, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.core.scan(&keyspace.0, None, range, |key, value, _| f(key, value))
+    }
+
+    /// Like [`Store::scan`], with the time at which each key expires, in milliseconds since 1970; 0: never.
+    pub fn scan_expiring(
+        &self,
+        keyspace: &KeyspaceHandle,
+        range: &ScanRange<'_>,
+        f: impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
+    ) -> Result<()> {
         self.core.scan(&keyspace.0, None, range, f)
     }
 
@@ -139,7 +149,7 @@ impl Store {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &EVERYTHING, f),
             AnyIndex::Hash(_) => {
                 let core = &*self.core;
-                core.walk(&keyspace.0, |reference| core.emit(reference, &mut f))?;
+                core.walk(&keyspace.0, |reference| core.emit(reference, &mut |key, value, _| f(key, value)))?;
                 core.settle_deletes()
             }
         }
@@ -148,7 +158,17 @@ impl Store {
 
 impl Snapshot {
     /// Like [`Store::scan`], at the snapshot.
-    pub fn scan(&self, keyspace: &KeyspaceHandle, range: &ScanRange<'_>, f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    pub fn scan(&self, keyspace: &KeyspaceHandle, range: &ScanRange<'_>, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.core.scan(&keyspace.0, Some(self), range, |key, value, _| f(key, value))
+    }
+
+    /// Like [`Store::scan_expiring`], at the snapshot.
+    pub fn scan_expiring(
+        &self,
+        keyspace: &KeyspaceHandle,
+        range: &ScanRange<'_>,
+        f: impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
+    ) -> Result<()> {
         self.core.scan(&keyspace.0, Some(self), range, f)
     }
 
@@ -178,7 +198,7 @@ impl Core {
         keyspace: &Keyspace,
         snapshot: Option<&Snapshot>,
         range: &ScanRange<'_>,
-        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut f: impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<()> {
         keyspace.ensure_ordered()?;
         if range.is_empty() {
@@ -256,7 +276,7 @@ impl Core {
         refs: &[Ref],
         asked: &mut Asked<'_>,
         range: &ScanRange<'_>,
-        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         for (i, reference) in refs.iter().enumerate().take(AHEAD) {
             if asked.is_direct(i) {
@@ -284,7 +304,7 @@ impl Core {
         &self,
         refs: &[Ref],
         range: &ScanRange<'_>,
-        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         self.visit_ahead(refs, |reference| self.emit_within(reference, range, f))
     }
@@ -313,7 +333,7 @@ impl Core {
         keyspace: &Keyspace,
         group: &Merge<'_>,
         range: &ScanRange<'_>,
-        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<(), Option<Vec<u8>>>> {
         let near = match group.position {
             Position::After(key) => Bound::Excluded(key.as_slice()),
@@ -362,7 +382,7 @@ impl Core {
         &self,
         snapshot: &Snapshot,
         shown: &Shown<'_>,
-        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         let (key, value, expiry_ms) = match *shown {
             Shown::Entry(reference) => {
@@ -372,7 +392,7 @@ impl Core {
             // Not above the snapshot's version, which is durable if reads must check.
             Shown::Copy(copied) => (copied.key, copied.value, copied.expiry_ms),
         };
-        Ok(if snapshot.has_expired(expiry_ms) { ControlFlow::Continue(()) } else { f(key, value) })
+        Ok(if snapshot.has_expired(expiry_ms) { ControlFlow::Continue(()) } else { f(key, value, expiry_ms) })
     }
 
     /// How many of a group's entries are of use, the first beyond the end of `range` included; refuses if one of them is damaged.
@@ -397,7 +417,7 @@ impl Core {
         &self,
         copied: &Copied<'_>,
         range: &ScanRange<'_>,
-        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         if range.is_past_end(copied.key) {
             return Ok(ControlFlow::Break(()));
@@ -409,12 +429,12 @@ impl Core {
         if self.is_expired(copied.expiry_ms) {
             return Ok(ControlFlow::Continue(()));
         }
-        Ok(f(copied.key, copied.value))
+        Ok(f(copied.key, copied.value, copied.expiry_ms))
     }
 
     /// Passes one entry to `f`, unless it has expired.
     #[inline(always)]
-    fn emit(&self, reference: Ref, f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
+    fn emit(&self, reference: Ref, f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
         self.emit_within(reference, &EVERYTHING, f)
     }
 
@@ -424,7 +444,7 @@ impl Core {
         &self,
         reference: Ref,
         range: &ScanRange<'_>,
-        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         self.ensure_whole(reference)?;
         let (key, value, expiry_ms) = self.log.pair(reference.0);
@@ -437,7 +457,7 @@ impl Core {
         if self.is_expired(expiry_ms) {
             return Ok(ControlFlow::Continue(()));
         }
-        Ok(f(key, value))
+        Ok(f(key, value, expiry_ms))
     }
 
     /// Finds up to `limit` keys whose entries have expired, with their versions, until `end` at most.

@@ -232,6 +232,11 @@ impl Snapshot {
 
     /// Calls `f` with the value that `key` had.
     pub fn get_with<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.get_expiring(keyspace, key, |value, _| f(value))
+    }
+
+    /// Calls `f` with the value that `key` had, and the time at which it expires, in milliseconds since 1970; 0: never.
+    pub fn get_expiring<R>(&self, keyspace: &KeyspaceHandle, key: &[u8], f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         check_key(key)?;
         let hashed = self.core.hasher.key(key);
         let _pin = epoch::pin();
@@ -244,7 +249,8 @@ impl Snapshot {
             Some(reference) => {
                 self.core.ensure_settled(reference)?;
                 let entry = self.core.log.entry(reference.0);
-                Ok((!self.has_expired(entry.expiry_ms())).then(|| f(entry.value)))
+                let expiry_ms = entry.expiry_ms();
+                Ok((!self.has_expired(expiry_ms)).then(|| f(entry.value, expiry_ms)))
             }
             None => {
                 // Again: a drop takes what was saved.

@@ -15,6 +15,24 @@ const GROUP_BYTES: usize = 1 << 20;
 
 type Pair = (Vec<u8>, Vec<u8>);
 
+/// What a keyspace has for a key, as [`Iter::entries`] gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// When it expires by the store's time, in milliseconds since 1970; 0: never.
+    pub expires_at_ms: u64,
+}
+
+impl From<Entry> for Pair {
+    fn from(entry: Entry) -> Pair {
+        (entry.key, entry.value)
+    }
+}
+
 /// Where an iterator reads.
 pub(crate) struct Source {
     pub store: Arc<Store>,
@@ -23,27 +41,28 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Up to `limit` pairs, fewer if they are large; and whether there is nothing behind them.
-    fn fetch(&self, range: &ScanRange<'_>, limit: usize) -> Result<(VecDeque<Pair>, bool)> {
+    /// Up to `limit` entries, fewer if they are large; and whether there is nothing behind them.
+    fn fetch(&self, range: &ScanRange<'_>, limit: usize) -> Result<(VecDeque<Entry>, bool)> {
         let mut pairs = VecDeque::with_capacity(limit);
         let (mut bytes, mut is_last) = (0, true);
-        let collect = |key: &[u8], value: &[u8]| {
-            pairs.push_back((key.to_vec(), value.to_vec()));
+        let collect = |key: &[u8], value: &[u8], expires_at_ms: u64| {
+            pairs.push_back(Entry { key: key.to_vec(), value: value.to_vec(), expires_at_ms });
             bytes += key.len() + value.len();
             is_last = pairs.len() < limit && bytes < GROUP_BYTES;
             if is_last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         match &self.snapshot {
-            Some(snapshot) => snapshot.scan(&self.handle, range, collect)?,
-            None => self.store.scan(&self.handle, range, collect)?,
+            Some(snapshot) => snapshot.scan_expiring(&self.handle, range, collect)?,
+            None => self.store.scan_expiring(&self.handle, range, collect)?,
         }
         Ok((pairs, is_last))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// Value and expiry.
+    fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         match &self.snapshot {
-            Some(snapshot) => snapshot.get_with(&self.handle, key, <[u8]>::to_vec),
-            None => self.store.get_with(&self.handle, key, <[u8]>::to_vec),
+            Some(snapshot) => snapshot.get_expiring(&self.handle, key, |value, expires_at_ms| (value.to_vec(), expires_at_ms)),
+            None => self.store.get_expiring(&self.handle, key, |value, expires_at_ms| (value.to_vec(), expires_at_ms)),
         }
     }
 }
@@ -60,23 +79,23 @@ enum State {
 struct Ordered {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
-    front: VecDeque<Pair>,
-    back: VecDeque<Pair>,
+    front: VecDeque<Entry>,
+    back: VecDeque<Entry>,
     exhausted: bool,
     /// Pairs of the next group.
     group: usize,
 }
 
 impl Ordered {
-    fn step(&mut self, source: &Source, direction: Direction) -> Result<Option<Pair>> {
+    fn step(&mut self, source: &Source, direction: Direction) -> Result<Option<Entry>> {
         let forward = direction == Direction::Forward;
         if !self.exhausted && if forward { &self.front } else { &self.back }.is_empty() {
             let range = ScanRange { from: borrowed(&self.from), to: borrowed(&self.to), direction, expect: self.group };
             let (pairs, is_last) = source.fetch(&range, self.group)?;
             self.exhausted = is_last;
             self.group = (self.group * 2).min(LARGEST_GROUP);
-            if let Some((key, _)) = pairs.back() {
-                *(if forward { &mut self.from } else { &mut self.to }) = Bound::Excluded(key.clone());
+            if let Some(last) = pairs.back() {
+                *(if forward { &mut self.from } else { &mut self.to }) = Bound::Excluded(last.key.clone());
             }
             *(if forward { &mut self.front } else { &mut self.back }) = pairs;
         }
@@ -125,7 +144,21 @@ impl Iter {
         Iter { source, state: State::Failed(Some(error)) }
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<Pair>> {
+    /// The same, with the time at which each key expires.
+    ///
+    /// ```
+    /// # let db = hither::Db::builder().in_memory().open()?;
+    /// let sessions = db.keyspace("sessions")?;
+    /// sessions.put_with(b"1", b"ada", &hither::WriteOptions::new().expires_at_ms(33_177_117_420_000))?.wait()?;
+    /// let entry = db.snapshot().iter(&sessions).entries().next().unwrap()?;
+    /// assert_eq!((entry.key, entry.value, entry.expires_at_ms), (b"1".to_vec(), b"ada".to_vec(), 33_177_117_420_000));
+    /// # Ok::<(), hither::Error>(())
+    /// ```
+    pub fn entries(self) -> Entries {
+        Entries(self)
+    }
+
+    fn step(&mut self, direction: Direction) -> Result<Option<Entry>> {
         match &mut self.state {
             State::Ordered(ordered) => ordered.step(&self.source, direction),
             State::Hash(keys) => {
@@ -135,8 +168,8 @@ impl Iter {
                 };
                 while let Some(key) = if direction == Direction::Forward { keys.pop_front() } else { keys.pop_back() } {
                     // Keys deleted or expired since are passed over.
-                    if let Some(value) = self.source.get(&key)? {
-                        return Ok(Some((key, value)));
+                    if let Some((value, expires_at_ms)) = self.source.get(&key)? {
+                        return Ok(Some(Entry { key, value, expires_at_ms }));
                     }
                 }
                 Ok(None)
@@ -145,7 +178,7 @@ impl Iter {
         }
     }
 
-    fn advance(&mut self, direction: Direction) -> Option<Result<Pair>> {
+    fn advance(&mut self, direction: Direction) -> Option<Result<Entry>> {
         let outcome = self.step(direction);
         if outcome.is_err() {
             self.state = State::Failed(None);
@@ -173,13 +206,13 @@ fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 impl Iterator for Iter {
     type Item = Result<Pair>;
     fn next(&mut self) -> Option<Self::Item> {
-        self.advance(Direction::Forward)
+        self.advance(Direction::Forward).map(|entry| entry.map(Pair::from))
     }
 }
 
 impl DoubleEndedIterator for Iter {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.advance(Direction::Backward)
+        self.advance(Direction::Backward).map(|entry| entry.map(Pair::from))
     }
 }
 
@@ -190,6 +223,26 @@ impl fmt::Debug for Iter {
         f.debug_struct("Iter").field("keyspace", &self.source.handle.info().name).finish_non_exhaustive()
     }
 }
+
+/// An [`Iter`] that tells of expiry, too.
+#[must_use = "an iterator does nothing before it is asked for entries"]
+#[derive(Debug)]
+pub struct Entries(Iter);
+
+impl Iterator for Entries {
+    type Item = Result<Entry>;
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.advance(Direction::Forward)
+    }
+}
+
+impl DoubleEndedIterator for Entries {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.advance(Direction::Backward)
+    }
+}
+
+impl FusedIterator for Entries {}
 
 #[cfg(test)]
 mod tests {
@@ -243,5 +296,29 @@ mod tests {
         assert_eq!(most, LARGEST_GROUP - 1);
         assert!(iter.next().is_none() && iter.next().is_none());
         assert_eq!(format!("{iter:?}"), "Iter { keyspace: \"k\", .. }");
+    }
+
+    #[test]
+    fn entries_tell_when_keys_expire() {
+        const LATER: u64 = 33_177_117_420_000;
+        let db = Db::builder().in_memory().open().unwrap();
+        for (name, options) in [("ordered", crate::KeyspaceOptions::ordered()), ("hash", crate::KeyspaceOptions::hash())] {
+            let keyspace = db.create_keyspace(name, options).unwrap();
+            for key in 0..200u64 {
+                let options = crate::WriteOptions::new().expires_at_ms(if key.is_multiple_of(3) { LATER + key } else { 0 });
+                keyspace.put_with(&key.to_be_bytes(), b"some value", &options).unwrap().wait().unwrap();
+            }
+            let before = db.snapshot();
+            (0..100u64).for_each(|key| keyspace.put(&key.to_be_bytes(), b"for ever").unwrap());
+            let expected = |key: u64| if key.is_multiple_of(3) { LATER + key } else { 0 };
+            let shown: Vec<u64> = before.iter(&keyspace).entries().map(|entry| entry.unwrap().expires_at_ms).collect();
+            assert_eq!(shown, (0..200).map(expected).collect::<Vec<_>>(), "{name}");
+            let now = keyspace.iter().entries().rev().map(|entry| entry.unwrap());
+            for entry in now {
+                let key = u64::from_be_bytes(entry.key.try_into().unwrap());
+                let wanted: (&[u8], u64) = if key < 100 { (b"for ever", 0) } else { (b"some value", expected(key)) };
+                assert_eq!((&*entry.value, entry.expires_at_ms), wanted, "{name}");
+            }
+        }
     }
 }

@@ -95,7 +95,8 @@ impl Log {
 
     #[cold]
     fn node_instead(&self, node: usize) -> usize {
-        if let Some(sent_to) = SENT_TO.get() {
+        // An attempt at a write to another store, which a closure of this one makes, has other nodes.
+        if let Some(sent_to) = SENT_TO.get().filter(|sent_to| *sent_to < self.pools.len()) {
             return sent_to;
         }
         let pool = &self.pools[node];

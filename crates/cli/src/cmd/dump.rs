@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use hither::{Keyspace, Snapshot};
+use hither::{Entry, Keyspace, Snapshot};
 
 use crate::args::{DumpArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
@@ -31,20 +31,16 @@ pub fn run(args: &StoreArgs, dump: &DumpArgs, out: &mut Output) -> Result<Outcom
     let (db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     let snapshot = db.snapshot();
     if to_stdout {
-        records(&snapshot, &keyspace, |key, value| out.record(key, value))?;
+        entries(&snapshot, &keyspace, |entry| out.record(&entry.key, &entry.value, entry.expires_at_ms))?;
     } else {
         to_file(&file, &snapshot, &keyspace)?;
     }
     Ok(Outcome::Done)
 }
 
-/// Gives every record in key order.
-fn records(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&[u8], &[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
-    for record in snapshot.iter(keyspace) {
-        let (key, value) = record?;
-        each(&key, &value)?;
-    }
-    Ok(())
+/// Gives every entry in key order.
+fn entries(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&Entry) -> Result<(), Failure>) -> Result<(), Failure> {
+    snapshot.iter(keyspace).entries().try_for_each(|entry| each(&entry?))
 }
 
 /// Where a link to a file leads: it stays, and what it leads to is replaced. Looked up once. Any other name stands for itself.
@@ -139,9 +135,9 @@ fn write_to(path: &Path, to: &OpenOptions, snapshot: &Snapshot, keyspace: &Keysp
     let failed = |source| Failure::path("writing", path, source);
     let mut file = BufWriter::with_capacity(256 << 10, to.open(path).map_err(failed)?);
     let mut line = Vec::new();
-    records(snapshot, keyspace, |key, value| {
+    entries(snapshot, keyspace, |entry| {
         line.clear();
-        kv_line(key, value, &mut line);
+        kv_line(&entry.key, &entry.value, entry.expires_at_ms, &mut line);
         file.write_all(&line).map_err(failed)
     })?;
     file.into_inner().map_err(|error| failed(error.into_error()))

@@ -30,7 +30,7 @@ pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome
 
 fn write(out: &mut Output, key: &[u8], value: &[u8], raw: bool) -> Result<(), Failure> {
     if !raw {
-        return out.record(key, value);
+        return out.record(key, value, 0);
     }
     out.bytes(key)?;
     out.bytes(b"\t")?;

@@ -1,4 +1,4 @@
-//! The kv format: key, tab, value, one record in a line, with the escape of [`crate::escape`].
+//! The kv format: key, tab, value, one record in a line, with the escape of [`crate::escape`]. `\E`, a time in milliseconds since 1970, and a tab before the key say when it expires.
 //!
 //! The first tab ends the key; further tabs belong to the value. A carriage return before the newline is dropped (a dump writes one of the
 //! data as `\r`), and so is a byte order mark at the beginning. With `raw`, all of them and backslashes are taken as they are.
@@ -7,6 +7,7 @@ use std::io::BufRead;
 
 use super::{BYTE_ORDER_MARK, Lines, Next, Record, Source, SourceError, bad, checked};
 use crate::escape::unescape;
+use crate::output::EXPIRY;
 
 /// Records of the kv format.
 pub struct KvSource<R> {
@@ -27,11 +28,13 @@ impl<R: BufRead> KvSource<R> {
             line = line.strip_suffix(b"\r").unwrap_or(line);
             line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         }
+        let (expires_at_ms, line) = if self.raw { (0, line) } else { expiry(line).map_err(|what| bad(number, what))? };
         let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
             return Err(bad(number, "no tab between key and value"));
         };
         let (key, value) = (&line[..tab], &line[tab + 1..]);
-        checked(number, self.field(key, "key")?, self.field(value, "value")?)
+        let record = checked(number, self.field(key, "key")?, self.field(value, "value")?)?;
+        Ok(Record { expires_at_ms, ..record })
     }
 
     fn field(&self, text: &[u8], name: &str) -> Result<Vec<u8>, SourceError> {
@@ -42,6 +45,16 @@ impl<R: BufRead> KvSource<R> {
             bad(self.lines.number, format!("{why} at byte {} of the {name}; --raw takes backslashes as they are", why.at + 1))
         })
     }
+}
+
+/// The time at which a record expires (0: never), and the rest of its line.
+fn expiry(line: &[u8]) -> Result<(u64, &[u8]), &'static str> {
+    const WRONG: &str = "behind \\E no time in milliseconds and a tab";
+    let Some(rest) = line.strip_prefix(EXPIRY) else { return Ok((0, line)) };
+    let tab = rest.iter().position(|byte| *byte == b'\t').ok_or(WRONG)?;
+    let digits = std::str::from_utf8(&rest[..tab]).ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())).ok_or(WRONG)?;
+    let at = digits.parse().ok().filter(|at| *at > 0).ok_or(WRONG)?;
+    Ok((at, &rest[tab + 1..]))
 }
 
 impl<R: BufRead> Source for KvSource<R> {
@@ -75,6 +88,18 @@ mod tests {
     }
 
     #[test]
+    fn times_of_expiry_stand_before_the_key() {
+        let mut source = KvSource::new("\u{feff}\\E1700000000000\tk\tv\nplain\t\\\\E1\n".as_bytes(), false);
+        let record = |key: &str, value: &str, expires_at_ms| Record { key: key.into(), value: value.into(), expires_at_ms };
+        assert_eq!(source.next_record().unwrap().unwrap(), record("k", "v", 1_700_000_000_000));
+        assert_eq!(source.next_record().unwrap().unwrap(), record("plain", "\\E1", 0));
+        let text = b"\\E\tk\tv\n\\E0\tk\tv\n\\E+5\tk\tv\n\\E99999999999999999999\tk\tv\n\\E5\n\\E5\tk\n\\E5\t\tv\n";
+        let (records, bad) = drain(KvSource::new(&text[..], false));
+        assert!(records.is_empty() && bad.len() == 7 && bad[0].1.contains("milliseconds") && bad[5].1.contains("no tab"), "{bad:?}");
+        assert_eq!(drain(KvSource::new(&b"\\E5\tk\tv\n"[..], true)).0, [("\\E5".into(), "k\tv".into())], "as it is");
+    }
+
+    #[test]
     fn raw_takes_everything_as_it_is() {
         let (records, bad) = drain(KvSource::new(&b"a\\x2d\t1\\q\r\n"[..], true));
         assert_eq!(records, [("a\\x2d".into(), "1\\q\r".into())]);
@@ -95,22 +120,22 @@ mod tests {
         assert_eq!(records, [("a".into(), "1".into()), ("\u{feff}b".into(), "2".into())], "only at the beginning");
         assert_eq!(drain(KvSource::new(text, true)).0[0].0, "\u{feff}a");
         let mut line = Vec::new();
-        kv_line("\u{feff}\u{feff}a".as_bytes(), b"1", &mut line);
+        kv_line("\u{feff}\u{feff}a".as_bytes(), b"1", 0, &mut line);
         assert_eq!(drain(KvSource::new(line.as_slice(), false)).0[0].0, "\u{feff}\u{feff}a", "what is dumped is loaded");
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(records in proptest::collection::vec(
-            (proptest::collection::vec(any::<u8>(), 1..20), proptest::collection::vec(any::<u8>(), 0..40)), 0..20)
+            (proptest::collection::vec(any::<u8>(), 1..20), proptest::collection::vec(any::<u8>(), 0..40), prop_oneof![Just(0), any::<u64>()]), 0..20)
         ) {
             let mut text = Vec::new();
-            for (key, value) in &records {
-                kv_line(key, value, &mut text);
+            for (key, value, expires_at_ms) in &records {
+                kv_line(key, value, *expires_at_ms, &mut text);
             }
             let mut source = KvSource::new(text.as_slice(), false);
-            for (key, value) in records {
-                prop_assert_eq!(source.next_record().unwrap().unwrap(), Record { key, value });
+            for (key, value, expires_at_ms) in records {
+                prop_assert_eq!(source.next_record().unwrap().unwrap(), Record { key, value, expires_at_ms });
             }
             prop_assert!(source.next_record().is_none());
         }

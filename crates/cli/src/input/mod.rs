@@ -31,6 +31,8 @@ pub struct Record {
     pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
+    /// When it expires, in milliseconds since 1970; 0: never.
+    pub expires_at_ms: u64,
 }
 
 /// A line that is not a record.
@@ -72,7 +74,7 @@ pub trait Source {
     }
 }
 
-/// Checks a record against the limits of the store.
+/// Checks a record, which never expires, against the limits of the store.
 fn checked(line: u64, key: Vec<u8>, value: Vec<u8>) -> Result<Record, SourceError> {
     if key.is_empty() {
         return Err(bad(line, "the key is empty"));
@@ -83,7 +85,7 @@ fn checked(line: u64, key: Vec<u8>, value: Vec<u8>) -> Result<Record, SourceErro
     if value.len() > MAX_VALUE {
         return Err(bad(line, format!("the value has {} bytes, more than {MAX_VALUE}", value.len())));
     }
-    Ok(Record { key, value })
+    Ok(Record { key, value, expires_at_ms: 0 })
 }
 
 fn bad(line: u64, what: impl Into<String>) -> SourceError {
@@ -136,7 +138,7 @@ pub(crate) mod testing {
         let (mut records, mut bad) = (Vec::new(), Vec::new());
         while let Some(next) = source.next_record() {
             match next {
-                Ok(Record { key, value }) => records.push((String::from_utf8(key).unwrap(), String::from_utf8(value).unwrap())),
+                Ok(Record { key, value, .. }) => records.push((String::from_utf8(key).unwrap(), String::from_utf8(value).unwrap())),
                 Err(SourceError::Bad(line) | SourceError::Unusable(line)) => bad.push((line.line, line.what)),
                 Err(SourceError::Io(error)) => panic!("{error}"),
             }

@@ -64,13 +64,13 @@ impl Output {
         self.out.write_all(&self.line).map_err(Failure::stdout)
     }
 
-    /// Writes a record: a line of the kv format, or a JSON object.
-    pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+    /// Writes a record: a line of the kv format, or a JSON object. With the time at which it expires, in milliseconds since 1970, unless that is 0.
+    pub fn record(&mut self, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<(), Failure> {
         if self.json {
-            return self.document(&Record { key: Bytes(key), value: Bytes(value) });
+            return self.document(&Record { key: Bytes(key), value: Bytes(value), expires_at_ms });
         }
         self.line.clear();
-        kv_line(key, value, &mut self.line);
+        kv_line(key, value, expires_at_ms, &mut self.line);
         self.out.write_all(&self.line).map_err(Failure::stdout)
     }
 
@@ -80,8 +80,17 @@ impl Output {
     }
 }
 
-/// Appends a line of the kv format: key, tab, value, newline. A byte order mark that a key begins with would be dropped when it is read: it is written in digits.
-pub fn kv_line(key: &[u8], value: &[u8], line: &mut Vec<u8>) {
+/// Before the time at which a record of the kv format expires. The escape knows no such character, so programs that do not know of times refuse the line.
+pub const EXPIRY: &[u8] = br"\E";
+
+/// Appends a line of the kv format: key, tab, value, newline; before it, unless that is 0, when it expires. A byte order mark that a key begins with would be dropped when it is read: it is
+/// written in digits.
+pub fn kv_line(key: &[u8], value: &[u8], expires_at_ms: u64, line: &mut Vec<u8>) {
+    if expires_at_ms != 0 {
+        line.extend_from_slice(EXPIRY);
+        line.extend_from_slice(expires_at_ms.to_string().as_bytes());
+        line.push(b'\t');
+    }
     let rest = key.strip_prefix(BYTE_ORDER_MARK);
     if rest.is_some() {
         line.extend_from_slice(br"\xef\xbb\xbf");
@@ -111,6 +120,13 @@ impl Serialize for Bytes<'_> {
 struct Record<'a> {
     key: Bytes<'a>,
     value: Bytes<'a>,
+    #[serde(skip_serializing_if = "is_zero")]
+    expires_at_ms: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Tells standard error why a command failed.
@@ -163,10 +179,10 @@ mod tests {
     #[test]
     fn a_record_is_one_line() {
         let mut line = Vec::new();
-        kv_line(b"a\tb", b"c\nd", &mut line);
+        kv_line(b"a\tb", b"c\nd", 0, &mut line);
         assert_eq!(line, b"a\\tb\tc\\nd\n");
         line.clear();
-        kv_line("\u{feff}a".as_bytes(), "\u{feff}".as_bytes(), &mut line);
+        kv_line("\u{feff}a".as_bytes(), "\u{feff}".as_bytes(), 0, &mut line);
         assert_eq!(line, "\\xef\\xbb\\xbfa\t\u{feff}\n".as_bytes());
     }
 }

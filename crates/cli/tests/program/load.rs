@@ -21,6 +21,44 @@ fn a_dump_of_binary_data_loads_back_to_the_same_dump() {
     }
 }
 
+/// Regression: what a dump was loaded into kept every session and token for ever.
+#[test]
+fn a_dump_holds_times_of_expiry() {
+    for kind in ["ordered", "hash"] {
+        let (store, copy) = (Store::any(), Store::any());
+        let text = b"\\E33177117420000\ta\tfor long\nb\tfor ever\n\\E1000\tc\tpast\n\\E33177117420001\t\\\\E5\t\\\\E\n";
+        store.feed(&["load", "--kind", kind], text).done();
+        let dump = store.dump("default");
+        assert_eq!(
+            String::from_utf8_lossy(&dump),
+            "\\E33177117420001\t\\\\E5\t\\\\E\n\\E33177117420000\ta\tfor long\nb\tfor ever\n",
+            "{kind}"
+        );
+        let objects = store.run(&["dump", "--json"]).done().out();
+        let times: Vec<_> =
+            objects.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["expires_at_ms"].clone()).collect();
+        assert_eq!(times, [json!(33_177_117_420_001_u64), json!(33_177_117_420_000_u64), json!(null)]);
+        let load = ["load", "--kind", kind];
+        copy.feed(&load, &dump).done();
+        assert_eq!(copy.dump("default"), dump, "{kind}");
+        let summary = |input: &[u8]| copy.feed(&[&load[..], &["--resume", "--json"]].concat(), input).done().out();
+        let unchanged = |input: &[u8]| serde_json::from_str::<serde_json::Value>(summary(input).lines().last().unwrap()).unwrap();
+        assert_eq!(unchanged(&dump)["unchanged"], 3, "{}", summary(&dump));
+        assert_eq!(unchanged(b"a\tfor long\n\\E5000000000000\tb\tfor ever\n")["unchanged"], 0, "another time is a change");
+        assert!(String::from_utf8_lossy(&copy.dump("default")).ends_with("\na\tfor long\n\\E5000000000000\tb\tfor ever\n"));
+    }
+}
+
+/// A key that expires does so in the copy.
+#[test]
+fn what_is_loaded_expires() {
+    let (store, copy) = (Store::any(), Store::any());
+    store.run(&["put", "token", "secret", "--ttl", "1500ms"]).done();
+    copy.feed(&["load"], &store.dump("default")).done();
+    std::thread::sleep(Duration::from_millis(1600));
+    copy.run(&["get", "token"]).expect(1);
+}
+
 /// Keys and values of all bytes, empty values, common prefixes, a value that is larger than a segment of a small store.
 fn binary_records() -> Vec<u8> {
     let mut state = 7u64;

@@ -159,10 +159,9 @@ fn write_lane(keyspace: &Keyspace, resume: bool, parts: &Receiver<Vec<Placed>>, 
 }
 
 fn write_part(keyspace: &Keyspace, resume: bool, part: Vec<Placed>) -> Written {
-    let options = WriteOptions::default();
     let mut written = Written::default();
     for (position, record) in part {
-        match write(keyspace, resume, &record, &options) {
+        match write(keyspace, resume, &record) {
             Ok(None) => written.unchanged += 1,
             Ok(Some(ticket)) if ticket.is_durable() => {}
             Ok(Some(ticket)) => written.tickets.push((position, ticket)),
@@ -176,18 +175,19 @@ fn write_part(keyspace: &Keyspace, resume: bool, part: Vec<Placed>) -> Written {
 }
 
 /// Writes a record; `None` if it is there already.
-fn write(keyspace: &Keyspace, resume: bool, record: &Record, options: &WriteOptions) -> hither::Result<Option<Ticket>> {
+fn write(keyspace: &Keyspace, resume: bool, record: &Record) -> hither::Result<Option<Ticket>> {
     if resume && is_there(keyspace, record)? {
         return Ok(None);
     }
-    keyspace.put_with(&record.key, &record.value, options).map(Some)
+    let options = WriteOptions::new().expires_at_ms(record.expires_at_ms);
+    keyspace.put_with(&record.key, &record.value, &options).map(Some)
 }
 
-/// Whether the record is there, to stay: what is loaded never expires. Durably, if reads wait for that.
+/// Whether the record is there, for as long as it says. Durably, if reads wait for that.
 fn is_there(keyspace: &Keyspace, record: &Record) -> hither::Result<bool> {
     let same = keyspace.get_with(&record.key, |value| value == record.value)? == Some(true);
     // The value cannot change in between: a key's records go through one thread.
-    Ok(same && keyspace.peek_with(&record.key, |_, found| found.expires_at_ms == 0)?.0 == Some(true))
+    Ok(same && keyspace.peek_with(&record.key, |_, found| found.expires_at_ms == record.expires_at_ms)?.0 == Some(true))
 }
 
 /// Waits for group after group; each mark is the position in the input at which a group ends.
