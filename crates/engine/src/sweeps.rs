@@ -85,7 +85,10 @@ impl Core {
         let swept = self.sweep_those_there(end);
         // Where others were faster, there is room all the same, and more that has expired, perhaps, than they and this one were after.
         let made = swept.deleted + swept.late > 0;
-        *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), made });
+        // A search that was cut short says nothing to who has more time.
+        if made || !is_over(end) {
+            *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), made });
+        }
         made
     }
 }

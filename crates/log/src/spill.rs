@@ -124,6 +124,11 @@ impl Log {
         }
     }
 
+    /// The node on which puts can have most, `node` if no other has more.
+    pub fn roomiest(&self, node: usize) -> usize {
+        (0..self.pools.len()).max_by_key(|&other| (self.bytes_for_puts(other), other == node)).unwrap_or(node)
+    }
+
     /// Makes one attempt at a write, which goes to this node's pool.
     pub fn write_to<T>(&self, node: usize, attempt: impl FnOnce() -> T) -> T {
         struct Sent<'a>(&'a Away, Option<usize>);

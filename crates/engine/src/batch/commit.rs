@@ -370,7 +370,11 @@ impl Commit<'_> {
     /// take them for committed.
     #[cold]
     fn abandon(&self, appended: usize, writer: &mut Writer<'_>) {
-        room::note_wanted(self.least_bytes());
+        let least = self.least_bytes();
+        // Others are like a single write: what room there is in open segments may do.
+        if least > self.core.log.pool(0).segment_bytes() && !std::thread::panicking() {
+            room::note_wanted(least);
+        }
         for member in &self.members[..appended] {
             self.core.log.mark_dead_on_media(member.reference.0);
             // All lines, not just the mark's: the entry is counted when its segment is sealed, and must be whole then.

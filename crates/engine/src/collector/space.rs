@@ -135,9 +135,7 @@ impl Core {
                 return Ok(true);
             }
             // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
-            let sweeping = done.sweeping.is_locked()
-                || done.sweeps.load(Ordering::Acquire) != sweeps
-                || self.leaves_sweeps(node) && self.is_sweep_due(Some(node), URGENT_SWEEP_SHARE);
+            let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps || self.awaits_sweep(node);
             if !last || self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
                 return Ok(others_made_some());
             }
@@ -148,6 +146,12 @@ impl Core {
         }
         // Somebody is at it still. How long that is waited for is up to the write.
         Ok(true)
+    }
+
+    /// Whether a sweep of `node` is due still, of which somebody was just at a part, or, where writes go elsewhere, one of another node that its collectors may not have begun yet.
+    fn awaits_sweep(&self, node: usize) -> bool {
+        let awaits = |other: usize| (other == node || self.leaves_sweeps(other)) && self.is_sweep_due(Some(other), URGENT_SWEEP_SHARE);
+        (0..self.log.nodes()).filter(|&other| self.spill || other == node).any(awaits)
     }
 
     /// Empties a victim of `node`, better a good one than one that brings little; whether one was, or segments became free otherwise.

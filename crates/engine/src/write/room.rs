@@ -49,6 +49,8 @@ impl Core {
         let wanted = WANTED.take();
         let can_help = error.kind().is_lack_of_space() && !matches!(*error, Error::TooLarge { .. });
         let outcome = if can_help { self.make_room(is_bound(&error), wanted, attempt) } else { Err(error) };
+        // What the last attempt has noted is nothing to the next write.
+        WANTED.set(0);
         let outcome = self.heeding_failed_syncs(outcome);
         if outcome.is_err() && !epoch::is_pinned() && !crate::sweeps::is_sweeping() {
             // Whoever found the failure may have held locks, as a sweep does, and there may be no thread in the background.
@@ -71,23 +73,33 @@ impl Core {
         let mut search = Search { node: self.log.local_node(), vain: 0, end };
         loop {
             let made = if bound { self.make_room_to_live(end)? } else { self.make_space_for(wanted, &mut search)? };
-            let had = self.log.bytes_for_puts(search.node);
             let goes_on = made && !is_over(end);
+            if !goes_on && self.spill {
+                // Where the search has ended need not be where there is room.
+                search.node = self.log.roomiest(search.node);
+            }
+            let had = self.log.bytes_for_puts(search.node);
             // The last one takes what room there is in segments of other shards.
             let attempt = || if goes_on { attempt() } else { share_segments(&mut attempt) };
             let outcome = self.log.write_to(search.node, attempt);
             match outcome {
                 Err(error) if error.kind().is_lack_of_space() && goes_on => {
                     bound = is_bound(&error);
-                    // A batch that did not fit into what there was needs more, or it would be tried for as long as its own garbage is space. (Writers leave gaps, some a fourth of their chunks.)
-                    wanted = match WANTED.take() {
-                        0 => 0,
-                        least => least.max(had + had / 4 + self.log.pool(search.node).segment_bytes()),
-                    };
+                    wanted = self.wanted_now(WANTED.take(), had, search.node);
                 }
                 outcome => return outcome,
             }
         }
+    }
+
+    /// How much room a batch is tried in again that takes so many bytes at least (0: any), and did not fit into what there was: more, or it would be tried for as long as its own garbage is
+    /// space. (Writers leave gaps, some a fourth of their chunks.) But no more than gaps explain: others may have been faster.
+    fn wanted_now(&self, least: u64, had: u64, node: usize) -> u64 {
+        if least == 0 {
+            return 0;
+        }
+        let segment = self.log.pool(node).segment_bytes();
+        least.max((had + had / 4 + segment).min(least + least / 3 + 2 * segment))
     }
 
     fn make_room_to_live(&self, end: Option<Instant>) -> Result<bool> {
@@ -129,4 +141,59 @@ thread_local! {
 #[cold]
 fn is_bound(error: &Error) -> bool {
     matches!(error, Error::Utilization { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WANTED;
+    use crate::{Batch, Kind, Options, Store};
+    use hither_topology::Topology;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn open(nodes: usize) -> Store {
+        let topology = Arc::new(Topology::emulated(nodes));
+        topology.bind_current_thread(0).unwrap();
+        let sizes = Options { capacity: 1 << 20, max_capacity: 1 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
+        Store::open(Options { in_memory: true, background: false, topology: Some(topology), space_patience: Duration::ZERO, ..sizes })
+            .unwrap()
+    }
+
+    /// Regression: what a batch would have taken was left to the next write of the thread, which then waited for as much space.
+    #[test]
+    fn what_a_refused_batch_wanted_is_forgotten() {
+        let store = open(1);
+        let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+        let full = (0..).find_map(|key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500])).err()).unwrap();
+        assert!(full.kind().is_lack_of_space(), "{full}");
+        let mut batch = Batch::default();
+        (0..400u64).for_each(|key| batch.put(&keyspace, &(1 << 40 | key).to_be_bytes(), &[2; 500], 0));
+        assert!(store.commit_wait(&batch).is_err_and(|error| error.kind().is_lack_of_space()));
+        assert_eq!(WANTED.get(), 0);
+    }
+
+    /// Regression: with each attempt that others were faster than, a batch wanted more, at last all there is.
+    #[test]
+    fn a_batch_wants_no_more_than_gaps_explain() {
+        let store = open(1);
+        let (segment, least) = (16 << 10, 100_000);
+        let mut wanted = 0;
+        for _ in 0..50 {
+            wanted = store.core.wanted_now(least, wanted, 0);
+        }
+        assert!(wanted >= least && wanted <= least + least / 3 + 2 * segment, "{wanted}");
+        assert_eq!(store.core.wanted_now(0, 1 << 20, 0), 0);
+    }
+
+    #[test]
+    fn the_last_attempt_goes_where_there_is_room() {
+        let store = open(2);
+        let log = &store.core.log;
+        assert_eq!((log.roomiest(0), log.roomiest(1)), (0, 1), "all have the same");
+        let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+        for key in 0..200u64 {
+            store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500])).unwrap();
+        }
+        assert_eq!((log.roomiest(0), log.roomiest(1)), (1, 1));
+    }
 }
