@@ -40,6 +40,9 @@ pub struct Reaper {
     expiring: AtomicBool,
     /// Collections whose rows were removed.
     pub reaped: AtomicU64,
+    /// Runs between the two looks at what is going to be removed.
+    #[cfg(test)]
+    between_looks: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
 
 #[derive(Default)]

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long replies that wait are waited for at the end.
@@ -56,14 +56,18 @@ struct Mailbox {
     failure: Mutex<Option<String>>,
 }
 
+type Listeners = Vec<(TcpListener, bool)>;
+
 /// One thread's loop.
 pub struct Core {
     index: usize,
     shared: Arc<Shared>,
     poll: Poll,
     mailboxes: Vec<Arc<Mailbox>>,
-    /// Each with whether it is for TLS. Their events come to the first thread.
-    listeners: Arc<Vec<(TcpListener, bool)>>,
+    /// Each with whether it is for TLS.
+    listeners: Weak<Listeners>,
+    /// The same, of the first thread: their events come to it, and they are closed when it ends, whatever keeps the others.
+    own_listeners: Option<Arc<Listeners>>,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     /// Connections to be served, and to be sent to, in this round.
@@ -88,7 +92,7 @@ pub struct Core {
 }
 
 /// The loops of a server; the first one is told of new connections.
-pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count: usize) -> std::io::Result<Vec<Core>> {
+pub fn make(shared: &Arc<Shared>, mut listeners: Listeners, count: usize) -> std::io::Result<Vec<Core>> {
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
     for _ in 0..count {
@@ -119,7 +123,8 @@ pub fn make(shared: &Arc<Shared>, mut listeners: Vec<(TcpListener, bool)>, count
             shared: shared.clone(),
             poll,
             mailboxes: mailboxes.clone(),
-            listeners: listeners.clone(),
+            listeners: Arc::downgrade(&listeners),
+            own_listeners: (index == 0).then(|| listeners.clone()),
             connections: Vec::new(),
             free: Vec::new(),
             to_serve: Vec::new(),
@@ -146,7 +151,7 @@ impl Core {
         while !self.shared.stopping.load(Ordering::Acquire) {
             self.round(&mut events);
         }
-        self.listeners = Arc::default();
+        (self.listeners, self.own_listeners) = (Weak::new(), None);
         let end = Instant::now() + LINGER;
         for slot in 0..self.connections.len() {
             if let Some(connection) = &mut self.connections[slot] {

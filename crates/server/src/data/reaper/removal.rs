@@ -10,7 +10,8 @@
 //! * each removal is a batch on the condition that the registry row still has the version that was read: a batch that gives the number a head is either complete by then, and
 //!   has changed it, or waits;
 //! * the key is no condition. Whatever is written there is not this collection, and it may be written all the time;
-//! * a head that has expired does not come back: who was told so is the clock's floor from then on.
+//! * a head that has expired does not come back: who was told so is the clock's floor from then on. A change of it that had looked at the clock just before (EXPIRE, PERSIST) may be under way, so
+//!   it is looked at again when all those have ended.
 //!
 //! Once gone, a number never comes back (rule 1 of [`super::super`]), so the removal may go on in portions. The registry row goes last.
 //!
@@ -31,6 +32,8 @@ pub struct Orphan {
     number: u64,
     /// Version of the registry row.
     row_version: u64,
+    /// There is nothing at its key: it may have expired.
+    may_have_expired: bool,
 }
 
 /// Removes the rows of those of these collections that have no head, and tells of each whether it did, until the reaper is to stop. One sync for all.
@@ -40,20 +43,20 @@ pub fn reap(databases: &Databases, those: &[(&Database, u64)], tell: &mut impl F
     }
     // What was registered by then is visible with its head.
     let whole = databases.db.written_version();
-    let mut orphans = Vec::new();
-    for &(database, number) in those {
-        match look(databases, database, number) {
-            Ok(Some(orphan)) if orphan.row_version <= whole => orphans.push((database, orphan)),
-            // Its head may just come, with an expiry.
-            Ok(Some(_)) => databases.reaper.note_expiring(),
-            Ok(None) => {}
-            Err(error) => tell(Err(error)),
-        }
-    }
-    if orphans.is_empty() {
+    let seen = those.iter().copied().filter_map(|(database, number)| seen_without_head(databases, database, number, whole, tell));
+    let seen: Vec<_> = seen.collect();
+    if seen.is_empty() {
         return;
     }
-    if let Err(error) = make_durable(databases) {
+    #[cfg(test)]
+    databases.reaper.between_looks.lock().take().iter_mut().for_each(|between| between());
+    // Waits for the changes that have looked at an earlier clock: these are visible then, and others find the heads expired.
+    databases.db.written_version();
+    let again =
+        seen.iter().filter_map(|(database, orphan)| seen_without_head(databases, database, orphan.number, orphan.row_version, tell));
+    let orphans: Vec<_> = again.collect();
+    // Before anything is removed, and after the last look: what that has seen is durable then.
+    if let Err(error) = make_durable(databases, orphans.iter().any(|(_, orphan)| orphan.may_have_expired)) {
         return tell(Err(error));
     }
     for (database, orphan) in orphans {
@@ -64,10 +67,28 @@ pub fn reap(databases: &Databases, those: &[(&Database, u64)], tell: &mut impl F
     }
 }
 
+/// A collection that is registered by a version up to `whole` and has no head. Errors are told.
+fn seen_without_head<'a>(
+    databases: &Databases,
+    database: &'a Database,
+    number: u64,
+    whole: u64,
+    tell: &mut impl FnMut(Result<bool>),
+) -> Option<(&'a Database, Orphan)> {
+    match look(databases, database, number) {
+        Ok(Some(orphan)) if orphan.row_version <= whole => return Some((database, orphan)),
+        // Its head may just come, with an expiry.
+        Ok(Some(_)) => databases.reaper.note_expiring(),
+        Ok(None) => {}
+        Err(error) => tell(Err(error)),
+    }
+    None
+}
+
 /// Or a loss of power, or a clock that is set back at the next start, could bring back a head whose rows are gone.
-fn make_durable(databases: &Databases) -> Result<()> {
+fn make_durable(databases: &Databases, expired: bool) -> Result<()> {
     databases.db.ticket_at(databases.db.written_version()).wait()?;
-    databases.db.persist_expiries()
+    if expired { databases.db.persist_expiries() } else { Ok(()) }
 }
 
 /// Collection `number`, if it is registered and has no head.
@@ -75,6 +96,7 @@ pub fn look(databases: &Databases, database: &Database, number: u64) -> Result<O
     let (found, _) = database.rows.peek_with(&encoding::registry_row(number), |key, found| (key.to_vec(), found.version))?;
     let Some((key, row_version)) = found else { return Ok(None) };
     let (found, _) = database.keys.peek_with(&key, |entry, found| (Head::decode(entry), found.expires_at_ms))?;
+    let may_have_expired = found.is_none();
     if let Some((Some(head), expires_at_ms)) = found
         && head.number == number
     {
@@ -83,7 +105,7 @@ pub fn look(databases: &Databases, database: &Database, number: u64) -> Result<O
         }
         return Ok(None);
     }
-    Ok(Some(Orphan { number, row_version }))
+    Ok(Some(Orphan { number, row_version, may_have_expired }))
 }
 
 /// Removes the rows of a collection; whether it did. It may be large: asks between two portions whether it is to stop, and sees to the mark.

@@ -225,3 +225,18 @@ fn rows_stay_until_it_is_durable_that_their_head_has_expired() {
     assert!(sweep(&databases).is_err());
     assert_eq!(database.rows.len(), 2);
 }
+
+/// Regression: an EXPIRE or PERSIST that had found the collection just before its time, and was not done yet, kept the head and lost the rows.
+#[test]
+fn what_is_given_more_time_at_the_last_moment_stays() {
+    let databases = in_memory(1);
+    let database = databases.get(0).unwrap();
+    let number = collection_at(&databases, 0, b"hash", &WriteOptions::new().expires_at_ms(1));
+    let keys = database.keys.clone();
+    let persist = move || drop(keys.put(b"hash", &Head { kind: Type::Hash, number, count: 1 }.encode()));
+    *databases.reaper.between_looks.lock() = Some(Box::new(persist));
+    assert_eq!(sweep(&databases).unwrap(), 0);
+    assert_eq!(database.rows.len(), 2);
+    database.keys.delete(b"hash").unwrap();
+    assert_eq!((sweep(&databases).unwrap(), database.rows.len()), (1, 0));
+}

@@ -25,16 +25,15 @@ impl Core {
     /// Takes the connections that wait at the listeners; after so many, those that there are are served before.
     pub(super) fn accept(&mut self) {
         self.accept_at = None;
-        for number in 0..self.listeners.len() {
+        let Some(listeners) = self.listeners.upgrade() else { return };
+        for (listener, tls) in &*listeners {
             for taken in 0.. {
                 if taken == AT_ONCE {
                     self.accept_at = Some(Instant::now());
                     break;
                 }
-                let (listener, tls) = &self.listeners[number];
-                let tls = *tls;
                 match listener.accept() {
-                    Ok((stream, peer)) => self.hand_out(stream, peer, tls),
+                    Ok((stream, peer)) => self.hand_out(stream, peer, *tls),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(error) => {
