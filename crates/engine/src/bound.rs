@@ -22,14 +22,7 @@ thread_local! {
 /// Runs `f`. None of the writes that this thread makes in it is refused for the bound: for the few bytes that a program keeps beside its users' data, without which it could not even
 /// delete.
 pub fn without_bound<R>(f: impl FnOnce() -> R) -> R {
-    struct Ends(bool);
-    impl Drop for Ends {
-        fn drop(&mut self) {
-            EXEMPT.set(self.0);
-        }
-    }
-    let _ends = Ends(EXEMPT.replace(true));
-    f()
+    hither_sync::with_value(&EXEMPT, true, f)
 }
 
 impl Core {

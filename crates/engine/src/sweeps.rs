@@ -50,15 +50,7 @@ impl Core {
     }
 
     fn delete_swept(&self, keyspace: &Keyspace, change: &Change<'_>) -> Attempt<Written> {
-        struct Ends;
-        impl Drop for Ends {
-            fn drop(&mut self) {
-                SWEEPS.set(false);
-            }
-        }
-        SWEEPS.set(true);
-        let _ends = Ends;
-        self.write(keyspace, change, self.durability)
+        hither_sync::with_value(&SWEEPS, true, || self.write(keyspace, change, self.durability))
     }
 
     /// For a write that found no space, nor anything to collect: makes garbage of what has expired, or waits for somebody who does. False if that is nothing, if it was nothing

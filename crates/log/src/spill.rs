@@ -131,10 +131,9 @@ impl Log {
 
     /// Makes one attempt at a write, which goes to this node's pool.
     pub fn write_to<T>(&self, node: usize, attempt: impl FnOnce() -> T) -> T {
-        struct Sent<'a>(&'a Away, Option<usize>);
+        struct Sent<'a>(&'a Away);
         impl Drop for Sent<'_> {
             fn drop(&mut self) {
-                SENT_TO.set(self.1);
                 self.0.0.fetch_sub(ATTEMPT, Ordering::Relaxed);
             }
         }
@@ -144,7 +143,7 @@ impl Log {
         // A thread that moves to another node meanwhile writes there: it is an attempt, too.
         let away = &self.pools[self.home()].away;
         away.0.fetch_add(ATTEMPT, Ordering::Relaxed);
-        let _sent = Sent(away, SENT_TO.replace(Some(node)));
-        attempt()
+        let _sent = Sent(away);
+        hither_sync::with_value(&SENT_TO, Some(node), attempt)
     }
 }

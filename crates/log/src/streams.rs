@@ -21,14 +21,7 @@ thread_local! {
 
 /// Calls `append`, with this thread's appends going to segments that other shards have open where none can be opened. For a last attempt: first, space should have been made.
 pub fn share_segments<T>(append: impl FnOnce() -> T) -> T {
-    struct Until(bool);
-    impl Drop for Until {
-        fn drop(&mut self) {
-            SHARES.set(self.0);
-        }
-    }
-    let _until = Until(SHARES.replace(true));
-    append()
+    hither_sync::with_value(&SHARES, true, append)
 }
 
 /// A shard's active segment.
