@@ -6,16 +6,37 @@ use hither_resp::{Limits, Protocol, Value, Writer, decode};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// What a server has said.
+#[derive(Clone)]
+enum Log {
+    /// On standard error, as far as it was read.
+    Read(Arc<Mutex<String>>),
+    /// Into this file.
+    File(PathBuf),
+    /// Nobody listens.
+    Unknown,
+}
+
+impl Log {
+    fn text(&self) -> String {
+        match self {
+            Log::Read(text) => text.lock().unwrap().clone(),
+            Log::File(path) => std::fs::read_to_string(path).unwrap_or_default(),
+            Log::Unknown => "(unknown)".into(),
+        }
+    }
+}
 
 /// A server that is killed when the test ends.
 pub struct Server {
     child: Child,
     pub port: u16,
-    /// What it has said on standard error.
-    log: Arc<Mutex<String>>,
+    log: Log,
 }
 
 impl Server {
@@ -24,7 +45,8 @@ impl Server {
         let mut command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         // From here on it is killed and waited for whatever happens.
-        let mut server = Server { child, port: 0, log: Arc::default() };
+        let kept = Arc::new(Mutex::default());
+        let mut server = Server { child, port: 0, log: Log::Read(kept.clone()) };
         let mut lines = BufReader::new(server.child.stderr.take().unwrap());
         let mut log = String::new();
         loop {
@@ -32,7 +54,6 @@ impl Server {
             assert_ne!(lines.read_line(&mut log).unwrap(), 0, "the server has not started:\n{log}");
             if let Some((_, address)) = log[from..].split_once("event=ready address=") {
                 server.port = address.trim().rsplit(':').next().unwrap().parse().unwrap();
-                let kept = server.log.clone();
                 kept.lock().unwrap().push_str(&log);
                 // It must not wait for being read.
                 std::thread::spawn(move || {
@@ -45,17 +66,37 @@ impl Server {
         }
     }
 
-    /// Debian's Redis, in this directory.
-    pub fn redis(dir: &std::path::Path) -> Server {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    /// Debian's Redis, in this directory, once it is ready.
+    pub fn redis(dir: &Path) -> Server {
+        loop {
+            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            // Somebody else may have got it since.
+            if let Some(server) = Server::redis_at(dir, port) {
+                return server;
+            }
+        }
+    }
+
+    /// The same at this port; none if somebody else has it.
+    pub fn redis_at(dir: &Path, port: u16) -> Option<Server> {
+        let log = dir.join("log");
         let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"]).arg(dir);
+        command.args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"]).arg(dir).arg("--logfile").arg(&log);
         // SORT's order of texts is the locale's there.
         let child = command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.expect("redis-server is needed to compare with: `cargo xtask setup` installs it");
-        let server = Server { child, port, log: Arc::default() };
-        server.client();
-        server
+        let mut server = Server { child, port, log: Log::File(log) };
+        let end = Instant::now() + Duration::from_secs(20);
+        while !server.log.text().contains("Ready to accept connections") {
+            if server.child.try_wait().unwrap().is_some() {
+                let said = server.log.text();
+                assert!(said.contains("Address already in use"), "it does not start:\n{said}");
+                return None;
+            }
+            assert!(Instant::now() < end, "it is not ready:\n{}", server.log.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(server)
     }
 
     /// A new connection; waits until the server takes it.
@@ -63,7 +104,7 @@ impl Server {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             match Client::connect(self.port) {
-                Ok(client) => return Client { log: self.log.clone(), ..client },
+                Ok(client) => return Client { id: self.id(), log: self.log.clone(), ..client },
                 Err(error) => assert!(Instant::now() < end, "no connection: {error}"),
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -79,8 +120,8 @@ impl Server {
     #[track_caller]
     pub fn expect_log(&self, parts: &[&str]) {
         let end = Instant::now() + Duration::from_secs(30);
-        while !self.log.lock().unwrap().lines().any(|line| parts.iter().all(|part| line.contains(part))) {
-            assert!(Instant::now() < end, "no line with {parts:?} in:\n{}", self.log.lock().unwrap());
+        while !self.log.text().lines().any(|line| parts.iter().all(|part| line.contains(part))) {
+            assert!(Instant::now() < end, "no line with {parts:?} in:\n{}", self.log.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -90,7 +131,7 @@ impl Server {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "{status}; its log:\n{}", self.log.lock().unwrap());
+        assert_eq!(status.signal(), Some(9), "{status}; its log:\n{}", self.log.text());
     }
 
     /// SIGTERM; the exit status.
@@ -118,8 +159,9 @@ impl Drop for Server {
 pub struct Client {
     pub stream: TcpStream,
     buffer: Vec<u8>,
-    /// What its server has said, for the message of a failure.
-    log: Arc<Mutex<String>>,
+    /// Its server's process and log, for the message of a failure; 0: unknown.
+    id: u32,
+    log: Log,
 }
 
 impl Client {
@@ -128,7 +170,7 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        Ok(Client { stream, buffer: Vec::new(), log: Arc::default() })
+        Ok(Client { stream, buffer: Vec::new(), id: 0, log: Log::Unknown })
     }
 
     /// Sends a command.
@@ -162,11 +204,14 @@ impl Client {
         self.receive().unwrap_or_else(|| self.ended())
     }
 
+    /// Fails, with what its server has said.
     #[track_caller]
-    fn ended(&self) -> ! {
+    pub fn ended(&self) -> ! {
         // What the server said last may still be on its way.
         std::thread::sleep(Duration::from_secs(1));
-        panic!("the connection ended, or no reply came for 30 s; the server has said:\n{}", self.log.lock().unwrap())
+        // Its state and, if it has ended, the status at the end of the line: proc(5).
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
+        panic!("the connection ended, or no reply came for 30 s; the server has said:\n{}\nits process: {state}", self.log.text())
     }
 
     /// Runs a command given as words.

@@ -52,9 +52,10 @@ impl Pair {
         let name = words[0].clone();
         self.log.push(words.join(" "));
         let [ours, theirs] = &mut self.clients;
-        ours.send(words).unwrap();
-        theirs.send(words).unwrap();
-        let replies = [ours.receive(), theirs.receive()].map(|reply| reply.expect("the connection ended"));
+        for client in [&mut *ours, &mut *theirs] {
+            client.send(words).unwrap_or_else(|_| client.ended());
+        }
+        let replies = [ours, theirs].map(|client| client.receive().unwrap_or_else(|| client.ended()));
         let queued = matches!(&replies[1], Value::Simple(text) if text == b"QUEUED");
         let [ours, theirs] = replies.map(|reply| match (&self.queued, name.as_str(), reply) {
             (Some(names), "EXEC", Value::Array(items)) => {
@@ -114,4 +115,13 @@ impl Pair {
         }
         self.line("SELECT 0");
     }
+}
+
+/// Regression: the Redis of another test would have been taken for one that could not have its port.
+#[test]
+fn a_redis_at_a_port_of_somebody_else_is_none() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = Server::redis(one.path());
+    assert!(Server::redis_at(other.path(), first.port).is_none());
+    assert_eq!(first.client().run("PING"), Value::Simple(b"PONG".into()));
 }
