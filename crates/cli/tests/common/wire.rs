@@ -57,8 +57,8 @@ impl Server {
                 kept.lock().unwrap().push_str(&log);
                 // It must not wait for being read.
                 std::thread::spawn(move || {
-                    for line in lines.lines().map_while(Result::ok) {
-                        *kept.lock().unwrap() += &(line + "\n");
+                    for line in lines.split(b'\n').map_while(Result::ok) {
+                        *kept.lock().unwrap() += &(String::from_utf8_lossy(&line) + "\n");
                     }
                 });
                 return server;
@@ -79,7 +79,7 @@ impl Server {
 
     /// The same at this port; none if somebody else has it.
     pub fn redis_at(dir: &Path, port: u16) -> Option<Server> {
-        let log = dir.join("log");
+        let log = dir.join(format!("log-{port}"));
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"]).arg(dir).arg("--logfile").arg(&log);
         // SORT's order of texts is the locale's there.
@@ -114,6 +114,14 @@ impl Server {
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The port at the end of the first line of its log that has this.
+    pub fn logged_port(&self, what: &str) -> u16 {
+        self.expect_log(&[what]);
+        let log = self.log.text();
+        let line = log.lines().find(|line| line.contains(what)).unwrap();
+        line.trim().rsplit(':').next().unwrap().parse().unwrap()
     }
 
     /// Waits until its log has a line with all of these.
@@ -191,6 +199,8 @@ impl Client {
             let mut chunk = [0; 16 << 10];
             match self.stream.read(&mut chunk) {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => self.ended(),
+                // One that has a time limit may be interrupted without a signal (signal(7)): when the process, or the machine, is stopped and goes on.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => return None,
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
             }

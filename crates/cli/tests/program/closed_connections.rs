@@ -162,9 +162,9 @@ fn handshakes_that_fail_or_never_end_leave_lines() {
     let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     common::write(&certificate, own.cert.pem());
     common::write(&key, own.signing_key.serialize_pem());
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let files = ["--tls-cert-file", certificate.to_str().unwrap(), "--tls-key-file", key.to_str().unwrap(), "--tls-auth-clients", "no"];
-    let server = Server::start(&store, &[&["--tls-port", &port.to_string()], &files[..]].concat());
+    let server = Server::start(&store, &[&["--tls-port", "0"], &files[..]].concat());
+    let port = server.logged_port("event=tls address=");
     let mut half = TcpStream::connect(("127.0.0.1", port)).unwrap();
     half.write_all(&[22, 3, 1]).unwrap();
     let mut wrong = Client::connect(port).unwrap();

@@ -370,10 +370,9 @@ impl Commit<'_> {
     /// take them for committed.
     #[cold]
     fn abandon(&self, appended: usize, writer: &mut Writer<'_>) {
-        let least = self.least_bytes();
         // Others are like a single write: what room there is in open segments may do.
-        if least > self.core.log.pool(0).segment_bytes() && !std::thread::panicking() {
-            room::note_wanted(least);
+        if !std::thread::panicking() && self.least_bytes() > self.core.log.pool(0).segment_bytes() {
+            room::note_wanted(self.least_bytes());
         }
         for member in &self.members[..appended] {
             self.core.log.mark_dead_on_media(member.reference.0);

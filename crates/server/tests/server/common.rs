@@ -7,7 +7,7 @@ use hither_resp::{Args, Limits, Value, decode};
 use hither_server::data::Database;
 use hither_server::data::encoding::MARKER;
 use hither_server::{Config, Server, Session, Shared};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -141,9 +141,19 @@ pub fn receive(stream: &mut TcpStream, count: usize) -> Vec<String> {
         if replies.len() >= count {
             return replies;
         }
-        match stream.read(&mut chunk).unwrap() {
+        match read_some(stream, &mut chunk).unwrap() {
             0 => panic!("it was closed after {replies:?}"),
             read => bytes.extend_from_slice(&chunk[..read]),
+        }
+    }
+}
+
+/// Reads what there is. One that has a time limit may be interrupted without a signal (signal(7)): when the process, or the machine, is stopped and goes on.
+pub fn read_some(stream: &mut impl Read, bytes: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.read(bytes) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            outcome => return outcome,
         }
     }
 }

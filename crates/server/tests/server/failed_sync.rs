@@ -1,10 +1,11 @@
 //! A sync that fails, as clients see it: an error for what waited for it and for every later write, while reads of what is durable go on.
 
+use crate::common::read_some;
 use hither::{Db, MediumChoice};
 use hither_pmem::{FailAt, Failpoints};
 use hither_resp::{Limits, Value, decode};
 use hither_server::{Config, Server};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -43,7 +44,7 @@ impl Client {
                 };
             }
             let mut chunk = [0; 4096];
-            let count = self.stream.read(&mut chunk).unwrap();
+            let count = read_some(&mut self.stream, &mut chunk).unwrap();
             assert!(count > 0, "the connection ended");
             self.buffer.extend_from_slice(&chunk[..count]);
         }

@@ -1,5 +1,6 @@
 //! A whole server in this process: TLS, metrics and health, protected mode, what slow and hostile clients cannot do.
 
+use crate::common::read_some;
 use hither_resp::{Limits, Value, decode};
 use hither_server::config::{ClientCertificates, DebugCommand, TlsConfig};
 use hither_server::{Config, Server};
@@ -64,7 +65,7 @@ fn receive(stream: &mut impl Read) -> std::io::Result<Value> {
         if let Some((value, _)) = decode(&bytes, &Limits::default()).unwrap() {
             return Ok(value);
         }
-        match stream.read(&mut chunk)? {
+        match read_some(stream, &mut chunk)? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
             count => bytes.extend_from_slice(&chunk[..count]),
         }

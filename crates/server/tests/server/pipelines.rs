@@ -1,6 +1,6 @@
 //! Requests that arrive together are answered as if each had come alone, although they are parsed ahead of their turn.
 
-use crate::common::{connect, receive, send, start, start_with, until};
+use crate::common::{connect, read_some, receive, send, start, start_with, until};
 use hither_server::Config;
 use hither_server::config::DebugCommand;
 use std::io::{Read, Write};
@@ -70,7 +70,7 @@ const END: [&str; 2] = ["RESET", "ECHO the-end"];
 fn rest(stream: &mut TcpStream) -> String {
     let (mut all, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
     while !all.ends_with(b"$7\r\nthe-end\r\n") {
-        match stream.read(&mut chunk).unwrap() {
+        match read_some(stream, &mut chunk).unwrap() {
             0 => panic!("it was closed after {}", String::from_utf8_lossy(&all)),
             count => all.extend_from_slice(&chunk[..count]),
         }
