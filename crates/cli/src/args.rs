@@ -118,6 +118,8 @@ pub enum Command {
     Stat,
     /// Give back the space of everything that is garbage, now
     Compact(CompactArgs),
+    /// Copy all keyspaces, as one snapshot shows them, into a new store: a backup, or the way to other limits
+    Copy(CopyArgs),
     /// List the keyspaces
     Keyspaces,
     /// Show what this machine and directory offer: nodes, medium, flush instruction, persistence domain, huge pages
@@ -245,6 +247,17 @@ pub struct CompactArgs {
     /// Empty segments of which more than PERCENT is garbage: less gives back more space and moves more
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub garbage: u8,
+}
+
+/// `copy`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+--capacity and --max-capacity are those of the new store, which may else grow as far as the old one; --medium is the old one's. With --salvage the new store
+has what is readable of the old one. The new store is there when it is complete and synced; a copy that is killed leaves a directory copy.PID.N.part.")]
+pub struct CopyArgs {
+    /// Directory of the new store, in which there is none yet; or nodeN=DIR, once for each node
+    #[arg(required = true, value_name = "[nodeN=]DIR")]
+    pub to: Vec<OsString>,
 }
 
 /// `bench`

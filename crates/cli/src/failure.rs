@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use hither::{Error, ErrorKind};
+use hither::{CopyError, Error, ErrorKind};
 use serde_json::Value;
 
 /// A command that ran to its end.
@@ -55,6 +55,8 @@ pub enum Failure {
     },
     /// The store refused or failed.
     Store(hither::Error),
+    /// There is no copy of the store.
+    Copy(hither::CopyError),
     /// A file or stream other than the store failed.
     Io {
         /// What was being done, with the name of the file.
@@ -87,6 +89,7 @@ impl Failure {
             Self::NotFound(_) => 1,
             Self::Usage(_) | Self::Input { .. } => 2,
             Self::Store(error) => store_status(error.kind()),
+            Self::Copy(error) => error.kind().map_or(3, store_status),
             Self::Io { source, .. } if is_full(source.kind()) => 6,
             Self::Io { .. } => 3,
         }
@@ -118,20 +121,20 @@ fn store_text(error: &Error) -> String {
             format!("no store in {}; give the directory of a store, or make one with `hither load` or `hither put`", dir.display())
         }
         Error::Full { used, limit } => format!(
-            "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or load a dump into \
-             a new store with a larger --max-capacity"
+            "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or copy it to a \
+             new store with a larger --max-capacity (`hither copy`)"
         ),
         Error::NotAdjacent { bytes, free } => format!(
             "the store has no {bytes} adjacent bytes left, which a value of this size takes; {free} bytes are free, but in pieces: delete or \
-             expire data, divide the value, or load a dump into a new store with a larger --max-capacity"
+             expire data, divide the value, or copy it to a new store with a larger --max-capacity (`hither copy`)"
         ),
         Error::TooLarge { bytes, limit } => format!(
-            "it takes {bytes} bytes, and the store can hold {limit} bytes at most in one value or batch; divide it, or load a dump into a new \
-             store with a larger --max-capacity"
+            "it takes {bytes} bytes, and the store can hold {limit} bytes at most in one value or batch; divide it, or copy the store to a \
+             new one with a larger --max-capacity (`hither copy`)"
         ),
         Error::Utilization { live, limit, percent } => format!(
             "the store is full: {live} bytes are live, and --utilization {percent} bounds them to {limit}; delete or expire data, give a higher \
-             --utilization, or load a dump into a new store with a larger --max-capacity"
+             --utilization, or copy it to a new store with a larger --max-capacity (`hither copy`)"
         ),
         Error::ReadOnly(why) => format!(
             "the store takes no writes since a sync failed ({why}); writes that were not acknowledged may be lost; check the device and run \
@@ -145,6 +148,21 @@ fn store_text(error: &Error) -> String {
         Error::Io(what) if what.contains("cannot be opened for writing") => {
             what.replace(", or use a copy", ", use a copy, or look at it as it is with --salvage and a command that only reads")
         }
+        other => other.to_string(),
+    }
+}
+
+/// The same for a copy: which of the two stores it is.
+fn copy_text(error: &CopyError) -> String {
+    match error {
+        CopyError::Source(error) => store_text(error),
+        CopyError::Target(Error::Full { limit, .. } | Error::TooLarge { limit, .. }) => {
+            format!("the new store may grow to {limit} bytes, which is too little; give a larger --max-capacity")
+        }
+        CopyError::Target(Error::NotAdjacent { bytes, .. }) => {
+            format!("the new store has no {bytes} adjacent bytes left, which a value takes; give a larger --max-capacity")
+        }
+        CopyError::Target(error) => format!("the new store cannot be made: {}", store_text(error)),
         other => other.to_string(),
     }
 }
@@ -183,6 +201,7 @@ impl fmt::Display for Failure {
                 write!(f, "{name}, line {line}: {what}{advice}")
             }
             Self::Store(error) => f.write_str(&store_text(error)),
+            Self::Copy(error) => f.write_str(&copy_text(error)),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::ClosedPipe => f.write_str("standard output was closed"),
         }
@@ -193,6 +212,7 @@ impl std::error::Error for Failure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Store(error) => Some(error),
+            Self::Copy(error) => Some(error),
             Self::Io { source, .. } => Some(source),
             _ => None,
         }

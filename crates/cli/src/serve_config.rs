@@ -21,6 +21,7 @@
 //! | `--log-format` | `HITHER_LOG_FORMAT` | `log-format = "text"` | text |
 //! | | `HITHER_REQUIREPASS` | `requirepass = "…"` | none |
 //! | `--aclfile` | `HITHER_ACLFILE` | `aclfile = "FILE"` | none |
+//! | `--backup-dir` | `HITHER_BACKUP_DIR` | `backup-dir = "DIR"` | none |
 //! | `--protected-mode` | `HITHER_PROTECTED_MODE` | `protected-mode = true` | on |
 //! | `--max-clients` | `HITHER_MAX_CLIENTS` | `max-clients = 10000` | 10000 |
 //! | `--timeout` (seconds) | `HITHER_TIMEOUT` | `timeout = 0` | 0: never |
@@ -86,6 +87,9 @@ pub struct ServeArgs {
     /// File with the users and their rights; see docs/server.md
     #[arg(long, value_name = "FILE")]
     pub aclfile: Option<PathBuf>,
+    /// Where SAVE and BGSAVE make backups, each a directory of its own [default: they make none]
+    #[arg(long, value_name = "DIR")]
+    pub backup_dir: Option<PathBuf>,
     /// Another port, with TLS
     #[arg(long, value_name = "N")]
     pub tls_port: Option<u16>,
@@ -167,6 +171,7 @@ impl ServeArgs {
             log_level: self.log_level.or(other.log_level),
             log_format: self.log_format.or(other.log_format),
             aclfile: self.aclfile.or(other.aclfile),
+            backup_dir: self.backup_dir.or(other.backup_dir),
             null: self.null || other.null,
             requirepass: self.requirepass.or(other.requirepass),
             data: self.data.or(other.data),
@@ -210,6 +215,7 @@ impl ServeArgs {
             utilization: parse("HITHER_UTILIZATION", variable("HITHER_UTILIZATION"))?,
             max_request: variable("HITHER_MAX_REQUEST"),
             aclfile: path("HITHER_ACLFILE"),
+            backup_dir: path("HITHER_BACKUP_DIR"),
             tls_port: parse("HITHER_TLS_PORT", variable("HITHER_TLS_PORT"))?,
             tls_only: yes_no("HITHER_TLS_ONLY")?,
             tls_cert_file: path("HITHER_TLS_CERT_FILE"),
@@ -359,6 +365,7 @@ impl ServeArgs {
             metrics_address: all.metrics_address,
             latency_threshold_ms: all.latency_monitor_threshold.unwrap_or(default.latency_threshold_ms),
             aclfile: all.aclfile,
+            backup_dir: all.backup_dir,
             requirepass: all.requirepass,
             null: all.null,
             ..Config::default()

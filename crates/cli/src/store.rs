@@ -1,6 +1,6 @@
 //! Opening the store and the keyspace that the command line names.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use hither::{Builder, Db, Durability, Error, Keyspace, KeyspaceOptions, MediumChoice, Progress};
@@ -77,7 +77,7 @@ fn tell_clock(args: &StoreArgs, db: &Db) {
     if ahead_ms > CLOCK_TOLERANCE_MS {
         let what = format!(
             "the store remembers a time {} s ahead of this machine's clock, and keys expire by that until the clock has caught up; set the clock \
-             right, or, if it was wrong before, load a dump into a new store",
+             right, or, if it was wrong before, make a new store with `hither copy`",
             ahead_ms / 1000
         );
         output::warning(&what, args.json);
@@ -94,7 +94,7 @@ fn tell_other_size(args: &StoreArgs, db: &Db) {
     if differs(args.capacity, has) || differs(args.max_capacity, may_have) {
         let what = format!(
             "the store exists and keeps its size: {}, growing to {} at most; --capacity and --max-capacity are for new stores \
-             (to change them, load a dump into a new store)",
+             (to change them, make one with `hither copy`)",
             show_bytes(has),
             show_bytes(may_have)
         );
@@ -185,8 +185,8 @@ pub fn warn_of_spills(db: &Db, args: &StoreArgs) {
     let Some(first) = full.first() else { return };
     let names = full.iter().map(|pool| pool.node.to_string()).collect::<Vec<_>>().join(", ");
     let what = format!(
-        "the pool of node {names} is full ({}): its threads wrote to other nodes, whose memory is slower to reach; delete or expire data, or load \
-         a dump into a new store with a larger --max-capacity",
+        "the pool of node {names} is full ({}): its threads wrote to other nodes, whose memory is slower to reach; delete or expire data, or \
+         `hither copy` it into a new store with a larger --max-capacity",
         show_bytes(first.max_bytes)
     );
     output::warning(&what, args.json);
@@ -194,28 +194,40 @@ pub fn warn_of_spills(db: &Db, args: &StoreArgs) {
 
 /// The directories of the command line, or of the environment.
 pub fn places(args: &StoreArgs) -> Result<Vec<Place>, Failure> {
-    let places: Vec<Place> = if args.data.is_empty() {
-        std::env::var_os("HITHER_DATA").map(|value| units::places_of_variable(&value)).transpose()?.unwrap_or_default()
-    } else {
-        args.data.iter().map(|text| units::place(OsStr::new(text))).collect::<Result<_, _>>()?
-    };
-    match places.as_slice() {
-        [] => Err(Failure::Usage("which store? Give --data DIR, or set HITHER_DATA".into())),
-        [_] => Ok(places),
-        many if many.iter().all(|place| matches!(place, Place::Node(..))) => Ok(places),
-        _ => Err(Failure::Usage("several directories make one store only as --data node0=DIR --data node1=DIR …".into())),
+    if !args.data.is_empty() {
+        return places_of(&args.data, "--data ");
     }
+    let places = std::env::var_os("HITHER_DATA").map(|value| units::places_of_variable(&value)).transpose()?.unwrap_or_default();
+    if places.is_empty() {
+        return Err(Failure::Usage("which store? Give --data DIR, or set HITHER_DATA".into()));
+    }
+    one_store(places, "--data ")
+}
+
+/// The directories that these name; `option` is what stands before each.
+pub fn places_of(names: &[OsString], option: &str) -> Result<Vec<Place>, Failure> {
+    one_store(names.iter().map(|text| units::place(text)).collect::<Result<_, _>>()?, option)
+}
+
+fn one_store(places: Vec<Place>, option: &str) -> Result<Vec<Place>, Failure> {
+    if places.len() == 1 || places.iter().all(|place| matches!(place, Place::Node(..))) {
+        return Ok(places);
+    }
+    Err(Failure::Usage(format!("several directories make one store only as {option}node0=DIR {option}node1=DIR …")))
+}
+
+/// With these directories.
+pub fn at(builder: Builder, places: Vec<Place>) -> Builder {
+    places.into_iter().fold(builder, |builder, place| match place {
+        Place::Store(path) => builder.path(path),
+        Place::Node(node, path) => builder.node_path(node, path),
+    })
 }
 
 fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
     let mut builder =
         Db::builder().durability(args.durability).medium(medium(args.medium)).salvage(args.salvage).checkpoints(args.checkpoints);
-    for place in places(args)? {
-        builder = match place {
-            Place::Store(path) => builder.path(path),
-            Place::Node(node, path) => builder.node_path(node, path),
-        };
-    }
+    builder = at(builder, places(args)?);
     if let Some(bytes) = args.capacity {
         builder = builder.capacity(bytes);
     }

@@ -199,8 +199,8 @@ fn refuse_strange_nodes(options: &Options, members: u32, first: &Path) -> Result
     match named.into_iter().find(|(node, _)| *node >= members) {
         None => Ok(()),
         Some((node, dir)) => Err(Error::Config(format!(
-            "node{node}={} was given, but the store of {} has {members} {} and keeps that number; leave it out, or load a dump into a new \
-             store with more nodes",
+            "node{node}={} was given, but the store of {} has {members} {} and keeps that number; leave it out, or copy it to a new store with \
+             more nodes",
             dir.display(),
             first.display(),
             if members == 1 { "node" } else { "nodes" },
@@ -302,17 +302,7 @@ impl Made {
         if let Some(failpoints) = &self.failpoints {
             failpoints.check("sync_directory")?;
         }
-        let above = match dir.parent() {
-            None => return Ok(()),
-            Some(above) if above.as_os_str().is_empty() => Path::new("."),
-            Some(above) => above,
-        };
-        match std::fs::File::open(above) {
-            Ok(above) => above.sync_all(),
-            // A directory that may be passed through but not read; whoever made it so answers for its names.
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-            Err(error) => Err(error),
-        }
+        sync_name(dir)
     }
 
     /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays, and with it the lowest pool. Without that,
@@ -328,6 +318,21 @@ impl Made {
         for dir in self.directories.iter().rev() {
             let _ = std::fs::remove_dir(dir);
         }
+    }
+}
+
+/// Makes the name of a file or directory durable.
+pub(crate) fn sync_name(path: &Path) -> std::io::Result<()> {
+    let above = match path.parent() {
+        None => return Ok(()),
+        Some(above) if above.as_os_str().is_empty() => Path::new("."),
+        Some(above) => above,
+    };
+    match std::fs::File::open(above) {
+        Ok(above) => above.sync_all(),
+        // A directory that may be passed through but not read; whoever made it so answers for its names.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

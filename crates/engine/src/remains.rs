@@ -49,7 +49,7 @@ fn refuse_misplaced(options: &Options, dir: &Path) -> Result<()> {
 }
 
 /// The pools that lie in a directory, by their names, and in the order of their nodes. One that cannot be listed tells nothing.
-fn pools_in(dir: &Path) -> Vec<(u32, PathBuf)> {
+pub(crate) fn pools_in(dir: &Path) -> Vec<(u32, PathBuf)> {
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut pools: Vec<_> = files.filter_map(|file| Some((node_of_pool_file(file.file_name().to_str()?)?, file.path()))).collect();
     pools.sort_unstable();

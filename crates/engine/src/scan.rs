@@ -174,18 +174,10 @@ impl Snapshot {
 
     /// Keys of a hash keyspace in the snapshot, sorted. O(n log n), holds all keys in memory.
     pub fn sorted_keys(&self, keyspace: &KeyspaceHandle) -> Result<Vec<Vec<u8>>> {
-        let core = &*self.core;
-        // Keys that are not listed.
-        self.settle()?;
         let mut keys = Vec::new();
-        core.walk(&keyspace.0, |reference| {
-            core.ensure_whole(reference)?;
-            keys.push(core.log.key(reference.0).to_vec());
-            Ok(ControlFlow::Continue(()))
-        })?;
-        self.for_each_saved(&keyspace.0, |key| keys.push(key.into_vec()));
-        // Again: a drop takes what was saved.
-        keyspace.0.ensure_usable()?;
+        for piece in self.key_pieces(keyspace) {
+            keys.extend(piece?);
+        }
         keys.sort_unstable();
         keys.dedup();
         Ok(keys)

@@ -295,18 +295,9 @@ impl Snapshot {
         self.state.lookup(keyspace.info.id, key)
     }
 
-    /// All keys saved in the side table, some of them at a time.
-    pub(crate) fn for_each_saved(&self, keyspace: &Keyspace, mut f: impl FnMut(Box<[u8]>)) {
-        let mut last: Option<Box<[u8]>> = None;
-        loop {
-            let behind = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let keys = self.state.saved_behind(keyspace.info.id, behind);
-            last = keys.last().cloned();
-            if last.is_none() {
-                return;
-            }
-            keys.into_iter().for_each(&mut f);
-        }
+    /// Some keys saved in the side table, in order, from behind this one on.
+    pub(crate) fn saved_behind(&self, keyspace: &Keyspace, key: Option<&[u8]>) -> Vec<Box<[u8]>> {
+        self.state.saved_behind(keyspace.info.id, key.map_or(Bound::Unbounded, Bound::Excluded))
     }
 
     /// The first `most` keys saved in the side table in `range`, which is not empty, in its direction, with their references: what the index may no longer hold.

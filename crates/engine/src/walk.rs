@@ -4,7 +4,8 @@
 //! use: however many keys there are, what is freed meanwhile can be used again. Every key that is present throughout is met at least once. A walk changes nothing.
 
 use crate::error::Result;
-use crate::keyspace::{AnyIndex, Keyspace};
+use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
+use crate::snapshot::Snapshot;
 use crate::store::Core;
 use hither_index::{Ref, Start};
 use hither_sync::epoch;
@@ -59,5 +60,81 @@ impl Core {
             }
             wanted *= 2;
         }
+    }
+}
+
+/// The keys of a keyspace as a snapshot shows it, a piece at a time, in no particular order. Between two pieces nothing is held: whoever takes them may write, also to another store.
+///
+/// Every key that the snapshot shows comes at least once; one that is changed meanwhile may come again, and some come that the snapshot does not show. Look each up.
+pub struct KeyPieces<'a> {
+    snapshot: &'a Snapshot,
+    keyspace: &'a KeyspaceHandle,
+    next: Next,
+}
+
+/// First the index, then what was saved: a key that has left the index since was saved before.
+enum Next {
+    Index(Place),
+    /// From behind this key on.
+    Saved(Option<Box<[u8]>>),
+    End,
+}
+
+impl Snapshot {
+    /// See [`KeyPieces`]. Each piece is O(its keys).
+    pub fn key_pieces<'a>(&'a self, keyspace: &'a KeyspaceHandle) -> KeyPieces<'a> {
+        KeyPieces { snapshot: self, keyspace, next: Next::Index(Place::Position(0)) }
+    }
+}
+
+impl KeyPieces<'_> {
+    /// Whether all came that nobody has changed meanwhile: what comes now may have come before.
+    pub fn has_met_all(&self) -> bool {
+        !matches!(self.next, Next::Index(_))
+    }
+
+    fn piece(&mut self) -> Result<Vec<Vec<u8>>> {
+        let (core, keyspace) = (&*self.snapshot.core, &*self.keyspace.0);
+        // Keys that are not listed.
+        self.snapshot.settle()?;
+        let _pin = epoch::pin();
+        let mut keys = Vec::new();
+        match &self.next {
+            Next::Index(place) => {
+                keyspace.ensure_usable()?;
+                let mut refs = Vec::new();
+                let behind = core.piece(keyspace, place, &mut refs);
+                let _ = core.visit_ahead(&refs, |reference| {
+                    core.ensure_whole(reference)?;
+                    keys.push(core.log.key(reference.0).to_vec());
+                    Ok(ControlFlow::Continue(()))
+                })?;
+                self.next = behind.map_or(Next::Saved(None), Next::Index);
+            }
+            Next::Saved(behind) => {
+                let saved = self.snapshot.saved_behind(keyspace, behind.as_deref());
+                // Afterwards: a drop takes what was saved.
+                keyspace.ensure_usable()?;
+                keys.extend(saved.iter().map(|key| key.to_vec()));
+                self.next = saved.into_iter().next_back().map_or(Next::End, |last| Next::Saved(Some(last)));
+            }
+            Next::End => {}
+        }
+        Ok(keys)
+    }
+}
+
+impl Iterator for KeyPieces<'_> {
+    type Item = Result<Vec<Vec<u8>>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if matches!(self.next, Next::End) {
+            return None;
+        }
+        let piece = self.piece();
+        if piece.is_err() {
+            self.next = Next::End;
+        }
+        Some(piece)
     }
 }

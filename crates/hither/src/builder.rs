@@ -211,6 +211,14 @@ impl Builder {
         self
     }
 
+    pub(crate) fn from_options(options: Options) -> Self {
+        Builder { options }
+    }
+
+    pub(crate) fn into_options(self) -> Options {
+        self.options
+    }
+
     /// Opens the store, creating or recovering it as need be.
     ///
     /// # Errors

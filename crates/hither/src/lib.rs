@@ -59,6 +59,7 @@
 
 mod batch;
 mod builder;
+mod copy;
 mod db;
 mod deferred;
 mod iter;
@@ -68,6 +69,7 @@ mod snapshot;
 
 pub use batch::Batch;
 pub use builder::Builder;
+pub use copy::{CopyError, CopyProgress, CopyReport};
 pub use db::Db;
 #[doc(hidden)]
 pub use hither_engine::without_bound;

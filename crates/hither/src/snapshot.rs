@@ -35,6 +35,10 @@ impl Snapshot {
         Snapshot { inner: Arc::new(store.snapshot()), store }
     }
 
+    pub(crate) fn inner(&self) -> &hither_engine::Snapshot {
+        &self.inner
+    }
+
     /// The version it shows: writes with higher versions are not in it.
     pub fn version(&self) -> u64 {
         self.inner.version()

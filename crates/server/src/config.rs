@@ -111,6 +111,8 @@ pub struct Config {
     pub aclfile: Option<std::path::PathBuf>,
     /// Entries of the log of refusals.
     pub acllog_max_len: usize,
+    /// Where SAVE and BGSAVE make backups; none: they make none.
+    pub backup_dir: Option<std::path::PathBuf>,
     /// Who may use DEBUG.
     pub enable_debug_command: DebugCommand,
     /// For measurements: requests are parsed and answered, and no command runs. See [`crate::net::null`].
@@ -138,6 +140,7 @@ impl Default for Config {
             slowlog_slower_than_us: 10_000,
             slowlog_max_len: 128,
             aclfile: None,
+            backup_dir: None,
             acllog_max_len: 128,
             enable_debug_command: DebugCommand::No,
             null: false,
@@ -269,6 +272,7 @@ const ENTRIES: &[Entry] = &[
     fixed("client-query-buffer-limit", |s| s.started.max_request_bytes.to_string()),
     fixed("enable-debug-command", |s| s.started.enable_debug_command.name().to_owned()),
     fixed("aclfile", |s| s.started.aclfile.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
+    fixed("backup-dir", |s| s.started.backup_dir.as_ref().map(|path| path.display().to_string()).unwrap_or_default()),
     free(
         "acllog-max-len",
         "argument must be between 0 and 65536 inclusive",

@@ -19,6 +19,7 @@
 
 pub mod acl;
 pub mod attempts;
+pub mod backup;
 pub mod changes;
 pub mod commands;
 pub mod config;

@@ -1,11 +1,12 @@
-//! Work that somebody asked for: SAVE and BGSAVE take a checkpoint of the indexes, BGREWRITEAOF gives back the space of garbage, ACL SAVE writes the users to their file.
+//! Work that somebody asked for: SAVE and BGSAVE take a checkpoint of the indexes and, where a directory is set for that, a backup ([`crate::backup`]), BGREWRITEAOF gives back the space of garbage, ACL SAVE writes the users to their file.
 //!
-//! No data depend on any of it. What was acknowledged is durable already; a checkpoint only makes the next start faster. It is made of whatever the store
+//! No data depend on any of it. What was acknowledged is durable already; a checkpoint only makes the next start faster, and a backup is a store of its own. It is made of whatever the store
 //! holds when it is taken, after everything that was written before is durable (at any level). Each kind of work has a thread of its own while it lasts, so that no client waits but
 //! those that asked for it. A crash in between leaves the checkpoint, or the file, of before.
 //!
 //! Thread safety: any thread.
 
+use crate::backup;
 use crate::commands::failure::of_store;
 use crate::events::{self, Level};
 use crate::shared::{Client, Shared, now_ms};
@@ -18,7 +19,7 @@ use std::thread::JoinHandle;
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Everything durable, and a checkpoint.
+    /// Everything durable, a checkpoint, and a backup.
     Save,
     /// Space given back.
     Rewrite,
@@ -163,7 +164,11 @@ fn run(shared: &Shared, work: Work) -> Result<(), String> {
         }
         events::log(Level::Error, "save-failed", &[("why", &error)]);
         of_store(&error)
-    })
+    })?;
+    match &shared.settings.started.backup_dir {
+        Some(directory) if work == Work::Save => backup::make(shared, directory),
+        _ => Ok(()),
+    }
 }
 
 fn run_on_store(shared: &Shared, work: Work) -> hither::Result<()> {

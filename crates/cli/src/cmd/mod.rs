@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod compact;
+mod copy;
 mod del;
 mod doctor;
 mod dump;
@@ -31,6 +32,7 @@ pub fn run(cli: Cli, out: &mut Output) -> Result<Outcome, Failure> {
         Command::Check => check::run(store, out),
         Command::Stat => stat::run(store, out),
         Command::Compact(args) => compact::run(store, &args, out),
+        Command::Copy(args) => copy::run(store, &args, out),
         Command::Keyspaces => keyspaces::run(store, out),
         Command::Doctor => doctor::run(store, out),
         Command::Serve(args) => serve::run(store, *args),

@@ -83,6 +83,7 @@ fn refused(error: StartError) -> Failure {
         StartError::Store(error) => Failure::Store(error),
         StartError::Listen { address, source } => Failure::Io { what: format!("listening at {address}"), source },
         StartError::Acl(text) | StartError::Tls(text) => Failure::Usage(text),
+        error @ StartError::Backup(_) => Failure::Usage(error.to_string()),
         StartError::Threads(source) => Failure::Io { what: "starting the threads of the server".into(), source },
     }
 }

@@ -126,7 +126,7 @@ fn what_cannot_be_read_is_refused() {
 }
 
 /// Every setting that has a flag, with a value of its own but for what is yes or no.
-const FLAGS: [(&str, &str); 18] = [
+const FLAGS: [(&str, &str); 19] = [
     ("listen", "127.0.0.7"),
     ("port", "1001"),
     ("threads", "102"),
@@ -136,6 +136,7 @@ const FLAGS: [(&str, &str); 18] = [
     ("max-output", "1006"),
     ("max-request", "1007"),
     ("aclfile", "users.acl"),
+    ("backup-dir", "backups"),
     ("tls-port", "1008"),
     ("tls-cert-file", "cert.pem"),
     ("tls-key-file", "key.pem"),
@@ -202,6 +203,7 @@ fn expected(odd: usize, yes: bool) -> Config {
         max_output_bytes: 1006,
         max_request_bytes: 1007,
         aclfile: Some("users.acl".into()),
+        backup_dir: Some("backups".into()),
         tls: Some(TlsConfig {
             port: 1008,
             cert_file: "cert.pem".into(),

@@ -7,6 +7,7 @@ mod advice;
 mod closed_connections;
 mod commands;
 mod compact;
+mod copy;
 mod edges;
 mod load;
 mod packaging;

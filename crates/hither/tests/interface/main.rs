@@ -1,6 +1,7 @@
 //! The library as its users see it.
 
 mod basic;
+mod copies;
 mod deferred;
 mod edges;
 mod settings;

@@ -93,7 +93,7 @@ fn a_crash_right_after_it_keeps_it() {
 }
 
 /// Ends the other threads of a test, also if this one fails.
-struct Stop<'a>(&'a std::sync::atomic::AtomicBool);
+pub struct Stop<'a>(pub &'a std::sync::atomic::AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

@@ -13,9 +13,16 @@ entries!(command, Server);
 
 /// The family's part of the table.
 pub static COMMANDS: &[Command] = &[
-    command("save", 1, "1.0.0", "Takes a checkpoint, so that the next start is fast, and waits for it.", save).flags(ADMIN | NO_MULTI),
-    command("bgsave", -1, "1.0.0", "Takes a checkpoint in the background.", bgsave).flags(ADMIN),
-    command("lastsave", 1, "1.0.0", "Returns when SAVE or BGSAVE took a checkpoint last, in seconds since 1970.", lastsave)
+    command(
+        "save",
+        1,
+        "1.0.0",
+        "Takes a checkpoint, so that the next start is fast, and a backup where they are to be; waits for that.",
+        save,
+    )
+    .flags(ADMIN | NO_MULTI),
+    command("bgsave", -1, "1.0.0", "Takes a checkpoint, and a backup where they are to be, in the background.", bgsave).flags(ADMIN),
+    command("lastsave", 1, "1.0.0", "Returns when SAVE or BGSAVE last ended well, in seconds since 1970.", lastsave)
         .flags(DANGEROUS | FAST),
     command("bgrewriteaof", 1, "1.0.0", "Gives back the space of what was overwritten and deleted, in the background.", bgrewriteaof)
         .flags(ADMIN),

@@ -59,6 +59,9 @@ pub enum StartError {
     /// The file with the users cannot be taken.
     #[error("{0}")]
     Acl(String),
+    /// There is no directory for backups.
+    #[error("{} is no directory, so no backups can be made there (backup-dir); make it, for the server's user to write to", .0.display())]
+    Backup(std::path::PathBuf),
     /// Certificates or keys cannot be taken.
     #[error("{0}")]
     Tls(String),
@@ -95,6 +98,9 @@ impl Server {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
+        if let Some(directory) = config.backup_dir.as_ref().filter(|directory| !directory.is_dir()) {
+            return Err(StartError::Backup(directory.clone()));
+        }
         let mut listeners = Vec::new();
         if !config.tls_only {
             listeners.extend(listen::at(&config.listen, config.port)?.into_iter().map(|(address, listener)| (address, listener, false)));

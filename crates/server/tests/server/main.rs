@@ -1,6 +1,7 @@
 //! The server in this process: sessions without a socket, and whole servers.
 
 mod acl;
+mod backups;
 mod bounded;
 mod common;
 mod contention;

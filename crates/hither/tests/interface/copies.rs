@@ -1,0 +1,240 @@
+//! Copies of open stores.
+
+use crate::swaps::Stop;
+use hither::{Builder, CopyError, Db, Error, Keyspace, KeyspaceOptions, Kind, MediumChoice, Topology, WriteOptions};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+const KINDS: [Kind; 2] = [Kind::Ordered, Kind::Hash];
+
+fn keyspace(db: &Db, name: &str, kind: Kind) -> Keyspace {
+    let options = if kind == Kind::Hash { KeyspaceOptions::hash() } else { KeyspaceOptions::ordered() };
+    db.keyspace_with(name, options).unwrap()
+}
+
+/// A store in memory that may grow to 64 MiB.
+fn source() -> Db {
+    Db::builder().in_memory().capacity(4 << 20).max_capacity(64 << 20).open().unwrap()
+}
+
+fn target(path: &Path) -> Builder {
+    Db::builder().path(path).capacity(1 << 20).medium(MediumChoice::Volatile)
+}
+
+fn open(path: &Path) -> Db {
+    let db = target(path).create(false).open().unwrap();
+    assert!(db.recovery().clean && db.check().unwrap().is_sound());
+    db
+}
+
+type Held = BTreeMap<Vec<u8>, (Vec<u8>, u64)>;
+
+fn held(keyspace: &Keyspace) -> Held {
+    keyspace.iter().entries().map(|entry| entry.map(|entry| (entry.key, (entry.value, entry.expires_at_ms))).unwrap()).collect()
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_copy_has_everything_and_the_limit_of_its_store() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    for kind in KINDS {
+        let keyspace = keyspace(&db, kind.name(), kind);
+        for i in 0..3_000u32 {
+            keyspace.put(format!("key {i}").as_bytes(), &i.to_be_bytes()).unwrap();
+        }
+        keyspace.put(&[0; 60_000], &vec![7; 3 << 20]).unwrap();
+        let soon = WriteOptions::new().expires_at_ms(db.now_ms() + 10_000_000);
+        keyspace.put_with(b"expires", b"", &soon).unwrap().wait().unwrap();
+        keyspace.put_with(b"expired", b"", &WriteOptions::new().expires_at_ms(1)).unwrap().wait().unwrap();
+        keyspace.delete(b"key 17").unwrap();
+    }
+    keyspace(&db, "nothing in it", Kind::Hash);
+    let path = dir.path().join("some/where");
+    let report = db.copy_to(target(&path)).unwrap();
+    assert_eq!((report.keyspaces, report.keys), (3, 2 * 3_001));
+    assert!(report.bytes > 2 * (3 << 20) && report.version > 0);
+    assert_eq!(names_in(&path), ["checkpoint.hither", "node0.hither"]);
+    let copy = open(&path);
+    let infos = |db: &Db| db.keyspaces().into_iter().map(|info| (info.name, info.kind)).collect::<Vec<_>>();
+    assert_eq!(infos(&copy), infos(&db));
+    for kind in KINDS {
+        let (from, to) = (keyspace(&db, kind.name(), kind), keyspace(&copy, kind.name(), kind));
+        assert_eq!(held(&from), held(&to));
+        assert_eq!(to.len(), 3_001);
+    }
+    assert_eq!(copy.stats().pools[0].max_bytes, 64 << 20);
+    assert_ne!(copy.uuid(), db.uuid());
+}
+
+#[test]
+fn limits_may_be_others() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    keyspace(&db, "k", Kind::Ordered).put(b"k", b"v").unwrap();
+    db.copy_to(target(dir.path()).max_capacity(256 << 20)).unwrap();
+    assert_eq!(open(dir.path()).stats().pools[0].max_bytes, 256 << 20);
+}
+
+/// What is written while it is made is not in it, whether a key was changed before or after it was copied.
+#[test]
+fn a_copy_shows_the_moment_that_it_was_begun_at() {
+    for kind in KINDS {
+        let (db, dir) = (source(), TempDir::new().unwrap());
+        let from = keyspace(&db, "k", kind);
+        (0..8_000u32).for_each(|i| from.put(&i.to_be_bytes(), b"before").unwrap());
+        let before = held(&from);
+        let mut calls = 0;
+        let report = db.copy_to_with(target(dir.path()), |progress| {
+            assert!(progress.keys <= progress.expected);
+            // In each call a third is overwritten, deleted and made anew.
+            for i in (calls % 3..8_000).step_by(3) {
+                from.put(&u32::to_be_bytes(i), b"after").unwrap();
+                from.delete(&u32::to_be_bytes(i + 1)).unwrap();
+                from.put(&u32::to_be_bytes(i + 100_000 * calls), b"new").unwrap();
+            }
+            calls += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!(report.unwrap().keys, 8_000);
+        assert!(calls > 6);
+        assert!(held(&keyspace(&open(dir.path()), "k", kind)) == before, "{kind:?}");
+    }
+}
+
+/// A token moves between keyspaces, in batches, while copies are made: each copy has it once.
+#[test]
+fn a_copy_is_of_one_moment_beside_writers() {
+    let (db, dir, stop) = (source(), TempDir::new().unwrap(), AtomicBool::new(false));
+    let places = KINDS.map(|kind| keyspace(&db, kind.name(), kind));
+    for i in 0..1_000u32 {
+        places[0].put(&i.to_be_bytes(), b"0").unwrap();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1.. {
+                let key = u32::to_be_bytes(round % 1_000);
+                let (from, to) = if places[0].contains(&key).unwrap() { (&places[0], &places[1]) } else { (&places[1], &places[0]) };
+                let mut batch = db.batch();
+                batch.delete(from, &key).put(to, &key, round.to_string().as_bytes());
+                batch.commit().unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        // Also if this fails.
+        let _stop = Stop(&stop);
+        for number in 0..5 {
+            let path = dir.path().join(number.to_string());
+            assert_eq!(db.copy_to(target(&path)).unwrap().keys, 1_000);
+            let copy = open(&path);
+            let [ordered, hash] = KINDS.map(|kind| keyspace(&copy, kind.name(), kind));
+            assert_eq!(ordered.len() + hash.len(), 1_000);
+            assert!((0..1_000u32).all(|i| ordered.contains(&i.to_be_bytes()).unwrap() != hash.contains(&i.to_be_bytes()).unwrap()));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_left_of_a_copy_that_failed() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    for kind in KINDS {
+        let keyspace = keyspace(&db, kind.name(), kind);
+        (0..5_000u32).for_each(|i| keyspace.put(&i.to_be_bytes(), &[0; 200]).unwrap());
+    }
+    let path = dir.path().join("a/b");
+    let stopped =
+        db.copy_to_with(target(&path), |progress| if progress.keys > 2_000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+    assert!(matches!(stopped, Err(CopyError::Stopped)), "{stopped:?}");
+    let full = db.copy_to(target(&path).max_capacity(1 << 20));
+    assert!(matches!(full, Err(CopyError::Target(Error::Full { .. }))), "{full:?}");
+    for name in ["ordered", "hash"] {
+        let dropped = db.copy_to_with(target(&path), |progress| {
+            if progress.keys > 1_000 {
+                db.drop_keyspace(name).unwrap();
+            }
+            ControlFlow::Continue(())
+        });
+        assert!(matches!(dropped, Err(CopyError::Source(Error::KeyspaceDropped(_)))), "{dropped:?}");
+    }
+    assert_eq!(names_in(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_copy_goes_where_no_store_is() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    keyspace(&db, "k", Kind::Ordered).put(b"k", b"v").unwrap();
+    let refusal = |target: Builder| match db.copy_to(target) {
+        Err(CopyError::Target(Error::Config(what))) => what,
+        other => panic!("{other:?}"),
+    };
+    assert!(refusal(Db::builder().in_memory()).contains("give its directory"));
+    assert!(refusal(Db::builder()).contains("give its directory"));
+    std::fs::write(dir.path().join("something else"), b"").unwrap();
+    db.copy_to(target(dir.path())).unwrap();
+    assert!(refusal(target(dir.path())).contains("node0.hither belongs to a store"));
+    // The pool of another node is enough.
+    let other = TempDir::new().unwrap();
+    std::fs::write(other.path().join("node1.hither"), b"").unwrap();
+    assert!(refusal(target(other.path())).contains("node1.hither belongs to a store"));
+    // One that came meanwhile stays.
+    let late = TempDir::new().unwrap();
+    let pool = late.path().join("node0.hither");
+    let outcome = db.copy_to_with(target(late.path()), |_| {
+        std::fs::write(&pool, b"somebody's").unwrap();
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(outcome, Err(CopyError::Target(Error::Config(_)))), "{outcome:?}");
+    assert_eq!(std::fs::read(&pool).unwrap(), b"somebody's");
+    assert_eq!(names_in(late.path()), ["node0.hither"]);
+    open(dir.path());
+}
+
+/// As a killed copy leaves it: neither is it there, nor in the way of another one.
+#[test]
+fn a_copy_is_there_when_it_is_whole() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    keyspace(&db, "k", Kind::Ordered).put(b"k", b"v").unwrap();
+    let image = TempDir::new().unwrap();
+    db.copy_to_with(target(dir.path()), |_| {
+        for part in names_in(dir.path()) {
+            assert!(part.starts_with("copy.") && part.ends_with(".part"), "{part}");
+            std::fs::create_dir_all(image.path().join(&part)).unwrap();
+            for file in names_in(&dir.path().join(&part)) {
+                std::fs::copy(dir.path().join(&part).join(&file), image.path().join(&part).join(&file)).unwrap();
+            }
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(names_in(image.path()).len(), 1);
+    assert!(matches!(target(image.path()).create(false).open(), Err(Error::NotFound(_))));
+    db.copy_to(target(image.path())).unwrap();
+    assert_eq!(open(image.path()).stats().keyspaces[0].keys, 1);
+}
+
+#[test]
+fn a_copy_may_have_other_nodes() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    let from = keyspace(&db, "k", Kind::Ordered);
+    (0..1_000u32).for_each(|i| from.put(&i.to_be_bytes(), b"v").unwrap());
+    let paths = [dir.path().join("a"), dir.path().join("b/c")];
+    let two = || {
+        let builder = Db::builder().capacity(2 << 20).topology(Arc::new(Topology::emulated(2))).medium(MediumChoice::Volatile);
+        builder.node_path(0, &paths[0]).node_path(1, &paths[1])
+    };
+    db.copy_to(two()).unwrap();
+    assert_eq!(names_in(&paths[0]), ["checkpoint.hither", "node0.hither"]);
+    assert_eq!(names_in(&paths[1]), ["node1.hither"]);
+    let copy = two().create(false).open().unwrap();
+    assert_eq!(held(&keyspace(&copy, "k", Kind::Ordered)), held(&from));
+    assert_eq!(copy.stats().pools.len(), 2);
+}

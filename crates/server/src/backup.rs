@@ -1,0 +1,82 @@
+//! Backups that SAVE and BGSAVE make where a directory for them is set: each is a store of its own, a copy of all databases as they are at one moment ([`hither::Db::copy_to_with`]).
+//!
+//! Their names tell when they were begun, `hither-20261126T173401Z`, so that they sort by age. None is ever replaced or removed: how many are kept is up to whoever looks after the directory. Clients go
+//! on meanwhile; what they overwrite and delete is kept in the store until the backup is done.
+//!
+//! Thread safety: any thread; one at a time ([`crate::saving`]). Crash: a backup is there when it is whole; one that was under way leaves a directory `copy.PID.N.part` within its own.
+
+use crate::events::{self, Level};
+use crate::shared::{Shared, now_ms};
+use hither::{CopyError, CopyReport, Db, Error};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// How often a backup is begun again because FLUSHALL, FLUSHDB or SWAPDB has taken away what was being copied.
+const ATTEMPTS: u32 = 5;
+
+/// Makes one in this directory; an error is in the log, and the client gets this text.
+pub fn make(shared: &Shared, directory: &Path) -> Result<(), String> {
+    let path = directory.join(name(now_ms() / 1000));
+    let copied = copy(shared, &path).map_err(|error| {
+        events::log(Level::Error, "backup-failed", &[("path", &path.display()), ("why", &error)]);
+        "ERR no backup was made; the server's log says why".to_owned()
+    })?;
+    let CopyReport { keys, bytes, .. } = copied;
+    events::log(Level::Info, "backup", &[("path", &path.display()), ("keys", &keys), ("bytes", &bytes)]);
+    Ok(())
+}
+
+fn copy(shared: &Shared, path: &Path) -> Result<CopyReport, CopyError> {
+    let on = |_| if shared.stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let mut attempts = 1..ATTEMPTS;
+    loop {
+        match shared.databases.db.copy_to_with(Db::builder().path(path), on) {
+            Err(CopyError::Source(Error::KeyspaceDropped(_))) if attempts.next().is_some() => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// What one that is begun at this time, in seconds since 1970, is called.
+fn name(seconds: u64) -> String {
+    let (mut day, of_day) = (seconds / 86_400, seconds % 86_400);
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    while day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < days {
+            break;
+        }
+        day -= days;
+        month += 1;
+    }
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("hither-{year}{month:02}{:02}T{hour:02}{minute:02}{second:02}Z", day + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    /// As `date -u -d @SECONDS +%Y%m%dT%H%M%SZ` has them.
+    #[test]
+    fn names_are_dates() {
+        for (seconds, date) in [
+            (0, "19700101T000000Z"),
+            (951_782_399, "20000228T235959Z"),
+            (951_782_400, "20000229T000000Z"),
+            (951_868_800, "20000301T000000Z"),
+            (1_798_761_599, "20261231T235959Z"),
+            (1_795_714_441, "20261126T173401Z"),
+            (4_107_542_400, "21000301T000000Z"),
+        ] {
+            assert_eq!(name(seconds), format!("hither-{date}"));
+        }
+    }
+}

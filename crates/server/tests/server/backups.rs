@@ -1,0 +1,139 @@
+//! Backups that SAVE and BGSAVE make while clients go on.
+
+use crate::common::{Stop, connect, say as ask, start_with, until};
+use hither::Db;
+use hither_server::net::StartError;
+use hither_server::saving::Work;
+use hither_server::{Config, Server};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+fn config(directory: &Path) -> Config {
+    Config { threads: 2, backup_dir: Some(directory.to_owned()), ..Config::default() }
+}
+
+/// What lies in the directory, in order.
+fn in_it(directory: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// A server on this backup.
+fn serve(backup: &Path) -> (Server, TcpStream) {
+    let db = Db::builder().path(backup).create(false).open().unwrap();
+    assert!(db.check().unwrap().is_sound());
+    let server = Server::start(db, Config { port: 0, threads: 1, ..Config::default() }).unwrap();
+    let client = connect(&server);
+    (server, client)
+}
+
+#[test]
+fn a_backup_has_all_databases_of_one_moment_and_can_be_served() {
+    let directory = TempDir::new().unwrap();
+    let server = start_with(config(directory.path()));
+    let mut client = connect(&server);
+    for line in ["SET s 1", "HSET h a 1 b 2", "ZADD z 1 m 2 n", "PEXPIREAT h 9999999999999", "SELECT 3", "HSET other f 3"] {
+        ask(&mut client, line);
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = connect(&server);
+            for number in 1.. {
+                // A hash and a sorted set that are as long as a number says, and now and then made anew.
+                let lines = if number % 20 == 0 { "DEL th tz; SET tn 0" } else { "INCR tn" };
+                for line in format!("MULTI; {lines}; HSET th f{number} 1; ZADD tz {number} m{number}; EXEC").split("; ") {
+                    ask(&mut client, line);
+                }
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let _stop = Stop(&stop);
+        until(|| server.shared().total_calls() > 200);
+        for _ in 0..2 {
+            assert_eq!(ask(&mut client, "BGSAVE"), "Background saving started");
+            until(|| !server.shared().saving.is_running(Work::Save));
+            assert!(ask(&mut client, "INFO persistence").contains("rdb_last_bgsave_status:ok"));
+            // Their names have seconds.
+            std::thread::sleep(std::time::Duration::from_millis(1_100));
+        }
+    });
+    let backups = in_it(directory.path());
+    assert_eq!(backups.len(), 2);
+    for backup in backups {
+        let (server, mut client) = serve(&backup);
+        for (line, reply) in [
+            ("GET s", "1"),
+            ("HGETALL h", "[a 1 b 2]"),
+            ("PEXPIRETIME h", "9999999999999"),
+            ("ZRANGE z 0 -1 WITHSCORES", "[m 1 n 2]"),
+            ("SELECT 3", "OK"),
+            ("HGET other f", "3"),
+            ("SELECT 0", "OK"),
+        ] {
+            assert_eq!(ask(&mut client, line), reply, "{line}");
+        }
+        let [long, fields, members] = ["GET tn", "HLEN th", "ZCARD tz"].map(|line| ask(&mut client, line));
+        let (long, has): (u64, u64) = (long.parse().unwrap(), fields.parse().unwrap());
+        // One more since it was made anew.
+        assert!(fields == members && (long..=long + 1).contains(&has), "{long} {fields} {members}");
+        // What is counted is there.
+        assert_eq!(ask(&mut client, "HKEYS th").split(' ').count().to_string(), fields);
+        assert_eq!(ask(&mut client, "ZRANGE tz 0 -1").split(' ').count().to_string(), members);
+        // It goes on by itself.
+        assert_eq!(ask(&mut client, "HSET new f 1"), "1");
+        assert_eq!(ask(&mut client, "HGETALL new"), "[f 1]");
+        server.stop();
+    }
+    server.stop();
+}
+
+#[test]
+fn a_backup_that_fails_is_told_and_nothing_is_left_of_it() {
+    let parent = TempDir::new().unwrap();
+    let directory = parent.path().join("backups");
+    std::fs::create_dir(&directory).unwrap();
+    let server = start_with(config(&directory));
+    let mut client = connect(&server);
+    ask(&mut client, "SET s 1");
+    std::fs::remove_dir(&directory).unwrap();
+    std::fs::write(&directory, "in its way").unwrap();
+    assert_eq!(ask(&mut client, "SAVE"), "!ERR no backup was made; the server's log says why");
+    assert!(ask(&mut client, "INFO persistence").contains("rdb_last_bgsave_status:err"));
+    assert_eq!(ask(&mut client, "SET s 2"), "OK");
+    std::fs::remove_file(&directory).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    assert_eq!(ask(&mut client, "SAVE"), "OK");
+    assert!(ask(&mut client, "INFO persistence").contains("rdb_last_bgsave_status:ok"));
+    assert_eq!(in_it(&directory).len(), 1);
+    server.stop();
+}
+
+#[test]
+fn a_server_ends_in_the_middle_of_a_backup() {
+    let directory = TempDir::new().unwrap();
+    let server = start_with(config(directory.path()));
+    let mut client = connect(&server);
+    for number in 0..200 {
+        let fields: String = (0..200).map(|field| format!(" {number}.{field} {field}")).collect();
+        ask(&mut client, &format!("HSET h{number}{fields}"));
+    }
+    ask(&mut client, "BGSAVE");
+    server.stop();
+    // It may have been made just before.
+    for backup in in_it(directory.path()) {
+        assert_eq!(ask(&mut serve(&backup).1, "HLEN h199"), "200");
+    }
+}
+
+#[test]
+fn a_server_without_its_directory_does_not_start() {
+    let db = Db::builder().in_memory().open().unwrap();
+    let Err(error) = Server::start(db, Config { port: 0, ..config(Path::new("/nowhere/to/be")) }) else { panic!("it has started") };
+    assert!(matches!(&error, StartError::Backup(_)) && error.to_string().contains("/nowhere/to/be is no directory"), "{error}");
+}
