@@ -122,6 +122,8 @@ pub enum Command {
     Copy(CopyArgs),
     /// List the keyspaces
     Keyspaces,
+    /// Remove a keyspace with all its keys
+    Drop(DropArgs),
     /// Show what this machine and directory offer: nodes, medium, flush instruction, persistence domain, huge pages
     Doctor,
     /// Serve the store to Redis clients
@@ -258,6 +260,13 @@ pub struct CopyArgs {
     /// Directory of the new store, in which there is none yet; or nodeN=DIR, once for each node
     #[arg(required = true, value_name = "[nodeN=]DIR")]
     pub to: Vec<OsString>,
+}
+
+/// `drop`
+#[derive(Debug, Args)]
+pub struct DropArgs {
+    /// The keyspace
+    pub name: String,
 }
 
 /// `bench`

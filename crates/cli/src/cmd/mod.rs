@@ -6,6 +6,7 @@ mod compact;
 mod copy;
 mod del;
 mod doctor;
+mod drop;
 mod dump;
 mod get;
 mod keyspaces;
@@ -34,6 +35,7 @@ pub fn run(cli: Cli, out: &mut Output) -> Result<Outcome, Failure> {
         Command::Compact(args) => compact::run(store, &args, out),
         Command::Copy(args) => copy::run(store, &args, out),
         Command::Keyspaces => keyspaces::run(store, out),
+        Command::Drop(args) => drop::run(store, &args, out),
         Command::Doctor => doctor::run(store, out),
         Command::Serve(args) => serve::run(store, *args),
         Command::Bench(args) => Ok(bench::run(args)),

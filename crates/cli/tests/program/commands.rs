@@ -4,6 +4,7 @@ use crate::common;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
+use crate::common::wire::Server;
 use crate::common::{Store, program, run, write};
 use serde_json::json;
 
@@ -80,6 +81,32 @@ fn a_hash_keyspace_has_no_ranges_but_a_dump_in_key_order() {
     let rows = store.run(&["keyspaces", "--json"]).done().document();
     assert_eq!((&rows[0]["name"], &rows[0]["kind"], &rows[0]["keys"]), (&json!("h"), &json!("hash"), &json!(4)));
     assert!(store.run(&["keyspaces"]).done().out().starts_with("h  hash     4 keys"));
+}
+
+#[test]
+fn a_keyspace_is_dropped_by_its_name() {
+    let store = Store::any();
+    store.feed(&["load", "--keyspace", "a"], b"k\t1\nl\t2\n").done();
+    store.feed(&["load", "--keyspace", "b"], b"k\t1\n").done();
+    store.run(&["drop"]).expect(2);
+    store.run(&["drop", "default"]).expect(1);
+    assert_eq!(store.run(&["drop", "a"]).done().out(), "2 keys\n");
+    assert!(store.run(&["drop", "a"]).expect(1).err().contains("hither keyspaces"));
+    assert_eq!(store.run(&["keyspaces"]).done().out(), "b  ordered  1 keys\n");
+    // It can be made anew, as another kind.
+    store.feed(&["load", "--kind", "hash", "--keyspace", "a"], b"m\t3\n").done();
+    assert_eq!(store.dump("a"), b"m\t3\n");
+    assert_eq!(store.run(&["drop", "a", "--json"]).done().document(), json!({ "keys": 1 }));
+    // Names are the server's only where there was one.
+    store.feed(&["load", "--keyspace", "db0"], b"k\t1\n").done();
+    store.run(&["drop", "db0"]).done();
+    assert_eq!(Server::start(&store, &[]).terminate(), 0);
+    for name in ["server", "db0", "db0.rows"] {
+        assert!(store.run(&["drop", name]).expect(2).err().contains("FLUSHDB"), "{name}");
+    }
+    store.feed(&["load", "--keyspace", "db00"], b"").done();
+    store.run(&["drop", "db00"]).done();
+    store.run(&["check"]).done();
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Databases {
     /// The databases of a store; those that exist are opened, and the first one is made. What a loss of power has left half changed is mended before. Waits for syncs.
     pub fn open(db: Db, count: u16) -> Result<Arc<Databases>> {
         let slots = (0..count).map(|_| RwLock::default()).collect();
-        let keyspace = db.keyspace("server")?;
+        let keyspace = db.keyspace(OWN)?;
         let mark = Mark::new(keyspace.clone());
         let mended = mend_if_due(&db, &mark)?;
         let numbers = Numbers::open(keyspace)?;
@@ -243,6 +243,9 @@ fn is_there(db: &Db, index: u16) -> Result<bool> {
     Ok(db.open_keyspace(&keys_name(index))?.is_some() || db.open_keyspace(&rows_name(index))?.is_some())
 }
 
+/// What the server keeps for itself.
+const OWN: &str = "server";
+
 fn make(db: &Db, index: u16) -> Result<Database> {
     let rows = db.keyspace(&rows_name(index))?;
     let keys = db.keyspace(&keys_name(index))?;
@@ -252,16 +255,26 @@ fn make(db: &Db, index: u16) -> Result<Database> {
 /// The databases in a store, also those that this server does not serve. What is there in part is made whole.
 pub fn all(db: &Db) -> Result<Vec<Database>> {
     let keyspaces = db.keyspaces();
-    let number = |name: &str| name.strip_prefix("db")?.trim_end_matches(".rows").parse().ok();
-    let indexes: BTreeSet<u16> = keyspaces.iter().filter_map(|keyspace| number(&keyspace.name)).collect();
+    let indexes: BTreeSet<u16> = keyspaces.iter().filter_map(|keyspace| index_of(&keyspace.name)).collect();
     let mut all = Vec::new();
     for index in indexes {
-        // "db07" is none.
         if is_there(db, index)? {
             all.push(make(db, index)?);
         }
     }
     Ok(all)
+}
+
+/// The database that a keyspace of this name is a part of.
+fn index_of(name: &str) -> Option<u16> {
+    let index = name.strip_prefix("db")?.trim_end_matches(".rows").parse().ok()?;
+    // "db07" is none.
+    (name == keys_name(index) || name == rows_name(index)).then_some(index)
+}
+
+/// Whether a server's data rest on the keyspace of this name: what it holds leads into others, or others into it. In a store that none has opened, names are as good as any.
+pub fn rest_on(db: &Db, name: &str) -> Result<bool> {
+    Ok((name == OWN || index_of(name).is_some()) && db.open_keyspace(OWN)?.is_some())
 }
 
 fn keys_name(index: u16) -> String {

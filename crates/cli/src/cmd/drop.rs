@@ -1,0 +1,29 @@
+//! `drop NAME`: removes a keyspace with all its keys, durably, and says how many that were.
+
+use hither_server::data::databases;
+
+use crate::args::{DropArgs, StoreArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::store::{self, Missing};
+
+/// Runs the command.
+pub fn run(args: &StoreArgs, drop: &DropArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    // Its name stands behind the command: nobody drops the default one because a name was forgotten.
+    let named = StoreArgs { keyspace: drop.name.clone(), ..args.clone() };
+    let (db, keyspace) = store::open_keyspace(&named, Missing::Refuse)?;
+    if databases::rest_on(&db, &drop.name)? {
+        let what = format!("keyspace \"{}\" is a part of a server's databases; FLUSHDB, said to the server, empties one", drop.name);
+        return Err(Failure::Usage(what));
+    }
+    let keys = keyspace.len();
+    std::mem::drop(keyspace);
+    db.drop_keyspace(&drop.name)?;
+    store::close(db, args)?;
+    if out.is_json() {
+        out.document(&serde_json::json!({ "keys": keys }))?;
+    } else {
+        out.text(format!("{keys} keys"))?;
+    }
+    Ok(Outcome::Done)
+}
