@@ -255,7 +255,7 @@ pub struct CompactArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 --capacity and --max-capacity are those of the new store, which may else grow as far as the old one; --medium is the old one's. With --salvage the new store
-has what is readable of the old one. The new store is there when it is complete and synced; a copy that is killed leaves a directory copy.PID.N.part.")]
+has what is readable of the old one. The new store is there when it is complete and synced; a copy that is killed leaves a directory DIR.PID.N.part, or DIR/copy.PID.N.part.")]
 pub struct CopyArgs {
     /// Directory of the new store, in which there is none yet; or nodeN=DIR, once for each node
     #[arg(required = true, value_name = "[nodeN=]DIR")]

@@ -156,8 +156,11 @@ fn store_text(error: &Error) -> String {
 fn copy_text(error: &CopyError) -> String {
     match error {
         CopyError::Source(error) => store_text(error),
-        CopyError::Target(Error::Full { limit, .. } | Error::TooLarge { limit, .. }) => {
+        CopyError::Target(Error::Full { limit, .. }) => {
             format!("the new store may grow to {limit} bytes, which is too little; give a larger --max-capacity")
+        }
+        CopyError::Target(Error::TooLarge { bytes, limit }) => {
+            format!("a value takes {bytes} bytes, and the new store can hold {limit} in one; give a larger --max-capacity")
         }
         CopyError::Target(Error::NotAdjacent { bytes, .. }) => {
             format!("the new store has no {bytes} adjacent bytes left, which a value takes; give a larger --max-capacity")

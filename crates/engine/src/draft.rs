@@ -2,78 +2,97 @@
 //!
 //! # How
 //!
-//! Its pools are made in a directory of their own, `copy.PID.N.part`, within each directory that they are for. When the store is filled and closed, they are moved up: that of node 0
-//! last. Until then an opening finds no store there, or says that the pool of node 0 is missing.
+//! Its pools are made in directories of their own. For a place that is not there yet it is `NAME.PID.N.part` beside it, which becomes the place by one rename. For a directory that is
+//! there (a mount point, say) it is `copy.PID.N.part` in it, whose files are moved up: of all directories the pool of node 0 last. Until then an opening finds no store there, or says that
+//! something of it is missing.
 //!
-//! Thread safety: one thread has it. Crash: the directories `copy.*.part` stay, and hold nothing that anybody was promised; other drafts take other names.
+//! Thread safety: one thread has a draft; several in one place have directories of their own, and the first to be published has the place. Crash: directories `*.part` stay, and one in a thousand times
+//! (between two renames into a directory that was there) files without the pool of node 0. Nothing in them was promised to anybody. No other draft uses them.
 
-use crate::checkpoint::store::of_a_store_in;
+use crate::checkpoint::store as checkpoint;
 use crate::error::{Error, Result};
-use crate::options::Options;
-use crate::pools::{node_of_pool_file, sync_name};
+use crate::options::{MediumChoice, Options};
+use crate::pools::{Made, cannot_create, node_of_pool_file, pool_file, sync_name};
 use crate::remains::pools_in;
+use crate::store::ensure_may_wait;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// See the module's head. Dropped before it is published, it takes everything away.
 pub struct StoreDraft {
     parts: Vec<Part>,
-    /// Files that lie where they are to be.
-    moved: Vec<PathBuf>,
+    /// Directories above.
+    made: Made,
+    /// From where to where.
+    moved: Vec<(PathBuf, PathBuf)>,
     published: bool,
 }
 
 struct Part {
     /// Where pools are to be.
-    directory: PathBuf,
+    place: PathBuf,
     /// Where they are made.
     apart: PathBuf,
-    /// What was not there before, the innermost first.
-    missing: Vec<PathBuf>,
+    /// There is no such place yet: it will be this directory.
+    becomes_place: bool,
 }
 
 impl StoreDraft {
     /// Has the store that is opened with `options` be made apart.
     ///
     /// # Errors
-    /// [`Error::Config`] if it has no directory, or one that has a store; [`Error::Io`].
+    /// [`Error::Config`] if it has no files, or a place that has a store; [`Error::Io`]; [`Error::InsideRead`], [`Error::InsideCallback`].
     pub fn begin(options: &mut Options) -> Result<StoreDraft> {
-        if options.in_memory || options.pools.is_some() || options.paths.is_empty() {
+        ensure_may_wait("copy_to")?;
+        let is_in_files = !options.in_memory && options.pools.is_none() && options.medium != MediumChoice::PrivateCopy;
+        if !is_in_files || options.paths.is_empty() || options.paths.iter().any(|(_, path)| path.as_os_str().is_empty()) {
             return Err(Error::Config("a copy is a store in files; give its directory".into()));
         }
-        let mut draft = StoreDraft { parts: Vec::new(), moved: Vec::new(), published: false };
-        for (_, directory) in &mut options.paths {
-            *directory = draft.part_for(directory)?;
+        let mut draft = StoreDraft { parts: Vec::new(), made: Made::default(), moved: Vec::new(), published: false };
+        for (_, path) in &mut options.paths {
+            *path = draft.part_for(path)?;
         }
         options.create = true;
         Ok(draft)
     }
 
-    fn part_for(&mut self, directory: &Path) -> Result<PathBuf> {
-        if let Some(part) = self.parts.iter().find(|part| part.directory == directory) {
+    fn part_for(&mut self, path: &Path) -> Result<PathBuf> {
+        // Without a slash at its end, which would name what a link leads to.
+        let place: PathBuf = path.components().collect();
+        if let Some(part) = self.parts.iter().find(|part| part.place == place) {
             return Ok(part.apart.clone());
         }
-        refuse_store_in(directory)?;
-        let id = std::process::id();
-        let names = (0..u32::MAX).map(|number| directory.join(format!("copy.{id}.{number}.part")));
-        let apart = names.into_iter().find(|name| !name.exists()).unwrap_or_default();
-        let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
-        let missing = apart.ancestors().take_while(is_missing).map(Path::to_owned).collect();
-        self.parts.push(Part { directory: directory.to_owned(), apart: apart.clone(), missing });
+        refuse_store_in(&place)?;
+        let becomes_place = fs::symlink_metadata(&place).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let above = if becomes_place { place.parent().unwrap_or(&place) } else { &place };
+        let stem = if becomes_place { place.file_name().unwrap_or_default() } else { "copy".as_ref() };
+        let apart = self.made.make_directory(above).and_then(|()| claim(above, stem)).map_err(|error| cannot_create(&place, &error))?;
+        self.parts.push(Part { place, apart: apart.clone(), becomes_place });
         Ok(apart)
     }
 
-    /// It is there from now on, durably. Whoever made it has closed it.
+    /// The store, of so many nodes, is there from now on, durably. Whoever made it has closed it.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is another store by now; [`Error::Io`]. Then nothing is left of it, unless that fails, too.
-    pub fn publish(mut self) -> Result<()> {
-        self.parts.iter().try_for_each(|part| refuse_store_in(&part.directory))?;
+    /// [`Error::Config`] if there is another store by now; [`Error::Io`], also if somebody has removed files of it. Then nothing is left of it, unless that fails, too.
+    pub fn publish(mut self, nodes: usize) -> Result<()> {
+        for part in &self.parts {
+            refuse_store_in(&part.place)?;
+            part.sync().map_err(|error| cannot_move(&part.place, &error))?;
+        }
+        for name in (0..nodes as u32).map(pool_file) {
+            if !self.parts.iter().any(|part| part.apart.join(&name).is_file()) {
+                let place = self.parts[0].place.display();
+                return Err(Error::Io(format!(
+                    "{name} of the copy in {place} is gone: it was removed while the copy was made; copy again"
+                )));
+            }
+        }
         for is_first in [false, true] {
             for part in &self.parts {
-                let which = |name: &str| (node_of_pool_file(name) == Some(0)) == is_first;
-                part.move_up(which, &mut self.moved).map_err(|error| cannot_move(&part.directory, &error))?;
+                part.move_to_place(is_first, &mut self.moved).map_err(|error| cannot_move(&part.place, &error))?;
             }
         }
         self.published = true;
@@ -82,62 +101,103 @@ impl StoreDraft {
 }
 
 impl Part {
-    /// Moves these files to where they are to be.
-    fn move_up(&self, which: impl Fn(&str) -> bool, moved: &mut Vec<PathBuf>) -> io::Result<()> {
-        for name in names_in(&self.apart).filter(|name| which(name)) {
-            let to = self.directory.join(&name);
-            rename_to_new(&self.apart.join(&name), &to)?;
-            moved.push(to.clone());
-            sync_name(&to)?;
+    /// Makes its files durable, on whatever medium, and their names.
+    fn sync(&self) -> io::Result<()> {
+        for name in names_in(&self.apart)? {
+            File::open(self.apart.join(name))?.sync_all()?;
         }
-        Ok(())
+        File::open(&self.apart)?.sync_all()
     }
 
-    /// Best effort: what is reported is why.
+    /// Moves what has the pool of node 0, or what has not.
+    fn move_to_place(&self, of_first: bool, moved: &mut Vec<(PathBuf, PathBuf)>) -> io::Result<()> {
+        if moved.iter().any(|(from, _)| *from == self.apart) {
+            return Ok(());
+        }
+        let is_first = |name: &str| node_of_pool_file(name) == Some(0);
+        let names = names_in(&self.apart)?;
+        if self.becomes_place {
+            let has_first = names.iter().any(|name| is_first(name));
+            return if has_first == of_first { rename(&self.apart, &self.place, moved) } else { Ok(()) };
+        }
+        let mut those = names.iter().filter(|name| is_first(name) == of_first);
+        those.try_for_each(|name| rename(&self.apart.join(name), &self.place.join(name), moved))
+    }
+
+    /// Best effort: what is reported is why. Only what a store makes is removed.
     fn remove(&self) {
-        for name in names_in(&self.apart) {
-            let _ = std::fs::remove_file(self.apart.join(name));
+        for name in names_in(&self.apart).unwrap_or_default() {
+            let _ = fs::remove_file(self.apart.join(name));
         }
-        for directory in &self.missing {
-            let _ = std::fs::remove_dir(directory);
-        }
+        let _ = fs::remove_dir(&self.apart);
     }
 }
 
 impl Drop for StoreDraft {
     fn drop(&mut self) {
         if self.published {
-            self.parts.iter().for_each(|part| drop(std::fs::remove_dir(&part.apart)));
-        } else {
-            // The pool of node 0 first: without it there is no store.
-            self.moved.iter().rev().for_each(|file| drop(std::fs::remove_file(file)));
-            self.parts.iter().for_each(Part::remove);
+            self.parts.iter().filter(|part| !part.becomes_place).for_each(|part| drop(fs::remove_dir(&part.apart)));
+            return;
+        }
+        // The pool of node 0 first: without it there is no store.
+        for (from, to) in self.moved.iter().rev() {
+            let _ = fs::rename(to, from);
+        }
+        self.parts.iter().for_each(Part::remove);
+        self.made.remove();
+    }
+}
+
+/// A new directory that nobody else has.
+fn claim(above: &Path, stem: &std::ffi::OsStr) -> io::Result<PathBuf> {
+    let id = std::process::id();
+    for number in 0u32.. {
+        let mut name = stem.to_owned();
+        name.push(format!(".{id}.{number}.part"));
+        let path = above.join(name);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            outcome => return outcome.map(|()| path),
         }
     }
+    Err(ErrorKind::AlreadyExists.into())
 }
 
-/// The files there; those of a store have names that are text.
-fn names_in(directory: &Path) -> impl Iterator<Item = String> {
-    let files: Vec<_> = std::fs::read_dir(directory).into_iter().flatten().flatten().collect();
-    files.into_iter().filter_map(|file| file.file_name().into_string().ok())
+/// The files of a store there.
+fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+    let names: Vec<_> = fs::read_dir(directory)?.map(|file| file.map(|file| file.file_name())).collect::<io::Result<_>>()?;
+    let is_of_store = |name: &String| node_of_pool_file(name).is_some() || checkpoint::is_name(name);
+    Ok(names.into_iter().filter_map(|name| name.into_string().ok()).filter(is_of_store).collect())
 }
 
-fn refuse_store_in(directory: &Path) -> Result<()> {
-    let pool = pools_in(directory).into_iter().next().map(|(_, path)| path);
-    match pool.or_else(|| of_a_store_in(directory)) {
+fn refuse_store_in(place: &Path) -> Result<()> {
+    let pool = pools_in(place).into_iter().next().map(|(_, path)| path);
+    match pool.or_else(|| checkpoint::lying_in(place)) {
         None => Ok(()),
-        Some(path) => Err(Error::Config(format!("{} belongs to a store; give the copy a directory of its own", path.display()))),
+        Some(path) => Err(Error::Config(format!(
+            "{} belongs to a store; give the copy a directory of its own (what an interrupted copy left, without the pool of node 0, may be removed)",
+            path.display()
+        ))),
     }
 }
 
-/// Nobody's file is replaced, where the file system can tell.
-fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+/// Nothing of anybody's is replaced.
+fn rename(from: &Path, to: &Path, moved: &mut Vec<(PathBuf, PathBuf)>) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => std::fs::rename(from, to),
-        outcome => Ok(outcome?),
+        // The file system cannot tell. A link to a file can be made where there is nothing, and of directories an empty one is replaced at most.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if from.is_dir() => fs::rename(from, to)?,
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => fs::hard_link(from, to).and_then(|()| fs::remove_file(from))?,
+        outcome => outcome?,
     }
+    moved.push((from.to_owned(), to.to_owned()));
+    sync_name(to)
 }
 
-fn cannot_move(directory: &Path, error: &io::Error) -> Error {
-    Error::Io(format!("the finished copy cannot be moved into {}: {error}; give this user permission to write there", directory.display()))
+fn cannot_move(place: &Path, error: &io::Error) -> Error {
+    let advice = match error.kind() {
+        ErrorKind::AlreadyExists => "something has come there meanwhile; name another directory",
+        ErrorKind::NotFound => "it was removed while the copy was made; copy again",
+        _ => "give this user permission to write there, or name another directory",
+    };
+    Error::Io(format!("the finished copy cannot be moved to {}: {error}; {advice}", place.display()))
 }

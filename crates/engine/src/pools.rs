@@ -127,7 +127,7 @@ fn derived_shards(processors: usize, max_segments: u32) -> u64 {
 }
 
 /// The name of a node's pool.
-fn pool_file(node: u32) -> String {
+pub(crate) fn pool_file(node: u32) -> String {
     format!("node{node}.hither")
 }
 
@@ -259,7 +259,7 @@ fn create_in_place(
 
 /// Files and directories that a creation has made.
 #[derive(Default)]
-struct Made {
+pub(crate) struct Made {
     files: Vec<PathBuf>,
     directories: Vec<PathBuf>,
     failpoints: Option<Arc<hither_pmem::Failpoints>>,
@@ -278,7 +278,8 @@ impl Made {
         Ok(())
     }
 
-    fn make_directory(&mut self, dir: &Path) -> std::io::Result<()> {
+    /// Makes a directory, and those above it, durably.
+    pub(crate) fn make_directory(&mut self, dir: &Path) -> std::io::Result<()> {
         if dir.as_os_str().is_empty() || dir.is_dir() {
             return Ok(());
         }
@@ -307,7 +308,7 @@ impl Made {
 
     /// Takes back a creation that failed. The error that is reported is the one of the creation: what cannot be removed stays, and with it the lowest pool. Without that,
     /// which goes last therefore, the others would be what is left of a store.
-    fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let mut stays = false;
         for (at, file) in self.files.iter().enumerate().rev() {
             if at > 0 || !stays {
@@ -336,7 +337,7 @@ pub(crate) fn sync_name(path: &Path) -> std::io::Result<()> {
     }
 }
 
-fn cannot_create(dir: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn cannot_create(dir: &Path, error: &std::io::Error) -> Error {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     let above = dir.ancestors().skip(1).find(|above| above.is_dir()).filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new(".")).display();

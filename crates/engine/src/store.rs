@@ -15,7 +15,7 @@ use crate::resolver::LogResolver;
 use crate::restart::Restart;
 use crate::salvage;
 use crate::shortcuts::Shortcuts;
-use crate::snapshot::Snapshots;
+use crate::snapshot::{Snapshot, Snapshots};
 use crate::sweeps::SpaceSweep;
 use hither_cache::Cache;
 use hither_index::{Hasher, Index};
@@ -404,6 +404,29 @@ impl Store {
     pub fn close(&self) -> Result<()> {
         ensure_may_wait("close")?;
         self.shut()
+    }
+
+    /// Ends it without making anything durable, for who is about to remove its files: it would be a store after a crash. Takes no more writes.
+    pub fn abandon(&self) {
+        let mut maintenance = self.maintenance.lock();
+        // Whoever closes it now has nothing left to do.
+        self.core.committer.refuse_writes();
+        if let Some(maintenance) = maintenance.take() {
+            maintenance.stop();
+        }
+    }
+
+    /// All keyspaces, in the order of their creation, and a snapshot that shows them with these names: none is made, dropped or renamed around its moment.
+    ///
+    /// # Errors
+    /// [`Error::InsideRead`], [`Error::InsideCallback`].
+    pub fn view(&self) -> Result<(Snapshot, Vec<KeyspaceHandle>)> {
+        ensure_may_wait("view")?;
+        let _unchanged = self.core.catalogue.lock();
+        let snapshot = self.snapshot();
+        let mut keyspaces: Vec<_> = self.core.keyspaces.read().values().cloned().map(KeyspaceHandle).collect();
+        keyspaces.sort_by_key(|keyspace| keyspace.info().id);
+        Ok((snapshot, keyspaces))
     }
 
     fn shut(&self) -> Result<()> {

@@ -8,13 +8,15 @@ use crate::db::Db;
 use crate::iter::Entry;
 use crate::keyspace::{Keyspace, KeyspaceOptions};
 use crate::snapshot::Snapshot;
-use hither_engine::{Durability, Error, ErrorKind, Kind, Options, StoreDraft, WriteOptions};
+use hither_engine::{CheckpointMode, Durability, Error, ErrorKind, Kind, Options, StoreDraft, WriteOptions};
 use serde::Serialize;
 use std::ops::ControlFlow;
 
 /// Keys and bytes after which progress is told.
 const TELL_KEYS: u64 = 1024;
 const TELL_BYTES: u64 = 8 << 20;
+/// Bytes after which what was copied is made durable: the end does not wait for all of it.
+const SYNC_BYTES: u64 = 64 << 20;
 /// Keys of a hash keyspace whose cache misses overlap.
 const PREFETCHED: usize = 64;
 
@@ -110,46 +112,38 @@ impl Db {
     /// store, and its settings; without a [`Builder::max_capacity`] it may grow as far as this one. Keys keep their times of expiry; versions are new. `on_progress` is called now and then, and may
     /// end it.
     ///
-    /// The copy is there, durable and closed, when this returns, and not before: until then it lies in a directory `copy.PID.N.part` beside its place, which a crash leaves. After an error nothing is
-    /// left of it.
+    /// The copy is there, durable and closed, when this returns, and not before: until then it lies in a directory `NAME.PID.N.part` beside its place (`copy.PID.N.part` in a directory
+    /// that was there before), which a crash leaves. After an error nothing is left of it.
     ///
-    /// O(keys). Readers and writers go on. Meanwhile memory grows with the number of distinct keys that are overwritten or deleted, and what they held takes space in the store, as for any [`Snapshot`].
+    /// O(keys). Readers and writers go on. The new store's indexes take as much DRAM as this one's until it is closed. Memory grows with the number of distinct keys that are overwritten or deleted meanwhile, too, and what they
+    /// held takes space in the store, as for any [`Snapshot`].
     ///
     /// # Errors
     /// [`CopyError`] tells whether it is the store, the copy or `on_progress`. In the callback of a ticket, or the closure of a read, [`Error::InsideCallback`] and [`Error::InsideRead`].
     pub fn copy_to_with(&self, target: Builder, on_progress: impl FnMut(CopyProgress) -> ControlFlow<()>) -> Result<CopyReport, CopyError> {
         let mut options = target.into_options();
-        self.adopt_size(&mut options);
+        self.adapt(&mut options);
         let draft = StoreDraft::begin(&mut options).map_err(CopyError::Target)?;
         let target = Builder::from_options(options).open().map_err(CopyError::Target)?;
-        let mut copy = Copy::new(&target, on_progress);
-        let report = copy.fill(self);
-        drop(copy);
-        let report = report.and_then(|report| target.close().map(|()| report).map_err(CopyError::Target))?;
-        draft.publish().map_err(CopyError::Target)?;
+        let report = Copy::new(&target, on_progress).fill(self);
+        if report.is_err() {
+            // Nobody waits until what is removed is durable.
+            target.store.abandon();
+        }
+        let (report, nodes) = (report?, target.stats().pools.len());
+        target.close().map_err(CopyError::Target)?;
+        draft.publish(nodes).map_err(CopyError::Target)?;
         Ok(report)
     }
 
-    /// Where no limit is named the copy has this store's, if that is not below what is to be preallocated.
-    fn adopt_size(&self, options: &mut Options) {
+    /// Where no limit is named the copy has this store's, if that is not below what is to be preallocated. One checkpoint, at its close, is enough.
+    fn adapt(&self, options: &mut Options) {
         if options.max_capacity == 0 {
             let limit: u64 = self.stats().pools.iter().map(|pool| pool.max_bytes).sum();
             options.max_capacity = limit.max(options.capacity);
         }
-        options.capacity = options.capacity.min(options.max_capacity);
-    }
-
-    /// A view, and the keyspaces that it shows.
-    fn view(&self) -> Result<(Snapshot, Vec<Keyspace>), Error> {
-        loop {
-            let infos = self.keyspaces();
-            let snapshot = self.snapshot();
-            let opened: Vec<_> = infos.iter().map(|info| self.open_keyspace(&info.name)).collect::<Result<_, _>>()?;
-            let opened: Vec<Keyspace> = opened.into_iter().flatten().collect();
-            // The same as before: none was dropped, renamed or made around the moment of the view.
-            if self.keyspaces() == infos && opened.iter().map(Keyspace::info).eq(&infos) {
-                return Ok((snapshot, opened));
-            }
+        if options.checkpoints != CheckpointMode::Off {
+            options.checkpoints = CheckpointMode::Every(u64::MAX);
         }
     }
 }
@@ -163,15 +157,19 @@ struct Copy<'a, P> {
     expected: u64,
     /// Of keys and bytes, when progress was told last.
     told: (u64, u64),
+    /// Of bytes, when they were made durable last.
+    synced: u64,
 }
 
 impl<'a, P: FnMut(CopyProgress) -> ControlFlow<()>> Copy<'a, P> {
     fn new(target: &'a Db, on_progress: P) -> Self {
-        Copy { target, on_progress, keys: 0, bytes: 0, expected: 0, told: (0, 0) }
+        Copy { target, on_progress, keys: 0, bytes: 0, expected: 0, told: (0, 0), synced: 0 }
     }
 
     fn fill(&mut self, source: &Db) -> Result<CopyReport, CopyError> {
-        let (snapshot, keyspaces) = source.view().map_err(CopyError::Source)?;
+        let (snapshot, keyspaces) = source.store.view().map_err(CopyError::Source)?;
+        let snapshot = Snapshot::of(source.store.clone(), snapshot);
+        let keyspaces: Vec<_> = keyspaces.into_iter().map(|handle| Keyspace::new(source.store.clone(), handle)).collect();
         self.expected = keyspaces.iter().map(|keyspace| keyspace.len() as u64).sum();
         self.tell()?;
         let mut keys = 0;
@@ -202,6 +200,8 @@ impl<'a, P: FnMut(CopyProgress) -> ControlFlow<()>> Copy<'a, P> {
         loop {
             let may_be_there = pieces.has_met_all();
             let Some(keys) = pieces.next() else { return Ok(()) };
+            // Also if all of them are there by now.
+            self.tell()?;
             for keys in keys.map_err(CopyError::Source)?.chunks(PREFETCHED) {
                 from.prefetch(keys);
                 for key in keys {
@@ -224,6 +224,10 @@ impl<'a, P: FnMut(CopyProgress) -> ControlFlow<()>> Copy<'a, P> {
         let _ = into.put_with(key, value, &options).map_err(CopyError::Target)?;
         self.keys += 1;
         self.bytes += (key.len() + value.len()) as u64;
+        if self.bytes - self.synced >= SYNC_BYTES {
+            self.synced = self.bytes;
+            self.target.sync().map_err(CopyError::Target)?;
+        }
         if self.keys - self.told.0 >= TELL_KEYS || self.bytes - self.told.1 >= TELL_BYTES { self.tell() } else { Ok(()) }
     }
 

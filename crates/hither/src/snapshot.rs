@@ -32,7 +32,12 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(store: Arc<Store>) -> Snapshot {
-        Snapshot { inner: Arc::new(store.snapshot()), store }
+        Snapshot::of(store.clone(), store.snapshot())
+    }
+
+    /// One that was taken of this store.
+    pub(crate) fn of(store: Arc<Store>, inner: hither_engine::Snapshot) -> Snapshot {
+        Snapshot { inner: Arc::new(inner), store }
     }
 
     pub(crate) fn inner(&self) -> &hither_engine::Snapshot {

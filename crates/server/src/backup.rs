@@ -3,21 +3,24 @@
 //! Their names tell when they were begun, `hither-20261126T173401Z`, so that they sort by age. None is ever replaced or removed: how many are kept is up to whoever looks after the directory. Clients go
 //! on meanwhile; what they overwrite and delete is kept in the store until the backup is done.
 //!
-//! Thread safety: any thread; one at a time ([`crate::saving`]). Crash: a backup is there when it is whole; one that was under way leaves a directory `copy.PID.N.part` within its own.
+//! Thread safety: any thread; one at a time ([`crate::saving`]). Crash: a backup is there when it is whole; one that was under way leaves a directory `hither-….PID.N.part`.
 
 use crate::events::{self, Level};
 use crate::shared::{Shared, now_ms};
 use hither::{CopyError, CopyReport, Db, Error};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// How often a backup is begun again because FLUSHALL, FLUSHDB or SWAPDB has taken away what was being copied.
 const ATTEMPTS: u32 = 5;
+/// Until then.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes one in this directory; an error is in the log, and the client gets this text.
 pub fn make(shared: &Shared, directory: &Path) -> Result<(), String> {
-    let path = directory.join(name(now_ms() / 1000));
+    let path = free_path(directory);
     let copied = copy(shared, &path).map_err(|error| {
         events::log(Level::Error, "backup-failed", &[("path", &path.display()), ("why", &error)]);
         "ERR no backup was made; the server's log says why".to_owned()
@@ -27,12 +30,28 @@ pub fn make(shared: &Shared, directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// A name that has not been given yet: two backups may begin within a second.
+fn free_path(directory: &Path) -> PathBuf {
+    loop {
+        let path = directory.join(name(now_ms() / 1000));
+        if path.symlink_metadata().is_err() {
+            return path;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
 fn copy(shared: &Shared, path: &Path) -> Result<CopyReport, CopyError> {
+    // It would be made, on whatever disk its name then lies.
+    if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
+        let what = format!("the directory for backups, {}, is not there; mount it, or make it", directory.display());
+        return Err(CopyError::Target(Error::Io(what)));
+    }
     let on = |_| if shared.stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     let mut attempts = 1..ATTEMPTS;
     loop {
         match shared.databases.db.copy_to_with(Db::builder().path(path), on) {
-            Err(CopyError::Source(Error::KeyspaceDropped(_))) if attempts.next().is_some() => {}
+            Err(CopyError::Source(Error::KeyspaceDropped(_))) if attempts.next().is_some() => std::thread::sleep(PAUSE),
             outcome => return outcome,
         }
     }

@@ -9,6 +9,7 @@
 use crate::backup;
 use crate::commands::failure::of_store;
 use crate::events::{self, Level};
+use crate::net::unpin;
 use crate::shared::{Client, Shared, now_ms};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -84,8 +85,10 @@ impl Saving {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(format!("hither-{}", work.name()));
             // The one before has ended, so nothing is lost with its handle.
-            state.thread =
-                Some(thread.spawn(move || while !shared.saving.finish(&shared, work, or_stop(&shared, || run(&shared, work))) {})?);
+            state.thread = Some(thread.spawn(move || {
+                unpin();
+                while !shared.saving.finish(&shared, work, or_stop(&shared, || run(&shared, work))) {}
+            })?);
             state.begun = number;
         } else if work == Work::Users {
             state.again = true;

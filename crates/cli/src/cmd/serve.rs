@@ -83,7 +83,9 @@ fn refused(error: StartError) -> Failure {
         StartError::Store(error) => Failure::Store(error),
         StartError::Listen { address, source } => Failure::Io { what: format!("listening at {address}"), source },
         StartError::Acl(text) | StartError::Tls(text) => Failure::Usage(text),
-        error @ StartError::Backup(_) => Failure::Usage(error.to_string()),
+        error @ StartError::Backup(_) => {
+            Failure::Io { what: "looking for the directory for backups".into(), source: std::io::Error::other(error) }
+        }
         StartError::Threads(source) => Failure::Io { what: "starting the threads of the server".into(), source },
     }
 }

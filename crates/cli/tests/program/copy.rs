@@ -94,21 +94,26 @@ fn a_kill_in_the_middle_leaves_no_store() {
     let store = filled(20_000);
     let dump = store.dump("default");
     let mut killed = 0;
-    for round in 0..6u64 {
-        let (dir, new) = place();
+    for round in 0.. {
+        let (_dir, new) = place();
         let mut child =
             program().args(["copy", &new, "--data"]).arg(store.data()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(5 + 30 * round));
+        // Ever later, so that some kills meet it however fast the machine is.
+        std::thread::sleep(Duration::from_millis(5 + 12 * round));
         child.kill().unwrap();
-        if child.wait().unwrap().code().is_none() && !std::fs::exists(format!("{new}/node0.hither")).unwrap() {
+        child.wait().unwrap();
+        let is_there = std::fs::exists(&new).unwrap();
+        if !is_there {
             killed += 1;
             at(&new, &["keyspaces"]).expect(7);
             copy(&store, &[&new]).done();
         }
         assert!(at(&new, &["dump"]).done().0.stdout == dump, "round {round}");
         at(&new, &["check"]).done();
-        drop(dir);
+        if is_there || killed == 5 {
+            break;
+        }
     }
-    assert!(killed >= 2, "only {killed} of 6 kills met a copy");
+    assert!(killed > 0, "no kill met a copy");
     store.run(&["check"]).done();
 }

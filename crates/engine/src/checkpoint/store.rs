@@ -110,6 +110,16 @@ pub(crate) fn of_a_store_in(directory: &Path) -> Option<PathBuf> {
     MAGIC.starts_with(&stem).then_some(path)
 }
 
+/// Whether a store keeps a checkpoint, whole or not, under this name.
+pub(crate) fn is_name(name: &str) -> bool {
+    name == NAME || name == DRAFT_NAME
+}
+
+/// What lies in a directory under the name of a checkpoint, whatever it is.
+pub(crate) fn lying_in(directory: &Path) -> Option<PathBuf> {
+    Some(directory.join(NAME)).filter(|path| path.symlink_metadata().is_ok())
+}
+
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| named(path, &error))
 }

@@ -5,8 +5,8 @@ use hither::{Builder, CopyError, Db, Error, Keyspace, KeyspaceOptions, Kind, Med
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use tempfile::TempDir;
 
 const KINDS: [Kind; 2] = [Kind::Ordered, Kind::Hash];
@@ -91,16 +91,19 @@ fn a_copy_shows_the_moment_that_it_was_begun_at() {
         let from = keyspace(&db, "k", kind);
         (0..8_000u32).for_each(|i| from.put(&i.to_be_bytes(), b"before").unwrap());
         let before = held(&from);
-        let mut calls = 0;
+        let (mut calls, mut next) = (0, 0);
         let report = db.copy_to_with(target(dir.path()), |progress| {
-            assert!(progress.keys <= progress.expected);
-            // In each call a third is overwritten, deleted and made anew.
+            assert!(progress.keys <= 8_000 && (8_000..25_000).contains(&progress.expected), "{progress:?}");
+            if progress.keys < next {
+                return ControlFlow::Continue(());
+            }
+            // Now and then a third is overwritten, deleted and made anew.
             for i in (calls % 3..8_000).step_by(3) {
                 from.put(&u32::to_be_bytes(i), b"after").unwrap();
                 from.delete(&u32::to_be_bytes(i + 1)).unwrap();
                 from.put(&u32::to_be_bytes(i + 100_000 * calls), b"new").unwrap();
             }
-            calls += 1;
+            (calls, next) = (calls + 1, progress.keys + 700);
             ControlFlow::Continue(())
         });
         assert_eq!(report.unwrap().keys, 8_000);
@@ -178,6 +181,8 @@ fn a_copy_goes_where_no_store_is() {
     };
     assert!(refusal(Db::builder().in_memory()).contains("give its directory"));
     assert!(refusal(Db::builder()).contains("give its directory"));
+    assert!(refusal(Db::builder().path("")).contains("give its directory"));
+    assert!(refusal(target(dir.path()).medium(MediumChoice::PrivateCopy)).contains("give its directory"));
     std::fs::write(dir.path().join("something else"), b"").unwrap();
     db.copy_to(target(dir.path())).unwrap();
     assert!(refusal(target(dir.path())).contains("node0.hither belongs to a store"));
@@ -203,22 +208,88 @@ fn a_copy_goes_where_no_store_is() {
 fn a_copy_is_there_when_it_is_whole() {
     let (db, dir) = (source(), TempDir::new().unwrap());
     keyspace(&db, "k", Kind::Ordered).put(b"k", b"v").unwrap();
-    let image = TempDir::new().unwrap();
-    db.copy_to_with(target(dir.path()), |_| {
-        for part in names_in(dir.path()) {
-            assert!(part.starts_with("copy.") && part.ends_with(".part"), "{part}");
-            std::fs::create_dir_all(image.path().join(&part)).unwrap();
-            for file in names_in(&dir.path().join(&part)) {
-                std::fs::copy(dir.path().join(&part).join(&file), image.path().join(&part).join(&file)).unwrap();
+    let new = dir.path().join("new");
+    // In a directory that is there, and as one that is not.
+    for (place, prefix) in [(dir.path(), "copy."), (&new, "new.")] {
+        let above = if place == new { dir.path() } else { place };
+        let image = TempDir::new().unwrap();
+        db.copy_to_with(target(place), |_| {
+            let parts: Vec<_> = names_in(above).into_iter().filter(|name| name.ends_with(".part")).collect();
+            assert!(parts.len() == 1 && parts[0].starts_with(prefix), "{parts:?}");
+            assert!(!new.exists());
+            let part = image.path().join(&parts[0]);
+            std::fs::create_dir_all(&part).unwrap();
+            for file in names_in(&above.join(&parts[0])) {
+                std::fs::copy(above.join(&parts[0]).join(&file), part.join(&file)).unwrap();
             }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        let place = if place == new { image.path().join("new") } else { image.path().to_owned() };
+        assert!(matches!(target(&place).create(false).open(), Err(Error::NotFound(_))));
+        db.copy_to(target(&place)).unwrap();
+        assert_eq!(open(&place).stats().keyspaces[0].keys, 1);
+    }
+    assert_eq!(names_in(dir.path()), ["checkpoint.hither", "new", "node0.hither"]);
+}
+
+/// Regression: they had one directory in common, which the first to fail removed, and the other one was told that all was well.
+#[test]
+fn of_two_copies_to_one_place_one_is_made() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    let from = keyspace(&db, "k", Kind::Hash);
+    (0..2_000u32).for_each(|i| from.put(&i.to_be_bytes(), b"v").unwrap());
+    for place in [dir.path().join("new"), dir.path().to_owned()] {
+        let started = Barrier::new(2);
+        let copy = || {
+            let mut first = true;
+            db.copy_to_with(target(&place), |_| {
+                if std::mem::take(&mut first) {
+                    started.wait();
+                }
+                ControlFlow::Continue(())
+            })
+        };
+        let outcomes = std::thread::scope(|scope| [scope.spawn(copy), scope.spawn(copy)].map(|thread| thread.join().unwrap()));
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+        assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(CopyError::Target(_)))), "{outcomes:?}");
+        assert_eq!(held(&keyspace(&open(&place), "k", Kind::Hash)), held(&from));
+    }
+    assert_eq!(names_in(dir.path()), ["checkpoint.hither", "new", "node0.hither"]);
+}
+
+/// Regression: a copy whose files somebody had removed meanwhile passed for made.
+#[test]
+fn what_was_removed_meanwhile_is_no_copy() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    keyspace(&db, "k", Kind::Ordered).put(b"k", b"v").unwrap();
+    for place in [dir.path().join("new"), dir.path().to_owned()] {
+        for whole in [true, false] {
+            let outcome = db.copy_to_with(target(&place), |_| {
+                for part in names_in(dir.path()) {
+                    let part = dir.path().join(part);
+                    std::fs::remove_file(part.join("node0.hither")).unwrap_or_default();
+                    if whole {
+                        std::fs::remove_dir(part).unwrap_or_default();
+                    }
+                }
+                ControlFlow::Continue(())
+            });
+            assert!(matches!(&outcome, Err(CopyError::Target(Error::Io(what))) if what.contains("copy again")), "{outcome:?}");
+            assert_eq!(names_in(dir.path()), [""; 0]);
         }
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    assert_eq!(names_in(image.path()).len(), 1);
-    assert!(matches!(target(image.path()).create(false).open(), Err(Error::NotFound(_))));
-    db.copy_to(target(image.path())).unwrap();
-    assert_eq!(open(image.path()).stats().keyspaces[0].keys, 1);
+    }
+}
+
+/// Regression: it did all its work before it was refused.
+#[test]
+fn a_copy_is_not_made_inside_a_read() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    let from = keyspace(&db, "k", Kind::Ordered);
+    from.put(b"k", b"v").unwrap();
+    let outcome = from.get_with(b"k", |_| db.copy_to_with(target(dir.path()), |_| panic!("it has begun"))).unwrap().unwrap();
+    assert!(matches!(outcome, Err(CopyError::Target(Error::InsideRead(_)))), "{outcome:?}");
+    assert_eq!(names_in(dir.path()), [""; 0]);
 }
 
 #[test]

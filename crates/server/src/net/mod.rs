@@ -36,6 +36,7 @@ use crate::shared::Shared;
 use hither::Db;
 use hither_sync::schedule::forgo_wakeup_preemption;
 use mio::net::TcpListener;
+use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub enum StartError {
     #[error("{0}")]
     Acl(String),
     /// There is no directory for backups.
-    #[error("{} is no directory, so no backups can be made there (backup-dir); make it, for the server's user to write to", .0.display())]
+    #[error("{} is no directory, so no backups can be made there (backup-dir); mount it, or make it, for the server's user to write to", .0.display())]
     Backup(std::path::PathBuf),
     /// Certificates or keys cannot be taken.
     #[error("{0}")]
@@ -238,6 +239,13 @@ fn pin(index: usize) {
         let mut set = CpuSet::new();
         set.set(*processor);
         let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// Lets this thread, which a pinned one has started, run on all processors that the process may use, and those that it starts. Where that is refused it is slower, and in the way of clients.
+pub(crate) fn unpin() {
+    if let Ok(all) = sched_getaffinity(Some(getpid())) {
+        let _ = sched_setaffinity(None, &all);
     }
 }
 
