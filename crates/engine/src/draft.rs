@@ -6,8 +6,8 @@
 //! there (a mount point, say) it is `copy.PID.N.part` in it, whose files are moved up: of all directories the pool of node 0 last. Until then an opening finds no store there, or says that
 //! something of it is missing.
 //!
-//! Thread safety: one thread has a draft; several in one place have directories of their own, and the first to be published has the place. Crash: directories `*.part` stay, and one in a thousand times
-//! (between two renames into a directory that was there) files without the pool of node 0. Nothing in them was promised to anybody. No other draft uses them.
+//! Thread safety: one thread has a draft; several in one place have directories of their own, and the first to be published has the place. Crash: directories `*.part` stay, and between two renames
+//! into a directory that was there files without the pool of node 0. Nothing in them was promised to anybody. No other draft uses them.
 
 use crate::checkpoint::store as checkpoint;
 use crate::error::{Error, Result};
@@ -51,24 +51,37 @@ impl StoreDraft {
             return Err(Error::Config("a copy is a store in files; give its directory".into()));
         }
         let mut draft = StoreDraft { parts: Vec::new(), made: Made::default(), moved: Vec::new(), published: false };
-        for (_, path) in &mut options.paths {
-            *path = draft.part_for(path)?;
+        // All of them first: a place may lie in another one, which is then there.
+        let places = options.paths.iter().map(|(_, path)| draft.locate(path)).collect::<Result<Vec<_>>>()?;
+        for ((_, path), place) in options.paths.iter_mut().zip(places) {
+            *path = draft.part_for(place)?;
         }
         options.create = true;
         Ok(draft)
     }
 
-    fn part_for(&mut self, path: &Path) -> Result<PathBuf> {
-        // Without a slash at its end, which would name what a link leads to.
-        let place: PathBuf = path.components().collect();
+    /// Where a place is, by a name that no other name of it differs from; what is above it is made.
+    fn locate(&mut self, path: &Path) -> Result<PathBuf> {
+        let failed = |error: io::Error| cannot_create(path, &error);
+        if fs::symlink_metadata(path).is_ok() {
+            return fs::canonicalize(path).map_err(failed);
+        }
+        let Some(name) = path.file_name() else { return Err(failed(ErrorKind::NotFound.into())) };
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let above = self.made.make_directory(above).and_then(|()| fs::canonicalize(above)).map_err(failed)?;
+        Ok(above.join(name))
+    }
+
+    fn part_for(&mut self, place: PathBuf) -> Result<PathBuf> {
         if let Some(part) = self.parts.iter().find(|part| part.place == place) {
             return Ok(part.apart.clone());
         }
         refuse_store_in(&place)?;
-        let becomes_place = fs::symlink_metadata(&place).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let becomes_place = !place.exists();
         let above = if becomes_place { place.parent().unwrap_or(&place) } else { &place };
         let stem = if becomes_place { place.file_name().unwrap_or_default() } else { "copy".as_ref() };
-        let apart = self.made.make_directory(above).and_then(|()| claim(above, stem)).map_err(|error| cannot_create(&place, &error))?;
+        // Whoever made the directory may have been killed before its name was durable.
+        let apart = sync_name(above).and_then(|()| claim(above, stem)).map_err(|error| cannot_create(&place, &error))?;
         self.parts.push(Part { place, apart: apart.clone(), becomes_place });
         Ok(apart)
     }
@@ -82,21 +95,27 @@ impl StoreDraft {
             refuse_store_in(&part.place)?;
             part.sync().map_err(|error| cannot_move(&part.place, &error))?;
         }
-        for name in (0..nodes as u32).map(pool_file) {
-            if !self.parts.iter().any(|part| part.apart.join(&name).is_file()) {
-                let place = self.parts[0].place.display();
-                return Err(Error::Io(format!(
-                    "{name} of the copy in {place} is gone: it was removed while the copy was made; copy again"
-                )));
-            }
-        }
+        self.ensure_all(nodes, |part| &part.apart)?;
         for is_first in [false, true] {
             for part in &self.parts {
                 part.move_to_place(is_first, &mut self.moved).map_err(|error| cannot_move(&part.place, &error))?;
             }
         }
+        self.ensure_all(nodes, |part| &part.place)?;
         self.published = true;
         Ok(())
+    }
+
+    /// Whether the pools of all nodes are there: others may remove what looks to them like a leftover.
+    fn ensure_all(&self, nodes: usize, directory: impl Fn(&Part) -> &PathBuf) -> Result<()> {
+        let is_gone = |name: &String| !self.parts.iter().any(|part| directory(part).join(name).is_file());
+        match (0..nodes as u32).map(pool_file).find(is_gone) {
+            None => Ok(()),
+            Some(name) => {
+                let place = self.parts[0].place.display();
+                Err(Error::Io(format!("{name} of the copy in {place} is gone: it was removed while the copy was made; copy again")))
+            }
+        }
     }
 }
 
@@ -139,7 +158,7 @@ impl Drop for StoreDraft {
             self.parts.iter().filter(|part| !part.becomes_place).for_each(|part| drop(fs::remove_dir(&part.apart)));
             return;
         }
-        // The pool of node 0 first: without it there is no store.
+        // The pool of node 0 first: without it there is no store. As far as it goes: what is reported is why.
         for (from, to) in self.moved.iter().rev() {
             let _ = fs::rename(to, from);
         }
@@ -167,7 +186,10 @@ fn claim(above: &Path, stem: &std::ffi::OsStr) -> io::Result<PathBuf> {
 fn names_in(directory: &Path) -> io::Result<Vec<String>> {
     let names: Vec<_> = fs::read_dir(directory)?.map(|file| file.map(|file| file.file_name())).collect::<io::Result<_>>()?;
     let is_of_store = |name: &String| node_of_pool_file(name).is_some() || checkpoint::is_name(name);
-    Ok(names.into_iter().filter_map(|name| name.into_string().ok()).filter(is_of_store).collect())
+    let mut names: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).filter(is_of_store).collect();
+    // Of two drafts that are moved to one place, one meets the other at its first file.
+    names.sort();
+    Ok(names)
 }
 
 fn refuse_store_in(place: &Path) -> Result<()> {
@@ -184,9 +206,9 @@ fn refuse_store_in(place: &Path) -> Result<()> {
 /// Nothing of anybody's is replaced.
 fn rename(from: &Path, to: &Path, moved: &mut Vec<(PathBuf, PathBuf)>) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system cannot tell. A link to a file can be made where there is nothing, and of directories an empty one is replaced at most.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if from.is_dir() => fs::rename(from, to)?,
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => fs::hard_link(from, to).and_then(|()| fs::remove_file(from))?,
+        // The file system cannot tell.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if to.symlink_metadata().is_err() => fs::rename(from, to)?,
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => return Err(ErrorKind::AlreadyExists.into()),
         outcome => outcome?,
     }
     moved.push((from.to_owned(), to.to_owned()));

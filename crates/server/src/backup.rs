@@ -5,7 +5,9 @@
 //!
 //! Thread safety: any thread; one at a time ([`crate::saving`]). Crash: a backup is there when it is whole; one that was under way leaves a directory `hither-….PID.N.part`.
 
+use crate::config::Config;
 use crate::events::{self, Level};
+use crate::net::StartError;
 use crate::shared::{Shared, now_ms};
 use hither::{CopyError, CopyReport, Db, Error};
 use std::ops::ControlFlow;
@@ -30,14 +32,26 @@ pub fn make(shared: &Shared, directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A name that has not been given yet: two backups may begin within a second.
+/// A name that has not been given yet, nor to one that is being made: two backups may begin within a second, of two servers, too.
 fn free_path(directory: &Path) -> PathBuf {
     loop {
-        let path = directory.join(name(now_ms() / 1000));
-        if path.symlink_metadata().is_err() {
-            return path;
+        let name = name(now_ms() / 1000);
+        let mut files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        if !files.any(|file| file.file_name().as_encoded_bytes().starts_with(name.as_bytes())) {
+            return directory.join(name);
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// That there is the directory which these settings name.
+///
+/// # Errors
+/// [`StartError::Backup`].
+pub fn ensure_directory(config: &Config) -> Result<(), StartError> {
+    match &config.backup_dir {
+        Some(directory) if !directory.is_dir() => Err(StartError::Backup(directory.clone())),
+        _ => Ok(()),
     }
 }
 

@@ -9,6 +9,9 @@ use crate::store::{self, Missing};
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, drop: &DropArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    if args.keyspace != "default" && args.keyspace != drop.name {
+        return Err(Failure::Usage(format!("which keyspace? \"{}\" and --keyspace \"{}\" were given", drop.name, args.keyspace)));
+    }
     // Its name stands behind the command: nobody drops the default one because a name was forgotten.
     let named = StoreArgs { keyspace: drop.name.clone(), ..args.clone() };
     let (db, keyspace) = store::open_keyspace(&named, Missing::Refuse)?;

@@ -7,6 +7,7 @@ use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome};
 use crate::serve_config::ServeArgs;
 use crate::store::{self, Missing};
+use hither_server::backup;
 use hither_server::events::{Level, log};
 use hither_server::net::{StartError, listen};
 use hither_server::{Config, Server};
@@ -26,6 +27,7 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     args.space_patience = Some(SPACE_PATIENCE);
     let config = serve.resolve(&mut args)?;
     let is_reachable = !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
+    backup::ensure_directory(&config).map_err(refused)?;
     ensure_free(&config)?;
     let db = store::open(&args, Missing::Create)?;
     log(

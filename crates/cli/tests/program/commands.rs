@@ -97,9 +97,14 @@ fn a_keyspace_is_dropped_by_its_name() {
     store.feed(&["load", "--kind", "hash", "--keyspace", "a"], b"m\t3\n").done();
     assert_eq!(store.dump("a"), b"m\t3\n");
     assert_eq!(store.run(&["drop", "a", "--json"]).done().document(), json!({ "keys": 1 }));
+    assert!(store.run(&["drop", "b", "--keyspace", "a"]).expect(2).err().contains("which keyspace?"));
     // Names are the server's only where there was one.
-    store.feed(&["load", "--keyspace", "db0"], b"k\t1\n").done();
-    store.run(&["drop", "db0"]).done();
+    for name in ["db0", "server"] {
+        store.feed(&["load", "--keyspace", name], b"k\t1\n").done();
+    }
+    for name in ["db0", "server"] {
+        store.run(&["drop", name]).done();
+    }
     assert_eq!(Server::start(&store, &[]).terminate(), 0);
     for name in ["server", "db0", "db0.rows"] {
         assert!(store.run(&["drop", name]).expect(2).err().contains("FLUSHDB"), "{name}");

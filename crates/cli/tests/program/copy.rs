@@ -94,15 +94,21 @@ fn a_kill_in_the_middle_leaves_no_store() {
     let store = filled(20_000);
     let dump = store.dump("default");
     let mut killed = 0;
-    for round in 0.. {
-        let (_dir, new) = place();
+    for round in 0..6 {
+        let (dir, new) = place();
+        let has_part =
+            || std::fs::read_dir(dir.path()).unwrap().any(|file| file.unwrap().path().extension().is_some_and(|end| end == "part"));
         let mut child =
             program().args(["copy", &new, "--data"]).arg(store.data()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Ever later, so that some kills meet it however fast the machine is.
-        std::thread::sleep(Duration::from_millis(5 + 12 * round));
+        // It has begun, or is done already.
+        while !has_part() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(round / 2 * 20));
         child.kill().unwrap();
         child.wait().unwrap();
         let is_there = std::fs::exists(&new).unwrap();
+        assert!(is_there != has_part(), "round {round}: a whole one, or its parts");
         if !is_there {
             killed += 1;
             at(&new, &["keyspaces"]).expect(7);
@@ -110,9 +116,6 @@ fn a_kill_in_the_middle_leaves_no_store() {
         }
         assert!(at(&new, &["dump"]).done().0.stdout == dump, "round {round}");
         at(&new, &["check"]).done();
-        if is_there || killed == 5 {
-            break;
-        }
     }
     assert!(killed > 0, "no kill met a copy");
     store.run(&["check"]).done();

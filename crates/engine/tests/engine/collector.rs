@@ -97,7 +97,7 @@ fn deleted_stays_deleted(kind_of: impl Fn(u64) -> CollectorKind) {
     let mut dir = tempfile::tempdir().unwrap();
     let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut random = 7u64;
-    for life in 0..6u64 {
+    for life in 0..4u64 {
         // Both collectors are killed and closed. Nothing may be moved while files are copied.
         let killed = life % 3 != 0;
         let options = Options { background: !killed, ..options(kind_of(life), Some(dir.path()), 2 << 20) };
@@ -106,7 +106,7 @@ fn deleted_stays_deleted(kind_of: impl Fn(u64) -> CollectorKind) {
         for key in 0..2_000 {
             assert_eq!(value_of(&store, &keyspace, key), model.get(&key).cloned(), "key {key} in life {life}");
         }
-        for round in 0..12_000u64 {
+        for round in 0..30_000u64 {
             random = scrambled(random);
             let key = (random >> 33) % 2_000;
             if random >> 20 & 3 == 0 {

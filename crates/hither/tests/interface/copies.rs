@@ -5,8 +5,9 @@ use hither::{Builder, CopyError, Db, Error, Keyspace, KeyspaceOptions, Kind, Med
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const KINDS: [Kind; 2] = [Kind::Ordered, Kind::Hash];
@@ -240,12 +241,15 @@ fn of_two_copies_to_one_place_one_is_made() {
     let from = keyspace(&db, "k", Kind::Hash);
     (0..2_000u32).for_each(|i| from.put(&i.to_be_bytes(), b"v").unwrap());
     for place in [dir.path().join("new"), dir.path().to_owned()] {
-        let started = Barrier::new(2);
+        let begun = AtomicUsize::new(0);
         let copy = || {
-            let mut first = true;
+            let (mut is_first, until) = (true, Instant::now() + Duration::from_secs(20));
             db.copy_to_with(target(&place), |_| {
-                if std::mem::take(&mut first) {
-                    started.wait();
+                if std::mem::take(&mut is_first) {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    while begun.load(Ordering::SeqCst) < 2 && Instant::now() < until {
+                        std::thread::yield_now();
+                    }
                 }
                 ControlFlow::Continue(())
             })
@@ -308,4 +312,30 @@ fn a_copy_may_have_other_nodes() {
     let copy = two().create(false).open().unwrap();
     assert_eq!(held(&keyspace(&copy, "k", Kind::Ordered)), held(&from));
     assert_eq!(copy.stats().pools.len(), 2);
+}
+
+/// Regression: after all its work it met its own directory in its way.
+#[test]
+fn places_may_lie_in_each_other_and_have_several_names() {
+    let (db, dir) = (source(), TempDir::new().unwrap());
+    let from = keyspace(&db, "k", Kind::Ordered);
+    (0..1_000u32).for_each(|i| from.put(&i.to_be_bytes(), b"v").unwrap());
+    for (number, (a, b)) in
+        [("new", "new/n"), ("new/n", "new"), ("new", "./new"), ("new/", "there/../new"), ("there", "link/")].into_iter().enumerate()
+    {
+        let at = dir.path().join(number.to_string());
+        std::fs::create_dir(&at).unwrap();
+        std::fs::create_dir(at.join("there")).unwrap();
+        std::os::unix::fs::symlink("there", at.join("link")).unwrap();
+        let two = || {
+            let builder = Db::builder().capacity(2 << 20).topology(Arc::new(Topology::emulated(2))).medium(MediumChoice::Volatile);
+            builder.node_path(0, at.join(a)).node_path(1, at.join(b))
+        };
+        db.copy_to(two()).unwrap_or_else(|error| panic!("{a} {b}: {error}"));
+        let copy = two().create(false).open().unwrap();
+        assert_eq!(held(&keyspace(&copy, "k", Kind::Ordered)), held(&from), "{a} {b}");
+    }
+    let outcome = db.copy_to(target(&dir.path().join("nothing/..")));
+    assert!(matches!(outcome, Err(CopyError::Target(Error::Io(_)))), "{outcome:?}");
+    assert!(!dir.path().join("nothing").exists());
 }

@@ -272,9 +272,10 @@ fn index_of(name: &str) -> Option<u16> {
     (name == keys_name(index) || name == rows_name(index)).then_some(index)
 }
 
-/// Whether a server's data rest on the keyspace of this name: what it holds leads into others, or others into it. In a store that none has opened, names are as good as any.
+/// Whether a server's data rest on the keyspace of this name: what it holds leads into others, or others into it. In a store that none has opened, such names are as good as any.
 pub fn rest_on(db: &Db, name: &str) -> Result<bool> {
-    Ok((name == OWN || index_of(name).is_some()) && db.open_keyspace(OWN)?.is_some())
+    let was_served = || db.open_keyspace(OWN)?.map_or(Ok(false), |own| own.contains(Numbers::KEY));
+    Ok((name == OWN || index_of(name).is_some()) && was_served()?)
 }
 
 fn keys_name(index: u16) -> String {

@@ -30,6 +30,7 @@ pub mod outbox;
 pub mod refusals;
 pub mod tls;
 
+use crate::backup;
 use crate::config::Config;
 use crate::data::reaper;
 use crate::shared::Shared;
@@ -99,9 +100,7 @@ impl Server {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        if let Some(directory) = config.backup_dir.as_ref().filter(|directory| !directory.is_dir()) {
-            return Err(StartError::Backup(directory.clone()));
-        }
+        backup::ensure_directory(&config)?;
         let mut listeners = Vec::new();
         if !config.tls_only {
             listeners.extend(listen::at(&config.listen, config.port)?.into_iter().map(|(address, listener)| (address, listener, false)));
