@@ -91,6 +91,43 @@ fn a_backup_has_all_databases_of_one_moment_and_can_be_served() {
     server.stop();
 }
 
+/// Whatever it was copying is taken away: it is begun again, or there is none.
+#[test]
+fn a_backup_beside_flushes_is_of_one_moment_or_none() {
+    let directory = TempDir::new().unwrap();
+    let server = start_with(config(directory.path()));
+    let mut client = connect(&server);
+    let stop = AtomicBool::new(false);
+    let replies = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = connect(&server);
+            while !stop.load(Ordering::Relaxed) {
+                for line in ["FLUSHALL", "MULTI", "HSET a f 1", "ZADD b 1 m", "SET c 1", "EXEC"] {
+                    ask(&mut client, line);
+                }
+                // Long enough for some backups, and too short for others.
+                std::thread::sleep(std::time::Duration::from_millis(250));
+            }
+        });
+        let _stop = Stop(&stop);
+        [(); 4].map(|()| ask(&mut client, "SAVE"))
+    });
+    let made = replies.iter().filter(|reply| *reply == "OK").count();
+    assert!(replies.iter().all(|reply| reply == "OK" || reply.starts_with("!ERR no backup was made")), "{replies:?}");
+    let backups = in_it(directory.path());
+    assert_eq!(backups.len(), made, "{backups:?}");
+    for backup in backups {
+        let (server, mut client) = serve(&backup);
+        let there = ask(&mut client, "EXISTS a b c");
+        assert!(there == "0" || there == "3", "{there}");
+        if there == "3" {
+            assert_eq!(ask(&mut client, "HGETALL a") + &ask(&mut client, "ZRANGE b 0 -1"), "[f 1][m]");
+        }
+        server.stop();
+    }
+    server.stop();
+}
+
 #[test]
 fn a_backup_that_fails_is_told_and_nothing_is_left_of_it() {
     let parent = TempDir::new().unwrap();
