@@ -224,16 +224,21 @@ pub fn at(builder: Builder, places: Vec<Place>) -> Builder {
     })
 }
 
-fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
-    let mut builder =
-        Db::builder().durability(args.durability).medium(medium(args.medium)).salvage(args.salvage).checkpoints(args.checkpoints);
-    builder = at(builder, places(args)?);
+/// With the sizes of a new store that the command line names.
+pub fn sized(mut builder: Builder, args: &StoreArgs) -> Builder {
     if let Some(bytes) = args.capacity {
         builder = builder.capacity(bytes);
     }
     if let Some(bytes) = args.max_capacity {
         builder = builder.max_capacity(bytes);
     }
+    builder
+}
+
+fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
+    let mut builder =
+        Db::builder().durability(args.durability).medium(medium(args.medium)).salvage(args.salvage).checkpoints(args.checkpoints);
+    builder = sized(at(builder, places(args)?), args);
     if let Some(percent) = args.utilization {
         builder = builder.utilization(percent);
     }

@@ -16,6 +16,7 @@ use crate::pools::{Made, cannot_create, node_of_pool_file, pool_file, sync_name}
 use crate::remains::pools_in;
 use crate::store::ensure_may_wait;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,15 @@ struct Part {
     apart: PathBuf,
     /// There is no such place yet: it will be this directory.
     becomes_place: bool,
+}
+
+/// A file or directory on its way.
+struct Move<'a> {
+    part: &'a Part,
+    /// The pool of node 0 is it, or in it.
+    has_first: bool,
+    from: PathBuf,
+    to: PathBuf,
 }
 
 impl StoreDraft {
@@ -96,10 +106,14 @@ impl StoreDraft {
             part.sync().map_err(|error| cannot_move(&part.place, &error))?;
         }
         self.ensure_all(nodes, |part| &part.apart)?;
-        for is_first in [false, true] {
-            for part in &self.parts {
-                part.move_to_place(is_first, &mut self.moved).map_err(|error| cannot_move(&part.place, &error))?;
-            }
+        let mut moves = Vec::new();
+        for part in &self.parts {
+            part.list_moves(&mut moves).map_err(|error| cannot_move(&part.place, &error))?;
+        }
+        // The pool of node 0 last.
+        moves.sort_by_key(|to_move| to_move.has_first);
+        for Move { part, from, to, .. } in moves {
+            rename(from, to, &mut self.moved).map_err(|error| cannot_move(&part.place, &error))?;
         }
         self.ensure_all(nodes, |part| &part.place)?;
         self.published = true;
@@ -128,19 +142,18 @@ impl Part {
         File::open(&self.apart)?.sync_all()
     }
 
-    /// Moves what has the pool of node 0, or what has not.
-    fn move_to_place(&self, of_first: bool, moved: &mut Vec<(PathBuf, PathBuf)>) -> io::Result<()> {
-        if moved.iter().any(|(from, _)| *from == self.apart) {
-            return Ok(());
-        }
-        let is_first = |name: &str| node_of_pool_file(name) == Some(0);
+    /// What is to be moved: all of it at once, or a file after the other.
+    fn list_moves<'a>(&'a self, moves: &mut Vec<Move<'a>>) -> io::Result<()> {
+        let is_first = |name: &String| node_of_pool_file(name) == Some(0);
         let names = names_in(&self.apart)?;
         if self.becomes_place {
-            let has_first = names.iter().any(|name| is_first(name));
-            return if has_first == of_first { rename(&self.apart, &self.place, moved) } else { Ok(()) };
+            let has_first = names.iter().any(is_first);
+            moves.push(Move { part: self, has_first, from: self.apart.clone(), to: self.place.clone() });
+        } else {
+            let of_name = |name| Move { part: self, has_first: is_first(name), from: self.apart.join(name), to: self.place.join(name) };
+            moves.extend(names.iter().map(of_name));
         }
-        let mut those = names.iter().filter(|name| is_first(name) == of_first);
-        those.try_for_each(|name| rename(&self.apart.join(name), &self.place.join(name), moved))
+        Ok(())
     }
 
     /// Best effort: what is reported is why. Only what a store makes is removed.
@@ -204,15 +217,17 @@ fn refuse_store_in(place: &Path) -> Result<()> {
 }
 
 /// Nothing of anybody's is replaced.
-fn rename(from: &Path, to: &Path, moved: &mut Vec<(PathBuf, PathBuf)>) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+fn rename(from: PathBuf, to: PathBuf, moved: &mut Vec<(PathBuf, PathBuf)>) -> io::Result<()> {
+    match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
         // The file system cannot tell.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if to.symlink_metadata().is_err() => fs::rename(from, to)?,
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => return Err(ErrorKind::AlreadyExists.into()),
+        Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_err() => fs::rename(&from, &to)?,
+        Err(Errno::INVAL | Errno::NOSYS) => return Err(ErrorKind::AlreadyExists.into()),
         outcome => outcome?,
     }
-    moved.push((from.to_owned(), to.to_owned()));
-    sync_name(to)
+    let named = sync_name(&to);
+    // Also if that failed: it is to be undone.
+    moved.push((from, to));
+    named
 }
 
 fn cannot_move(place: &Path, error: &io::Error) -> Error {

@@ -406,8 +406,8 @@ impl Store {
         self.shut()
     }
 
-    #[doc(hidden)]
     /// Ends it without making anything durable, nor telling other handles, for who is about to remove its files: it would be a store after a crash. Takes no more writes.
+    #[doc(hidden)]
     pub fn abandon(&self) {
         let mut maintenance = self.maintenance.lock();
         // Whoever closes it now has nothing left to do.

@@ -31,14 +31,26 @@ impl Core {
         let (mut next, mut refs) = (Some(Place::Position(0)), Vec::new());
         while let Some(place) = next {
             let _pin = epoch::pin();
-            keyspace.ensure_usable()?;
-            refs.clear();
-            next = self.piece(keyspace, &place, &mut refs);
-            if self.visit_ahead(&refs, &mut visit)?.is_break() {
-                return Ok(());
+            match self.visit_piece(keyspace, &place, &mut refs, &mut visit)? {
+                ControlFlow::Continue(behind) => next = behind,
+                ControlFlow::Break(()) => return Ok(()),
             }
         }
         Ok(())
+    }
+
+    /// The same for the references at `place`, which are put into `refs`; the place behind them, or `None` if there are no more. The caller is pinned.
+    fn visit_piece(
+        &self,
+        keyspace: &Keyspace,
+        place: &Place,
+        refs: &mut Vec<Ref>,
+        visit: impl FnMut(Ref) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<(), Option<Place>>> {
+        keyspace.ensure_usable()?;
+        refs.clear();
+        let behind = self.piece(keyspace, place, refs);
+        Ok(self.visit_ahead(refs, visit)?.map_continue(|()| behind))
     }
 
     /// Takes the references at `place`; returns the place behind them, or `None` if there are no more. The caller is pinned.
@@ -101,15 +113,12 @@ impl KeyPieces<'_> {
         let mut keys = Vec::new();
         match &self.next {
             Next::Index(place) => {
-                keyspace.ensure_usable()?;
-                let mut refs = Vec::new();
-                let behind = core.piece(keyspace, place, &mut refs);
-                let _ = core.visit_ahead(&refs, |reference| {
+                let behind = core.visit_piece(keyspace, place, &mut Vec::new(), |reference| {
                     core.ensure_whole(reference)?;
                     keys.push(core.log.key(reference.0).to_vec());
                     Ok(ControlFlow::Continue(()))
                 })?;
-                self.next = behind.map_or(Next::Saved(None), Next::Index);
+                self.next = behind.continue_value().flatten().map_or(Next::Saved(None), Next::Index);
             }
             Next::Saved(behind) => {
                 let saved = self.snapshot.saved_behind(keyspace, behind.as_deref());

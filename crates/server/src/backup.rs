@@ -10,6 +10,7 @@ use crate::events::{self, Level};
 use crate::net::StartError;
 use crate::shared::{Shared, now_ms};
 use hither::{CopyError, CopyReport, Db, Error};
+use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -23,10 +24,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Makes one in this directory; an error is in the log, and the client gets this text.
 pub fn make(shared: &Shared, directory: &Path) -> Result<(), String> {
     let path = free_path(directory);
-    let copied = copy(shared, &path).map_err(|error| {
-        events::log(Level::Error, "backup-failed", &[("path", &path.display()), ("why", &error)]);
+    let failed = |why: &dyn Display| {
+        events::log(Level::Error, "backup-failed", &[("path", &path.display()), ("why", why)]);
         "ERR no backup was made; the server's log says why".to_owned()
-    })?;
+    };
+    // It would be made, on whatever disk its name then lies.
+    ensure_directory(&shared.settings.started).map_err(|error| failed(&error))?;
+    let copied = copy(shared, &path).map_err(|error| failed(&error))?;
     let CopyReport { keys, bytes, .. } = copied;
     events::log(Level::Info, "backup", &[("path", &path.display()), ("keys", &keys), ("bytes", &bytes)]);
     Ok(())
@@ -56,11 +60,6 @@ pub fn ensure_directory(config: &Config) -> Result<(), StartError> {
 }
 
 fn copy(shared: &Shared, path: &Path) -> Result<CopyReport, CopyError> {
-    // It would be made, on whatever disk its name then lies.
-    if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
-        let what = format!("the directory for backups, {}, is not there; mount it, or make it", directory.display());
-        return Err(CopyError::Target(Error::Io(what)));
-    }
     let on = |_| if shared.stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     let mut attempts = 1..ATTEMPTS;
     loop {

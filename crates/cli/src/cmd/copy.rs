@@ -15,13 +15,7 @@ pub fn run(args: &StoreArgs, copy: &CopyArgs, out: &mut Output) -> Result<Outcom
     // The sizes are not this store's.
     let of_old = StoreArgs { capacity: None, max_capacity: None, ..args.clone() };
     let db = store::open(&of_old, Missing::RefuseToRead)?;
-    let mut target = store::at(Db::builder().checkpoints(args.checkpoints), places);
-    if let Some(bytes) = args.capacity {
-        target = target.capacity(bytes);
-    }
-    if let Some(bytes) = args.max_capacity {
-        target = target.max_capacity(bytes);
-    }
+    let target = store::sized(store::at(Db::builder().checkpoints(args.checkpoints), places), args);
     let bar = store::bar(args.json, "copying {bar:40} {pos}/{len} keys");
     let show = |progress: CopyProgress| {
         bar.set_length(progress.expected);
