@@ -119,7 +119,7 @@ impl Session for LmdbSession<'_> {
         self.write(|txn, pairs| pairs.delete(txn, key))
     }
 
-    fn read_modify_write(&mut self, key: &[u8], f: impl FnMut(Option<&[u8]>, &mut Vec<u8>)) -> Result<()> {
+    fn read_modify_write(&mut self, key: &[u8], mut f: impl FnMut(Option<&[u8]>, &mut Vec<u8>)) -> Result<()> {
         self.write(|txn, pairs| {
             let mut new = Vec::new();
             f(pairs.get(txn, key)?, &mut new);
