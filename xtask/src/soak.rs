@@ -53,6 +53,7 @@ const STAGES: &[Stage<Context>] = &[
         budget_s: 300,
         run: |_| variants::address_sanitizer(),
     },
+    Stage { name: "peers", about: "the benchmark's program for other stores still compiles", budget_s: 120, run: peers },
     Stage { name: "demo", about: "scripts/demo.sh with a release build", budget_s: 600, run: demo },
     Stage { name: "tsan", about: "thread sanitizer on the crates with threads", budget_s: 600, run: |_| variants::thread_sanitizer() },
     Stage { name: "guest", about: "fsdax on two nodes: killed in mid-write, reopened", budget_s: 600, run: run_guest },
@@ -99,6 +100,12 @@ fn seeded(context: &Context, kind: suites::Kind, percent: u64, amount: (&str, &s
         suites::of_kind(&context.metadata, kind, &[("HITHER_SEED", &seed), (name, value)]).map_err(|why| format!("seed {seed}: {why}"))
     });
     total.map(Done::Passed)
+}
+
+/// It is no member of the workspace, so that nobody else would notice. Checking it needs no library of a peer's.
+fn peers(_: &Context) -> Result<Done, Failure> {
+    let manifest = root().join("crates/bench-peers/Cargo.toml");
+    Step::cargo().args(["clippy", "--locked", "--manifest-path"]).arg(manifest).args(["--", "-D", "warnings"]).run().map(Done::Passed)
 }
 
 fn explore(context: &Context) -> Result<Done, Failure> {

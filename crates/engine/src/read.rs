@@ -30,7 +30,7 @@ impl Store {
         {
             let log = &*core.log;
             let look = move |found: Ref, key| log.short_value_of(found.0, key);
-            let (found, value) = with_index!(keyspace.0, index => index.peek(core.hasher, u64::from_ne_bytes(word), look));
+            let (found, value) = with_index!(keyspace.0, index => index.peek(&core.hasher, u64::from_ne_bytes(word), look));
             // Asked after the reference was read (`docs/durability.md`).
             if found.is_some() && core.log.reads_are_plain() {
                 if is_pair(found.0) {

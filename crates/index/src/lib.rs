@@ -69,12 +69,14 @@ pub struct Key<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Hasher {
     seed: u64,
+    /// What a word and the first round's result are mixed with, made of the seed once.
+    mixed: [u64; 2],
 }
 
 impl Hasher {
     /// A hasher with this seed.
     pub const fn new(seed: u64) -> Self {
-        Hasher { seed }
+        Hasher { seed, mixed: [seed ^ 0x9e37_79b9_7f4a_7c15, seed.rotate_left(32)] }
     }
 
     /// The seed, for files that only the store itself reads.
@@ -94,9 +96,9 @@ impl Hasher {
     /// The hash of 8 bytes, as they lie in memory: two rounds of multiply and fold, keyed by the seed, for full avalanche.
     #[inline(always)]
     pub fn hash_word(&self, word: u64) -> u64 {
-        let a = u128::from(word ^ self.seed ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f_u128;
+        let a = u128::from(word ^ self.mixed[0]) * 0xa076_1d64_78bd_642f_u128;
         let a = (a as u64) ^ ((a >> 64) as u64);
-        let b = u128::from(a ^ self.seed.rotate_left(32)) * 0xe703_7ed1_a0b4_28db_u128;
+        let b = u128::from(a ^ self.mixed[1]) * 0xe703_7ed1_a0b4_28db_u128;
         (b as u64) ^ ((b >> 64) as u64)
     }
 
@@ -195,9 +197,9 @@ pub trait Index: Send + Sync {
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
 
     /// The quick half of a [`Index::get`], for a key of 8 bytes, given as they lie in memory: asks `look` about the entry that most likely
-    /// holds it. `look` says `Some` only if it does; the reference is returned with that. [`Ref::NONE`] says nothing: then ask [`Index::get`].
+    /// holds it, or about [`Ref::NONE`], of which it says `None`. `look` says `Some` only if the entry does; the reference is returned with that. [`Ref::NONE`] says nothing: then ask [`Index::get`].
     #[inline(always)]
-    fn peek<T: Default>(&self, _hasher: Hasher, _key: u64, _look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+    fn peek<T: Default>(&self, _hasher: &Hasher, _key: u64, _look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
         (Ref::NONE, T::default())
     }
 

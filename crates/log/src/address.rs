@@ -26,6 +26,12 @@ pub struct Address {
     pub offset: u64,
 }
 
+/// The node of an entry of `size` bytes, of which its tag tells; any number beyond [`MAX_NODES`] if the reference has another tag.
+#[inline(always)]
+pub(crate) fn node_if_of_size(word: u64, size: u64) -> usize {
+    (word >> OFFSET_BITS ^ (size >> 3) << NODE_BITS) as usize
+}
+
 /// Packs a reference word.
 #[inline(always)]
 pub fn pack(node: u32, offset: u64, size: u64) -> u64 {

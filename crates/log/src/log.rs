@@ -45,6 +45,8 @@ pub struct Log {
     pub(crate) pools: Vec<NodePool>,
     /// Base address of each pool: the mapping never moves (address space is reserved for growth).
     pub(crate) bases: [Base; address::MAX_NODES],
+    /// The same less what size tag and node of a plain pair's reference come to, if its words are counted.
+    pub(crate) pair_bases: [Base; address::MAX_NODES],
     /// Some pool tells a meter of reads.
     pub(crate) metered: bool,
     pub(crate) slots: Vec<Padded<Slot>>,
@@ -130,12 +132,16 @@ impl Log {
         let lags = AtomicBool::new(pools.iter().any(Pool::needs_sync));
         let slots: Vec<_> = (0..nodes * options.slots_per_node).map(|_| Slot::new(shards + 1, nodes)).collect();
         let mut bases = [Base(std::ptr::null()); address::MAX_NODES];
-        for (base, pool) in bases.iter_mut().zip(&pools) {
-            *base = Base(pool.base());
+        let mut pair_bases = bases;
+        for (node, pool) in pools.iter().enumerate() {
+            bases[node] = Base(pool.base());
+            pair_bases[node] =
+                Base(pool.base().wrapping_sub((address::pack(node as u32, 0, crate::entry::MIN_BYTES) as usize).wrapping_mul(8)));
         }
         let metered = pools.iter().any(Pool::is_metered);
         Log {
             bases,
+            pair_bases,
             metered,
             pools: pools.into_iter().enumerate().map(|(node, pool)| NodePool::new(node as u32, pool, shards, options)).collect(),
             slots,
@@ -322,7 +328,12 @@ impl Log {
 
     /// The same with more shards.
     pub(crate) fn for_tests_with(pool: &hither_pmem::CreateOptions, shards: usize) -> Log {
-        let pool = Pool::create_in_memory(pool).expect("memory");
+        Log::for_tests_on(pool, 1, shards)
+    }
+
+    /// The same with a pool for each of so many nodes; threads write to the first.
+    pub(crate) fn for_tests_on(pool: &hither_pmem::CreateOptions, nodes: usize, shards: usize) -> Log {
+        let pools = (0..nodes).map(|_| Pool::create_in_memory(pool).expect("memory")).collect();
         let options = LogOptions {
             shards,
             slots_per_node: 2,
@@ -334,7 +345,7 @@ impl Log {
             topology: Arc::new(Topology::single()),
             random: Randomness::System,
         };
-        Log::new(vec![pool], &options, 0)
+        Log::new(pools, &options, 0)
     }
 
     /// Writes an entry, with a version that is drawn here; returns its reference and that.
@@ -354,10 +365,15 @@ impl Log {
 
     /// Copies an entry into a segment that nothing more is moved to.
     pub(crate) fn copy_for_tests(&self, source: u64) -> u64 {
+        self.copy_to_node_for_tests(0, source)
+    }
+
+    /// The same on a node.
+    pub(crate) fn copy_to_node_for_tests(&self, node: usize, source: u64) -> u64 {
         let entry = self.entry(source);
         let (version, keyspace) = (self.version_of(source, &entry), self.keyspace_of(source, &entry));
-        let copy = self.relocator(0).append(source, &entry, version, keyspace, false).expect("room");
-        self.pools[0].close_from(0);
+        let copy = self.relocator(node).append(source, &entry, version, keyspace, false).expect("room");
+        self.pools[node].close_from(0);
         copy
     }
 }

@@ -6,7 +6,7 @@
 use crate::address;
 use crate::entry::{BARE_HEAD_BYTES, EntryView, MAX_VALUE_BYTES, Op, ext, flag, word0};
 use crate::log::Log;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 const PLAIN_MASK: u64 = ((flag::LEN | flag::EXT) as u64) << word0::FLAGS_SHIFT;
 /// Set in a put (an insert or an update), not in a delete.
@@ -19,10 +19,18 @@ const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 /// Whether an entry that begins with this word is a put of an 8-byte key and value and nothing else.
 #[inline(always)]
 fn is_plain_put(first: u64) -> bool {
-    // The upper half, whose constants fit into instructions.
-    const HALF: u32 = 32;
-    (first >> HALF) as u32 & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
+    is_plain_put_by_half((first >> HALF) as u32)
 }
+
+/// As [`is_plain_put`], by the word's upper half.
+#[inline(always)]
+fn is_plain_put_by_half(upper: u32) -> bool {
+    upper & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
+}
+
+const HALF: u32 = 32;
+/// Which half of a word in memory that is.
+const UPPER: usize = cfg!(target_endian = "little") as usize;
 
 const _: () = assert!(PLAIN_MASK as u32 | PUT_FLAG as u32 == 0);
 const _: () = assert!(PUT_FLAG != 0 && (Op::Delete as u64) << word0::FLAGS_SHIFT & PUT_FLAG == 0);
@@ -103,21 +111,32 @@ impl Log {
 
     /// Of an 8-byte key's put without extension, if the entry is that: the value, as its bytes lie in memory, if the entry is a plain pair, which [`is_pair`]
     /// tells of its reference, else the value's length, for [`Log::value_after_short_key`].
-    /// Short, with no way out of it for a plain pair, so that it needs few registers: see the index's `peek`.
+    /// Nothing of the reference 0.
+    /// Short for a plain pair, so that it needs few registers: see the index's `peek`.
     #[inline(always)]
     pub fn short_value_of(&self, reference: u64, key: u64) -> Option<u64> {
+        let node = address::node_if_of_size(reference, crate::entry::MIN_BYTES);
+        let Some(base) = self.pair_bases.get(node) else { return self.short_bytes_of(reference, key) };
+        // What was taken off the base makes up for the bits above the offset: they need no mask.
+        let entry = base.0.wrapping_add((reference as usize).wrapping_mul(8));
+        // SAFETY: as in `words`; of the half word, whose constants fit into instructions: nothing writes to an entry that an index refers to.
+        let (flags, words) = unsafe { (&*entry.cast::<[AtomicU32; 2]>(), &*entry.cast::<[AtomicU64; 4]>()) };
+        (is_plain_put_by_half(flags[UPPER].load(Relaxed)) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
+    }
+
+    /// As [`Log::short_value_of`], of an entry that is longer than a pair.
+    #[inline(always)]
+    fn short_bytes_of(&self, reference: u64, key: u64) -> Option<u64> {
+        if reference == 0 {
+            return None;
+        }
         let at = address::unpack(reference);
         let entry = self.bases[at.node as usize].0.wrapping_add(at.offset as usize);
-        // SAFETY: as in `words`.
-        let words = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
-        if is_plain_put(words[0].load(Relaxed)) {
-            return (words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed));
-        }
-        let (lengths, word) = (words[2].load(Relaxed), words[3].load(Relaxed));
+        // SAFETY: as in `words`, which would count the read where reads are counted: who asked us asks again there.
+        let [first, _, lengths, word] = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
+        let [first, lengths, word] = [first, lengths, word].map(|word| word.load(Relaxed));
         let bytes = lengths >> 32;
-        // An empty value makes such an entry as long as a pair.
-        let is_bare =
-            words[0].load(Relaxed) & (OTHERS_MASK | PUT_FLAG) == LEN_MASK | PUT_FLAG && (1..=MAX_VALUE_BYTES as u64).contains(&bytes);
+        let is_bare = first & (OTHERS_MASK | PUT_FLAG) == LEN_MASK | PUT_FLAG && (1..=MAX_VALUE_BYTES as u64).contains(&bytes);
         (is_bare && lengths as u32 == 8 && word == key).then_some(bytes)
     }
 
@@ -311,5 +330,55 @@ impl Log {
     pub fn keyspace_of(&self, reference: u64, entry: &EntryView<'_>) -> u32 {
         let at = address::unpack(reference);
         entry.keyspace(self.segment_keyspace(at.node, at.offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Flush;
+    use crate::entry::{BatchTag, Parts};
+    use hither_pmem::CreateOptions;
+
+    const KEY: u64 = 0x0102_0304_0506_0708;
+
+    /// What a get of an 8-byte key takes from the entry without parsing it is what parsing it yields, on any node; all that is not a plain put is left to parsing.
+    #[test]
+    fn short_values_are_those_of_the_entries() {
+        let log = Log::for_tests_on(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(64 * 4096) }, 3, 1);
+        let key = KEY.to_ne_bytes();
+        let put = Parts { op: Op::Insert, key: &key, value: b"8 bytes!", keyspace: 1, ..Parts::EMPTY };
+        let tag = Some(BatchTag { size: 2, index: 1 });
+        let (long, other) = ([7; 300], (KEY + 1).to_ne_bytes());
+        let cases: [(&str, Parts<'_>, Option<&[u8]>); 9] = [
+            ("a pair", put, Some(b"8 bytes!")),
+            ("an update", Parts { op: Op::Update, parent: 4096 / 8, ..put }, Some(b"8 bytes!")),
+            ("one byte", Parts { value: b"1", ..put }, Some(b"1")),
+            ("300 bytes", Parts { value: &long, ..put }, Some(&long)),
+            ("no byte: as long as a pair", Parts { value: b"", ..put }, None),
+            ("a longer key, as long as a pair", Parts { key: b"nine bytes", value: b"", ..put }, None),
+            ("a delete: as long as a pair", Parts { op: Op::Delete, value: b"", ..put }, None),
+            ("one that expires", Parts { expiry_ms: 1 << 40, ..put }, None),
+            ("a member of a batch", Parts { batch: tag, ..put }, None),
+        ];
+        for (name, parts, expected) in cases {
+            let (here, _) = log.write_for_tests(parts, Flush::Now);
+            for reference in [here, log.copy_to_node_for_tests(1, here), log.copy_to_node_for_tests(2, here)] {
+                let short = log.short_value_of(reference, KEY);
+                let value = short.and_then(|word| {
+                    if is_pair(reference) {
+                        Some(word.to_ne_bytes().to_vec())
+                    } else {
+                        log.value_after_short_key(reference, word).map(<[u8]>::to_vec)
+                    }
+                });
+                // A copy is no member any more.
+                let expected = if parts.batch.is_some() && reference != here { Some(parts.value) } else { expected };
+                assert_eq!(value.as_deref(), expected, "{name}, reference {reference:#x}");
+                assert!(expected.is_none_or(|value| value == log.entry(reference).value), "{name}");
+                assert_eq!(log.short_value_of(reference, u64::from_ne_bytes(other)), None, "{name}: another key");
+            }
+        }
+        assert_eq!(log.short_value_of(0, KEY), None, "no entry");
     }
 }

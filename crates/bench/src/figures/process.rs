@@ -38,7 +38,7 @@ pub fn build_peers(start: &Path) -> Result<()> {
     let status = Command::new("cargo").args(["build", "--release", "--manifest-path"]).arg(&manifest).status();
     match status.map_err(|e| Error::io("starting cargo", e))?.success() {
         true => Ok(()),
-        false => Err(Error::Config("the peers do not build (they need librocksdb-dev)".into())),
+        false => Err(Error::Config("the peers do not build: see above (linking them needs librocksdb-dev)".into())),
     }
 }
 

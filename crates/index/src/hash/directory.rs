@@ -31,12 +31,16 @@ pub(super) const BASE_PAIRS: usize = 32;
 /// Pairs that a lookup visits at most in a segment that is not wide.
 pub(super) const PROBE_PAIRS: usize = 8;
 
-const DEPTH_SHIFT: u32 = 58;
-const ADDRESS: u64 = ((1 << DEPTH_SHIFT) - 1) & !0xfff;
+// A segment word: all that is said of the segment lies below the address, whose mask then fits into an instruction.
+const ADDRESS: u64 = !0xfff;
 const CLASS: u64 = 0x1f;
 const WIDE: u64 = 0x20;
+const DEPTH_SHIFT: u32 = 6;
+const DEPTH: u64 = 0x3f;
 /// Where the pair number starts in the hash: above the tag's byte and the home bit.
 const PAIR_SHIFT: u32 = 9;
+/// log2 of a pair's bytes.
+const PAIR_BITS: u32 = size_of::<Pair>().trailing_zeros();
 
 /// The position of a hash: the top half of the hash, bent (see the module's head).
 #[inline(always)]
@@ -55,7 +59,7 @@ pub(super) fn share_of(prefix: u64, depth: u32) -> f64 {
     inverse((prefix + 1) as f64 / scale) - inverse(prefix as f64 / scale)
 }
 
-/// A segment word: where a segment lies, its local depth (bits 63..58), whether lookups may visit all its pairs (bit 5), and its
+/// A segment word: where a segment lies (bits 63..12), its local depth (bits 11..6), whether lookups may visit all its pairs (bit 5), and its
 /// size class (bits 4..0). Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment(pub(super) u64);
@@ -74,7 +78,7 @@ impl Segment {
 
     #[inline(always)]
     pub(super) fn depth(self) -> u32 {
-        (self.0 >> DEPTH_SHIFT) as u32
+        (self.0 >> DEPTH_SHIFT & DEPTH) as u32
     }
 
     #[inline(always)]
@@ -108,10 +112,26 @@ impl Segment {
         ((hash >> PAIR_SHIFT) as usize + step) & (self.pairs() - 1)
     }
 
-    /// The first pair's first line, for prefetching.
+    /// The home pair of `hash`, as an address.
     #[inline(always)]
     pub(super) fn home(self, hash: u64) -> *const Pair {
-        std::ptr::with_exposed_provenance::<Pair>(self.block()).wrapping_add(self.pair_number(hash, 0))
+        // Nearly all segments are of the smallest class, and every lookup comes by here.
+        let distance = if self.class() == 0 {
+            (hash >> (PAIR_SHIFT - PAIR_BITS)) as usize & ((BASE_PAIRS - 1) << PAIR_BITS)
+        } else {
+            self.pair_number(hash, 0) << PAIR_BITS
+        };
+        std::ptr::with_exposed_provenance::<Pair>(self.block() + distance)
+    }
+
+    /// The home pair of `hash`.
+    ///
+    /// # Safety
+    /// As [`Segment::pair`].
+    #[inline(always)]
+    pub(super) unsafe fn home_pair<'a>(self, hash: u64) -> &'a Pair {
+        // SAFETY: the word's block holds `pairs()` pairs of atomics, this one among them; blocks are type-stable while the arena lives.
+        unsafe { &*self.home(hash) }
     }
 
     /// A pair of the segment.
@@ -250,5 +270,18 @@ mod tests {
         let segment = Segment::new(0x7fff_ffff_f000, 29, 17, true);
         assert_eq!((segment.block(), segment.depth(), segment.class(), segment.wide()), (0x7fff_ffff_f000, 29, 17, true));
         assert_eq!(segment.path_len(), 32 << 17);
+        let deepest = Segment::new(0x1000, POSITION_BITS, 31, false);
+        assert_eq!((deepest.block(), deepest.depth(), deepest.class(), deepest.wide()), (0x1000, POSITION_BITS, 31, false));
+    }
+
+    #[test]
+    fn the_home_pair_is_that_of_the_paths_beginning() {
+        for class in [0, 1, 2, 9] {
+            let segment = Segment::new(0x7f00_0000_0000, 3, class, false);
+            for hash in (0..64).map(|bit| 1 << bit).chain([0, u64::MAX, 0x1234_5678_9abc_def0]) {
+                let expected = segment.block() + segment.pair_number(hash, 0) * size_of::<Pair>();
+                assert_eq!(segment.home(hash).addr(), expected, "class {class}, hash {hash:#x}");
+            }
+        }
     }
 }

@@ -30,7 +30,7 @@ impl<P: Protocol> HashTable<P> {
     pub fn sight_home<R: Resolver>(&self, hash: u64, resolver: &R) -> Option<HomeSight<'_>> {
         let segment = self.segment(hash);
         // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
-        let pair = unsafe { segment.pair(segment.pair_number(hash, 0)) };
+        let pair = unsafe { segment.home_pair(hash) };
         // Line 0 carries the lock.
         prefetch_write(&raw const pair.lines[0]);
         prefetch_write(&raw const pair.lines[1]);

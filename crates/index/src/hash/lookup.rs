@@ -81,7 +81,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub(super) fn slot_at_home(&self, segment: Segment, hash: u64, reference: Ref) -> Option<usize> {
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let line = unsafe { &segment.pair(segment.pair_number(hash, 0)).lines[home_line(hash)] };
+        let line = unsafe { &segment.home_pair(hash).lines[home_line(hash)] };
         let set = matches(line.meta.load(Ordering::Acquire), tag_of(hash));
         (set != 0).then(|| first_slot(set)).filter(|&slot| line.refs[slot].load(Ordering::Acquire) == reference.0)
     }
@@ -101,19 +101,17 @@ impl<P: Protocol> HashTable<P> {
     /// function of its own, whose few values all stay in registers: inlined where many others live, the way to the line leads through words
     /// that were spilled to the stack a moment ago, which costs a third of a lookup.
     #[inline(never)]
-    pub(super) fn peek_home<T: Default>(&self, hasher: Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+    pub(super) fn peek_home<T: Default>(&self, hasher: &Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
         let hash = hasher.hash_word(key);
         let segment = self.segment(hash);
         P::pause(Point::SegmentChosen);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let pair = unsafe { segment.pair(segment.pair_number(hash, 0)) };
+        let pair = unsafe { segment.home_pair(hash) };
         let set = pair.slots(tag_of(hash));
         if set != 0 {
             // SAFETY: a bit of the set.
             let reference = Ref(unsafe { pair.reference_at(set.trailing_zeros()) });
-            if reference.is_some()
-                && let Some(seen) = look(reference, key)
-            {
+            if let Some(seen) = look(reference, key) {
                 return (reference, seen);
             }
         }
@@ -126,7 +124,7 @@ impl<P: Protocol> HashTable<P> {
         let segment = self.segment(key.hash);
         P::pause(Point::SegmentChosen);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let pair = unsafe { segment.pair(segment.pair_number(key.hash, 0)) };
+        let pair = unsafe { segment.home_pair(key.hash) };
         let set = pair.slots(tag_of(key.hash));
         if set != 0 {
             // SAFETY: a bit of the set.
@@ -143,7 +141,7 @@ impl<P: Protocol> HashTable<P> {
     pub(super) fn peek_further<R: Resolver>(&self, key: Key<'_>, resolver: &R) {
         let segment = self.segment(key.hash);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let pair = unsafe { segment.pair(segment.pair_number(key.hash, 0)) };
+        let pair = unsafe { segment.home_pair(key.hash) };
         for line in &pair.lines {
             let mut set = matches(line.meta.load(Ordering::Relaxed), tag_of(key.hash));
             while set != 0 {

@@ -167,7 +167,7 @@ impl<P: Protocol> Index for HashTable<P> {
     }
 
     #[inline(always)]
-    fn peek<T: Default>(&self, hasher: Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+    fn peek<T: Default>(&self, hasher: &Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
         self.peek_home(hasher, key, look)
     }
 

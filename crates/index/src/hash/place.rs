@@ -32,7 +32,7 @@ impl<P: Protocol> HashTable<P> {
         let segment = self.segment(key.hash);
         let home = home_line(key.hash);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let pair = unsafe { segment.pair(segment.pair_number(key.hash, 0)) };
+        let pair = unsafe { segment.home_pair(key.hash) };
         // Line 0 carries the lock.
         prefetch_write(&raw const pair.lines[0]);
         prefetch_write(&raw const pair.lines[1]);

@@ -18,6 +18,25 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// One that is never free, for whoever looks for a free one and has none.
+    #[cfg(not(loom))]
+    pub(super) const fn occupied() -> Self {
+        Slot { state: AtomicU64::new(ACTIVE), taken: AtomicBool::new(true), number: usize::MAX }
+    }
+
+    /// Whether the owner, who asks, holds a pin.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(super) fn is_announced(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the owner, who asks, is in a writer section.
+    #[cfg(not(loom))]
+    pub(super) fn is_writer(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & WRITER != 0
+    }
+
     /// Ends the outermost pin. Release: what the thread read or wrote inside happens before a reclaimer that sees 0.
     #[inline(always)]
     pub fn leave(&self) {

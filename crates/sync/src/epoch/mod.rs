@@ -34,20 +34,42 @@ mod global {
     use std::cell::Cell;
 
     static DOMAIN: Domain = Domain::new();
+    /// Nobody's: what [`Local::quick`] is while the way is long.
+    static OCCUPIED: Slot = Slot::occupied();
 
     thread_local! {
         /// The thread's slot and nesting depth. Const-initialised and without destructor, so that access is one offset.
-        static LOCAL: Local = const { Local { slot: Cell::new(std::ptr::null()), pins: Cell::new(LONG_WAY) } };
+        static LOCAL: Local =
+            const { Local { quick: Cell::new(&raw const OCCUPIED), slot: Cell::new(std::ptr::null()), pins: Cell::new(LONG_WAY) } };
         /// Gives the slot back at thread exit.
         static OWNER: Owner = const { Owner };
     }
 
     struct Local {
+        /// The thread's slot, if it needs no fence to announce a guard; else [`OCCUPIED`]. Whether it is free is all that a guard must ask.
+        quick: Cell<*const Slot>,
         slot: Cell<*const Slot>,
-        /// Guards in the low half, writer sections among them above, and [`LONG_WAY`]. Zero, and one comparison tells, if the thread has a slot, holds no
-        /// guard, and needs no fence to announce one. One word: two would be loaded together but stored apart, and such a load waits until the
-        /// stores have left the store buffer, which a flush before them holds up.
+        /// All guards in the low half, writer sections among them above, and [`LONG_WAY`]. But zero where there is one guard that announced itself in `quick`, or none: the slot
+        /// itself tells these two apart, so that a guard by itself counts nothing. One word: two would be loaded together but stored apart, and such a
+        /// load waits until the stores have left the store buffer, which a flush before them holds up.
         pins: Cell<u64>,
+    }
+
+    impl Local {
+        /// The thread's slot, if it has one.
+        fn slot(&self) -> Option<&'static Slot> {
+            // SAFETY: slots are never freed.
+            unsafe { self.slot.get().as_ref() }
+        }
+
+        /// `pins`, with the guard in it that counted nothing.
+        fn counted(&self) -> u64 {
+            let pins = self.pins.get();
+            match self.slot() {
+                Some(slot) if pins == 0 && slot.is_announced() => weight(slot.is_writer()),
+                _ => pins,
+            }
+        }
     }
 
     const ONE_GUARD: u64 = 1;
@@ -64,7 +86,8 @@ mod global {
     impl Drop for Owner {
         fn drop(&mut self) {
             LOCAL.with(|local| {
-                local.pins.set(local.pins.get() | LONG_WAY | ENDING);
+                local.pins.set(local.counted() | LONG_WAY | ENDING);
+                local.quick.set(&raw const OCCUPIED);
                 // A guard may live longer, in another thread-local value: the slot stays its own.
                 if local.pins.get() & GUARDS == 0 {
                     give_back(local);
@@ -75,21 +98,21 @@ mod global {
 
     /// Gives the thread's slot back, which no guard needs any more.
     fn give_back(local: &Local) {
-        let slot = local.slot.replace(std::ptr::null());
-        if !slot.is_null() {
-            // SAFETY: slots are never freed, and this one was acquired by this thread.
-            unsafe { (*slot).release() };
+        if let Some(slot) = local.slot() {
+            local.slot.set(std::ptr::null());
+            slot.release();
         }
     }
 
     #[cold]
-    fn register(local: &Local) -> *const Slot {
-        let slot: *const Slot = DOMAIN.acquire();
+    fn register(local: &Local) -> &'static Slot {
+        let slot = DOMAIN.acquire();
         local.slot.set(slot);
         // A failure means that the thread is past that destructor, which has left a mark: the last guard then gives the slot back.
         let _ = OWNER.try_with(|_| ());
         if local.pins.get() & ENDING == 0 && DOMAIN.announces_without_fence() {
             local.pins.set(local.pins.get() & !LONG_WAY);
+            local.quick.set(slot);
         }
         slot
     }
@@ -117,10 +140,10 @@ mod global {
     #[inline(always)]
     fn enter(writer: bool) -> Guard {
         LOCAL.with(|local| {
-            if local.pins.get() == 0 {
-                local.pins.set(weight(writer));
-                // SAFETY: slots are never freed; this one belongs to this thread, which has one, as its word tells.
-                DOMAIN.announce_without_fence(unsafe { &*local.slot.get() }, writer);
+            // SAFETY: slots are never freed; a free one here belongs to this thread.
+            let slot = unsafe { &*local.quick.get() };
+            if !slot.is_announced() {
+                DOMAIN.announce_without_fence(slot, writer);
             } else {
                 enter_closely(local, writer);
             }
@@ -133,16 +156,11 @@ mod global {
         if writer { ONE_GUARD + ONE_WRITER } else { ONE_GUARD }
     }
 
-    /// As [`enter`], whatever the thread's word says.
+    /// As [`enter`], whatever the thread has and holds.
     #[inline(never)]
     fn enter_closely(local: &Local, writer: bool) {
-        let mut slot = local.slot.get();
-        if slot.is_null() {
-            slot = register(local);
-        }
-        // SAFETY: slots are never freed; this one belongs to this thread.
-        let slot = unsafe { &*slot };
-        let pins = local.pins.get();
+        let slot = local.slot().unwrap_or_else(|| register(local));
+        let pins = local.counted();
         local.pins.set(pins + weight(writer));
         if pins & GUARDS == 0 {
             DOMAIN.announce(slot, writer);
@@ -170,13 +188,11 @@ mod global {
             // SAFETY: the guard is dropped on the thread that took it (it is not `Send`), whose storage has no destructor and lives until the
             // thread has ended.
             let local = unsafe { &*self.local };
-            let pins = local.pins.get() - weight(self.writer);
-            local.pins.set(pins);
-            if pins == 0 {
-                // SAFETY: a thread that has held a guard has a slot, and slots are never freed.
-                unsafe { (*local.slot.get()).leave() };
+            if local.pins.get() == 0 {
+                // SAFETY: slots are never freed, and this one is the thread's: a guard that is not counted was announced there.
+                unsafe { (*local.quick.get()).leave() };
             } else {
-                leave_closely(local, pins, self.writer);
+                leave_closely(local, self.writer);
             }
         }
 
@@ -193,11 +209,12 @@ mod global {
         }
     }
 
-    /// What is left to do at the end of a guard after which `pins` are left.
+    /// As [`Guard::unpin`], of one of several guards, or where the way is long: all are counted there.
     #[inline(never)]
-    fn leave_closely(local: &Local, pins: u64, writer: bool) {
-        // SAFETY: as in `Guard::unpin`: while a thread holds a guard it keeps its slot.
-        let slot = unsafe { &*local.slot.get() };
+    fn leave_closely(local: &Local, writer: bool) {
+        let pins = local.pins.get() - weight(writer);
+        local.pins.set(pins);
+        let slot = local.slot().expect("a thread keeps its slot while it holds a guard");
         if pins & GUARDS == 0 {
             slot.leave();
             if pins & ENDING != 0 {
@@ -210,21 +227,14 @@ mod global {
 
     /// Whether the current thread holds a guard.
     pub fn is_pinned() -> bool {
-        LOCAL.with(|local| local.pins.get() & GUARDS > 0)
+        LOCAL.with(|local| local.slot().is_some_and(Slot::is_announced))
     }
 
     /// A small dense number of the current thread, reused after its exit: good for picking a per-thread slot. While the thread's thread-local values are destroyed it
     /// is the thread's for the length of a pin only.
     #[inline(always)]
     pub fn thread_number() -> usize {
-        LOCAL.with(|local| {
-            let slot = local.slot.get();
-            if slot.is_null() {
-                return first_number();
-            }
-            // SAFETY: slots are never freed.
-            unsafe { (*slot).number }
-        })
+        LOCAL.with(|local| local.slot().map_or_else(first_number, |slot| slot.number))
     }
 
     /// The number of a thread that has no slot yet. By a pin, at whose end a slot is given back that the thread's end would not give back.
@@ -247,7 +257,10 @@ mod global {
     /// # Panics
     /// If the current thread is in a writer section.
     pub fn synchronize_writers() {
-        assert!(LOCAL.with(|local| local.pins.get() & WRITERS == 0), "synchronize_writers() inside a writer section would wait for itself");
+        assert!(
+            !LOCAL.with(|local| local.slot().is_some_and(Slot::is_writer)),
+            "synchronize_writers() inside a writer section would wait for itself"
+        );
         DOMAIN.synchronize(true);
     }
 

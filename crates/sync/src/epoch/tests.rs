@@ -84,6 +84,33 @@ fn nested_pins_keep_the_outer_epoch() {
     assert!(!is_pinned());
 }
 
+/// Whichever of a thread's guards ends first, what is left of them protects, and only a writer section that is left is one.
+#[test]
+fn guards_may_end_in_any_order() {
+    std::thread::spawn(|| {
+        let me = thread_number();
+        let elsewhere = move |stamp| std::thread::spawn(move || (has_passed(stamp), writer_has_passed(stamp, me))).join().unwrap();
+        for (writers, order) in
+            [([true, false], [0, 1]), ([true, false], [1, 0]), ([false, true], [0, 1]), ([true, true], [0, 1]), ([false, false], [0, 1])]
+        {
+            let mut guards = writers.map(|writer| Some(if writer { pin_writer() } else { pin() }));
+            let stamp = stamp();
+            assert_eq!(elsewhere(stamp), (false, !writers.contains(&true)), "{writers:?}");
+            guards[order[0]] = None;
+            assert!(is_pinned());
+            assert_eq!(elsewhere(stamp), (false, !writers[order[1]]), "{writers:?}, left {}", order[1]);
+            // A third one, taken and ended meanwhile, changes nothing.
+            drop(pin());
+            assert_eq!(elsewhere(stamp), (false, !writers[order[1]]), "{writers:?}, left {}", order[1]);
+            guards[order[1]] = None;
+            assert!(!is_pinned());
+            assert!(elsewhere(stamp).1, "{writers:?}, none left");
+        }
+    })
+    .join()
+    .unwrap();
+}
+
 /// Readers dereference a box that a writer keeps replacing; a box freed too early holds a poisoned value.
 #[test]
 fn nothing_is_freed_under_a_reader() {
