@@ -6,7 +6,7 @@
 use crate::address;
 use crate::entry::{BARE_HEAD_BYTES, EntryView, MAX_VALUE_BYTES, Op, ext, flag, word0};
 use crate::log::Log;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PLAIN_MASK: u64 = ((flag::LEN | flag::EXT) as u64) << word0::FLAGS_SHIFT;
 /// Set in a put (an insert or an update), not in a delete.
@@ -19,18 +19,10 @@ const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 /// Whether an entry that begins with this word is a put of an 8-byte key and value and nothing else.
 #[inline(always)]
 fn is_plain_put(first: u64) -> bool {
-    is_plain_put_by_half((first >> HALF) as u32)
+    // The upper half, whose constants fit into instructions.
+    const HALF: u32 = 32;
+    (first >> HALF) as u32 & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
 }
-
-/// As [`is_plain_put`], by the word's upper half.
-#[inline(always)]
-fn is_plain_put_by_half(upper: u32) -> bool {
-    upper & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
-}
-
-const HALF: u32 = 32;
-/// Which half of a word in memory that is.
-const UPPER: usize = cfg!(target_endian = "little") as usize;
 
 const _: () = assert!(PLAIN_MASK as u32 | PUT_FLAG as u32 == 0);
 const _: () = assert!(PUT_FLAG != 0 && (Op::Delete as u64) << word0::FLAGS_SHIFT & PUT_FLAG == 0);
@@ -119,9 +111,9 @@ impl Log {
         let Some(base) = self.pair_bases.get(node) else { return self.short_bytes_of(reference, key) };
         // What was taken off the base makes up for the bits above the offset: they need no mask.
         let entry = base.0.wrapping_add((reference as usize).wrapping_mul(8));
-        // SAFETY: as in `words`; of the half word, whose constants fit into instructions: nothing writes to an entry that an index refers to.
-        let (flags, words) = unsafe { (&*entry.cast::<[AtomicU32; 2]>(), &*entry.cast::<[AtomicU64; 4]>()) };
-        (is_plain_put_by_half(flags[UPPER].load(Relaxed)) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
+        // SAFETY: as in `words`. Whole words, though one flag would do: a collector may mark the entry dead meanwhile, of which the bits asked for here know nothing.
+        let words = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
+        (is_plain_put(words[0].load(Relaxed)) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
     }
 
     /// As [`Log::short_value_of`], of an entry that is longer than a pair.

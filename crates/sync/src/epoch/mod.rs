@@ -49,8 +49,8 @@ mod global {
         /// The thread's slot, if it needs no fence to announce a guard; else [`OCCUPIED`]. Whether it is free is all that a guard must ask.
         quick: Cell<*const Slot>,
         slot: Cell<*const Slot>,
-        /// All guards in the low half, writer sections among them above, and [`LONG_WAY`]. But zero where there is one guard that announced itself in `quick`, or none: the slot
-        /// itself tells these two apart, so that a guard by itself counts nothing. One word: two would be loaded together but stored apart, and such a
+        /// All guards in the low half, writer sections among them above, and [`LONG_WAY`]. But a guard that announced itself in `quick` is not counted until another one comes:
+        /// zero means that one or none, which the slot itself tells apart. One word: two would be loaded together but stored apart, and such a
         /// load waits until the stores have left the store buffer, which a flush before them holds up.
         pins: Cell<u64>,
     }

@@ -95,10 +95,16 @@ fn options(kind: Kind) -> KeyspaceOptions {
 }
 
 impl Runner {
-    /// Opens (or creates) a store that must hold what `model` says.
-    pub fn new(config: Config, model: Model) -> Result<Runner, String> {
-        let fresh = model == Model::default();
-        Runner::open(config, model, !fresh)
+    /// Creates a store.
+    pub fn new(config: Config) -> Result<Runner, String> {
+        Runner::open(config, Model::default(), false)
+    }
+
+    /// Opens a store that was left by `ops`: it must hold what they come to.
+    pub fn after(config: Config, ops: &[Op]) -> Result<Runner, String> {
+        let mut model = Model::default();
+        ops.iter().for_each(|op| model.apply(op));
+        Runner::open(config, model, ops.iter().any(|op| matches!(op, Op::PutExpiring(.., Expiry::Past))))
     }
 
     fn open(config: Config, model: Model, expired: bool) -> Result<Runner, String> {
