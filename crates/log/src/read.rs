@@ -34,7 +34,14 @@ pub fn is_pair(reference: u64) -> bool {
 }
 
 impl Log {
-    /// Where the entry behind `reference` starts.
+    /// Where the entry behind `reference` starts, if it is one.
+    #[inline(always)]
+    fn start_of(&self, reference: u64) -> *const u8 {
+        let at = address::unpack(reference);
+        self.bases[at.node as usize].0.wrapping_add(at.offset as usize)
+    }
+
+    /// Where the entry behind `reference` starts, for who reads it now: reads are counted here.
     #[inline(always)]
     fn address_of(&self, reference: u64) -> *const u8 {
         let at = address::unpack(reference);
@@ -42,14 +49,13 @@ impl Log {
         if self.metered {
             self.pools[at.node as usize].pool.meter_read(at.offset, crate::entry::MIN_BYTES as usize);
         }
-        self.bases[at.node as usize].0.wrapping_add(at.offset as usize)
+        self.start_of(reference)
     }
 
     /// Hints that the entry behind `reference` will be read soon. Harmless for any word.
     #[inline(always)]
     pub fn prefetch(&self, reference: u64) {
-        let at = address::unpack(reference);
-        hither_sync::prefetch_read(self.bases[at.node as usize].0.wrapping_add(at.offset as usize));
+        hither_sync::prefetch_read(self.start_of(reference));
     }
 
     /// Hints that the whole entry will be read: where its value begins is known only once its first line has come, so without this the misses
@@ -64,8 +70,7 @@ impl Log {
     #[inline(never)]
     fn prefetch_lines(&self, reference: u64) {
         const LINES: u64 = 4;
-        let at = address::unpack(reference);
-        let entry = self.bases[at.node as usize].0.wrapping_add(at.offset as usize);
+        let entry = self.start_of(reference);
         let size = address::tagged_size(reference).unwrap_or(0).min(LINES * 64);
         (64..size + 63).step_by(64).for_each(|distance| hither_sync::prefetch_read(entry.wrapping_add(distance as usize)));
     }
@@ -73,8 +78,7 @@ impl Log {
     /// As [`Log::prefetch`], up to the key of a batch's member: it may lie in the next line.
     #[inline(always)]
     pub fn prefetch_key(&self, reference: u64) {
-        let at = address::unpack(reference);
-        let entry = self.bases[at.node as usize].0.wrapping_add(at.offset as usize);
+        let entry = self.start_of(reference);
         hither_sync::prefetch_read(entry);
         hither_sync::prefetch_read(entry.wrapping_add(crate::entry::MIN_BYTES as usize - 1));
     }
@@ -122,8 +126,7 @@ impl Log {
         if reference == 0 {
             return None;
         }
-        let at = address::unpack(reference);
-        let entry = self.bases[at.node as usize].0.wrapping_add(at.offset as usize);
+        let entry = self.start_of(reference);
         // SAFETY: as in `words`, which would count the read where reads are counted: who asked us asks again there.
         let [first, _, lengths, word] = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
         let [first, lengths, word] = [first, lengths, word].map(|word| word.load(Relaxed));
@@ -146,7 +149,7 @@ impl Log {
         if at.offset + from + bytes > self.pools[at.node as usize].pool.len_mapped() {
             return None;
         }
-        let start = self.bases[at.node as usize].0.wrapping_add((at.offset + from) as usize);
+        let start = self.start_of(reference).wrapping_add(from as usize);
         // SAFETY: inside the mapping, as was just seen; bytes of an entry that an index refers to never change.
         Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
     }

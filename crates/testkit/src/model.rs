@@ -120,6 +120,13 @@ pub enum Op {
     Check,
 }
 
+impl Op {
+    /// Whether it writes a key that has expired already: such a one may be swept at any time, and counts until then.
+    pub fn leaves_expired(&self) -> bool {
+        matches!(self, Op::PutExpiring(.., Expiry::Past))
+    }
+}
+
 /// One keyspace of a model.
 pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 

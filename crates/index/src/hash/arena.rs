@@ -39,7 +39,6 @@ impl Mapping {
         }
         let start = raw.expose_provenance();
         let address = start.next_multiple_of(if huge { HUGE } else { BLOCK });
-        debug_assert!(address.is_multiple_of(BLOCK), "segment words keep what they say of a segment below its address");
         if huge {
             Self::trim(start, address);
             Self::trim(address + len, start + len + spare);

@@ -104,7 +104,7 @@ impl Runner {
     pub fn after(config: Config, ops: &[Op]) -> Result<Runner, String> {
         let mut model = Model::default();
         ops.iter().for_each(|op| model.apply(op));
-        Runner::open(config, model, ops.iter().any(|op| matches!(op, Op::PutExpiring(.., Expiry::Past))))
+        Runner::open(config, model, ops.iter().any(Op::leaves_expired))
     }
 
     fn open(config: Config, model: Model, expired: bool) -> Result<Runner, String> {
@@ -199,7 +199,7 @@ impl Runner {
                 Ok(())
             }
             Op::PutExpiring(space, key, value, expiry) => {
-                self.expired |= *expiry == Expiry::Past;
+                self.expired |= op.leaves_expired();
                 let options = WriteOptions::new().expires_at_ms(if *expiry == Expiry::Past { 1 } else { FAR_MS });
                 ks(space).put_with(&key_bytes(*key), &value.bytes(), &options)?.wait()?;
                 Ok(())
