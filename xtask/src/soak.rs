@@ -1,8 +1,8 @@
 //! `cargo xtask soak`: the long campaign, run before a piece of work is called finished.
 //!
 //! It never stops at a failure: the report is worth most when something failed. The time is shared out among the stages that
-//! can use any amount of it; the others take what they take. The report of a full run goes to `docs/measurements/soak-DATE.json`, that
-//! of a quick or partial one to the build directory, so that it never replaces a full one.
+//! can use any amount of it; the others take what they take. The report of a full run goes to `docs/measurements/soak-DATE.json`, or
+//! `soak-DATE-2.json` and so on where that is there; that of a quick or partial one to the build directory.
 
 use crate::args::Args;
 use crate::exec::{Step, repeat_for};
@@ -10,6 +10,7 @@ use crate::stage::{self, Done, Record, Selection, Stage};
 use crate::workspace::{Metadata, root, target_dir};
 use crate::{Failure, conformance, fuzz, guest, machine, setup, suites, variants};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -169,13 +170,20 @@ fn write_report(context: &Context, records: &[Record], partial: bool) -> Result<
         "stages": records.iter().map(stage_report).collect::<Vec<_>>(),
     });
     let folder = if partial { target_dir() } else { root().join("docs/measurements") };
-    let path = folder.join(format!("soak-{}.json", machine::today()));
+    let path = if partial { folder.join(format!("soak-{}.json", machine::today())) } else { unused(&folder, &machine::today()) };
     let text = serde_json::to_string_pretty(&report).map_err(|error| format!("the report: {error}"))?;
     std::fs::create_dir_all(&folder)
         .and_then(|()| std::fs::write(&path, text + "\n"))
         .map_err(|error| format!("{}: {error}", path.display()))?;
     println!("report: {}", path.display());
     Ok(())
+}
+
+/// Where the next report of a day goes, behind those that are there.
+fn unused(folder: &Path, day: &str) -> PathBuf {
+    let numbered = (2u32..).map(|number| format!("soak-{day}-{number}.json"));
+    let names = std::iter::once(format!("soak-{day}.json")).chain(numbered);
+    names.map(|name| folder.join(name)).find(|path| !path.exists()).expect("there are more numbers than files")
 }
 
 fn stage_report(record: &Record) -> Value {
@@ -193,4 +201,22 @@ fn stage_report(record: &Record) -> Value {
 
 fn tenths(time: Duration) -> f64 {
     (time.as_secs_f64() * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the second full run of a day replaced the record of the first.
+    #[test]
+    fn a_report_replaces_none() {
+        let folder = target_dir().join(format!("reports-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for expected in ["soak-2026-01-02.json", "soak-2026-01-02-2.json", "soak-2026-01-02-3.json"] {
+            let path = unused(&folder, "2026-01-02");
+            assert_eq!(path, folder.join(expected));
+            std::fs::write(path, "{}").unwrap();
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

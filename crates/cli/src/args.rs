@@ -44,6 +44,9 @@ pub struct StoreArgs {
     /// What the directory is taken for; forced-dax treats tmpfs as persistent memory
     #[arg(long, value_enum, global = true, default_value = "auto")]
     pub medium: Medium,
+    /// Change no byte of the store, which others may read at the same time: for check, copy, dump, get, keyspaces, scan and stat
+    #[arg(long, global = true)]
+    pub read_only: bool,
     /// Open a damaged store with what is readable of it: what is not is named on standard error and left out
     #[arg(long, global = true)]
     pub salvage: bool,

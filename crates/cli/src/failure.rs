@@ -146,7 +146,7 @@ fn store_text(error: &Error) -> String {
         Error::NotOrdered(name) => format!("keyspace \"{name}\" is a hash keyspace and has no order; `hither dump` writes it in key order"),
         Error::Damaged(what) | Error::WrongPool(what) => of_damage(what),
         Error::Io(what) if what.contains("cannot be opened for writing") => {
-            what.replace(", or use a copy", ", use a copy, or look at it as it is with --salvage and a command that only reads")
+            what.replace(", or use a copy", ", use a copy, or look at it with --read-only and a command that only reads")
         }
         other => other.to_string(),
     }
@@ -251,7 +251,7 @@ mod tests {
                 "use --salvage to go on",
             ),
             (Error::KeyEmpty, "1 to 65536 bytes"),
-            (Error::Io("x cannot be opened for writing (no); mount it writable, or use a copy".into()), "with --salvage"),
+            (Error::Io("x cannot be opened for writing (no); mount it writable, or use a copy".into()), "with --read-only"),
         ] {
             let text = Failure::Store(error).to_string();
             assert!(text.contains(advice), "{text}");

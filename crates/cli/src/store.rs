@@ -18,19 +18,20 @@ pub enum Missing {
     Create,
     /// Fail with exit status 7.
     Refuse,
-    /// As before, and the command only reads: what `--salvage` makes of a damaged store stays in memory.
+    /// As before, and the command only reads: with `--read-only` and `--salvage` nothing reaches the store.
     RefuseToRead,
 }
 
 /// Opens the store.
 pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
+    let only_reads = missing == Missing::RefuseToRead;
+    if args.read_only && !only_reads {
+        return Err(Failure::Usage("--read-only is for commands that only read: check, copy, dump, get, keyspaces, scan and stat".into()));
+    }
     let bar = recovery_bar(args.json);
     let shown = bar.clone();
-    let mut builder = builder(args)?;
-    if args.salvage && missing == Missing::RefuseToRead {
-        // Whoever looks at a damaged store first may want to try something else next.
-        builder = builder.medium(MediumChoice::PrivateCopy);
-    }
+    // Whoever looks at a damaged store first may want to try something else next.
+    let builder = builder(args)?.read_only(only_reads && (args.read_only || args.salvage));
     let opened = builder.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
     bar.finish_and_clear();
     let db = opened.map_err(|error| refused(args, error))?;

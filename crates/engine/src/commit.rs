@@ -42,8 +42,10 @@ type Due = (Callback, Option<String>);
 /// Shared durability state.
 pub(crate) struct Committer {
     durable: AtomicU64,
-    /// Writes are refused: a sync failed, or the store was closed.
+    /// Writes are refused: a sync failed, or the store was closed, or opened to be read only.
     refusing: AtomicBool,
+    /// The store was opened to be read only.
+    read_only: AtomicBool,
     /// A read must check that what it found is durable.
     reads_check: AtomicBool,
     state: Mutex<State>,
@@ -86,6 +88,7 @@ impl Committer {
         Committer {
             durable: AtomicU64::new(durable),
             refusing: AtomicBool::new(false),
+            read_only: AtomicBool::new(false),
             reads_check: AtomicBool::new(needs_sync && level == Durability::Sync),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
@@ -118,7 +121,7 @@ impl Committer {
         }
     }
 
-    /// Refuses if an earlier sync failed or the store was closed. Call inside a writer section.
+    /// Refuses if an earlier sync failed, or the store was closed or opened to be read only. Call inside a writer section.
     #[inline(always)]
     pub fn ensure_writable(&self) -> Result<()> {
         if self.refusing.load(Ordering::Relaxed) { Err(self.refusal()) } else { Ok(()) }
@@ -126,7 +129,16 @@ impl Committer {
 
     #[cold]
     fn refusal(&self) -> Error {
+        if self.read_only.load(Ordering::Relaxed) {
+            return Error::OpenedReadOnly;
+        }
         self.state.lock().error.clone().map_or(Error::Closed, Error::ReadOnly)
+    }
+
+    /// No write is taken from the beginning.
+    pub fn forbid_writes(&self) {
+        self.read_only.store(true, Ordering::Relaxed);
+        self.refuse_writes();
     }
 
     /// The error of a failed sync, if there was one.

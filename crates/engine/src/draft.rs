@@ -57,6 +57,9 @@ impl StoreDraft {
     pub fn begin(options: &mut Options) -> Result<StoreDraft> {
         ensure_may_wait("copy_to")?;
         let is_in_files = !options.in_memory && options.pools.is_none() && options.medium != MediumChoice::PrivateCopy;
+        if options.read_only {
+            return Err(Error::Config("a copy is written; leave out read_only for the new store".into()));
+        }
         if !is_in_files || options.paths.is_empty() || options.paths.iter().any(|(_, path)| path.as_os_str().is_empty()) {
             return Err(Error::Config("a copy is a store in files; give its directory".into()));
         }

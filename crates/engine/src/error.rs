@@ -109,6 +109,9 @@ pub enum Error {
         "the store is read-only since a sync failed ({0}); writes that were not acknowledged may be lost; close the store, check the device, and open it again: recovery reads what really reached the medium"
     )]
     ReadOnly(String),
+    /// The store was opened to be read only.
+    #[error("the store was opened read-only, so nothing can be written or made durable; open it without that to write")]
+    OpenedReadOnly,
     /// The store was closed.
     #[error("the store was closed and takes no more writes; open it again")]
     Closed,
@@ -179,7 +182,7 @@ pub enum ErrorKind {
     DiskFull,
     /// Input or output failed.
     Io,
-    /// Read-only after a failed sync.
+    /// Read-only: after a failed sync, or opened so.
     ReadOnly,
     /// Closed.
     Closed,
@@ -206,7 +209,7 @@ impl Error {
             Error::Locked(_) => ErrorKind::Locked,
             Error::DiskFull(_) => ErrorKind::DiskFull,
             Error::Io(_) => ErrorKind::Io,
-            Error::ReadOnly(_) => ErrorKind::ReadOnly,
+            Error::ReadOnly(_) | Error::OpenedReadOnly => ErrorKind::ReadOnly,
             Error::Closed => ErrorKind::Closed,
             Error::PreconditionFailed { .. } => ErrorKind::Conflict,
             _ => ErrorKind::Invalid,

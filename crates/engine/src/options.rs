@@ -125,6 +125,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Creates the store if there is none.
     pub create: bool,
+    /// Opens a store to look at it: nothing reaches its files, and writes are refused.
+    pub read_only: bool,
     /// Opens a damaged store with what is readable.
     pub salvage: bool,
     /// Asks for huge pages.
@@ -187,6 +189,7 @@ impl Default for Options {
             threads: 0,
             segment_bytes: 0,
             create: true,
+            read_only: false,
             salvage: false,
             hugepages: true,
             background: true,
@@ -207,6 +210,15 @@ impl Default for Options {
             checkpoints: CheckpointMode::Auto,
             checkpoint_store: None,
             failpoints: None,
+        }
+    }
+}
+
+impl Options {
+    /// What follows from `read_only` for other settings: the pools are mapped privately, nothing is made, nothing is collected.
+    pub(crate) fn settle_read_only(&mut self) {
+        if self.read_only {
+            (self.medium, self.create, self.gc_threads) = (MediumChoice::PrivateCopy, false, 0);
         }
     }
 }

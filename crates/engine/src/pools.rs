@@ -83,6 +83,9 @@ fn refuse_contradictions(options: &Options) -> Result<()> {
     if options.in_memory && options.paths.iter().any(|(node, _)| node.is_none()) {
         return config("a store in memory has no directory, and nothing in it would be kept; leave out one of the two settings");
     }
+    if options.read_only && options.in_memory {
+        return config("a store in memory begins empty, so there is nothing to be read; leave out one of the two settings");
+    }
     if options.gc_threshold.is_nan() {
         return config("gc-threshold is not a number; give the share of garbage, between 0 and 1");
     }

@@ -179,7 +179,8 @@ pub(crate) fn as_log_error(error: Error) -> hither_log::Error {
 
 impl Store {
     /// Opens a store, creating or recovering it as need be.
-    pub fn open(options: Options) -> Result<Store> {
+    pub fn open(mut options: Options) -> Result<Store> {
+        options.settle_read_only();
         let opened = crate::pools::open(&options)?;
         let older_copy = openings::older_copy(&opened.pools);
         if let Some(what) = older_copy.as_ref().filter(|_| !options.salvage) {
@@ -202,6 +203,9 @@ impl Store {
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace.saturating_add(1));
         let committer = Committer::new(recovery.last_version, options.durability, needs_sync);
+        if options.read_only {
+            committer.forbid_writes();
+        }
         if committer.reads_check() {
             log.note_reason();
         }

@@ -26,7 +26,7 @@ impl Core {
     fn sweep_those_there(&self, end: Option<Instant>) -> Swept {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut swept = Swept::default();
-        if keyspaces.is_empty() || self.persist_clock().is_err() {
+        if keyspaces.is_empty() || self.committer.ensure_writable().is_err() || self.persist_clock().is_err() {
             return swept;
         }
         for keyspace in keyspaces {

@@ -198,8 +198,19 @@ impl Builder {
         self
     }
 
+    /// Opens the store to look at it (default no). Not a byte of its files changes, and no permission to write is needed: a checkpoint is used and left as it is, and after a crash
+    /// each opening recovers anew, in memory. Several may have a store open so at the same time; one that writes is refused meanwhile, and the other way round
+    /// ([`crate::Error::Locked`]). Writes, and whatever else changes the store, fail with [`crate::Error::OpenedReadOnly`]. Keys that have expired are not shown.
+    ///
+    /// A store that is not there is not made. Not for stores in memory, nor for dax devices, which cannot be mapped privately. The choice of a medium has no effect, and the statistics
+    /// tell that of the private mapping, `volatile`.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.options.read_only = read_only;
+        self
+    }
+
     /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`]. Damage of page 0 and of the catalogue is made do with only
-    /// where nothing reaches the files ([`crate::MediumChoice::PrivateCopy`]). So is a descriptor mended; elsewhere its segment is set aside: nobody reads it, and nobody writes over it.
+    /// where nothing reaches the files ([`Builder::read_only`]). So is a descriptor mended; elsewhere its segment is set aside: nobody reads it, and nobody writes over it.
     pub fn salvage(mut self, salvage: bool) -> Self {
         self.options.salvage = salvage;
         self

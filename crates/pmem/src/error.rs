@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The file, or the directory it was to be made in, cannot be written.
     #[error(
-        "{pool} cannot be opened for writing ({source}), which also reading a store needs; give this user write permission for the file and \
+        "{pool} cannot be opened for writing ({source}), which every opening needs that is not read-only; give this user write permission for the file and \
              its directory, mount the file system writable, or use a copy"
     )]
     NotWritable {

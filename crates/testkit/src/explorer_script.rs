@@ -15,6 +15,7 @@ use hither_pmem::{CreateOptions, Emulate, OpenOptions, Pool, Randomness};
 use hither_topology::Topology;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Bytes of a segment in the histories.
 pub const SEGMENT: u64 = 4096;
@@ -428,6 +429,8 @@ impl Life {
 
     /// Deletes what has expired: key by key, in no promised order.
     pub fn sweep(&mut self) {
+        // It notes the time if that is later than the last one noted: let it always be, or else a history could not be repeated.
+        std::thread::sleep(Duration::from_millis(2));
         let begin = self.recorder.position();
         if self.store.sweep_expired() > 0 {
             self.coverage.hit(Item::Sweep);

@@ -234,6 +234,31 @@ fn a_store_over_two_nodes() {
     run(&["get", "key00001", "--data", &node0]).expect(7);
 }
 
+#[test]
+fn read_only_changes_no_byte_and_is_for_commands_that_read() {
+    let store = Store::on_file();
+    store.run(&["put", "a-key", "a-value"]).done();
+    let files = || ["node0.hither", "checkpoint.hither"].map(|name| std::fs::read(store.data().join(name)).unwrap());
+    let before = files();
+    let looks = |command: &[&str]| store.run(&[command, &["--read-only"]].concat());
+    assert_eq!(looks(&["get", "a-key"]).done().out(), "a-value\n");
+    for reading in ["scan", "dump"] {
+        assert_eq!(looks(&[reading]).done().out(), "a-key\ta-value\n");
+    }
+    for reading in ["stat", "keyspaces", "check"] {
+        looks(&[reading]).done();
+    }
+    let copy = store.path("copy").display().to_string();
+    looks(&["copy", &copy]).done();
+    for writing in [&["put", "b", "c"][..], &["del", "a-key"], &["load", "/dev/null"], &["drop", "default"], &["compact"], &["serve"]] {
+        assert!(looks(writing).expect(2).err().contains("commands that only read"), "{writing:?}");
+    }
+    assert!(files() == before, "a file has changed");
+    run(&["put", "b", "c", "--data", &copy]).done();
+    assert_eq!(run(&["get", "a-key", "--data", &copy]).done().out(), "a-value\n");
+    run(&["get", "a-key", "--read-only", "--data", &store.path("absent").display().to_string()]).expect(7);
+}
+
 /// A flipped byte makes the store refuse, by name of the way out; `--salvage` then saves the rest. That changes no byte: it once made the store pass for one that was
 /// closed without that entry, and removed the checkpoint.
 #[test]

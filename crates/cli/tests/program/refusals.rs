@@ -312,7 +312,9 @@ fn what_cannot_be_written_is_named_with_what_to_do() {
     mode("data/node0.hither", 0o444);
     mode("data", 0o555);
     mode("empty", 0o555);
-    refused(&["get", "k"], "data", &["data/node0.hither cannot be opened for writing", "write permission", "--salvage"]);
+    refused(&["get", "k"], "data", &["data/node0.hither cannot be opened for writing", "write permission", "--read-only"]);
+    let looked = command(&["get", "k", "--read-only"], "data").unwrap();
+    assert_eq!((looked.status.code(), looked.stdout.as_slice()), (Some(0), &b"v\n"[..]), "{looked:?}");
     refused(&["put", "k", "v"], "empty", &["empty/node0.hither cannot be opened for writing", "its directory"]);
     let empty = store.path("empty").display().to_string();
     refused(&["put", "k", "v"], "empty/a/b", &["empty/a/b: Permission denied", &format!("write permission for {empty},")]);

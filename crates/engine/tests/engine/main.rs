@@ -24,6 +24,7 @@ mod nearly_full;
 mod old_versions;
 mod pacing;
 mod placement;
+mod read_only;
 mod refused;
 mod remains;
 mod restores;

@@ -68,8 +68,9 @@ fn short_histories_exhaustively() {
     println!("short histories: {images} images");
 }
 
-/// A failure names a seed: with that everything happens again, the store's random numbers included. All but the clock: whether a sweep has a later time to note
-/// than the one before, so these histories have none.
+/// A failure names a seed: with that everything happens again, the store's random numbers included.
+///
+/// Regression: of two sweeps within one millisecond the second had no later time to note, so that a recording had three steps less.
 #[test]
 fn an_exploration_can_be_repeated() {
     for (rules, nodes, shards) in [(Emulate::Adr, 1, 1), (Emulate::File, 2, 2)] {
