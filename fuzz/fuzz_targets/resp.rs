@@ -82,7 +82,7 @@ fn is_plain(bytes: &[u8], length: usize) -> bool {
 
 fuzz_target!(|data: &[u8]| {
     let Some((cut, bytes)) = data.split_first() else { return };
-    let limits = Limits { max_args: 64, max_bulk_bytes: 256, max_request_bytes: 2048, max_line_bytes: 128, max_depth: 8 };
+    let limits = Limits { max_args: 64, max_bulk_bytes: 256, max_request_bytes: 2048, max_line_bytes: 128, max_depth: 8, ..Limits::default() };
     let (first, second) = bytes.split_at(usize::from(*cut).min(bytes.len()));
     let whole = requests(&[bytes], limits);
     assert_eq!(requests(&[first, second], limits), whole, "a cut changes the requests");

@@ -7,6 +7,9 @@ pub enum ProtocolError {
     /// The number of arguments is no number, or beyond the limit.
     #[error("Protocol error: invalid multibulk length")]
     ArrayLength,
+    /// More arguments than a peer may send who has not said who it is.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    StrangersArrayLength,
     /// The line with the number of arguments does not end.
     #[error("Protocol error: too big mbulk count string")]
     ArrayLine,
@@ -16,6 +19,9 @@ pub enum ProtocolError {
     /// The length of an argument is no number, or beyond the limit.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
+    /// A longer argument than a peer may send who has not said who it is.
+    #[error("Protocol error: unauthenticated bulk length")]
+    StrangersBulkLength,
     /// The line with the length of an argument does not end.
     #[error("Protocol error: too big bulk count string")]
     BulkLine,

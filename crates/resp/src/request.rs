@@ -163,8 +163,8 @@ impl Parser {
                     if count <= 0 {
                         return Ok(Some(self.finish()));
                     }
-                    let count = usize::try_from(count).ok().filter(|count| *count <= self.limits.max_args);
-                    self.state = State::Args(count.ok_or(ProtocolError::ArrayLength)?);
+                    let accepted = usize::try_from(count).ok().filter(|count| *count <= self.limits.max_args);
+                    self.state = State::Args(accepted.ok_or_else(|| self.limits.refuse_args(count))?);
                 }
                 State::Args(0) => return Ok(Some(self.finish())),
                 State::Args(left) => {
@@ -174,8 +174,8 @@ impl Parser {
                         Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
                     }
                     let Some(length) = self.number(input, ProtocolError::BulkLine, ProtocolError::BulkLength)? else { return Ok(None) };
-                    let length = usize::try_from(length).ok().filter(|length| *length <= self.limits.max_bulk_bytes);
-                    let length = length.ok_or(ProtocolError::BulkLength)?;
+                    let accepted = usize::try_from(length).ok().filter(|length| *length <= self.limits.max_bulk_bytes);
+                    let length = accepted.ok_or_else(|| self.limits.refuse_bulk(length))?;
                     if self.at.saturating_add(length) > self.limits.max_request_bytes {
                         return Err(ProtocolError::RequestLength(self.limits.max_request_bytes));
                     }
@@ -315,6 +315,22 @@ mod tests {
         ];
         for (input, message) in cases {
             assert_eq!(one(input).unwrap_err().to_string(), message);
+        }
+    }
+
+    /// Regression: who had not logged in was told that the length was wrong, not that it was too much for a stranger.
+    #[test]
+    fn strangers_are_told_that_they_are_refused_as_such() {
+        for (input, message) in [
+            (&b"*11\r\n"[..], "unauthenticated multibulk length"),
+            (b"*1048577\r\n", "invalid multibulk length"),
+            (b"*1\r\n$16385\r\n", "unauthenticated bulk length"),
+            (b"*1\r\n$536870913\r\n", "invalid bulk length"),
+            (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        ] {
+            let mut parser = Parser::new(Limits::unauthenticated());
+            let wrong = parser.parse(input).unwrap_err();
+            assert_eq!(wrong.to_string(), format!("Protocol error: {message}"));
         }
     }
 

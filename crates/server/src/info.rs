@@ -3,6 +3,7 @@
 use crate::commands::table::TABLE;
 use crate::saving::Work;
 use crate::shared::Shared;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
@@ -20,9 +21,15 @@ pub const SECTIONS: &[(&str, &str, Fill)] = &[
     ("stats", "Stats", stats),
     ("replication", "Replication", replication),
     ("commandstats", "Commandstats", command_stats),
+    ("errorstats", "Errorstats", error_stats),
     ("cluster", "Cluster", cluster),
     ("keyspace", "Keyspace", keyspace),
 ];
+
+/// Whether INFO has a section only where that, or all of them, were asked for.
+pub fn is_extra(name: &str) -> bool {
+    name == "commandstats"
+}
 
 /// Appends a section.
 pub fn section(shared: &Shared, name: &str, text: &mut String) {
@@ -144,6 +151,16 @@ fn command_stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
         }
     }
     Ok(())
+}
+
+fn error_stats(shared: &Shared, text: &mut String) -> std::fmt::Result {
+    let mut counts = BTreeMap::<Box<str>, u64>::new();
+    for core in &shared.cores {
+        for (code, count) in &*core.errors_by_code.lock() {
+            *counts.entry(code.clone()).or_default() += count;
+        }
+    }
+    counts.iter().try_for_each(|(code, count)| write!(text, "errorstat_{code}:count={count}\r\n"))
 }
 
 fn cluster(_: &Shared, text: &mut String) -> std::fmt::Result {

@@ -166,7 +166,11 @@ fn run(shared: &Shared, work: Work) -> Result<(), String> {
             shared.note_failed_sync(why);
         }
         events::log(Level::Error, "save-failed", &[("why", &error)]);
-        of_store(&error)
+        match error {
+            // What failed is this work: nothing is wrong with what is stored, and writes go on.
+            hither::Error::Io(_) | hither::Error::DiskFull(_) => format!("ERR the {} failed; the log of the server says more", work.name()),
+            error => of_store(&error),
+        }
     })?;
     match &shared.settings.started.backup_dir {
         Some(directory) if work == Work::Save => backup::make(shared, directory),

@@ -218,9 +218,10 @@ impl Session {
             if let Failure::Store(Error::ReadOnly(why)) = &*failure {
                 shared.note_failed_sync(why);
             }
-            CoreStats::add(&self.stats().errors, 1);
+            let message = failure.message();
+            self.stats().note_error(&message);
             out.truncate(mark);
-            Writer::new(out, self.protocol).error(&failure.message());
+            Writer::new(out, self.protocol).error(&message);
             if matches!(*failure, Failure::ReplyTooLarge) {
                 self.hang_up_on_the_deaf();
             }

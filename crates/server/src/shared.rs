@@ -87,6 +87,8 @@ pub struct CoreStats {
     pub refused: Vec<AtomicU64>,
     /// Error replies.
     pub errors: AtomicU64,
+    /// The same by their code, the first word.
+    pub errors_by_code: Mutex<BTreeMap<Box<str>, u64>>,
     /// Connections that were accepted.
     pub connections: AtomicU64,
     /// Connections that were refused.
@@ -129,12 +131,25 @@ impl CoreStats {
         now_ms.saturating_sub(self.alive_ms.load(Ordering::Relaxed)) > HELD_UP_MS
     }
 
+    /// Counts an error reply.
+    #[cold]
+    pub fn note_error(&self, message: &str) {
+        CoreStats::add(&self.errors, 1);
+        let code = message.split(' ').next().unwrap_or_default();
+        let mut by_code = self.errors_by_code.lock();
+        match by_code.get_mut(code) {
+            Some(count) => *count += 1,
+            None => drop(by_code.insert(code.into(), 1)),
+        }
+    }
+
     fn new(commands: usize) -> CoreStats {
         CoreStats {
             calls: (0..commands).map(|_| AtomicU64::new(0)).collect(),
             failed: (0..commands).map(|_| AtomicU64::new(0)).collect(),
             refused: (0..commands).map(|_| AtomicU64::new(0)).collect(),
             errors: AtomicU64::new(0),
+            errors_by_code: Mutex::default(),
             connections: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             input_bytes: AtomicU64::new(0),

@@ -9,7 +9,7 @@ use crate::serve_config::ServeArgs;
 use crate::store::{self, Missing};
 use hither_server::backup;
 use hither_server::events::{Level, log};
-use hither_server::net::{StartError, listen};
+use hither_server::net::{StartError, check_files, listen};
 use hither_server::{Config, Server};
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
@@ -28,6 +28,7 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     let config = serve.resolve(&mut args)?;
     let is_reachable = !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
     backup::ensure_directory(&config).map_err(refused)?;
+    check_files(&config).map_err(refused)?;
     ensure_free(&config)?;
     let db = store::open(&args, Missing::Create)?;
     log(
@@ -85,6 +86,7 @@ fn refused(error: StartError) -> Failure {
         StartError::Store(error) => Failure::Store(error),
         StartError::Listen { address, source } => Failure::Io { what: format!("listening at {address}"), source },
         StartError::Acl(text) | StartError::Tls(text) => Failure::Usage(text),
+        StartError::File { path, source } => Failure::Io { what: format!("reading {}", path.display()), source },
         error @ StartError::Backup(_) => {
             Failure::Io { what: "looking for the directory for backups".into(), source: std::io::Error::other(error) }
         }

@@ -42,7 +42,18 @@ pub struct Server {
 impl Server {
     /// `hither serve` on this store, at any free port, once it is ready.
     pub fn start(store: &Store, arguments: &[&str]) -> Server {
-        let mut command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
+        Server::begin(store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat()))
+    }
+
+    /// The same by a shell that does this first.
+    pub fn start_limited(store: &Store, first: &str, arguments: &[&str]) -> Server {
+        let command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", &format!("{first} && exec \"$0\" \"$@\"")]).arg(command.get_program()).args(command.get_args());
+        Server::begin(shell)
+    }
+
+    fn begin(mut command: std::process::Command) -> Server {
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         // From here on it is killed and waited for whatever happens.
         let kept = Arc::new(Mutex::default());

@@ -123,6 +123,25 @@ fn refused_connections_leave_a_line() {
     server.expect_log(&["event=connections-refused count=1", "max number of clients reached"]);
 }
 
+/// Regression: clients could take all files that the process may have open, without a password too; who came then got no answer, and no checkpoint or backup could be written.
+#[test]
+fn clients_leave_files_for_the_server() {
+    let store = Store::on_file();
+    let server = Server::start_limited(&store, "ulimit -Sn 60 && ulimit -Hn 200", &[]);
+    server.expect_log(&["level=warn event=max-clients-lowered asked=10000", "open_files=200"]);
+    let mut first = server.client();
+    let clients = text(&first.run("INFO clients"));
+    let most: usize = clients.lines().find_map(|line| line.strip_prefix("maxclients:")).unwrap().parse().unwrap();
+    assert!((100..200).contains(&most), "the limit was not raised, or nothing is kept: {most}");
+    let others: Vec<Client> = (1..most).map(|_| server.client()).collect();
+    assert_eq!(text(&server.client().receive().unwrap()), "ERR max number of clients reached");
+    first.run("SET k v");
+    assert_eq!(text(&first.run("SAVE")), "OK");
+    let more = text(&first.run("CONFIG SET maxclients 5000"));
+    assert!(more.ends_with("the limit of open files (ulimit -n) has no room for so many clients"), "{more}");
+    drop(others);
+}
+
 #[test]
 fn a_lack_of_descriptors_leaves_a_line_and_ends() {
     let server = Server::start(&Store::any(), &[]);

@@ -189,6 +189,26 @@ fn a_server_that_is_open_to_all_says_so() {
     }
 }
 
+/// Regression: files of users and certificates were looked at when the store was open: it was made, or recovered, for nothing, and its collections were gone through by the next server.
+#[test]
+fn files_that_cannot_be_taken_are_refused_before_the_store_is_opened() {
+    let store = Store::any();
+    let (users, absent, place) = (store.path("users.acl"), store.path("absent"), store.path(""));
+    let [users, absent, place] = [&users, &absent, &place].map(|path| path.to_str().unwrap());
+    common::write(&store.path("users.acl"), "user a on >x +foo");
+    let refused = |arguments: &[&str], status: i32, part: &str| {
+        let error = store.run(&[&["serve", "--port", "0"], arguments].concat()).expect(status).err();
+        assert!(error.contains(part), "{arguments:?}: {error}");
+        assert!(!store.data().exists(), "{arguments:?}: a store was made");
+    };
+    refused(&["--aclfile", users], 2, "users.acl:1: ");
+    refused(&["--aclfile", absent], 3, "reading ");
+    refused(&["--aclfile", place], 3, "reading ");
+    let tls = ["--tls-port", "0", "--tls-auth-clients", "no", "--tls-cert-file"];
+    refused(&[&tls[..], &[absent, "--tls-key-file", users]].concat(), 3, absent);
+    refused(&[&tls[..], &[users, "--tls-key-file", users]].concat(), 2, "users.acl");
+}
+
 /// Regression: the password of the settings was in force no more, and nobody was told.
 #[test]
 fn a_password_that_does_not_count_is_told() {

@@ -38,11 +38,6 @@ fn error(text: &str) -> Failure {
     Failure::made(format!("ERR {text}"))
 }
 
-/// Too many arguments of a subcommand that may have some.
-fn many(name: &[u8]) -> Failure {
-    error(&format!("unknown subcommand or wrong number of arguments for '{}'. Try ACL HELP.", shown(name)))
-}
-
 fn cat(context: &mut Context<'_>) -> Outcome {
     match context.args.len() {
         2 => {
@@ -59,7 +54,7 @@ fn cat(context: &mut Context<'_>) -> Outcome {
             context.reply.array(names.len());
             names.iter().for_each(|name| context.reply.bulk(name.as_bytes()));
         }
-        _ => return Err(many(&context.args[1])),
+        _ => return Err(Failure::subcommand(context.args)),
     }
     Ok(())
 }
@@ -107,6 +102,9 @@ fn dryrun(context: &mut Context<'_>) -> Outcome {
         bytes.extend_from_slice(word);
     }
     let words = Args::new(&bytes, &ranges);
+    if let Some(container) = TABLE.named(&words[0]).filter(|command| words.len() == 1 && !command.takes(1)) {
+        return Err(Failure::arity(container));
+    }
     let found = TABLE.find(words).map_err(|_| error(&format!("Command '{}' not found", shown(&words[0]))))?;
     if !found.command.takes(words.len()) {
         return Err(Failure::arity(found.command));
@@ -129,7 +127,7 @@ fn genpass(context: &mut Context<'_>) -> Outcome {
     let bits = match context.args.len() {
         2 => 256,
         3 => integer(&context.args[2])?,
-        _ => return Err(many(&context.args[1])),
+        _ => return Err(Failure::subcommand(context.args)),
     };
     let wrong = "ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096";
     let bits = usize::try_from(bits).ok().filter(|bits| (1..=4096).contains(bits)).ok_or_else(|| error(wrong))?;
@@ -211,7 +209,7 @@ fn save(context: &mut Context<'_>) -> Outcome {
 
 fn log(context: &mut Context<'_>) -> Outcome {
     let count = match context.args.get(2) {
-        _ if context.args.len() > 3 => return Err(Failure::text("ERR wrong number of arguments for 'acl|log' command")),
+        _ if context.args.len() > 3 => return Err(Failure::subcommand(context.args)),
         None => 10,
         Some(word) if is(word, "reset") => {
             context.once_applied(|shared, _| shared.acl().log.clear());

@@ -1,7 +1,7 @@
 //! BITFIELD: integers of 1 to 64 bits anywhere within a string.
 
 use super::arguments::{Options, integer, is};
-use super::bits::{BAD_OFFSET, bit, offset};
+use super::bits::{BAD_OFFSET, bit, ensure_in_string, offset};
 use super::failure::Failure;
 use super::strings::{bytes_of, load};
 use super::{Context, Outcome};
@@ -123,6 +123,9 @@ fn parse(context: &Context<'_>) -> Result<Vec<Step>, Failure> {
         }
         let width = Width::parse(rest.value()?)?;
         let at = place(rest.value()?, width)?;
+        if !get {
+            ensure_in_string(at, u64::from(width.bits))?;
+        }
         let action = match (get, set) {
             (true, _) => Action::Get,
             (_, true) => Action::Set(integer(rest.value()?)?),

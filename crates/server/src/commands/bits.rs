@@ -29,11 +29,19 @@ pub static COMMANDS: &[Command] = &[
 pub const BAD_OFFSET: Failure = Failure::text("ERR bit offset is not an integer or out of range");
 const BAD_BIT: Failure = Failure::text("ERR bit is not an integer or out of range");
 
-/// The place of a bit, of `width` bits from there on.
+/// Bits that can be asked for; those of the last byte are in no string, and 0.
+const MOST_BITS: usize = 1 << 32;
+
+/// The place of a bit, of `width` bits from there on, that is only read.
 pub fn offset(text: &[u8], width: u64) -> Result<usize, Failure> {
     let at = parse_integer(text).and_then(|at| usize::try_from(at).ok()).ok_or(BAD_OFFSET)?;
     let last = at.checked_add(width as usize - 1).ok_or(BAD_OFFSET)?;
-    if last / 8 < MAX_STRING { Ok(at) } else { Err(BAD_OFFSET) }
+    if last < MOST_BITS { Ok(at) } else { Err(BAD_OFFSET) }
+}
+
+/// Refuses bits, `width` of them from `at` on, that a string cannot have.
+pub fn ensure_in_string(at: usize, width: u64) -> Result<(), Failure> {
+    if (at + width as usize - 1) / 8 < MAX_STRING { Ok(()) } else { Err(BAD_OFFSET) }
 }
 
 /// One bit of a string.
@@ -49,6 +57,7 @@ fn setbit(context: &mut Context<'_>) -> Outcome {
         b"1" => true,
         _ => return Err(BAD_BIT),
     };
+    ensure_in_string(at, 1)?;
     let old = load(txn, &args[1])?;
     let (mut entry, expires_at_ms) = old.map_or_else(|| (string_entry(b""), 0), |item| (item.entry, item.expires_at_ms));
     reply.integer(i64::from(bit(&entry[1..], at)));

@@ -174,7 +174,7 @@ fn durability(context: &mut Context<'_>) -> Outcome {
     } else if is(level, "process") {
         Some(Durability::Process)
     } else if is(level, "interval") {
-        let ms = u64::try_from(rest.integer()?).map_err(|_| Failure::NOT_INTEGER)?;
+        let ms = u64::try_from(rest.integer()?).ok().filter(|ms| *ms > 0).ok_or(Failure::NOT_INTEGER)?;
         Some(Durability::Interval(Duration::from_millis(ms)))
     } else if is(level, "default") {
         None

@@ -5,6 +5,7 @@ use crate::events::{self, Level};
 use crate::shared::now_ms;
 use crate::waiting::Request;
 use hither::{Error, ErrorKind};
+use hither_resp::Args;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,6 +49,13 @@ impl Failure {
     #[cold]
     pub fn arity(command: &Command) -> Failure {
         Failure::made(format!("ERR wrong number of arguments for '{}' command", command.full_name()))
+    }
+
+    /// The same of a subcommand that may have some, or none: Redis does not tell which.
+    #[cold]
+    pub fn subcommand(args: Args<'_>) -> Failure {
+        let (container, name) = (shown(&args[0]).to_ascii_uppercase(), shown(&args[1]));
+        Failure::made(format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."))
     }
 
     /// Arguments that do not make sense.

@@ -1,6 +1,6 @@
 //! The server: INFO, CONFIG, COMMAND, SLOWLOG and the like.
 
-use super::arguments::{Options, is, parse_float};
+use super::arguments::{Options, integer, is, parse_float};
 use super::failure::Failure;
 use super::table::flag::{ADMIN, DANGEROUS, DEBUG, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
 use super::table::{Command, Group, TABLE, entries};
@@ -75,6 +75,10 @@ fn time(context: &mut Context<'_>) -> Outcome {
 }
 
 fn lolwut(context: &mut Context<'_>) -> Outcome {
+    // Of a version there is one drawing only, but it has to be a number.
+    if let Some(version) = context.args.get(2).filter(|_| is(&context.args[1], "version")) {
+        integer(version)?;
+    }
     context.reply.verbatim(concat!("hither ", env!("CARGO_PKG_VERSION"), "\n"));
     Ok(())
 }
@@ -162,6 +166,7 @@ fn reset_counters(shared: &Shared) {
         for counter in by_command.chain([&core.errors, &core.rejected, &core.deferred, &core.retries, &core.hits, &core.misses]) {
             counter.store(0, Ordering::Relaxed);
         }
+        core.errors_by_code.lock().clear();
     }
 }
 
@@ -310,6 +315,9 @@ fn command_getkeysandflags(context: &mut Context<'_>) -> Outcome {
 }
 
 fn slowlog_get(context: &mut Context<'_>) -> Outcome {
+    if context.args.len() > 3 {
+        return Err(Failure::subcommand(context.args));
+    }
     let wanted = context.args.get(2).map_or(Some(10), parse_integer).filter(|count| *count >= -1);
     let wanted = wanted.ok_or(Failure::text("ERR count should be greater than or equal to -1"))?;
     let count = usize::try_from(wanted).unwrap_or(usize::MAX);
@@ -351,8 +359,9 @@ fn debug_sleep(context: &mut Context<'_>) -> Outcome {
 fn info(context: &mut Context<'_>) -> Outcome {
     let asked: Vec<Vec<u8>> = context.args.iter().skip(1).map(<[u8]>::to_ascii_lowercase).collect();
     let known: Vec<&str> = crate::info::SECTIONS.iter().map(|section| section.0).collect();
-    let everything = asked.is_empty() || asked.iter().any(|name| matches!(name.as_slice(), b"all" | b"default" | b"everything"));
-    let wanted = |name: &str| everything || asked.iter().any(|asked| asked == name.as_bytes());
+    let is_asked = |names: &[&str]| asked.iter().any(|asked| names.iter().any(|name| asked == name.as_bytes()));
+    let (usual, all) = (asked.is_empty() || is_asked(&["default"]), is_asked(&["all", "everything"]));
+    let wanted = |name: &str| all || is_asked(&[name]) || usual && !crate::info::is_extra(name);
     let mut text = String::new();
     for name in known.into_iter().filter(|name| wanted(name)) {
         crate::info::section(context.shared, name, &mut text);

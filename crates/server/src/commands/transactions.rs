@@ -14,6 +14,7 @@ use crate::session::Session;
 use crate::shared::{CoreStats, Shared};
 use crate::transaction::{Multi, Queued};
 use hither_resp::Writer;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,12 +92,12 @@ struct Done {
     end: End,
 }
 
-#[derive(PartialEq, Eq)]
 enum End {
     Good,
-    Failed,
+    /// With this error.
+    Failed(Cow<'static, str>),
     /// It did not run.
-    Refused,
+    Refused(Cow<'static, str>),
 }
 
 /// Runs the commands that wait in `session`.
@@ -169,18 +170,24 @@ fn run_one(shared: &Arc<Shared>, session: &mut Session, txn: &mut Txn, queued: &
     session.effects.truncate(effects);
     out.truncate(mark);
     let mut reply = Writer::bounded(out, session.protocol, session.output_limit);
-    reply.error(&failure.message());
-    if reply.is_full() { Err(Box::new(Failure::ReplyTooLarge)) } else { Ok(end) }
+    let message = failure.message();
+    reply.error(&message);
+    if reply.is_full() { Err(Box::new(Failure::ReplyTooLarge)) } else { Ok(end(message)) }
 }
 
 /// A command of a transaction that is applied counts as others do.
 fn note(session: &Session, shared: &Shared, queued: &Queued, done: &Done) {
     let (found, stats) = (queued.found, session.stats());
-    if done.end != End::Good {
-        CoreStats::add(&stats.errors, 1);
-        CoreStats::add(if done.end == End::Failed { &stats.failed[found.number] } else { &stats.refused[found.number] }, 1);
+    let counted = match &done.end {
+        End::Good => None,
+        End::Failed(message) => Some((&stats.failed, message)),
+        End::Refused(message) => Some((&stats.refused, message)),
+    };
+    if let Some((counters, message)) = counted {
+        stats.note_error(message);
+        CoreStats::add(&counters[found.number], 1);
     }
-    if done.end != End::Refused {
+    if !matches!(done.end, End::Refused(_)) {
         CoreStats::add(&stats.calls[found.number], 1);
         session.note_time(shared, found, queued.args(), done.took);
     }

@@ -24,6 +24,7 @@
 pub mod ahead;
 pub mod connection;
 pub mod core;
+pub mod descriptors;
 pub mod listen;
 pub mod null;
 pub mod outbox;
@@ -31,15 +32,19 @@ pub mod refusals;
 pub mod tls;
 
 use crate::backup;
-use crate::config::Config;
+use crate::config::{Config, Settings};
 use crate::data::reaper;
+use crate::events::{self, Level};
 use crate::shared::Shared;
 use hither::Db;
 use hither_sync::schedule::forgo_wakeup_preemption;
 use mio::net::TcpListener;
 use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -63,10 +68,18 @@ pub enum StartError {
     Acl(String),
     /// There is no directory for backups.
     #[error("{} is no directory, so no backups can be made there (backup-dir); mount it, or make it, for the server's user to write to", .0.display())]
-    Backup(std::path::PathBuf),
+    Backup(PathBuf),
     /// Certificates or keys cannot be taken.
     #[error("{0}")]
     Tls(String),
+    /// A file that the settings name cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Threads or event queues are refused.
     #[error("cannot start the threads of the server: {0}")]
     Threads(std::io::Error),
@@ -95,11 +108,13 @@ impl Server {
     ///
     /// # Errors
     /// See [`StartError`]; nothing runs then.
-    pub fn start(db: Db, config: Config) -> Result<Server, StartError> {
+    pub fn start(db: Db, mut config: Config) -> Result<Server, StartError> {
         let count = match config.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
+        let reserved = descriptors::reserve(count, db.stats().pools.len());
+        bound_clients(&mut config, reserved);
         backup::ensure_directory(&config)?;
         let mut listeners = Vec::new();
         if !config.tls_only {
@@ -116,16 +131,14 @@ impl Server {
         let metrics = config.metrics_address.map(|address| listen::at(&[address.ip()], address.port())).transpose()?;
         let metrics = metrics.and_then(|mut all| all.pop());
         let metrics_address = metrics.as_ref().map(|(address, _)| *address);
-        let has_users = config.aclfile.is_some();
         let shared = Shared::with_tls(db, config, count, tls)?;
-        if has_users {
-            shared.settings.load_users().map_err(StartError::Acl)?;
-        }
+        shared.settings.reserved_files.store(reserved, Ordering::Relaxed);
         shared.port.store(usize::from(address.port()), Ordering::Relaxed);
         let listeners = listeners.into_iter().map(|(_, listener, tls)| (listener, tls)).collect();
-        let cores = core::make(&shared, listeners, count).map_err(StartError::Threads)?;
-        let databases = shared.databases.clone();
-        let reaper = named("hither-reap").spawn(move || reaper::run(&databases)).map_err(StartError::Threads)?;
+        let (cores, reaper) = Server::prepare(&shared, listeners, count).inspect_err(|_| {
+            // Nobody was served. If that fails, the next start mends what there may be.
+            let _ = shared.databases.mark.end(&shared.databases.db);
+        })?;
         let (threads, ended) = (Vec::new(), Arc::default());
         let mut server = Server { shared, address, tls_address, metrics_address, threads, reaper, metrics: None, ended };
         if let Err(error) = server.begin(cores, metrics.map(|(_, listener)| listener)) {
@@ -135,13 +148,28 @@ impl Server {
         Ok(server)
     }
 
+    /// What may fail before anybody is served: the users, the loops, the thread that removes what was deleted.
+    fn prepare(
+        shared: &Arc<Shared>,
+        listeners: Vec<(TcpListener, bool)>,
+        count: usize,
+    ) -> Result<(Vec<core::Core>, JoinHandle<()>), StartError> {
+        if shared.settings.started.aclfile.is_some() {
+            shared.settings.load_users().map_err(StartError::Acl)?;
+        }
+        let cores = core::make(shared, listeners, count).map_err(StartError::Threads)?;
+        let databases = shared.databases.clone();
+        let reaper = named("hither-reap").spawn(move || reaper::run(&databases)).map_err(StartError::Threads)?;
+        Ok((cores, reaper))
+    }
+
     /// Starts the threads that serve.
     fn begin(&mut self, cores: Vec<core::Core>, metrics: Option<TcpListener>) -> std::io::Result<()> {
         if let Some(listener) = metrics {
             let (shared, ended) = (self.shared.clone(), self.ended.clone());
             let serve = move || {
                 if let Err(error) = crate::metrics::http::run(&shared, listener, &ended) {
-                    crate::events::log(crate::events::Level::Error, "metrics-ended", &[("why", &error)]);
+                    events::log(Level::Error, "metrics-ended", &[("why", &error)]);
                 }
             };
             self.metrics = Some(named("hither-metrics").spawn(serve)?);
@@ -223,6 +251,39 @@ impl Server {
         let _ = self.shared.databases.mark.end(&self.shared.databases.db);
         let why = self.shared.ended_because.lock().take();
         why.map_or(Ok(()), |why| Err(Ended(why)))
+    }
+}
+
+/// Looks at the files that the settings name, for who is about to open a store, or make one, for a server: [`Server::start`] would refuse them afterwards.
+///
+/// # Errors
+/// [`StartError::File`], [`StartError::Tls`], [`StartError::Acl`].
+pub fn check_files(config: &Config) -> Result<(), StartError> {
+    let of_tls = config.tls.iter().flat_map(|tls| [Some(&tls.cert_file), Some(&tls.key_file), tls.ca_cert_file.as_ref()]);
+    for path in of_tls.chain([config.aclfile.as_ref()]).flatten() {
+        let readable = File::open(path).and_then(|mut file| file.read(&mut [0]));
+        readable.map_err(|source| StartError::File { path: path.clone(), source })?;
+    }
+    config.tls.clone().map(tls::Tls::load).transpose().map_err(StartError::Tls)?;
+    if config.aclfile.is_some() {
+        Settings::new(config.clone()).acl.load().map_err(StartError::Acl)?;
+    }
+    Ok(())
+}
+
+/// Takes fewer clients than the settings say if the system does not let the process have so many files open, and has the log say so.
+fn bound_clients(config: &mut Config, reserved: usize) {
+    let room = descriptors::room_for(config.max_clients, reserved);
+    if room < config.max_clients {
+        let limit = descriptors::limit();
+        let fields: [(&str, &dyn std::fmt::Display); 4] = [
+            ("asked", &config.max_clients),
+            ("are", &room),
+            ("open_files", &limit),
+            ("why", &"the limit of open files (ulimit -n, LimitNOFILE) has no room for more"),
+        ];
+        events::log(Level::Warn, "max-clients-lowered", &fields);
+        config.max_clients = room;
     }
 }
 

@@ -125,7 +125,7 @@ fn read(files: &TlsConfig) -> std::result::Result<Arc<ServerConfig>, String> {
         (wanted, Some(path)) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| format!("a certificate of {} cannot be used: {error}", path.display()))?;
+                roots.add(certificate).map_err(|error| format!("a certificate of {} cannot be used: {}", path.display(), why(&error)))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             let verifier = if wanted == ClientCertificates::Optional { verifier.allow_unauthenticated() } else { verifier };
@@ -134,9 +134,19 @@ fn read(files: &TlsConfig) -> std::result::Result<Arc<ServerConfig>, String> {
         }
     };
     let config = builder.with_single_cert(chain, key);
-    let config =
-        config.map_err(|error| format!("certificate {} and key {}: {error}", files.cert_file.display(), files.key_file.display()))?;
+    let config = config
+        .map_err(|error| format!("certificate {} and key {}: {}", files.cert_file.display(), files.key_file.display(), why(&error)))?;
     Ok(Arc::new(config))
+}
+
+/// What is wrong with a certificate of ours, which rustls calls the peer's; of a version it has no name for.
+fn why(error: &rustls::Error) -> String {
+    let rustls::Error::InvalidCertificate(what) = error else { return error.to_string() };
+    let what = format!("{what:?}");
+    if what.contains("UnsupportedCertVersion") {
+        return "it is a certificate of X.509 version 1, which has no extensions; make one of version 3, for example with `openssl x509 -extfile`".to_owned();
+    }
+    format!("invalid certificate: {what}")
 }
 
 fn certificates(path: &Path) -> std::result::Result<Vec<CertificateDer<'static>>, String> {
@@ -246,4 +256,49 @@ fn send(session: &mut ServerConnection, stream: &mut TcpStream) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made for this test: a certificate of version 1, as `openssl x509 -req` makes it without extensions, and its key.
+    const OF_VERSION_1: [&str; 2] = [
+        "\
+-----BEGIN CERTIFICATE-----
+MIIBFTCBvQIUSx7vBe/RVgAXCXmvIanJAhMbQNswCgYIKoZIzj0EAwIwDTELMAkG
+A1UEAwwCdjEwIBcNMjYxMTI3MDAyOTA2WhgPMjEyNjExMDMwMDI5MDZaMA0xCzAJ
+BgNVBAMMAnYxMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEWY4vinoVu29yDs8+
+xUJLCyKlGnegIW+2ZHmgzUl5R6w8zqlFY2zWXdmf2pir02XTgFQFsVaUgW/Sblxu
+Lc9KOjAKBggqhkjOPQQDAgNHADBEAiB+jxX/iXPEkJG0n1Czl1ZDqaLuX+09uBvG
+L7qVIOhfMgIgJrBkl0wsk+yV0oTm/wXGCP0uHZr4jYueDX3IoaWWsQM=
+-----END CERTIFICATE-----
+",
+        "\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg43XOQRWmo1BzdtRV
+HDW5eXVUr0rMfT39y1rl6Rk4I5ChRANCAARZji+KehW7b3IOzz7FQksLIqUad6Ah
+b7ZkeaDNSXlHrDzOqUVjbNZd2Z/amKvTZdOAVAWxVpSBb9JuXG4tz0o6
+-----END PRIVATE KEY-----
+",
+    ];
+
+    /// Regression: it was called an invalid certificate of the peer, and what was wrong `Other(OtherError(UnsupportedCertVersion))`.
+    #[test]
+    fn a_certificate_of_version_1_is_called_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let [cert_file, key_file] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+        std::fs::write(&cert_file, OF_VERSION_1[0]).unwrap();
+        std::fs::write(&key_file, OF_VERSION_1[1]).unwrap();
+        let files = |clients, ca_cert_file| TlsConfig {
+            port: 0,
+            cert_file: cert_file.clone(),
+            key_file: key_file.clone(),
+            ca_cert_file,
+            clients,
+            check_every: TlsConfig::CHECK_EVERY,
+        };
+        let refused = Tls::load(files(ClientCertificates::No, None)).map(drop).unwrap_err();
+        assert!(refused.contains("version 1") && !refused.contains("peer"), "{refused}");
+    }
 }

@@ -186,6 +186,21 @@ fn saves_take_checkpoints() {
 }
 
 /// Regression: an expiry beyond what a signed number can tell made PTTL negative.
+/// Regression: a checkpoint that could not be written was answered as if the store had failed, and no write were taken any more.
+#[test]
+fn a_save_that_fails_is_no_failure_of_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::builder().path(dir.path()).open().unwrap();
+    let mut client = Client::new(&shared_on(db));
+    client.script("SET a 1 => OK");
+    std::fs::create_dir(dir.path().join("checkpoint.hither.tmp")).unwrap();
+    assert_eq!(finish(&mut client, b"SAVE"), b"-ERR the save failed; the log of the server says more\r\n");
+    assert!(client.run("INFO persistence").contains("rdb_last_bgsave_status:err"));
+    client.script("SET a 2 => OK");
+    std::fs::remove_dir(dir.path().join("checkpoint.hither.tmp")).unwrap();
+    assert_eq!(finish(&mut client, b"SAVE"), b"+OK\r\n");
+}
+
 #[test]
 fn an_expiry_of_restore_can_be_told() {
     let mut client = Client::new(&shared());

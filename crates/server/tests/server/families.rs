@@ -330,6 +330,12 @@ fn bits() {
         GETBIT b 7 => 1
         GETBIT b 1000 => 0
         SETBIT b 4294967288 1 => !ERR bit offset is not an integer or out of range
+        SETBIT b 4294967288 2 => !ERR bit is not an integer or out of range
+        GETBIT b 4294967295 => 0
+        GETBIT b 4294967296 => !ERR bit offset is not an integer or out of range
+        BITFIELD b GET u8 4294967288 => [0]
+        BITFIELD b SET u8 4294967281 1 => !ERR bit offset is not an integer or out of range
+        BITFIELD_RO b GET u8 #536870912 => !ERR bit offset is not an integer or out of range
         SETBIT b -1 1 => !ERR bit offset is not an integer or out of range
         SETBIT b 1 2 => !ERR bit is not an integer or out of range
         BITCOUNT b => 2

@@ -119,6 +119,7 @@ fn the_connection() {
         HITHER.DURABILITY interval 20 => OK
         HITHER.DURABILITY => interval 20
         HITHER.DURABILITY never => !ERR syntax error
+        HITHER.DURABILITY interval 0 => !ERR value is not an integer or out of range
         RESET => RESET
         HITHER.DURABILITY => default
         CLIENT GETNAME => nil
@@ -130,6 +131,10 @@ fn the_connection() {
         SLOWLOG RESET => OK
         SLOWLOG LEN => 0
         SLOWLOG GET => []
+        SLOWLOG GET 1 2 => !ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.
+        LOLWUT VERSION x => !ERR value is not an integer or out of range
+        ACL LOG 1 2 => !ERR unknown subcommand or wrong number of arguments for 'LOG'. Try ACL HELP.
+        ACL DRYRUN default CONFIG => !ERR wrong number of arguments for 'config' command
         COMMAND GETKEYS MSET a 1 b 2 => [a b]
         COMMAND GETKEYS PING x => !ERR The command has no key arguments
         COMMAND INFO nothing => [nil]

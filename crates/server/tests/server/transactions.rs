@@ -276,3 +276,25 @@ fn getex_is_a_change_also_to_the_expiry_of_before() {
     other.script("GETEX plain PERSIST => v");
     client.script("MULTI => OK\nPING => QUEUED\nEXEC => [PONG]\nPEXPIRETIME k => 33177117420000");
 }
+
+/// Errors are counted by their code, those of a transaction once it is applied; INFO tells of them without being asked, and of commands only if it is.
+#[test]
+fn errors_are_counted_by_their_code() {
+    let mut client = Client::new(&shared());
+    client.script(
+        "SET s x => OK
+        INCR s => !ERR value is not an integer or out of range
+        ZCARD s => !WRONGTYPE Operation against a key holding the wrong kind of value
+        MULTI => OK
+        ZCARD s => QUEUED
+        GET s => QUEUED
+        EXEC => [!WRONGTYPE Operation against a key holding the wrong kind of value x]
+        GET => !ERR wrong number of arguments for 'get' command",
+    );
+    let errors = client.run("INFO errorstats");
+    assert_eq!(errors, "# Errorstats\r\nerrorstat_ERR:count=2\r\nerrorstat_WRONGTYPE:count=2\r\n");
+    assert!(client.run("INFO").contains("errorstat_ERR:") && client.run("INFO everything").contains("# Commandstats"));
+    assert!(!client.run("INFO").contains("# Commandstats") && !client.run("INFO default").contains("# Commandstats"));
+    client.script("CONFIG RESETSTAT => OK");
+    assert_eq!(client.run("INFO errorstats"), "# Errorstats\r\n");
+}
