@@ -110,7 +110,7 @@ pub enum Error {
     )]
     ReadOnly(String),
     /// The store was opened to be read only.
-    #[error("the store was opened read-only, so nothing can be written or made durable; open it without that to write")]
+    #[error("the store was opened read-only, so nothing can be written; open it without that to write")]
     OpenedReadOnly,
     /// The store was closed.
     #[error("the store was closed and takes no more writes; open it again")]

@@ -383,7 +383,9 @@ impl Store {
     pub fn checkpoint(&self) -> Result<bool> {
         ensure_may_wait("checkpoint")?;
         self.core.committer.ensure_writable()?;
-        self.core.checkpoints.take(&self.core, false, &mut || true)
+        let taken = self.core.checkpoints.take(&self.core, false, &mut || true);
+        // A sync that failed on the way is told as that: no more writes are taken.
+        taken.map_err(|error| self.core.committer.failure().err().unwrap_or(error))
     }
 
     /// Deletes keys whose time has come, as maintenance does, and returns how many; for tests, which run without it.

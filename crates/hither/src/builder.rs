@@ -202,6 +202,8 @@ impl Builder {
     /// each opening recovers anew, in memory. Several may have a store open so at the same time; one that writes is refused meanwhile, and the other way round
     /// ([`crate::Error::Locked`]). Writes, and whatever else changes the store, fail with [`crate::Error::OpenedReadOnly`]. Keys that have expired are not shown.
     ///
+    /// After a failed sync open the store once without this first: a read-only opening shows what the system's cache of the files holds, which may never have reached the device.
+    ///
     /// A store that is not there is not made. Not for stores in memory, nor for dax devices, which cannot be mapped privately. The choice of a medium has no effect, and the statistics
     /// tell that of the private mapping, `volatile`.
     pub fn read_only(mut self, read_only: bool) -> Self {

@@ -209,6 +209,21 @@ fn files_that_cannot_be_taken_are_refused_before_the_store_is_opened() {
     refused(&[&tls[..], &[users, "--tls-key-file", users]].concat(), 2, "users.acl");
 }
 
+/// A password that is not to lie in a file comes from a pipe, which can be read once only.
+#[test]
+fn users_can_come_from_a_pipe() {
+    let store = Store::any();
+    let pipe = store.path("users.pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writer = {
+        let pipe = pipe.clone();
+        std::thread::spawn(move || std::fs::write(pipe, "user default on >piped ~* &* +@all").unwrap())
+    };
+    let server = Server::start(&store, &["--aclfile", pipe.to_str().unwrap()]);
+    writer.join().unwrap();
+    assert_eq!(text(&server.client().call(&["AUTH", "piped"])), "OK");
+}
+
 /// Regression: the password of the settings was in force no more, and nobody was told.
 #[test]
 fn a_password_that_does_not_count_is_told() {

@@ -102,7 +102,7 @@ fn dryrun(context: &mut Context<'_>) -> Outcome {
         bytes.extend_from_slice(word);
     }
     let words = Args::new(&bytes, &ranges);
-    if let Some(container) = TABLE.named(&words[0]).filter(|command| words.len() == 1 && !command.takes(1)) {
+    if let Some(container) = TABLE.named(&words[0]).filter(|command| words.len() == 1 && !words[0].contains(&b'|') && !command.takes(1)) {
         return Err(Failure::arity(container));
     }
     let found = TABLE.find(words).map_err(|_| error(&format!("Command '{}' not found", shown(&words[0]))))?;

@@ -4,10 +4,12 @@
 //! opened any more, and who has not logged in is a client, too. So a server has the limit raised to what its clients and it may need, as far as the system lets it, or takes fewer
 //! clients; those beyond are told so.
 
+use crate::metrics::http::MAX_CONNECTIONS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a server without threads and pools may have open besides: standard streams, listeners, metrics, a backup, files of settings, as many as Redis keeps.
-const RESERVE: usize = 32;
+/// What a server without threads and pools may have open besides: standard streams, listeners, a backup and files of settings, as many as Redis keeps; and those who ask for metrics, with
+/// their listener.
+const RESERVE: usize = 32 + MAX_CONNECTIONS + 8;
 /// For each thread: its event queue, its waker, and a connection on its way to be refused.
 const OF_THREAD: usize = 4;
 /// For each pool: its file, that of a copy, and both directories.

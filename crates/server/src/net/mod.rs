@@ -41,7 +41,7 @@ use hither_sync::schedule::forgo_wakeup_preemption;
 use mio::net::TcpListener;
 use rustix::process::getpid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -259,16 +259,29 @@ impl Server {
 /// # Errors
 /// [`StartError::File`], [`StartError::Tls`], [`StartError::Acl`].
 pub fn check_files(config: &Config) -> Result<(), StartError> {
-    let of_tls = config.tls.iter().flat_map(|tls| [Some(&tls.cert_file), Some(&tls.key_file), tls.ca_cert_file.as_ref()]);
-    for path in of_tls.chain([config.aclfile.as_ref()]).flatten() {
-        let readable = File::open(path).and_then(|mut file| file.read(&mut [0]));
-        readable.map_err(|source| StartError::File { path: path.clone(), source })?;
+    if let Some(tls) = &config.tls {
+        let paths = [Some(&tls.cert_file), Some(&tls.key_file), tls.ca_cert_file.as_ref()];
+        if can_be_read_twice(paths.into_iter().flatten())? {
+            tls::Tls::load(tls.clone()).map_err(StartError::Tls)?;
+        }
     }
-    config.tls.clone().map(tls::Tls::load).transpose().map_err(StartError::Tls)?;
-    if config.aclfile.is_some() {
+    if can_be_read_twice(config.aclfile.iter())? && config.aclfile.is_some() {
         Settings::new(config.clone()).acl.load().map_err(StartError::Acl)?;
     }
     Ok(())
+}
+
+/// Whether all of these can be read now and once more: what comes from a pipe would be gone.
+fn can_be_read_twice<'a>(mut paths: impl Iterator<Item = &'a PathBuf>) -> Result<bool, StartError> {
+    paths.try_fold(true, |all, path| {
+        let is_pipe = |kind: FileType| !kind.is_file() && !kind.is_dir();
+        let read = || match std::fs::metadata(path) {
+            Ok(found) if is_pipe(found.file_type()) => Ok(false),
+            // Of a directory this is an error.
+            _ => File::open(path)?.read(&mut [0]).map(|_| all),
+        };
+        read().map_err(|source| StartError::File { path: path.clone(), source })
+    })
 }
 
 /// Takes fewer clients than the settings say if the system does not let the process have so many files open, and has the log say so.

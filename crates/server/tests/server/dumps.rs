@@ -185,8 +185,7 @@ fn saves_take_checkpoints() {
     assert!(persistence.contains("rdb_last_bgsave_status:ok") && persistence.contains("rdb_bgsave_in_progress:0"), "{persistence}");
 }
 
-/// Regression: an expiry beyond what a signed number can tell made PTTL negative.
-/// Regression: a checkpoint that could not be written was answered as if the store had failed, and no write were taken any more.
+/// Regression: a checkpoint that could not be written was answered as if the store had failed, and took no more writes.
 #[test]
 fn a_save_that_fails_is_no_failure_of_the_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,6 +200,7 @@ fn a_save_that_fails_is_no_failure_of_the_store() {
     assert_eq!(finish(&mut client, b"SAVE"), b"+OK\r\n");
 }
 
+/// Regression: an expiry beyond what a signed number can tell made PTTL negative.
 #[test]
 fn an_expiry_of_restore_can_be_told() {
     let mut client = Client::new(&shared());
