@@ -211,6 +211,8 @@ mod tests {
     #[test]
     fn a_report_replaces_none() {
         let folder = target_dir().join(format!("reports-{}", std::process::id()));
+        // What a failed run of a process with this number has left.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         for expected in ["soak-2026-01-02.json", "soak-2026-01-02-2.json", "soak-2026-01-02-3.json"] {
             let path = unused(&folder, "2026-01-02");

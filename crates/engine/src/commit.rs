@@ -45,7 +45,7 @@ pub(crate) struct Committer {
     /// Writes are refused: a sync failed, or the store was closed, or opened to be read only.
     refusing: AtomicBool,
     /// The store was opened to be read only.
-    read_only: AtomicBool,
+    read_only: bool,
     /// A read must check that what it found is durable.
     reads_check: AtomicBool,
     state: Mutex<State>,
@@ -88,7 +88,7 @@ impl Committer {
         Committer {
             durable: AtomicU64::new(durable),
             refusing: AtomicBool::new(false),
-            read_only: AtomicBool::new(false),
+            read_only: false,
             reads_check: AtomicBool::new(needs_sync && level == Durability::Sync),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
@@ -129,15 +129,15 @@ impl Committer {
 
     #[cold]
     fn refusal(&self) -> Error {
-        if self.read_only.load(Ordering::Relaxed) {
+        if self.read_only {
             return Error::OpenedReadOnly;
         }
         self.state.lock().error.clone().map_or(Error::Closed, Error::ReadOnly)
     }
 
     /// No write is taken from the beginning.
-    pub fn forbid_writes(&self) {
-        self.read_only.store(true, Ordering::Relaxed);
+    pub fn forbid_writes(&mut self) {
+        self.read_only = true;
         self.refuse_writes();
     }
 

@@ -202,7 +202,7 @@ impl Store {
         let mut catalogue = names.catalogue;
         // Only after a salvage: a number with entries on media is never given out again.
         catalogue.next_id = catalogue.next_id.max(recovery.newest_keyspace.saturating_add(1));
-        let committer = Committer::new(recovery.last_version, options.durability, needs_sync);
+        let mut committer = Committer::new(recovery.last_version, options.durability, needs_sync);
         if options.read_only {
             committer.forbid_writes();
         }
@@ -383,9 +383,7 @@ impl Store {
     pub fn checkpoint(&self) -> Result<bool> {
         ensure_may_wait("checkpoint")?;
         self.core.committer.ensure_writable()?;
-        let taken = self.core.checkpoints.take(&self.core, false, &mut || true);
-        // A sync that failed on the way is told as that: no more writes are taken.
-        taken.map_err(|error| self.core.committer.failure().err().unwrap_or(error))
+        self.core.checkpoints.take(&self.core, false, &mut || true)
     }
 
     /// Deletes keys whose time has come, as maintenance does, and returns how many; for tests, which run without it.

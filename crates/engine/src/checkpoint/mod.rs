@@ -311,7 +311,7 @@ impl Checkpoints {
         let make_durable = core.make_durable();
         let opened = log.opened_bytes();
         // No pass in progress: its victim would be scanned, and if it is a cold one, what lies in it would take part.
-        let covered = core.without_passes(|| log.capture(&make_durable))?;
+        let covered = core.without_passes(|| log.capture(&make_durable)).map_err(|error| core.explain(error))?;
         let version = log.clock.stable();
         let header = Header {
             is_final,

@@ -216,3 +216,26 @@ fn a_checkpoint_that_cannot_be_written_names_its_file() {
     assert!(error.contains(draft.to_str().unwrap()), "{error}");
     assert!(store.stats().checkpoints.failure.contains(draft.to_str().unwrap()));
 }
+
+/// Regression: it was an error of the checkpoint, after which writes go on, and not of the store, which takes none any more.
+#[test]
+fn a_sync_that_fails_within_a_checkpoint_is_told_as_that() {
+    let mut failed = 0;
+    for skip in 0..8 {
+        let (dir, points) = (tempfile::tempdir().unwrap(), Failpoints::new());
+        let options = Options { paths: vec![(None, dir.path().to_owned())], medium: MediumChoice::File, ..small() };
+        let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let relaxed = WriteOptions::new().durability(Durability::Process);
+        // Several segments, full ones among them.
+        for key in 0..1_000u64 {
+            store.write(&keyspace, &key.to_be_bytes(), Some(&[1; 200]), Condition::None, &relaxed).map(drop).unwrap();
+        }
+        points.arm("sync", FailAt { skip, count: 1, errno: 5 });
+        let Err(error) = store.checkpoint() else { continue };
+        failed += 1;
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "sync {skip}: {error}");
+        assert_eq!(store.write_wait(&keyspace, b"key", Some(b"again")).unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+    assert!(failed > 0, "a checkpoint needs a sync");
+}

@@ -102,8 +102,8 @@ fn dryrun(context: &mut Context<'_>) -> Outcome {
         bytes.extend_from_slice(word);
     }
     let words = Args::new(&bytes, &ranges);
-    if let Some(container) = TABLE.named(&words[0]).filter(|command| words.len() == 1 && !words[0].contains(&b'|') && !command.takes(1)) {
-        return Err(Failure::arity(container));
+    if let Some(alone) = TABLE.top_named(&words[0]).filter(|found| words.len() == 1 && !found.command.takes(1)) {
+        return Err(Failure::arity(alone.command));
     }
     let found = TABLE.find(words).map_err(|_| error(&format!("Command '{}' not found", shown(&words[0]))))?;
     if !found.command.takes(words.len()) {

@@ -381,8 +381,9 @@ impl Table {
         }
     }
 
+    /// The command of this name; no subcommand.
     #[inline]
-    fn top_named(&self, name: &[u8]) -> Option<Numbered> {
+    pub fn top_named(&self, name: &[u8]) -> Option<Numbered> {
         let mut lower = [0; MAX_NAME];
         let lower = lower.get_mut(..name.len())?;
         lower.copy_from_slice(name);

@@ -30,16 +30,19 @@ enum Takes {
 }
 
 impl Takes {
-    /// What is wrong with `text`, in Redis' words.
-    fn refusal(self, text: &str) -> String {
+    /// Refuses what cannot be it whatever the other settings are, in Redis' words.
+    fn ensure(self, text: &str) -> Result<(), String> {
+        let Takes::Integer(from, to) = self else { return Ok(()) };
+        let number: i64 = text.parse().map_err(|_| "argument couldn't be parsed into an integer".to_owned())?;
+        if (from..=to).contains(&number) { Ok(()) } else { Err(format!("argument must be between {from} and {to} inclusive")) }
+    }
+
+    /// Why a value was not taken that passes for one.
+    fn refusal(self) -> &'static str {
         match self {
-            Takes::Text(what) => what.to_owned(),
-            Takes::Integer(..) if text.parse::<i64>().is_err() => "argument couldn't be parsed into an integer".to_owned(),
-            Takes::Integer(from, to) if !(from..=to).contains(&text.parse().unwrap_or(from)) => {
-                format!("argument must be between {from} and {to} inclusive")
-            }
+            Takes::Text(what) => what,
             // Of the integers only the number of clients depends on anything else.
-            Takes::Integer(..) => "the limit of open files (ulimit -n) has no room for so many clients".to_owned(),
+            Takes::Integer(..) => "the limit of open files (ulimit -n) has no room for so many clients",
         }
     }
 }
@@ -230,11 +233,8 @@ impl Settings {
             if pairs[..number].iter().any(|(before, _)| before.eq_ignore_ascii_case(name)) {
                 return Err(why("duplicate parameter"));
             }
-            let refusal = takes.refusal(value);
-            if matches!(takes, Takes::Integer(from, to) if !value.parse().is_ok_and(|number: i64| (from..=to).contains(&number))) {
-                return Err(why(&refusal));
-            }
-            changes.push((entry.name, set, (entry.get)(self), value, why(&refusal)));
+            takes.ensure(value).map_err(|what| why(&what))?;
+            changes.push((entry.name, set, (entry.get)(self), value, why(takes.refusal())));
         }
         // The password last: it is not what the default user has if that was changed by ACL SETUSER, so it cannot be given back.
         changes.sort_by_key(|(name, ..)| *name == "requirepass");

@@ -31,8 +31,9 @@ pub mod outbox;
 pub mod refusals;
 pub mod tls;
 
+use crate::acl::Acl;
 use crate::backup;
-use crate::config::{Config, Settings};
+use crate::config::Config;
 use crate::data::reaper;
 use crate::events::{self, Level};
 use crate::shared::Shared;
@@ -265,8 +266,10 @@ pub fn check_files(config: &Config) -> Result<(), StartError> {
             tls::Tls::load(tls.clone()).map_err(StartError::Tls)?;
         }
     }
-    if can_be_read_twice(config.aclfile.iter())? && config.aclfile.is_some() {
-        Settings::new(config.clone()).acl.load().map_err(StartError::Acl)?;
+    if let Some(path) = &config.aclfile
+        && can_be_read_twice([path].into_iter())?
+    {
+        Acl::new(None, Some(path.clone())).load().map_err(StartError::Acl)?;
     }
     Ok(())
 }

@@ -290,15 +290,9 @@ b7ZkeaDNSXlHrDzOqUVjbNZd2Z/amKvTZdOAVAWxVpSBb9JuXG4tz0o6
         let [cert_file, key_file] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
         std::fs::write(&cert_file, OF_VERSION_1[0]).unwrap();
         std::fs::write(&key_file, OF_VERSION_1[1]).unwrap();
-        let files = |clients, ca_cert_file| TlsConfig {
-            port: 0,
-            cert_file: cert_file.clone(),
-            key_file: key_file.clone(),
-            ca_cert_file,
-            clients,
-            check_every: TlsConfig::CHECK_EVERY,
-        };
-        let refused = Tls::load(files(ClientCertificates::No, None)).map(drop).unwrap_err();
+        let clients = ClientCertificates::No;
+        let files = TlsConfig { port: 0, cert_file, key_file, ca_cert_file: None, clients, check_every: TlsConfig::CHECK_EVERY };
+        let refused = Tls::load(files).map(drop).unwrap_err();
         assert!(refused.contains("version 1") && !refused.contains("peer"), "{refused}");
     }
 }
