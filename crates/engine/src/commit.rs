@@ -124,7 +124,13 @@ impl Committer {
     /// Refuses if an earlier sync failed, or the store was closed or opened to be read only. Call inside a writer section.
     #[inline(always)]
     pub fn ensure_writable(&self) -> Result<()> {
-        if self.refusing.load(Ordering::Relaxed) { Err(self.refusal()) } else { Ok(()) }
+        if self.refuses() { Err(self.refusal()) } else { Ok(()) }
+    }
+
+    /// Whether [`Committer::ensure_writable`] refuses.
+    #[inline(always)]
+    pub fn refuses(&self) -> bool {
+        self.refusing.load(Ordering::Relaxed)
     }
 
     #[cold]

@@ -140,7 +140,13 @@ impl Keyspace {
 
     #[inline(always)]
     pub fn ensure_usable(&self) -> Result<()> {
-        if self.dropped.load(Ordering::Relaxed) { Err(Error::KeyspaceDropped(self.info.name.clone())) } else { Ok(()) }
+        if self.is_dropped() { Err(Error::KeyspaceDropped(self.info.name.clone())) } else { Ok(()) }
+    }
+
+    /// Whether [`Keyspace::ensure_usable`] refuses.
+    #[inline(always)]
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Whether its entries are garbage. In a writer section: false holds until the section ends.

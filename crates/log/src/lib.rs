@@ -63,7 +63,7 @@ pub use checkpoint::{Covered, Placement, SegmentRow};
 pub use entry::{EntryView, LivePair, Op, PlainPair};
 pub use error::{Error, Result};
 pub use log::{Log, LogOptions, Room, SegmentPin};
-pub use made::{MadeBare, MadePair, Past};
+pub use made::{EntryRoom, MadeBare, MadePair, Past};
 pub use node::PoolUsage;
 pub use opening::{COLD_SHARD, ROOM_BELOW};
 pub use pass::{Candidate, Pass, Tombstones};

@@ -40,7 +40,32 @@ impl Past<'_> {
     }
 }
 
-/// The head of an entry that [`Writer::make_bare`] made.
+/// See [`Writer::room_for`].
+#[derive(Clone, Copy, Debug)]
+pub struct EntryRoom {
+    shard: usize,
+    place: Place,
+    size: u64,
+}
+
+impl EntryRoom {
+    /// Makes the entry of a pair of eight bytes each (or the tombstone of an eight-byte key), without expiry or batch, for room of [`entry::MIN_BYTES`]. `None` where such
+    /// an entry needs an extension there.
+    #[inline(always)]
+    pub fn make_pair(&self, pair: &PlainPair) -> Option<MadePair> {
+        debug_assert_eq!(self.size, entry::MIN_BYTES);
+        Some(MadePair { words: pair.encode(&self.place)?, offset: self.place.offset, shard: self.shard })
+    }
+
+    /// As [`EntryRoom::make_pair`], for an entry with a length word, of other lengths, for room of its [`Parts::bare_size`].
+    #[inline(always)]
+    pub fn make_bare(&self, parts: &Parts<'_>) -> Option<MadeBare> {
+        debug_assert_eq!(self.size, parts.bare_size());
+        Some(MadeBare { words: parts.encode_bare(&self.place)?, offset: self.place.offset, size: self.size, shard: self.shard })
+    }
+}
+
+/// The head of an entry that [`EntryRoom::make_bare`] made.
 #[derive(Clone, Copy, Debug)]
 pub struct MadeBare {
     words: [u64; 3],
@@ -49,7 +74,7 @@ pub struct MadeBare {
     shard: usize,
 }
 
-/// An entry that [`Writer::make_pair`] made.
+/// An entry that [`EntryRoom::make_pair`] made.
 #[derive(Clone, Copy, Debug)]
 pub struct MadePair {
     words: [u64; 4],
@@ -58,34 +83,18 @@ pub struct MadePair {
 }
 
 impl<'a> Writer<'a> {
-    /// Makes the entry of a pair of eight bytes each (or the tombstone of an eight-byte key), without expiry or batch, at the place that it will have if
-    /// nothing else is appended before: all of [`Writer::append`] that needs no latch. `None` where the shard's chunk has no room, or such an entry
-    /// needs an extension there. Changes nothing.
+    /// The room that the next entry of `size` bytes with this hash and version would take, if its chunk has so much: all of [`Writer::append`] that needs neither latch
+    /// nor the entry. Changes nothing; holds until something is appended.
     #[inline(always)]
-    pub fn make_pair(&self, hash: u64, pair: &PlainPair) -> Option<MadePair> {
-        let (shard, place) = self.place_for(hash, pair.version, entry::MIN_BYTES)?;
-        Some(MadePair { words: pair.encode(&place)?, offset: place.offset, shard })
-    }
-
-    /// As [`Writer::make_pair`], for an entry with a length word: of other lengths.
-    #[inline(always)]
-    pub fn make_bare(&self, hash: u64, parts: &Parts<'_>) -> Option<MadeBare> {
-        let size = parts.bare_size();
-        let (shard, place) = self.place_for(hash, parts.version, size)?;
-        Some(MadeBare { words: parts.encode_bare(&place)?, offset: place.offset, size, shard })
-    }
-
-    /// Stream and place of the next entry with this hash and version, if its chunk has so much room.
-    #[inline(always)]
-    fn place_for(&self, hash: u64, version: u64, size: u64) -> Option<(usize, Place)> {
+    pub fn room_for(&self, hash: u64, version: u64, size: u64) -> Option<EntryRoom> {
         let shard = self.stream_of(hash, version);
         let chunk = self.slot.chunks.get(shard)?;
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
-        (chunk.end - chunk.cursor >= size).then_some((shard, place))
+        (chunk.end - chunk.cursor >= size).then_some(EntryRoom { shard, place, size })
     }
 
-    /// Appends what [`Writer::make_pair`] made just before, with nothing else appended meanwhile, and starts its write-back; returns its reference.
+    /// Appends what [`EntryRoom::make_pair`] made just before, with nothing else appended meanwhile, and starts its write-back; returns its reference.
     #[inline(always)]
     pub fn append_made(&mut self, made: &MadePair, op: Op, version: u64) -> u64 {
         let reference = self.write_plain(made.offset, &made.words, Flush::Now);
@@ -93,7 +102,7 @@ impl<'a> Writer<'a> {
         reference
     }
 
-    /// As [`Writer::append_made`], for what [`Writer::make_bare`] made of these parts.
+    /// As [`Writer::append_made`], for what [`EntryRoom::make_bare`] made of these parts.
     #[inline(always)]
     pub fn append_bare(&mut self, made: &MadeBare, parts: &Parts<'_>) -> u64 {
         let pool = &self.pool.pool;

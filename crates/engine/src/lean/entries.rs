@@ -3,7 +3,7 @@
 use crate::store::Core;
 use hither_index::Ref;
 use hither_log::entry::Parts;
-use hither_log::{MadeBare, MadePair, Op, PlainPair, Writer};
+use hither_log::{EntryRoom, MadeBare, MadePair, Op, PlainPair, Writer, entry};
 
 /// What is written, and how its entry is made: in registers for a pair of eight bytes each, from byte strings for all else.
 pub(super) trait Lean: Copy {
@@ -18,7 +18,10 @@ pub(super) trait Lean: Copy {
     /// Calls `f` with the key.
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 
-    fn make(&self, writer: &Writer<'_>, hash: u64, link: &Link) -> Option<Self::Made>;
+    /// Bytes of the entry.
+    fn size(&self) -> u64;
+
+    fn make(&self, room: &EntryRoom, link: &Link) -> Option<Self::Made>;
 
     fn append(&self, writer: &mut Writer<'_>, made: &Self::Made, link: &Link) -> Ref;
 
@@ -76,8 +79,13 @@ impl Lean for Pair {
     }
 
     #[inline(always)]
-    fn make(&self, writer: &Writer<'_>, hash: u64, link: &Link) -> Option<MadePair> {
-        writer.make_pair(hash, &self.entry(link))
+    fn size(&self) -> u64 {
+        entry::MIN_BYTES
+    }
+
+    #[inline(always)]
+    fn make(&self, room: &EntryRoom, link: &Link) -> Option<MadePair> {
+        room.make_pair(&self.entry(link))
     }
 
     #[inline(always)]
@@ -135,8 +143,13 @@ impl Lean for Strings<'_> {
     }
 
     #[inline(always)]
-    fn make(&self, writer: &Writer<'_>, hash: u64, link: &Link) -> Option<MadeBare> {
-        writer.make_bare(hash, &self.entry(link))
+    fn size(&self) -> u64 {
+        entry::bare_size(self.key.len() + self.value.map_or(0, <[u8]>::len))
+    }
+
+    #[inline(always)]
+    fn make(&self, room: &EntryRoom, link: &Link) -> Option<MadeBare> {
+        room.make_bare(&self.entry(link))
     }
 
     #[inline(always)]

@@ -18,13 +18,19 @@ use crate::store::Core;
 use crate::write::{PlaceGuard, Written, op_of};
 use entries::{Lean, Link, Pair, Strings};
 use hither_index::{Key, Located, Ref};
-use hither_log::{Past, Writer};
+use hither_log::{EntryRoom, Past, Writer};
 use hither_sync::epoch;
 use hither_sync::latch::LatchGuard;
 use place::LeanIndex;
 
 /// Most bytes of key and value together that a write by this path may have.
 const LONGEST: usize = 4096;
+
+/// What a write has before its place is known.
+struct Drawn {
+    version: u64,
+    room: EntryRoom,
+}
 
 /// A write that only needs to be appended.
 struct Ready<'a, M> {
@@ -81,21 +87,20 @@ impl Core {
     #[inline(always)]
     fn change_lean<I: LeanIndex, L: Lean>(&self, keyspace: &Keyspace, index: &I, what: L) -> Option<Written> {
         let section = epoch::pin_writer();
-        // First of all: all that follows up to the latch is done while the place's lines come.
         let hash = what.hash(self);
-        let sight = what.with_key(|bytes| index.sight(Key { bytes, hash }, &self.resolver()))?;
-        let candidate = I::seen(&sight);
-        if !what.puts() && candidate.is_none() {
-            return None;
-        }
+        let near = index.near(hash);
         let stripe = self.latches.of(hash);
         stripe.prefetch();
+        // All that needs nothing of the place stands before the first look at it: its lines come meanwhile, and those of the next write are asked for so many
+        // instructions sooner behind that look.
         let mut writer = self.log.own_writer(&section)?;
-        if self.log.is_crowded() || self.committer.ensure_writable().is_err() || keyspace.ensure_usable().is_err() {
+        if self.log.is_crowded() || self.committer.refuses() || keyspace.is_dropped() {
             return None;
         }
         // The whole entry is made before the latch, as if what was seen stayed so. If it does not, the version is never used.
-        let Ready { past, link, made } = self.make_ready(keyspace, what, (hash, candidate), stripe.last_version_hint(), &mut writer)?;
+        let drawn = self.draw_lean(what, hash, stripe.last_version_hint(), &mut writer)?;
+        let sight = index.sight(near, (what, hash), &self.resolver())?;
+        let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, &writer)?;
         let latch = stripe.lock();
         // Under the latch, so that a delete of this key by a write at another level has been noted by now.
         if self.committer.reads_check() {
@@ -104,27 +109,36 @@ impl Core {
         if latch.last_version() >= link.version {
             return self.change_after_others(keyspace, index, what, hash, &mut writer, latch);
         }
-        let written = self.commit_lean(keyspace, index, what, (hash, sight), &mut writer, &latch, (&link, &made, &past))?;
+        let written = self.commit_lean(keyspace, index, what, (hash, sight), &mut writer, &latch, (link, made, past))?;
         drop(latch);
         section.leave();
         Some(written)
     }
 
-    /// Makes the entry that follows `candidate`, with a version above `last`. Changes nothing.
+    /// Draws a version above `last`, and looks where the entry will go. Changes nothing.
+    #[inline(always)]
+    fn draw_lean<L: Lean>(&self, what: L, hash: u64, last: u64, writer: &mut Writer<'_>) -> Option<Drawn> {
+        let version = writer.draw_versions(last, 1);
+        Some(Drawn { version, room: writer.room_for(hash, version, what.size())? })
+    }
+
+    /// Makes the entry that follows `candidate`; `None` if there is nothing to write, or not so. Changes nothing.
     #[inline(always)]
     fn make_ready<'w, L: Lean>(
         &self,
         keyspace: &Keyspace,
         what: L,
-        (hash, candidate): (u64, Ref),
-        last: u64,
-        writer: &mut Writer<'w>,
+        candidate: Ref,
+        drawn: &Drawn,
+        writer: &Writer<'w>,
     ) -> Option<Ready<'w, L::Made>> {
+        if !what.puts() && candidate.is_none() {
+            return None;
+        }
         let past = writer.past_of(candidate.0);
-        let version = writer.draw_versions(last, 1);
         let op = op_of(what.puts(), candidate);
-        let link = Link { op, version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
-        let made = what.make(writer, hash, &link)?;
+        let link = Link { op, version: drawn.version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
+        let made = what.make(&drawn.room, &link)?;
         Some(Ready { past, link, made })
     }
 
@@ -140,13 +154,10 @@ impl Core {
         writer: &mut Writer<'_>,
         latch: LatchGuard<'_>,
     ) -> Option<Written> {
-        let sight = what.with_key(|bytes| index.sight(Key { bytes, hash }, &self.resolver()))?;
-        let candidate = I::seen(&sight);
-        if !what.puts() && candidate.is_none() {
-            return None;
-        }
-        let Ready { past, link, made } = self.make_ready(keyspace, what, (hash, candidate), latch.last_version(), writer)?;
-        self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (&link, &made, &past))
+        let drawn = self.draw_lean(what, hash, latch.last_version(), writer)?;
+        let sight = index.sight(index.near(hash), (what, hash), &self.resolver())?;
+        let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, writer)?;
+        self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (link, made, past))
     }
 
     /// Appends what was made and installs it, if the place is as it was seen; `None`, with nothing changed, if not.
@@ -160,13 +171,13 @@ impl Core {
         (hash, sight): (u64, I::Sight<'_>),
         writer: &mut Writer<'_>,
         latch: &LatchGuard<'_>,
-        (link, made, past): (&Link, &L::Made, &Past<'_>),
+        (link, made, past): (Link, L::Made, Past<'_>),
     ) -> Option<Written> {
         let (candidate, version) = (I::seen(&sight), link.version);
         if !index.lock_seen(&sight, hash) {
             return None;
         }
-        let reference = what.append(writer, made, link);
+        let reference = what.append(writer, &made, &link);
         latch.set_last_version(version);
         if !what.puts() {
             latch.set_last_delete(version);
@@ -174,13 +185,7 @@ impl Core {
         let new = if what.puts() { reference } else { Ref::NONE };
         if candidate.is_none() {
             writer.fence();
-            what.with_key(|bytes| {
-                let (key, resolver) = (Key { bytes, hash }, self.resolver());
-                if !index.insert_seen(&sight, key, new, &resolver) {
-                    let installed = index.install(index.any_token(), key, Ref::NONE, new, &resolver);
-                    installed.expect("the key latch keeps other inserts of the key away");
-                }
-            });
+            self.insert_lean(index, what, hash, sight, new);
             return Some(Written::entry(version, false));
         }
         // The version was drawn before this load: a snapshot that may need the old entry is visible by now. The rest is in the shadow of the flush: is the
@@ -192,11 +197,23 @@ impl Core {
             return Some(Written::entry(version, existed));
         }
         writer.fence();
-        what.with_key(|bytes| index.replace_seen(&sight, Key { bytes, hash }, new, &self.resolver()));
+        index.replace_seen(&sight, (what, hash), new, &self.resolver());
         if !past.mark_dead() {
             writer.mark_dead(candidate.0);
         }
         Some(Written::entry(version, true))
+    }
+
+    /// Installs a key that was absent.
+    #[inline(never)]
+    fn insert_lean<I: LeanIndex, L: Lean>(&self, index: &I, what: L, hash: u64, sight: I::Sight<'_>, new: Ref) {
+        what.with_key(|bytes| {
+            let (key, resolver) = (Key { bytes, hash }, self.resolver());
+            if !index.insert_seen(&sight, key, new, &resolver) {
+                let installed = index.install(index.any_token(), key, Ref::NONE, new, &resolver);
+                installed.expect("the key latch keeps other inserts of the key away");
+            }
+        });
     }
 
     /// Ends a write whose entry was appended, whatever the candidate is and whoever may need it; returns whether the key was there.

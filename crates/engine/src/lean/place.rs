@@ -1,7 +1,8 @@
 //! Where a write of the lean path goes: what it needs of an index, beside [`Index`].
 
+use super::entries::Lean;
 use hither_index::btree::BTreeIndex;
-use hither_index::hash::{HashIndex, HomeSight};
+use hither_index::hash::{HashIndex, HomeSight, NearHome};
 use hither_index::{Index, Key, Located, Ref, Resolver};
 
 /// An index in which a place is looked up before it is locked, and then only compared.
@@ -17,8 +18,14 @@ pub(super) trait LeanIndex: Index {
     where
         Self: 'a;
 
-    /// Looks where `key` is or goes, starts loading it for writing, and with it the entry that is likely the key's; `None` if a write there is unusual.
-    fn sight<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Self::Sight<'_>>;
+    /// The way to a place, as far as it is known without a miss.
+    type Near: Copy;
+
+    /// Starts loading the place of the key with this hash, where a hash leads to it.
+    fn near(&self, hash: u64) -> Self::Near;
+
+    /// Looks where a key (with its hash) is or goes, but not at the entry that is likely the key's ([`HashIndex::sight_home`] says why); `None` if a write there is unusual.
+    fn sight<R: Resolver, L: Lean>(&self, near: Self::Near, key: (L, u64), resolver: &R) -> Option<Self::Sight<'_>>;
 
     /// The entry that is likely the key's; none if the key is surely absent.
     fn seen(sight: &Self::Sight<'_>) -> Ref;
@@ -27,7 +34,7 @@ pub(super) trait LeanIndex: Index {
     fn lock_seen(&self, sight: &Self::Sight<'_>, hash: u64) -> bool;
 
     /// Puts `new` (none: removes the key) in place of what was seen, which was the key's entry, and ends the lock.
-    fn replace_seen<R: Resolver>(&self, sight: &Self::Sight<'_>, key: Key<'_>, new: Ref, resolver: &R);
+    fn replace_seen<R: Resolver, L: Lean>(&self, sight: &Self::Sight<'_>, key: (L, u64), new: Ref, resolver: &R);
 
     /// Installs `new` for a key that was absent, and ends the lock. False, with nothing changed, if there is no room: install it without a sight then.
     fn insert_seen<R: Resolver>(&self, sight: &Self::Sight<'_>, key: Key<'_>, new: Ref, resolver: &R) -> bool;
@@ -39,10 +46,16 @@ pub(super) trait LeanIndex: Index {
 impl LeanIndex for HashIndex {
     const ORDERED: bool = false;
     type Sight<'a> = HomeSight<'a>;
+    type Near = NearHome;
 
     #[inline(always)]
-    fn sight<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<HomeSight<'_>> {
-        self.sight_home(key.hash, resolver)
+    fn near(&self, hash: u64) -> NearHome {
+        self.near_home(hash)
+    }
+
+    #[inline(always)]
+    fn sight<R: Resolver, L: Lean>(&self, near: NearHome, (_, hash): (L, u64), _resolver: &R) -> Option<HomeSight<'_>> {
+        self.sight_home(near, hash)
     }
 
     #[inline(always)]
@@ -56,7 +69,7 @@ impl LeanIndex for HashIndex {
     }
 
     #[inline(always)]
-    fn replace_seen<R: Resolver>(&self, sight: &HomeSight<'_>, _key: Key<'_>, new: Ref, _resolver: &R) {
+    fn replace_seen<R: Resolver, L: Lean>(&self, sight: &HomeSight<'_>, _key: (L, u64), new: Ref, _resolver: &R) {
         if new.is_some() {
             self.replace_home(sight, new);
         } else {
@@ -78,10 +91,14 @@ impl LeanIndex for HashIndex {
 impl LeanIndex for BTreeIndex {
     const ORDERED: bool = true;
     type Sight<'a> = Located<Self::Token>;
+    type Near = ();
 
     #[inline(always)]
-    fn sight<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Option<Located<Self::Token>> {
-        let located = self.prepare_write(key, resolver);
+    fn near(&self, _hash: u64) {}
+
+    #[inline(always)]
+    fn sight<R: Resolver, L: Lean>(&self, (): (), (what, hash): (L, u64), resolver: &R) -> Option<Located<Self::Token>> {
+        let located = what.with_key(|bytes| self.locate(Key { bytes, hash }, resolver));
         // What the leaf alone does not prove cannot be claimed.
         located.verified.then_some(located)
     }
@@ -97,8 +114,8 @@ impl LeanIndex for BTreeIndex {
     }
 
     #[inline(always)]
-    fn replace_seen<R: Resolver>(&self, sight: &Located<Self::Token>, key: Key<'_>, new: Ref, resolver: &R) {
-        self.install_locked(sight.token, key, sight.candidate, new, resolver);
+    fn replace_seen<R: Resolver, L: Lean>(&self, sight: &Located<Self::Token>, (what, hash): (L, u64), new: Ref, resolver: &R) {
+        what.with_key(|bytes| self.install_locked(sight.token, Key { bytes, hash }, sight.candidate, new, resolver));
     }
 
     #[inline(always)]

@@ -9,8 +9,14 @@ use super::directory::{Segment, home_line};
 use super::line::{LINE_SLOTS, Line, Pair, tag_of};
 use super::protocol::{Protocol, Rule};
 use super::{HashTable, Token};
-use crate::{Ref, Resolver};
+use crate::Ref;
 use hither_sync::prefetch_write;
+
+/// The way to a key's home pair.
+#[derive(Clone, Copy)]
+pub struct NearHome {
+    segment: Segment,
+}
 
 /// What was seen of a key's home pair before it was locked: where the key is or goes, if nothing changes meanwhile.
 #[derive(Clone, Copy)]
@@ -24,27 +30,34 @@ pub struct HomeSight<'a> {
 }
 
 impl<P: Protocol> HashTable<P> {
-    /// Looks at the home pair of the key with this hash, starts loading it for writing, and with it the entry that is likely the key's. `None` if
-    /// the pair does not decide alone, see [`HashTable::lock_home`]. Under the caller's epoch pin.
+    /// Finds the home pair of the key with this hash and starts loading it for writing. Under the caller's epoch pin.
     #[inline(always)]
-    pub fn sight_home<R: Resolver>(&self, hash: u64, resolver: &R) -> Option<HomeSight<'_>> {
+    pub fn near_home(&self, hash: u64) -> NearHome {
         let segment = self.segment(hash);
+        let pair = segment.home(hash);
+        // Line 0 carries the lock.
+        prefetch_write(pair);
+        prefetch_write(pair.cast::<Line>().wrapping_add(1));
+        NearHome { segment }
+    }
+
+    /// Looks at the home pair of the key with this hash. `None` if the pair does not decide alone, see [`HashTable::lock_home`]. `near` was found for this hash under
+    /// the caller's epoch pin, which lives.
+    ///
+    /// The entry that is likely the key's is not asked for: whoever writes meets it in the shadow of a flush, while a prefetch that also misses the address
+    /// translation holds up what comes before (`docs/adr/0010`).
+    #[inline(always)]
+    pub fn sight_home(&self, near: NearHome, hash: u64) -> Option<HomeSight<'_>> {
+        let NearHome { segment } = near;
         // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
         let pair = unsafe { segment.home_pair(hash) };
-        // Line 0 carries the lock.
-        prefetch_write(&raw const pair.lines[0]);
-        prefetch_write(&raw const pair.lines[1]);
         let slots = pair.slots(tag_of(hash));
         if slots == 0 {
             return (pair.slots(0) != 0).then_some(HomeSight { segment, pair, slots, seen: Ref::NONE });
         }
         // SAFETY: a bit of the set.
         let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
-        if slots & (slots - 1) != 0 || seen.is_none() {
-            return None;
-        }
-        resolver.prefetch(seen);
-        Some(HomeSight { segment, pair, slots, seen })
+        (slots & (slots - 1) == 0 && seen.is_some()).then_some(HomeSight { segment, pair, slots, seen })
     }
 
     /// Locks the home pair of the key with this hash if it decides alone, and is as it was seen: one slot of the key's tag, with the same reference, or none, and none of its tag
@@ -138,7 +151,7 @@ mod tests {
     fn write_short(bench: &Bench<HashIndex>, key: Key<'_>, new: Ref, change: impl FnOnce()) -> Way {
         let (index, log) = (&bench.index, &bench.log);
         let _pin = epoch::pin();
-        let Some(sight) = index.sight_home(key.hash, log) else { return Way::Left };
+        let Some(sight) = index.sight_home(index.near_home(key.hash), key.hash) else { return Way::Left };
         change();
         if !index.lock_home(&sight, key.hash) {
             return Way::Left;

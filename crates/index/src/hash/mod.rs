@@ -70,7 +70,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use home::HomeSight;
+pub use home::{HomeSight, NearHome};
 pub use spot::Spot;
 
 /// The hash index.

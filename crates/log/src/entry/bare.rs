@@ -7,11 +7,17 @@ use super::{ALIGN, HEADER_BYTES, MIN_BYTES, Parts, Place, crc, flag, seed};
 /// Bytes before a bare entry's key.
 pub(crate) const HEAD_BYTES: u64 = HEADER_BYTES + 8;
 
+/// As [`Parts::bare_size`], from the bytes of key and value together.
+#[inline(always)]
+pub fn bare_size(bytes: usize) -> u64 {
+    (HEAD_BYTES + bytes as u64).next_multiple_of(ALIGN).max(MIN_BYTES)
+}
+
 impl Parts<'_> {
     /// Size of the entry in bytes if it is a bare one, padding included.
     #[inline(always)]
     pub fn bare_size(&self) -> u64 {
-        (HEAD_BYTES + (self.key.len() + self.value.len()) as u64).next_multiple_of(ALIGN).max(MIN_BYTES)
+        bare_size(self.key.len() + self.value.len())
     }
 
     /// The words before the key, checksum included; `None` if the entry is no bare one in this place.
