@@ -19,13 +19,15 @@ pub(super) trait LeanIndex: Index {
         Self: 'a;
 
     /// The way to a place, as far as it is known without a miss.
-    type Near: Copy;
+    type Near<'a>: Copy
+    where
+        Self: 'a;
 
     /// Starts loading the place of the key with this hash, where a hash leads to it.
-    fn near(&self, hash: u64) -> Self::Near;
+    fn near(&self, hash: u64) -> Self::Near<'_>;
 
     /// Looks where a key (with its hash) is or goes, but not at the entry that is likely the key's ([`HashIndex::sight_home`] says why); `None` if a write there is unusual.
-    fn sight<R: Resolver, L: Lean>(&self, near: Self::Near, key: (L, u64), resolver: &R) -> Option<Self::Sight<'_>>;
+    fn sight<'a, R: Resolver, L: Lean>(&'a self, near: Self::Near<'a>, key: (L, u64), resolver: &R) -> Option<Self::Sight<'a>>;
 
     /// The entry that is likely the key's; none if the key is surely absent.
     fn seen(sight: &Self::Sight<'_>) -> Ref;
@@ -46,15 +48,15 @@ pub(super) trait LeanIndex: Index {
 impl LeanIndex for HashIndex {
     const ORDERED: bool = false;
     type Sight<'a> = HomeSight<'a>;
-    type Near = NearHome;
+    type Near<'a> = NearHome<'a>;
 
     #[inline(always)]
-    fn near(&self, hash: u64) -> NearHome {
+    fn near(&self, hash: u64) -> NearHome<'_> {
         self.near_home(hash)
     }
 
     #[inline(always)]
-    fn sight<R: Resolver, L: Lean>(&self, near: NearHome, (_, hash): (L, u64), _resolver: &R) -> Option<HomeSight<'_>> {
+    fn sight<'a, R: Resolver, L: Lean>(&'a self, near: NearHome<'a>, (_, hash): (L, u64), _resolver: &R) -> Option<HomeSight<'a>> {
         self.sight_home(near, hash)
     }
 
@@ -91,7 +93,7 @@ impl LeanIndex for HashIndex {
 impl LeanIndex for BTreeIndex {
     const ORDERED: bool = true;
     type Sight<'a> = Located<Self::Token>;
-    type Near = ();
+    type Near<'a> = ();
 
     #[inline(always)]
     fn near(&self, _hash: u64) {}

@@ -14,8 +14,9 @@ use hither_sync::prefetch_write;
 
 /// The way to a key's home pair.
 #[derive(Clone, Copy)]
-pub struct NearHome {
+pub struct NearHome<'a> {
     segment: Segment,
+    pair: &'a Pair,
 }
 
 /// What was seen of a key's home pair before it was locked: where the key is or goes, if nothing changes meanwhile.
@@ -32,13 +33,14 @@ pub struct HomeSight<'a> {
 impl<P: Protocol> HashTable<P> {
     /// Finds the home pair of the key with this hash and starts loading it for writing. Under the caller's epoch pin.
     #[inline(always)]
-    pub fn near_home(&self, hash: u64) -> NearHome {
+    pub fn near_home(&self, hash: u64) -> NearHome<'_> {
         let segment = self.segment(hash);
-        let pair = segment.home(hash);
+        // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
+        let pair = unsafe { segment.home_pair(hash) };
         // Line 0 carries the lock.
-        prefetch_write(pair);
-        prefetch_write(pair.cast::<Line>().wrapping_add(1));
-        NearHome { segment }
+        prefetch_write(&raw const pair.lines[0]);
+        prefetch_write(&raw const pair.lines[1]);
+        NearHome { segment, pair }
     }
 
     /// Looks at the home pair of the key with this hash. `None` if the pair does not decide alone, see [`HashTable::lock_home`]. `near` was found for this hash under
@@ -47,10 +49,8 @@ impl<P: Protocol> HashTable<P> {
     /// The entry that is likely the key's is not asked for: whoever writes meets it in the shadow of a flush, while a prefetch that also misses the address
     /// translation holds up what comes before (`docs/adr/0010`).
     #[inline(always)]
-    pub fn sight_home(&self, near: NearHome, hash: u64) -> Option<HomeSight<'_>> {
-        let NearHome { segment } = near;
-        // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
-        let pair = unsafe { segment.home_pair(hash) };
+    pub fn sight_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
+        let NearHome { segment, pair } = near;
         let slots = pair.slots(tag_of(hash));
         if slots == 0 {
             return (pair.slots(0) != 0).then_some(HomeSight { segment, pair, slots, seen: Ref::NONE });

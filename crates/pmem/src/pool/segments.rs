@@ -125,6 +125,7 @@ impl Pool {
         failpoint::check(self.access.failpoints(), "zero").map_err(io(self.access.place(), "zeroing a segment", off))?;
         match self.access.file() {
             Some(file) if self.needs_sync() => {
+                storage::require_length(self.access.place(), file, off + len)?;
                 // Whoever read the file, a backup perhaps, may have left it in the cache in large pages: see `write_zeros`.
                 self.forget_cached(off, off + len);
                 let step = synced_zeros(run_len, len);

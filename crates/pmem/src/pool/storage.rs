@@ -52,6 +52,14 @@ pub(super) fn length(place: &Place, file: &File, device: bool) -> Result<u64> {
     text.trim().parse().map_err(|_| io(place, "asking for the device's size", 0)(malformed()))
 }
 
+/// The length of a pool's file, which is `needed` at least; an error if it was truncated meanwhile: longer again, it would have zeros where data were.
+pub(super) fn require_length(place: &Place, file: &File, needed: u64) -> Result<u64> {
+    match length(place, file, false)? {
+        found if found < needed => Err(Error::ShortFile { pool: place.clone(), found, needed }),
+        found => Ok(found),
+    }
+}
+
 /// What creation and opening know before they map.
 pub(super) struct Storage {
     pub(super) place: Place,
@@ -204,11 +212,7 @@ pub(super) fn is_unwritten(file: &File, off: u64, len: u64) -> bool {
 
 /// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.
 pub(super) fn preallocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Result<()> {
-    let before = file.metadata().map_err(io(place, "asking for the length", off))?.len();
-    if before < off {
-        // It was truncated meanwhile: longer again, it would have zeros where data were.
-        return Err(Error::ShortFile { pool: place.clone(), found: before, needed: off });
-    }
+    let before = require_length(place, file, off)?;
     let synced = || failpoint::check(run.failpoints.as_ref(), "sync").and_then(|()| file.sync_all());
     let failed = |e: std::io::Error| Error::SyncFailed { pool: place.clone(), detail: e.to_string() };
     let result = allocate(place, file, off, len, run).and_then(|()| synced().map_err(failed));

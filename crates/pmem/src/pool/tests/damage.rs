@@ -330,3 +330,19 @@ fn a_file_that_was_truncated_meanwhile_does_not_grow() {
     assert!(matches!(refused, Err(Error::ShortFile { found, needed, .. }) if (found, needed) == (full - 1, full)), "{refused:?}");
     assert_eq!((pool.segment_count(), std::fs::metadata(&path).unwrap().len()), (16, full - 1));
 }
+
+/// Regression: zeros for a segment that is used again went through the file, and gave one that had been cut short in front of it its length back, with a hole where data had been.
+#[test]
+fn zeroing_makes_no_truncated_file_long_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node0.pool");
+    let pool = Pool::create(&path, &CreateOptions { medium: MediumChoice::File, ..small() }).unwrap();
+    pool.finish_creation().unwrap();
+    let (cut, needed) = (pool.segment_offset(3), pool.segment_offset(6));
+    pool.zero_segment(4, 2).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
+    let refused = pool.zero_segment(4, 2);
+    assert!(matches!(refused, Err(Error::ShortFile { found, needed: end, .. }) if (found, end) == (cut, needed)), "{refused:?}");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), cut);
+    pool.zero_segment(1, 1).unwrap();
+}
