@@ -25,8 +25,8 @@ pub enum Missing {
 /// Opens the store.
 pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let only_reads = missing == Missing::RefuseToRead;
-    if args.read_only && !only_reads {
-        return Err(Failure::Usage("--read-only is for commands that only read: check, copy, dump, get, keyspaces, scan and stat".into()));
+    if !only_reads {
+        refuse_read_only(args)?;
     }
     let bar = recovery_bar(args.json);
     let shown = bar.clone();
@@ -49,6 +49,14 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
         tell_other_size(args, &db);
     }
     Ok(db)
+}
+
+/// For commands that write, be it a file that they remove again.
+pub fn refuse_read_only(args: &StoreArgs) -> Result<(), Failure> {
+    if args.read_only {
+        return Err(Failure::Usage("--read-only is for commands that only read: check, copy, dump, get, keyspaces, scan and stat".into()));
+    }
+    Ok(())
 }
 
 /// Too few addresses for a new store are those of a size that was asked for; the size of one that exists cannot be lowered, and nobody asked for it now.

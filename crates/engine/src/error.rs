@@ -166,7 +166,7 @@ pub enum Error {
 pub enum ErrorKind {
     /// No room in the store.
     Full,
-    /// Unusable argument.
+    /// Unusable argument, or a write to a store that was opened read-only.
     Invalid,
     /// Damage on media.
     Damaged,
@@ -182,7 +182,7 @@ pub enum ErrorKind {
     DiskFull,
     /// Input or output failed.
     Io,
-    /// Read-only: after a failed sync, or opened so.
+    /// Read-only since a sync failed.
     ReadOnly,
     /// Closed.
     Closed,
@@ -209,7 +209,7 @@ impl Error {
             Error::Locked(_) => ErrorKind::Locked,
             Error::DiskFull(_) => ErrorKind::DiskFull,
             Error::Io(_) => ErrorKind::Io,
-            Error::ReadOnly(_) | Error::OpenedReadOnly => ErrorKind::ReadOnly,
+            Error::ReadOnly(_) => ErrorKind::ReadOnly,
             Error::Closed => ErrorKind::Closed,
             Error::PreconditionFailed { .. } => ErrorKind::Conflict,
             _ => ErrorKind::Invalid,

@@ -75,6 +75,7 @@ struct MediumReport {
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    store::refuse_read_only(args)?;
     let places = if args.data.is_empty() && std::env::var_os("HITHER_DATA").is_none() { Vec::new() } else { store::places(args)? };
     let report = examine(places, store::medium(args.medium));
     let usable = report.places.iter().all(|place| place.problem.is_none());

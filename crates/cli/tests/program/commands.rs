@@ -250,7 +250,9 @@ fn read_only_changes_no_byte_and_is_for_commands_that_read() {
     }
     let copy = store.path("copy").display().to_string();
     looks(&["copy", &copy]).done();
-    for writing in [&["put", "b", "c"][..], &["del", "a-key"], &["load", "/dev/null"], &["drop", "default"], &["compact"], &["serve"]] {
+    for writing in
+        [&["put", "b", "c"][..], &["del", "a-key"], &["load", "/dev/null"], &["drop", "default"], &["compact"], &["serve"], &["doctor"]]
+    {
         assert!(looks(writing).expect(2).err().contains("commands that only read"), "{writing:?}");
     }
     assert!(files() == before, "a file has changed");
