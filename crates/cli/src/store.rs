@@ -51,7 +51,7 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     Ok(db)
 }
 
-/// For commands that write, be it a file that they remove again.
+/// Refuses `--read-only`, for commands that write, be it a file that they remove again.
 pub fn refuse_read_only(args: &StoreArgs) -> Result<(), Failure> {
     if args.read_only {
         return Err(Failure::Usage("--read-only is for commands that only read: check, copy, dump, get, keyspaces, scan and stat".into()));

@@ -342,6 +342,6 @@ mod tests;
 mod view;
 
 pub(crate) use bare::HEAD_BYTES as BARE_HEAD_BYTES;
-pub use bare::bare_size;
+pub use bare::bare_size_of;
 pub use pair::{LivePair, PlainPair};
 pub use view::{EntryView, Invalid};

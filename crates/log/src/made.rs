@@ -1,6 +1,6 @@
-//! Writes in two steps: the entry is made before the key's latch is taken, and appended under it (`docs/adr/0010`).
+//! Writes in three steps: room is looked up and the entry made before the key's latch is taken, and it is appended under that (`docs/adr/0010`).
 //!
-//! What is made holds for as long as nothing else is appended by the same writer; whoever does not append it loses nothing but a version.
+//! Room and entry hold for as long as nothing else is appended by the same writer; whoever does not append it loses nothing but a version.
 //!
 //! Thread safety: as [`super::writer`]: all in one writer section, by the thread that owns the writer's slot.
 
@@ -40,7 +40,7 @@ impl Past<'_> {
     }
 }
 
-/// See [`Writer::room_for`].
+/// Where the next entry will go: see [`Writer::room_for`]. Holds until the same writer appends anything, so it serves one entry.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryRoom {
     shard: usize,
@@ -84,7 +84,7 @@ pub struct MadePair {
 
 impl<'a> Writer<'a> {
     /// The room that the next entry of `size` bytes with this hash and version would take, if its chunk has so much: all of [`Writer::append`] that needs neither latch
-    /// nor the entry. Changes nothing; holds until something is appended.
+    /// nor the entry. Appends nothing (it may count a sample of hot keys).
     #[inline(always)]
     pub fn room_for(&self, hash: u64, version: u64, size: u64) -> Option<EntryRoom> {
         let shard = self.stream_of(hash, version);
@@ -132,7 +132,7 @@ impl<'a> Writer<'a> {
     }
 
     /// What a write needs to know of the entry behind `reference` (0: none), which it is going to replace, and starts loading what [`Past::mark_dead`] changes:
-    /// its store would otherwise hold up the next write's first locked instruction.
+    /// its store would otherwise wait in front of those of the next write.
     #[inline(always)]
     pub fn past_of(&self, reference: u64) -> Past<'a> {
         if reference == 0 {

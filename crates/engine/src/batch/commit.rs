@@ -120,7 +120,7 @@ impl Core {
             self.latches.prefetch(stripe);
             stripes.push(stripe);
         }
-        // Before the first locked instruction, which would wait for all loads: the entries' misses then overlap with the latches'.
+        // Before the first latch: the entries' misses then overlap with the latches'.
         for member in &*members {
             with_index!(batch.keyspace(member.operation(batch)), index => index.prefetch_path(member.key(batch), &self.resolver()));
         }

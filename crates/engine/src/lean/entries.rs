@@ -144,7 +144,7 @@ impl Lean for Strings<'_> {
 
     #[inline(always)]
     fn size(&self) -> u64 {
-        entry::bare_size(self.key.len() + self.value.map_or(0, <[u8]>::len))
+        entry::bare_size_of(self.key.len() + self.value.map_or(0, <[u8]>::len))
     }
 
     #[inline(always)]

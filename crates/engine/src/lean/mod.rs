@@ -5,9 +5,9 @@
 //! operation's cache misses overlap with this one's flush (`docs/adr/0010`). The general path is the reference; whatever is unusual, and
 //! every error, is left to it: [`Core::write_lean`] then returns `None` and has changed nothing.
 //!
-//! Latch and locks are those of the general path, so thread safety and crash behaviour are too: look up (a hint), writer slot, version, make the
-//! entry, latch, lock the place (a pair, a leaf), look whether both are as they were seen, append, start the flush, verify the candidate in its shadow, fence, install. A version is drawn
-//! before the latch, within the writer section; it counts only if it is above the latch's. If it is not, since others wrote meanwhile, all is made again under the latch;
+//! Latch and locks are those of the general path, so thread safety and crash behaviour are too: ask for the place's lines, writer slot, version and
+//! room, look up (a hint), make the entry, latch, lock the place (a pair, a leaf), look whether both are as they were seen, append, start the flush,
+//! verify the candidate in its shadow, fence, install. (A delete looks up before it draws a version.) A version is drawn before the latch, within the writer section; it counts only if it is above the latch's. If it is not, since others wrote meanwhile, all is made again under the latch;
 //! if the place has changed, the general path begins anew.
 
 mod entries;
@@ -97,9 +97,17 @@ impl Core {
         if self.log.is_crowded() || self.committer.refuses() || keyspace.is_dropped() {
             return None;
         }
+        let last = stripe.last_version_hint();
+        let (drawn, sight);
+        if what.puts() {
+            drawn = self.draw_lean(what, hash, last, &mut writer)?;
+            sight = index.sight(near, (what, hash), &self.resolver())?;
+        } else {
+            // A delete of a key that is not there writes nothing, and uses no version.
+            sight = index.sight(near, (what, hash), &self.resolver()).filter(|sight| I::seen(sight).is_some())?;
+            drawn = self.draw_lean(what, hash, last, &mut writer)?;
+        }
         // The whole entry is made before the latch, as if what was seen stayed so. If it does not, the version is never used.
-        let drawn = self.draw_lean(what, hash, stripe.last_version_hint(), &mut writer)?;
-        let sight = index.sight(near, (what, hash), &self.resolver())?;
         let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, &writer)?;
         let latch = stripe.lock();
         // Under the latch, so that a delete of this key by a write at another level has been noted by now.
@@ -115,14 +123,14 @@ impl Core {
         Some(written)
     }
 
-    /// Draws a version above `last`, and looks where the entry will go. Changes nothing.
+    /// Draws a version above `last`, which is used up by that, and looks where the entry will go. Appends nothing.
     #[inline(always)]
     fn draw_lean<L: Lean>(&self, what: L, hash: u64, last: u64, writer: &mut Writer<'_>) -> Option<Drawn> {
         let version = writer.draw_versions(last, 1);
         Some(Drawn { version, room: writer.room_for(hash, version, what.size())? })
     }
 
-    /// Makes the entry that follows `candidate`; `None` if there is nothing to write, or not so. Changes nothing.
+    /// Makes the entry that follows `candidate`. Changes nothing. `None` if there is nothing to delete, or the entry needs an extension.
     #[inline(always)]
     fn make_ready<'w, L: Lean>(
         &self,
@@ -142,7 +150,7 @@ impl Core {
         Some(Ready { past, link, made })
     }
 
-    /// A write that others overtook while it waited for the latch: as from the sight on, but with the latch.
+    /// A write that others overtook while it waited for the latch: as from the draw on, but with the latch.
     #[cold]
     #[inline(never)]
     fn change_after_others<I: LeanIndex, L: Lean>(

@@ -18,7 +18,7 @@ pub(super) trait LeanIndex: Index {
     where
         Self: 'a;
 
-    /// The way to a place, as far as it is known without a miss.
+    /// The way to a key's place, as far as it is known without a look at the place. Holds as a sight does.
     type Near<'a>: Copy
     where
         Self: 'a;
@@ -26,7 +26,8 @@ pub(super) trait LeanIndex: Index {
     /// Starts loading the place of the key with this hash, where a hash leads to it.
     fn near(&self, hash: u64) -> Self::Near<'_>;
 
-    /// Looks where a key (with its hash) is or goes, but not at the entry that is likely the key's ([`HashIndex::sight_home`] says why); `None` if a write there is unusual.
+    /// Looks where a key (with its hash, by which `near` was found under the same pin) is or goes, but not at the entry that is likely the key's: see
+    /// [`HashIndex::sight_home`]. `None` if a write there is unusual.
     fn sight<'a, R: Resolver, L: Lean>(&'a self, near: Self::Near<'a>, key: (L, u64), resolver: &R) -> Option<Self::Sight<'a>>;
 
     /// The entry that is likely the key's; none if the key is surely absent.
@@ -100,6 +101,7 @@ impl LeanIndex for BTreeIndex {
 
     #[inline(always)]
     fn sight<R: Resolver, L: Lean>(&self, (): (), (what, hash): (L, u64), resolver: &R) -> Option<Located<Self::Token>> {
+        // Not `prepare_write`, which asks for the entry as well.
         let located = what.with_key(|bytes| self.locate(Key { bytes, hash }, resolver));
         // What the leaf alone does not prove cannot be claimed.
         located.verified.then_some(located)

@@ -83,7 +83,7 @@ fn agrees_with_a_map(kind: Kind) {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// Writers of the same few keys overtake each other between sight and latch all the time: none is lost, none counted twice, and what recovery makes of the log is
+/// Writers of the same few keys overtake each other between draw and latch all the time: none is lost, none counted twice, and what recovery makes of the log is
 /// what the index said.
 #[test]
 fn contended_writes_are_neither_lost_nor_doubled() {
@@ -231,5 +231,22 @@ fn versions_of_a_key_grow_whoever_writes() {
         let aside = || std::thread::scope(|scope| scope.spawn(write).join().unwrap());
         let versions = [aside(), write(), aside(), write()];
         assert!(versions.is_sorted_by(|a, b| a < b), "{kind:?}: {versions:?}");
+    }
+}
+
+/// A delete that finds nothing writes nothing: no version is used, by which others tell whether a store is written to.
+#[test]
+fn deletes_of_absent_keys_use_no_version() {
+    for kind in [Kind::Hash, Kind::Ordered] {
+        let store = Store::open(fenced()).unwrap();
+        let keyspace = store.create_keyspace("k", kind).unwrap();
+        let version = |key: u64| {
+            store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"12345678")).unwrap();
+            store.get_versioned(&keyspace, &key.to_be_bytes()).unwrap().unwrap().1
+        };
+        let before = version(1);
+        (2..1_000u64).for_each(|absent| assert!(!store.write_wait(&keyspace, &absent.to_be_bytes(), None).unwrap()));
+        // Of a put that goes the general way after all two are used.
+        assert!(version(1) <= before + 2, "{}", kind.name());
     }
 }

@@ -149,9 +149,16 @@ mod tests {
 
     /// A write as the engine's lean path makes it; `change` comes between sight and lock.
     fn write_short(bench: &Bench<HashIndex>, key: Key<'_>, new: Ref, change: impl FnOnce()) -> Way {
+        write_short_after(bench, key, new, || {}, change)
+    }
+
+    /// As [`write_short`]; `early` comes before the sight of the pair that was found.
+    fn write_short_after(bench: &Bench<HashIndex>, key: Key<'_>, new: Ref, early: impl FnOnce(), change: impl FnOnce()) -> Way {
         let (index, log) = (&bench.index, &bench.log);
         let _pin = epoch::pin();
-        let Some(sight) = index.sight_home(index.near_home(key.hash), key.hash) else { return Way::Left };
+        let near = index.near_home(key.hash);
+        early();
+        let Some(sight) = index.sight_home(near, key.hash) else { return Way::Left };
         change();
         if !index.lock_home(&sight, key.hash) {
             return Way::Left;
@@ -236,15 +243,18 @@ mod tests {
         assert_eq!(short(fresh(), &|| {}), Way::Inserted);
         bench.check(2);
 
-        // A split between sight and lock freezes the pair that was seen.
-        let bench = Bench::new(HashIndex::new());
-        let split = || {
-            (0..2_000u64).for_each(|i| {
-                bench.write(&i.to_be_bytes(), bench.log.append(&i.to_be_bytes()));
-            })
-        };
-        let key = 5_000u64.to_be_bytes();
-        assert_eq!(write_short(&bench, bench.log.key_of(&key), bench.log.append(&key), split), Way::Left);
-        assert_eq!(bench.get(&key), Ref::NONE);
+        // A split freezes the pair that was found, before it was seen and afterwards.
+        for early in [true, false] {
+            let bench = Bench::new(HashIndex::new());
+            let split = |now: bool| {
+                (0..if now { 2_000u64 } else { 0 }).for_each(|i| {
+                    bench.write(&i.to_be_bytes(), bench.log.append(&i.to_be_bytes()));
+                })
+            };
+            let key = 5_000u64.to_be_bytes();
+            let way = write_short_after(&bench, bench.log.key_of(&key), bench.log.append(&key), || split(early), || split(!early));
+            assert_eq!(way, Way::Left, "early: {early}");
+            assert_eq!(bench.get(&key), Ref::NONE);
+        }
     }
 }

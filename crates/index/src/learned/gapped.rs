@@ -241,8 +241,8 @@ impl<'a> Gapped<'a> {
         self.block(predicted + usize::from(predicted + 1 < shape.end())).prefetch();
     }
 
-    /// Starts loading the [`AROUND`] blocks among which block `b` is. Writers lock, and a locked instruction waits for the lines of its own key, so the
-    /// misses of one write do not overlap with those of the next: loading the neighbours as well saves those to them theirs.
+    /// Starts loading the [`AROUND`] blocks among which block `b` is. The misses of one write hardly overlap with those of the next
+    /// (`docs/adr/0010`): loading the neighbours as well saves theirs to those.
     #[inline(always)]
     pub(super) fn prefetch_around(self, b: usize) {
         let first = self.load(PAGES + b / PAGE_BLOCKS) as usize + (b % PAGE_BLOCKS) / AROUND * AROUND * BLOCK_BYTES;

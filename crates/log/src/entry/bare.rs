@@ -7,17 +7,17 @@ use super::{ALIGN, HEADER_BYTES, MIN_BYTES, Parts, Place, crc, flag, seed};
 /// Bytes before a bare entry's key.
 pub(crate) const HEAD_BYTES: u64 = HEADER_BYTES + 8;
 
-/// As [`Parts::bare_size`], from the bytes of key and value together.
+/// Size of a bare entry with so many bytes of key and value together, padding included.
 #[inline(always)]
-pub fn bare_size(bytes: usize) -> u64 {
+pub fn bare_size_of(bytes: usize) -> u64 {
     (HEAD_BYTES + bytes as u64).next_multiple_of(ALIGN).max(MIN_BYTES)
 }
 
 impl Parts<'_> {
-    /// Size of the entry in bytes if it is a bare one, padding included.
+    /// Size of the entry in bytes if it is a bare one: see [`bare_size_of`].
     #[inline(always)]
     pub fn bare_size(&self) -> u64 {
-        bare_size(self.key.len() + self.value.len())
+        bare_size_of(self.key.len() + self.value.len())
     }
 
     /// The words before the key, checksum included; `None` if the entry is no bare one in this place.

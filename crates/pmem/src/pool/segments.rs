@@ -125,12 +125,12 @@ impl Pool {
         failpoint::check(self.access.failpoints(), "zero").map_err(io(self.access.place(), "zeroing a segment", off))?;
         match self.access.file() {
             Some(file) if self.needs_sync() => {
-                storage::require_length(self.access.place(), file, off + len)?;
                 // Whoever read the file, a backup perhaps, may have left it in the cache in large pages: see `write_zeros`.
                 self.forget_cached(off, off + len);
                 let step = synced_zeros(run_len, len);
                 for at in (off..off + len).step_by(step as usize) {
                     let part = step.min(off + len - at);
+                    storage::require_length(self.access.place(), file, at + part)?;
                     storage::write_zeros(file, at, part).map_err(io(self.access.place(), "zeroing a segment", at))?;
                     self.access.sync()?;
                 }

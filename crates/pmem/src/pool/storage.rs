@@ -52,7 +52,8 @@ pub(super) fn length(place: &Place, file: &File, device: bool) -> Result<u64> {
     text.trim().parse().map_err(|_| io(place, "asking for the device's size", 0)(malformed()))
 }
 
-/// The length of a pool's file, which is `needed` at least; an error if it was truncated meanwhile: longer again, it would have zeros where data were.
+/// The length of a pool's file, which is `needed` at least; an error if it was truncated meanwhile: what is about to be written behind its end would make it long
+/// again, with zeros where data were.
 pub(super) fn require_length(place: &Place, file: &File, needed: u64) -> Result<u64> {
     match length(place, file, false)? {
         found if found < needed => Err(Error::ShortFile { pool: place.clone(), found, needed }),

@@ -109,6 +109,10 @@ pub fn of_store(error: &Error) -> String {
             tell(why);
             return "MISCONF the system has failed the store; the log of the server says more".to_owned();
         }
+        Error::Damaged(why) => {
+            tell(why);
+            return "MISCONF the store is damaged; the log of the server says more".to_owned();
+        }
         Error::ReadOnly(_) => {
             return "MISCONF the store is read-only since a sync failed, and what was not acknowledged may be lost; the log of the server says more"
                 .to_owned();
