@@ -317,13 +317,19 @@ fn what_cannot_be_set_right_leaves_the_record_before() {
     assert!(matches!(foreign, Err(Error::Foreign { .. })), "{foreign:?}");
 }
 
+/// A finished pool on a file, and the file.
+fn on_file(dir: &std::path::Path) -> (std::path::PathBuf, Pool) {
+    let path = dir.join("node0.pool");
+    let pool = Pool::create(&path, &CreateOptions { medium: MediumChoice::File, ..small() }).unwrap();
+    pool.finish_creation().unwrap();
+    (path, pool)
+}
+
 /// Found by hand: growing gave a file that had been truncated meanwhile its old length back, with zeros where data had been, and nobody was told.
 #[test]
 fn a_file_that_was_truncated_meanwhile_does_not_grow() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("node0.pool");
-    let pool = Pool::create(&path, &CreateOptions { medium: MediumChoice::File, ..small() }).unwrap();
-    pool.finish_creation().unwrap();
+    let (path, pool) = on_file(dir.path());
     let full = pool.len_mapped();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(full - 1).unwrap();
     let refused = pool.grow(1);
@@ -335,9 +341,7 @@ fn a_file_that_was_truncated_meanwhile_does_not_grow() {
 #[test]
 fn zeroing_makes_no_truncated_file_long_again() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("node0.pool");
-    let pool = Pool::create(&path, &CreateOptions { medium: MediumChoice::File, ..small() }).unwrap();
-    pool.finish_creation().unwrap();
+    let (path, pool) = on_file(dir.path());
     let (cut, needed) = (pool.segment_offset(3), pool.segment_offset(6));
     pool.zero_segment(4, 2).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
