@@ -7,8 +7,9 @@
 //!
 //! Latch and locks are those of the general path, so thread safety and crash behaviour are too: ask for the place's lines, writer slot, version and
 //! room, look up (a hint), make the entry, latch, lock the place (a pair, a leaf), look whether both are as they were seen, append, start the flush,
-//! verify the candidate in its shadow, fence, install. (A delete looks up before it draws a version.) A version is drawn before the latch, within the writer section; it counts only if it is above the latch's. If it is not, since others wrote meanwhile, all is made again under the latch;
-//! if the place has changed, the general path begins anew.
+//! verify the candidate in its shadow, fence, install. (A delete looks up before it draws a version.) A version is drawn before the latch,
+//! within the writer section; it counts only if it is above the latch's. If it is not, since others wrote meanwhile, all is made again under the
+//! latch; if the place has changed, the general path begins anew.
 
 mod entries;
 mod place;
@@ -101,10 +102,10 @@ impl Core {
         let (drawn, sight);
         if what.puts() {
             drawn = self.draw_lean(what, hash, last, &mut writer)?;
-            sight = index.sight(near, (what, hash), &self.resolver())?;
+            sight = self.sight_lean(index, near, what, hash)?;
         } else {
             // A delete of a key that is not there writes nothing, and uses no version.
-            sight = index.sight(near, (what, hash), &self.resolver()).filter(|sight| I::seen(sight).is_some())?;
+            sight = self.sight_lean(index, near, what, hash)?;
             drawn = self.draw_lean(what, hash, last, &mut writer)?;
         }
         // The whole entry is made before the latch, as if what was seen stayed so. If it does not, the version is never used.
@@ -123,6 +124,12 @@ impl Core {
         Some(written)
     }
 
+    /// Looks at the place; `None` if a write there is unusual, or there is nothing to delete.
+    #[inline(always)]
+    fn sight_lean<'a, I: LeanIndex, L: Lean>(&self, index: &'a I, near: I::Near<'a>, what: L, hash: u64) -> Option<I::Sight<'a>> {
+        index.sight(near, (what, hash), &self.resolver()).filter(|sight| what.puts() || I::seen(sight).is_some())
+    }
+
     /// Draws a version above `last`, which is used up by that, and looks where the entry will go. Appends nothing.
     #[inline(always)]
     fn draw_lean<L: Lean>(&self, what: L, hash: u64, last: u64, writer: &mut Writer<'_>) -> Option<Drawn> {
@@ -130,7 +137,7 @@ impl Core {
         Some(Drawn { version, room: writer.room_for(hash, version, what.size())? })
     }
 
-    /// Makes the entry that follows `candidate`. Changes nothing. `None` if there is nothing to delete, or the entry needs an extension.
+    /// Makes the entry that follows `candidate`; `None` if it needs an extension. Changes nothing.
     #[inline(always)]
     fn make_ready<'w, L: Lean>(
         &self,
@@ -140,9 +147,6 @@ impl Core {
         drawn: &Drawn,
         writer: &Writer<'w>,
     ) -> Option<Ready<'w, L::Made>> {
-        if !what.puts() && candidate.is_none() {
-            return None;
-        }
         let past = writer.past_of(candidate.0);
         let op = op_of(what.puts(), candidate);
         let link = Link { op, version: drawn.version, parent: candidate, parent_generation: past.generation, keyspace: keyspace.info.id };
@@ -163,7 +167,7 @@ impl Core {
         latch: LatchGuard<'_>,
     ) -> Option<Written> {
         let drawn = self.draw_lean(what, hash, latch.last_version(), writer)?;
-        let sight = index.sight(index.near(hash), (what, hash), &self.resolver())?;
+        let sight = self.sight_lean(index, index.near(hash), what, hash)?;
         let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, writer)?;
         self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (link, made, past))
     }

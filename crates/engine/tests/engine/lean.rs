@@ -245,8 +245,8 @@ fn deletes_of_absent_keys_use_no_version() {
             store.get_versioned(&keyspace, &key.to_be_bytes()).unwrap().unwrap().1
         };
         let before = version(1);
-        (2..1_000u64).for_each(|absent| assert!(!store.write_wait(&keyspace, &absent.to_be_bytes(), None).unwrap()));
-        // Of a put that goes the general way after all two are used.
-        assert!(version(1) <= before + 2, "{}", kind.name());
+        (2..20_000u64).for_each(|absent| assert!(!store.write_wait(&keyspace, &absent.to_be_bytes(), None).unwrap()));
+        // What the store does by itself may have a put begin a block of versions; each vain delete would use one.
+        assert!(version(1) < before + 10_000, "{}", kind.name());
     }
 }
