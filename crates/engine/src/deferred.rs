@@ -196,7 +196,7 @@ impl Core {
         f: &mut impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
         for reference in refs {
-            self.log.prefetch(reference.0);
+            self.log.prefetch_whole(reference.0);
         }
         for reference in refs {
             self.ensure_whole(*reference)?;

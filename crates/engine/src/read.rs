@@ -23,7 +23,7 @@ impl Store {
         let core = &*self.core;
         let pin = epoch::pin();
         keyspace.0.ensure_usable()?;
-        // Of a plain pair the value comes along from where its key is compared, of a longer one its length. All else is a call away, so that nothing of it is
+        // Of a plain pair the value comes along from where its key is compared, of a longer one its place. All else is a call away, so that nothing of it is
         // kept ready here.
         if let Ok(word) = key.try_into()
             && !core.cache.is_attentive()
@@ -39,7 +39,7 @@ impl Store {
                     pin.leave();
                     return Ok(Some(result));
                 }
-                if let Some(value) = log.value_after_short_key(found.0, value) {
+                if let Some(value) = log.value_at(found.0, value) {
                     return Ok(Some(call_aside(f, value)));
                 }
             }
@@ -198,7 +198,7 @@ impl Core {
         if let Some(value) = self.log.plain_value(reference.0) {
             return Ok(Some(f(&value, 0)));
         }
-        if let Some(value) = self.log.bare_value(reference.0) {
+        if let Some(value) = self.log.lasting_value(reference.0) {
             return Ok(Some(f(value, 0)));
         }
         Ok(self.visit_settled(reference, f))

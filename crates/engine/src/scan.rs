@@ -272,14 +272,14 @@ impl Core {
     ) -> Result<ControlFlow<()>> {
         for (i, reference) in refs.iter().enumerate().take(AHEAD) {
             if asked.is_direct(i) {
-                self.log.prefetch(reference.0);
+                self.log.prefetch_whole(reference.0);
             }
         }
         for (i, &reference) in refs.iter().enumerate() {
             if let Some(ahead) = refs.get(i + AHEAD)
                 && asked.is_direct(i + AHEAD)
             {
-                self.log.prefetch(ahead.0);
+                self.log.prefetch_whole(ahead.0);
             }
             let flow = match asked.copy(i) {
                 Some(copied) => self.emit_copy(&copied, range, f)?,
@@ -305,11 +305,11 @@ impl Core {
     #[inline(always)]
     pub(crate) fn visit_ahead(&self, refs: &[Ref], mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<ControlFlow<()>> {
         for reference in refs.iter().take(AHEAD) {
-            self.log.prefetch(reference.0);
+            self.log.prefetch_whole(reference.0);
         }
         for (i, &reference) in refs.iter().enumerate() {
             if let Some(ahead) = refs.get(i + AHEAD) {
-                self.log.prefetch(ahead.0);
+                self.log.prefetch_whole(ahead.0);
             }
             if visit(reference)?.is_break() {
                 return Ok(ControlFlow::Break(()));

@@ -4,7 +4,7 @@
 //! is reused only after every such pin has ended (L3).
 
 use crate::address;
-use crate::entry::{BARE_HEAD_BYTES, EntryView, MAX_VALUE_BYTES, Op, ext, flag, word0};
+use crate::entry::{BARE_HEAD_BYTES, EntryView, HEADER_BYTES, MAX_VALUE_BYTES, Op, ext, flag, word0};
 use crate::log::Log;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -31,6 +31,13 @@ const _: () = assert!(PUT_FLAG != 0 && (Op::Delete as u64) << word0::FLAGS_SHIFT
 #[inline(always)]
 pub fn is_pair(reference: u64) -> bool {
     address::tagged_size(reference) == Some(crate::entry::MIN_BYTES)
+}
+
+/// Where an entry's key lies, from its start on, and behind it its value.
+struct Layout {
+    key_at: u64,
+    key_bytes: u64,
+    value_bytes: u64,
 }
 
 impl Log {
@@ -62,14 +69,24 @@ impl Log {
     /// of a longer entry follow each other. A few lines are enough; the processor sees the pattern then.
     #[inline(always)]
     pub fn prefetch_rest(&self, reference: u64) {
-        if address::tagged_size(reference).is_some_and(|size| size > 64) {
-            self.prefetch_lines(reference);
+        match address::tagged_size(reference) {
+            // A pair never straddles a line.
+            None | Some(..=crate::entry::MIN_BYTES) => {}
+            Some(size @ ..=64) => hither_sync::prefetch_read(self.start_of(reference).wrapping_add(size as usize - 1)),
+            Some(_) => self.prefetch_lines(reference),
         }
+    }
+
+    /// Hints that the whole entry will be read soon: see [`Log::prefetch_rest`].
+    #[inline(always)]
+    pub fn prefetch_whole(&self, reference: u64) {
+        self.prefetch(reference);
+        self.prefetch_rest(reference);
     }
 
     #[inline(never)]
     fn prefetch_lines(&self, reference: u64) {
-        const LINES: u64 = 4;
+        const LINES: u64 = 8;
         let entry = self.start_of(reference);
         let size = address::tagged_size(reference).unwrap_or(0).min(LINES * 64);
         (64..size + 63).step_by(64).for_each(|distance| hither_sync::prefetch_read(entry.wrapping_add(distance as usize)));
@@ -105,14 +122,14 @@ impl Log {
         is_plain_put(first).then_some((key, value))
     }
 
-    /// Of an 8-byte key's put without extension, if the entry is that: the value, as its bytes lie in memory, if the entry is a plain pair, which [`is_pair`]
-    /// tells of its reference, else the value's length, for [`Log::value_after_short_key`].
+    /// Of an 8-byte key's put without expiry, if the entry is that: the value, as its bytes lie in memory, if the entry is a plain pair, which [`is_pair`]
+    /// tells of its reference, else the value's place, for [`Log::value_at`].
     /// Nothing of the reference 0.
     /// Short for a plain pair, so that it needs few registers: see the index's `peek`.
     #[inline(always)]
     pub fn short_value_of(&self, reference: u64, key: u64) -> Option<u64> {
         let node = address::node_if_of_size(reference, crate::entry::MIN_BYTES);
-        let Some(base) = self.pair_bases.get(node) else { return self.short_bytes_of(reference, key) };
+        let Some(base) = self.pair_bases.get(node) else { return self.short_place_of(reference, key) };
         // What was taken off the base makes up for the bits above the offset: they need no mask.
         let entry = base.0.wrapping_add((reference as usize).wrapping_mul(8));
         // SAFETY: as in `words`. Whole words, though one flag would do: a collector may mark the entry dead meanwhile, of which the bits asked for here know nothing.
@@ -122,29 +139,78 @@ impl Log {
 
     /// As [`Log::short_value_of`], of an entry that is longer than a pair.
     #[inline(always)]
-    fn short_bytes_of(&self, reference: u64, key: u64) -> Option<u64> {
+    fn short_place_of(&self, reference: u64, key: u64) -> Option<u64> {
         if reference == 0 {
             return None;
         }
-        let entry = self.start_of(reference);
-        // SAFETY: as in `words`, which would count the read where reads are counted: who asked us asks again there.
-        let [first, _, lengths, word] = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
-        let [first, lengths, word] = [first, lengths, word].map(|word| word.load(Relaxed));
-        let bytes = lengths >> 32;
-        let is_bare = first & (OTHERS_MASK | PUT_FLAG) == LEN_MASK | PUT_FLAG && (1..=MAX_VALUE_BYTES as u64).contains(&bytes);
-        (is_bare && lengths as u32 == 8 && word == key).then_some(bytes)
+        // What reads the words here is not counted where reads are: who asked us asks again there.
+        let first = self.word(reference, 0);
+        if first & (OTHERS_MASK | PUT_FLAG) == LEN_MASK | PUT_FLAG {
+            let lengths = self.word(reference, HEADER_BYTES);
+            let is_keys = lengths as u32 == 8 && self.word(reference, BARE_HEAD_BYTES) == key;
+            return (is_keys && lengths >> 32 <= MAX_VALUE_BYTES as u64).then_some(lengths + BARE_HEAD_BYTES);
+        }
+        let layout = self.extended(reference, first)?;
+        let is_keys = first & PUT_FLAG != 0 && layout.key_bytes == 8 && self.word(reference, layout.key_at) == key;
+        is_keys.then_some(layout.value_bytes << 32 | (layout.key_at + 8))
     }
 
-    /// The value of so many bytes of an entry of which [`Log::short_value_of`] has told them.
+    /// The value at the place that [`Log::short_value_of`] has told of the entry.
     #[inline(always)]
-    pub fn value_after_short_key(&self, reference: u64, bytes: u64) -> Option<&[u8]> {
-        self.bare_bytes(reference, BARE_HEAD_BYTES + 8, bytes)
+    pub fn value_at(&self, reference: u64, place: u64) -> Option<&[u8]> {
+        self.bytes_of(reference, place & 0xffff_ffff, place >> 32)
     }
 
-    /// The bytes from `from` on of a bare entry (one with a length word and no extension), `None` if they are not inside the pool, as only those of a damaged
-    /// entry may be. For who has seen that it is one.
+    /// The word that many bytes behind an entry's start: of its first four, or one that lies inside the mapping for another reason.
     #[inline(always)]
-    fn bare_bytes(&self, reference: u64, from: u64, bytes: u64) -> Option<&[u8]> {
+    fn word(&self, reference: u64, at: u64) -> u64 {
+        // SAFETY: as in `words`, and as the caller knows.
+        unsafe { &*self.start_of(reference).wrapping_add(at as usize).cast::<AtomicU64>() }.load(Relaxed)
+    }
+
+    /// Where key and value of an entry with an extension lie, like a batch's member; `first` is its first word. `None` if there is none, if it has an expiry, is
+    /// marked dead or damaged. [`EntryView::parse`] is the reference.
+    #[inline(always)]
+    fn extended(&self, reference: u64, first: u64) -> Option<Layout> {
+        const READ: u8 = ext::KNOWN & !ext::EXPIRY;
+        // The words until the key's first, with all fields that are read.
+        const LONGEST: u64 = HEADER_BYTES + 8 * (1 + READ.count_ones() as u64 + 2);
+        if first & OTHERS_MASK & !LEN_MASK != EXT_MASK {
+            return None;
+        }
+        let fields = self.word(reference, HEADER_BYTES) as u8;
+        let plain = |key_at| Layout { key_at, key_bytes: 8, value_bytes: if first & PUT_FLAG != 0 { 8 } else { 0 } };
+        // Most: the member of a batch that would be a pair outside it.
+        if fields == 0 && first & LEN_MASK == 0 {
+            return Some(plain(HEADER_BYTES + 8));
+        }
+        let at = address::unpack(reference);
+        if fields & !READ != 0 || at.offset + LONGEST > self.pools[at.node as usize].pool.len_mapped() {
+            return None;
+        }
+        let end = HEADER_BYTES + 8 + 8 * u64::from(fields.count_ones());
+        if first & LEN_MASK == 0 {
+            return Some(plain(end));
+        }
+        let lengths = self.word(reference, end);
+        let layout = Layout { key_at: end + 8, key_bytes: lengths & 0xffff_ffff, value_bytes: lengths >> 32 };
+        (layout.value_bytes <= MAX_VALUE_BYTES as u64).then_some(layout)
+    }
+
+    /// As [`Log::extended`], of an entry without extension as well, if it has a length word.
+    #[inline(always)]
+    fn layout(&self, reference: u64, first: u64) -> Option<Layout> {
+        if first & OTHERS_MASK != LEN_MASK {
+            return self.extended(reference, first);
+        }
+        let lengths = self.word(reference, HEADER_BYTES);
+        let layout = Layout { key_at: BARE_HEAD_BYTES, key_bytes: lengths & 0xffff_ffff, value_bytes: lengths >> 32 };
+        (layout.value_bytes <= MAX_VALUE_BYTES as u64).then_some(layout)
+    }
+
+    /// The bytes from `from` on of an entry, `None` if they are not inside the pool, as only those of a damaged entry may be.
+    #[inline(always)]
+    fn bytes_of(&self, reference: u64, from: u64, bytes: u64) -> Option<&[u8]> {
         let at = address::unpack(reference);
         if at.offset + from + bytes > self.pools[at.node as usize].pool.len_mapped() {
             return None;
@@ -154,58 +220,63 @@ impl Log {
         Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
     }
 
-    /// The value of a bare entry that is a put; `None` for any other layout, and where reads are counted. [`Log::entry`] is the reference.
+    /// The value of a put that has a length word or an extension, and no expiry; `None` for any other layout, and where reads are counted. [`Log::entry`] is the
+    /// reference.
     #[inline(always)]
-    pub fn bare_value(&self, reference: u64) -> Option<&[u8]> {
-        self.bare_pair(reference).map(|(_, value)| value)
+    pub fn lasting_value(&self, reference: u64) -> Option<&[u8]> {
+        self.lasting_pair(reference).map(|(_, value)| value)
     }
 
-    /// As [`Log::bare_value`], with the key.
+    /// As [`Log::lasting_value`], with the key.
     #[inline(always)]
-    fn bare_pair(&self, reference: u64) -> Option<(&[u8], &[u8])> {
+    fn lasting_pair(&self, reference: u64) -> Option<(&[u8], &[u8])> {
         // Asked first: what is looked at twice would be counted twice.
         if self.metered {
             return None;
         }
-        let [first, _, lengths] = self.words(reference);
-        if first & (OTHERS_MASK | PUT_FLAG) != LEN_MASK | PUT_FLAG {
+        let [first] = self.words(reference);
+        if first & PUT_FLAG == 0 {
             return None;
         }
-        let (key_bytes, bytes) = (lengths & 0xffff_ffff, lengths >> 32);
-        if bytes > MAX_VALUE_BYTES as u64 {
-            return None;
-        }
-        self.bare_bytes(reference, BARE_HEAD_BYTES, key_bytes + bytes)?.split_at_checked(key_bytes as usize)
+        let Layout { key_at, key_bytes, value_bytes } = self.layout(reference, first)?;
+        self.bytes_of(reference, key_at, key_bytes + value_bytes)?.split_at_checked(key_bytes as usize)
     }
 
-    /// Whether this key is that of a bare entry; `None` for any other layout, and where reads are counted.
+    /// Whether this key is that of an entry as [`Log::lasting_value`] takes, or of a delete like it; `None` for any other layout, and where reads are counted.
     #[inline(always)]
-    fn is_bare_key(&self, reference: u64, key: &[u8]) -> Option<bool> {
+    fn is_lasting_key(&self, reference: u64, key: &[u8]) -> Option<bool> {
         if self.metered {
             return None;
         }
-        let [first, _, lengths, word] = self.words(reference);
-        if first & OTHERS_MASK != LEN_MASK {
-            return None;
-        }
-        if lengths & 0xffff_ffff != key.len() as u64 {
+        let [first] = self.words(reference);
+        let layout = self.layout(reference, first)?;
+        if layout.key_bytes != key.len() as u64 {
             return Some(false);
         }
         if let Ok(key) = <[u8; 8]>::try_from(key) {
-            return Some(word == u64::from_le_bytes(key));
+            return Some(self.word(reference, layout.key_at) == u64::from_le_bytes(key));
         }
-        Some(self.bare_bytes(reference, BARE_HEAD_BYTES, key.len() as u64) == Some(key))
+        Some(self.bytes_of(reference, layout.key_at, key.len() as u64) == Some(key))
     }
 
     /// Whether the entry has this key and does not expire, as far as few instructions tell.
     #[inline(always)]
     pub fn surely_has_key(&self, reference: u64, key: &[u8]) -> bool {
-        if let Ok(word) = <[u8; 8]>::try_from(key)
-            && self.has_plain_key(reference, u64::from_ne_bytes(word))
-        {
-            return true;
+        if let Ok(word) = <[u8; 8]>::try_from(key) {
+            return self.surely_has_word(reference, u64::from_ne_bytes(word));
         }
-        self.is_bare_key(reference, key) == Some(true)
+        self.is_lasting_key(reference, key) == Some(true)
+    }
+
+    /// As [`Log::surely_has_key`], of a key of 8 bytes as they lie in memory.
+    #[inline(always)]
+    pub fn surely_has_word(&self, reference: u64, key: u64) -> bool {
+        self.has_plain_key(reference, key) || self.has_lasting_word(reference, key)
+    }
+
+    #[inline(never)]
+    fn has_lasting_word(&self, reference: u64, key: u64) -> bool {
+        self.is_lasting_key(reference, &key.to_ne_bytes()) == Some(true)
     }
 
     /// The key of an entry with an 8-byte key and neither extension nor expiry; `None` for any other layout.
@@ -217,7 +288,7 @@ impl Log {
 
     /// Whether the entry is one as [`Log::plain_key`] takes, with this key, given as its bytes lie in memory.
     #[inline(always)]
-    pub fn has_plain_key(&self, reference: u64, key: u64) -> bool {
+    fn has_plain_key(&self, reference: u64, key: u64) -> bool {
         let [first, _, found] = self.words(reference);
         first & PLAIN_MASK == 0 && found == key
     }
@@ -231,7 +302,7 @@ impl Log {
             // SAFETY: a plain entry has its 8-byte key at 16 and its 8-byte value at 24, inside the mapping; neither ever changes.
             return unsafe { (std::slice::from_raw_parts(at.add(16), 8), std::slice::from_raw_parts(at.add(24), 8), 0) };
         }
-        if let Some((key, value)) = self.bare_pair(reference) {
+        if let Some((key, value)) = self.lasting_pair(reference) {
             return (key, value, 0);
         }
         let entry = self.entry(reference);
@@ -246,13 +317,13 @@ impl Log {
             if first & PLAIN_MASK == 0 {
                 return word == u64::from_le_bytes(key);
             }
-            // A member of a batch: an extension word without fields comes before the key.
+            // The member of a batch, the only other entry that is asked so often.
             if first & PLAIN_MASK == EXT_MASK && word as u8 == 0 {
                 let [_, _, _, word] = self.words(reference);
                 return word == u64::from_le_bytes(key);
             }
         }
-        match self.is_bare_key(reference, key) {
+        match self.is_lasting_key(reference, key) {
             Some(is) => is,
             None => self.readable_entry(reference).is_some_and(|entry| entry.key == key),
         }
@@ -332,7 +403,7 @@ impl Log {
 mod tests {
     use super::*;
     use crate::Flush;
-    use crate::entry::{BatchTag, Parts};
+    use crate::entry::{BatchTag, MIN_BYTES, Parts};
     use hither_pmem::CreateOptions;
 
     const KEY: u64 = 0x0102_0304_0506_0708;
@@ -345,7 +416,8 @@ mod tests {
         let put = Parts { op: Op::Insert, key: &key, value: b"8 bytes!", keyspace: 1, ..Parts::EMPTY };
         let tag = Some(BatchTag { size: 2, index: 1 });
         let (long, other) = ([7; 300], (KEY + 1).to_ne_bytes());
-        let cases: [(&str, Parts<'_>, Option<&[u8]>); 9] = [
+        let member = Parts { batch: tag, ..put };
+        let cases: [(&str, Parts<'_>, Option<&[u8]>); 17] = [
             ("a pair", put, Some(b"8 bytes!")),
             ("an update", Parts { op: Op::Update, parent: 4096 / 8, ..put }, Some(b"8 bytes!")),
             ("one byte", Parts { value: b"1", ..put }, Some(b"1")),
@@ -354,23 +426,38 @@ mod tests {
             ("a longer key, as long as a pair", Parts { key: b"nine bytes", value: b"", ..put }, None),
             ("a delete: as long as a pair", Parts { op: Op::Delete, value: b"", ..put }, None),
             ("one that expires", Parts { expiry_ms: 1 << 40, ..put }, None),
-            ("a member of a batch", Parts { batch: tag, ..put }, None),
+            ("a long one that expires", Parts { expiry_ms: 1 << 40, value: &long, ..put }, None),
+            ("a member of a batch", member, Some(b"8 bytes!")),
+            ("a member that expires", Parts { expiry_ms: 1 << 40, ..member }, None),
+            ("a member of one byte", Parts { value: b"1", ..member }, Some(b"1")),
+            ("a member of no byte", Parts { value: b"", ..member }, Some(b"")),
+            ("a member of 300 bytes", Parts { value: &long, ..member }, Some(&long)),
+            ("a member of a longer key", Parts { key: b"nine bytes", value: &long, ..member }, None),
+            ("a delete in a batch", Parts { op: Op::Delete, value: b"", ..member }, None),
+            ("all fields that are read", Parts { keyspace: 9, version: 1 << 40, shortcut: 77, value: b"123", ..member }, Some(b"123")),
         ];
         for (name, parts, expected) in cases {
             let (here, _) = log.write_for_tests(parts, Flush::Now);
             for reference in [here, log.copy_to_node_for_tests(1, here), log.copy_to_node_for_tests(2, here)] {
                 let short = log.short_value_of(reference, KEY);
                 let value = short.and_then(|word| {
-                    if is_pair(reference) {
-                        Some(word.to_ne_bytes().to_vec())
-                    } else {
-                        log.value_after_short_key(reference, word).map(<[u8]>::to_vec)
-                    }
+                    if is_pair(reference) { Some(word.to_ne_bytes().to_vec()) } else { log.value_at(reference, word).map(<[u8]>::to_vec) }
                 });
-                // A copy is no member any more.
-                let expected = if parts.batch.is_some() && reference != here { Some(parts.value) } else { expected };
+                let entry = log.entry(reference);
+                // A copy is no member any more, and may be as short as a pair.
+                let expected = expected.filter(|value| value.len() == 8 || entry.size > MIN_BYTES);
                 assert_eq!(value.as_deref(), expected, "{name}, reference {reference:#x}");
-                assert!(expected.is_none_or(|value| value == log.entry(reference).value), "{name}");
+                assert!(expected.is_none_or(|value| value == entry.value), "{name}");
+                // The same of keys of any length.
+                let lasts = entry.expiry_ms() == 0;
+                let (is_plain, is_put) = (log.plain_key(reference).is_some(), entry.op() != Op::Delete);
+                assert_eq!(log.lasting_value(reference), (lasts && is_put && !is_plain).then_some(entry.value), "{name}");
+                assert!(!is_put || log.pair(reference) == (entry.key, entry.value, entry.expiry_ms()), "{name}");
+                assert_eq!(log.surely_has_key(reference, entry.key), lasts, "{name}");
+                for other in [&other[..], b"nine byteS", b"", &[&key[..], b"!"].concat()] {
+                    assert!(!log.surely_has_key(reference, other) && !log.key_matches(reference, other), "{name}");
+                }
+                assert!(log.key_matches(reference, entry.key), "{name}");
                 assert_eq!(log.short_value_of(reference, u64::from_ne_bytes(other)), None, "{name}: another key");
             }
         }

@@ -104,6 +104,5 @@ impl Batch {
 }
 
 fn prefetch(log: &Log, reference: Ref) {
-    log.prefetch(reference.0);
-    log.prefetch_rest(reference.0);
+    log.prefetch_whole(reference.0);
 }

@@ -95,7 +95,7 @@ impl Lean for Pair {
 
     #[inline(always)]
     fn is_of(&self, core: &Core, reference: Ref) -> bool {
-        core.log.has_plain_key(reference.0, self.key)
+        core.log.surely_has_word(reference.0, self.key)
     }
 }
 
