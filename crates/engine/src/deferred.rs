@@ -20,7 +20,7 @@ use crate::commit::Ticket;
 use crate::error::Result;
 use crate::keyspace::{KeyspaceHandle, with_index};
 use crate::options::{Durability, WriteOptions};
-use crate::scan::{Direction, ScanRange};
+use crate::scan::{Direction, Part, ScanRange};
 use crate::store::{Core, Store};
 use crate::write::{Condition, Written, check_key};
 use hither_index::{Index, Ref, Start};
@@ -195,11 +195,8 @@ impl Core {
         newest: &mut u64,
         f: &mut impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        for reference in refs {
-            self.log.prefetch_whole(reference.0);
-        }
-        for reference in refs {
-            self.ensure_whole(*reference)?;
+        self.visit_ahead(refs, Part::Whole, |reference| {
+            self.ensure_whole(reference)?;
             let entry = self.log.entry(reference.0);
             if range.is_past_end(entry.key) {
                 return Ok(ControlFlow::Break(()));
@@ -209,10 +206,7 @@ impl Core {
             }
             let found = Found { version: self.log.version_of(reference.0, &entry), expires_at_ms: entry.expiry_ms() };
             *newest = found.version.max(*newest);
-            if !self.is_expired(found.expires_at_ms) && f(entry.key, entry.value, found).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+            Ok(if self.is_expired(found.expires_at_ms) { ControlFlow::Continue(()) } else { f(entry.key, entry.value, found) })
+        })
     }
 }

@@ -26,9 +26,18 @@ const LARGEST_GROUP: usize = 256;
 /// Keys that are taken at once of what a snapshot saved: of a long stretch only the beginning, or each group would go through all that comes behind it.
 const SAVED_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
-const AHEAD: usize = 24;
+const AHEAD: usize = 32;
 /// A search for expired keys looks at the time after so many.
 const LOOK_EVERY: u64 = 256;
+
+/// What is going to be read of entries, and so is loaded ahead.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Part {
+    /// Its beginning, up to the key.
+    Head,
+    /// All.
+    Whole,
+}
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +158,7 @@ impl Store {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &EVERYTHING, f),
             AnyIndex::Hash(_) => {
                 let core = &*self.core;
-                core.walk(&keyspace.0, |reference| core.emit(reference, &mut |key, value, _| f(key, value)))?;
+                core.walk(&keyspace.0, Part::Whole, |reference| core.emit(reference, &mut |key, value, _| f(key, value)))?;
                 core.settle_deletes()
             }
         }
@@ -298,19 +307,24 @@ impl Core {
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        self.visit_ahead(refs, |reference| self.emit_within(reference, range, f))
+        self.visit_ahead(refs, Part::Whole, |reference| self.emit_within(reference, range, f))
     }
 
-    /// Calls `visit` with one reference after the other until it breaks or fails, while the entries of those behind are loaded.
+    /// Calls `visit` with one reference after the other until it breaks or fails, while that part of the entries behind is loaded.
     #[inline(always)]
-    pub(crate) fn visit_ahead(&self, refs: &[Ref], mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<ControlFlow<()>> {
-        for reference in refs.iter().take(AHEAD) {
-            self.log.prefetch_whole(reference.0);
-        }
+    pub(crate) fn visit_ahead(
+        &self,
+        refs: &[Ref],
+        part: Part,
+        mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<()>> {
+        let load = |reference: &Ref| match part {
+            Part::Head => self.log.prefetch_key(reference.0),
+            Part::Whole => self.log.prefetch_whole(reference.0),
+        };
+        refs.iter().take(AHEAD).for_each(load);
         for (i, &reference) in refs.iter().enumerate() {
-            if let Some(ahead) = refs.get(i + AHEAD) {
-                self.log.prefetch_whole(ahead.0);
-            }
+            refs.get(i + AHEAD).into_iter().for_each(load);
             if visit(reference)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -457,7 +471,7 @@ impl Core {
         let mut found = Vec::new();
         keyspace.expiries.search(|| {
             let (mut met, mut seen) = (Met::default(), 0u64);
-            let walked = self.walk(keyspace, |reference| {
+            let walked = self.walk(keyspace, Part::Head, |reference| {
                 let expiry = self.log.expiry_of(reference.0);
                 let is_expired = self.is_expired(expiry);
                 met.expired += u64::from(is_expired);

@@ -5,6 +5,7 @@
 
 use crate::error::Result;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
+use crate::scan::Part;
 use crate::snapshot::Snapshot;
 use crate::store::Core;
 use hither_index::{Ref, Start};
@@ -23,15 +24,15 @@ enum Place {
 }
 
 impl Core {
-    /// Calls `visit` with the references of `keyspace` until it breaks or fails. What it is given is good while it runs.
+    /// Calls `visit` with the references of `keyspace` until it breaks or fails; it is going to read that part of the entries. What it is given is good while it runs.
     ///
     /// # Errors
     /// [`crate::Error::KeyspaceDropped`], also if that happens on the way; and those of `visit`.
-    pub(crate) fn walk(&self, keyspace: &Keyspace, mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<()> {
+    pub(crate) fn walk(&self, keyspace: &Keyspace, part: Part, mut visit: impl FnMut(Ref) -> Result<ControlFlow<()>>) -> Result<()> {
         let (mut next, mut refs) = (Some(Place::Position(0)), Vec::new());
         while let Some(place) = next {
             let _pin = epoch::pin();
-            match self.visit_piece(keyspace, &place, &mut refs, &mut visit)? {
+            match self.visit_piece(keyspace, &place, part, &mut refs, &mut visit)? {
                 ControlFlow::Continue(behind) => next = behind,
                 ControlFlow::Break(()) => return Ok(()),
             }
@@ -44,13 +45,14 @@ impl Core {
         &self,
         keyspace: &Keyspace,
         place: &Place,
+        part: Part,
         refs: &mut Vec<Ref>,
         visit: impl FnMut(Ref) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<(), Option<Place>>> {
         keyspace.ensure_usable()?;
         refs.clear();
         let behind = self.piece(keyspace, place, refs);
-        Ok(self.visit_ahead(refs, visit)?.map_continue(|()| behind))
+        Ok(self.visit_ahead(refs, part, visit)?.map_continue(|()| behind))
     }
 
     /// Takes the references at `place`; returns the place behind them, or `None` if there are no more. The caller is pinned.
@@ -113,7 +115,7 @@ impl KeyPieces<'_> {
         let mut keys = Vec::new();
         match &self.next {
             Next::Index(place) => {
-                let behind = core.visit_piece(keyspace, place, &mut Vec::new(), |reference| {
+                let behind = core.visit_piece(keyspace, place, Part::Head, &mut Vec::new(), |reference| {
                     core.ensure_whole(reference)?;
                     keys.push(core.log.key(reference.0).to_vec());
                     Ok(ControlFlow::Continue(()))

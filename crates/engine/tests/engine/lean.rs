@@ -2,7 +2,7 @@
 
 use crate::common::{Random, get, small};
 use hither_engine::{
-    Condition, Direction, Durability, Error, Expiry, KeyspaceHandle, Kind, MediumChoice, Options, ScanRange, Store, WriteOptions,
+    Batch, Condition, Direction, Durability, Error, Expiry, KeyspaceHandle, Kind, MediumChoice, Options, ScanRange, Store, WriteOptions,
 };
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -61,11 +61,23 @@ fn agrees_with_a_map(kind: Kind) {
             assert_eq!(store.write_wait(&keyspace, &key, None).unwrap(), model.contains_key(&number), "round {round}");
             model.remove(&number).is_some()
         } else if random.below(50) == 0 {
-            // An old entry with an extension: the lean path must look closely.
+            // An old entry that expires: the lean path must look closely.
             let options = WriteOptions { expiry: Some(Expiry::After(std::time::Duration::from_secs(3600))), ..WriteOptions::new() };
             let value = value_of(number, random.0);
             let (_, existed, _) = store.write(&keyspace, &key, Some(&value), Condition::None, &options).unwrap();
             assert_eq!(existed, model.insert(number, value).is_some(), "round {round}");
+            existed
+        } else if random.below(20) == 0 {
+            // Members of a batch, which the lean path replaces like others.
+            let mut batch = Batch::default();
+            let neighbour = (number + 1) % 700;
+            let existed = model.contains_key(&number);
+            for number in [number, neighbour] {
+                let value = value_of(number, random.0);
+                batch.put(&keyspace, &key_of(number), &value, 0);
+                model.insert(number, value);
+            }
+            store.commit_wait(&batch).unwrap();
             existed
         } else {
             let value = value_of(number, random.0);
@@ -158,6 +170,14 @@ fn what_is_read_is_the_same_whoever_reads() {
             let expiry = (number % 7 == 0).then_some(Expiry::After(std::time::Duration::from_secs(3600)));
             let options = WriteOptions { expiry, ..WriteOptions::new() };
             let _ = store.write(&keyspace, &key_of(number), Some(&value), Condition::None, &options).unwrap();
+        }
+        for number in (0..900).step_by(5) {
+            // Members of a batch of two.
+            let mut batch = Batch::default();
+            for number in [number, number + 1] {
+                batch.put(&keyspace, &key_of(number), &value_of(number, random.0), 0);
+            }
+            store.commit_wait(&batch).unwrap();
         }
         let single: BTreeMap<Vec<u8>, Vec<u8>> =
             all(&store, &keyspace, 900).into_iter().map(|(number, value)| (key_of(number), value)).collect();

@@ -21,6 +21,9 @@ use std::ops::Range;
 const LAYERS_AHEAD: usize = 4;
 const SMALL_LINES: usize = 2;
 
+/// Entries of a scan that are asked for while its leaves are read.
+const REQUESTED: usize = 32;
+
 /// A place in one layer. Forward, `at` is the next slot; backward, it is one past the next slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {
@@ -62,6 +65,33 @@ impl Slots for Vec<Ref> {
         } else {
             self.extend(slots.map(|i| Ref(leaf.value(meta, i))));
         }
+    }
+}
+
+/// As a list of references, of which the first are asked for at once: their entries come while the next leaf does.
+struct Requesting<'a, R> {
+    refs: &'a mut Vec<Ref>,
+    /// Entries before this place in the list are asked for.
+    end: usize,
+    resolver: &'a R,
+}
+
+impl<R: Resolver> Slots for Requesting<'_, R> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.refs.len()
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.refs.truncate(len);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, leaf: Leaf<'_>, meta: Meta, slots: Range<usize>, backward: bool, top: bool) {
+        let mark = self.refs.len();
+        self.refs.add(leaf, meta, slots, backward, top);
+        let asked = mark..self.refs.len().min(self.end);
+        self.refs.get(asked).unwrap_or_default().iter().for_each(|reference| self.resolver.prefetch(*reference));
     }
 }
 
@@ -123,7 +153,8 @@ impl<P: Protocol> BTree<P> {
         let (mut place, mut spins) = (start, 0);
         while out.len() - before < limit {
             let room = limit - (out.len() - before);
-            let done = self.seek(place, backward, resolver).and_then(|mut cursor| cursor.run(self, room, out));
+            let mut requesting = Requesting { end: before + REQUESTED, resolver, refs: &mut *out };
+            let done = self.seek(place, backward, resolver).and_then(|mut cursor| cursor.run(self, room, &mut requesting));
             match done {
                 Ok(()) => return,
                 Err(Restart) => {
