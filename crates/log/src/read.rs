@@ -81,7 +81,7 @@ impl Log {
     }
 
     /// Hints that what lies behind the entry's first line will be read too: where its value begins is known only once that line has come, so without this the misses
-    /// of a longer entry follow each other. Eight lines at most: of scans of 400 and 1,000 bytes that was a tenth faster than four, and sixteen were slower for 4,000 bytes.
+    /// of a longer entry follow each other. Eight lines more at most: of scans of 400 and 1,000 bytes that was a tenth faster than four, and sixteen were slower for 4,000 bytes.
     #[inline(always)]
     pub fn prefetch_rest(&self, reference: u64) {
         match address::tagged_size(reference) {
@@ -104,9 +104,8 @@ impl Log {
         const LINES: u64 = 8;
         let entry = self.start_of(reference);
         let size = address::tagged_size(reference).unwrap_or(0).min(LINES * 64);
-        (64..size).step_by(64).for_each(|distance| hither_sync::prefetch_read(entry.wrapping_add(distance as usize)));
-        // Only an entry that begins with a line ends where the last of these lies.
-        hither_sync::prefetch_read(entry.wrapping_add(size as usize - 1));
+        // Up to a line beyond the entry: without that one, scans of 100 bytes were 13 % slower.
+        (64..size + 63).step_by(64).for_each(|distance| hither_sync::prefetch_read(entry.wrapping_add(distance as usize)));
     }
 
     /// As [`Log::prefetch`], up to the key of a batch's member: it may lie in the next line.
