@@ -1,6 +1,6 @@
 //! Ordered scans, live or from a snapshot.
 //!
-//! References are taken from the index in groups; the log is prefetched for the whole group before the first entry is read, so that misses
+//! References are taken from the index in groups; the log is prefetched some entries ahead of the one that is read, so that misses
 //! overlap. The epoch is pinned for one group at a time: a long scan holds back no reclamation. In a store over several nodes, read threads of the other
 //! nodes copy what lies there, if entries are large enough (`delegation`).
 //!
@@ -31,9 +31,9 @@ const AHEAD: usize = 32;
 const LOOK_EVERY: u64 = 256;
 
 /// What is going to be read of entries, and so is loaded ahead.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Part {
-    /// Its beginning, up to the key.
+    /// Its beginning, with a short key.
     Head,
     /// All.
     Whole,

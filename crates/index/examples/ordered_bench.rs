@@ -48,7 +48,7 @@ impl FlatLog {
 impl Resolver for FlatLog {
     #[inline(always)]
     fn prefetch(&self, reference: Ref) {
-        hither_sync::prefetch_read(self.bytes.as_ptr().wrapping_add(((reference.0 & PLACE) as usize - 1) * 8));
+        hither_sync::prefetch_read(self.bytes.as_ptr().wrapping_add(((reference.0 & PLACE) as usize).wrapping_sub(1).wrapping_mul(8)));
     }
 
     #[inline(always)]

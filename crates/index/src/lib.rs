@@ -114,7 +114,7 @@ impl Hasher {
 /// All methods may touch slow media. They are called under the caller's epoch pin with references that the index
 /// holds, so the entry is readable for as long as the pin lives.
 pub trait Resolver {
-    /// Hints that the entry at `reference` will be read soon.
+    /// Hints that the entry at `reference` will be read soon. Harmless for any word: an index asks before it knows whether what it read was whole.
     fn prefetch(&self, reference: Ref);
 
     /// The key of the entry at `reference`.

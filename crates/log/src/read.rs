@@ -165,11 +165,11 @@ impl Log {
         if first & (OTHERS_MASK | PUT_FLAG) == LEN_MASK | PUT_FLAG {
             let lengths = self.word(reference, HEADER_BYTES);
             let is_keys = lengths as u32 == 8 && self.word(reference, BARE_HEAD_BYTES) == key;
-            return (is_keys && lengths >> 32 <= MAX_VALUE_BYTES as u64).then_some(lengths + BARE_HEAD_BYTES);
+            return (is_keys && lengths >> 32 <= MAX_VALUE_BYTES as u64).then(|| lengths + BARE_HEAD_BYTES);
         }
         let layout = self.extended(reference, first)?;
         let is_keys = first & PUT_FLAG != 0 && layout.key_bytes == 8 && self.word(reference, layout.key_at) == key;
-        is_keys.then_some(layout.value_bytes << 32 | (layout.key_at + 8))
+        is_keys.then(|| layout.value_bytes << 32 | (layout.key_at + 8))
     }
 
     /// The value at the place that [`Log::short_value_of`] has told of the entry.
@@ -413,129 +413,4 @@ impl Log {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Flush;
-    use crate::entry::{BatchTag, MIN_BYTES, Parts};
-    use hither_pmem::CreateOptions;
-
-    const KEY: u64 = 0x0102_0304_0506_0708;
-
-    /// What a get of an 8-byte key takes from the entry without parsing it is what parsing it yields, on any node; all that is no lasting put of an 8-byte key is left to parsing.
-    #[test]
-    fn short_values_are_those_of_the_entries() {
-        let log = Log::for_tests_on(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(64 * 4096) }, 3, 1);
-        let key = KEY.to_ne_bytes();
-        let put = Parts { op: Op::Insert, key: &key, value: b"8 bytes!", keyspace: 1, ..Parts::EMPTY };
-        let tag = Some(BatchTag { size: 2, index: 1 });
-        let (long, other) = ([7; 300], (KEY + 1).to_ne_bytes());
-        let member = Parts { batch: tag, ..put };
-        let cases: [(&str, Parts<'_>, Option<&[u8]>); 20] = [
-            ("a pair", put, Some(b"8 bytes!")),
-            ("an update", Parts { op: Op::Update, parent: 4096 / 8, ..put }, Some(b"8 bytes!")),
-            ("one byte", Parts { value: b"1", ..put }, Some(b"1")),
-            ("300 bytes", Parts { value: &long, ..put }, Some(&long)),
-            ("no byte: as long as a pair", Parts { value: b"", ..put }, None),
-            ("a longer key, as long as a pair", Parts { key: b"nine bytes", value: b"", ..put }, None),
-            ("a delete: as long as a pair", Parts { op: Op::Delete, value: b"", ..put }, None),
-            ("one that expires", Parts { expiry_ms: 1 << 40, ..put }, None),
-            ("a long one that expires", Parts { expiry_ms: 1 << 40, value: &long, ..put }, None),
-            ("a member of a batch", member, Some(b"8 bytes!")),
-            ("a member that expires", Parts { expiry_ms: 1 << 40, ..member }, None),
-            ("a member of one byte", Parts { value: b"1", ..member }, Some(b"1")),
-            ("a member of no byte", Parts { value: b"", ..member }, Some(b"")),
-            ("a member of 300 bytes", Parts { value: &long, ..member }, Some(&long)),
-            ("a member of a longer key", Parts { key: b"nine bytes", value: &long, ..member }, None),
-            ("a delete in a batch", Parts { op: Op::Delete, value: b"", ..member }, None),
-            ("a pair of another keyspace", Parts { keyspace: 9, ..put }, Some(b"8 bytes!")),
-            ("a member of another keyspace", Parts { keyspace: 9, ..member }, Some(b"8 bytes!")),
-            ("a delete in another keyspace", Parts { op: Op::Delete, value: b"", keyspace: 9, ..put }, None),
-            ("a keyspace and a shortcut", Parts { keyspace: 9, shortcut: 77, value: b"123", ..member }, Some(b"123")),
-        ];
-        for (name, parts, expected) in cases {
-            let (here, _) = log.write_for_tests(parts, Flush::Now);
-            for reference in [here, log.copy_to_node_for_tests(1, here), log.copy_to_node_for_tests(2, here)] {
-                let short = log.short_value_of(reference, KEY);
-                let value = short.and_then(|word| {
-                    if is_pair(reference) { Some(word.to_ne_bytes().to_vec()) } else { log.value_at(reference, word).map(<[u8]>::to_vec) }
-                });
-                let entry = log.entry(reference);
-                // A copy is no member any more, and may be as short as a pair.
-                let expected = expected.filter(|value| value.len() == 8 || entry.size > MIN_BYTES);
-                assert_eq!(value.as_deref(), expected, "{name}, reference {reference:#x}");
-                assert!(expected.is_none_or(|value| value == entry.value), "{name}");
-                // The same of keys of any length.
-                let lasts = entry.expiry_ms() == 0;
-                let (is_plain, is_put) = (log.plain_key(reference).is_some(), entry.op() != Op::Delete);
-                assert_eq!(log.lasting_value(reference), (lasts && is_put && !is_plain).then_some(entry.value), "{name}");
-                assert!(!is_put || log.pair(reference) == (entry.key, entry.value, entry.expiry_ms()), "{name}");
-                assert_eq!(log.surely_has_key(reference, entry.key), lasts, "{name}");
-                for other in [&other[..], b"nine byteS", b"", &[&key[..], b"!"].concat()] {
-                    assert!(!log.surely_has_key(reference, other) && !log.key_matches(reference, other), "{name}");
-                }
-                assert!(log.key_matches(reference, entry.key), "{name}");
-                assert_eq!(log.short_value_of(reference, u64::from_ne_bytes(other)), None, "{name}: another key");
-            }
-        }
-        assert_eq!(log.short_value_of(0, KEY), None, "no entry");
-    }
-
-    /// Whatever lies where a reference leads, at the very end of a pool too: what is found without parsing is what parsing finds, and nothing is read outside the pool.
-    #[test]
-    fn layouts_are_those_that_parsing_finds() {
-        let log = Log::for_tests_on(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(64 * 4096) }, 1, 1);
-        let pool = &log.pools[0].pool;
-        let end = pool.len_mapped();
-        let key = KEY.to_ne_bytes();
-        let mut random = 7u64;
-        let mut draw = |below: u64| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (random >> 33) % below
-        };
-        let (mut agreed, mut declined) = ([0; 16], 0);
-        for _ in 0..200_000 {
-            let words_left = 4 + draw(12);
-            let at = end - 8 * words_left;
-            let others = [0, flag::LEN, flag::EXT, flag::EXT | flag::LEN, flag::EXT | flag::DEAD, flag::EXT | 1 << 5][draw(6) as usize];
-            let first = (draw(4) | u64::from(others)) << word0::FLAGS_SHIFT;
-            let fields = draw(17);
-            let mut words = vec![first, draw(1 << 20), if others & flag::EXT != 0 { fields } else { KEY }];
-            words.resize_with(words.len() + fields.count_ones() as usize * usize::from(others & flag::EXT != 0), || draw(3) << 32);
-            if others & flag::LEN != 0 {
-                let lengths = [8, 8 << 32 | 8, draw(70) << 32 | draw(20), (MAX_VALUE_BYTES as u64 + draw(2)) << 32 | 8];
-                let lengths = lengths[draw(4) as usize];
-                if others & flag::EXT == 0 { words[2] = lengths } else { words.push(lengths) }
-            }
-            words.extend([KEY; 8]);
-            for (i, word) in words.iter().take(words_left as usize).enumerate() {
-                // SAFETY: inside the pool, of which nobody else reads this.
-                unsafe { pool.write_words(at + 8 * i as u64, &[*word]) };
-            }
-            let reference = address::pack(0, at, 40);
-            let parsed = log.readable_entry(reference);
-            let may_expire = others & flag::EXT != 0 && fields & u64::from(ext::EXPIRY) != 0;
-            let lasts = parsed.filter(|entry| entry.op() != Op::Delete && !may_expire && !entry.is_dead());
-            match (log.lasting_value(reference), lasts) {
-                (Some(value), Some(entry)) => {
-                    assert_eq!(value, entry.value, "{words:x?}, {words_left} words left");
-                    assert_eq!(log.surely_has_key(reference, &key), entry.key == key);
-                    agreed[fields as usize % 16] += 1;
-                }
-                // A length of the key that none has is left to who verifies.
-                (Some(_), None) => assert!(first & LEN_MASK != 0 && parsed.is_none(), "{words:x?}"),
-                (None, Some(entry)) => {
-                    assert!(
-                        words_left < 8 || log.plain_key(reference).is_some() || entry.key.is_empty(),
-                        "{words:x?}, {words_left} words left"
-                    );
-                    declined += 1;
-                }
-                (None, None) => {}
-            }
-            if let Some(place) = log.short_value_of(reference, KEY) {
-                assert!(log.value_at(reference, place).is_none_or(|value| parsed.is_none() || parsed.unwrap().value == value));
-            }
-        }
-        assert!(declined > 100 && [0, 1, 4, 5, 8, 9, 12, 13].iter().all(|fields| agreed[*fields as usize] > 100), "{agreed:?}, {declined}");
-    }
-}
+mod tests;

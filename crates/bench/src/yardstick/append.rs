@@ -1,7 +1,7 @@
 //! The append limit: 32-byte records, one after the other, a flush of the line and a fence after each.
 //!
 //! Each thread has its own mapping of an unlinked tmpfs file on huge pages, touched beforehand. When a thread reaches the end
-//! it starts again at the beginning. Records do not straddle lines (two per line), as entries of the log do not.
+//! it starts again at the beginning. Records do not straddle lines (two per line), as entries of a log of nothing but such pairs do not.
 //!
 //! Thread safety: a thread writes only to its own mapping.
 

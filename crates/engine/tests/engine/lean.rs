@@ -4,7 +4,7 @@ use crate::common::{Random, get, small};
 use hither_engine::{
     Batch, Condition, Direction, Durability, Error, Expiry, KeyspaceHandle, Kind, MediumChoice, Options, ScanRange, Store, WriteOptions,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -171,14 +171,18 @@ fn what_is_read_is_the_same_whoever_reads() {
             let options = WriteOptions { expiry, ..WriteOptions::new() };
             let _ = store.write(&keyspace, &key_of(number), Some(&value), Condition::None, &options).unwrap();
         }
+        let mut lengths = BTreeSet::new();
         for number in (0..900).step_by(5) {
             // Members of a batch of two.
             let mut batch = Batch::default();
             for number in [number, number + 1] {
-                batch.put(&keyspace, &key_of(number), &value_of(number, random.0), 0);
+                let value = value_of(number, random.below(u64::MAX >> 34) << 31 | random.below(1 << 31));
+                lengths.insert(value.len());
+                batch.put(&keyspace, &key_of(number), &value, 0);
             }
             store.commit_wait(&batch).unwrap();
         }
+        assert!(lengths.contains(&0) && lengths.contains(&8) && lengths.last() > Some(&64), "{lengths:?}");
         let single: BTreeMap<Vec<u8>, Vec<u8>> =
             all(&store, &keyspace, 900).into_iter().map(|(number, value)| (key_of(number), value)).collect();
         assert_eq!(single.len(), 900);
