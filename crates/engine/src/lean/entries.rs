@@ -15,6 +15,9 @@ pub(super) trait Lean: Copy {
     /// Whether it writes a value; if not, it deletes.
     fn puts(&self) -> bool;
 
+    /// The key, if it is known to have eight bytes: as they lie in memory.
+    fn word(&self) -> Option<u64>;
+
     /// Calls `f` with the key.
     fn with_key<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 
@@ -71,6 +74,11 @@ impl Lean for Pair {
     #[inline(always)]
     fn puts(&self) -> bool {
         self.value.is_some()
+    }
+
+    #[inline(always)]
+    fn word(&self) -> Option<u64> {
+        Some(self.key)
     }
 
     #[inline(always)]
@@ -135,6 +143,11 @@ impl Lean for Strings<'_> {
     #[inline(always)]
     fn puts(&self) -> bool {
         self.value.is_some()
+    }
+
+    #[inline(always)]
+    fn word(&self) -> Option<u64> {
+        None
     }
 
     #[inline(always)]

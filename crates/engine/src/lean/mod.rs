@@ -89,7 +89,7 @@ impl Core {
     fn change_lean<I: LeanIndex, L: Lean>(&self, keyspace: &Keyspace, index: &I, what: L) -> Option<Written> {
         let section = epoch::pin_writer();
         let hash = what.hash(self);
-        let near = index.near(hash);
+        let near = index.near((what, hash));
         let stripe = self.latches.of(hash);
         stripe.prefetch();
         // All that needs nothing of the place stands before the first look at it: its lines come meanwhile, and those of the next write are asked for so many
@@ -167,7 +167,7 @@ impl Core {
         latch: LatchGuard<'_>,
     ) -> Option<Written> {
         let drawn = self.draw_lean(what, hash, latch.last_version(), writer)?;
-        let sight = self.sight_lean(index, index.near(hash), what, hash)?;
+        let sight = self.sight_lean(index, index.near((what, hash)), what, hash)?;
         let Ready { past, link, made } = self.make_ready(keyspace, what, I::seen(&sight), &drawn, writer)?;
         self.commit_lean(keyspace, index, what, (hash, sight), writer, &latch, (link, made, past))
     }

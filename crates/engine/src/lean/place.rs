@@ -1,9 +1,9 @@
 //! Where a write of the lean path goes: what it needs of an index, beside [`Index`].
 
 use super::entries::Lean;
-use hither_index::btree::BTreeIndex;
+use hither_index::btree::{BTreeIndex, LeafSight, NearLeaf};
 use hither_index::hash::{HashIndex, HomeSight, NearHome};
-use hither_index::{Index, Key, Located, Ref, Resolver};
+use hither_index::{Index, Key, Ref, Resolver};
 
 /// An index in which a place is looked up before it is locked, and then only compared.
 ///
@@ -23,10 +23,10 @@ pub(super) trait LeanIndex: Index {
     where
         Self: 'a;
 
-    /// Starts loading the place of the key with this hash, where a hash leads to it.
-    fn near(&self, hash: u64) -> Self::Near<'_>;
+    /// Starts loading the place of a key (with its hash), as far as that is known without a look at it.
+    fn near<L: Lean>(&self, key: (L, u64)) -> Self::Near<'_>;
 
-    /// Looks where a key (with its hash, by which `near` was found under the same pin) is or goes, but not at the entry that is likely the key's: see
+    /// Looks where a key (with its hash; `near` was found for it under the same pin) is or goes, but not at the entry that is likely the key's: see
     /// [`HashIndex::sight_home`]. `None` if a write there is unusual.
     fn sight<'a, R: Resolver, L: Lean>(&'a self, near: Self::Near<'a>, key: (L, u64), resolver: &R) -> Option<Self::Sight<'a>>;
 
@@ -52,7 +52,7 @@ impl LeanIndex for HashIndex {
     type Near<'a> = NearHome<'a>;
 
     #[inline(always)]
-    fn near(&self, hash: u64) -> NearHome<'_> {
+    fn near<L: Lean>(&self, (_, hash): (L, u64)) -> NearHome<'_> {
         self.near_home(hash)
     }
 
@@ -93,43 +93,43 @@ impl LeanIndex for HashIndex {
 
 impl LeanIndex for BTreeIndex {
     const ORDERED: bool = true;
-    type Sight<'a> = Located<Self::Token>;
-    type Near<'a> = ();
+    type Sight<'a> = LeafSight<'a>;
+    type Near<'a> = NearLeaf<'a>;
 
     #[inline(always)]
-    fn near(&self, _hash: u64) {}
+    fn near<L: Lean>(&self, (what, _): (L, u64)) -> NearLeaf<'_> {
+        what.word().map_or(NearLeaf::NONE, |word| self.near_leaf(word))
+    }
 
     #[inline(always)]
-    fn sight<R: Resolver, L: Lean>(&self, (): (), (what, hash): (L, u64), resolver: &R) -> Option<Located<Self::Token>> {
-        // Not `prepare_write`, which asks for the entry as well.
-        let located = what.with_key(|bytes| self.locate(Key { bytes, hash }, resolver));
+    fn sight<'a, R: Resolver, L: Lean>(&'a self, near: NearLeaf<'a>, (what, _): (L, u64), _resolver: &R) -> Option<LeafSight<'a>> {
         // What the leaf alone does not prove cannot be claimed.
-        located.verified.then_some(located)
+        what.with_key(|key| self.sight_leaf(near, key))
     }
 
     #[inline(always)]
-    fn seen(sight: &Located<Self::Token>) -> Ref {
-        sight.candidate
+    fn seen(sight: &LeafSight<'_>) -> Ref {
+        sight.seen
     }
 
     #[inline(always)]
-    fn lock_seen(&self, sight: &Located<Self::Token>, _hash: u64) -> bool {
-        self.claim_place(sight.token)
+    fn lock_seen(&self, sight: &LeafSight<'_>, _hash: u64) -> bool {
+        self.claim_seen(sight)
     }
 
     #[inline(always)]
-    fn replace_seen<R: Resolver, L: Lean>(&self, sight: &Located<Self::Token>, (what, hash): (L, u64), new: Ref, resolver: &R) {
-        what.with_key(|bytes| self.install_locked(sight.token, Key { bytes, hash }, sight.candidate, new, resolver));
+    fn replace_seen<R: Resolver, L: Lean>(&self, sight: &LeafSight<'_>, (what, _): (L, u64), new: Ref, _resolver: &R) {
+        what.with_key(|key| self.replace_seen(sight, key, new));
     }
 
     #[inline(always)]
-    fn insert_seen<R: Resolver>(&self, sight: &Located<Self::Token>, key: Key<'_>, new: Ref, resolver: &R) -> bool {
-        self.install_locked(sight.token, key, Ref::NONE, new, resolver);
+    fn insert_seen<R: Resolver>(&self, sight: &LeafSight<'_>, key: Key<'_>, new: Ref, _resolver: &R) -> bool {
+        self.replace_seen(sight, key.bytes, new);
         true
     }
 
     #[inline(always)]
-    fn token_of(&self, sight: &Located<Self::Token>) -> Self::Token {
+    fn token_of(&self, sight: &LeafSight<'_>) -> Self::Token {
         sight.token
     }
 }

@@ -27,7 +27,15 @@ impl<P: Protocol> BTree<P> {
     /// Claims the leaf of `token` if it has not changed since, nobody else has or wants it, and C1 holds.
     #[inline(always)]
     pub fn claim_place(&self, token: Token) -> bool {
-        let Some(leaf) = self.arena.node(token.leaf).map(Leaf).filter(|_| token.is_exact()) else { return false };
+        self.arena.node(token.leaf).is_some_and(|leaf| self.claim_leaf(Leaf(leaf), token))
+    }
+
+    /// As above, of a token whose leaf is known.
+    #[inline(always)]
+    pub(super) fn claim_leaf(&self, leaf: Leaf<'_>, token: Token) -> bool {
+        if !token.is_exact() {
+            return false;
+        }
         // Read before the claim, which succeeds only if the leaf is still what the token says.
         let fits = if token.is_found() { leaf.0.meta().count() > 1 } else { !leaf.is_full() };
         if !fits {
@@ -47,7 +55,19 @@ impl<P: Protocol> BTree<P> {
     /// Ends [`BTree::claim_place`] by putting `new` in place of `old`, which is what the place holds, or none if it is to take a new slot.
     #[inline(always)]
     pub(crate) fn replace_claimed<'a>(&'a self, above: &impl Above<'a>, token: Token, key: &[u8], old: Ref, new: Ref) {
-        let leaf = self.claimed_leaf(token);
+        self.replace_in_claimed(above, (self.claimed_leaf(token), token), key, old, new);
+    }
+
+    /// As above, of a token whose leaf is known.
+    #[inline(always)]
+    pub(super) fn replace_in_claimed<'a>(
+        &'a self,
+        above: &impl Above<'a>,
+        (leaf, token): (Leaf<'a>, Token),
+        key: &[u8],
+        old: Ref,
+        new: Ref,
+    ) {
         let version = leaf.0.version();
         let lock = if P::heeds(Rule::ClaimsExclude) { version.resume().lock() } else { retry(|| version.lock(version.read()?)) };
         let at = usize::from(token.position);

@@ -15,8 +15,10 @@
 
 use crate::common::node::{LARGE, Meta, Node, node_bytes};
 use crate::common::search;
+use crate::common::shift;
 use crate::common::slice::{LAYER, rank_of};
 use crate::common::version::Restart;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 const NEXT: usize = 2;
@@ -88,7 +90,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// The word of slot `i`'s value: the cell of a layer.
-    pub(super) fn value_word(self, i: usize) -> &'a std::sync::atomic::AtomicU64 {
+    pub(super) fn value_word(self, i: usize) -> &'a AtomicU64 {
         let capacity = capacity(self.0.meta().class());
         debug_assert!(i < capacity);
         // SAFETY: `i` is below the capacity.
@@ -227,20 +229,18 @@ impl<'a> Leaf<'a> {
         let meta = self.0.meta();
         let (count, values) = (meta.count(), SLICES + capacity(meta.class()));
         debug_assert!(count < capacity(meta.class()) && at <= count);
-        self.open_gap(SLICES + at, SLICES + count);
-        self.open_gap(values + at, values + count);
+        // SAFETY: slices and values each have room for one more, since the leaf is not full; the caller has it locked.
+        unsafe { shift::up(self.pointers([SLICES + at, values + at]), count - at) };
         self.store(SLICES + at, entry.slice);
         self.store(values + at, entry.value);
         self.insert_kind(at, entry.kind);
         self.0.set_meta(meta.with_count(count + 1));
     }
 
-    /// Moves the words `from..to` up by one.
+    /// Pointers to these words, to be followed as far as the node goes.
     #[inline(always)]
-    fn open_gap(self, from: usize, to: usize) {
-        for word in (from..to).rev() {
-            self.store(word + 1, self.load(word));
-        }
+    fn pointers(self, words: [usize; 2]) -> [*const AtomicU64; 2] {
+        words.map(|word| (self.0.address() as *const AtomicU64).wrapping_add(word))
     }
 
     #[inline(always)]
@@ -262,10 +262,8 @@ impl<'a> Leaf<'a> {
         let meta = self.0.meta();
         let (count, values) = (meta.count(), SLICES + capacity(meta.class()));
         debug_assert!(at < count);
-        for i in at..count - 1 {
-            self.store(SLICES + i, self.load(SLICES + i + 1));
-            self.store(values + i, self.load(values + i + 1));
-        }
+        // SAFETY: the words are those of the slots from `at` on; the caller has the leaf locked.
+        unsafe { shift::down(self.pointers([SLICES + at, values + at]), count - 1 - at) };
         let (word, shift) = (at / 16, at % 16 * 4);
         let mut carry = 0;
         for word in (word + 1..4).rev() {

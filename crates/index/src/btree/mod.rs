@@ -40,6 +40,7 @@ pub(crate) mod hint;
 mod inner;
 mod leaf;
 pub(crate) mod many;
+mod near;
 pub mod protocol;
 pub(crate) mod read;
 mod seek;
@@ -48,6 +49,8 @@ mod split;
 pub(crate) mod spot;
 mod words;
 mod write;
+
+pub use near::{LeafSight, NearLeaf};
 
 #[cfg(test)]
 mod tests;

@@ -189,12 +189,23 @@ impl<P: Protocol> BTree<P> {
     /// As above, from this root of layer 0 on.
     #[inline(always)]
     pub(crate) fn try_word_in<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<FoundWord, Restart> {
+        let (leaf, version) = self.descend_from_inner(root, version, slice)?;
+        self.word_in(leaf, version, slice)
+    }
+
+    /// From layer 0's root to the leaf for `slice`, which is a large one, if the root is no leaf.
+    #[inline(always)]
+    pub(super) fn descend_from_inner<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
         if root.meta().level() == 0 {
             return Err(Restart);
         }
-        let (leaf, version) = self.descend(root, version, slice)?;
+        self.descend(root, version, slice)
+    }
+
+    /// Looks for a key of eight bytes in the leaf to which [`BTree::descend_from_inner`] led.
+    #[inline(always)]
+    pub(super) fn word_in(&self, leaf: Leaf<'_>, version: u64, slice: u64) -> Result<FoundWord, Restart> {
         let meta = leaf.0.meta();
-        // A leaf below an inner node is a large one.
         let position = leaf.find_word(meta, slice);
         let known = position < leaf.count(meta) && leaf.slice(position) == slice;
         if known && leaf.kind(position) != 8 {

@@ -4,6 +4,7 @@ pub(crate) mod arena;
 pub(crate) mod counter;
 pub(crate) mod node;
 pub(crate) mod search;
+pub(crate) mod shift;
 pub(crate) mod slice;
 #[cfg(test)]
 pub(crate) mod twins;

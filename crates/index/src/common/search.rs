@@ -157,7 +157,7 @@ unsafe fn partition(words: *const AtomicU64, count: usize, before: impl Fn(u64) 
 /// Eight words per instruction. In assembly, because Rust has no relaxed atomic load of a vector: on x86-64 an aligned vector load
 /// reads each aligned word of it whole, so the block stands for 64 relaxed loads.
 #[cfg(target_arch = "x86_64")]
-mod x86_64 {
+pub(super) mod x86_64 {
     use super::AtomicU64;
     use std::arch::asm;
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -174,7 +174,7 @@ mod x86_64 {
 
     /// Whether it has what the functions of halves need. After [`available`].
     #[inline(always)]
-    pub(super) fn halves_available() -> bool {
+    pub(crate) fn halves_available() -> bool {
         WIDE.load(Ordering::Relaxed) == 3
     }
 
@@ -307,6 +307,61 @@ mod x86_64 {
                 mask | high << 4
             }
         };
+    }
+
+    /// Moves eight words: reads all, then writes all, so that the runs may overlap.
+    ///
+    /// # Safety
+    /// [`available`]; 8 words readable at `from` and writable at `to`, aligned to 8 bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn move_eight(from: *const AtomicU64, to: *const AtomicU64) {
+        // SAFETY: by the caller's promise; writes only these words and the register.
+        unsafe {
+            asm!("vmovdqu64 zmm16, [{from}]", "vmovdqu64 [{to}], zmm16", from = in(reg) from, to = in(reg) to, out("zmm16") _, options(nostack, preserves_flags));
+        }
+    }
+
+    /// Moves up to seven words, as [`move_eight`].
+    ///
+    /// # Safety
+    /// [`available`]; `count` words, at most 7, readable at `from` and writable at `to`, aligned to 8 bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn move_some(from: *const AtomicU64, to: *const AtomicU64, count: usize) {
+        debug_assert!(count < 8);
+        // SAFETY: by the caller's promise: words that the mask leaves out are neither read nor written.
+        unsafe {
+            asm!(
+                "kmovd k1, {mask:e}",
+                "vmovdqu64 zmm16 {{k1}}{{z}}, [{from}]",
+                "vmovdqu64 [{to}] {{k1}}, zmm16",
+                mask = in(reg) (1u32 << count) - 1,
+                from = in(reg) from,
+                to = in(reg) to,
+                out("zmm16") _,
+                out("k1") _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Moves four words, as [`move_eight`].
+    ///
+    /// # Safety
+    /// [`halves_available`]; 4 words readable at `from` and writable at `to`, aligned to 8 bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn move_four(from: *const AtomicU64, to: *const AtomicU64) {
+        // SAFETY: by the caller's promise; writes only these words and the register, of which no upper half stays in use.
+        unsafe {
+            asm!(
+                "vmovdqu ymm0, [{from}]",
+                "vmovdqu [{to}], ymm0",
+                leave_upper_halves!(),
+                from = in(reg) from,
+                to = in(reg) to,
+                out("ymm0") _,
+                options(nostack, preserves_flags),
+            );
+        }
     }
 
     compare_halves!(halves_below, "vpcmpgtq ymm2, ymm0, ymm2", "vpcmpgtq ymm1, ymm0, ymm1", "Bit i is set if word i is below `bound`.");

@@ -57,7 +57,7 @@ use crate::btree::protocol::{Protocol, Sound};
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
 use crate::common::version::retry;
-use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
+use crate::{Conflict, Hasher, Hinted, Index, Key, Located, OrderedIndex, Ref, Resolver, Start};
 use gapped::Gapped;
 use std::sync::atomic::Ordering;
 use subtree::{SubtreeOf, is_subtree};
@@ -109,6 +109,11 @@ impl<P: Protocol> Index for Learned<P> {
     #[inline(always)]
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         self.lookup(key.bytes, resolver)
+    }
+
+    #[inline(always)]
+    fn peek<T: Default>(&self, _hasher: &Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+        self.peek_word(key, look)
     }
 
     fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {

@@ -111,6 +111,18 @@ impl<P: Protocol> Learned<P> {
         self.lookup_any(key, resolver)
     }
 
+    /// See [`crate::Index::peek`]. A function of its own, as in the hash index.
+    #[inline(never)]
+    pub(super) fn peek_word<T: Default>(&self, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+        if let Ok(found) = self.try_word(u64::from_be(key))
+            && found.is_some()
+            && let Some(seen) = look(found, key)
+        {
+            return (found, seen);
+        }
+        (Ref::NONE, T::default())
+    }
+
     /// One attempt to look up a key of eight bytes. How many lookups overlap is a matter of how many instructions fit into the processor's
     /// window, so this does nothing else; whatever is not so simple starts again.
     #[inline(always)]
