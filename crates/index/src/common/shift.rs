@@ -57,17 +57,19 @@ pub(crate) unsafe fn down(runs: Runs, count: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn up_by_eight(runs: Runs, count: usize) {
-    let mut left = count;
-    while left >= 8 {
+    let mut left = count & !7;
+    // What is no eight comes first, and from the top: behind the others its load would span what they have stored, though it leaves that out, and would wait
+    // until the stores have left the store buffer, in which they stand behind the write's fence.
+    for run in runs {
+        // SAFETY: the last words, less than eight, and the place behind them.
+        unsafe { wide::move_some(run.add(left), run.add(left + 1), count & 7) };
+    }
+    while left > 0 {
         left -= 8;
         for run in runs {
             // SAFETY: the last eight of the words that are left, and the place behind them.
             unsafe { wide::move_eight(run.add(left), run.add(left + 1)) };
         }
-    }
-    for run in runs {
-        // SAFETY: the words that are left, less than eight.
-        unsafe { wide::move_some(run, run.add(1), left) };
     }
 }
 
