@@ -5,7 +5,7 @@
 //! operation's cache misses overlap with this one's flush (`docs/adr/0010`). The general path is the reference; whatever is unusual, and
 //! every error, is left to it: [`Core::write_lean`] then returns `None` and has changed nothing.
 //!
-//! Latch and locks are those of the general path, so thread safety and crash behaviour are too: ask for the place's lines, writer slot, version and
+//! Latch and locks are those of the general path, so thread safety and crash behaviour are too: ask for the place's lines (in a tree: go down to the leaf), writer slot, version and
 //! room, look up (a hint), make the entry, latch, lock the place (a pair, a leaf), look whether both are as they were seen, append, start the flush,
 //! verify the candidate in its shadow, fence, install. (A delete looks up before it draws a version.) A version is drawn before the latch,
 //! within the writer section; it counts only if it is above the latch's. If it is not, since others wrote meanwhile, all is made again under the

@@ -98,13 +98,19 @@ impl LeanIndex for BTreeIndex {
 
     #[inline(always)]
     fn near<L: Lean>(&self, (what, _): (L, u64)) -> NearLeaf<'_> {
-        what.word().map_or(NearLeaf::NONE, |word| self.near_leaf(word))
+        match what.word() {
+            Some(word) => self.near_leaf(word),
+            None => NearLeaf::NONE,
+        }
     }
 
     #[inline(always)]
     fn sight<'a, R: Resolver, L: Lean>(&'a self, near: NearLeaf<'a>, (what, _): (L, u64), _resolver: &R) -> Option<LeafSight<'a>> {
-        // What the leaf alone does not prove cannot be claimed.
-        what.with_key(|key| self.sight_leaf(near, key))
+        // What the leaf alone does not prove cannot be claimed. (No closure for a word: it would not be inlined.)
+        match what.word() {
+            Some(word) => self.sight_word(near, word),
+            None => what.with_key(|key| self.sight_key(key)),
+        }
     }
 
     #[inline(always)]

@@ -45,20 +45,21 @@ impl<P: Protocol> BTree<P> {
         self.descend_from_inner(root, version, slice)
     }
 
-    /// Looks for `key`, by whose bytes `near` was found under the caller's epoch pin. `None` if the leaf alone does not prove what it says of the key.
+    /// Looks for the key for which `near` was found under the caller's epoch pin. `None` if the leaf alone does not prove what it says of the key.
     #[inline(always)]
-    pub fn sight_leaf<'a>(&'a self, near: NearLeaf<'a>, key: &[u8]) -> Option<LeafSight<'a>> {
-        if let (NearLeaf(Some((leaf, version))), Ok(word)) = (near, <[u8; 8]>::try_from(key))
-            && let Ok(found) = self.word_in(leaf, version, u64::from_be_bytes(word))
+    pub fn sight_word<'a>(&'a self, near: NearLeaf<'a>, word: u64) -> Option<LeafSight<'a>> {
+        if let NearLeaf(Some((leaf, version))) = near
+            && let Ok(found) = self.word_in(leaf, version, u64::from_be(word))
         {
             let located = found.located();
             return Some(LeafSight { leaf, token: located.token, seen: located.candidate });
         }
-        self.sight_anyhow(key)
+        self.sight_key(&word.to_ne_bytes())
     }
 
+    /// As [`BTree::sight_word`], of any key.
     #[inline(never)]
-    fn sight_anyhow(&self, key: &[u8]) -> Option<LeafSight<'_>> {
+    pub fn sight_key(&self, key: &[u8]) -> Option<LeafSight<'_>> {
         let found = self.find(key);
         let located = found.located();
         located.verified.then_some(LeafSight { leaf: found.leaf, token: located.token, seen: located.candidate })
@@ -74,5 +75,104 @@ impl<P: Protocol> BTree<P> {
     #[inline(always)]
     pub fn replace_seen(&self, sight: &LeafSight<'_>, key: &[u8], new: Ref) {
         self.replace_in_claimed(&Whole(self), (sight.leaf, sight.token), key, sight.seen, new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::BTreeIndex;
+    use crate::conformance::Rng;
+    use crate::conformance::point::Bench;
+    use hither_sync::epoch;
+    use std::collections::BTreeMap;
+
+    /// What a write by the short way came to.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Way {
+        Written,
+        /// The long way is asked, nothing was changed.
+        Left,
+    }
+
+    /// A write of eight bytes as the engine's lean path makes it. `early` comes between the way down and the look at the leaf, `late` between that and the claim.
+    fn write_short(bench: &Bench<BTreeIndex>, key: u64, new: Ref, early: impl FnOnce(), late: impl FnOnce()) -> (Way, Ref) {
+        let index = &bench.index;
+        let _pin = epoch::pin();
+        let near = index.near_leaf(key);
+        early();
+        let Some(sight) = index.sight_word(near, key) else { return (Way::Left, Ref::NONE) };
+        late();
+        if sight.seen.is_none() && new.is_none() || !index.claim_seen(&sight) {
+            return (Way::Left, sight.seen);
+        }
+        index.replace_seen(&sight, &key.to_ne_bytes(), new);
+        (Way::Written, sight.seen)
+    }
+
+    fn key_of(random: &mut Rng, among: usize) -> u64 {
+        u64::from_ne_bytes((random.below(among) as u64 * 977).to_be_bytes())
+    }
+
+    #[test]
+    fn the_short_way_agrees_with_a_map_and_the_long_way() {
+        for (seed, among) in [(1, 30), (2, 500), (3, 5_000)] {
+            let bench = Bench::new(BTreeIndex::new());
+            let (mut map, mut random) = (BTreeMap::new(), Rng::new(seed));
+            let mut ways = [0; 2];
+            for _ in 0..20_000 {
+                let key = key_of(&mut random, among);
+                let bytes = key.to_ne_bytes();
+                // Grows at first and shrinks at last, so that leaves split and merge.
+                let new = if random.below(20_000) < ways[0] + ways[1] { Ref::NONE } else { bench.log.append(&bytes) };
+                let old = map.get(&bytes).copied().unwrap_or(Ref::NONE);
+                let (way, seen) = write_short(&bench, key, new, || {}, || {});
+                ways[way as usize] += 1;
+                assert_eq!(seen, old, "what is seen is the key's");
+                if way == Way::Left {
+                    assert_eq!(bench.write(&bytes, new), old);
+                }
+                if new.is_some() {
+                    map.insert(bytes, new)
+                } else {
+                    map.remove(&bytes)
+                };
+            }
+            for (bytes, reference) in &map {
+                assert_eq!(bench.get(bytes), *reference);
+            }
+            assert_eq!(crate::Index::len(&bench.index), map.len());
+            assert!(ways[0] > 10_000 && ways[1] > 100, "both ways were gone: {ways:?}");
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_changes_meanwhile_is_searched_anew_or_left() {
+        let mut ways = [0; 2];
+        for (late, round) in (0..200).flat_map(|round| [(false, round), (true, round)]) {
+            let bench = Bench::new(BTreeIndex::new());
+            let mut random = Rng::new(round);
+            for _ in 0..300 {
+                let bytes = key_of(&mut random, 1_000).to_ne_bytes();
+                bench.write(&bytes, bench.log.append(&bytes));
+            }
+            let key = key_of(&mut random, 1_000);
+            // Enough neighbours to split the leaf, and the key itself.
+            let others = || {
+                for near in 1..40u64 {
+                    let bytes = (u64::from_be(key) + near).to_be_bytes();
+                    bench.write(&bytes, bench.log.append(&bytes));
+                }
+                bench.write(&key.to_ne_bytes(), bench.log.append(&key.to_ne_bytes()));
+            };
+            let new = bench.log.append(&key.to_ne_bytes());
+            let (way, _) = if late { write_short(&bench, key, new, || {}, others) } else { write_short(&bench, key, new, others, || {}) };
+            ways[way as usize] += 1;
+            assert!(!(late && way == Way::Written), "a claim by what is no more");
+            let found = bench.get(&key.to_ne_bytes());
+            assert!(found.is_some());
+            assert_eq!(found == new, way == Way::Written);
+        }
+        assert!(ways[0] > 100 && ways[1] >= 200, "{ways:?}");
     }
 }

@@ -32,6 +32,7 @@ pub fn run_sequential<I: Index>(make: &impl Fn() -> I) {
     stale_tokens(make());
     candidates(make());
     get_many_equals_get(make());
+    peeks_find_what_gets_find(make());
     references_are_known(make());
     visiting(make());
     reserve(make());
@@ -286,6 +287,37 @@ pub fn get_many_equals_get<I: Index>(index: I) {
     }
     let uneven = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.index.get_many(&keys, &mut [], &bench.log)));
     assert!(uneven.is_err(), "slices of different lengths are refused");
+}
+
+/// `peek` says nothing, or what `get` says; and an index that says anything says it of most keys.
+pub fn peeks_find_what_gets_find<I: Index>(index: I) {
+    let bench = Bench::new(index);
+    let key_of = |i: u64| ((i * i) << 7 | 5).to_be_bytes();
+    // Beside keys of other lengths that begin alike.
+    for i in 0..5_000 {
+        bench.put(&key_of(i));
+        if i % 9 == 0 {
+            bench.put(&key_of(i)[..7]);
+            bench.put(&[&key_of(i)[..], b"more"].concat());
+        }
+    }
+    for i in 0..5_000 {
+        match i % 5 {
+            0 => drop(bench.put(&key_of(i))),
+            1 => drop(bench.write(&key_of(i), Ref::NONE)),
+            _ => {}
+        }
+    }
+    let (_pin, mut found) = (epoch::pin(), 0);
+    for bytes in (0..6_000).map(key_of) {
+        let look = |reference: Ref, word: u64| (reference.is_some() && bench.log.peek(reference) == word.to_ne_bytes()).then_some(word);
+        let (reference, seen) = bench.index.peek(&bench.log.hasher(), u64::from_ne_bytes(bytes), look);
+        if reference.is_some() {
+            assert_eq!((reference, seen), (bench.index.get(bench.log.key_of(&bytes), &bench.log), u64::from_ne_bytes(bytes)));
+            found += 1;
+        }
+    }
+    assert!(found == 0 || (3_600..=4_000).contains(&found), "{found} of 4,000 keys");
 }
 
 /// `name_many` knows the newest reference of each key, also in places where many keys have the same tag, and takes no older one for it.
