@@ -196,6 +196,9 @@ pub trait Index: Send + Sync {
     /// The newest reference of `key`, verified, or `NONE`.
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref;
 
+    /// Whether [`Index::peek`] ever answers.
+    const PEEKS: bool = false;
+
     /// The quick half of a [`Index::get`], for a key of 8 bytes, given as they lie in memory: asks `look` about the entry that most likely
     /// holds it, or about [`Ref::NONE`], of which it says `None`. `look` says `Some` only if the entry does; the reference is returned with that. [`Ref::NONE`] says nothing: then ask [`Index::get`].
     #[inline(always)]

@@ -15,7 +15,7 @@ pub(super) trait Lean: Copy {
     /// Whether it writes a value; if not, it deletes.
     fn puts(&self) -> bool;
 
-    /// The key, if it is known to have eight bytes: as they lie in memory.
+    /// The key as its bytes lie in memory, if they are eight.
     fn word(&self) -> Option<u64>;
 
     /// Calls `f` with the key.
@@ -147,7 +147,7 @@ impl Lean for Strings<'_> {
 
     #[inline(always)]
     fn word(&self) -> Option<u64> {
-        None
+        self.key.try_into().ok().map(u64::from_ne_bytes)
     }
 
     #[inline(always)]

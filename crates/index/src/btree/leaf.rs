@@ -229,8 +229,9 @@ impl<'a> Leaf<'a> {
         let meta = self.0.meta();
         let (count, values) = (meta.count(), SLICES + capacity(meta.class()));
         debug_assert!(count < capacity(meta.class()) && at <= count);
-        // SAFETY: slices and values each have room for one more, since the leaf is not full; the caller has it locked.
-        unsafe { shift::up(self.pointers([SLICES + at, values + at]), count - at) };
+        let moved = count.min(capacity(meta.class()) - 1).saturating_sub(at);
+        // SAFETY: slices and values each have room for one more behind these, and do not meet; the caller has the leaf locked.
+        unsafe { shift::up(self.pointers([SLICES + at, values + at]), moved) };
         self.store(SLICES + at, entry.slice);
         self.store(values + at, entry.value);
         self.insert_kind(at, entry.kind);
@@ -262,8 +263,9 @@ impl<'a> Leaf<'a> {
         let meta = self.0.meta();
         let (count, values) = (meta.count(), SLICES + capacity(meta.class()));
         debug_assert!(at < count);
-        // SAFETY: the words are those of the slots from `at` on; the caller has the leaf locked.
-        unsafe { shift::down(self.pointers([SLICES + at, values + at]), count - 1 - at) };
+        let moved = count.min(capacity(meta.class())).saturating_sub(at + 1);
+        // SAFETY: the words are those of the slots from `at` on, and slices and values do not meet; the caller has the leaf locked.
+        unsafe { shift::down(self.pointers([SLICES + at, values + at]), moved) };
         let (word, shift) = (at / 16, at % 16 * 4);
         let mut carry = 0;
         for word in (word + 1..4).rev() {

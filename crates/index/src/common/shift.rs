@@ -4,6 +4,7 @@
 //! four words are moved at once where the processor can.
 //!
 //! Thread safety: for the holder of the node's lock. Readers may look meanwhile: they find words of before, of after, or anything, and validate by the node's version.
+//! (Wide stores need no alignment but that of words, and no more is promised of them: none of these processors tears a word that is aligned.)
 
 #[cfg(target_arch = "x86_64")]
 use super::search::x86_64 as wide;
@@ -15,7 +16,7 @@ pub(crate) type Runs = [*const AtomicU64; 2];
 /// Moves `count` words of each run up by one place.
 ///
 /// # Safety
-/// `count + 1` words must be there at each, and the caller the only writer.
+/// `count + 1` words must be there at each, those of one run none of the other's, and the caller the only writer.
 #[inline(always)]
 pub(crate) unsafe fn up(runs: Runs, count: usize) {
     // SAFETY: passed on; what is called is available.

@@ -289,10 +289,11 @@ pub fn get_many_equals_get<I: Index>(index: I) {
     assert!(uneven.is_err(), "slices of different lengths are refused");
 }
 
-/// `peek` says nothing, or what `get` says; and an index that says anything says it of most keys.
+/// `peek` says nothing, or what `get` says; of most keys it says that, if the index answers at all.
 pub fn peeks_find_what_gets_find<I: Index>(index: I) {
     let bench = Bench::new(index);
-    let key_of = |i: u64| ((i * i) << 7 | 5).to_be_bytes();
+    // Every third ends in a zero byte, so that it begins like the seven bytes before that, filled up.
+    let key_of = |i: u64| ((i * i) << 9 | (i % 3) << 7).to_be_bytes();
     // Beside keys of other lengths that begin alike.
     for i in 0..5_000 {
         bench.put(&key_of(i));
@@ -317,7 +318,7 @@ pub fn peeks_find_what_gets_find<I: Index>(index: I) {
             found += 1;
         }
     }
-    assert!(found == 0 || (3_600..=4_000).contains(&found), "{found} of 4,000 keys");
+    assert!((if I::PEEKS { 3_000..=4_000 } else { 0..=0 }).contains(&found), "{found} of 4,000 keys");
 }
 
 /// `name_many` knows the newest reference of each key, also in places where many keys have the same tag, and takes no older one for it.

@@ -166,6 +166,8 @@ impl<P: Protocol> Index for HashTable<P> {
         self.lookup(key, resolver)
     }
 
+    const PEEKS: bool = true;
+
     #[inline(always)]
     fn peek<T: Default>(&self, hasher: &Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
         self.peek_home(hasher, key, look)

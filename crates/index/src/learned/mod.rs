@@ -111,6 +111,8 @@ impl<P: Protocol> Index for Learned<P> {
         self.lookup(key.bytes, resolver)
     }
 
+    const PEEKS: bool = true;
+
     #[inline(always)]
     fn peek<T: Default>(&self, _hasher: &Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
         self.peek_word(key, look)
