@@ -207,4 +207,49 @@ mod tests {
         // Their rests are in the log alone.
         assert_eq!([stored[1], stored[3], b"eleven bits"].map(seen), [None; 3]);
     }
+
+    /// Threads that write neighbouring keys, each its own, in the same few leaves: none undoes what another did, and readers see what was written last or nothing.
+    #[test]
+    fn neighbours_do_not_disturb_each_other() {
+        const THREADS: usize = 4;
+        let bench = Bench::new(BTreeIndex::new());
+        let own_key = |thread: usize, i: usize| u64::from_ne_bytes(((i * THREADS + thread) as u64).to_be_bytes());
+        let write_own = |thread: usize| {
+            let (mut map, mut random, mut short) = (BTreeMap::new(), Rng::new(thread as u64), 0);
+            for round in 0..20_000 {
+                let key = own_key(thread, random.below(100));
+                let bytes = key.to_ne_bytes();
+                let new = if random.below(20_000) < round / 2 { Ref::NONE } else { bench.log.append(&bytes) };
+                let old = map.get(&bytes).copied().unwrap_or(Ref::NONE);
+                // Others write between the way down, the look and the claim.
+                let pause = |when| {
+                    if round % 8 == when {
+                        std::thread::yield_now()
+                    }
+                };
+                let (way, seen) = write_short(&bench, key, new, || pause(0), || pause(1));
+                assert_eq!(seen, old);
+                short += usize::from(way == Way::Written);
+                if way == Way::Left {
+                    assert_eq!(bench.write(&bytes, new), old);
+                }
+                if new.is_some() {
+                    map.insert(bytes, new)
+                } else {
+                    map.remove(&bytes)
+                };
+                assert_eq!(bench.get(&bytes), new);
+            }
+            (map, short)
+        };
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || write_own(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+        });
+        for (bytes, reference) in done.iter().flat_map(|(map, _)| map) {
+            assert_eq!(bench.get(bytes), *reference);
+        }
+        bench.check(done.iter().map(|(map, _)| map.len()).sum());
+        assert!(done.iter().all(|(_, short)| *short > 5_000), "the short way is gone by all");
+    }
 }
