@@ -65,6 +65,8 @@ const WORTH: f64 = 4.0;
 /// The checkpoints of a store.
 pub(crate) struct Checkpoints {
     store: Option<Arc<dyn CheckpointStore>>,
+    /// Whether the store has them, if only for who may write.
+    kept: bool,
     mode: CheckpointMode,
     threads: u64,
     taking: Mutex<()>,
@@ -206,11 +208,13 @@ impl Checkpoints {
             taken: 0,
             failure: None,
         };
-        let store = (options.checkpoints != CheckpointMode::Off && !is_copy(options)).then(|| store_of(options)).flatten();
-        Checkpoints { store, mode: options.checkpoints, threads: threads as u64, taking: Mutex::new(()), state: Mutex::new(state) }
+        let place = (options.checkpoints != CheckpointMode::Off).then(|| store_of(options)).flatten();
+        let kept = place.is_some();
+        let store = place.filter(|_| !is_copy(options));
+        Checkpoints { store, kept, mode: options.checkpoints, threads: threads as u64, taking: Mutex::new(()), state: Mutex::new(state) }
     }
 
-    /// Whether this store keeps checkpoints.
+    /// Whether checkpoints are taken here: they are kept, and the store is not only looked at.
     pub fn enabled(&self) -> bool {
         self.store.is_some()
     }
@@ -388,11 +392,11 @@ impl Checkpoints {
         let (changed, _) = log.uncovered(|row| current.is_some_and(|current| current.covers_after_close(row)));
         let clean = match current {
             Some(_) if forecast.suffices(changed) => load + forecast.scan_ms(changed),
-            _ if self.store.is_some() => load,
+            _ if self.kept => load,
             _ => forecast.scan_ms(changed),
         };
         CheckpointStats {
-            enabled: self.store.is_some(),
+            enabled: self.kept,
             present: current.is_some(),
             age_ms: current.map_or(0, |current| wall_clock_ms().saturating_sub(current.taken_ms)),
             bytes: current.map_or(0, |current| current.bytes),

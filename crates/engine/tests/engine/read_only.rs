@@ -1,7 +1,7 @@
 //! Stores that are opened to be read only: nothing reaches the files, and several may look at them at once.
 
 use crate::common::{self, get, put};
-use hither_engine::{Condition, Durability, Error, ErrorKind, Kind, Options, Store, WriteOptions};
+use hither_engine::{CheckpointMode, Condition, Durability, Error, ErrorKind, Kind, Options, Store, WriteOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -102,6 +102,26 @@ fn a_clean_store_is_opened_from_its_checkpoint() {
     let recovery = by_reading.recovery();
     assert_eq!((recovery.checkpoint_refused.as_str(), recovery.entries), ("", 0), "the checkpoint was not used");
     assert_filled(&by_reading);
+}
+
+/// What is told of checkpoints is what holds for the store, not for who only looks.
+#[test]
+fn checkpoints_are_told_of_as_by_who_may_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(on(dir.path())).unwrap();
+    fill(&store);
+    store.close().unwrap();
+    drop(store);
+    let told = |options: Options| {
+        let store = Store::open(options).unwrap();
+        let told = store.stats().checkpoints;
+        (told.enabled, told.present, told.keys, told.scan_bytes)
+    };
+    let read = told(reading(dir.path()));
+    assert_eq!(read, told(on(dir.path())));
+    assert!(read.0 && read.1 && read.2 > 0);
+    let without = Options { checkpoints: CheckpointMode::Off, ..reading(dir.path()) };
+    assert!(!told(without).0);
 }
 
 /// Readers share the store, and exclude writers as writers exclude them.
