@@ -30,6 +30,16 @@ fn fill(store: &Store) {
     }
 }
 
+/// A directory with a store that was filled and closed.
+fn filled() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(on(dir.path())).unwrap();
+    fill(&store);
+    store.close().unwrap();
+    drop(store);
+    dir
+}
+
 fn assert_filled(store: &Store) {
     for name in ["ordered", "hash"] {
         let keyspace = store.open_keyspace(name).unwrap();
@@ -93,11 +103,7 @@ fn reading_changes_no_byte_and_writes_are_refused() {
 
 #[test]
 fn a_clean_store_is_opened_from_its_checkpoint() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(on(dir.path())).unwrap();
-    fill(&store);
-    store.close().unwrap();
-    drop(store);
+    let dir = filled();
     let by_reading = Store::open(reading(dir.path())).unwrap();
     let recovery = by_reading.recovery();
     assert_eq!((recovery.checkpoint_refused.as_str(), recovery.entries), ("", 0), "the checkpoint was not used");
@@ -107,11 +113,7 @@ fn a_clean_store_is_opened_from_its_checkpoint() {
 /// What is told of checkpoints is what holds for the store, not for who only looks.
 #[test]
 fn checkpoints_are_told_of_as_by_who_may_write() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(on(dir.path())).unwrap();
-    fill(&store);
-    store.close().unwrap();
-    drop(store);
+    let dir = filled();
     let told = |options: Options| {
         let store = Store::open(options).unwrap();
         let told = store.stats().checkpoints;

@@ -124,6 +124,29 @@ mod tests {
         (Way::Written, sight.seen)
     }
 
+    /// As [`write_short`], or else by the long way. `map` is what the index holds of the writer's keys, before and after.
+    fn write_noted(
+        bench: &Bench<BTreeIndex>,
+        map: &mut BTreeMap<[u8; 8], Ref>,
+        (key, new): (u64, Ref),
+        early: impl FnOnce(),
+        late: impl FnOnce(),
+    ) -> Way {
+        let bytes = key.to_ne_bytes();
+        let old = map.get(&bytes).copied().unwrap_or(Ref::NONE);
+        let (way, seen) = write_short(bench, key, new, early, late);
+        assert_eq!(seen, old, "what is seen is the key's");
+        if way == Way::Left {
+            assert_eq!(bench.write(&bytes, new), old);
+        }
+        if new.is_some() {
+            map.insert(bytes, new)
+        } else {
+            map.remove(&bytes)
+        };
+        way
+    }
+
     fn key_of(random: &mut Rng, among: usize) -> u64 {
         u64::from_ne_bytes((random.below(among) as u64 * 977).to_be_bytes())
     }
@@ -145,18 +168,7 @@ mod tests {
                 let bytes = key.to_ne_bytes();
                 // Grows at first and shrinks at last, so that leaves split and merge.
                 let new = if random.below(20_000) < ways[0] + ways[1] { Ref::NONE } else { bench.log.append(&bytes) };
-                let old = map.get(&bytes).copied().unwrap_or(Ref::NONE);
-                let (way, seen) = write_short(&bench, key, new, || {}, || {});
-                ways[way as usize] += 1;
-                assert_eq!(seen, old, "what is seen is the key's");
-                if way == Way::Left {
-                    assert_eq!(bench.write(&bytes, new), old);
-                }
-                if new.is_some() {
-                    map.insert(bytes, new)
-                } else {
-                    map.remove(&bytes)
-                };
+                ways[write_noted(&bench, &mut map, (key, new), || {}, || {}) as usize] += 1;
             }
             for (bytes, reference) in &map {
                 assert_eq!(bench.get(bytes), *reference);
@@ -220,24 +232,14 @@ mod tests {
                 let key = own_key(thread, random.below(100));
                 let bytes = key.to_ne_bytes();
                 let new = if random.below(20_000) < round / 2 { Ref::NONE } else { bench.log.append(&bytes) };
-                let old = map.get(&bytes).copied().unwrap_or(Ref::NONE);
                 // Others write between the way down, the look and the claim.
                 let pause = |when| {
                     if round % 8 == when {
                         std::thread::yield_now()
                     }
                 };
-                let (way, seen) = write_short(&bench, key, new, || pause(0), || pause(1));
-                assert_eq!(seen, old);
+                let way = write_noted(&bench, &mut map, (key, new), || pause(0), || pause(1));
                 short += usize::from(way == Way::Written);
-                if way == Way::Left {
-                    assert_eq!(bench.write(&bytes, new), old);
-                }
-                if new.is_some() {
-                    map.insert(bytes, new)
-                } else {
-                    map.remove(&bytes)
-                };
                 assert_eq!(bench.get(&bytes), new);
             }
             (map, short)

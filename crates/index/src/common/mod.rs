@@ -1,4 +1,4 @@
-//! What the ordered indexes share: node memory, versions, slices of keys, counting, search in sorted words, visits; and planted bugs for tests.
+//! What the ordered indexes share: node memory, versions, slices of keys, counting, search and moves in sorted words, visits; and planted bugs for tests.
 
 pub(crate) mod arena;
 pub(crate) mod counter;
@@ -10,3 +10,5 @@ pub(crate) mod slice;
 pub(crate) mod twins;
 pub(crate) mod version;
 pub(crate) mod visit;
+#[cfg(target_arch = "x86_64")]
+mod wide;

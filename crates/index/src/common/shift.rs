@@ -7,7 +7,7 @@
 //! (Wide stores need no alignment but that of words, and no more is promised of them: none of these processors tears a word that is aligned.)
 
 #[cfg(target_arch = "x86_64")]
-use super::search::x86_64 as wide;
+use super::wide;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Two runs of words that are moved alike, by where they begin.
