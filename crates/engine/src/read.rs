@@ -5,7 +5,7 @@ use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::resolver::Doubting;
 use crate::store::{Core, Store};
 use crate::write::check_key;
-use hither_index::{Index, Key, Located, Ref};
+use hither_index::{Index, Key, Located, Look, Ref};
 use hither_log::{Log, SegmentPin, is_pair};
 use hither_sync::epoch;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Store {
             && !core.cache.is_attentive()
         {
             let log = &*core.log;
-            let look = move |found: Ref, key| log.short_value_of(found.0, key);
+            let look = ShortValue(log);
             let (found, value) = with_index!(keyspace.0, index => index.peek(&core.hasher, u64::from_ne_bytes(word), look));
             // Asked after the reference was read (`docs/durability.md`).
             if found.is_some() && core.log.reads_are_plain() {
@@ -132,6 +132,16 @@ impl Store {
                 found.iter().filter(|found| !found.is_none()).for_each(|found| core.log.prefetch_rest(found.0));
             }
         }
+    }
+}
+
+/// Asks for the value: see [`Log::short_value_of`].
+struct ShortValue<'a>(&'a Log);
+
+impl Look<u64> for ShortValue<'_> {
+    #[inline(always)]
+    fn look(self, found: Ref, key: u64) -> Option<u64> {
+        self.0.short_value_of(found.0, key)
     }
 }
 

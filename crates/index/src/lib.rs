@@ -27,7 +27,7 @@ pub mod sorted;
 pub use sorted::{PieceSource, SortedPiece};
 
 /// A reference to a log entry (NStore's `v_addr`): size tag 16 bits, node 4 bits, offset in the node's pool 44 bits in
-/// 8-byte units. Zero means "no entry"; an index must not interpret the bits beyond that.
+/// 8-byte units. Zero means "no entry"; an index must not interpret the bits beyond that and [`Ref::has_size`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
 pub struct Ref(pub u64);
@@ -40,6 +40,12 @@ impl Ref {
     #[inline(always)]
     pub const fn is_none(self) -> bool {
         self.0 == 0
+    }
+
+    /// Whether there is a size tag. [`Ref::NONE`] and entries that are too large for it have none, nor has an address in memory.
+    #[inline(always)]
+    pub const fn has_size(self) -> bool {
+        self.0 >> 48 != 0
     }
 
     /// Whether this stands for an entry.
@@ -171,6 +177,20 @@ pub struct Conflict {
     pub current: Ref,
 }
 
+/// Asks about an entry: see [`Index::peek`]. A trait, since a closure that is called from several places is no part of any, and each lookup is the longer by a call.
+pub trait Look<T> {
+    /// What is asked of the entry at `found` if it is the put of `key`, 8 bytes as they lie in memory; `None` of all else. `found` may be any entry of the index, or
+    /// a word [without size](Ref::has_size): that is `None`, too, for it need be no reference.
+    fn look(self, found: Ref, key: u64) -> Option<T>;
+}
+
+impl<T, F: FnOnce(Ref, u64) -> Option<T>> Look<T> for F {
+    #[inline(always)]
+    fn look(self, found: Ref, key: u64) -> Option<T> {
+        self(found, key)
+    }
+}
+
 /// A concurrent volatile index.
 pub trait Index: Send + Sync {
     /// A place in the index. Stale tokens are harmless: `install` then searches anew.
@@ -199,10 +219,10 @@ pub trait Index: Send + Sync {
     /// Whether [`Index::peek`] ever answers.
     const PEEKS: bool = false;
 
-    /// The quick half of a [`Index::get`], for a key of 8 bytes, given as they lie in memory: asks `look` about the entry that most likely
-    /// holds it, or about [`Ref::NONE`], of which it says `None`. `look` says `Some` only if the entry does; the reference is returned with that. [`Ref::NONE`] says nothing: then ask [`Index::get`].
+    /// The quick half of a [`Index::get`], for a key of 8 bytes, given as they lie in memory: asks `look` about what most likely
+    /// stands for the entry that holds it. `look` says `Some` only if it does; the reference is returned with that. [`Ref::NONE`] says nothing: then ask [`Index::get`].
     #[inline(always)]
-    fn peek<T: Default>(&self, _hasher: &Hasher, _key: u64, _look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+    fn peek<T: Default>(&self, _hasher: &Hasher, _key: u64, _look: impl Look<T>) -> (Ref, T) {
         (Ref::NONE, T::default())
     }
 

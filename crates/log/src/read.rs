@@ -140,7 +140,7 @@ impl Log {
 
     /// Of an 8-byte key's put without expiry, if the entry is that: the value, as its bytes lie in memory, if the entry is a plain pair, which [`is_pair`]
     /// tells of its reference, else the value's place, for [`Log::value_at`].
-    /// Nothing of the reference 0.
+    /// Nothing of a word without size tag, which need be no reference.
     /// Short for a plain pair, so that it needs few registers: see the index's `peek`.
     #[inline(always)]
     pub fn short_value_of(&self, reference: u64, key: u64) -> Option<u64> {
@@ -156,9 +156,7 @@ impl Log {
     /// As [`Log::short_value_of`], of an entry that is longer than a pair.
     #[inline(always)]
     fn short_place_of(&self, reference: u64, key: u64) -> Option<u64> {
-        if reference == 0 {
-            return None;
-        }
+        address::tagged_size(reference)?;
         // What reads the words here is not counted where reads are: who asked us asks again there.
         let first = self.word(reference, 0);
         // Not by `layout`: of all that is longer than a pair, this is to be the quickest.

@@ -160,6 +160,9 @@ fn push_children<'a>(inner: Inner<'a>, range: &Range<'a>, stack: &mut Vec<Range<
     if count == 0 || count > super::inner::MAX_SEPARATORS || inner.0.meta().class() != LARGE {
         return Err(format!("an inner node with {count} separators"));
     }
+    if !inner.is_padded() {
+        return Err(format!("an inner node with {count} separators is not filled up behind them"));
+    }
     let mut bounds: Vec<u64> = vec![range.low];
     bounds.extend((0..count).map(|i| inner.separator(i)));
     let ascending = bounds.windows(2).all(|pair| pair[0] < pair[1]);

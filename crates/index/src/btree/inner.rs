@@ -1,29 +1,54 @@
 //! Inner nodes: separators and children of one layer.
 //!
 //! ```text
-//! word 0 version | 1 meta | 2..63 separators | 64..126 addresses of children
+//! word 0 version | 1 meta | 2..31 separators | 32, 33 zero | 34..63 separators | 64..94 addresses of children | 95, 96 unused | 97..126 addresses of children
 //! ```
+//!
+//! Both halves of the separators are searched alike: two words that say nothing, thirty separators, and 256 bytes behind each word a child. So a
+//! search takes one comparison to choose the half and four to count in it, with neither a look at the number of separators nor one at the other half.
 //!
 //! # Invariants
 //!
 //! * I1. Separators ascend strictly. All slices under child i are below separator i; those under child i+1 are not.
 //! * I2. A node with n separators has n+1 children, all of one level less. n is at least 1, and [`MIN_SEPARATORS`] after the
 //!   next delete has passed, except in the root.
+//! * I3. What is behind the last separator is the largest number, and what is behind the last child is that child again; words 32 and 33 are zero. So a search finds
+//!   the last child even where it counts too far.
 
 use crate::common::node::{Meta, Node};
-use crate::common::search;
+use crate::common::search::{HALF_WORDS, Half, is_wide};
+use crate::common::shift;
+use std::hint::select_unpredictable;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-const SEPARATORS: usize = 2;
-const CHILDREN: usize = 64;
+/// Words that stand before the separators of a half: in the first one the version and meta.
+const AHEAD: usize = 2;
+/// Separators of a half.
+const HALF: usize = HALF_WORDS - AHEAD;
+const CHILDREN: usize = 2 * HALF_WORDS;
 /// Separators of a full node.
-pub(super) const MAX_SEPARATORS: usize = CHILDREN - SEPARATORS;
+pub(super) const MAX_SEPARATORS: usize = 2 * HALF;
 /// Below this a delete that passes merges the node with a sibling or evens them out.
 pub(super) const MIN_SEPARATORS: usize = 12;
 
-/// A node seen as an inner node. Always of the largest class.
+/// A node seen as an inner node.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Inner<'a>(pub(super) Node<'a>);
+
+/// The word of separator `i`.
+#[inline(always)]
+fn separator_word(i: usize) -> usize {
+    debug_assert!(i < MAX_SEPARATORS);
+    i + if i < HALF { AHEAD } else { 2 * AHEAD }
+}
+
+/// The word of child `i`.
+#[inline(always)]
+fn child_word(i: usize) -> usize {
+    debug_assert!(i <= MAX_SEPARATORS);
+    CHILDREN + i + if i <= HALF { 0 } else { AHEAD }
+}
 
 impl<'a> Inner<'a> {
     /// Separators in use; never more than fit, whatever the words hold.
@@ -33,39 +58,55 @@ impl<'a> Inner<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn separator(self, i: usize) -> u64 {
-        debug_assert!(i < MAX_SEPARATORS);
+    fn word(self, i: usize) -> &'a AtomicU64 {
+        debug_assert!(i < 4 * HALF_WORDS);
         // SAFETY: inner nodes have 128 words.
-        unsafe { self.0.word(SEPARATORS + i) }.load(Relaxed)
+        unsafe { self.0.word(i) }
+    }
+
+    #[inline(always)]
+    pub(super) fn separator(self, i: usize) -> u64 {
+        self.word(separator_word(i)).load(Relaxed)
     }
 
     /// The address of child `i`, to be followed once the version is validated (N2).
     #[inline(always)]
     pub(super) fn child(self, i: usize) -> u64 {
-        debug_assert!(i <= MAX_SEPARATORS);
-        // SAFETY: inner nodes have 128 words. Acquire pairs with the store in `set_child`: the child's words are initialised.
-        unsafe { self.0.word(CHILDREN + i) }.load(Acquire)
+        // Acquire pairs with the store in `set_child`: the child's words are initialised.
+        self.word(child_word(i)).load(Acquire)
+    }
+
+    /// Where the half begins that leads to `slice`, and how many of its words, those before the separators included, are not above it.
+    #[inline(always)]
+    fn count_in_half(self, wide: bool, slice: u64) -> (usize, usize) {
+        let start = select_unpredictable(self.separator(HALF) <= slice, HALF_WORDS, 0);
+        // SAFETY: inner nodes have 128 words and are aligned to their size, and halves of separators begin with the words 0 and 32.
+        (start, unsafe { Half { words: self.word(start), ahead: AHEAD }.not_above(wide, slice) })
+    }
+
+    /// The address of the child that leads to `slice`, to be followed once the version is validated (N2). `wide`: what [`search::is_wide`](crate::common::search::is_wide) says.
+    #[inline(always)]
+    pub(super) fn child_for(self, wide: bool, slice: u64) -> u64 {
+        let (start, count) = self.count_in_half(wide, slice);
+        self.word(CHILDREN - AHEAD + start + count).load(Acquire)
     }
 
     /// Which child leads to `slice`.
     #[inline(always)]
     pub(super) fn find(self, meta: Meta, slice: u64) -> usize {
-        // SAFETY: inner nodes have 128 words and are aligned to their size; the separators end with word 63.
-        unsafe { search::Block { words: self.0.word(0), first: SEPARATORS, count: self.count(meta) }.upper_bound(slice) }
+        let (start, count) = self.count_in_half(is_wide(), slice);
+        let before = if start == 0 { 0 } else { HALF };
+        (before + count - AHEAD).min(self.count(meta))
     }
 
     // ---- for the holder of the lock or of a fresh node ----
 
     pub(super) fn set_separator(self, i: usize, slice: u64) {
-        debug_assert!(i < MAX_SEPARATORS);
-        // SAFETY: inner nodes have 128 words.
-        unsafe { self.0.word(SEPARATORS + i) }.store(slice, Relaxed);
+        self.word(separator_word(i)).store(slice, Relaxed);
     }
 
-    pub(super) fn set_child(self, i: usize, address: u64) {
-        debug_assert!(i <= MAX_SEPARATORS);
-        // SAFETY: inner nodes have 128 words.
-        unsafe { self.0.word(CHILDREN + i) }.store(address, Release);
+    fn set_child(self, i: usize, address: u64) {
+        self.word(child_word(i)).store(address, Release);
     }
 
     /// Inserts a separator and the child to its right.
@@ -73,12 +114,23 @@ impl<'a> Inner<'a> {
         let meta = self.0.meta();
         let count = meta.count();
         debug_assert!(count < MAX_SEPARATORS && at <= count);
-        for i in (at..count).rev() {
-            self.set_separator(i + 1, self.separator(i));
-            self.set_child(i + 2, self.child(i + 1));
+        let (mut next, mut from) = ((separator, right), at);
+        if at < HALF {
+            // The last of the first half go over to the second one.
+            let last = (self.separator(HALF - 1), self.child(HALF));
+            // SAFETY: the words from these to the half's ends; the caller has the node locked.
+            unsafe { shift::up(self.places(at), HALF - 1 - at) };
+            self.set_separator(at, separator);
+            self.set_child(at + 1, right);
+            (next, from) = (last, HALF);
         }
-        self.set_separator(at, separator);
-        self.set_child(at + 1, right);
+        // SAFETY: as above, of the second half.
+        unsafe { shift::up(self.places(from), MAX_SEPARATORS - 1 - from) };
+        self.set_separator(from, next.0);
+        self.set_child(from + 1, next.1);
+        if at == count {
+            self.repeat_child(count + 1);
+        }
         self.0.set_meta(meta.with_count(count + 1));
     }
 
@@ -87,22 +139,39 @@ impl<'a> Inner<'a> {
         let meta = self.0.meta();
         let count = meta.count();
         debug_assert!(at < count);
-        for i in at + 1..count {
-            self.set_separator(i - 1, self.separator(i));
-            self.set_child(i, self.child(i + 1));
+        if at < HALF {
+            // SAFETY: the words from these to the half's ends; the caller has the node locked.
+            unsafe { shift::down(self.places(at), HALF - 1 - at) };
+            self.set_separator(HALF - 1, self.separator(HALF));
+            self.set_child(HALF, self.child(HALF + 1));
         }
+        let from = at.max(HALF);
+        // SAFETY: as above, of the second half.
+        unsafe { shift::down(self.places(from), MAX_SEPARATORS - 1 - from) };
+        self.set_separator(MAX_SEPARATORS - 1, u64::MAX);
+        self.repeat_child(count - 1);
         self.0.set_meta(meta.with_count(count - 1));
+    }
+
+    /// Where separator `i` and the child to its right stand.
+    fn places(self, i: usize) -> [*const AtomicU64; 2] {
+        [self.word(separator_word(i)), self.word(child_word(i + 1))].map(std::ptr::from_ref)
+    }
+
+    /// Copies child `last` to all places behind it (I3).
+    fn repeat_child(self, last: usize) {
+        let address = self.child(last);
+        (last + 1..=MAX_SEPARATORS).for_each(|i| self.set_child(i, address));
     }
 
     /// Replaces everything.
     pub(super) fn fill(self, separators: &[u64], children: &[u64]) {
         debug_assert_eq!(separators.len() + 1, children.len());
-        for (i, separator) in separators.iter().enumerate() {
-            self.set_separator(i, *separator);
-        }
-        for (i, child) in children.iter().enumerate() {
-            self.set_child(i, *child);
-        }
+        let rest = std::iter::repeat(&u64::MAX);
+        separators.iter().chain(rest).take(MAX_SEPARATORS).enumerate().for_each(|(i, separator)| self.set_separator(i, *separator));
+        children.iter().enumerate().for_each(|(i, child)| self.set_child(i, *child));
+        self.repeat_child(separators.len());
+        (HALF_WORDS..HALF_WORDS + AHEAD).for_each(|word| self.word(word).store(0, Relaxed));
         self.0.set_meta(self.0.meta().with_count(separators.len()));
     }
 
@@ -111,5 +180,89 @@ impl<'a> Inner<'a> {
         let count = self.count(self.0.meta());
         separators.extend((0..count).map(|i| self.separator(i)));
         children.extend((0..=count).map(|i| self.child(i)));
+    }
+
+    /// Whether I3 holds.
+    pub(super) fn is_padded(self) -> bool {
+        let count = self.count(self.0.meta());
+        let gap = (HALF_WORDS..HALF_WORDS + AHEAD).all(|word| self.word(word).load(Relaxed) == 0);
+        let separators = (count..MAX_SEPARATORS).all(|i| self.separator(i) == u64::MAX);
+        gap && separators && (count..=MAX_SEPARATORS).all(|i| self.child(i) == self.child(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::arena::Arena;
+    use crate::common::node::LARGE;
+    use crate::conformance::Rng;
+
+    /// A node beside the plain lists of what it should hold.
+    struct Pair<'a> {
+        inner: Inner<'a>,
+        separators: Vec<u64>,
+        children: Vec<u64>,
+    }
+
+    impl Pair<'_> {
+        /// Compares all, and searches at and around each separator.
+        fn check(&self) {
+            let (mut separators, mut children) = (Vec::new(), Vec::new());
+            self.inner.take(&mut separators, &mut children);
+            assert_eq!((&separators, &children), (&self.separators, &self.children));
+            assert!(self.inner.is_padded());
+            let around = separators.iter().flat_map(|separator| [separator.wrapping_sub(1), *separator, separator.wrapping_add(1)]);
+            for slice in around.chain([0, u64::MAX]) {
+                let expected = separators.partition_point(|separator| *separator <= slice);
+                assert_eq!(self.inner.find(self.inner.0.meta(), slice), expected);
+                for wide in [false, is_wide()] {
+                    assert_eq!(self.inner.child_for(wide, slice), children[expected], "{slice:x} among {separators:x?}");
+                }
+            }
+        }
+
+        fn insert(&mut self, separator: u64, child: u64) {
+            let at = self.separators.partition_point(|other| *other < separator);
+            self.inner.insert(at, separator, child);
+            self.separators.insert(at, separator);
+            self.children.insert(at + 1, child);
+        }
+
+        fn remove(&mut self, at: usize) {
+            self.inner.remove(at);
+            self.separators.remove(at);
+            self.children.remove(at + 1);
+        }
+    }
+
+    #[test]
+    fn nodes_agree_with_lists() {
+        let arena = Arena::new();
+        for seed in 0..40 {
+            let fresh = arena.allocate(LARGE);
+            let mut pair = Pair { inner: Inner(fresh.node()), separators: vec![1 << 40], children: vec![1, 2] };
+            pair.inner.fill(&pair.separators, &pair.children);
+            let mut random = Rng::new(seed);
+            for step in 0..400 {
+                let count = pair.separators.len();
+                // Full at times, nearly empty at times, at either end and in the middle.
+                let grow = random.below(100) < if step / 100 % 2 == 0 { 80 } else { 20 };
+                if grow && count < MAX_SEPARATORS {
+                    let separator = match random.below(8) {
+                        0 => u64::MAX - random.below(3) as u64,
+                        1 => pair.separators[count - 1].saturating_add(1),
+                        2 => pair.separators[0].saturating_sub(1),
+                        _ => (random.below(1 << 30) as u64) << random.below(34),
+                    };
+                    if !pair.separators.contains(&separator) {
+                        pair.insert(separator, 1_000 + step);
+                    }
+                } else if !grow && count > 1 {
+                    pair.remove(random.below(count));
+                }
+                pair.check();
+            }
+        }
     }
 }

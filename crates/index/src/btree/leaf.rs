@@ -89,6 +89,19 @@ impl<'a> Leaf<'a> {
         self.load(SLICES + capacity(meta.class()) + i)
     }
 
+    /// As [`Leaf::count`], of a large leaf.
+    #[inline(always)]
+    pub(super) fn large_count(self, meta: Meta) -> usize {
+        meta.count().min(LEAF_SLOTS)
+    }
+
+    /// As [`Leaf::value`], of a large leaf.
+    #[inline(always)]
+    pub(super) fn large_value(self, i: usize) -> u64 {
+        debug_assert!(i < LEAF_SLOTS);
+        self.load(SLICES + LEAF_SLOTS + i)
+    }
+
     /// The word of slot `i`'s value: the cell of a layer.
     pub(super) fn value_word(self, i: usize) -> &'a AtomicU64 {
         let capacity = capacity(self.0.meta().class());
@@ -171,6 +184,14 @@ impl<'a> Leaf<'a> {
         debug_assert_eq!(meta.class(), LARGE);
         // SAFETY: a large node has 128 words, and the slices begin at its second line.
         unsafe { search::Block { words: self.0.word(SLICES), first: 0, count: self.count(meta) }.lower_bound(slice) }
+    }
+
+    /// In a large leaf: where the first slot of `slice` is; not below the count if it has none. `wide`: what [`search::is_wide`] says.
+    #[inline(always)]
+    pub(super) fn position_of(self, wide: bool, meta: Meta, slice: u64) -> usize {
+        debug_assert_eq!(meta.class(), LARGE);
+        // SAFETY: as in `find_word`.
+        unsafe { search::Block { words: self.0.word(SLICES), first: 0, count: self.large_count(meta) }.position(wide, slice) }
     }
 
     /// The first slot from `from` below `to` that holds a layer, or `to`.

@@ -5,6 +5,7 @@ use super::inner::Inner;
 use super::leaf::Leaf;
 use super::protocol::Protocol;
 use crate::common::node::{KEY_LINES, Node};
+use crate::common::search;
 use crate::common::slice::{LAYER, LONGER, slice_at};
 use crate::common::version::Restart;
 use crate::{Key, Ref, Resolver};
@@ -150,7 +151,7 @@ impl<P: Protocol> BTree<P> {
         }
         if meta.level() > 0 {
             let inner = Inner(node);
-            let address = inner.child(inner.find(meta, walk.slice));
+            let address = inner.child_for(search::is_wide(), walk.slice);
             Node::prefetch(address, KEY_LINES);
             node.version().check(version)?;
             // SAFETY: the version says that the address is a live child's (N2); the caller's pin keeps it from being recycled.

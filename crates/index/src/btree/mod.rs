@@ -25,6 +25,7 @@
 //! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the leaf above for others.
 //! * T3. A leaf's range of slices only changes under its lock, with a new version. So a writer that locks a leaf at
 //!   the version of its search inserts in the right place.
+//! * T4. Only leaves are claimed.
 //!
 //! # Crash
 //!
@@ -32,6 +33,7 @@
 //!
 //! [`Resolver`]: crate::Resolver
 
+mod balance;
 pub(crate) mod bulk;
 pub(crate) mod check;
 mod claim;
@@ -58,7 +60,7 @@ mod tests;
 use crate::common::arena::Arena;
 use crate::common::counter::Counter;
 use crate::common::version::{Version, retry};
-use crate::{Conflict, Hinted, Index, Key, Located, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
+use crate::{Conflict, Hasher, Hinted, Index, Key, Located, Look, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use hither_sync::Padded;
 use protocol::{Protocol, Sound};
 use spot::Whole;
@@ -158,6 +160,13 @@ impl<P: Protocol> Index for BTree<P> {
     #[inline(always)]
     fn get<R: Resolver>(&self, key: Key<'_>, resolver: &R) -> Ref {
         self.lookup(key.bytes, resolver)
+    }
+
+    const PEEKS: bool = true;
+
+    #[inline(always)]
+    fn peek<T: Default>(&self, _hasher: &Hasher, key: u64, look: impl Look<T>) -> (Ref, T) {
+        self.peek_word(key, look)
     }
 
     fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {

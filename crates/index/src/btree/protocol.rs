@@ -22,6 +22,8 @@ pub enum Point {
     RootSplit,
     /// An inner node was split.
     InnerSplit,
+    /// A full inner node gave children to a sibling.
+    InnerRedistribute,
     /// A full leaf gave slots to a sibling.
     Redistribute,
     /// Two keys with one slice got a layer.

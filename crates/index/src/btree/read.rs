@@ -6,9 +6,10 @@ use super::protocol::{Point, Protocol, Rule};
 use super::spot::Cell;
 use super::{BTree, Token};
 use crate::common::node::{ALL_LINES, Node};
+use crate::common::search;
 use crate::common::slice::{LAYER, LONGER, common_prefix, slice_at};
-use crate::common::version::{Restart, retry};
-use crate::{Located, Ref, Resolver};
+use crate::common::version::{Restart, Version, retry};
+use crate::{Located, Look, Ref, Resolver};
 use std::sync::atomic::Ordering;
 
 /// The end of a search: a slot, or the place where it would go.
@@ -85,32 +86,48 @@ impl<P: Protocol> BTree<P> {
     /// The root of layer 0 and its version.
     #[inline(always)]
     pub(crate) fn top(&self) -> Result<(Node<'_>, u64), Restart> {
-        let cell = self.root.version.try_read()?;
+        let address = self.root.address.load(Ordering::Acquire);
         // SAFETY: the cell always holds a node; if it is replaced meanwhile, the caller's pin keeps it from being recycled.
-        let node = unsafe { Node::from_address(self.root.address.load(Ordering::Acquire)) };
+        let node = unsafe { Node::from_address(address) };
         P::reached(Point::Descend);
         let version = node.version().try_read()?;
-        if P::heeds(Rule::Coupled) {
-            self.root.version.check(cell)?;
+        // Instead of the cell's version: a root that is replaced gets its new version behind the store to the cell.
+        if P::heeds(Rule::Coupled) && self.root.address.load(Ordering::Relaxed) != address {
+            return Err(Restart);
         }
         Ok((node, version))
     }
 
-    /// From a layer's root to the leaf for `slice`.
+    /// From a layer's root to the leaf for `slice`. All of the lowest two levels is asked for: the caller may have other work to do until it comes.
     #[inline(always)]
-    pub(super) fn descend<'a>(&'a self, mut node: Node<'a>, mut version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
-        let mut meta = node.meta();
-        while meta.level() > 0 {
-            let inner = Inner(node);
-            let address = inner.child(inner.find(meta, slice));
+    pub(super) fn descend<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
+        self.descend_by::<true>(search::is_wide(), root, version, slice)
+    }
+
+    /// As above. `wide`: what [`search::is_wide`] says. With `ASK`, or if all keys of a node cannot be compared at once, whole nodes are asked for ahead of the comparison.
+    /// Else nothing is: the comparison asks for all lines of keys, which takes fewer instructions, and each line that is asked for in a page without a translation
+    /// costs a look-up of that page (`docs/adr/0027`).
+    #[inline(always)]
+    fn descend_by<'a, const ASK: bool>(&'a self, wide: bool, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
+        let (mut node, mut version, mut meta) = (root, version, root.meta());
+        while meta.is_inner() {
+            let address = Inner(node).child_for(wide, slice);
             // Higher levels stay in the cache.
-            if meta.level() <= 2 {
+            if (ASK || !wide) && meta.is_within(2) {
                 Node::prefetch(address, ALL_LINES);
             }
-            (node, version) = self.follow(node, version, address)?;
-            meta = node.meta();
+            // As `follow`, of inner nodes, which nobody claims (T4).
+            node.version().check_whole(version)?;
+            // SAFETY: as in `follow`.
+            let child = unsafe { Node::from_address(address) };
+            P::reached(Point::Descend);
+            let below = child.version().try_read_whole()?;
+            if P::heeds(Rule::Coupled) {
+                node.version().check_whole(version)?;
+            }
+            (node, version, meta) = (child, below, child.meta());
         }
-        Ok((Leaf(node), version))
+        Ok((Leaf(node), Version::unclaimed(version)))
     }
 
     /// Couples the versions of `node` and its child (or the layer below) at `address`.
@@ -196,7 +213,7 @@ impl<P: Protocol> BTree<P> {
     /// From layer 0's root to the leaf for `slice`, which is a large one, if the root is no leaf.
     #[inline(always)]
     pub(super) fn descend_from_inner<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<(Leaf<'a>, u64), Restart> {
-        if root.meta().level() == 0 {
+        if !root.meta().is_inner() {
             return Err(Restart);
         }
         self.descend(root, version, slice)
@@ -214,6 +231,37 @@ impl<P: Protocol> BTree<P> {
         let value = if known { leaf.value(meta, position) } else { 0 };
         leaf.0.version().check(version)?;
         Ok(FoundWord { leaf: meta.id(), version, position, known, value })
+    }
+
+    /// See [`crate::Index::peek`]. A function of its own, as in the hash index.
+    #[inline(never)]
+    pub(super) fn peek_word<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
+        let found = self.top().and_then(|(root, version)| self.peek_in(root, version, u64::from_be(key)));
+        if let Ok(found) = found
+            && let Some(seen) = look.look(found, key)
+        {
+            return (found, seen);
+        }
+        (Ref::NONE, T::default())
+    }
+
+    /// What stands in the first slot of a slice, from this root of layer 0 on: the reference of a key that begins with it, or the address of a layer, as who
+    /// [looks](Look) at it can tell. So the kind is not looked at.
+    #[inline(always)]
+    pub(crate) fn peek_in<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<Ref, Restart> {
+        if !root.meta().is_inner() {
+            return Err(Restart);
+        }
+        let wide = search::is_wide();
+        let (leaf, version) = self.descend_by::<false>(wide, root, version, slice)?;
+        let meta = leaf.0.meta();
+        let position = leaf.position_of(wide, meta, slice);
+        if position >= leaf.large_count(meta) {
+            return Err(Restart);
+        }
+        let value = leaf.large_value(position);
+        leaf.0.version().check(version)?;
+        Ok(Ref(value))
     }
 
     #[inline(never)]

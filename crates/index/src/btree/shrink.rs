@@ -1,11 +1,11 @@
-//! Deletes that change the structure: leaves that empty, layers that end, sparse nodes that merge.
+//! Deletes that change the structure: leaves that empty, layers that end, sparse leaves that merge.
 //!
 //! A leaf never stays empty (L4): the step that takes its last slot also unlinks it. If the leaf was the root of a layer, the layer's
 //! slot in the leaf above goes in the same step, and so on upward while those leaves empty. All nodes concerned are locked at the
 //! versions of the search, so the whole is one atomic step for readers that couple versions.
 
 use super::BTree;
-use super::inner::{Inner, MAX_SEPARATORS};
+use super::inner::Inner;
 use super::leaf::{Entries, LEAF_SLOTS, Leaf};
 use super::protocol::{Point, Protocol, Rule};
 use super::spot::{Above, Cell, Parent, Prepare, Spot};
@@ -16,8 +16,6 @@ use std::sync::atomic::Ordering;
 
 /// Two leaves merge if they fill at most this many slots.
 const MERGE_LIMIT: usize = LEAF_SLOTS * 3 / 4;
-/// Two inner nodes merge if they fill at most this much.
-const INNER_MERGE_LIMIT: usize = MAX_SEPARATORS * 3 / 4;
 
 /// Two neighbouring leaves and what leads to them, all locked: `right` is about to be merged into `left`.
 struct Pair<'a> {
@@ -35,14 +33,14 @@ struct Pair<'a> {
 
 /// Nodes that were unlinked, and unlocked as obsolete. They are retired once no lock is held any more: that may run work that others have deferred.
 #[must_use]
-struct Unlinked<'a>([Option<Node<'a>>; 2]);
+pub(super) struct Unlinked<'a>([Option<Node<'a>>; 2]);
 
 impl Unlinked<'_> {
     const NOTHING: Self = Unlinked([None; 2]);
 }
 
 impl<P: Protocol> BTree<P> {
-    fn retire(&self, unlinked: Unlinked<'_>) {
+    pub(super) fn retire(&self, unlinked: Unlinked<'_>) {
         unlinked.0.into_iter().flatten().for_each(|node| self.arena.retire(node));
     }
 
@@ -172,56 +170,10 @@ impl<P: Protocol> BTree<P> {
         P::reached(Point::LeafMerge);
         finish_merge::<P>((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse)
     }
-
-    /// Merges an inner node that has few children with a sibling, or evens them out.
-    pub(super) fn mend_inner<'a>(
-        &'a self,
-        cell: Cell<'a>,
-        root: Node<'a>,
-        parent: Parent<'a>,
-        inner: Inner<'a>,
-        version: u64,
-    ) -> Result<(), Restart> {
-        let back = usize::from(parent.index > 0);
-        let separator = parent.index - back;
-        let (other, other_version) = self.sibling(parent, parent.index + 1 - 2 * back)?;
-        let (left, right) = if back == 0 { (inner, Inner(other)) } else { (Inner(other), inner) };
-        let total = left.count(left.0.meta()) + right.count(right.0.meta()) + 1;
-        let merge = total <= INNER_MERGE_LIMIT;
-        let single = parent.inner.count(parent.inner.0.meta()) == 1;
-        if single && merge && parent.inner.0 != root {
-            return Err(Restart);
-        }
-        let collapse = if single && merge { Some((cell.guard.lock(cell.version)?, cell)) } else { None };
-        let parent_lock = parent.inner.0.version().lock(parent.version)?;
-        let lock = inner.0.version().lock(version)?;
-        let other_lock = other.version().lock(other_version)?;
-        let (left_lock, right_lock) = if back == 0 { (lock, other_lock) } else { (other_lock, lock) };
-        let (mut separators, mut children) = (Vec::new(), Vec::new());
-        left.take(&mut separators, &mut children);
-        separators.push(parent.inner.separator(separator));
-        right.take(&mut separators, &mut children);
-        P::reached(Point::InnerMerge);
-        if merge {
-            left.fill(&separators, &children);
-            parent.inner.remove(separator);
-            let unlinked = finish_merge::<P>((parent.inner, parent_lock), (left.0, left_lock), (right.0, right_lock), collapse);
-            self.retire(unlinked);
-        } else {
-            let middle = separators.len() / 2;
-            left.fill(&separators[..middle], &children[..=middle]);
-            right.fill(&separators[middle + 1..], &children[middle + 1..]);
-            parent.inner.set_separator(separator, separators[middle]);
-            parent_lock.done();
-            left_lock.done();
-            right_lock.done();
-        }
-        Ok(())
-    }
 }
 
 /// Unlocks after `right` was merged into `left`; if the parent has no separator left, `left` takes its place.
-fn finish_merge<'a, P: Protocol>(
+pub(super) fn finish_merge<'a, P: Protocol>(
     (parent, parent_lock): (Inner<'a>, Locked<'a>),
     (left, left_lock): (Node<'a>, Locked<'a>),
     (right, right_lock): (Node<'a>, Locked<'a>),

@@ -242,7 +242,7 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// Makes `right` reachable beside `left`, which is locked.
-    fn lead_to(above: Above<'_>, left: Node<'_>, separator: u64, right: Node<'_>) {
+    pub(super) fn lead_to(above: Above<'_>, left: Node<'_>, separator: u64, right: Node<'_>) {
         match above {
             Above::Inner { lock, inner, index } => {
                 inner.insert(index, separator, right.address());
@@ -264,29 +264,5 @@ impl<P: Protocol> BTree<P> {
             let next: Leaf<'_> = Leaf(unsafe { Node::from_address(address) });
             next.set_previous(previous);
         }
-    }
-
-    /// Splits a full inner node. Its parent, if it has one, is not full.
-    pub(super) fn split_inner<'a>(
-        &'a self,
-        cell: Cell<'a>,
-        parent: Option<Parent<'a>>,
-        inner: Inner<'a>,
-        version: u64,
-    ) -> Result<(), Restart> {
-        let fresh = self.arena.allocate(LARGE);
-        let above = self.lock_above(cell, parent, inner.0)?;
-        let lock = inner.0.version().lock(version)?;
-        let (mut separators, mut children) = (Vec::new(), Vec::new());
-        inner.take(&mut separators, &mut children);
-        let middle = separators.len() / 2;
-        fresh.node().set_meta(fresh.node().meta().with_level(inner.0.meta().level()));
-        Inner(fresh.node()).fill(&separators[middle + 1..], &children[middle + 1..]);
-        let right = fresh.publish();
-        inner.0.set_meta(inner.0.meta().with_count(middle));
-        Self::lead_to(above, inner.0, separators[middle], right);
-        lock.done();
-        P::reached(Point::InnerSplit);
-        Ok(())
     }
 }

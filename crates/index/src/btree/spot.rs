@@ -60,7 +60,7 @@ pub(super) struct Spot<'a> {
 /// What a search does to inner nodes on its way, so that the structure change at its end never has to go further up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prepare {
-    /// Splits full ones.
+    /// Full ones give to a sibling or are split.
     ForSplit,
     /// Merges those with few children.
     ForMerge,
@@ -134,7 +134,7 @@ impl<P: Protocol> BTree<P> {
     ) -> Result<(), Restart> {
         let count = inner.count(inner.0.meta());
         match (prepare, parent) {
-            (Prepare::ForSplit, _) if count == MAX_SEPARATORS => self.split_inner(cell, parent, inner, version)?,
+            (Prepare::ForSplit, _) if count == MAX_SEPARATORS => self.relieve_inner(cell, parent, inner, version)?,
             (Prepare::ForMerge, Some(parent)) if count < MIN_SEPARATORS => self.mend_inner(cell, root, parent, inner, version)?,
             _ => return Ok(()),
         }

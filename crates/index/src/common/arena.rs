@@ -261,6 +261,8 @@ fn map_chunk(bytes: usize) -> usize {
         std::alloc::handle_alloc_error(layout);
     };
     let start = raw.as_ptr().expose_provenance();
+    // By what is above that an address can be told from a reference (`Ref::has_size`).
+    assert!((start + bytes + spare) as u64 >> 48 == 0, "memory is mapped below 2^48 unless one asks for more");
     if spare == 0 {
         return start;
     }

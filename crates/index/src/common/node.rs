@@ -31,7 +31,7 @@ pub(crate) const PAGE: usize = 6;
 
 /// The lines with header and keys: enough when many lookups are under way, whose misses overlap anyway.
 pub(crate) const KEY_LINES: usize = 8;
-/// A whole large node, for a single lookup: saves it a second miss for the value or child (+15 % measured).
+/// A whole large node, for a search that has other work to do until it comes, or that cannot compare all its keys at once.
 pub(crate) const ALL_LINES: usize = 16;
 
 /// Bytes of a node of this class.
@@ -54,6 +54,18 @@ impl Meta {
     #[inline(always)]
     pub(crate) fn level(self) -> usize {
         (self.0 >> 8 & 15) as usize
+    }
+
+    /// Whether the level is not 0.
+    #[inline(always)]
+    pub(crate) fn is_inner(self) -> bool {
+        self.0 & 15 << 8 != 0
+    }
+
+    /// Whether the level is at most this.
+    #[inline(always)]
+    pub(crate) fn is_within(self, level: u64) -> bool {
+        self.0 & 15 << 8 <= level << 8
     }
 
     #[inline(always)]

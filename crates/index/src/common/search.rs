@@ -9,6 +9,15 @@ use super::wide;
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Whether all words of a large node are compared at once: asked once by who searches several nodes.
+#[inline(always)]
+pub(crate) fn is_wide() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return wide::available();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Words of a large node, with a run of sorted ones among them.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
@@ -51,11 +60,65 @@ impl Block {
         unsafe { partition(self.words.add(self.first), self.count, |word| word <= bound) }
     }
 
+    /// Where `word` first stands among all 64 words, those that are not sorted as well, or 64. (Where not all can be compared at once, among the sorted ones only.)
+    /// `wide`: what [`is_wide`] says.
+    ///
+    /// # Safety
+    /// As for [`Block::lower_bound`].
+    #[inline(always)]
+    pub(crate) unsafe fn position(self, wide: bool, word: u64) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if wide {
+            // SAFETY: available, and the words are readable and aligned.
+            return unsafe { wide::equal(self.words, word) }.trailing_zeros() as usize;
+        }
+        let _ = wide;
+        // SAFETY: the sorted words lie inside the block.
+        let sorted = unsafe { self.words.add(self.first) };
+        // SAFETY: as above.
+        let at = unsafe { lower_bound(sorted, self.count, word) };
+        // SAFETY: below the count.
+        let hit = at < self.count && unsafe { &*sorted.add(at) }.load(Ordering::Relaxed) == word;
+        if hit { self.first + at } else { 64 }
+    }
+
     /// The length of the run of ones at the sorted words' beginning: they ascend, so no one comes behind a zero.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn count_in(self, mask: u64) -> usize {
         (!(mask >> self.first) | 1 << self.count).trailing_zeros() as usize
+    }
+}
+
+/// Words of a [`Half`].
+pub(crate) const HALF_WORDS: usize = 32;
+
+/// Thirty-two words, the sorted ones among them behind the first few.
+#[derive(Clone, Copy)]
+pub(crate) struct Half {
+    /// [`HALF_WORDS`], aligned to 64 bytes.
+    pub(crate) words: *const AtomicU64,
+    /// Where the sorted words begin: what stands before them counts as not above anything.
+    pub(crate) ahead: usize,
+}
+
+impl Half {
+    /// How many words are not above `bound`. `wide`: what [`is_wide`] says.
+    ///
+    /// # Safety
+    /// 32 words must be readable at `words`, aligned to 64 bytes, and `ahead` less than 32.
+    #[inline(always)]
+    pub(crate) unsafe fn not_above(self, wide: bool, bound: u64) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if wide {
+            // SAFETY: available, and the words are readable and aligned.
+            let mask = unsafe { wide::half_not_above(self.words, bound) };
+            // Of 64 bits, the upper half of which ends the count.
+            return (!u64::from(mask) & u64::MAX << self.ahead).trailing_zeros() as usize;
+        }
+        let _ = wide;
+        // SAFETY: the sorted words lie inside the half.
+        self.ahead + unsafe { partition(self.words.add(self.ahead), HALF_WORDS - self.ahead, |word| word <= bound) }
     }
 }
 
@@ -182,6 +245,25 @@ mod tests {
                         assert_eq!(search.lower_bound(bound), below);
                         assert_eq!(lower_bound(search.words.add(first), count, bound), below);
                         assert_eq!(search.upper_bound(bound), plain.partition_point(|word| *word <= bound));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn halves_and_positions_agree_with_the_standard_library() {
+        for (ahead, seed) in [0, 2, 5].into_iter().flat_map(|ahead| (1..=8u64).map(move |seed| (ahead, seed))) {
+            let block = Aligned(std::array::from_fn(|i| AtomicU64::new((i.min(62) as u64 / 3 * 10) << (seed * 7))));
+            let sorted: Vec<u64> = block.0[ahead..HALF_WORDS].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+            for bound in (0..250).map(|bound| bound << (seed * 7)).chain([u64::MAX - 1, u64::MAX]) {
+                let expected = ahead + sorted.partition_point(|word| *word <= bound);
+                let place = block.0.iter().position(|word| word.load(Ordering::Relaxed) == bound).unwrap_or(64);
+                for wide in [false, is_wide()] {
+                    // SAFETY: the block has 64 aligned words.
+                    unsafe {
+                        assert_eq!(Half { words: block.0.as_ptr(), ahead }.not_above(wide, bound), expected);
+                        assert_eq!(Block { words: block.0.as_ptr(), first: 0, count: 63 }.position(wide, bound), place);
                     }
                 }
             }

@@ -76,6 +76,27 @@ impl Version {
         if version & FLAGS == 0 { Ok(version & !CLAIMS) } else { Err(Restart) }
     }
 
+    /// As [`Version::try_read`], with the claims as they are: for [`Version::check_whole`].
+    #[inline(always)]
+    pub(crate) fn try_read_whole(&self) -> Result<u64, Restart> {
+        let version = self.0.load(Ordering::Acquire);
+        if version & FLAGS == 0 { Ok(version) } else { Err(Restart) }
+    }
+
+    /// A version without claims, of one that [`Version::try_read_whole`] gave.
+    #[inline(always)]
+    pub(crate) fn unclaimed(whole: u64) -> u64 {
+        whole & !CLAIMS
+    }
+
+    /// As [`Version::check`] of a node that nobody ever claims, in one comparison. A claim would pass for a change.
+    #[inline(always)]
+    pub(crate) fn check_whole(&self, seen: u64) -> Result<(), Restart> {
+        // As in `same`.
+        fence(Ordering::Acquire);
+        if self.0.load(Ordering::Relaxed) == seen { Ok(()) } else { Err(Restart) }
+    }
+
     /// Whether nothing has changed since the version was `seen`: all loads before this call saw that state.
     #[inline(always)]
     pub(crate) fn same(&self, seen: u64) -> bool {

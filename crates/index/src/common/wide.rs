@@ -216,3 +216,35 @@ compare_line!(line_not_above, "5", "Bit i is set if word i is not above `bound`.
 compare_line!(line_other, "4", "Bit i is set if word i is not `bound`.");
 compare!(below, "6", "Bit i is set if word i is below `bound`.");
 compare!(not_above, "5", "Bit i is set if word i is not above `bound`.");
+
+compare!(equal, "0", "Bit i is set if word i is `bound`.");
+
+/// Bit i is set if word i is not above `bound`.
+///
+/// # Safety
+/// [`available`]; 32 words readable at `words`, aligned to 64 bytes.
+#[inline(always)]
+pub(crate) unsafe fn half_not_above(words: *const AtomicU64, bound: u64) -> u32 {
+    let mask;
+    // SAFETY: reads the 256 bytes that the caller vouches for, and writes only the registers listed.
+    unsafe {
+        asm!(
+            "vpbroadcastq zmm16, {bound}",
+            "vpcmpuq k0, zmm16, [{words}], 5",
+            "vpcmpuq k1, zmm16, [{words} + 64], 5",
+            "vpcmpuq k2, zmm16, [{words} + 128], 5",
+            "vpcmpuq k3, zmm16, [{words} + 192], 5",
+            "kunpckbw k1, k1, k0",
+            "kunpckbw k3, k3, k2",
+            "kunpckwd k3, k3, k1",
+            "kmovd {mask:e}, k3",
+            words = in(reg) words,
+            bound = in(reg) bound,
+            mask = lateout(reg) mask,
+            out("zmm16") _,
+            out("k0") _, out("k1") _, out("k2") _, out("k3") _,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    mask
+}

@@ -6,7 +6,7 @@ use super::directory::{Segment, home_line};
 use super::line::{Line, OVERFLOW, first_slot, matches, tag_of};
 use super::protocol::{Point, Protocol};
 use super::{HashTable, Token};
-use crate::{Hasher, Index, Key, Located, Ref, Resolver};
+use crate::{Hasher, Index, Key, Located, Look, Ref, Resolver};
 use hither_sync::prefetch_read;
 use std::sync::atomic::Ordering;
 
@@ -101,7 +101,7 @@ impl<P: Protocol> HashTable<P> {
     /// function of its own, whose few values all stay in registers: inlined where many others live, the way to the line leads through words
     /// that were spilled to the stack a moment ago, which costs a third of a lookup.
     #[inline(never)]
-    pub(super) fn peek_home<T: Default>(&self, hasher: &Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+    pub(super) fn peek_home<T: Default>(&self, hasher: &Hasher, key: u64, look: impl Look<T>) -> (Ref, T) {
         let hash = hasher.hash_word(key);
         let segment = self.segment(hash);
         P::pause(Point::SegmentChosen);
@@ -111,7 +111,7 @@ impl<P: Protocol> HashTable<P> {
         if set != 0 {
             // SAFETY: a bit of the set.
             let reference = Ref(unsafe { pair.reference_at(set.trailing_zeros()) });
-            if let Some(seen) = look(reference, key) {
+            if let Some(seen) = look.look(reference, key) {
                 return (reference, seen);
             }
         }

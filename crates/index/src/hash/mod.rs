@@ -60,7 +60,7 @@ mod twins;
 mod write;
 
 use crate::common::counter::Counter;
-use crate::{Conflict, Hasher, Index, Key, Located, Ref, Resolver};
+use crate::{Conflict, Hasher, Index, Key, Located, Look, Ref, Resolver};
 use arena::Arena;
 use directory::{Directory, DirectoryWord, Segment, empty_segment, position_of};
 use hither_sync::{Padded, prefetch_read, prefetch_write};
@@ -169,7 +169,7 @@ impl<P: Protocol> Index for HashTable<P> {
     const PEEKS: bool = true;
 
     #[inline(always)]
-    fn peek<T: Default>(&self, hasher: &Hasher, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
+    fn peek<T: Default>(&self, hasher: &Hasher, key: u64, look: impl Look<T>) -> (Ref, T) {
         self.peek_home(hasher, key, look)
     }
 

@@ -10,7 +10,7 @@ use crate::btree::read::Found as FoundBelow;
 use crate::common::node::{INNER_HEAD, Node};
 use crate::common::slice::slice_at;
 use crate::common::version::{Restart, retry};
-use crate::{Located, Ref, Resolver};
+use crate::{Located, Look, Ref, Resolver};
 
 /// The rank of a key of eight bytes: the only ones in leaves.
 pub(super) const WORD: u8 = 8;
@@ -113,10 +113,9 @@ impl<P: Protocol> Learned<P> {
 
     /// See [`crate::Index::peek`]. A function of its own, as in the hash index.
     #[inline(never)]
-    pub(super) fn peek_word<T: Default>(&self, key: u64, look: impl FnOnce(Ref, u64) -> Option<T>) -> (Ref, T) {
-        if let Ok(found) = self.try_word(u64::from_be(key))
-            && found.is_some()
-            && let Some(seen) = look(found, key)
+    pub(super) fn peek_word<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
+        if let Ok(found) = self.try_peek(u64::from_be(key))
+            && let Some(seen) = look.look(found, key)
         {
             return (found, seen);
         }
@@ -131,13 +130,24 @@ impl<P: Protocol> Learned<P> {
         if is_subtree(node) {
             return Ok(Ref(self.tree.try_word_in(node, version, slice)?.value));
         }
-        let leaf = Gapped(node);
+        Self::word_in(Gapped(node), version, slice)
+    }
+
+    /// As above, for [`Look`].
+    #[inline(always)]
+    fn try_peek(&self, slice: u64) -> Result<Ref, Restart> {
+        let (node, version) = self.descend(slice)?;
+        if is_subtree(node) { self.tree.peek_in(node, version, slice) } else { Self::word_in(Gapped(node), version, slice) }
+    }
+
+    #[inline(always)]
+    fn word_in(leaf: Gapped<'_>, version: u64, slice: u64) -> Result<Ref, Restart> {
         let shape = leaf.shape();
         let (place, mut value) = leaf.probe(shape, leaf.predict(shape, slice), slice);
         if value == 0 && !(1..WIDTH).contains(&place.index) {
             value = leaf.find_beside(shape, place, slice).value;
         }
-        node.version().check(version)?;
+        leaf.0.version().check(version)?;
         Ok(Ref(value))
     }
 

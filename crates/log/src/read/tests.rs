@@ -64,6 +64,8 @@ fn short_values_are_those_of_the_entries() {
         }
     }
     assert_eq!(log.short_value_of(0, KEY), None, "no entry");
+    let address = std::ptr::from_ref(&log).addr() as u64;
+    assert_eq!(log.short_value_of(address, KEY), None, "no reference");
 }
 
 /// Words where a reference leads, for [`layouts_are_those_that_parsing_finds`].

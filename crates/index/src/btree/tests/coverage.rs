@@ -5,7 +5,7 @@ use crate::btree::protocol::{Point, Protocol};
 use crate::common::twins::Counts;
 use crate::conformance::ordered;
 
-const POINTS: [Point; 17] = [
+const POINTS: [Point; 18] = [
     Point::ScanRead,
     Point::ScanReseek,
     Point::Descend,
@@ -14,6 +14,7 @@ const POINTS: [Point; 17] = [
     Point::EdgeSplit,
     Point::RootSplit,
     Point::InnerSplit,
+    Point::InnerRedistribute,
     Point::Redistribute,
     Point::NewLayer,
     Point::PrefixSplit,
