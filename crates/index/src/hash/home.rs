@@ -1,4 +1,5 @@
-//! The short way to a key's slot, for the commonest writes: of a key whose home pair alone decides where it is or goes.
+//! The short way to a key's slot, for the commonest writes: of a key whose home pair alone decides where it is or goes, or that is or goes beyond it, if a full
+//! home pair has no slot of its tag.
 //!
 //! The same protocol as [`super::place`], which handles every other case and is the reference: lock the home pair, append, flush, install by plain
 //! stores. What differs is that most is done before the lock, as if nothing would change in between, and that the pair and slot stay in registers.
@@ -6,7 +7,7 @@
 //! Thread safety: as [`super::place`]. Between [`HashTable::lock_home`] and the end of the lock nothing may panic or wait for another writer.
 
 use super::directory::{Segment, home_line};
-use super::line::{LINE_SLOTS, Line, Pair, tag_of};
+use super::line::{LINE_SLOTS, Line, OVERFLOW, Pair, tag_of};
 use super::protocol::{Protocol, Rule};
 use super::{HashTable, Token};
 use crate::Ref;
@@ -19,12 +20,15 @@ pub struct NearHome<'a> {
     pair: &'a Pair,
 }
 
-/// What was seen of a key's home pair before it was locked: where the key is or goes, if nothing changes meanwhile.
+/// Among [`HomeSight::slots`], but no slot: the pair is not the home pair.
+const BEYOND: u32 = 1 << 16;
+
+/// What was seen of a key's home pair, or one farther on, before it was locked: where the key is or goes, if nothing changes meanwhile.
 #[derive(Clone, Copy)]
 pub struct HomeSight<'a> {
     segment: Segment,
     pair: &'a Pair,
-    /// The slots of the key's tag: one, or none.
+    /// The slots of the key's tag: one, or none. With [`BEYOND`].
     slots: u32,
     /// What that slot held, likely the key's entry; none if there is no such slot.
     pub seen: Ref,
@@ -43,7 +47,7 @@ impl<P: Protocol> HashTable<P> {
         NearHome { segment, pair }
     }
 
-    /// Looks at the home pair of the key with this hash. `None` if the pair does not decide alone, see [`HashTable::lock_home`]. `near` was found for this hash under
+    /// Looks at the home pair of the key with this hash, and farther on if that is full. `None` if one pair does not decide alone, see [`HashTable::lock_home`]. `near` was found for this hash under
     /// the caller's epoch pin, which lives.
     ///
     /// The entry that is likely the key's is not asked for: whoever writes meets it in the shadow of a flush, while a prefetch that also misses the address
@@ -53,14 +57,84 @@ impl<P: Protocol> HashTable<P> {
         let NearHome { segment, pair } = near;
         let slots = pair.slots(tag_of(hash));
         if slots == 0 {
-            return (pair.slots(0) != 0).then_some(HomeSight { segment, pair, slots, seen: Ref::NONE });
+            if pair.slots(0) == 0 {
+                return self.sight_beyond(segment, hash);
+            }
+            return Some(HomeSight { segment, pair, slots, seen: Ref::NONE });
         }
         // SAFETY: a bit of the set.
         let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
         (slots & (slots - 1) == 0 && seen.is_some()).then_some(HomeSight { segment, pair, slots, seen })
     }
 
-    /// Locks the home pair of the key with this hash if it decides alone, and is as it was seen: one slot of the key's tag, with the same reference, or none, and none of its tag
+    /// As [`HashTable::sight_home`], where the home pair has neither a slot of the key's tag nor room: the only slot of it on the rest of the path, or else the first pair with
+    /// room there. One insert in some twelve comes here.
+    #[inline(never)]
+    fn sight_beyond(&self, segment: Segment, hash: u64) -> Option<HomeSight<'_>> {
+        // A wide segment's path is all of it.
+        if segment.wide() {
+            return None;
+        }
+        // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
+        let pair_at = |step| unsafe { segment.pair(segment.pair_number(hash, step)) };
+        let (mut found, mut room): (Option<HomeSight<'_>>, Option<HomeSight<'_>>) = (None, None);
+        let mut leads_on = pair_at(0).flags() & OVERFLOW != 0;
+        for step in 1..segment.path_len() {
+            let pair: &Pair = pair_at(step);
+            if leads_on {
+                let slots = pair.slots(tag_of(hash));
+                if slots != 0 {
+                    // SAFETY: a bit of the set.
+                    let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
+                    if slots & (slots - 1) != 0 || seen.is_none() || found.is_some() {
+                        return None;
+                    }
+                    found = Some(HomeSight { segment, pair, slots: slots | BEYOND, seen });
+                }
+                leads_on = pair.flags() & OVERFLOW != 0;
+            }
+            if room.is_none() && pair.slots(0) != 0 {
+                room = Some(HomeSight { segment, pair, slots: BEYOND, seen: Ref::NONE });
+            }
+            if !leads_on && (found.is_some() || room.is_some()) {
+                break;
+            }
+        }
+        found.or(room)
+    }
+
+    /// Locks the pair of a sight beyond the home pair, as [`HashTable::lock_home`] does. The path is gone again: what is found under the key's latch stays so but for
+    /// collectors, which may replace references, until the pair is locked; as in [`super::place`].
+    #[inline(never)]
+    fn lock_beyond(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
+        let segment = sight.segment;
+        // SAFETY: as in `sight_beyond`.
+        let home_has_tag = unsafe { segment.home_pair(hash) }.slots(tag_of(hash)) != 0;
+        let same = |again: HomeSight<'_>| std::ptr::eq(again.pair, sight.pair) && (again.slots, again.seen) == (sight.slots, sight.seen);
+        if home_has_tag || !self.sight_beyond(segment, hash).is_some_and(same) {
+            return false;
+        }
+        let heed = P::heeds(Rule::HeedFrozen);
+        if sight.seen.is_none() {
+            let Some(located) = self.lock_room(segment, hash, |pair| pair.lock(heed)) else { return false };
+            let here = std::ptr::eq(Self::locked_pair(located.token).0, sight.pair);
+            if !here {
+                self.release_place(located.token);
+            }
+            return here;
+        }
+        let Some(held) = sight.pair.lock(heed) else { return false };
+        // SAFETY: a bit of the set.
+        let here = unsafe { sight.pair.reference_at(sight.slots.trailing_zeros()) } == sight.seen.0;
+        if here {
+            held.keep()
+        } else {
+            held.unlock()
+        }
+        here
+    }
+
+    /// Locks the pair of the key with this hash if it decides alone, and is as it was seen: one slot of the key's tag, with the same reference, or none, and none of its tag
     /// farther on. False, with nothing locked, in every other case. The sight is this key's and was taken under the caller's epoch pin.
     #[inline(always)]
     pub fn lock_home(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
@@ -71,7 +145,7 @@ impl<P: Protocol> HashTable<P> {
             && (slots == 0 || unsafe { pair.reference_at(slots.trailing_zeros()) } == seen.0);
         if !same || held.overflows() && self.tag_beyond_home(segment, hash) {
             held.unlock();
-            return false;
+            return slots & BEYOND != 0 && self.lock_beyond(sight, hash);
         }
         held.keep();
         true
@@ -256,5 +330,91 @@ mod tests {
             assert_eq!(way, Way::Left, "early: {early}");
             assert_eq!(bench.get(&key), Ref::NONE);
         }
+    }
+
+    /// Keys with tags of their own that all have one home pair, which the first fourteen fill.
+    fn crowd(log: &FakeLog, count: usize) -> Vec<[u8; 8]> {
+        let mut tags = std::collections::HashSet::new();
+        let own_tag = |key: &[u8; 8]| tags.insert(tag_of(log.hash_of(key)));
+        (0..100_000u64).map(u64::to_be_bytes).filter(own_tag).take(count).collect()
+    }
+
+    #[test]
+    fn keys_beyond_a_full_home_pair_go_the_short_way() {
+        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(3, 0x1ff) };
+        let keys = crowd(&bench.log, 90);
+        let short = |key: &[u8; 8], new: Ref| write_short(&bench, bench.log.key_of(key), new, || {});
+        for way in [Way::Inserted, Way::Replaced, Way::Removed, Way::Inserted] {
+            for key in &keys {
+                let new = if way == Way::Removed { Ref::NONE } else { bench.log.append(key) };
+                // The home pair has room again, and the key that is removed lies beyond it: one pair does not decide that.
+                let went = short(key, new);
+                let left = went == Way::Left && way == Way::Removed;
+                assert!(went == way || left, "{way:?}: {went:?}");
+                if left {
+                    bench.write(key, new);
+                }
+                assert_eq!(bench.get(key), new);
+            }
+            bench.check(if way == Way::Removed { 0 } else { keys.len() });
+        }
+    }
+
+    /// An index whose keys 0 to 13 fill the home pair of all, 14 to 27 the next one.
+    struct Crowded {
+        bench: Bench<HashIndex>,
+        keys: Vec<[u8; 8]>,
+    }
+
+    impl Crowded {
+        fn with(count: usize) -> Crowded {
+            let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(5, 0x1ff) };
+            let crowded = Crowded { keys: crowd(&bench.log, 60), bench };
+            (0..count).for_each(|key| crowded.put(key));
+            crowded
+        }
+
+        fn put(&self, key: usize) {
+            self.bench.write(&self.keys[key], self.bench.log.append(&self.keys[key]));
+        }
+
+        fn remove(&self, key: usize) {
+            self.bench.write(&self.keys[key], Ref::NONE);
+        }
+
+        /// A split freezes all pairs.
+        fn split(&self) {
+            for key in (100_000..101_000u64).map(u64::to_be_bytes) {
+                self.bench.write(&key, self.bench.log.append(&key));
+            }
+        }
+
+        /// Writes a key by the short way; `change` comes between sight and lock.
+        fn short(&self, key: usize, change: impl FnOnce(&Self)) -> Way {
+            let (bench, key) = (&self.bench, &self.keys[key]);
+            let new = bench.log.append(key);
+            let way = write_short(bench, bench.log.key_of(key), new, || change(self));
+            assert_eq!(bench.get(key) == new, way != Way::Left);
+            way
+        }
+    }
+
+    #[test]
+    fn what_changes_beyond_the_home_pair_is_noticed() {
+        let world = Crowded::with(20);
+        assert_eq!(world.short(30, |world| world.put(31)), Way::Inserted, "another key beside it does not matter");
+        assert_eq!(world.short(32, |world| world.put(32)), Way::Left, "it came");
+        assert_eq!(world.short(32, |world| world.put(32)), Way::Left, "it was replaced");
+        assert_eq!(world.short(32, |world| world.remove(32)), Way::Left, "it went");
+        assert_eq!(world.short(32, |world| world.remove(3)), Way::Left, "the home pair has room");
+        assert_eq!(world.short(32, |_| {}), Way::Inserted, "there");
+
+        let world = Crowded::with(27);
+        assert_eq!(world.short(40, |world| world.put(41)), Way::Left, "the next pair is full");
+        assert_eq!(world.short(40, |_| {}), Way::Inserted, "in the third one");
+        assert_eq!(world.short(42, |world| world.remove(20)), Way::Left, "the next pair has room");
+
+        assert_eq!(Crowded::with(20).short(30, Crowded::split), Way::Left, "absent, and its segment was replaced");
+        assert_eq!(Crowded::with(20).short(18, Crowded::split), Way::Left, "its segment was replaced");
     }
 }

@@ -136,7 +136,12 @@ impl<P: Protocol> HashTable<P> {
     }
 
     /// Locks the first pair with room on the path of a key that is absent, as `place` would fill it.
-    fn lock_room<'a>(&'a self, segment: Segment, hash: u64, lock: impl Fn(&'a Pair) -> Option<Held<'a>>) -> Option<Located<Token>> {
+    pub(super) fn lock_room<'a>(
+        &'a self,
+        segment: Segment,
+        hash: u64,
+        lock: impl Fn(&'a Pair) -> Option<Held<'a>>,
+    ) -> Option<Located<Token>> {
         for step in 0..segment.path_len() {
             let number = segment.pair_number(hash, step);
             // SAFETY: the segment was read from this index's directory during this call.
@@ -198,7 +203,7 @@ impl<P: Protocol> HashTable<P> {
 
     /// The pair, line and slot that a locked token names.
     #[inline(always)]
-    fn locked_pair<'a>(token: Token) -> (&'a Pair, usize, usize) {
+    pub(super) fn locked_pair<'a>(token: Token) -> (&'a Pair, usize, usize) {
         let segment = Segment(token.segment);
         let offset = token.slot as usize - segment.block();
         let (number, line, slot) = (offset / size_of::<Pair>(), offset / size_of::<Line>() % 2, offset % size_of::<Line>());
