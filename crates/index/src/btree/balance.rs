@@ -132,9 +132,9 @@ impl<P: Protocol> BTree<P> {
         }
         let collapse = if single && merge { Some((cell.guard.lock(cell.version)?, cell)) } else { None };
         let locks = siblings.lock()?;
-        P::reached(Point::InnerMerge);
         if !merge {
             siblings.even_out(locks);
+            P::reached(Point::InnerRedistribute);
             return Ok(());
         }
         let (separators, children) = siblings.take();
@@ -143,6 +143,7 @@ impl<P: Protocol> BTree<P> {
         let [parent_lock, left_lock, right_lock] = locks;
         let (left, right) = ((siblings.left.0, left_lock), (siblings.right.0, right_lock));
         self.retire(finish_merge::<P>((parent.inner, parent_lock), left, right, collapse));
+        P::reached(Point::InnerMerge);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Inner nodes: separators and children of one layer.
 //!
 //! ```text
-//! word 0 version | 1 meta | 2..31 separators | 32, 33 zero | 34..63 separators | 64..94 addresses of children | 95, 96 unused | 97..126 addresses of children
+//! word 0 version | 1 meta | 2..31 separators | 32, 33 unused | 34..63 separators | 64..94 addresses of children | 95, 96 unused | 97..126 addresses of children
 //! ```
 //!
-//! Both halves of the separators are searched alike: two words that say nothing, thirty separators, and 256 bytes behind each word a child. So a
+//! Both halves of the separators are searched alike: two other words, thirty separators, and 256 bytes behind each word a child. So a
 //! search takes one comparison to choose the half and four to count in it, with neither a look at the number of separators nor one at the other half.
 //!
 //! # Invariants
@@ -12,15 +12,15 @@
 //! * I1. Separators ascend strictly. All slices under child i are below separator i; those under child i+1 are not.
 //! * I2. A node with n separators has n+1 children, all of one level less. n is at least 1, and [`MIN_SEPARATORS`] after the
 //!   next delete has passed, except in the root.
-//! * I3. What is behind the last separator is the largest number, and what is behind the last child is that child again; words 32 and 33 are zero. So a search finds
-//!   the last child even where it counts too far.
+//! * I3. What is behind the last separator is the largest number, and what is behind the last child is that child again. So a search finds the last child even
+//!   where it counts too far.
 
 use crate::common::node::{Meta, Node};
 use crate::common::search::{HALF_WORDS, Half, is_wide};
 use crate::common::shift;
 use std::hint::select_unpredictable;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Words that stand before the separators of a half: in the first one the version and meta.
 const AHEAD: usize = 2;
@@ -72,8 +72,8 @@ impl<'a> Inner<'a> {
     /// The address of child `i`, to be followed once the version is validated (N2).
     #[inline(always)]
     pub(super) fn child(self, i: usize) -> u64 {
-        // Acquire pairs with the store in `set_child`: the child's words are initialised.
-        self.word(child_word(i)).load(Acquire)
+        // The child's words are visible by this node's version, which was loaded with acquire before and is validated before the address is followed.
+        self.word(child_word(i)).load(Relaxed)
     }
 
     /// Where the half begins that leads to `slice`, and how many of its words, those before the separators included, are not above it.
@@ -88,7 +88,7 @@ impl<'a> Inner<'a> {
     #[inline(always)]
     pub(super) fn child_for(self, wide: bool, slice: u64) -> u64 {
         let (start, count) = self.count_in_half(wide, slice);
-        self.word(CHILDREN - AHEAD + start + count).load(Acquire)
+        self.word(CHILDREN - AHEAD + start + count).load(Relaxed)
     }
 
     /// Which child leads to `slice`.
@@ -106,7 +106,7 @@ impl<'a> Inner<'a> {
     }
 
     fn set_child(self, i: usize, address: u64) {
-        self.word(child_word(i)).store(address, Release);
+        self.word(child_word(i)).store(address, Relaxed);
     }
 
     /// Inserts a separator and the child to its right.
@@ -171,7 +171,6 @@ impl<'a> Inner<'a> {
         separators.iter().chain(rest).take(MAX_SEPARATORS).enumerate().for_each(|(i, separator)| self.set_separator(i, *separator));
         children.iter().enumerate().for_each(|(i, child)| self.set_child(i, *child));
         self.repeat_child(separators.len());
-        (HALF_WORDS..HALF_WORDS + AHEAD).for_each(|word| self.word(word).store(0, Relaxed));
         self.0.set_meta(self.0.meta().with_count(separators.len()));
     }
 
@@ -185,9 +184,8 @@ impl<'a> Inner<'a> {
     /// Whether I3 holds.
     pub(super) fn is_padded(self) -> bool {
         let count = self.count(self.0.meta());
-        let gap = (HALF_WORDS..HALF_WORDS + AHEAD).all(|word| self.word(word).load(Relaxed) == 0);
         let separators = (count..MAX_SEPARATORS).all(|i| self.separator(i) == u64::MAX);
-        gap && separators && (count..=MAX_SEPARATORS).all(|i| self.child(i) == self.child(count))
+        separators && (count..=MAX_SEPARATORS).all(|i| self.child(i) == self.child(count))
     }
 }
 

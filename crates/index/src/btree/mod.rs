@@ -19,10 +19,11 @@
 //!
 //! # Invariants
 //!
-//! N1–N2 in `node`, L1–L4 in `leaf`, I1–I2 in `inner`, and:
+//! N1–N2 in `node`, L1–L4 in `leaf`, I1–I3 in `inner`, and:
 //!
 //! * T1. Every layer but the first has at least one key; the root of an inner level has at least two children.
-//! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the leaf above for others.
+//! * T2. A change of a root changes one word, under the lock of what holds it: the tree's own cell for layer 0, the leaf above for others. The root of before gets a new
+//!   version (or becomes obsolete) behind that store, and so does a node that becomes the root, unless it is fresh: by this, readers of layer 0 need not look at the cell's version.
 //! * T3. A leaf's range of slices only changes under its lock, with a new version. So a writer that locks a leaf at
 //!   the version of its search inserts in the right place.
 //! * T4. Only leaves are claimed.
@@ -151,7 +152,7 @@ impl<P: Protocol> Index for BTree<P> {
     type Token = Token;
     type Prepared = Located<Token>;
 
-    /// Loads the root's cell and first line. The levels below are a matter of the search itself, which prefetches on its way.
+    /// Loads the root's cell and first line. The levels below are a matter of the search itself.
     #[inline(always)]
     fn prefetch(&self, _key: Key<'_>) {
         hither_sync::prefetch_read(self.root.address.load(Ordering::Relaxed) as *const u8);

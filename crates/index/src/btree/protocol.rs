@@ -18,11 +18,13 @@ pub enum Point {
     LeafSplit,
     /// A leaf was split at its end (or beginning): ascending (descending) keys.
     EdgeSplit,
+    /// A peek has found something and not confirmed it yet.
+    Peeked,
     /// A root was split.
     RootSplit,
     /// An inner node was split.
     InnerSplit,
-    /// A full inner node gave children to a sibling.
+    /// A full or a sparse inner node was evened out with a sibling.
     InnerRedistribute,
     /// A full leaf gave slots to a sibling.
     Redistribute,
@@ -32,7 +34,7 @@ pub enum Point {
     PrefixSplit,
     /// Two leaves became one, or an empty one left.
     LeafMerge,
-    /// Two inner nodes became one or were evened out.
+    /// Two inner nodes became one.
     InnerMerge,
     /// A root with a single child left gave way to it.
     RootCollapse,

@@ -260,6 +260,7 @@ impl<P: Protocol> BTree<P> {
             return Err(Restart);
         }
         let value = leaf.large_value(position);
+        P::reached(Point::Peeked);
         leaf.0.version().check(version)?;
         Ok(Ref(value))
     }

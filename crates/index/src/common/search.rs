@@ -1,8 +1,8 @@
 //! Search in the sorted words of a node.
 //!
-//! Large nodes are searched by comparing all their words at once where the processor can (AVX-512), else like small ones by a branch-free
-//! binary search; single lines are compared at once with AVX2 as well. Readers search words that a writer may be changing: the result is then any number up to the count, and the version
-//! tells.
+//! Large nodes, or the half that one comparison chooses, are searched by comparing all words at once where the processor can (AVX-512), else like small ones by a branch-free
+//! binary search; single lines are compared at once with AVX2 as well. Readers search words that a writer may be changing: the result is then any number up to the count (of
+//! halves and positions: up to the number of words), and the version tells.
 
 #[cfg(target_arch = "x86_64")]
 use super::wide;

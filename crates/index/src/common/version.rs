@@ -2,7 +2,7 @@
 //!
 //! Bit 0: locked. Bit 1: obsolete, that is, unlinked or free. Bit 2: claimed. Bit 3: wanted. The rest counts changes; it never goes back, not
 //! even when the node's memory is recycled, so that a version seen once names one state of one life of a node. Claimed and wanted are
-//! no part of that state: versions that are handed out are without them.
+//! no part of that state: versions that are handed out are without them, but for [`Version::try_read_whole`]'s.
 //!
 //! * A reader takes the version, reads with relaxed loads, and asks whether the version is still [`Version::same`]. If not,
 //!   it throws away what it read and starts again ([`Restart`]).

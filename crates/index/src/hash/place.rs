@@ -98,7 +98,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub(super) fn tag_beyond_home(&self, segment: Segment, hash: u64) -> bool {
         for step in 1..segment.path_len() {
-            // SAFETY: the segment was read from this index's directory during this call.
+            // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
             let pair = unsafe { segment.pair(segment.pair_number(hash, step)) };
             let [first, second] = &pair.lines;
             let (first, second) = (first.meta.load(Ordering::Acquire), second.meta.load(Ordering::Acquire));
@@ -144,7 +144,7 @@ impl<P: Protocol> HashTable<P> {
     ) -> Option<Located<Token>> {
         for step in 0..segment.path_len() {
             let number = segment.pair_number(hash, step);
-            // SAFETY: the segment was read from this index's directory during this call.
+            // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
             let mut held = lock(unsafe { segment.pair(number) })?;
             if held.has_room() {
                 held.keep();
@@ -207,7 +207,7 @@ impl<P: Protocol> HashTable<P> {
         let segment = Segment(token.segment);
         let offset = token.slot as usize - segment.block();
         let (number, line, slot) = (offset / size_of::<Pair>(), offset / size_of::<Line>() % 2, offset % size_of::<Line>());
-        // SAFETY: the token was made by `try_lock_place` from a segment of this index, under the pin that the caller still holds, and the
+        // SAFETY: the token was made by `try_lock_place`, `lock_room` or `home_token` from a segment of this index, under the pin that the caller still holds, and the
         // pair's lock has kept the segment current since.
         (unsafe { segment.pair(number) }, line, slot)
     }

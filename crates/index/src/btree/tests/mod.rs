@@ -2,6 +2,7 @@
 
 mod coverage;
 mod damage;
+mod peek;
 mod twins;
 
 use super::BTreeIndex;

@@ -148,6 +148,13 @@ fn check_scan<I: OrderedIndex>(index: &I, log: &FakeLog, expected: &[Vec<u8>], b
     }
 }
 
+/// What a peek says of a key, if that is eight bytes long and it says anything.
+fn peek<I: OrderedIndex>(index: &I, log: &FakeLog, key: &[u8]) -> Option<Ref> {
+    let word = u64::from_ne_bytes(key.try_into().ok()?);
+    let look = |reference: Ref, _| (reference.has_size() && log.peek(reference) == key).then_some(());
+    Some(index.peek(&log.hasher(), word, look).0).filter(|seen| seen.is_some())
+}
+
 /// Splits, merges and layers around a key never hide it from lookups.
 pub fn gets_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I, round: usize) {
     let (index, log, maker) = (make(), FakeLog::new(4), MAKERS[round % MAKERS.len()]);
@@ -168,6 +175,7 @@ pub fn gets_see_what_stays<I: OrderedIndex>(make: impl Fn() -> I, round: usize) 
                     for (i, (key, reference)) in chosen.iter().enumerate() {
                         assert_eq!(found[i], *reference, "get_many of {}", show(key));
                         assert_eq!(index.get(keys[i], log), *reference, "get of {}", show(key));
+                        assert!(peek(index, log, key).is_none_or(|seen| seen == *reference), "peek of {}", show(key));
                     }
                 }
             });
