@@ -68,7 +68,7 @@ impl<P: Protocol> HashTable<P> {
     }
 
     /// As [`HashTable::sight_home`], where the home pair has neither a slot of the key's tag nor room: the only slot of it on the rest of the path, or else the first pair with
-    /// room there. One insert in some twelve comes here.
+    /// room there.
     #[inline(never)]
     fn sight_beyond(&self, segment: Segment, hash: u64) -> Option<HomeSight<'_>> {
         // A wide segment's path is all of it.
