@@ -78,6 +78,11 @@ impl FakeLog {
         Ref(u64::from(tag) << 48 | (position as u64 + 1))
     }
 
+    /// Whether what an index has found is an entry of `key`: for [`crate::Look`], which may be asked about a word that is no reference.
+    pub fn is_entry_of(&self, found: Ref, key: &[u8]) -> bool {
+        found.has_size() && self.peek(found) == key
+    }
+
     /// Number of entries appended.
     pub fn len(&self) -> usize {
         self.next.load(Ordering::Relaxed)

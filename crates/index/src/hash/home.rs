@@ -10,7 +10,7 @@ use super::directory::{Segment, home_line};
 use super::line::{LINE_SLOTS, Line, OVERFLOW, Pair, tag_of};
 use super::protocol::{Protocol, Rule};
 use super::{HashTable, Token};
-use crate::Ref;
+use crate::{Located, Ref};
 use hither_sync::prefetch_write;
 
 /// The way to a key's home pair.
@@ -106,7 +106,7 @@ impl<P: Protocol> HashTable<P> {
     /// Locks the pair of a sight beyond the home pair, as [`HashTable::lock_home`] does. The path is gone again: what is found under the key's latch stays so but for
     /// collectors, which may replace references, until the pair is locked; as in [`super::place`].
     #[inline(never)]
-    fn lock_beyond(&self, sight: &HomeSight<'_>, hash: u64) -> bool {
+    fn lock_beyond<'a>(&'a self, sight: &HomeSight<'_>, hash: u64) -> bool {
         let segment = sight.segment;
         // SAFETY: as in `sight_beyond`.
         let home_has_tag = unsafe { segment.home_pair(hash) }.slots(tag_of(hash)) != 0;
@@ -114,22 +114,15 @@ impl<P: Protocol> HashTable<P> {
         if home_has_tag || !self.sight_beyond(segment, hash).is_some_and(same) {
             return false;
         }
-        let heed = P::heeds(Rule::HeedFrozen);
-        if sight.seen.is_none() {
-            let Some(located) = self.lock_room(segment, hash, |pair| pair.lock(heed)) else { return false };
-            let here = std::ptr::eq(Self::locked_pair(located.token).0, sight.pair);
-            if !here {
-                self.release_place(located.token);
-            }
-            return here;
+        let lock = |pair: &'a Pair| pair.lock(P::heeds(Rule::HeedFrozen));
+        if sight.seen.is_some() {
+            let located = Located { token: self.home_token(sight), candidate: sight.seen, verified: false };
+            return self.lock_candidate(located, lock).is_some();
         }
-        let Some(held) = sight.pair.lock(heed) else { return false };
-        // SAFETY: a bit of the set.
-        let here = unsafe { sight.pair.reference_at(sight.slots.trailing_zeros()) } == sight.seen.0;
-        if here {
-            held.keep()
-        } else {
-            held.unlock()
+        let Some(located) = self.lock_room(segment, hash, lock) else { return false };
+        let here = std::ptr::eq(Self::locked_pair(located.token).0, sight.pair);
+        if !here {
+            self.release_place(located.token);
         }
         here
     }

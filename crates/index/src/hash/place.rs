@@ -125,6 +125,15 @@ impl<P: Protocol> HashTable<P> {
         if located.candidate.is_none() {
             return self.lock_room(Segment(located.token.segment), hash, lock);
         }
+        self.lock_candidate(located, lock)
+    }
+
+    /// Locks the pair of a candidate if its slot still holds it.
+    pub(super) fn lock_candidate<'a>(
+        &'a self,
+        located: Located<Token>,
+        lock: impl Fn(&'a Pair) -> Option<Held<'a>>,
+    ) -> Option<Located<Token>> {
         let (pair, line, slot) = Self::locked_pair(located.token);
         let held = lock(pair)?;
         if held.reference(line, slot) != located.candidate.0 {

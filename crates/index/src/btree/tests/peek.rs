@@ -52,7 +52,7 @@ fn what_changes_beneath_a_peek_is_not_returned() {
             let meddled = Arc::clone(&world);
             MEDDLE.set(Some(Box::new(move || change(&meddled, key))));
             let word = u64::from_ne_bytes(key.to_be_bytes());
-            let look = |found: Ref, _| (found.has_size() && world.log.peek(found) == key.to_be_bytes()).then_some(());
+            let look = |found: Ref, _| world.log.is_entry_of(found, &key.to_be_bytes()).then_some(());
             let _pin = epoch::pin();
             let (seen, _) = world.index.peek(&world.log.hasher(), word, look);
             assert!(MEDDLE.take().is_none(), "the peek found something");
