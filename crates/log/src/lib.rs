@@ -75,5 +75,5 @@ pub use streams::share_segments;
 pub use sweep::{SegmentLife, Sweeping, TombstoneFilter};
 pub use verify::Met;
 pub use version::VersionClock;
-pub use victim::{MovedEntries, ReadVictim, VictimRead};
+pub use victim::{GARBAGE_STRETCH, MovedEntries, ReadVictim, VictimRead};
 pub use writer::{Append, Flush, Writer};

@@ -37,11 +37,27 @@ impl MoveRoom {
 
 /// The segment that entries are moved from.
 #[derive(Clone, Copy, Debug)]
-pub struct SourceSegment {
+pub struct SourceSegment<'a> {
+    /// Its content, and where that begins in the pool.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) start: u64,
+    pub(crate) base_version: u64,
+    /// Of the entries that name no other.
+    pub(crate) keyspace: u32,
     /// [`Log::generation_tag`] of each reference into it.
     pub(crate) generation_tag: u8,
     /// Whether its entries are copies themselves.
     pub(crate) is_cold: bool,
+}
+
+impl SourceSegment<'_> {
+    /// The pair that was found at `source`, and its version.
+    #[inline(always)]
+    fn pair(&self, source: u64) -> Option<(LivePair, u64)> {
+        let at = address::unpack(source).offset.wrapping_sub(self.start) as usize;
+        let (pair, delta) = LivePair::again(self.bytes.get(at..)?.first_chunk()?);
+        Some((pair, self.base_version + delta))
+    }
 }
 
 /// Appends copies on one node.
@@ -112,27 +128,35 @@ impl Relocator<'_> {
         self.append_any(source, entry, version, keyspace, born_dead)
     }
 
-    /// As [`Relocator::append`] for the entry at `source`, which was verified, has a value and lies in this victim; `pair`: it is one, of this content. Otherwise it is read
-    /// again, from the caches mostly. Returns its size, too.
+    /// As [`Relocator::append`] for the entry at `source`, which was verified and has a value. It is read again, from the caches mostly. Returns its size, too.
     ///
     /// # Errors
     /// As [`Relocator::append`].
     #[inline(always)]
-    pub fn append_again(
-        &mut self,
-        source: u64,
-        victim: SourceSegment,
-        pair: Option<LivePair>,
-        version: u64,
-        keyspace: u32,
-    ) -> Result<(u64, u64)> {
-        if let Some(pair) = pair
-            && let Some(copy) = self.append_words(source, victim, pair, version, keyspace)
+    pub fn append_again(&mut self, source: u64, version: u64, keyspace: u32) -> Result<(u64, u64)> {
+        let entry = self.log.entry(source);
+        Ok((self.append(source, &entry, version, keyspace, false)?, entry.size))
+    }
+
+    /// As [`Relocator::append_again`] for what was read as a pair of this victim's.
+    ///
+    /// # Errors
+    /// As [`Relocator::append`].
+    #[inline(always)]
+    pub fn append_pair_again(&mut self, source: u64, victim: &SourceSegment<'_>) -> Result<(u64, u64)> {
+        if let Some((pair, version)) = victim.pair(source)
+            && let Some(copy) = self.append_words(source, (victim.generation_tag, victim.is_cold), pair, version, victim.keyspace)
         {
             return Ok((copy, MIN_BYTES));
         }
+        self.append_pair_elsewhere(source, victim)
+    }
+
+    #[cold]
+    fn append_pair_elsewhere(&mut self, source: u64, victim: &SourceSegment<'_>) -> Result<(u64, u64)> {
         let entry = self.log.entry(source);
-        Ok((self.append_any(source, &entry, version, keyspace, false)?, entry.size))
+        let copy = self.append_any(source, &entry, entry.version(victim.base_version), victim.keyspace, false)?;
+        Ok((copy, entry.size))
     }
 
     /// Appends a pair of eight bytes each in few instructions, if it is one and there is room in the chunk.
@@ -144,22 +168,23 @@ impl Relocator<'_> {
         }
         let parent = address::with_generation(entry.parent(), entry.parent_generation());
         let pair = LivePair { key: u64::from_ne_bytes(key), value: u64::from_ne_bytes(value), parent };
-        let victim = SourceSegment { generation_tag: self.log.generation_tag(source), is_cold: self.log.is_copy(source) };
-        self.append_words(source, victim, pair, version, keyspace)
+        self.append_words(source, (self.log.generation_tag(source), self.log.is_copy(source)), pair, version, keyspace)
     }
 
+    /// `of_source`: the generation tag of its segment, and whether it is a copy.
     #[inline(always)]
-    fn append_words(&mut self, source: u64, victim: SourceSegment, pair: LivePair, version: u64, keyspace: u32) -> Option<u64> {
+    fn append_words(&mut self, source: u64, of_source: (u8, bool), pair: LivePair, version: u64, keyspace: u32) -> Option<u64> {
+        let (parent_generation, is_copy) = of_source;
         if self.chunk.end - self.chunk.cursor < MIN_BYTES {
             return None;
         }
         // A circle has no link that leads nowhere. Mostly this one does, and the place need not be looked at.
-        if victim.is_cold && !self.leads_nowhere(pair.parent) {
+        if is_copy && !self.leads_nowhere(pair.parent) {
             return None;
         }
         let LivePair { key, value, .. } = pair;
         let version = version.max(self.least);
-        let pair = PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation: victim.generation_tag, keyspace };
+        let pair = PlainPair { op: Op::Insert, key, value, version, parent: source, parent_generation, keyspace };
         let words = pair.encode(&self.next_place())?;
         let offset = self.chunk.cursor;
         if self.buffer.is_empty() {

@@ -61,6 +61,12 @@ pub fn verified_entry_at(pool: &Pool, offset: u64, generation: u64) -> Option<En
     EntryView::verify(tail_of(pool, offset, pool.len_mapped()), generation, offset).ok()
 }
 
+/// The content of a segment (or run), and where that begins in the pool.
+pub(crate) fn content_of(pool: &Pool, segment: u32, run_len: u32) -> (&[u8], u64) {
+    let start = pool.segment_offset(segment);
+    (tail_of(pool, start, start + u64::from(run_len.max(1)) * pool.segment_bytes()), start)
+}
+
 /// Calls `visit(offset, entry)` for every valid entry of a segment (or run) in order of position.
 pub fn scan<'a>(pool: &'a Pool, segment: u32, descriptor: &Descriptor, mut visit: impl FnMut(u64, &EntryView<'a>)) -> ScanTotals {
     let mut walk = Walk::through(pool, segment, descriptor);
@@ -126,9 +132,8 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn through(pool: &'a Pool, segment: u32, descriptor: &Descriptor) -> Walk<'a> {
-        let start = pool.segment_offset(segment);
-        let end = start + u64::from(descriptor.run_len.max(1)) * pool.segment_bytes();
-        Walk::of(tail_of(pool, start, end), start, descriptor.generation, descriptor.run_len > 1)
+        let (bytes, start) = content_of(pool, segment, descriptor.run_len);
+        Walk::of(bytes, start, descriptor.generation, descriptor.run_len > 1)
     }
 
     fn of(bytes: &'a [u8], start: u64, generation: u64, is_run: bool) -> Walk<'a> {

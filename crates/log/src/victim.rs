@@ -15,12 +15,17 @@ use crate::replay::{self, ReadApart, ScanTotals};
 use hither_pmem::SegmentState as OnMedia;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+/// Some microseconds.
+pub const GARBAGE_STRETCH: u64 = 1024;
+
 /// Who gets the entries of a victim, in order of position.
 pub trait ReadVictim<'a> {
     /// What ends the reading.
     type Error;
-    /// A live pair of the victim's keyspace that is not known to be garbage.
-    fn pair(&mut self, reference: u64, version: u64, pair: &LivePair) -> Result<(), Self::Error>;
+    /// A live pair of the victim's keyspace that is not known to be garbage, with its key as its bytes lie in memory.
+    fn pair(&mut self, reference: u64, key: u64) -> Result<(), Self::Error>;
+    /// Called after each [`GARBAGE_STRETCH`] pairs that were passed over: the reader may hold what others wait for.
+    fn pause(&mut self) -> Result<(), Self::Error>;
     /// Any other valid entry, and its keyspace.
     fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'a>) -> Result<(), Self::Error>;
 }
@@ -40,12 +45,12 @@ impl<'a, V: ReadVictim<'a>> ReadApart<'a> for Reading<'_, 'a, V> {
     type Error = V::Error;
 
     #[inline(always)]
-    fn pair(&mut self, offset: u64, version_delta: u64, pair: &LivePair) -> Result<(), V::Error> {
+    fn pair(&mut self, offset: u64, _: u64, pair: &LivePair) -> Result<(), V::Error> {
         if self.garbage.get(offset - self.data_offset) {
             self.known_garbage += 1;
-            return Ok(());
+            return if self.known_garbage.is_multiple_of(GARBAGE_STRETCH) { self.reader.pause() } else { Ok(()) };
         }
-        self.reader.pair(address::pack(self.node, offset, MIN_BYTES), self.base_version + version_delta, pair)
+        self.reader.pair(address::pack(self.node, offset, MIN_BYTES), pair.key)
     }
 
     fn entry(&mut self, offset: u64, entry: &EntryView<'a>) -> Result<(), V::Error> {
@@ -70,9 +75,17 @@ impl<'a> Pass<'a> {
     }
 
     /// What copies of its entries need to know of the victim.
-    pub fn source_segment(&self) -> SourceSegment {
+    pub fn source_segment(&self) -> SourceSegment<'a> {
         let victim = self.victim();
-        SourceSegment { generation_tag: victim.generation.load(Relaxed) as u8, is_cold: victim.is_cold() }
+        let (bytes, start) = replay::content_of(&self.pool().pool, self.segment(), 1);
+        SourceSegment {
+            bytes,
+            start,
+            base_version: victim.base_version.load(Relaxed),
+            keyspace: self.keyspace(),
+            generation_tag: victim.generation.load(Relaxed) as u8,
+            is_cold: victim.is_cold(),
+        }
     }
 
     /// Reads the victim's entries, those that are known to be garbage excepted if they are pairs. Without `pairs` there is no call for pairs: they come as entries,
@@ -150,5 +163,64 @@ impl MovedEntries<'_> {
         if self.bytes > 0 {
             dead[self.pool.node as usize].add(self.segment, self.bytes, || self.pool.max_segments());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Parts;
+    use crate::{Candidate, Flush, Log, TakeBack, Tombstones};
+    use hither_pmem::CreateOptions;
+
+    #[derive(Default)]
+    struct Counted {
+        keys: Vec<u64>,
+        /// Pairs that had been read at each pause.
+        pauses: Vec<usize>,
+        entries: u64,
+    }
+
+    impl<'a> ReadVictim<'a> for Counted {
+        type Error = Error;
+        fn pair(&mut self, _: u64, key: u64) -> Result<()> {
+            self.keys.push(key);
+            Ok(())
+        }
+        fn pause(&mut self) -> Result<()> {
+            self.pauses.push(self.keys.len());
+            Ok(())
+        }
+        fn entry(&mut self, _: u64, _: u64, _: u32, _: &EntryView<'a>) -> Result<()> {
+            self.entries += 1;
+            Ok(())
+        }
+    }
+
+    /// A reader holds up others between two pairs; a segment may hold thousands in between that are garbage.
+    #[test]
+    fn garbage_is_passed_over_with_pauses() {
+        const GARBAGE: u64 = 3 * GARBAGE_STRETCH - 1;
+        let log = Log::for_tests(&CreateOptions { segment_bytes: 1 << 20, ..CreateOptions::new(8 << 20) });
+        let put = |key: u64| {
+            let (key, keyspace) = (&key.to_ne_bytes(), 1);
+            log.write_for_tests(Parts { key, value: b"8 bytes!", keyspace, ..Parts::EMPTY }, Flush::Now).0
+        };
+        let first = put(0);
+        for key in 1..=GARBAGE {
+            log.pools[0].set_garbage(address::unpack(put(key)).offset);
+        }
+        let last = GARBAGE + 1;
+        assert_eq!(log.segment_of(put(last)), log.segment_of(first));
+        log.pools[0].close_from(0);
+        log.seal(&|_| Ok(()), TakeBack::All).expect("memory");
+        log.settle(&|_| Ok(())).expect("memory");
+        let candidate = Candidate { node: 0, index: log.segment_of(first).1, gain: 0, live: 0, age: 0 };
+        let pass = log.begin_pass(&candidate, Tombstones::Swept).expect("memory").expect("it is sealed");
+        let mut counted = Counted::default();
+        let read = pass.read(true, &mut counted).expect("no damage");
+        pass.ensure_whole(&read.totals).expect("no damage");
+        assert_eq!((counted.keys, read.known_garbage), (vec![0, last], GARBAGE));
+        assert_eq!((counted.pauses, counted.entries), (vec![1, 1], 0));
     }
 }

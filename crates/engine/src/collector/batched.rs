@@ -7,6 +7,7 @@
 //!
 //! A batch is one writer section, which sweeps, checkpoints and snapshots wait for when they draw a stable version. What is live is decided inside it.
 
+use super::pairs::Pairs;
 use super::puts::{HashKeyspace, Puts};
 use super::{Collector, Emptied};
 use crate::error::Result;
@@ -14,7 +15,7 @@ use crate::keyspace::{Keyspace, Kind, with_index};
 use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::{Index, Key, Ref};
-use hither_log::{EntryView, LivePair, Op, Pass, ReadVictim, Relocator, Tombstones, Writer};
+use hither_log::{EntryView, Op, Pass, ReadVictim, Relocator, Tombstones, Writer};
 use hither_sync::epoch::{self, Guard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -89,7 +90,7 @@ impl Collector for BatchedCollector {
         // After the victim was sealed: whatever has entries in it is here, or was dropped.
         let keyspaces = core.keyspaces_by_id();
         let pairs = keyspaces.get(&pass.keyspace()).and_then(|keyspace| HashKeyspace::of(keyspace));
-        let mut gathering = Gathering { batch: Batch::new(core, pass), emptied, keyspaces: &keyspaces, last: None, pairs };
+        let mut gathering = Gathering { batch: Batch::new(core, pass, pairs), emptied, keyspaces: &keyspaces, last: None };
         let read = pass.read(pairs.is_some(), &mut gathering)?;
         let Gathering { mut batch, emptied, .. } = gathering;
         emptied.known_garbage += read.known_garbage;
@@ -105,21 +106,20 @@ struct Gathering<'e, 'a, 'b> {
     emptied: &'e mut Emptied,
     keyspaces: &'b HashMap<u32, Arc<Keyspace>>,
     last: Option<&'b Keyspace>,
-    /// The victim's keyspace, if its pairs go the short way.
-    pairs: Option<HashKeyspace<'b>>,
 }
 
 impl<'p: 'b, 'b> ReadVictim<'p> for Gathering<'_, '_, 'b> {
     type Error = crate::Error;
 
     #[inline(always)]
-    fn pair(&mut self, reference: u64, version: u64, pair: &LivePair) -> Result<()> {
-        let Some(keyspace) = self.pairs else { return Ok(()) };
-        let key = pair.key.to_ne_bytes();
+    fn pair(&mut self, reference: u64, key: u64) -> Result<()> {
         let batch = &mut self.batch;
-        batch.pin.get_or_insert_with(epoch::pin);
-        batch.puts.add(Ref(reference), version, batch.core.hasher.key(&key), Some(*pair), keyspace);
-        self.run_if_full()
+        let Some(pairs) = &mut batch.pairs else { return Ok(()) };
+        if pairs.add(batch.core, Ref(reference), key) { self.copy_group() } else { Ok(()) }
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        if self.batch.section.is_some() { self.batch.run(self.emptied) } else { Ok(()) }
     }
 
     fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'p>) -> Result<()> {
@@ -146,6 +146,16 @@ impl Gathering<'_, '_, '_> {
     fn run_if_full(&mut self) -> Result<()> {
         if self.batch.is_full() { self.batch.run(self.emptied) } else { Ok(()) }
     }
+
+    /// Copies pairs that were loaded while the last ones were read.
+    #[inline(never)]
+    fn copy_group(&mut self) -> Result<()> {
+        match self.batch.copy_pairs(false, self.emptied) {
+            Ok(()) => self.run_if_full(),
+            // What was copied takes its source's place all the same.
+            Err(error) => self.batch.run(self.emptied).and(Err(error)),
+        }
+    }
 }
 
 /// Entries of a victim that are moved together; and room to work in, which each batch of the pass uses again.
@@ -154,10 +164,13 @@ pub(super) struct Batch<'a, 'b> {
     pass: &'a Pass<'a>,
     relocator: Relocator<'a>,
     items: Vec<Item<'b>>,
-    /// What goes the short way.
+    /// What goes the short way, and the shortest, if the victim's keyspace has one.
     puts: Puts<'b>,
+    pairs: Option<Pairs<'b, 'a>>,
     /// Held while entries are gathered: where the index has them is asked for to be loaded, and the index follows pointers even for a hint. Not while they are moved.
     pin: Option<Guard>,
+    /// The writer section, which begins with the first pairs that are copied.
+    section: Option<Guard>,
     /// Of all these entries.
     bytes: u64,
     found: Vec<Found>,
@@ -175,15 +188,17 @@ struct Asked<'b> {
 }
 
 impl<'a, 'b> Batch<'a, 'b> {
-    pub(super) fn new(core: &'a Core, pass: &'a Pass<'a>) -> Self {
+    /// `pairs`: the victim's keyspace, if its pairs go the shortest way.
+    pub(super) fn new(core: &'a Core, pass: &'a Pass<'a>, pairs: Option<HashKeyspace<'b>>) -> Self {
         let relocator = core.log.relocator(pass.node());
         let (items, found, copies) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
-        let puts = Puts::with_capacity(BATCH);
-        Batch { core, pass, relocator, items, puts, pin: None, bytes: 0, found, copies, asked: Asked::default() }
+        let (puts, pairs) = (Puts::with_capacity(BATCH), pairs.map(|of| Pairs::with_capacity(of, pass.source_segment(), BATCH)));
+        Batch { core, pass, relocator, items, puts, pairs, pin: None, section: None, bytes: 0, found, copies, asked: Asked::default() }
     }
 
     fn is_full(&self) -> bool {
-        self.items.len() + self.puts.len() >= BATCH || self.bytes >= BATCH_BYTES
+        let pairs = self.pairs.as_ref().map_or(0, Pairs::len);
+        pairs + self.puts.len() + self.items.len() >= BATCH || self.bytes >= BATCH_BYTES
     }
 
     /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
@@ -194,7 +209,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         if entry.op() != Op::Delete
             && let Some(of) = HashKeyspace::of(keyspace)
         {
-            self.puts.add(reference, version, key, None, of);
+            self.puts.add(reference, version, key, of);
             return;
         }
         let hint = self.core.shortcuts.hint(entry.shortcut());
@@ -205,16 +220,26 @@ impl<'a, 'b> Batch<'a, 'b> {
         self.items.push(Item { reference, version, entry: *entry, hash: key.hash, keyspace, hint });
     }
 
+    /// Begins the writer section, unless it has begun.
+    fn enter(&mut self) -> Result<()> {
+        if self.section.is_none() {
+            let section = epoch::pin_writer();
+            self.core.committer.ensure_writable()?;
+            self.section = Some(section);
+        }
+        Ok(())
+    }
+
     /// Moves what is needed of the gathered entries.
     #[inline(never)]
     pub(super) fn run(&mut self, emptied: &mut Emptied) -> Result<()> {
         let core = self.core;
         self.pin = None;
-        let _section = epoch::pin_writer();
-        core.committer.ensure_writable()?;
+        self.enter()?;
+        let _section = self.section.take();
         self.look_up(emptied);
         self.choose();
-        let outcome = match self.puts.copy(core, self.pass, &mut self.relocator, emptied) {
+        let outcome = match self.copy_shortly(emptied) {
             Ok(()) => self.copy(emptied),
             Err(error) => {
                 // Without copies there is nothing that could take their sources' place.
@@ -224,13 +249,15 @@ impl<'a, 'b> Batch<'a, 'b> {
         };
         self.relocator.persist();
         let mut writer = core.log.writer();
-        let too_late = self.puts.swing(core, self.pass, &mut writer, emptied) | self.swing(&mut writer, emptied);
+        let mut too_late = self.pairs.as_ref().is_some_and(|pairs| pairs.swing(core, self.pass, &mut writer, emptied));
+        too_late |= self.puts.swing(core, self.pass, &mut writer, emptied) | self.swing(&mut writer, emptied);
         drop(writer);
         if too_late {
             self.relocator.fence();
         }
         // Within the section: what a snapshot has let go meanwhile ends here.
         self.copies.clear();
+        self.pairs.iter_mut().for_each(Pairs::clear);
         self.puts.clear();
         self.items.clear();
         self.bytes = 0;
@@ -278,6 +305,19 @@ impl<'a, 'b> Batch<'a, 'b> {
             // Copies lie as scans will read them.
             self.copies.sort_unstable_by_key(|copy| (items[copy.item].keyspace.info.id, items[copy.item].entry.key));
         }
+    }
+
+    /// See [`Pairs::copy`]. In the section from then on.
+    fn copy_pairs(&mut self, rest: bool, emptied: &mut Emptied) -> Result<()> {
+        self.enter()?;
+        let Some(pairs) = &mut self.pairs else { return Ok(()) };
+        pairs.copy(self.core, &mut self.relocator, rest, emptied)
+    }
+
+    /// Appends the copies of what goes the short ways.
+    fn copy_shortly(&mut self, emptied: &mut Emptied) -> Result<()> {
+        self.copy_pairs(true, emptied)?;
+        self.puts.copy(self.core, &mut self.relocator, emptied)
     }
 
     /// Appends the copies. Where space ends, so do they.

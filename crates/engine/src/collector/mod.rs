@@ -22,6 +22,7 @@ mod batched;
 mod chain;
 mod effort;
 mod movers;
+mod pairs;
 mod puts;
 mod space;
 mod sweep;

@@ -1,7 +1,7 @@
-//! The short way of a batch: entries with a value, in hash keyspaces. They are what a collector mostly moves, so each instruction here counts (`docs/adr/0022`).
+//! The short way of a batch: entries with a value, in hash keyspaces; for most pairs of eight bytes each there is a shorter one ([`super::pairs`]).
 //!
 //! The steps, their order and the writer section are those of [`super::batched`], the reference, which does all that is unusual. What is left out: the order of the copies does not
-//! matter, and whether the index names an entry is seen without its key, which is not read again. Pairs of eight bytes each are not read again at all.
+//! matter, and whether the index names an entry is seen without its key, which is not read again.
 //!
 //! A snapshot may come at any time, also between the reading of an entry and its batch. Whoever replaces what it shows saves it before, so snapshots are asked when
 //! the index does not name the entry.
@@ -13,7 +13,7 @@ use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::hash::{HashIndex, Spot};
 use hither_index::{Index, Key, Ref};
-use hither_log::{LivePair, Pass, Relocator, Writer};
+use hither_log::{MovedEntries, Pass, Relocator, Writer};
 use std::sync::Arc;
 
 /// An entry that may be current.
@@ -21,8 +21,6 @@ struct Put<'a> {
     reference: Ref,
     version: u64,
     hash: u64,
-    /// Its content, if it is a pair.
-    pair: Option<LivePair>,
     of: HashKeyspace<'a>,
     /// Where the index names it, and its copy. `None`: it is not needed, or there was no room.
     copied: Option<(Spot<'a>, Ref)>,
@@ -31,8 +29,24 @@ struct Put<'a> {
 /// A keyspace with a hash index.
 #[derive(Clone, Copy)]
 pub(super) struct HashKeyspace<'a> {
-    keyspace: &'a Keyspace,
-    index: &'a HashIndex,
+    pub keyspace: &'a Keyspace,
+    pub index: &'a HashIndex,
+}
+
+/// What only a snapshot shows: its source and its copy.
+pub(super) struct Shown {
+    retained: Arc<Retained>,
+    source: Ref,
+    copy: Ref,
+}
+
+impl Shown {
+    /// A snapshot does not outlive the process: there is nothing to wait for.
+    pub(super) fn follow(&self, moved: &mut MovedEntries<'_>, emptied: &mut Emptied) {
+        self.retained.follow(self.copy);
+        moved.add(self.source.0);
+        emptied.for_snapshots += 1;
+    }
 }
 
 impl<'a> HashKeyspace<'a> {
@@ -41,13 +55,37 @@ impl<'a> HashKeyspace<'a> {
         let AnyIndex::Hash(index) = &*keyspace.index else { return None };
         Some(HashKeyspace { keyspace, index })
     }
+
+    /// A copy for the snapshots that show the entry at `source`, if any does.
+    #[cold]
+    pub(super) fn copy_shown(
+        self,
+        core: &Core,
+        source: Ref,
+        relocator: &mut Relocator<'_>,
+        emptied: &mut Emptied,
+    ) -> Result<Option<Shown>> {
+        let entry = core.log.entry(source.0);
+        let Some(retained) = core.snapshots.retained(self.keyspace, entry.key, source) else { return Ok(None) };
+        let version = core.log.version_of(source.0, &entry);
+        let appended = relocator.append(source.0, &entry, version, self.keyspace.info.id, true);
+        let copy = Ref(appended.map_err(|error| core.explain(error))?);
+        emptied.bytes += entry.size;
+        Ok(Some(Shown { retained, source, copy }))
+    }
+
+    /// The copy in the entry's place, wherever that is now.
+    #[cold]
+    pub(super) fn install(self, core: &Core, source: Ref, copy: Ref) -> bool {
+        let (index, key) = (self.index, core.hasher.key(core.log.key(source.0)));
+        index.install(index.any_token(), key, source, copy, &core.resolver()).is_ok()
+    }
 }
 
 /// Such entries of a batch.
 pub(super) struct Puts<'a> {
     puts: Vec<Put<'a>>,
-    /// What only a snapshot shows: its source and its copy.
-    shown: Vec<(Arc<Retained>, Ref, Ref)>,
+    shown: Vec<Shown>,
 }
 
 impl<'a> Puts<'a> {
@@ -65,15 +103,13 @@ impl<'a> Puts<'a> {
     }
 
     /// Adds an entry that is no tombstone, and starts loading what the index has for it. Call under an epoch pin.
-    #[inline(always)]
-    pub(super) fn add(&mut self, reference: Ref, version: u64, key: Key<'_>, pair: Option<LivePair>, of: HashKeyspace<'a>) {
+    pub(super) fn add(&mut self, reference: Ref, version: u64, key: Key<'_>, of: HashKeyspace<'a>) {
         of.index.prefetch_for_write(key);
-        self.puts.push(Put { reference, version, hash: key.hash, pair, of, copied: None });
+        self.puts.push(Put { reference, version, hash: key.hash, of, copied: None });
     }
 
     /// Appends copies of those that are current, or shown by a snapshot. Where space ends, so do they. In the section that swings them.
-    pub(super) fn copy(&mut self, core: &Core, pass: &Pass<'_>, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
-        let victim = pass.source_segment();
+    pub(super) fn copy(&mut self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
         for put in &mut self.puts {
             let HashKeyspace { keyspace, index } = put.of;
             if keyspace.is_discarded() {
@@ -81,14 +117,12 @@ impl<'a> Puts<'a> {
             }
             let Some(spot) = index.find_reference(put.hash, put.reference) else {
                 // After the look at the index: see the module's head.
-                if core.snapshots.any()
-                    && let Some(shown) = put.copy_shown(core, relocator, emptied)?
-                {
-                    self.shown.push(shown);
+                if core.snapshots.any() {
+                    self.shown.extend(put.of.copy_shown(core, put.reference, relocator, emptied)?);
                 }
                 continue;
             };
-            let appended = relocator.append_again(put.reference.0, victim, put.pair, put.version, keyspace.info.id);
+            let appended = relocator.append_again(put.reference.0, put.version, keyspace.info.id);
             let (copy, size) = appended.map_err(|error| core.explain(error))?;
             put.copied = Some((spot, Ref(copy)));
             emptied.bytes += size;
@@ -102,7 +136,7 @@ impl<'a> Puts<'a> {
         let mut moved = pass.moved_entries();
         for put in &self.puts {
             let Some((spot, copy)) = put.copied else { continue };
-            if put.of.index.swing(spot, put.reference, copy) || put.install(core, copy) {
+            if put.of.index.swing(spot, put.reference, copy) || put.of.install(core, put.reference, copy) {
                 moved.add(put.reference.0);
                 emptied.moved += 1;
             } else {
@@ -110,34 +144,8 @@ impl<'a> Puts<'a> {
                 core.came_too_late(writer, put.of.keyspace, core.log.key(put.reference.0), put.reference, copy, emptied);
             }
         }
-        for (retained, source, copy) in &self.shown {
-            // A snapshot does not outlive the process: nothing to wait for.
-            retained.follow(*copy);
-            moved.add(source.0);
-            emptied.for_snapshots += 1;
-        }
+        self.shown.iter().for_each(|shown| shown.follow(&mut moved, emptied));
         writer.count_moved(moved);
         too_late
-    }
-}
-
-impl Put<'_> {
-    /// A copy for the snapshots that show the entry, if any does.
-    #[cold]
-    fn copy_shown(&self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<Option<(Arc<Retained>, Ref, Ref)>> {
-        let (keyspace, entry) = (self.of.keyspace, core.log.entry(self.reference.0));
-        let Some(retained) = core.snapshots.retained(keyspace, entry.key, self.reference) else { return Ok(None) };
-        let appended = relocator.append(self.reference.0, &entry, self.version, keyspace.info.id, true);
-        let copy = appended.map_err(|error| core.explain(error))?;
-        emptied.bytes += entry.size;
-        Ok(Some((retained, self.reference, Ref(copy))))
-    }
-
-    /// The copy in the entry's place, wherever that is now.
-    #[cold]
-    fn install(&self, core: &Core, copy: Ref) -> bool {
-        let key = Key { bytes: core.log.key(self.reference.0), hash: self.hash };
-        let index = self.of.index;
-        index.install(index.any_token(), key, self.reference, copy, &core.resolver()).is_ok()
     }
 }

@@ -16,8 +16,8 @@ use hither_sync::prefetch_write;
 /// The way to a key's home pair.
 #[derive(Clone, Copy)]
 pub struct NearHome<'a> {
-    segment: Segment,
-    pair: &'a Pair,
+    pub(super) segment: Segment,
+    pub(super) pair: &'a Pair,
 }
 
 /// Among [`HomeSight::slots`], but no slot: the pair is not the home pair.
@@ -38,13 +38,19 @@ impl<P: Protocol> HashTable<P> {
     /// Finds the home pair of the key with this hash and starts loading it for writing. Under the caller's epoch pin.
     #[inline(always)]
     pub fn near_home(&self, hash: u64) -> NearHome<'_> {
+        let near = self.way_home(hash);
+        // Line 0 carries the lock.
+        prefetch_write(&raw const near.pair.lines[0]);
+        prefetch_write(&raw const near.pair.lines[1]);
+        near
+    }
+
+    /// As [`HashTable::near_home`], but loads nothing of the pair.
+    #[inline(always)]
+    pub(super) fn way_home(&self, hash: u64) -> NearHome<'_> {
         let segment = self.segment(hash);
         // SAFETY: the segment was read from this index's directory under the pin that the caller holds.
-        let pair = unsafe { segment.home_pair(hash) };
-        // Line 0 carries the lock.
-        prefetch_write(&raw const pair.lines[0]);
-        prefetch_write(&raw const pair.lines[1]);
-        NearHome { segment, pair }
+        NearHome { segment, pair: unsafe { segment.home_pair(hash) } }
     }
 
     /// Looks at the home pair of the key with this hash, and farther on if that is full. `None` if one pair does not decide alone, see [`HashTable::lock_home`]. `near` was found for this hash under

@@ -4,42 +4,52 @@
 //! lock fails; its block cannot have been used again. What does not work here is left to [`Index::install`](crate::Index::install), the reference.
 
 use super::HashTable;
-use super::directory::{Segment, home_line};
-use super::line::{LINE_SLOTS, Pair};
-use super::protocol::{Point, Protocol};
-use super::write::Attempt;
+use super::directory::Segment;
+use super::home::NearHome;
+use super::line::{LINE_SLOTS, Pair, tag_of};
+use super::protocol::{Point, Protocol, Rule};
 use crate::Ref;
 
-/// A slot that held a reference.
+/// A slot that held a reference: a pair's, numbered as [`Pair::slots`] does.
 #[derive(Clone, Copy)]
 pub struct Spot<'a> {
     pair: &'a Pair,
-    line: u8,
-    slot: u8,
+    slot: u32,
 }
 
 impl<P: Protocol> HashTable<P> {
     /// The slot that holds `reference`, an entry of a key with this hash; `None` if no slot does. Reads no log.
     #[inline(always)]
     pub fn find_reference(&self, hash: u64, reference: Ref) -> Option<Spot<'_>> {
-        let segment = self.segment(hash);
+        let near = self.way_home(hash);
         P::pause(Point::SegmentChosen);
-        match self.slot_at_home(segment, hash, reference) {
-            Some(slot) => Some(Self::spot(segment, hash, (0, home_line(hash), slot))),
-            None => self.find_on_path(segment, hash, reference),
+        self.find_reference_near(near, hash, reference)
+    }
+
+    /// As [`HashTable::find_reference`], as of the time when `near` was found for this hash or later: under the epoch pin that the caller still holds. A split that
+    /// came in between has left all that it moved where it was.
+    #[inline(always)]
+    pub fn find_reference_near<'a>(&'a self, near: NearHome<'a>, hash: u64, reference: Ref) -> Option<Spot<'a>> {
+        let NearHome { segment, pair } = near;
+        let mut slots = pair.slots(tag_of(hash));
+        while slots != 0 {
+            let slot = slots.trailing_zeros();
+            // SAFETY: a bit of the set.
+            if unsafe { pair.reference_at(slot) } == reference.0 {
+                return Some(Spot { pair, slot });
+            }
+            slots &= slots - 1;
         }
+        self.find_on_path(segment, hash, reference)
     }
 
     #[inline(never)]
     fn find_on_path(&self, segment: Segment, hash: u64, reference: Ref) -> Option<Spot<'_>> {
         let place = self.walk(segment, hash, |place| place.reference == reference)?;
-        Some(Self::spot(segment, hash, (place.step, place.line, place.slot)))
-    }
-
-    #[inline(always)]
-    fn spot<'a>(segment: Segment, hash: u64, (step, line, slot): (usize, usize, usize)) -> Spot<'a> {
         // SAFETY: the callers have read the segment from their directory; its arena lives as long as the index that they lend to the spot.
-        Spot { pair: unsafe { segment.pair(segment.pair_number(hash, step)) }, line: line as u8, slot: slot as u8 }
+        let pair = unsafe { segment.pair(segment.pair_number(hash, place.step)) };
+        const { assert!(LINE_SLOTS < 8) };
+        Some(Spot { pair, slot: (8 * place.line + place.slot) as u32 })
     }
 
     /// Replaces `old`, which was found in `spot` under the epoch pin that the caller still holds, by `new`. False, with nothing changed, if it is there no longer, or may not be
@@ -47,7 +57,14 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub fn swing(&self, spot: Spot<'_>, old: Ref, new: Ref) -> bool {
         debug_assert!(old.is_some() && new.is_some(), "a collector replaces, it neither adds nor removes");
-        let (line, slot) = (usize::from(spot.line & 1), usize::from(spot.slot));
-        slot < LINE_SLOTS && Self::swap_in(spot.pair, line, slot, old, new) == Attempt::Done
+        let Some(held) = spot.pair.lock(P::heeds(Rule::HeedFrozen)) else { return false };
+        // SAFETY: a slot that was found in the pair.
+        let is_there = unsafe { spot.pair.reference_at(spot.slot) } == old.0;
+        if is_there {
+            // SAFETY: likewise.
+            unsafe { spot.pair.set_reference_at(spot.slot, new.0) };
+        }
+        held.unlock();
+        is_there
     }
 }

@@ -304,7 +304,6 @@ fn a_full_pair_refuses_under_the_lock() {
     assert!(bench.get(&twin).is_some());
 }
 
-/// Images of a whole table, in stretches of `bytes`.
 /// A spot is good for one replacement, for as long as its segment is not replaced; and nothing but the newest reference has one. Hashes with few bits fill paths.
 #[test]
 fn spots_serve_as_long_as_they_are_what_the_index_says() {
@@ -323,14 +322,17 @@ fn spots_serve_as_long_as_they_are_what_the_index_says() {
             assert_eq!(bench.get(key), copy);
             assert!(!bench.index.swing(spot, old, bench.log.append(key)), "it holds something else now");
             assert!(bench.index.find_reference(hash(key), old).is_none());
-            spots.push((spot, copy));
+            spots.push((spot, bench.index.near_home(hash(key)), copy));
         }
         (2_000..40_000u32).for_each(|key| {
             bench.put(&key.to_le_bytes());
         });
         let mut frozen = 0;
-        for (key, (spot, copy)) in keys.iter().zip(spots) {
+        for (key, (spot, near, copy)) in keys.iter().zip(spots) {
             let next = bench.log.append(key);
+            // What splits have moved is still where it was before; of what came since nothing is.
+            assert!(bench.index.find_reference_near(near, hash(key), copy).is_some());
+            assert!(bench.index.find_reference_near(near, hash(key), next).is_none());
             if !bench.index.swing(spot, copy, next) {
                 assert_eq!(bench.get(key), copy, "nothing was changed");
                 frozen += 1;
@@ -341,6 +343,7 @@ fn spots_serve_as_long_as_they_are_what_the_index_says() {
     }
 }
 
+/// Images of a whole table, in stretches of `bytes`.
 fn images_of(index: &HashIndex, bytes: usize) -> (Vec<Vec<u8>>, u64) {
     let (mut stretches, mut next, mut keys) = (Vec::new(), Some(0), 0);
     while let Some(position) = next {

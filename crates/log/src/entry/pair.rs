@@ -61,16 +61,32 @@ impl LivePair {
     /// The pair at `offset`, and its version from the segment's base on; `None` if there is no such entry, or its checksum is wrong.
     #[inline(always)]
     pub(crate) fn verify(bytes: &[u8; MIN_BYTES as usize], generation: u64, offset: u64) -> Option<(LivePair, u64)> {
-        let (words, _) = bytes.as_chunks::<8>();
-        let [first, second, key, value] = [words[0], words[1], words[2], words[3]].map(u64::from_le_bytes);
+        let words @ [first, second, key, value] = words_of(bytes);
         // Nothing but the operation, which is one of the two with a value.
         let flags = (first >> word0::FLAGS_SHIFT) as u8;
         if flags != Op::Update as u8 && flags != Op::Insert as u8 {
             return None;
         }
         let state = crc::words(seed(generation, offset), &[first & !CRC_MASK, second, key, value]);
+        (u64::from(state) == first & CRC_MASK).then(|| Self::in_words(words))
+    }
+
+    /// What [`LivePair::verify`] has found in these bytes. They may have been marked dead since.
+    #[inline(always)]
+    pub(crate) fn again(bytes: &[u8; MIN_BYTES as usize]) -> (LivePair, u64) {
+        Self::in_words(words_of(bytes))
+    }
+
+    #[inline(always)]
+    fn in_words([first, second, key, value]: [u64; 4]) -> (LivePair, u64) {
         let link = (second & u64::from(u32::MAX)) << 16 | first >> word0::LINK_LOW_SHIFT;
         let parent = address::with_generation(link, (first >> word0::PARENT_GENERATION_SHIFT) as u8);
-        (u64::from(state) == first & CRC_MASK).then_some((LivePair { key: key.to_le(), value: value.to_le(), parent }, second >> 32))
+        (LivePair { key: key.to_le(), value: value.to_le(), parent }, second >> 32)
     }
+}
+
+#[inline(always)]
+fn words_of(bytes: &[u8; MIN_BYTES as usize]) -> [u64; 4] {
+    let (words, _) = bytes.as_chunks::<8>();
+    [words[0], words[1], words[2], words[3]].map(u64::from_le_bytes)
 }

@@ -1,0 +1,119 @@
+//! The shortest way of a batch: pairs of eight bytes each, of the victim's own keyspace, if that has a hash index. They are most of what a collector of small
+//! values moves, so each instruction here counts (`docs/adr/0022`).
+//!
+//! The steps, their order and the writer section are those of [`super::puts`], the reference, which does all that is unusual. What is left out: a pair is verified
+//! once, when the victim is read, and read again from the caches when it is copied; nothing of it is kept meanwhile but where it lies and where the index may name it.
+//!
+//! Pairs are looked up and copied in groups, two groups behind the reading: what the index has for one is loaded meanwhile, and no more is asked for at once than the processor
+//! has under way. So the section begins with the first group. Where the index may name a pair is found when it is asked for. A split that comes in between leaves what it moved
+//! where it was, frozen: a pair that was current is found there, and one that is not found was superseded before, for nothing that comes into an index later leads to a victim.
+
+use super::Emptied;
+use super::puts::{HashKeyspace, Shown};
+use crate::error::Result;
+use crate::store::Core;
+use hither_index::Ref;
+use hither_index::hash::{NearHome, Spot};
+use hither_log::{Pass, Relocator, SourceSegment, Writer};
+
+/// So many pairs are asked for, and then as many are copied.
+const GROUP: usize = 8;
+/// So many pairs are under way.
+const AHEAD: usize = 2 * GROUP;
+
+/// A pair that may be current.
+struct Pair {
+    reference: Ref,
+    hash: u64,
+}
+
+/// Where the index names a pair, and its copy.
+struct Copied<'a> {
+    spot: Spot<'a>,
+    source: Ref,
+    copy: Ref,
+}
+
+/// Such pairs of a batch.
+pub(super) struct Pairs<'a, 'v> {
+    /// The victim's keyspace.
+    of: HashKeyspace<'a>,
+    victim: SourceSegment<'v>,
+    pairs: Vec<Pair>,
+    /// Where the index may name the first ones.
+    near: Vec<NearHome<'a>>,
+    /// So many of them were looked up.
+    found: usize,
+    copied: Vec<Copied<'a>>,
+    shown: Vec<Shown>,
+}
+
+impl<'a, 'v> Pairs<'a, 'v> {
+    pub(super) fn with_capacity(of: HashKeyspace<'a>, victim: SourceSegment<'v>, count: usize) -> Pairs<'a, 'v> {
+        let (pairs, copied) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        Pairs { of, victim, pairs, near: Vec::with_capacity(count), found: 0, copied, shown: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.pairs.clear();
+        self.near.clear();
+        self.found = 0;
+        self.copied.clear();
+        self.shown.clear();
+    }
+
+    /// Adds a pair with this key; true if a group of pairs has come together.
+    #[inline(always)]
+    pub(super) fn add(&mut self, core: &Core, reference: Ref, key: u64) -> bool {
+        let hash = core.hasher.hash_word(key);
+        self.pairs.push(Pair { reference, hash });
+        self.pairs.len().is_multiple_of(GROUP)
+    }
+
+    /// Starts loading what the index has for the pairs that were added, and appends copies of those for which that was done before, if they are current or shown by a snapshot; of all that are
+    /// left, if `rest`. Where space ends, so do the copies. In the section that swings them.
+    pub(super) fn copy(&mut self, core: &Core, relocator: &mut Relocator<'_>, rest: bool, emptied: &mut Emptied) -> Result<()> {
+        let index = self.of.index;
+        let asked = self.near.len();
+        self.near.extend(self.pairs[asked..].iter().map(|pair| index.near_home(pair.hash)));
+        let from = self.found;
+        self.found = if rest { self.pairs.len() } else { from.max(self.pairs.len().saturating_sub(AHEAD)) };
+        if self.of.keyspace.is_discarded() {
+            return Ok(());
+        }
+        let loaded = from..self.found;
+        for (&Pair { reference: source, hash }, &near) in self.pairs[loaded.clone()].iter().zip(&self.near[loaded]) {
+            if let Some(spot) = self.of.index.find_reference_near(near, hash, source) {
+                let (copy, size) = relocator.append_pair_again(source.0, &self.victim).map_err(|error| core.explain(error))?;
+                emptied.bytes += size;
+                self.copied.push(Copied { spot, source, copy: Ref(copy) });
+            } else if core.snapshots.any() {
+                // After the look at the index: see the head of `puts`.
+                self.shown.extend(self.of.copy_shown(core, source, relocator, emptied)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`super::puts::Puts::swing`].
+    pub(super) fn swing(&self, core: &Core, pass: &Pass<'_>, writer: &mut Writer<'_>, emptied: &mut Emptied) -> bool {
+        let mut too_late = false;
+        let mut moved = pass.moved_entries();
+        for &Copied { spot, source, copy } in &self.copied {
+            if self.of.index.swing(spot, source, copy) || self.of.install(core, source, copy) {
+                moved.add(source.0);
+                emptied.moved += 1;
+            } else {
+                too_late = true;
+                core.came_too_late(writer, self.of.keyspace, core.log.key(source.0), source, copy, emptied);
+            }
+        }
+        self.shown.iter().for_each(|shown| shown.follow(&mut moved, emptied));
+        writer.count_moved(moved);
+        too_late
+    }
+}
