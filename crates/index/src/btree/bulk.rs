@@ -5,8 +5,9 @@
 //! finds the last leaf of their layer full: those are filled to the brim by edge splits. Others go straight to the end of that leaf, too.
 
 use super::BTree;
-use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf};
+use super::leaf::{Entry, LEAF_SLOTS, Leaf};
 use super::protocol::{Point, Protocol};
+use super::split::New;
 use super::spot::{Above, Prepare, Whole};
 use crate::common::node::LARGE;
 use crate::common::slice::slice_at;
@@ -136,11 +137,8 @@ impl<P: Protocol> BTree<P> {
         if spot.leaf != leaf || spot.version != version {
             return Err(Restart);
         }
-        let mut entries = Entries::new();
-        entries.take(leaf);
-        entries.insert(count, entry);
         let claim = leaf.0.version().claim_wanted(version)?;
-        self.split_leaf(&spot, claim, &entries, count, Point::EdgeSplit)?;
+        self.split_leaf(&spot, claim, count, New { entry, at: count }, Point::EdgeSplit)?;
         self.keys.one_more();
         // SAFETY: the leaf's next is the one that the split has just made; the caller is pinned and the only writer.
         Ok(Leaf(unsafe { crate::common::node::Node::from_address(leaf.next()) }))

@@ -18,13 +18,14 @@ use crate::common::search;
 use crate::common::shift;
 use crate::common::slice::{LAYER, rank_of};
 use crate::common::version::Restart;
+use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 const NEXT: usize = 2;
 const PREVIOUS: usize = 3;
-const KINDS: usize = 4;
-const SLICES: usize = 8;
+pub(super) const KINDS: usize = 4;
+pub(super) const SLICES: usize = 8;
 /// Slots of a large leaf.
 pub(super) const LEAF_SLOTS: usize = capacity(LARGE);
 
@@ -60,13 +61,13 @@ impl<'a> Leaf<'a> {
     }
 
     #[inline(always)]
-    fn load(self, word: usize) -> u64 {
+    pub(super) fn load(self, word: usize) -> u64 {
         // SAFETY: callers stay below the class's capacity (N1 makes the class reliable).
         unsafe { self.0.word(word) }.load(Relaxed)
     }
 
     #[inline(always)]
-    fn store(self, word: usize, value: u64) {
+    pub(super) fn store(self, word: usize, value: u64) {
         // SAFETY: as in `load`.
         unsafe { self.0.word(word) }.store(value, Relaxed);
     }
@@ -117,6 +118,7 @@ impl<'a> Leaf<'a> {
         hither_sync::prefetch_read((self.0.address() as *const u64).wrapping_add(word));
     }
 
+    #[cfg(test)]
     pub(super) fn entry(self, meta: Meta, i: usize) -> Entry {
         Entry { slice: self.slice(i), kind: self.kind(i), value: self.value(meta, i) }
     }
@@ -192,6 +194,12 @@ impl<'a> Leaf<'a> {
         debug_assert_eq!(meta.class(), LARGE);
         // SAFETY: as in `find_word`.
         unsafe { search::Block { words: self.0.word(SLICES), first: 0, count: self.large_count(meta) }.position(wide, slice) }
+    }
+
+    /// The place nearest to `wanted` among these, each between two slots, where the leaf may be cut (L2).
+    pub(super) fn cut_near(self, wanted: usize, places: RangeInclusive<usize>) -> Option<usize> {
+        let may_cut = |at: &usize| places.contains(at) && self.slice(*at - 1) != self.slice(*at);
+        (0..LEAF_SLOTS).flat_map(|distance| [wanted.wrapping_sub(distance), wanted + distance]).find(may_cut)
     }
 
     /// The first slot from `from` below `to` that holds a layer, or `to`.
@@ -343,56 +351,6 @@ fn layers_in(kinds: u64) -> u64 {
     !(other | other >> 1 | other >> 2 | other >> 3) & ONES
 }
 
-/// Slots taken out of one or two leaves plus a new one, to be distributed anew.
-pub(super) struct Entries {
-    slots: [Entry; 2 * LEAF_SLOTS + 1],
-    len: usize,
-}
-
-impl Entries {
-    pub(super) fn new() -> Self {
-        Entries { slots: [Entry { slice: 0, kind: 0, value: 0 }; 2 * LEAF_SLOTS + 1], len: 0 }
-    }
-
-    /// Appends the slots of `leaf`.
-    pub(super) fn take(&mut self, leaf: Leaf<'_>) {
-        let meta = leaf.0.meta();
-        for i in 0..leaf.count(meta) {
-            self.slots[self.len] = leaf.entry(meta, i);
-            self.len += 1;
-        }
-    }
-
-    /// Appends slots.
-    pub(super) fn extend(&mut self, slots: &[Entry]) {
-        self.slots[self.len..self.len + slots.len()].copy_from_slice(slots);
-        self.len += slots.len();
-    }
-
-    pub(super) fn insert(&mut self, at: usize, entry: Entry) {
-        self.slots.copy_within(at..self.len, at + 1);
-        self.slots[at] = entry;
-        self.len += 1;
-    }
-
-    pub(super) fn as_slice(&self) -> &[Entry] {
-        &self.slots[..self.len]
-    }
-
-    /// Whether the entries may be cut before position `at` (L2).
-    pub(super) fn may_cut(&self, at: usize) -> bool {
-        at > 0 && at < self.len && self.slots[at - 1].slice != self.slots[at].slice
-    }
-
-    /// The permitted cut nearest to `wanted`.
-    pub(super) fn cut_near(&self, wanted: usize) -> usize {
-        (0..self.len)
-            .flat_map(|distance| [wanted.wrapping_sub(distance), wanted + distance])
-            .find(|at| self.may_cut(*at))
-            .expect("more slots than one slice can have (L2), so a cut exists")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -428,6 +386,25 @@ mod tests {
                 let before = model[..from].iter().rposition(|e| e.kind == LAYER).map_or(0, |i| i + 1);
                 assert_eq!(leaf.layer_before(from), before);
             }
+        }
+    }
+    #[test]
+    fn a_leaf_is_cut_between_slices_nearest_to_where_it_is_wanted() {
+        let arena = Arena::new();
+        let leaf = Leaf(arena.allocate(LARGE).publish());
+        for (at, slice) in [1, 1, 2, 3, 3, 3, 3, 4].into_iter().enumerate() {
+            leaf.insert(at, Entry { slice, kind: 8, value: 0 });
+        }
+        for (wanted, places, cut) in [
+            (3, 1..=7, Some(3)),
+            (4, 1..=7, Some(3)),
+            (5, 1..=7, Some(3)),
+            (6, 1..=7, Some(7)),
+            (1, 1..=7, Some(2)),
+            (4, 4..=6, None),
+            (0, 4..=7, Some(7)),
+        ] {
+            assert_eq!(leaf.cut_near(wanted, places.clone()), cut, "near {wanted} in {places:?}");
         }
     }
 }

@@ -43,6 +43,7 @@ pub(crate) mod hint;
 mod inner;
 mod leaf;
 pub(crate) mod many;
+mod moves;
 mod near;
 pub mod protocol;
 pub(crate) mod read;

@@ -6,7 +6,7 @@
 
 use super::BTree;
 use super::inner::Inner;
-use super::leaf::{Entries, LEAF_SLOTS, Leaf};
+use super::leaf::{LEAF_SLOTS, Leaf};
 use super::protocol::{Point, Protocol, Rule};
 use super::spot::{Above, Cell, Parent, Prepare, Spot};
 use crate::Ref;
@@ -160,10 +160,7 @@ impl<P: Protocol> BTree<P> {
     /// Moves all slots of the right leaf to the left one and lets the right one go.
     fn merge_pair<'a>(&'a self, pair: Pair<'a>) -> Unlinked<'a> {
         let Pair { parent, separator, left, right, parent_lock, left_lock, right_lock, collapse } = pair;
-        let mut entries = Entries::new();
-        entries.take(left);
-        entries.take(right);
-        left.fill(entries.as_slice());
+        left.take(left.count(left.0.meta()), right, 0, right.count(right.0.meta()));
         left.set_next(right.next());
         self.set_previous_of(right.next(), left.0.address());
         parent.inner.remove(separator);

@@ -10,13 +10,12 @@
 
 use super::BTree;
 use super::inner::{Inner, MAX_SEPARATORS};
-use super::leaf::{Entries, Entry, LEAF_SLOTS, Leaf, capacity};
+use super::leaf::{Entry, LEAF_SLOTS, Leaf};
 use super::protocol::{Point, Protocol, Rule};
 use super::read::Found;
 use super::spot::{Cell, Parent, Prepare, Spot};
 use crate::common::arena::Fresh;
 use crate::common::node::{LARGE, Node};
-use crate::common::slice::rank_of;
 use crate::common::version::{Claimed, Locked, Restart};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,6 +28,20 @@ pub(super) enum Above<'a> {
     Cell { lock: Locked<'a>, word: &'a AtomicU64, root: Fresh<'a> },
     /// An inner node; the child has this index in it.
     Inner { lock: Locked<'a>, inner: Inner<'a>, index: usize },
+}
+
+/// A slot to come, and where it would be in the full leaf.
+#[derive(Clone, Copy)]
+pub(super) struct New {
+    pub(super) entry: Entry,
+    pub(super) at: usize,
+}
+
+impl New {
+    /// Whether it comes behind the cut of `leaf`. Where it may go to either side it goes to the left, unless nothing is there to cut off.
+    fn goes_right(self, leaf: Leaf<'_>, cut: usize) -> bool {
+        self.at > cut || self.at == cut && (cut == leaf.count(leaf.0.meta()) || leaf.slice(cut) == self.entry.slice)
+    }
 }
 
 impl<P: Protocol> BTree<P> {
@@ -44,19 +57,16 @@ impl<P: Protocol> BTree<P> {
         if leaf.0.meta().class() < LARGE {
             return self.grow(&spot, claim, entry);
         }
-        let mut entries = Entries::new();
-        entries.take(leaf);
-        let at = entries.as_slice().partition_point(|e| (e.slice, rank_of(e.kind)) < (entry.slice, rank_of(entry.kind)));
-        entries.insert(at, entry);
-        if at == LEAF_SLOTS && entries.may_cut(at) {
-            return self.split_leaf(&spot, claim, &entries, at, Point::EdgeSplit);
+        let new = New { entry, at: spot.position };
+        if new.at == LEAF_SLOTS && leaf.slice(LEAF_SLOTS - 1) != entry.slice {
+            return self.split_leaf(&spot, claim, LEAF_SLOTS, new, Point::EdgeSplit);
         }
-        if at == 0 && entries.may_cut(1) {
-            return self.split_leaf(&spot, claim, &entries, 1, Point::EdgeSplit);
+        if new.at == 0 && leaf.slice(0) != entry.slice {
+            return self.split_leaf(&spot, claim, 0, new, Point::EdgeSplit);
         }
-        let Some(claim) = self.give_to_sibling(&spot, claim, &entries)? else { return Ok(()) };
-        let cut = entries.cut_near(LEAF_SLOTS / 2);
-        self.split_leaf(&spot, claim, &entries, cut, Point::LeafSplit)
+        let Some(claim) = self.give_to_sibling(&spot, claim, new)? else { return Ok(()) };
+        let cut = leaf.cut_near(LEAF_SLOTS / 2, 1..=LEAF_SLOTS - 1).expect("more slots than one slice can have (L2), so a cut exists");
+        self.split_leaf(&spot, claim, cut, new, Point::LeafSplit)
     }
 
     /// Replaces a small root leaf by one of the next class.
@@ -65,13 +75,8 @@ impl<P: Protocol> BTree<P> {
         let meta = old.0.meta();
         let fresh = self.arena.allocate(meta.class() + 1);
         let leaf = Leaf(fresh.node());
-        let mut entries = [entry; capacity(LARGE)];
-        let count = old.count(meta);
-        for (i, slot) in entries[..count].iter_mut().enumerate() {
-            *slot = old.entry(meta, i);
-        }
-        leaf.fill(&entries[..count]);
-        leaf.insert(spot.position, entry);
+        leaf.take(0, old, 0, old.count(meta));
+        leaf.insert_among_moved(spot.position, entry);
         fresh.node().set_meta(fresh.node().meta().with_skip(meta.skip()));
         let guard = spot.cell.guard.lock(spot.cell.version)?;
         let lock = claim.lock();
@@ -83,38 +88,40 @@ impl<P: Protocol> BTree<P> {
         Ok(())
     }
 
-    /// Puts `entries` from `cut` on into a new leaf to the right.
-    pub(super) fn split_leaf(
-        &self,
-        spot: &Spot<'_>,
-        claim: Claimed<'_>,
-        entries: &Entries,
-        cut: usize,
-        point: Point,
-    ) -> Result<(), Restart> {
-        let (low, high) = entries.as_slice().split_at(cut);
+    /// Puts the slots from `cut` on into a new leaf to the right, and `new` into the one that it belongs to.
+    pub(super) fn split_leaf(&self, spot: &Spot<'_>, claim: Claimed<'_>, cut: usize, new: New, point: Point) -> Result<(), Restart> {
         let leaf = spot.leaf;
         let fresh = self.arena.allocate(LARGE);
         let right = Leaf(fresh.node());
-        right.fill(high);
+        right.take(0, leaf, cut, leaf.count(leaf.0.meta()) - cut);
+        let goes_right = new.goes_right(leaf, cut);
+        if goes_right {
+            right.insert_among_moved(new.at - cut, new.entry);
+        }
         right.set_next(leaf.next());
         right.set_previous(leaf.0.address());
         let above = self.lock_above(spot.cell, spot.parent, leaf.0)?;
         let lock = claim.lock();
+        let keep_low = || {
+            leaf.truncate(cut);
+            if !goes_right {
+                leaf.insert(new.at, new.entry);
+            }
+        };
         if !P::heeds(Rule::LinkFirst) {
-            return Self::split_leaf_unlinked(leaf, lock, above, (low, high), fresh);
+            return Self::split_leaf_unlinked(leaf, lock, above, keep_low, fresh);
         }
         if !P::heeds(Rule::RootAtomic) && matches!(above, Above::Cell { .. }) {
-            return Self::split_root_in_steps(leaf, lock, above, (low, high), fresh);
+            return Self::split_root_in_steps(leaf, lock, above, keep_low, fresh);
         }
         let node = fresh.publish();
         self.set_previous_of(right.next(), node.address());
-        leaf.fill(low);
+        keep_low();
         leaf.set_next(node.address());
         P::reached(point);
         // At an edge, what is to come between the two sides goes to the side that has room.
-        let at_end = point == Point::EdgeSplit && high.len() == 1;
-        let separator = if at_end { low[cut - 1].slice + 1 } else { high[0].slice };
+        let at_end = point == Point::EdgeSplit && cut > 0;
+        let separator = if at_end { leaf.slice(cut - 1) + 1 } else { right.slice(0) };
         Self::lead_to(above, leaf.0, separator, node);
         lock.done();
         Ok(())
@@ -126,17 +133,17 @@ impl<P: Protocol> BTree<P> {
         leaf: Leaf<'_>,
         lock: Locked<'_>,
         above: Above<'_>,
-        (low, high): (&[Entry], &[Entry]),
+        keep_low: impl FnOnce(),
         fresh: Fresh<'_>,
     ) -> Result<(), Restart> {
         let right = Leaf(fresh.node());
-        let kept = right.0.meta();
-        right.0.set_meta(kept.with_count(0));
+        let whole = right.0.meta();
+        right.0.set_meta(whole.with_count(0));
         let node = fresh.publish();
-        Self::lead_to(above, leaf.0, high[0].slice, node);
+        Self::lead_to(above, leaf.0, right.slice(0), node);
         P::reached(Point::HalfDone);
-        right.fill(high);
-        leaf.fill(low);
+        right.0.set_meta(whole);
+        keep_low();
         leaf.set_next(node.address());
         lock.done();
         Ok(())
@@ -148,34 +155,44 @@ impl<P: Protocol> BTree<P> {
         leaf: Leaf<'_>,
         lock: Locked<'_>,
         above: Above<'_>,
-        (low, high): (&[Entry], &[Entry]),
+        keep_low: impl FnOnce(),
         fresh: Fresh<'_>,
     ) -> Result<(), Restart> {
         let Above::Cell { lock: guard, word, root } = above else { return Err(Restart) };
+        let separator = Leaf(fresh.node()).slice(0);
         let node = fresh.publish();
-        leaf.fill(low);
+        keep_low();
         leaf.set_next(node.address());
         lock.done();
         drop(guard);
         P::reached(Point::HalfDone);
-        Inner(root.node()).fill(&[high[0].slice], &[leaf.0.address(), node.address()]);
+        Inner(root.node()).fill(&[separator], &[leaf.0.address(), node.address()]);
         word.store(root.publish().address(), Ordering::Release);
         Ok(())
     }
 
-    /// Evens out a full leaf with a sibling under the same parent, if that has room; else gives the claim back.
-    fn give_to_sibling<'a>(&self, spot: &Spot<'_>, mut claim: Claimed<'a>, entries: &Entries) -> Result<Option<Claimed<'a>>, Restart> {
+    /// Moves slots of a full leaf to a sibling under the same parent, if one has room, until both have as many; else gives the claim back.
+    fn give_to_sibling<'a>(&self, spot: &Spot<'_>, claim: Claimed<'a>, new: New) -> Result<Option<Claimed<'a>>, Restart> {
         let Some(parent) = spot.parent else { return Ok(Some(claim)) };
         let count = parent.inner.count(parent.inner.0.meta());
         let sides = [(parent.index < count, true), (parent.index > 0, false)];
         for (_, right) in sides.into_iter().filter(|(exists, _)| *exists) {
             let index = if right { parent.index + 1 } else { parent.index - 1 };
             let Ok((node, version)) = self.sibling(parent, index) else { continue };
-            if Leaf(node).count(node.meta()) <= ROOMY {
-                match self.even_out((spot, claim), parent, (Leaf(node), version), right, entries)? {
-                    Some(kept) => claim = kept,
-                    None => return Ok(None),
-                }
+            let slots = Leaf(node).count(node.meta());
+            if slots > ROOMY {
+                continue;
+            }
+            // Room for the new slot on either side.
+            let (half, most) = ((LEAF_SLOTS - slots) / 2, LEAF_SLOTS - slots - 1);
+            let cut = if right {
+                spot.leaf.cut_near(LEAF_SLOTS - half, LEAF_SLOTS - most..=LEAF_SLOTS - 1)
+            } else {
+                spot.leaf.cut_near(half, 1..=most)
+            };
+            if let Some(cut) = cut {
+                self.even_out((spot.leaf, claim), parent, (Leaf(node), version), right, (cut, new))?;
+                return Ok(None);
             }
         }
         Ok(Some(claim))
@@ -192,40 +209,42 @@ impl<P: Protocol> BTree<P> {
         Ok((node, version))
     }
 
-    /// Distributes `entries` (the full leaf's and the new one) and those of `other` over both; gives the claim back if they cannot be cut so.
-    fn even_out<'a>(
+    /// Moves what is before (or behind) `cut` to the sibling, which has room for that and for the new slot.
+    fn even_out(
         &self,
-        (spot, claim): (&Spot<'_>, Claimed<'a>),
+        (leaf, claim): (Leaf<'_>, Claimed<'_>),
         parent: Parent<'_>,
         (other, version): (Leaf<'_>, u64),
         other_is_right: bool,
-        entries: &Entries,
-    ) -> Result<Option<Claimed<'a>>, Restart> {
+        (cut, new): (usize, New),
+    ) -> Result<(), Restart> {
         let parent_lock = parent.inner.0.version().lock(parent.version)?;
         let other_lock = other.0.version().lock(version)?;
-        let mut all = Entries::new();
-        let (left, right) = if other_is_right { (spot.leaf, other) } else { (other, spot.leaf) };
-        if other_is_right {
-            all.extend(entries.as_slice());
-            all.take(other);
-        } else {
-            all.take(other);
-            all.extend(entries.as_slice());
-        }
-        let total = all.as_slice().len();
-        let cut = all.cut_near(total / 2);
-        if cut > LEAF_SLOTS || total - cut > LEAF_SLOTS {
-            return Ok(Some(claim));
-        }
         let lock = claim.lock();
-        left.fill(&all.as_slice()[..cut]);
-        right.fill(&all.as_slice()[cut..]);
-        parent.inner.set_separator(parent.index - usize::from(!other_is_right), all.as_slice()[cut].slice);
+        let goes_right = new.goes_right(leaf, cut);
+        let (left, right) = if other_is_right { (leaf, other) } else { (other, leaf) };
+        // Where the left one's slots, or what is left of them, will end.
+        let end = if other_is_right {
+            right.take(0, leaf, cut, LEAF_SLOTS - cut);
+            leaf.truncate(cut);
+            cut
+        } else {
+            let before = left.count(left.0.meta());
+            left.take(before, leaf, 0, cut);
+            leaf.remove_first(cut);
+            before + cut
+        };
+        if goes_right {
+            right.insert_among_moved(new.at - cut, new.entry);
+        } else {
+            left.insert_among_moved(end - (cut - new.at), new.entry);
+        }
+        parent.inner.set_separator(parent.index - usize::from(!other_is_right), right.slice(0));
         other_lock.done();
         lock.done();
         parent_lock.done();
         P::reached(Point::Redistribute);
-        Ok(None)
+        Ok(())
     }
 
     /// Locks what leads to `child`: its parent, or the cell if `child` is a root. A new root is made ready beforehand.
