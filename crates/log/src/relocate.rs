@@ -36,7 +36,7 @@ impl MoveRoom {
 }
 
 /// The segment that entries are moved from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct SourceSegment<'a> {
     /// Its content, and where that begins in the pool.
     pub(crate) bytes: &'a [u8],

@@ -15,7 +15,7 @@ use crate::replay::{self, ReadApart, ScanTotals};
 use hither_pmem::SegmentState as OnMedia;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Some microseconds.
+/// Pairs that take some microseconds to read.
 pub const GARBAGE_STRETCH: u64 = 1024;
 
 /// Who gets the entries of a victim, in order of position.
@@ -24,8 +24,8 @@ pub trait ReadVictim<'a> {
     type Error;
     /// A live pair of the victim's keyspace that is not known to be garbage, with its key as its bytes lie in memory.
     fn pair(&mut self, reference: u64, key: u64) -> Result<(), Self::Error>;
-    /// Called after each [`GARBAGE_STRETCH`] pairs that were passed over: the reader may hold what others wait for.
-    fn pause(&mut self) -> Result<(), Self::Error>;
+    /// Called at each [`GARBAGE_STRETCH`]th pair that is passed over: the reader may hold what others wait for.
+    fn passed_over(&mut self, reference: u64) -> Result<(), Self::Error>;
     /// Any other valid entry, and its keyspace.
     fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'a>) -> Result<(), Self::Error>;
 }
@@ -48,7 +48,10 @@ impl<'a, V: ReadVictim<'a>> ReadApart<'a> for Reading<'_, 'a, V> {
     fn pair(&mut self, offset: u64, _: u64, pair: &LivePair) -> Result<(), V::Error> {
         if self.garbage.get(offset - self.data_offset) {
             self.known_garbage += 1;
-            return if self.known_garbage.is_multiple_of(GARBAGE_STRETCH) { self.reader.pause() } else { Ok(()) };
+            if self.known_garbage.is_multiple_of(GARBAGE_STRETCH) {
+                self.reader.passed_over(address::pack(self.node, offset, MIN_BYTES))?;
+            }
+            return Ok(());
         }
         self.reader.pair(address::pack(self.node, offset, MIN_BYTES), pair.key)
     }
@@ -176,8 +179,8 @@ mod tests {
     #[derive(Default)]
     struct Counted {
         keys: Vec<u64>,
-        /// Pairs that had been read at each pause.
-        pauses: Vec<usize>,
+        /// Pairs that had been read at each call, and where it was.
+        passed_over: Vec<(usize, u64)>,
         entries: u64,
     }
 
@@ -187,8 +190,8 @@ mod tests {
             self.keys.push(key);
             Ok(())
         }
-        fn pause(&mut self) -> Result<()> {
-            self.pauses.push(self.keys.len());
+        fn passed_over(&mut self, reference: u64) -> Result<()> {
+            self.passed_over.push((self.keys.len(), reference));
             Ok(())
         }
         fn entry(&mut self, _: u64, _: u64, _: u32, _: &EntryView<'a>) -> Result<()> {
@@ -199,7 +202,7 @@ mod tests {
 
     /// A reader holds up others between two pairs; a segment may hold thousands in between that are garbage.
     #[test]
-    fn garbage_is_passed_over_with_pauses() {
+    fn now_and_then_the_reader_is_told_of_garbage() {
         const GARBAGE: u64 = 3 * GARBAGE_STRETCH - 1;
         let log = Log::for_tests(&CreateOptions { segment_bytes: 1 << 20, ..CreateOptions::new(8 << 20) });
         let put = |key: u64| {
@@ -207,9 +210,8 @@ mod tests {
             log.write_for_tests(Parts { key, value: b"8 bytes!", keyspace, ..Parts::EMPTY }, Flush::Now).0
         };
         let first = put(0);
-        for key in 1..=GARBAGE {
-            log.pools[0].set_garbage(address::unpack(put(key)).offset);
-        }
+        let garbage: Vec<u64> = (1..=GARBAGE).map(put).collect();
+        garbage.iter().for_each(|reference| log.pools[0].set_garbage(address::unpack(*reference).offset));
         let last = GARBAGE + 1;
         assert_eq!(log.segment_of(put(last)), log.segment_of(first));
         log.pools[0].close_from(0);
@@ -221,6 +223,7 @@ mod tests {
         let read = pass.read(true, &mut counted).expect("no damage");
         pass.ensure_whole(&read.totals).expect("no damage");
         assert_eq!((counted.keys, read.known_garbage), (vec![0, last], GARBAGE));
-        assert_eq!((counted.pauses, counted.entries), (vec![1, 1], 0));
+        let told = [1, 2].map(|times| (1, garbage[(times * GARBAGE_STRETCH) as usize - 1]));
+        assert_eq!((counted.passed_over, counted.entries), (told.to_vec(), 0));
     }
 }

@@ -15,7 +15,7 @@ use crate::keyspace::{Keyspace, Kind, with_index};
 use crate::snapshot::Retained;
 use crate::store::Core;
 use hither_index::{Index, Key, Ref};
-use hither_log::{EntryView, Op, Pass, ReadVictim, Relocator, Tombstones, Writer};
+use hither_log::{EntryView, Op, Pass, ReadVictim, Relocator, Tombstones, Writer, address};
 use hither_sync::epoch::{self, Guard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use std::sync::Arc;
 const BATCH: usize = 256;
 /// Bytes after which a batch ends early: a section holds up others.
 const BATCH_BYTES: u64 = 256 << 10;
+/// The same for what is read of the victim in the section, all that is passed over included.
+const SECTION_BYTES: u64 = 64 << 10;
 
 /// References are swung so many entries behind the prefetch of their leaf.
 const AHEAD: usize = 4;
@@ -118,11 +120,12 @@ impl<'p: 'b, 'b> ReadVictim<'p> for Gathering<'_, '_, 'b> {
         if pairs.add(batch.core, Ref(reference), key) { self.copy_group() } else { Ok(()) }
     }
 
-    fn pause(&mut self) -> Result<()> {
-        if self.batch.section.is_some() { self.batch.run(self.emptied) } else { Ok(()) }
+    fn passed_over(&mut self, reference: u64) -> Result<()> {
+        if self.batch.has_long_section(Ref(reference)) { self.batch.run(self.emptied) } else { Ok(()) }
     }
 
     fn entry(&mut self, reference: u64, version: u64, keyspace: u32, entry: &EntryView<'p>) -> Result<()> {
+        self.passed_over(reference)?;
         let core = self.batch.core;
         // A dead entry may still be shown by a snapshot.
         if entry.is_dead() && (entry.op() == Op::Delete || !core.snapshots.any()) {
@@ -150,6 +153,7 @@ impl Gathering<'_, '_, '_> {
     /// Copies pairs that were loaded while the last ones were read.
     #[inline(never)]
     fn copy_group(&mut self) -> Result<()> {
+        self.batch.enter()?;
         match self.batch.copy_pairs(false, self.emptied) {
             Ok(()) => self.run_if_full(),
             // What was copied takes its source's place all the same.
@@ -169,8 +173,9 @@ pub(super) struct Batch<'a, 'b> {
     pairs: Option<Pairs<'b, 'a>>,
     /// Held while entries are gathered: where the index has them is asked for to be loaded, and the index follows pointers even for a hint. Not while they are moved.
     pin: Option<Guard>,
-    /// The writer section, which begins with the first pairs that are copied.
+    /// The writer section, which begins with the first group of pairs that is asked for, and where that begins.
     section: Option<Guard>,
+    section_from: u64,
     /// Of all these entries.
     bytes: u64,
     found: Vec<Found>,
@@ -193,12 +198,31 @@ impl<'a, 'b> Batch<'a, 'b> {
         let relocator = core.log.relocator(pass.node());
         let (items, found, copies) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
         let (puts, pairs) = (Puts::with_capacity(BATCH), pairs.map(|of| Pairs::with_capacity(of, pass.source_segment(), BATCH)));
-        Batch { core, pass, relocator, items, puts, pairs, pin: None, section: None, bytes: 0, found, copies, asked: Asked::default() }
+        Batch {
+            core,
+            pass,
+            relocator,
+            items,
+            puts,
+            pairs,
+            pin: None,
+            section: None,
+            section_from: 0,
+            bytes: 0,
+            found,
+            copies,
+            asked: Asked::default(),
+        }
     }
 
     fn is_full(&self) -> bool {
         let pairs = self.pairs.as_ref().map_or(0, Pairs::len);
         pairs + self.puts.len() + self.items.len() >= BATCH || self.bytes >= BATCH_BYTES
+    }
+
+    /// Whether the section began long before this entry of the victim.
+    fn has_long_section(&self, now: Ref) -> bool {
+        self.section.is_some() && address::unpack(now.0).offset.saturating_sub(self.section_from) > SECTION_BYTES
     }
 
     /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
@@ -226,6 +250,8 @@ impl<'a, 'b> Batch<'a, 'b> {
             let section = epoch::pin_writer();
             self.core.committer.ensure_writable()?;
             self.section = Some(section);
+            let first = self.pairs.as_ref().and_then(Pairs::first);
+            self.section_from = first.map_or(0, |first| address::unpack(first.0).offset);
         }
         Ok(())
     }
@@ -307,9 +333,8 @@ impl<'a, 'b> Batch<'a, 'b> {
         }
     }
 
-    /// See [`Pairs::copy`]. In the section from then on.
+    /// See [`Pairs::copy`]. In the section.
     fn copy_pairs(&mut self, rest: bool, emptied: &mut Emptied) -> Result<()> {
-        self.enter()?;
         let Some(pairs) = &mut self.pairs else { return Ok(()) };
         pairs.copy(self.core, &mut self.relocator, rest, emptied)
     }

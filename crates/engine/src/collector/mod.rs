@@ -22,6 +22,8 @@ mod batched;
 mod chain;
 mod effort;
 mod movers;
+#[cfg(test)]
+mod pair_tests;
 mod pairs;
 mod puts;
 mod space;

@@ -58,6 +58,11 @@ impl<'a, 'v> Pairs<'a, 'v> {
         self.pairs.len()
     }
 
+    /// The first one that was added.
+    pub(super) fn first(&self) -> Option<Ref> {
+        self.pairs.first().map(|pair| pair.reference)
+    }
+
     pub(super) fn clear(&mut self) {
         self.pairs.clear();
         self.near.clear();
@@ -75,7 +80,7 @@ impl<'a, 'v> Pairs<'a, 'v> {
     }
 
     /// Starts loading what the index has for the pairs that were added, and appends copies of those for which that was done before, if they are current or shown by a snapshot; of all that are
-    /// left, if `rest`. Where space ends, so do the copies. In the section that swings them.
+    /// left, if `rest`. Where space ends, so do the copies: the next call makes none. In the section that swings them.
     pub(super) fn copy(&mut self, core: &Core, relocator: &mut Relocator<'_>, rest: bool, emptied: &mut Emptied) -> Result<()> {
         let index = self.of.index;
         let asked = self.near.len();
@@ -88,12 +93,14 @@ impl<'a, 'v> Pairs<'a, 'v> {
         let loaded = from..self.found;
         for (&Pair { reference: source, hash }, &near) in self.pairs[loaded.clone()].iter().zip(&self.near[loaded]) {
             if let Some(spot) = self.of.index.find_reference_near(near, hash, source) {
-                let (copy, size) = relocator.append_pair_again(source.0, &self.victim).map_err(|error| core.explain(error))?;
+                let appended = relocator.append_pair_again(source.0, &self.victim);
+                let (copy, size) = appended.inspect_err(|_| self.found = self.pairs.len()).map_err(|error| core.explain(error))?;
                 emptied.bytes += size;
                 self.copied.push(Copied { spot, source, copy: Ref(copy) });
             } else if core.snapshots.any() {
                 // After the look at the index: see the head of `puts`.
-                self.shown.extend(self.of.copy_shown(core, source, relocator, emptied)?);
+                let copied = self.of.copy_shown(core, source, relocator, emptied);
+                self.shown.extend(copied.inspect_err(|_| self.found = self.pairs.len())?);
             }
         }
         Ok(())

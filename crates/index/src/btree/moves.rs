@@ -72,7 +72,7 @@ impl Leaf<'_> {
                 self.store(run + i + count, self.load(run + i));
             }
         }
-        // A fresh node's are anything.
+        // Beyond them may stand anything.
         let kinds = self.kinds().first(own);
         self.set_kinds(kinds.first(at).or(kinds.down(at).up(at + count)));
         self.0.set_meta(meta.with_count(own + count));
@@ -89,6 +89,7 @@ impl Leaf<'_> {
     /// Removes the first `count` slots.
     pub(super) fn remove_first(self, count: usize) {
         let meta = self.0.meta();
+        debug_assert!(count <= meta.count());
         for run in [SLICES, SLICES + capacity(meta.class())] {
             for i in count..meta.count() {
                 self.store(run + i - count, self.load(run + i));
