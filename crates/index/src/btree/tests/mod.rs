@@ -2,6 +2,7 @@
 
 mod coverage;
 mod damage;
+mod full_leaf;
 mod peek;
 mod twins;
 
