@@ -22,6 +22,7 @@ const GROUP: usize = 8;
 const AHEAD: usize = 2 * GROUP;
 
 /// A pair that may be current.
+#[derive(Clone, Copy)]
 struct Pair {
     reference: Ref,
     hash: u64,
@@ -44,6 +45,8 @@ pub(super) struct Pairs<'a, 'v> {
     near: Vec<NearHome<'a>>,
     /// So many of them were looked up.
     found: usize,
+    /// Those of them that are not where their paths begin, by number.
+    beyond: Vec<usize>,
     copied: Vec<Copied<'a>>,
     shown: Vec<Shown>,
 }
@@ -51,7 +54,7 @@ pub(super) struct Pairs<'a, 'v> {
 impl<'a, 'v> Pairs<'a, 'v> {
     pub(super) fn with_capacity(of: HashKeyspace<'a>, victim: SourceSegment<'v>, count: usize) -> Pairs<'a, 'v> {
         let (pairs, copied) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        Pairs { of, victim, pairs, near: Vec::with_capacity(count), found: 0, copied, shown: Vec::new() }
+        Pairs { of, victim, pairs, near: Vec::with_capacity(count), found: 0, beyond: Vec::new(), copied, shown: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -67,6 +70,7 @@ impl<'a, 'v> Pairs<'a, 'v> {
         self.pairs.clear();
         self.near.clear();
         self.found = 0;
+        self.beyond.clear();
         self.copied.clear();
         self.shown.clear();
     }
@@ -90,20 +94,53 @@ impl<'a, 'v> Pairs<'a, 'v> {
         if self.of.keyspace.is_discarded() {
             return Ok(());
         }
-        let loaded = from..self.found;
-        for (&Pair { reference: source, hash }, &near) in self.pairs[loaded.clone()].iter().zip(&self.near[loaded]) {
-            if let Some(spot) = self.of.index.find_reference_near(near, hash, source) {
-                let appended = relocator.append_pair_again(source.0, &self.victim);
-                let (copy, size) = appended.inspect_err(|_| self.found = self.pairs.len()).map_err(|error| core.explain(error))?;
-                emptied.bytes += size;
-                self.copied.push(Copied { spot, source, copy: Ref(copy) });
-            } else if core.snapshots.any() {
-                // After the look at the index: see the head of `puts`.
-                let copied = self.of.copy_shown(core, source, relocator, emptied);
-                self.shown.extend(copied.inspect_err(|_| self.found = self.pairs.len())?);
+        self.copy_beyond(core, relocator, emptied)?;
+        for at in from..self.found {
+            let (pair, near) = (self.pairs[at], self.near[at]);
+            match index.find_at_home(near, pair.hash, pair.reference) {
+                // Its place is loaded until the next group is copied.
+                None if index.prefetch_beyond(near, pair.hash) => self.beyond.push(at),
+                spot => self.copy_one(core, pair.reference, spot, relocator, emptied)?,
             }
         }
-        Ok(())
+        if rest { self.copy_beyond(core, relocator, emptied) } else { Ok(()) }
+    }
+
+    /// Does that for those that are not where their paths begin.
+    fn copy_beyond(&mut self, core: &Core, relocator: &mut Relocator<'_>, emptied: &mut Emptied) -> Result<()> {
+        let mut beyond = std::mem::take(&mut self.beyond);
+        let copied = beyond.drain(..).try_for_each(|at| {
+            let Pair { reference, hash } = self.pairs[at];
+            let spot = self.of.index.find_reference_near(self.near[at], hash, reference);
+            self.copy_one(core, reference, spot, relocator, emptied)
+        });
+        self.beyond = beyond;
+        copied
+    }
+
+    #[inline(always)]
+    fn copy_one(
+        &mut self,
+        core: &Core,
+        source: Ref,
+        spot: Option<Spot<'a>>,
+        relocator: &mut Relocator<'_>,
+        emptied: &mut Emptied,
+    ) -> Result<()> {
+        let copied = match spot {
+            Some(spot) => relocator.append_pair_again(source.0, &self.victim).map_err(|error| core.explain(error)).map(|(copy, size)| {
+                emptied.bytes += size;
+                self.copied.push(Copied { spot, source, copy: Ref(copy) });
+            }),
+            // After the look at the index: see the head of `puts`.
+            None if core.snapshots.any() => self.of.copy_shown(core, source, relocator, emptied).map(|shown| self.shown.extend(shown)),
+            None => Ok(()),
+        };
+        if copied.is_err() {
+            self.found = self.pairs.len();
+            self.beyond.clear();
+        }
+        copied
     }
 
     /// As [`super::puts::Puts::swing`].

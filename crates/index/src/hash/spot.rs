@@ -6,9 +6,10 @@
 use super::HashTable;
 use super::directory::Segment;
 use super::home::NearHome;
-use super::line::{LINE_SLOTS, Pair, tag_of};
+use super::line::{LINE_SLOTS, OVERFLOW, Pair, tag_of};
 use super::protocol::{Point, Protocol, Rule};
 use crate::Ref;
+use hither_sync::prefetch_write;
 
 /// A slot that held a reference: a pair's, numbered as [`Pair::slots`] does.
 #[derive(Clone, Copy)]
@@ -30,7 +31,13 @@ impl<P: Protocol> HashTable<P> {
     /// came in between has left all that it moved where it was.
     #[inline(always)]
     pub fn find_reference_near<'a>(&'a self, near: NearHome<'a>, hash: u64, reference: Ref) -> Option<Spot<'a>> {
-        let NearHome { segment, pair } = near;
+        self.find_at_home(near, hash, reference).or_else(|| self.find_on_path(near.segment, hash, reference))
+    }
+
+    /// As [`HashTable::find_reference_near`], in the home pair only.
+    #[inline(always)]
+    pub fn find_at_home<'a>(&'a self, near: NearHome<'a>, hash: u64, reference: Ref) -> Option<Spot<'a>> {
+        let pair = near.pair;
         let mut slots = pair.slots(tag_of(hash));
         while slots != 0 {
             let slot = slots.trailing_zeros();
@@ -40,7 +47,19 @@ impl<P: Protocol> HashTable<P> {
             }
             slots &= slots - 1;
         }
-        self.find_on_path(segment, hash, reference)
+        None
+    }
+
+    /// Whether the path may lead on beyond the home pair. If so, starts loading the next pair.
+    #[inline(always)]
+    pub fn prefetch_beyond(&self, near: NearHome<'_>, hash: u64) -> bool {
+        let leads_on = near.pair.flags() & OVERFLOW != 0;
+        if leads_on {
+            // SAFETY: as in `find_on_path`.
+            let next = unsafe { near.segment.pair(near.segment.pair_number(hash, 1)) };
+            next.lines.iter().for_each(|line| prefetch_write(line));
+        }
+        leads_on
     }
 
     #[inline(never)]
