@@ -173,9 +173,8 @@ pub(super) struct Batch<'a, 'b> {
     pairs: Option<Pairs<'b, 'a>>,
     /// Held while entries are gathered: where the index has them is asked for to be loaded, and the index follows pointers even for a hint. Not while they are moved.
     pin: Option<Guard>,
-    /// The writer section, which begins with the first group of pairs that is asked for, and where that begins.
+    /// The writer section, which begins with the first group of pairs that is asked for.
     section: Option<Guard>,
-    section_from: u64,
     /// Of all these entries.
     bytes: u64,
     found: Vec<Found>,
@@ -198,21 +197,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         let relocator = core.log.relocator(pass.node());
         let (items, found, copies) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
         let (puts, pairs) = (Puts::with_capacity(BATCH), pairs.map(|of| Pairs::with_capacity(of, pass.source_segment(), BATCH)));
-        Batch {
-            core,
-            pass,
-            relocator,
-            items,
-            puts,
-            pairs,
-            pin: None,
-            section: None,
-            section_from: 0,
-            bytes: 0,
-            found,
-            copies,
-            asked: Asked::default(),
-        }
+        Batch { core, pass, relocator, items, puts, pairs, pin: None, section: None, bytes: 0, found, copies, asked: Asked::default() }
     }
 
     fn is_full(&self) -> bool {
@@ -222,7 +207,9 @@ impl<'a, 'b> Batch<'a, 'b> {
 
     /// Whether the section began long before this entry of the victim.
     fn has_long_section(&self, now: Ref) -> bool {
-        self.section.is_some() && address::unpack(now.0).offset.saturating_sub(self.section_from) > SECTION_BYTES
+        let offset = |reference: Ref| address::unpack(reference.0).offset;
+        let first = self.pairs.as_ref().and_then(Pairs::first).filter(|_| self.section.is_some());
+        first.is_some_and(|first| offset(now) - offset(first) > SECTION_BYTES)
     }
 
     /// Adds an entry, and starts loading what the index has for it: by the time the batch is full it is there.
@@ -250,8 +237,6 @@ impl<'a, 'b> Batch<'a, 'b> {
             let section = epoch::pin_writer();
             self.core.committer.ensure_writable()?;
             self.section = Some(section);
-            let first = self.pairs.as_ref().and_then(Pairs::first);
-            self.section_from = first.map_or(0, |first| address::unpack(first.0).offset);
         }
         Ok(())
     }

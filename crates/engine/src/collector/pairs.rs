@@ -148,13 +148,7 @@ impl<'a, 'v> Pairs<'a, 'v> {
         let mut too_late = false;
         let mut moved = pass.moved_entries();
         for &Copied { spot, source, copy } in &self.copied {
-            if self.of.index.swing(spot, source, copy) || self.of.install(core, source, copy) {
-                moved.add(source.0);
-                emptied.moved += 1;
-            } else {
-                too_late = true;
-                core.came_too_late(writer, self.of.keyspace, core.log.key(source.0), source, copy, emptied);
-            }
+            too_late |= !self.of.swing(core, (spot, source, copy), writer, &mut moved, emptied);
         }
         self.shown.iter().for_each(|shown| shown.follow(&mut moved, emptied));
         writer.count_moved(moved);

@@ -74,9 +74,29 @@ impl<'a> HashKeyspace<'a> {
         Ok(Some(Shown { retained, source, copy }))
     }
 
+    /// Puts the copy in the place of its source, if that is current still; false if not: it came too late then.
+    #[inline(always)]
+    pub(super) fn swing(
+        self,
+        core: &Core,
+        (spot, source, copy): (Spot<'_>, Ref, Ref),
+        writer: &mut Writer<'_>,
+        moved: &mut MovedEntries<'_>,
+        emptied: &mut Emptied,
+    ) -> bool {
+        let is_in_place = self.index.swing(spot, source, copy) || self.install(core, source, copy);
+        if is_in_place {
+            moved.add(source.0);
+            emptied.moved += 1;
+        } else {
+            core.came_too_late(writer, self.keyspace, core.log.key(source.0), source, copy, emptied);
+        }
+        is_in_place
+    }
+
     /// The copy in the entry's place, wherever that is now.
     #[cold]
-    pub(super) fn install(self, core: &Core, source: Ref, copy: Ref) -> bool {
+    fn install(self, core: &Core, source: Ref, copy: Ref) -> bool {
         let (index, key) = (self.index, core.hasher.key(core.log.key(source.0)));
         index.install(index.any_token(), key, source, copy, &core.resolver()).is_ok()
     }
@@ -136,13 +156,7 @@ impl<'a> Puts<'a> {
         let mut moved = pass.moved_entries();
         for put in &self.puts {
             let Some((spot, copy)) = put.copied else { continue };
-            if put.of.index.swing(spot, put.reference, copy) || put.of.install(core, put.reference, copy) {
-                moved.add(put.reference.0);
-                emptied.moved += 1;
-            } else {
-                too_late = true;
-                core.came_too_late(writer, put.of.keyspace, core.log.key(put.reference.0), put.reference, copy, emptied);
-            }
+            too_late |= !put.of.swing(core, (spot, put.reference, copy), writer, &mut moved, emptied);
         }
         self.shown.iter().for_each(|shown| shown.follow(&mut moved, emptied));
         writer.count_moved(moved);

@@ -11,7 +11,6 @@ use super::line::{LINE_SLOTS, Line, OVERFLOW, Pair, tag_of};
 use super::protocol::{Protocol, Rule};
 use super::{HashTable, Token};
 use crate::{Located, Ref};
-use hither_sync::prefetch_write;
 
 /// The way to a key's home pair.
 #[derive(Clone, Copy)]
@@ -39,9 +38,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub fn near_home(&self, hash: u64) -> NearHome<'_> {
         let near = self.way_home(hash);
-        // Line 0 carries the lock.
-        prefetch_write(&raw const near.pair.lines[0]);
-        prefetch_write(&raw const near.pair.lines[1]);
+        near.pair.prefetch_for_write();
         near
     }
 

@@ -18,6 +18,7 @@
 //! * L3. FROZEN is set under the lock and stays until the block is built anew: from then on the pair does not change.
 //! * L4. OVERFLOW is set while the pair is full, before a key of its path is put farther away, and stays.
 
+use hither_sync::prefetch_write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// References in a line.
@@ -170,6 +171,13 @@ impl Pair {
         let meta = self.lines[0].meta.load(Ordering::Relaxed);
         debug_assert!(meta & LOCK != 0, "only the holder resumes");
         Held { pair: self, meta: meta & !LOCK }
+    }
+
+    /// Starts loading both lines: the first carries the lock, and whoever writes looks at the tags of both.
+    #[inline(always)]
+    pub(super) fn prefetch_for_write(&self) {
+        prefetch_write(&raw const self.lines[0]);
+        prefetch_write(&raw const self.lines[1]);
     }
 
     /// Empties a pair that nobody else can reach.

@@ -63,7 +63,7 @@ use crate::common::counter::Counter;
 use crate::{Conflict, Hasher, Index, Key, Located, Look, Ref, Resolver};
 use arena::Arena;
 use directory::{Directory, DirectoryWord, Segment, empty_segment, position_of};
-use hither_sync::{Padded, prefetch_read, prefetch_write};
+use hither_sync::{Padded, prefetch_read};
 use parking_lot::Mutex;
 use protocol::{Protocol, Sound};
 use std::marker::PhantomData;
@@ -150,10 +150,7 @@ impl<P: Protocol> Index for HashTable<P> {
 
     #[inline(always)]
     fn prefetch_for_write(&self, key: Key<'_>) {
-        // Line 0 carries the lock, and whoever writes looks at the tags of both.
-        let pair = self.segment(key.hash).home(key.hash).cast::<line::Line>();
-        prefetch_write(pair);
-        prefetch_write(pair.wrapping_add(1));
+        self.near_home(key.hash);
     }
 
     #[inline(always)]

@@ -7,9 +7,9 @@ use super::HashTable;
 use super::directory::Segment;
 use super::home::NearHome;
 use super::line::{LINE_SLOTS, OVERFLOW, Pair, tag_of};
-use super::protocol::{Point, Protocol, Rule};
+use super::protocol::{Point, Protocol};
+use super::write::Attempt;
 use crate::Ref;
-use hither_sync::prefetch_write;
 
 /// A slot that held a reference: a pair's, numbered as [`Pair::slots`] does.
 #[derive(Clone, Copy)]
@@ -56,8 +56,7 @@ impl<P: Protocol> HashTable<P> {
         let leads_on = near.pair.flags() & OVERFLOW != 0;
         if leads_on {
             // SAFETY: as in `find_on_path`.
-            let next = unsafe { near.segment.pair(near.segment.pair_number(hash, 1)) };
-            next.lines.iter().for_each(|line| prefetch_write(line));
+            unsafe { near.segment.pair(near.segment.pair_number(hash, 1)) }.prefetch_for_write();
         }
         leads_on
     }
@@ -76,14 +75,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub fn swing(&self, spot: Spot<'_>, old: Ref, new: Ref) -> bool {
         debug_assert!(old.is_some() && new.is_some(), "a collector replaces, it neither adds nor removes");
-        let Some(held) = spot.pair.lock(P::heeds(Rule::HeedFrozen)) else { return false };
-        // SAFETY: a slot that was found in the pair.
-        let is_there = unsafe { spot.pair.reference_at(spot.slot) } == old.0;
-        if is_there {
-            // SAFETY: likewise.
-            unsafe { spot.pair.set_reference_at(spot.slot, new.0) };
-        }
-        held.unlock();
-        is_there
+        let (line, slot) = (spot.slot as usize / 8 % 2, spot.slot as usize % 8);
+        slot < LINE_SLOTS && Self::swap_in(spot.pair, line, slot, old, new) == Attempt::Done
     }
 }
