@@ -31,8 +31,7 @@ impl Store {
             let log = &*core.log;
             let look = ShortValue(log);
             let (found, value) = with_index!(keyspace.0, index => index.peek(&core.hasher, u64::from_ne_bytes(word), look));
-            // Asked after the reference was read (`docs/durability.md`).
-            if found.is_some() && core.log.reads_are_plain() {
+            if found.is_some() {
                 if is_pair(found.0) {
                     let result = f(&u64::to_ne_bytes(value));
                     // Said here, so that the result need not wait in memory for an end of the pin that it shares with other ways out.
@@ -135,12 +134,16 @@ impl Store {
     }
 }
 
-/// Asks for the value: see [`Log::short_value_of`].
+/// Asks for the value, if it may be read as it lies there: see [`Log::short_value_of`].
 struct ShortValue<'a>(&'a Log);
 
 impl Look<u64> for ShortValue<'_> {
     #[inline(always)]
     fn look(self, found: Ref, key: u64) -> Option<u64> {
+        // Asked after the reference was read (`docs/durability.md`).
+        if !self.0.reads_are_plain() {
+            return None;
+        }
         self.0.short_value_of(found.0, key)
     }
 }

@@ -29,7 +29,7 @@ pub struct Address {
 /// The node of an entry of `size` bytes, of which its tag tells; [`MAX_NODES`] or more if the reference has another tag.
 #[inline(always)]
 pub(crate) fn node_if_of_size(word: u64, size: u64) -> usize {
-    (word >> OFFSET_BITS ^ (size >> 3) << NODE_BITS) as usize
+    (word >> OFFSET_BITS).wrapping_sub((size >> 3) << NODE_BITS) as usize
 }
 
 /// Packs a reference word.

@@ -11,7 +11,7 @@ pub const MAGIC: [u8; 8] = *b"hitherC1";
 /// Last bytes of a checkpoint.
 pub const END_MAGIC: [u8; 8] = *b"hitherCE";
 /// The format's number.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of the trailer.

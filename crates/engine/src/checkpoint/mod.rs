@@ -47,10 +47,16 @@ use std::sync::Arc;
 use store::{CheckpointStore, FileStore};
 use write::{Abandoned, GoOn, Writer};
 
-/// Without a setting, a checkpoint is due when so much was written since the last one: a scan of it takes well below a second …
-const AUTO_BYTES: u64 = 96 << 20;
+/// Without a setting, a checkpoint is due when as much was written since the last one as half the log may become, within these bounds: a scan of the second, eight million
+/// pairs, takes one thread a second (hash) or three, and where the log is small, tombstones that wait for a checkpoint must not fill it …
+const AUTO_BYTES: std::ops::RangeInclusive<u64> = 96 << 20..=256 << 20;
 /// … or this share of the last one's size, if that is more, so that a large store does not write checkpoints all the time.
 const AUTO_SHARE: u64 = 2;
+
+/// How much is written between two checkpoints of a log of so many bytes at most, the last of which has so many.
+fn auto_bytes(log: u64, checkpoint: u64) -> u64 {
+    (log / 2).clamp(*AUTO_BYTES.start(), *AUTO_BYTES.end()).max(checkpoint / AUTO_SHARE)
+}
 
 /// What a scan of entries and a load of keys take, in nanoseconds of one thread (measured, `docs/benchmarks.md`); for predictions.
 const SCAN_NS: [f64; 2] = [360.0, 100.0];
@@ -250,7 +256,7 @@ impl Checkpoints {
         let threshold = match self.mode {
             CheckpointMode::Off => return false,
             CheckpointMode::Every(bytes) => bytes.max(1),
-            CheckpointMode::Auto => AUTO_BYTES.max(state.current.as_ref().map_or(0, |current| current.bytes) / AUTO_SHARE),
+            CheckpointMode::Auto => auto_bytes(log.most_bytes_of_all(), state.current.as_ref().map_or(0, |current| current.bytes)),
         };
         self.store.is_some() && state.backlog_bytes + log.opened_bytes().saturating_sub(state.opened_bytes) >= threshold
     }

@@ -186,3 +186,13 @@ fn keys_that_are_no_words_are_counted_for_the_forecast() {
         ((keys - other) as f64 * LOAD_NS[0] + other as f64 * LOAD_OTHER_NS).div_euclid(1e6) as u64 + 1
     );
 }
+
+#[test]
+fn small_logs_and_small_indexes_have_checkpoints_sooner() {
+    const MIB: u64 = 1 << 20;
+    for (log, checkpoint, expected) in
+        [(16, 0, 96), (192, 1, 96), (300, 40, 150), (512, 75, 256), (1 << 20, 75, 256), (1 << 20, 750, 375), (16, 750, 375)]
+    {
+        assert_eq!(auto_bytes(log * MIB, checkpoint * MIB), expected * MIB, "log {log} MiB, last checkpoint {checkpoint} MiB");
+    }
+}

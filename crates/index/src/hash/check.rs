@@ -6,7 +6,7 @@
 //! every key that stays is met once. The checks want no writer active.
 
 use super::HashTable;
-use super::directory::{POSITION_BITS, Segment, home_line, position_of};
+use super::directory::{POSITION_BITS, POSITIONS, Segment, end_of, home_line, position_of};
 use super::line::{FROZEN, LINE_SLOTS, LOCK, OVERFLOW, tag_at, tag_of};
 use super::protocol::Protocol;
 use crate::{Index, Key, Ref, Resolver};
@@ -15,8 +15,7 @@ use std::sync::atomic::Ordering;
 
 /// The first position behind the segment that `position` lies in.
 fn behind(position: u64, segment: Segment) -> u64 {
-    let shift = POSITION_BITS - segment.depth();
-    ((position >> shift) + 1) << shift
+    end_of(position >> (POSITION_BITS - segment.depth()), segment.depth())
 }
 
 /// Calls `visit` with every reference of a segment until it returns false, which is returned. The caller has been pinned since it read the segment from the directory.
@@ -47,7 +46,7 @@ impl<P: Protocol> HashTable<P> {
     /// Calls `visit` with every segment and its prefix until it returns false. The caller is pinned.
     pub(super) fn each_segment(&self, mut visit: impl FnMut(u64, Segment) -> bool) {
         let mut position = 0;
-        while position < 1 << POSITION_BITS {
+        while position < POSITIONS {
             let segment = self.segment_at(position);
             if !visit(position >> (POSITION_BITS - segment.depth()), segment) {
                 return;
@@ -67,13 +66,13 @@ impl<P: Protocol> HashTable<P> {
     /// # Panics
     /// If `position` was not returned by a call before, or the caller is not pinned.
     pub fn collect_segment(&self, position: u64, out: &mut Vec<Ref>) -> Option<u64> {
-        assert!(position < 1 << POSITION_BITS && epoch::is_pinned(), "position {position:#x}");
+        assert!(position < POSITIONS && epoch::is_pinned(), "position {position:#x}");
         let segment = self.segment_at(position);
         visit_segment(segment, &mut |reference| {
             out.push(reference);
             true
         });
-        Some(behind(position, segment)).filter(|position| *position < 1 << POSITION_BITS)
+        Some(behind(position, segment)).filter(|position| *position < POSITIONS)
     }
 
     pub(super) fn check_all<R: Resolver>(&self, resolver: &R) -> Result<(), String> {
@@ -106,11 +105,11 @@ impl<P: Protocol> HashTable<P> {
             if word == 0 || depth > directory.depth() {
                 return Err(format!("directory entry {at} ({word:#x}) is deeper than the directory, {}", directory.depth()));
             }
-            let run = 1 << (directory.depth() - depth);
-            if at % run != 0 || entries[at..at + run].iter().any(|entry| entry.load(Ordering::Acquire) != word) {
+            let run = directory.entries_of(at as u64 >> (directory.depth() - depth), depth);
+            if at != run.start || entries[run.clone()].iter().any(|entry| entry.load(Ordering::Acquire) != word) {
                 return Err(format!("directory entries {at}.. of depth {depth} do not fill their prefix"));
             }
-            at += run;
+            at = run.end;
         }
         Ok(())
     }

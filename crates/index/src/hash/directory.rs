@@ -4,9 +4,12 @@
 //!
 //! Plain extendible hashing splits all segments in one wave, because all hold the same number of keys; just after a wave
 //! the table is half empty. So the directory is not indexed by the hash bits u themselves but by a *position*
-//! x = u + u(1−u)/3 in [0, 1), whose density rises from 3/4 to 3/2 (spiral storage: Mullin 1985; the curve is close to
-//! log2(1+u)). At any number of keys the segments' loads are then spread over a factor of two, splits come one by one, and the fill
+//! x = u(4 − u)/4, whose density rises from 1 to 2 while x goes from 0 to 3/4 (spiral storage: Mullin 1985; the curve is close to
+//! a logarithm's). At any number of keys the segments' loads are then spread over a factor of two, splits come one by one, and the fill
 //! stays near the mean of that spread at every size, with one block size only.
+//!
+//! Positions end at 3/4, since to stretch them to 1 would cost each lookup a multiplication. So no prefix is that of the last quarter: the root's right
+//! half is the third one.
 //!
 //! # Thread safety
 //!
@@ -16,16 +19,20 @@
 //! # Invariants
 //!
 //! * D1. A segment word holds address, local depth and geometry together, so nothing about a segment changes in two steps.
-//! * D2. A segment of local depth d fills exactly the 2^(g−d) entries of its d-bit position prefix, g being the directory's depth.
+//! * D2. A segment of local depth d fills exactly the entries of its d-bit position prefix.
 
 use super::arena::{Arena, Mapping};
 use super::line::{PAIR_SLOTS, Pair};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of a position.
-pub(super) const POSITION_BITS: u32 = 32;
-/// Segments are not split below this depth; they grow instead.
-pub(super) const MAX_DEPTH: u32 = 30;
+pub(super) const POSITION_BITS: u32 = 62;
+/// The end of all positions.
+pub(super) const POSITIONS: u64 = 3 << (POSITION_BITS - 2);
+/// Segments are not split below this depth; they grow instead. What is bent has 30 bits, so that deeper down few hashes are left to part.
+pub(super) const MAX_DEPTH: u32 = 28;
+/// No directory is shallower: the root's halves have depth 1 and 2.
+pub(super) const MIN_DEPTH: u32 = 2;
 /// Pairs in the smallest segment (one arena block).
 pub(super) const BASE_PAIRS: usize = 32;
 /// Pairs that a lookup visits at most in a segment that is not wide.
@@ -37,26 +44,40 @@ const CLASS: u64 = 0x1f;
 const WIDE: u64 = 0x20;
 const DEPTH_SHIFT: u32 = 6;
 const DEPTH: u64 = 0x3f;
-/// Where the pair number starts in the hash: above the tag's byte and the home bit.
-const PAIR_SHIFT: u32 = 9;
+/// Where the pair number starts in the hash: where its bits are the pair's distance from the segment's beginning, too.
+const PAIR_SHIFT: u32 = PAIR_BITS;
 /// log2 of a pair's bytes.
 const PAIR_BITS: u32 = size_of::<Pair>().trailing_zeros();
 
-/// The position of a hash: the top half of the hash, bent (see the module's head).
+/// The position of a hash: its top bits, bent (see the module's head).
 #[inline(always)]
 pub(super) fn position_of(hash: u64) -> u64 {
-    const THIRD: u64 = u64::MAX / 3;
-    let u = hash >> 32;
-    let product = u * ((1 << 32) - u);
-    u + ((u128::from(product) * u128::from(THIRD)) >> 96) as u64
+    let u = hash >> 34;
+    // Times 2³² − 1 − u.
+    u * u64::from(!(u as u32))
+}
+
+/// Where the positions with this prefix of `depth` bits end.
+pub(super) fn end_of(prefix: u64, depth: u32) -> u64 {
+    ((prefix + 1) << (POSITION_BITS - depth)).min(POSITIONS)
+}
+
+/// Whether segments may have this prefix of `depth` bits: it begins among the positions, and no longer one begins and ends where it does.
+pub(super) fn is_prefix(prefix: u64, depth: u32) -> bool {
+    prefix >> depth == 0 && prefix << (POSITION_BITS - depth) < POSITIONS && (prefix, depth) != (1, 1)
+}
+
+/// The halves of the positions with this prefix of `depth` bits: prefix and depth of each.
+pub(super) fn halves_of(prefix: u64, depth: u32) -> [(u64, u32); 2] {
+    let right = if depth == 0 { (0b10, 2) } else { (prefix << 1 | 1, depth + 1) };
+    [(prefix << 1, depth + 1), right]
 }
 
 /// The share of all hashes whose position has this prefix of `depth` bits.
 pub(super) fn share_of(prefix: u64, depth: u32) -> f64 {
-    // Solves x = u + u(1−u)/3 for u.
-    let inverse = |x: f64| 2.0 - (4.0 - 3.0 * x).max(0.0).sqrt();
-    let scale = (1u64 << depth) as f64;
-    inverse((prefix + 1) as f64 / scale) - inverse(prefix as f64 / scale)
+    // Solves x = u(4−u)/4 for u.
+    let inverse = |position: u64| 2.0 - (4.0 - 4.0 * (position as f64 / (1u64 << POSITION_BITS) as f64)).sqrt();
+    inverse(end_of(prefix, depth)) - inverse(prefix << (POSITION_BITS - depth))
 }
 
 /// A segment word: where a segment lies (bits 63..12), its local depth (bits 11..6), whether lookups may visit all its pairs (bit 5), and its
@@ -116,12 +137,18 @@ impl Segment {
     #[inline(always)]
     pub(super) fn home(self, hash: u64) -> *const Pair {
         // Nearly all segments are of the smallest class, and every lookup comes by here.
-        let distance = if self.class() == 0 {
-            (hash >> (PAIR_SHIFT - PAIR_BITS)) as usize & ((BASE_PAIRS - 1) << PAIR_BITS)
-        } else {
-            self.pair_number(hash, 0) << PAIR_BITS
-        };
-        std::ptr::with_exposed_provenance::<Pair>(self.block() + distance)
+        if self.class() == 0 {
+            return self.home_in_smallest(hash);
+        }
+        std::ptr::with_exposed_provenance::<Pair>(self.block() + (self.pair_number(hash, 0) << PAIR_BITS))
+    }
+
+    /// As [`Segment::home`], of a segment of the smallest class.
+    #[inline(always)]
+    fn home_in_smallest(self, hash: u64) -> *const Pair {
+        debug_assert_eq!(self.class(), 0);
+        let distance = hash as usize & ((BASE_PAIRS - 1) << PAIR_BITS);
+        std::ptr::with_exposed_provenance::<Pair>(self.block() | distance)
     }
 
     /// The home pair of `hash`.
@@ -132,6 +159,16 @@ impl Segment {
     pub(super) unsafe fn home_pair<'a>(self, hash: u64) -> &'a Pair {
         // SAFETY: the word's block holds `pairs()` pairs of atomics, this one among them; blocks are type-stable while the arena lives.
         unsafe { &*self.home(hash) }
+    }
+
+    /// As [`Segment::home_pair`], if the segment is of the smallest class.
+    ///
+    /// # Safety
+    /// As [`Segment::pair`].
+    #[inline(always)]
+    pub(super) unsafe fn home_pair_in_smallest<'a>(self, hash: u64) -> Option<&'a Pair> {
+        // SAFETY: as in `home_pair`.
+        (self.class() == 0).then(|| unsafe { &*self.home_in_smallest(hash) })
     }
 
     /// A pair of the segment.
@@ -158,7 +195,7 @@ impl Segment {
 /// The line of the pair that a key prefers.
 #[inline(always)]
 pub(super) fn home_line(hash: u64) -> usize {
-    (hash >> 8 & 1) as usize
+    (hash & 1) as usize
 }
 
 /// One array of segment words; its own memory mapping.
@@ -169,9 +206,14 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// An array of 2^depth entries, all zero.
+    /// An array with an entry for each prefix of `depth` bits, all zero.
     pub(super) fn new(depth: u32) -> Self {
-        Directory { entries: Mapping::new(size_of::<u64>() << depth), depth }
+        Directory { entries: Mapping::new(size_of::<u64>() * Self::prefixes(depth)), depth }
+    }
+
+    /// How many prefixes of `depth` bits there are.
+    fn prefixes(depth: u32) -> usize {
+        3 << (depth - MIN_DEPTH)
     }
 
     pub(super) fn depth(&self) -> u32 {
@@ -187,8 +229,8 @@ impl Directory {
     }
 
     pub(super) fn entries(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping holds 2^depth zeroed words at least, is aligned to a page and lives as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.entries.start::<AtomicU64>().as_ptr(), 1 << self.depth) }
+        // SAFETY: the mapping holds as many zeroed words at least, is aligned to a page and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.entries.start::<AtomicU64>().as_ptr(), Self::prefixes(self.depth)) }
     }
 
     /// A directory of `depth` with the same segments.
@@ -202,11 +244,15 @@ impl Directory {
         deeper
     }
 
+    /// The entries of a segment's prefix.
+    pub(super) fn entries_of(&self, prefix: u64, segment_depth: u32) -> std::ops::Range<usize> {
+        let at = |position: u64| (position >> (POSITION_BITS - self.depth)) as usize;
+        at(prefix << (POSITION_BITS - segment_depth))..at(end_of(prefix, segment_depth))
+    }
+
     /// Lets all entries of the segment's prefix lead to it. Release: who follows an entry sees the segment built.
     pub(super) fn set(&self, prefix: u64, segment: Segment) {
-        let shift = self.depth - segment.depth();
-        let first = (prefix << shift) as usize;
-        for entry in &self.entries()[first..first + (1 << shift)] {
+        for entry in &self.entries()[self.entries_of(prefix, segment.depth())] {
             entry.store(segment.0, Ordering::Release);
         }
     }
@@ -226,7 +272,7 @@ impl DirectoryWord {
         let entries = std::ptr::with_exposed_provenance::<AtomicU64>((self.0 & !0xfff) as usize);
         // A wrapping shift takes the low six bits by itself.
         let at = position.wrapping_shr(self.0 as u32) as usize;
-        // SAFETY: positions have 32 bits, so the index is below 2^depth; a replaced array is freed only after a grace period.
+        // SAFETY: a position is below POSITIONS, so the array has an entry for its prefix; a replaced array is freed only after a grace period.
         // Acquire pairs with `Directory::set`.
         Segment(unsafe { &*entries.add(at) }.load(Ordering::Acquire))
     }
@@ -249,20 +295,58 @@ mod tests {
         let mut last = 0;
         for u in (0..1u64 << 32).step_by(65_537).chain([u64::from(u32::MAX)]) {
             let position = position_of(u << 32 | 0xffff_ffff);
-            assert!(position >= last && position < 1 << POSITION_BITS, "u {u:#x}");
+            assert!(position >= last && position < POSITIONS, "u {u:#x}");
             last = position;
         }
         assert_eq!(position_of(0), 0);
+        let prefix = |position| position >> (POSITION_BITS - MAX_DEPTH);
+        assert_eq!(prefix(last), prefix(POSITIONS - 1), "every prefix is that of some hash");
     }
 
     #[test]
     fn shares_add_up_and_span_a_factor_of_two() {
-        let shares: Vec<_> = (0..256).map(|prefix| share_of(prefix, 8) * 256.0).collect();
+        let shares: Vec<_> = (0..192).map(|prefix| share_of(prefix, 8) * 256.0).collect();
         assert!((shares.iter().sum::<f64>() - 256.0).abs() < 1e-6);
-        assert!((shares[0] - 0.75).abs() < 0.01 && (shares[255] - 1.5).abs() < 0.01);
+        assert!((shares[0] - 1.0).abs() < 0.01 && (shares[191] - 2.0).abs() < 0.01);
+        assert!((share_of(0, 0) - 1.0).abs() < 1e-9, "the root has all");
         // The share is the one that `position_of` yields.
         let counted = (0..1u64 << 16).filter(|u| position_of(u << 48) >> (POSITION_BITS - 3) == 5).count();
         assert!((counted as f64 / 65_536.0 - share_of(5, 3)).abs() < 0.001);
+    }
+
+    #[test]
+    fn halves_cover_what_they_halve() {
+        for (prefix, depth) in [(0, 0), (0, 1), (0b10, 2), (0b101, 3), (0b01, 2), ((3 << 18) - 1, 20)] {
+            let [(left, left_depth), (right, right_depth)] = halves_of(prefix, depth);
+            assert!(is_prefix(prefix, depth) && is_prefix(left, left_depth) && is_prefix(right, right_depth));
+            assert_eq!(left << (POSITION_BITS - left_depth), prefix << (POSITION_BITS - depth), "{prefix:#b}/{depth}");
+            assert_eq!(end_of(left, left_depth), right << (POSITION_BITS - right_depth), "{prefix:#b}/{depth}");
+            assert_eq!(end_of(right, right_depth), end_of(prefix, depth), "{prefix:#b}/{depth}");
+            assert!(share_of(left, left_depth).min(share_of(right, right_depth)) > 0.4 * share_of(prefix, depth));
+        }
+    }
+
+    #[test]
+    fn nothing_lies_in_the_last_quarter() {
+        for (prefix, depth) in [(1, 1), (0b11, 2), (0b110, 3), (0b1000, 3), (1, 0), (3 << 18, 20)] {
+            assert!(!is_prefix(prefix, depth), "{prefix:#b}/{depth}");
+        }
+    }
+
+    #[test]
+    fn every_position_has_one_entry() {
+        let directory = Directory::new(5);
+        assert_eq!(directory.entries_of(0, 0), 0..24);
+        assert_eq!((directory.entries_of(0, 1), directory.entries_of(0b10, 2)), (0..16, 16..24));
+        assert_eq!((directory.entries().len(), directory.entries_of(23, 5)), (24, 23..24));
+        for (at, entry) in directory.entries().iter().enumerate() {
+            entry.store(at as u64, Ordering::Relaxed);
+        }
+        for position in (0..POSITIONS).step_by(1 << 50).chain([POSITIONS - 1]) {
+            // SAFETY: the word is that of a directory that lives.
+            let segment = unsafe { directory.word().segment(position) };
+            assert_eq!(segment.0, position >> (POSITION_BITS - 5));
+        }
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub fn sight_home<'a>(&'a self, near: NearHome<'a>, hash: u64) -> Option<HomeSight<'a>> {
         let NearHome { segment, pair } = near;
-        let slots = pair.slots(tag_of(hash));
+        let slots = pair.slots_of(hash);
         if slots == 0 {
             if pair.slots(0) == 0 {
                 return self.sight_beyond(segment, hash);
@@ -85,7 +85,7 @@ impl<P: Protocol> HashTable<P> {
         for step in 1..segment.path_len() {
             let pair: &Pair = pair_at(step);
             if leads_on {
-                let slots = pair.slots(tag_of(hash));
+                let slots = pair.slots_of(hash);
                 if slots != 0 {
                     // SAFETY: a bit of the set.
                     let seen = Ref(unsafe { pair.reference_at(slots.trailing_zeros()) });
@@ -112,7 +112,7 @@ impl<P: Protocol> HashTable<P> {
     fn lock_beyond<'a>(&'a self, sight: &HomeSight<'_>, hash: u64) -> bool {
         let segment = sight.segment;
         // SAFETY: as in `sight_beyond`.
-        let home_has_tag = unsafe { segment.home_pair(hash) }.slots(tag_of(hash)) != 0;
+        let home_has_tag = unsafe { segment.home_pair(hash) }.slots_of(hash) != 0;
         let same = |again: HomeSight<'_>| std::ptr::eq(again.pair, sight.pair) && (again.slots, again.seen) == (sight.slots, sight.seen);
         if home_has_tag || !self.sight_beyond(segment, hash).is_some_and(same) {
             return false;
@@ -140,7 +140,7 @@ impl<P: Protocol> HashTable<P> {
             return self.lock_beyond(sight, hash);
         }
         let Some(held) = pair.lock(P::heeds(Rule::HeedFrozen)) else { return false };
-        let same = pair.slots(tag_of(hash)) == slots
+        let same = pair.slots_of(hash) == slots
             // SAFETY: a bit of the set.
             && (slots == 0 || unsafe { pair.reference_at(slots.trailing_zeros()) } == seen.0);
         if !same || held.overflows() && self.tag_beyond_home(segment, hash) {
@@ -203,6 +203,7 @@ impl HomeSight<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::line::TAG_BITS;
     use super::*;
     use crate::conformance::point::Bench;
     use crate::conformance::{FakeLog, Rng};
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_short_way_agrees_with_a_map_and_the_long_way() {
-        for (seed, mask) in [(1, u64::MAX), (2, 0xf << 60 | 0xff), (3, u64::MAX << 4), (4, 0x1ff)] {
+        for (seed, mask) in [(1, u64::MAX), (2, 0xf << 60 | TAG_BITS), (3, u64::MAX << 4), (4, TAG_BITS | 1)] {
             let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(seed, mask) };
             let (mut map, mut random) = (BTreeMap::new(), Rng::new(seed));
             let mut ways = [0; 4];
@@ -288,8 +289,8 @@ mod tests {
     /// The lock must not be had where what was seen is no longer so: each change of the key's slot, of another slot of its tag, and of its segment.
     #[test]
     fn what_changes_between_sight_and_lock_is_noticed() {
-        // All keys in one pair; tags of the low hash byte.
-        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(7, 0xff) };
+        // All keys in one pair, with different tags.
+        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(7, TAG_BITS) };
         let keys: Vec<[u8; 8]> = (0..4000u64).map(u64::to_be_bytes).collect();
         let tag = |key: &[u8; 8]| tag_of(bench.log.hash_of(key));
         let (key, same) = (keys[0], *keys[1..].iter().find(|other| tag(other) == tag(&keys[0])).unwrap());
@@ -341,7 +342,7 @@ mod tests {
 
     #[test]
     fn keys_beyond_a_full_home_pair_go_the_short_way() {
-        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(3, 0x1ff) };
+        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(3, TAG_BITS | 1) };
         let keys = crowd(&bench.log, 90);
         let short = |key: &[u8; 8], new: Ref| write_short(&bench, bench.log.key_of(key), new, || {});
         for way in [Way::Inserted, Way::Replaced, Way::Removed, Way::Inserted] {
@@ -364,7 +365,7 @@ mod tests {
 
     impl Crowded {
         fn with(count: usize) -> Crowded {
-            let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(5, 0x1ff) };
+            let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(5, TAG_BITS | 1) };
             let crowded = Crowded { keys: crowd(&bench.log, 60), bench };
             (0..count).for_each(|key| crowded.put(key));
             crowded

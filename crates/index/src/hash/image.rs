@@ -18,7 +18,7 @@
 //! position exactly once, whatever splits go on. Each pair is copied under its lock, or is frozen and does not change; keys do not move inside a
 //! segment. So what is copied for a key is what it had at some moment during the call (the argument is that of a lookup, see the parent module).
 
-use super::directory::{MAX_DEPTH, POSITION_BITS, Segment};
+use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, end_of, is_prefix};
 use super::line::{LINE_SLOTS, OVERFLOW, PAIR_SLOTS, Pair, tag_at, with_tag};
 use super::protocol::Protocol;
 use super::{Arc, HashTable, Ordering};
@@ -52,8 +52,7 @@ impl<P: Protocol> HashTable<P> {
         while out.len() < bytes {
             let _pin = epoch::pin();
             let segment = self.segment_at(position);
-            let shift = POSITION_BITS - segment.depth();
-            let prefix = position >> shift;
+            let prefix = position >> (POSITION_BITS - segment.depth());
             out.extend_from_slice(&(prefix as u32).to_le_bytes());
             out.extend_from_slice(&[segment.depth() as u8, segment.class() as u8, u8::from(segment.wide()), 0]);
             out.extend_from_slice(&(segment.pairs() as u64).to_le_bytes());
@@ -61,8 +60,8 @@ impl<P: Protocol> HashTable<P> {
             for pair in unsafe { segment.all() } {
                 keys += copy_pair(pair, out);
             }
-            position = (prefix + 1) << shift;
-            if position >> POSITION_BITS != 0 {
+            position = end_of(prefix, segment.depth());
+            if position == POSITIONS {
                 return (None, keys);
             }
         }
@@ -79,7 +78,7 @@ impl<P: Protocol> HashTable<P> {
             let [a, b, c, d, depth, class, wide, zero, ..] = *header;
             let prefix = u64::from(u32::from_le_bytes([a, b, c, d]));
             let pairs = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
-            let sane = u32::from(depth) <= MAX_DEPTH && prefix >> depth == 0 && class <= MAX_CLASS && wide <= 1 && zero == 0;
+            let sane = u32::from(depth) <= MAX_DEPTH && is_prefix(prefix, depth.into()) && class <= MAX_CLASS && wide <= 1 && zero == 0;
             let expected = Segment::new(0, 0, usize::from(class.min(MAX_CLASS)), false).pairs();
             if !sane || pairs != expected as u64 {
                 return Err(BadImage);
@@ -112,9 +111,9 @@ impl<P: Protocol> HashTable<P> {
             if start(entry) != next {
                 return Err(BadImage);
             }
-            next += 1 << (POSITION_BITS - entry.1.depth());
+            next = end_of(entry.0, entry.1.depth());
         }
-        if next != 1 << POSITION_BITS {
+        if next != POSITIONS {
             return Err(BadImage);
         }
         let mut old: Vec<Segment> = Vec::new();

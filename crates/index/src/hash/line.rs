@@ -37,11 +37,14 @@ const TAG_ONES: u64 = 0x0001_0101_0101_0101;
 const TAG_HIGHS: u64 = 0x0080_8080_8080_8080;
 const TAG_LOWS: u64 = 0x007f_7f7f_7f7f_7f7f;
 
-/// The tag of a hash: its low byte, with 0 mapped to 1.
+/// The bits of a hash that its tag is made of: they decide neither on the segment nor, in one of the smallest class, on the pair.
+pub(super) const TAG_BITS: u64 = 0xff << TAG_SHIFT;
+const TAG_SHIFT: u32 = 24;
+
+/// The tag of a hash: its [`TAG_BITS`], with 0 mapped to 1.
 #[inline(always)]
 pub(super) fn tag_of(hash: u64) -> u64 {
-    let low = hash & 0xff;
-    low + u64::from(low == 0)
+    ((hash & TAG_BITS) >> TAG_SHIFT).max(1)
 }
 
 /// The slots of a line whose tag is `tag`, one bit per slot at the top of its byte. Exact: no borrow runs between bytes.
@@ -88,6 +91,45 @@ fn matches_in(pair: &Pair, tag: u64) -> u32 {
     }
     equal & PAIR_BITS
 }
+
+/// As [`matches_in`], of the tag of a hash, which is made where it is needed, without any general register: of the instructions that write one a processor holds
+/// half as many as of all (`docs/adr/0010`).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn matches_hash_in(pair: &Pair, hash: u64) -> u32 {
+    // The fourth byte of the hash, as below the last of four words that have each byte twice.
+    const { assert!(TAG_SHIFT == 24) };
+    let equal: u32;
+    // SAFETY: as in `matches_in`; it also reads 16 bytes of a static of as many that is aligned to them.
+    unsafe {
+        std::arch::asm!(
+            "movd {tags}, {hash:e}",
+            "punpcklbw {tags}, {tags}",
+            "pshuflw {tags}, {tags}, 0xff",
+            "punpcklqdq {tags}, {tags}",
+            "pmaxub {tags}, xmmword ptr [rip + {least}]",
+            "movq {words}, [{pair}]",
+            "movhps {words}, [{pair} + 64]",
+            "pcmpeqb {words}, {tags}",
+            "pmovmskb {equal:e}, {words}",
+            pair = in(reg) pair,
+            hash = in(reg) hash,
+            least = sym LEAST_TAGS,
+            tags = out(xmm_reg) _,
+            words = out(xmm_reg) _,
+            equal = lateout(reg) equal,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    equal & PAIR_BITS
+}
+
+#[cfg(target_arch = "x86_64")]
+#[repr(align(16))]
+struct Tags(#[expect(dead_code, reason = "read by `matches_hash_in`")] [u8; 16]);
+/// What tags are at least, for each byte.
+#[cfg(target_arch = "x86_64")]
+static LEAST_TAGS: Tags = Tags([1; 16]);
 
 /// The slots in what [`matches_in_pair`] returns.
 const PAIR_BITS: u32 = 0x7f7f;
@@ -205,6 +247,15 @@ impl Pair {
         return matches_in(self, tag);
         #[cfg(not(target_arch = "x86_64"))]
         matches_in_pair([0, 1].map(|line: usize| self.lines[line].meta.load(Ordering::Acquire)), tag)
+    }
+
+    /// As [`Pair::slots`], of the tag of `hash`.
+    #[inline(always)]
+    pub(super) fn slots_of(&self, hash: u64) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        return matches_hash_in(self, hash);
+        #[cfg(not(target_arch = "x86_64"))]
+        self.slots(tag_of(hash))
     }
 
     /// The reference in a slot of [`Pair::slots`].
@@ -390,6 +441,9 @@ mod tests {
             assert_eq!(matches_in_pair(metas, tag), expect, "{metas:x?} tag {tag:#x}");
             let pair = Pair { lines: metas.map(|meta| Line { meta: AtomicU64::new(meta), refs: Default::default() }) };
             assert_eq!(pair.slots(tag), expect, "{metas:x?} tag {tag:#x}");
+            // Whatever the rest of the hash is.
+            let hash = random.rotate_left(11) & !TAG_BITS | tag << TAG_SHIFT;
+            assert_eq!(pair.slots_of(hash), pair.slots(tag_of(hash)), "{metas:x?} hash {hash:#x}");
         }
     }
 
@@ -409,7 +463,8 @@ mod tests {
 
     #[test]
     fn tags_are_never_zero() {
-        assert!((0..=255).all(|hash| tag_of(hash) != 0 && tag_of(hash | 0xab00) == tag_of(hash)));
+        let tag = |byte: u64| tag_of(byte << TAG_SHIFT | 0xab_0012_3456 & !TAG_BITS);
+        assert!(tag(0) == 1 && (1..=255).all(|byte| tag(byte) == byte));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Thread safety and linearizability: see the head of the parent module. Nothing here writes.
 
 use super::directory::{Segment, home_line};
-use super::line::{Line, OVERFLOW, first_slot, matches, tag_of};
+use super::line::{Line, OVERFLOW, Pair, first_slot, matches, tag_of};
 use super::protocol::{Point, Protocol};
 use super::{HashTable, Token};
 use crate::{Hasher, Index, Key, Located, Look, Ref, Resolver};
@@ -106,8 +106,23 @@ impl<P: Protocol> HashTable<P> {
         let segment = self.segment(hash);
         P::pause(Point::SegmentChosen);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
-        let pair = unsafe { segment.home_pair(hash) };
-        let set = pair.slots(tag_of(hash));
+        match unsafe { segment.home_pair_in_smallest(hash) } {
+            Some(pair) => Self::peek_pair(pair, hash, key, look),
+            None => Self::peek_large(segment, hash, key, look),
+        }
+    }
+
+    /// As [`HashTable::peek_home`], in a segment of another class: a call away, since even a choice between two distances would need registers.
+    #[cold]
+    #[inline(never)]
+    fn peek_large<T: Default>(segment: Segment, hash: u64, key: u64, look: impl Look<T>) -> (Ref, T) {
+        // SAFETY: as in `peek_home`.
+        Self::peek_pair(unsafe { segment.home_pair(hash) }, hash, key, look)
+    }
+
+    #[inline(always)]
+    fn peek_pair<T: Default>(pair: &Pair, hash: u64, key: u64, look: impl Look<T>) -> (Ref, T) {
+        let set = pair.slots_of(hash);
         if set != 0 {
             // SAFETY: a bit of the set.
             let reference = Ref(unsafe { pair.reference_at(set.trailing_zeros()) });
@@ -125,7 +140,7 @@ impl<P: Protocol> HashTable<P> {
         P::pause(Point::SegmentChosen);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
         let pair = unsafe { segment.home_pair(key.hash) };
-        let set = pair.slots(tag_of(key.hash));
+        let set = pair.slots_of(key.hash);
         if set != 0 {
             // SAFETY: a bit of the set.
             let reference = Ref(unsafe { pair.reference_at(set.trailing_zeros()) });

@@ -8,6 +8,8 @@
 //! hashes are (nearly) equal, by a *wide* one: its paths visit all pairs, and it doubles in size as needed. Segments are never merged:
 //! a deleted key's slot is reused, and overflow flags are cleared by the next rebuild only.
 //!
+//! Of a hash, bits 34 to 63 make the position, 24 to 31 the tag, 7 and up the home pair (five bits in a segment of the smallest class), bit 0 the home line.
+//!
 //! # Thread safety
 //!
 //! Lookups take no lock. Writers wait for one pair at a time, and whoever holds several (a batch) only tries, so there is no order to respect and no deadlock; a split locks pairs of
@@ -62,7 +64,7 @@ mod write;
 use crate::common::counter::Counter;
 use crate::{Conflict, Hasher, Index, Key, Located, Look, Ref, Resolver};
 use arena::Arena;
-use directory::{Directory, DirectoryWord, Segment, empty_segment, position_of};
+use directory::{Directory, DirectoryWord, MIN_DEPTH, Segment, empty_segment, position_of};
 use hither_sync::{Padded, prefetch_read};
 use parking_lot::Mutex;
 use protocol::{Protocol, Sound};
@@ -104,7 +106,7 @@ impl<P: Protocol> HashTable<P> {
     /// An empty index: about 17 KiB.
     pub fn new() -> Self {
         let arena = Arc::new(Arena::new());
-        let directory = Directory::new(0);
+        let directory = Directory::new(MIN_DEPTH);
         directory.set(0, empty_segment(&arena, 0, 0, false));
         HashTable {
             word: Padded(AtomicU64::new(directory.word().0)),

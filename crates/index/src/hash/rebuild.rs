@@ -17,7 +17,7 @@
 //! deep directory nor an endless loop, only long paths.
 
 use super::HashTable;
-use super::directory::{MAX_DEPTH, POSITION_BITS, Segment, empty_segment, home_line, position_of, share_of};
+use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, empty_segment, end_of, halves_of, home_line, position_of, share_of};
 use super::line::{Line, OVERFLOW, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
 use super::protocol::{Point, Protocol, Rule};
 use crate::{Ref, Resolver};
@@ -185,11 +185,11 @@ impl<P: Protocol> HashTable<P> {
     pub(super) fn reserve_segments(&self, keys: usize) {
         let _pin = epoch::pin();
         let mut position = 0;
-        while position < 1 << POSITION_BITS {
+        while position < POSITIONS {
             let segment = self.segment_at(position);
-            let (depth, shift) = (segment.depth(), POSITION_BITS - segment.depth());
-            let prefix = position >> shift;
-            position = (prefix + 1) << shift;
+            let depth = segment.depth();
+            let prefix = position >> (POSITION_BITS - depth);
+            position = end_of(prefix, depth);
             let mut plan = Plan { table: self, target: keys, ready: Vec::new(), lost: Vec::new(), may_split: true };
             if !plan.overfull(prefix, depth) {
                 continue;
@@ -252,8 +252,9 @@ impl<P: Protocol> Plan<'_, P> {
             let (left, right) = (ones, items.len() - ones);
             if left.max(right) * 4 <= items.len() * 3 {
                 let (left, right) = items.split_at_mut(ones);
-                self.divide(left, prefix << 1, depth + 1, false);
-                self.divide(right, prefix << 1 | 1, depth + 1, false);
+                for (half, (prefix, depth)) in [left, right].into_iter().zip(halves_of(prefix, depth)) {
+                    self.divide(half, prefix, depth, false);
+                }
                 return;
             }
         }

@@ -6,7 +6,7 @@
 use super::HashTable;
 use super::directory::Segment;
 use super::home::NearHome;
-use super::line::{LINE_SLOTS, OVERFLOW, Pair, tag_of};
+use super::line::{LINE_SLOTS, OVERFLOW, Pair};
 use super::protocol::{Point, Protocol};
 use super::write::Attempt;
 use crate::Ref;
@@ -38,7 +38,7 @@ impl<P: Protocol> HashTable<P> {
     #[inline(always)]
     pub fn find_at_home<'a>(&'a self, near: NearHome<'a>, hash: u64, reference: Ref) -> Option<Spot<'a>> {
         let pair = near.pair;
-        let mut slots = pair.slots(tag_of(hash));
+        let mut slots = pair.slots_of(hash);
         while slots != 0 {
             let slot = slots.trailing_zeros();
             // SAFETY: a bit of the set.

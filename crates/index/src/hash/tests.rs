@@ -25,7 +25,7 @@ proptest! {
     /// Few keys, few hash bits: splits, wide segments, deletions and reuse against a map.
     #[test]
     fn random_histories_agree_with_a_map(
-        mask in prop_oneof![Just(0), Just(u64::MAX), Just(0xf << 60 | 0xff), any::<u64>()],
+        mask in prop_oneof![Just(0), Just(u64::MAX), Just(0xf << 60 | line::TAG_BITS), any::<u64>()],
         operations in proptest::collection::vec((0u16..900, 0u8..5), 1..3000),
     ) {
         let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, mask) };
@@ -279,7 +279,7 @@ fn a_place_among_equal_tags_is_the_keys_own() {
 #[test]
 fn a_full_pair_refuses_under_the_lock() {
     // One home pair for all keys, but the tags differ.
-    let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, 0xff) };
+    let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, line::TAG_BITS) };
     let (index, log) = (&bench.index, &bench.log);
     let _pin = epoch::pin();
     let mut by_tag = BTreeMap::new();
@@ -307,7 +307,7 @@ fn a_full_pair_refuses_under_the_lock() {
 /// A spot is good for one replacement, for as long as its segment is not replaced; and nothing but the newest reference has one. Hashes with few bits fill paths.
 #[test]
 fn spots_serve_as_long_as_they_are_what_the_index_says() {
-    for mask in [u64::MAX, 0xf << 60 | 0xff] {
+    for mask in [u64::MAX, 0xf << 60 | line::TAG_BITS] {
         let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, mask) };
         let _pin = epoch::pin();
         let keys: Vec<[u8; 4]> = (0..2_000u32).map(u32::to_le_bytes).collect();
@@ -385,7 +385,7 @@ fn table_of(stretches: &[Vec<u8>], keep: impl Fn(Ref) -> bool + Sync) -> Result<
 #[test]
 fn a_table_of_images_is_like_any_other() {
     for (mask, keys, bytes) in
-        [(u64::MAX, 0, 1), (u64::MAX, 300, 1), (u64::MAX, 30_000, 100_000), (0x7 << 61 | 0xff, 3000, 5000), (0, 700, 1)]
+        [(u64::MAX, 0, 1), (u64::MAX, 300, 1), (u64::MAX, 30_000, 100_000), (0x7 << 61 | line::TAG_BITS, 3000, 5000), (0, 700, 1)]
     {
         let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, mask) };
         let refs: Vec<_> = (0..keys as u64).map(|i| bench.put(&i.to_be_bytes())).collect();
