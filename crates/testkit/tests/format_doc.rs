@@ -298,7 +298,7 @@ fn a_checkpoint_is_written_as_documented() {
     };
     assert_eq!((&bytes[..8], &bytes[bytes.len() - 8..]), (&b"hitherC1"[..], &b"hitherCE"[..]));
     let header = |name| number(0, "table: checkpoint_header", name);
-    assert_eq!((header("format"), header("flags"), header("checksum")), (2, 1, crc32c(&[&bytes[..60]]).into()));
+    assert_eq!((header("format"), header("flags"), header("checksum")), (3, 1, crc32c(&[&bytes[..60]]).into()));
     let end = bytes.len() - 48;
     let trailer = |name| number(end, "table: checkpoint_trailer", name);
     let index = trailer("index_offset") as usize;
