@@ -1,7 +1,7 @@
 //! Lookups: index, then one dependent read of the log; no lock, no allocation.
 
 use crate::error::Result;
-use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
+use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle, with_index};
 use crate::resolver::Doubting;
 use crate::store::{Core, Store};
 use crate::write::check_key;
@@ -25,9 +25,10 @@ impl Store {
         keyspace.0.ensure_usable()?;
         // Of a plain pair the value comes along from where its key is compared, of a longer one its place. All else is a call away, so that nothing of it is
         // kept ready here.
-        if let Ok(word) = key.try_into()
-            && !core.cache.is_attentive()
-        {
+        if core.cache.is_attentive() {
+            return core.get_anyhow(&keyspace.0, key, f);
+        }
+        if let Ok(word) = key.try_into() {
             let log = &*core.log;
             let look = ShortValue(log);
             let (found, value) = with_index!(keyspace.0, index => index.peek(&core.hasher, u64::from_ne_bytes(word), look));
@@ -42,6 +43,8 @@ impl Store {
                     return Ok(Some(call_aside(f, value)));
                 }
             }
+        } else if let Some(value) = core.peek_string(&keyspace.0, key) {
+            return Ok(Some(call_aside(f, value)));
         }
         core.get_anyhow(&keyspace.0, key, f)
     }
@@ -155,6 +158,17 @@ fn call_aside<R>(f: impl FnOnce(&[u8]) -> R, value: &[u8]) -> R {
 }
 
 impl Core {
+    /// The value of a key of another length than eight bytes in a hash keyspace, if it is where most are and neither expires nor must be asked about; `None` says nothing.
+    /// Call under an epoch pin, with the cache not attentive.
+    #[inline(never)]
+    fn peek_string(&self, keyspace: &Keyspace, key: &[u8]) -> Option<&[u8]> {
+        let AnyIndex::Hash(index) = &*keyspace.index else { return None };
+        let log = &*self.log;
+        // Whether reads are plain is asked after the reference was read (`docs/durability.md`).
+        let value = |found: Ref| if log.reads_are_plain() { log.value_of_key(found.0, key).map(Some) } else { None };
+        index.peek_hash(self.hasher.hash(key), value).1
+    }
+
     /// Looks a key up whatever it and the store are like. Call under an epoch pin.
     #[inline(never)]
     fn get_anyhow<R>(&self, keyspace: &Keyspace, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {

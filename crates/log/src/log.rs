@@ -212,7 +212,7 @@ impl Log {
     /// Shard of a key with this hash.
     #[inline(always)]
     pub fn shard_of(&self, hash: u64) -> usize {
-        // Bits that neither the index's directory (high) nor its tags and latches use.
+        // Not the bits of the hash index's directory and tags, nor the latches'. Some are those of its pairs: the keys of a shard are those of some pairs of each segment.
         ((hash >> 8) & self.shard_mask) as usize
     }
 

@@ -33,6 +33,17 @@ pub fn is_pair(reference: u64) -> bool {
     address::tagged_size(reference) == Some(crate::entry::MIN_BYTES)
 }
 
+/// Whether both have the same bytes. Of 8 to 32, as most keys have, by two words each, which overlap: a call takes as long as all else that a get does with an entry.
+#[inline(always)]
+fn are_same(one: &[u8], other: &[u8]) -> bool {
+    match one.len() {
+        len if len != other.len() => false,
+        8..=16 => one.first_chunk::<8>() == other.first_chunk() && one.last_chunk::<8>() == other.last_chunk(),
+        17..=32 => one.first_chunk::<16>() == other.first_chunk() && one.last_chunk::<16>() == other.last_chunk(),
+        _ => one == other,
+    }
+}
+
 /// Where an entry's key lies, from its start on, and behind it its value.
 struct Layout {
     key_at: u64,
@@ -250,6 +261,15 @@ impl Log {
         }
         let Layout { key_at, key_bytes, value_bytes } = self.layout(reference, first)?;
         self.bytes_of(reference, key_at, key_bytes + value_bytes)?.split_at_checked(key_bytes as usize)
+    }
+
+    /// The value of an entry as [`Log::lasting_value`] takes, if its key is this one. Nothing of a word without size tag, which need be no reference.
+    #[inline(always)]
+    pub fn value_of_key(&self, reference: u64, key: &[u8]) -> Option<&[u8]> {
+        address::tagged_size(reference)?;
+        self.prefetch_rest(reference);
+        let (found, value) = self.lasting_pair(reference)?;
+        are_same(found, key).then_some(value)
     }
 
     /// Whether this key is that of an entry as [`Log::lasting_value`] takes, or of a delete like it; `None` for any other layout, and where reads are counted.

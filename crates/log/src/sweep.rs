@@ -157,15 +157,20 @@ impl Log {
     /// Whether some full segment of which at least `least` is no live entry holds tombstones that stay only until the next checkpoint.
     pub fn tombstones_hold_garbage(&self, least: f64) -> bool {
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
-        let held = self.select(|segment| {
-            is_full(segment) && segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > floor
-        });
+        let held = self.select(|segment| awaits_checkpoint(segment, floor));
         held.into_iter().any(|(node, index)| {
             let pool = &self.pools[node];
             let segment = &pool.segments[index as usize];
             let bytes = u64::from(segment.run_len.load(Ordering::Relaxed)) * pool.segment_bytes();
             bytes.saturating_sub(segment.live_bytes()) as f64 >= least * bytes as f64
         })
+    }
+
+    /// Whether tombstones stay in full segments only until the next checkpoint. O(segments).
+    pub fn tombstones_await_checkpoint(&self) -> bool {
+        let floor = self.tombstone_floor.load(Ordering::Relaxed);
+        let awaits = |segment: &Segment| awaits_checkpoint(segment, floor);
+        self.pools.iter().any(|pool| pool.segments[..pool.pool.segment_count() as usize].iter().any(awaits))
     }
 
     pub(crate) fn lives_of(&self, mut wanted: impl FnMut(&Segment) -> bool) -> Vec<SegmentLife> {
@@ -227,6 +232,11 @@ impl Log {
             }
         }
     }
+}
+
+/// Whether tombstones of a segment stay only until a checkpoint comes that covers more than this version.
+fn awaits_checkpoint(segment: &Segment, floor: u64) -> bool {
+    is_full(segment) && segment.tombstones.load(Ordering::Relaxed) > 0 && segment.newest_tombstone.load(Ordering::Relaxed) > floor
 }
 
 fn is_full(segment: &Segment) -> bool {

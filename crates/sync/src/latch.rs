@@ -42,7 +42,7 @@ impl LatchTable {
     /// The stripe that guards keys with this hash.
     #[inline(always)]
     pub fn stripe_of(&self, hash: u64) -> usize {
-        // The index uses the high bits and the tag bits; the latches use bits of their own.
+        // The hash index chooses its segments and pairs by other bits. That keys of one latch have like tags there does no harm.
         (hash >> 20) as usize & self.mask
     }
 

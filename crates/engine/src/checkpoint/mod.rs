@@ -47,15 +47,16 @@ use std::sync::Arc;
 use store::{CheckpointStore, FileStore};
 use write::{Abandoned, GoOn, Writer};
 
-/// Without a setting, a checkpoint is due when as much was written since the last one as half the log may become, within these bounds: a scan of the second, eight million
-/// pairs, takes one thread a second (hash) or three, and where the log is small, tombstones that wait for a checkpoint must not fill it …
-const AUTO_BYTES: std::ops::RangeInclusive<u64> = 96 << 20..=256 << 20;
+/// Without a setting, a checkpoint is due when so much was written since the last one: a scan of it, eight million pairs, takes one thread a second (hash) or three …
+const AUTO_BYTES: u64 = 256 << 20;
+/// … or so much where tombstones, and with them whatever garbage is beside them, wait for it …
+const AUTO_BYTES_AWAITED: u64 = 96 << 20;
 /// … or this share of the last one's size, if that is more, so that a large store does not write checkpoints all the time.
 const AUTO_SHARE: u64 = 2;
 
-/// How much is written between two checkpoints of a log of so many bytes at most, the last of which has so many.
-fn auto_bytes(log: u64, checkpoint: u64) -> u64 {
-    (log / 2).clamp(*AUTO_BYTES.start(), *AUTO_BYTES.end()).max(checkpoint / AUTO_SHARE)
+/// Whether a checkpoint is due, with so much written since the last one, which has so many bytes. `awaited`: whether tombstones wait for it.
+fn is_enough(written: u64, last_bytes: u64, awaited: impl FnOnce() -> bool) -> bool {
+    written >= last_bytes / AUTO_SHARE && (written >= AUTO_BYTES || written >= AUTO_BYTES_AWAITED && awaited())
 }
 
 /// What a scan of entries and a load of keys take, in nanoseconds of one thread (measured, `docs/benchmarks.md`); for predictions.
@@ -252,13 +253,17 @@ impl Checkpoints {
 
     /// Whether enough was written since the last one.
     pub fn due(&self, log: &Log) -> bool {
-        let state = self.state.lock();
-        let threshold = match self.mode {
-            CheckpointMode::Off => return false,
-            CheckpointMode::Every(bytes) => bytes.max(1),
-            CheckpointMode::Auto => auto_bytes(log.most_bytes_of_all(), state.current.as_ref().map_or(0, |current| current.bytes)),
+        let (written, last_bytes) = {
+            let state = self.state.lock();
+            let written = state.backlog_bytes + log.opened_bytes().saturating_sub(state.opened_bytes);
+            (written, state.current.as_ref().map_or(0, |current| current.bytes))
         };
-        self.store.is_some() && state.backlog_bytes + log.opened_bytes().saturating_sub(state.opened_bytes) >= threshold
+        let is_enough = match self.mode {
+            CheckpointMode::Off => false,
+            CheckpointMode::Every(bytes) => written >= bytes.max(1),
+            CheckpointMode::Auto => is_enough(written, last_bytes, || log.tombstones_await_checkpoint()),
+        };
+        is_enough && self.store.is_some()
     }
 
     /// Waits for one under way; none begins until what is returned is dropped. Before locks of the sweeper and the collectors.

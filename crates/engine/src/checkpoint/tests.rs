@@ -1,5 +1,6 @@
 use super::*;
 use crate::{Durability, Kind, Store};
+use hither_log::TakeBack;
 use std::path::Path;
 
 fn open(dir: &Path) -> Store {
@@ -188,11 +189,35 @@ fn keys_that_are_no_words_are_counted_for_the_forecast() {
 }
 
 #[test]
-fn small_logs_and_small_indexes_have_checkpoints_sooner() {
+fn checkpoints_come_sooner_where_tombstones_wait_and_later_where_they_are_large() {
     const MIB: u64 = 1 << 20;
-    for (log, checkpoint, expected) in
-        [(16, 0, 96), (192, 1, 96), (300, 40, 150), (512, 75, 256), (1 << 20, 75, 256), (1 << 20, 750, 375), (16, 750, 375)]
+    for (last, awaited, least) in
+        [(0, false, 256), (0, true, 96), (75, false, 256), (75, true, 96), (300, true, 150), (750, true, 375), (750, false, 375)]
     {
-        assert_eq!(auto_bytes(log * MIB, checkpoint * MIB), expected * MIB, "log {log} MiB, last checkpoint {checkpoint} MiB");
+        let due = |written| is_enough(written * MIB, last * MIB, || awaited);
+        assert!(due(least) && due(1000) && !due(least - 1) && !due(0), "last {last} MiB, awaited: {awaited}");
     }
+}
+
+/// Tombstones of full segments wait for a checkpoint when one is there that they are newer than, and no longer when the next one has come.
+#[test]
+fn tombstones_await_the_next_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("one", Kind::Hash).unwrap();
+    let awaited = || store.core.log.tombstones_await_checkpoint();
+    let delete_some = |from: u64| {
+        for key in from..from + 4000 {
+            store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"value")).unwrap();
+            store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap();
+        }
+        // As a collector does, which looks at full segments only.
+        store.core.seal(TakeBack::All).unwrap();
+    };
+    delete_some(0);
+    assert!(!awaited(), "there is no checkpoint");
+    assert!(store.checkpoint().unwrap() && !awaited());
+    delete_some(10_000);
+    assert!(awaited());
+    assert!(store.checkpoint().unwrap() && !awaited());
 }

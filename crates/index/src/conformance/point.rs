@@ -38,12 +38,12 @@ pub fn run_sequential<I: Index>(make: &impl Fn() -> I) {
     reserve(make());
     slots_are_reused(make());
     growth(make(), 300_000);
-    for mask in [0, 0xff, 0x1ff00, u64::MAX << 60, 0xffff_ffff, u64::MAX << 32] {
+    for mask in [0, 0xff, 0xff << 24, 0x1f << 7 | 1, 0x1ff00, u64::MAX << 60, 0xffff_ffff, u64::MAX << 32] {
         equal_hashes(make(), mask, 700);
     }
     for seed in 0..6 {
         model(make(), &FakeLog::new(seed), seed, 6_000);
-        model(make(), &FakeLog::degenerate(seed, 0x7 << 61 | 0x7), seed, 3_000);
+        model(make(), &FakeLog::degenerate(seed, 0x7 << 61 | 0x7 << 24), seed, 3_000);
     }
 }
 

@@ -6,7 +6,7 @@
 //! every key that stays is met once. The checks want no writer active.
 
 use super::HashTable;
-use super::directory::{POSITION_BITS, POSITIONS, Segment, end_of, home_line, position_of};
+use super::directory::{POSITION_BITS, POSITIONS, Segment, end_of, home_line, is_prefix, position_of};
 use super::line::{FROZEN, LINE_SLOTS, LOCK, OVERFLOW, tag_at, tag_of};
 use super::protocol::Protocol;
 use crate::{Index, Key, Ref, Resolver};
@@ -105,8 +105,12 @@ impl<P: Protocol> HashTable<P> {
             if word == 0 || depth > directory.depth() {
                 return Err(format!("directory entry {at} ({word:#x}) is deeper than the directory, {}", directory.depth()));
             }
-            let run = directory.entries_of(at as u64 >> (directory.depth() - depth), depth);
-            if at != run.start || entries[run.clone()].iter().any(|entry| entry.load(Ordering::Acquire) != word) {
+            let prefix = at as u64 >> (directory.depth() - depth);
+            let run = directory.entries_of(prefix, depth);
+            if !is_prefix(prefix, depth)
+                || at != run.start
+                || entries[run.clone()].iter().any(|entry| entry.load(Ordering::Acquire) != word)
+            {
                 return Err(format!("directory entries {at}.. of depth {depth} do not fill their prefix"));
             }
             at = run.end;

@@ -87,7 +87,7 @@ pub(super) struct Segment(pub(super) u64);
 
 impl Segment {
     pub(super) fn new(block: usize, depth: u32, class: usize, wide: bool) -> Self {
-        debug_assert!(block as u64 & !ADDRESS == 0 && depth <= POSITION_BITS && class as u64 <= CLASS);
+        debug_assert!(block as u64 & !ADDRESS == 0 && depth <= MAX_DEPTH && class as u64 <= CLASS);
         let flags = if wide { WIDE } else { 0 };
         Segment(block as u64 | u64::from(depth) << DEPTH_SHIFT | flags | class as u64)
     }
@@ -213,6 +213,7 @@ impl Directory {
 
     /// How many prefixes of `depth` bits there are.
     fn prefixes(depth: u32) -> usize {
+        debug_assert!((MIN_DEPTH..=MAX_DEPTH).contains(&depth));
         3 << (depth - MIN_DEPTH)
     }
 
@@ -351,11 +352,11 @@ mod tests {
 
     #[test]
     fn words_keep_their_parts() {
-        let segment = Segment::new(0x7fff_ffff_f000, 29, 17, true);
-        assert_eq!((segment.block(), segment.depth(), segment.class(), segment.wide()), (0x7fff_ffff_f000, 29, 17, true));
+        let segment = Segment::new(0x7fff_ffff_f000, 27, 17, true);
+        assert_eq!((segment.block(), segment.depth(), segment.class(), segment.wide()), (0x7fff_ffff_f000, 27, 17, true));
         assert_eq!(segment.path_len(), 32 << 17);
-        let deepest = Segment::new(0x1000, POSITION_BITS, 31, false);
-        assert_eq!((deepest.block(), deepest.depth(), deepest.class(), deepest.wide()), (0x1000, POSITION_BITS, 31, false));
+        let deepest = Segment::new(0x1000, MAX_DEPTH, 31, false);
+        assert_eq!((deepest.block(), deepest.depth(), deepest.class(), deepest.wide()), (0x1000, MAX_DEPTH, 31, false));
     }
 
     #[test]

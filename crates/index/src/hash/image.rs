@@ -53,6 +53,7 @@ impl<P: Protocol> HashTable<P> {
             let _pin = epoch::pin();
             let segment = self.segment_at(position);
             let prefix = position >> (POSITION_BITS - segment.depth());
+            const { assert!(MAX_DEPTH <= u32::BITS) };
             out.extend_from_slice(&(prefix as u32).to_le_bytes());
             out.extend_from_slice(&[segment.depth() as u8, segment.class() as u8, u8::from(segment.wide()), 0]);
             out.extend_from_slice(&(segment.pairs() as u64).to_le_bytes());

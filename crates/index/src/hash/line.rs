@@ -37,7 +37,7 @@ const TAG_ONES: u64 = 0x0001_0101_0101_0101;
 const TAG_HIGHS: u64 = 0x0080_8080_8080_8080;
 const TAG_LOWS: u64 = 0x007f_7f7f_7f7f_7f7f;
 
-/// The bits of a hash that its tag is made of: they decide neither on the segment nor, in one of the smallest class, on the pair.
+/// The bits of a hash that its tag is made of: they decide neither on the segment nor, in one of fewer than 2¹⁸ pairs, on the pair.
 pub(super) const TAG_BITS: u64 = 0xff << TAG_SHIFT;
 const TAG_SHIFT: u32 = 24;
 
@@ -100,21 +100,23 @@ fn matches_hash_in(pair: &Pair, hash: u64) -> u32 {
     // The fourth byte of the hash, as below the last of four words that have each byte twice.
     const { assert!(TAG_SHIFT == 24) };
     let equal: u32;
-    // SAFETY: as in `matches_in`; it also reads 16 bytes of a static of as many that is aligned to them.
+    // SAFETY: as in `matches_in`.
     unsafe {
         std::arch::asm!(
             "movd {tags}, {hash:e}",
             "punpcklbw {tags}, {tags}",
             "pshuflw {tags}, {tags}, 0xff",
             "punpcklqdq {tags}, {tags}",
-            "pmaxub {tags}, xmmword ptr [rip + {least}]",
+            // 0 becomes 1.
+            "pxor {words}, {words}",
+            "pcmpeqb {words}, {tags}",
+            "psubb {tags}, {words}",
             "movq {words}, [{pair}]",
             "movhps {words}, [{pair} + 64]",
             "pcmpeqb {words}, {tags}",
             "pmovmskb {equal:e}, {words}",
             pair = in(reg) pair,
             hash = in(reg) hash,
-            least = sym LEAST_TAGS,
             tags = out(xmm_reg) _,
             words = out(xmm_reg) _,
             equal = lateout(reg) equal,
@@ -123,13 +125,6 @@ fn matches_hash_in(pair: &Pair, hash: u64) -> u32 {
     }
     equal & PAIR_BITS
 }
-
-#[cfg(target_arch = "x86_64")]
-#[repr(align(16))]
-struct Tags(#[expect(dead_code, reason = "read by `matches_hash_in`")] [u8; 16]);
-/// What tags are at least, for each byte.
-#[cfg(target_arch = "x86_64")]
-static LEAST_TAGS: Tags = Tags([1; 16]);
 
 /// The slots in what [`matches_in_pair`] returns.
 const PAIR_BITS: u32 = 0x7f7f;

@@ -107,7 +107,7 @@ impl<P: Protocol> HashTable<P> {
         P::pause(Point::SegmentChosen);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.
         match unsafe { segment.home_pair_in_smallest(hash) } {
-            Some(pair) => Self::peek_pair(pair, hash, key, look),
+            Some(pair) => Self::peek_pair(pair, hash, |found| look.look(found, key)),
             None => Self::peek_large(segment, hash, key, look),
         }
     }
@@ -116,17 +116,31 @@ impl<P: Protocol> HashTable<P> {
     #[cold]
     #[inline(never)]
     fn peek_large<T: Default>(segment: Segment, hash: u64, key: u64, look: impl Look<T>) -> (Ref, T) {
-        // SAFETY: as in `peek_home`.
-        Self::peek_pair(unsafe { segment.home_pair(hash) }, hash, key, look)
+        Self::peek_segment(segment, hash, |found| look.look(found, key))
+    }
+
+    /// As [`Index::peek`], of a key with this hash, whatever it is.
+    #[inline(always)]
+    pub fn peek_hash<T: Default>(&self, hash: u64, look: impl FnOnce(Ref) -> Option<T>) -> (Ref, T) {
+        let segment = self.segment(hash);
+        P::pause(Point::SegmentChosen);
+        Self::peek_segment(segment, hash, look)
     }
 
     #[inline(always)]
-    fn peek_pair<T: Default>(pair: &Pair, hash: u64, key: u64, look: impl Look<T>) -> (Ref, T) {
+    fn peek_segment<T: Default>(segment: Segment, hash: u64, look: impl FnOnce(Ref) -> Option<T>) -> (Ref, T) {
+        // SAFETY: callers read the segment from this index's directory; its arena lives as long as `self`.
+        Self::peek_pair(unsafe { segment.home_pair(hash) }, hash, look)
+    }
+
+    /// Asks about the first slot of the tag in a home pair.
+    #[inline(always)]
+    fn peek_pair<T: Default>(pair: &Pair, hash: u64, look: impl FnOnce(Ref) -> Option<T>) -> (Ref, T) {
         let set = pair.slots_of(hash);
         if set != 0 {
             // SAFETY: a bit of the set.
             let reference = Ref(unsafe { pair.reference_at(set.trailing_zeros()) });
-            if let Some(seen) = look.look(reference, key) {
+            if let Some(seen) = look(reference) {
                 return (reference, seen);
             }
         }

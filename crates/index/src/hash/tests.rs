@@ -432,6 +432,65 @@ fn images_of_no_table_are_refused() {
     assert!(table_of(&cut, |_| true).is_err());
 }
 
+/// The images of a table with these prefixes, without keys.
+fn empty_images(prefixes: &[(u32, u8)]) -> Vec<Vec<u8>> {
+    let (root, _) = images_of(&HashIndex::new(), 1);
+    let headed = |&(prefix, depth): &(u32, u8)| {
+        let mut image = root[0].clone();
+        image[..4].copy_from_slice(&prefix.to_le_bytes());
+        image[4] = depth;
+        image
+    };
+    prefixes.iter().map(headed).collect()
+}
+
+#[test]
+fn images_cover_three_quarters() {
+    let accepted: [&[(u32, u8)]; 4] = [&[(0, 0)], &[(0, 1), (0b10, 2)], &[(0, 2), (1, 2), (2, 2)], &[(0, 1), (0b100, 3), (0b101, 3)]];
+    for prefixes in accepted {
+        let bench = Bench { index: table_of(&empty_images(prefixes), |_| true).unwrap(), log: FakeLog::new(1) };
+        bench.check(0);
+        (0..3000u64).for_each(|i| _ = bench.put(&i.to_be_bytes()));
+        bench.check(3000);
+    }
+    let mut one_too_deep: Vec<_> = (1..=29).map(|depth| (1, depth + 1)).collect();
+    one_too_deep.extend([(0, 30), (0b10, 2)]);
+    let refused: [&[(u32, u8)]; 8] = [
+        &[(0, 1), (1, 1)],
+        &[(0, 1), (0b10, 2), (0b11, 2)],
+        &[(0, 1)],
+        &[(0b10, 2)],
+        &[(0, 0), (0b10, 2)],
+        &[(0, 0), (0, 1), (0b10, 2)],
+        &[(0, 1), (0b100, 3)],
+        &one_too_deep,
+    ];
+    for prefixes in refused {
+        assert!(table_of(&empty_images(prefixes), |_| true).is_err(), "{prefixes:?}");
+    }
+}
+
+/// What `peek_hash` says is what `get` says, in segments of every kind, and of most keys with hashes that are like others it says something.
+#[test]
+fn peeks_by_hash_find_what_gets_find() {
+    for (mask, least) in [(u64::MAX, 2700), (line::TAG_BITS, 5), (0, 1), (!(0x1f << 7), 100)] {
+        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(2, mask) };
+        (0..3000u32).for_each(|i| _ = bench.put(&i.to_be_bytes()));
+        (0..3000u32).step_by(3).for_each(|i| _ = bench.put(&i.to_be_bytes()));
+        let (_pin, mut found) = (epoch::pin(), 0);
+        for key in (0..4000u32).map(u32::to_be_bytes) {
+            let look = |reference: Ref| (reference.is_some() && bench.log.matches(reference, &key)).then_some(7);
+            let (reference, seen) = bench.index.peek_hash(bench.log.hash_of(&key), look);
+            assert!(reference.is_none() == (seen == 0));
+            if reference.is_some() {
+                assert_eq!((reference, seen), (bench.index.get(bench.log.key_of(&key), &bench.log), 7));
+                found += 1;
+            }
+        }
+        assert!((least..=3000).contains(&found), "mask {mask:#x}: {found}");
+    }
+}
+
 /// While writers split segments everywhere, images hold every key that stays, once, with a reference that it had.
 #[test]
 fn images_taken_under_writers_hold_what_stays() {

@@ -54,18 +54,36 @@ fn short_values_are_those_of_the_entries() {
             let lasts = entry.expiry_ms() == 0;
             let (is_plain, is_put) = (log.plain_key(reference).is_some(), entry.op() != Op::Delete);
             assert_eq!(log.lasting_value(reference), (lasts && is_put && !is_plain).then_some(entry.value), "{name}");
+            assert_eq!(log.value_of_key(reference, entry.key), log.lasting_value(reference), "{name}");
             assert!(!is_put || log.pair(reference) == (entry.key, entry.value, entry.expiry_ms()), "{name}");
             assert_eq!(log.surely_has_key(reference, entry.key), lasts, "{name}");
             for other in [&other[..], b"nine byteS", b"", &[&key[..], b"!"].concat()] {
                 assert!(!log.surely_has_key(reference, other) && !log.key_matches(reference, other), "{name}");
+                assert_eq!(log.value_of_key(reference, other), None, "{name}");
             }
             assert!(log.key_matches(reference, entry.key), "{name}");
             assert_eq!(log.short_value_of(reference, u64::from_ne_bytes(other)), None, "{name}: another key");
         }
     }
-    assert_eq!(log.short_value_of(0, KEY), None, "no entry");
+    assert_eq!((log.short_value_of(0, KEY), log.value_of_key(0, &key)), (None, None), "no entry");
     let address = std::ptr::from_ref(&log).addr() as u64;
-    assert_eq!(log.short_value_of(address, KEY), None, "no reference");
+    assert_eq!((log.short_value_of(address, KEY), log.value_of_key(address, &key)), (None, None), "no reference");
+}
+
+/// Each byte counts, at each length.
+#[test]
+fn keys_are_compared_whole() {
+    let one: Vec<u8> = (0..70).collect();
+    for len in 0..=one.len() {
+        let key = &one[..len];
+        assert!(are_same(key, &one.clone()[..len]), "{len} bytes");
+        assert!(len == 0 || !are_same(key, &key[1..]) && !are_same(&key[1..], key), "{len} bytes");
+        for at in 0..len {
+            let mut other = key.to_vec();
+            other[at] ^= 1 << (at % 8);
+            assert!(!are_same(key, &other), "byte {at} of {len}");
+        }
+    }
 }
 
 /// Words where a reference leads, for [`layouts_are_those_that_parsing_finds`].
