@@ -168,6 +168,34 @@ fn a_checkpoint_that_says_what_cannot_be_is_not_used() {
     assert_eq!(open(dir.path()).recovery().source, crate::RestartSource::Clean, "nothing was changed");
 }
 
+/// A checkpoint that an older or a newer program wrote, whole and of this store: what its tables and images mean is not known, so the log is scanned, and all is there.
+#[test]
+fn a_checkpoint_of_another_format_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    let keys = || (0..5000u64).map(u64::to_be_bytes);
+    keys().for_each(|key| assert!(store.write_wait(&keyspace, &key, Some(&key)).is_ok()));
+    drop((keyspace, store));
+    let path = dir.path().join("checkpoint.hither");
+    let own = std::fs::read(&path).unwrap();
+    for format in [1, 2, format::FORMAT + 1] {
+        let mut bytes = own.clone();
+        bytes[8..12].copy_from_slice(&format.to_le_bytes());
+        let sum = format::checksum(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&sum.to_le_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        let store = open(dir.path());
+        let recovery = store.recovery();
+        assert_eq!(recovery.source, crate::RestartSource::Scan, "format {format}");
+        assert!(recovery.checkpoint_refused.contains(&format!("format {format}")), "{}", recovery.checkpoint_refused);
+        let keyspace = store.open_keyspace("keys").unwrap();
+        keys().for_each(|key| assert_eq!(store.get_with(&keyspace, &key, |value| value == key).unwrap(), Some(true)));
+        assert!(store.check().unwrap().is_sound(), "format {format}");
+    }
+    assert_eq!(open(dir.path()).recovery().source, crate::RestartSource::Clean, "the last close has written its own");
+}
+
 /// Regression: the predicted restart of a store with ordinary keys was a sixth of what it took.
 #[test]
 fn keys_that_are_no_words_are_counted_for_the_forecast() {
