@@ -49,6 +49,8 @@ mod check;
 mod directory;
 mod home;
 pub mod image;
+#[cfg(test)]
+mod image_tests;
 mod line;
 mod lookup;
 mod place;

@@ -1,0 +1,163 @@
+//! Images of tables: made, loaded, refused, and taken while writers go on.
+
+use super::image;
+use super::*;
+use crate::conformance::FakeLog;
+use crate::conformance::point::Bench;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+/// Images of a whole table, in stretches of `bytes`.
+fn images_of(index: &HashIndex, bytes: usize) -> (Vec<Vec<u8>>, u64) {
+    let (mut stretches, mut next, mut keys) = (Vec::new(), Some(0), 0);
+    while let Some(position) = next {
+        let mut out = Vec::new();
+        let copied = index.copy_images(position, bytes, &mut out);
+        next = copied.0;
+        keys += copied.1;
+        stretches.push(out);
+    }
+    (stretches, keys)
+}
+
+/// A table made of images; every other stretch by a second thread.
+fn table_of(stretches: &[Vec<u8>], keep: impl Fn(Ref) -> bool + Sync) -> Result<HashIndex, image::BadImage> {
+    let table = HashIndex::new();
+    let build = |start: usize| {
+        let mut part = image::Images::default();
+        stretches.iter().skip(start).step_by(2).try_for_each(|stretch| table.rebuild_images(stretch, &mut part, &keep)).map(|()| part)
+    };
+    let parts = std::thread::scope(|scope| {
+        let other = scope.spawn(|| build(1));
+        Ok([build(0)?, other.join().unwrap()?])
+    })?;
+    table.adopt_images(parts.into())?;
+    Ok(table)
+}
+
+#[test]
+fn a_table_of_images_is_like_any_other() {
+    for (mask, keys, bytes) in
+        [(u64::MAX, 0, 1), (u64::MAX, 300, 1), (u64::MAX, 30_000, 100_000), (0x7 << 61 | line::TAG_BITS, 3000, 5000), (0, 700, 1)]
+    {
+        let bench = Bench { index: HashIndex::new(), log: FakeLog::degenerate(1, mask) };
+        let refs: Vec<_> = (0..keys as u64).map(|i| bench.put(&i.to_be_bytes())).collect();
+        for i in (0..keys as u64).step_by(5) {
+            bench.write(&i.to_be_bytes(), Ref::NONE);
+        }
+        let (stretches, copied) = images_of(&bench.index, bytes);
+        assert_eq!(copied as usize, bench.index.len());
+        let dropped = |reference: Ref| reference.0.is_multiple_of(3);
+        let index = table_of(&stretches, |reference| !dropped(reference)).unwrap();
+        let loaded = Bench { index, log: bench.log };
+        let mut left = 0;
+        for (i, reference) in refs.iter().enumerate() {
+            let there = i % 5 != 0 && !dropped(*reference);
+            assert_eq!(loaded.get(&(i as u64).to_be_bytes()), if there { *reference } else { Ref::NONE }, "key {i}");
+            left += usize::from(there);
+        }
+        loaded.check(left);
+        for i in 0..keys as u64 {
+            loaded.put(&i.to_be_bytes());
+        }
+        loaded.check(keys);
+    }
+}
+
+#[test]
+fn images_of_no_table_are_refused() {
+    let bench = Bench::new(HashIndex::new());
+    for i in 0..5000u64 {
+        bench.put(&i.to_be_bytes());
+    }
+    let (stretches, _) = images_of(&bench.index, 1);
+    assert!(table_of(&stretches, |_| true).is_ok());
+    // A segment is missing, or comes twice, or is cut, or its header is nonsense.
+    assert!(table_of(&stretches[1..], |_| true).is_err());
+    assert!(table_of(&[&stretches[..], &stretches[..1]].concat(), |_| true).is_err());
+    for (at, byte) in [(0, 0xff), (4, 0xff), (5, 1), (5, 0xff), (6, 2), (7, 1), (8, 1)] {
+        let mut harmed = stretches.clone();
+        harmed[0][at] = byte;
+        assert!(table_of(&harmed, |_| true).is_err(), "byte {at}");
+    }
+    let mut cut = stretches.clone();
+    cut[0].truncate(100);
+    assert!(table_of(&cut, |_| true).is_err());
+}
+
+/// The images of a table with these prefixes, without keys.
+fn empty_images(prefixes: &[(u32, u8)]) -> Vec<Vec<u8>> {
+    let (root, _) = images_of(&HashIndex::new(), 1);
+    let headed = |&(prefix, depth): &(u32, u8)| {
+        let mut image = root[0].clone();
+        image[..4].copy_from_slice(&prefix.to_le_bytes());
+        image[4] = depth;
+        image
+    };
+    prefixes.iter().map(headed).collect()
+}
+
+#[test]
+fn images_cover_three_quarters() {
+    let accepted: [&[(u32, u8)]; 4] = [&[(0, 0)], &[(0, 1), (0b10, 2)], &[(0, 2), (1, 2), (2, 2)], &[(0, 1), (0b100, 3), (0b101, 3)]];
+    for prefixes in accepted {
+        let bench = Bench { index: table_of(&empty_images(prefixes), |_| true).unwrap(), log: FakeLog::new(1) };
+        bench.check(0);
+        (0..3000u64).for_each(|i| _ = bench.put(&i.to_be_bytes()));
+        bench.check(3000);
+    }
+    let mut one_too_deep: Vec<_> = (1..=29).map(|depth| (1, depth + 1)).collect();
+    one_too_deep.extend([(0, 30), (0b10, 2)]);
+    let refused: [&[(u32, u8)]; 8] = [
+        &[(0, 1), (1, 1)],
+        &[(0, 1), (0b10, 2), (0b11, 2)],
+        &[(0, 1)],
+        &[(0b10, 2)],
+        &[(0, 0), (0b10, 2)],
+        &[(0, 0), (0, 1), (0b10, 2)],
+        &[(0, 1), (0b100, 3)],
+        &one_too_deep,
+    ];
+    for prefixes in refused {
+        assert!(table_of(&empty_images(prefixes), |_| true).is_err(), "{prefixes:?}");
+    }
+}
+
+/// While writers split segments everywhere, images hold every key that stays, once, with a reference that it had.
+#[test]
+fn images_taken_under_writers_hold_what_stays() {
+    let bench = Bench::new(HashIndex::new());
+    let (stay, come) = (2000u64, 60_000u64);
+    for i in 0..stay {
+        bench.put(&i.to_be_bytes());
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (bench, done) = (&bench, &done);
+        for writer in 0..2 {
+            scope.spawn(move || {
+                for i in (stay..stay + come).filter(|i| i % 2 == writer) {
+                    bench.put(&i.to_be_bytes());
+                    if i % 3 == 0 {
+                        bench.put(&(i % stay / 2 * 2 + writer).to_be_bytes());
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+        }
+        let mut rounds = 0;
+        while !done.load(Ordering::Relaxed) || rounds < 2 {
+            rounds += 1;
+            let (stretches, _) = images_of(&bench.index, 20_000);
+            let seen = parking_lot::Mutex::new(BTreeMap::new());
+            let loaded = table_of(&stretches, |reference| {
+                *seen.lock().entry(bench.log.peek(reference).to_vec()).or_insert(0) += 1;
+                true
+            });
+            assert!(loaded.is_ok(), "the images cover every position once");
+            let seen = seen.into_inner();
+            assert!(seen.values().all(|count| *count == 1), "a key was copied twice");
+            (0..stay).for_each(|i| assert!(seen.contains_key(&i.to_be_bytes()[..]), "key {i} was not copied"));
+        }
+    });
+}
