@@ -308,13 +308,14 @@ impl Drop for SegmentPin {
 impl Log {
     /// Bytes in segments in use and the growth limit, over all pools.
     pub(crate) fn full_error(&self) -> Error {
-        let mut used = 0;
+        let (mut used, mut limit) = (0, 0);
         for pool in &self.pools {
+            limit += u64::from(pool.pool.max_segments()) * pool.segment_bytes();
             // The caller may hold the allocator's lock: count states instead of asking it.
             let free = pool.count_in_state(SegmentState::Free);
             used += (u64::from(pool.pool.segment_count()) - free) * pool.segment_bytes();
         }
-        Error::Full { used, limit: self.most_bytes_of_all() }
+        Error::Full { used, limit }
     }
 }
 

@@ -225,11 +225,6 @@ impl Log {
         (pool.free_segments() + pool.can_grow_by()).saturating_sub(pool.reserve(Filler::Put)) * pool.segment_bytes()
     }
 
-    /// Bytes of all segments that there are or may be, on all nodes.
-    pub fn most_bytes_of_all(&self) -> u64 {
-        self.pools.iter().map(|pool| u64::from(pool.pool.max_segments()) * pool.segment_bytes()).sum()
-    }
-
     fn most_bytes(&self, kind: Filler) -> u64 {
         // The reserve becomes no smaller by growth.
         let most = |pool: &NodePool| (u64::from(pool.pool.max_segments()) - pool.reserve(kind)) * pool.segment_bytes();
