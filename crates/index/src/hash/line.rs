@@ -19,6 +19,10 @@
 //! * L4. OVERFLOW is set while the pair is full, before a key of its path is put farther away, and stays.
 
 use hither_sync::prefetch_write;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m128i, _mm_cvtsi32_si128, _mm_max_epu8, _mm_set1_epi8, _mm_shufflelo_epi16, _mm_unpacklo_epi8, _mm_unpacklo_epi64,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// References in a line.
@@ -65,25 +69,22 @@ fn matches_in_pair(metas: [u64; 2], tag: u64) -> u32 {
     first | second << 8
 }
 
-/// As [`matches_in_pair`], in four instructions after the lines have come. A processor has room for about a hundred instructions that wait for
+/// As [`matches_in_pair`], of a tag that is in all bytes of `tags`, in four instructions after the lines have come. A processor has room for about a hundred instructions that wait for
 /// data, and with fewer of them per lookup it overlaps more lookups.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn matches_in(pair: &Pair, tag: u64) -> u32 {
+fn matches_in(pair: &Pair, tags: __m128i) -> u32 {
     let equal: u32;
     // SAFETY: reads the 16 tag bytes of a pair, which is there, in two aligned loads of 8 bytes each, as the atomic loads of the two words
     // would; writes only the registers listed.
     unsafe {
         std::arch::asm!(
-            "movq {tags}, {tag}",
-            "punpcklqdq {tags}, {tags}",
             "movq {words}, [{pair}]",
             "movhps {words}, [{pair} + 64]",
             "pcmpeqb {words}, {tags}",
             "pmovmskb {equal:e}, {words}",
             pair = in(reg) pair,
-            tag = in(reg) tag * ALL_ONES,
-            tags = out(xmm_reg) _,
+            tags = in(xmm_reg) tags,
             words = out(xmm_reg) _,
             equal = lateout(reg) equal,
             options(nostack, readonly, preserves_flags),
@@ -92,44 +93,23 @@ fn matches_in(pair: &Pair, tag: u64) -> u32 {
     equal & PAIR_BITS
 }
 
-/// As [`matches_in`], of the tag of a hash, which is made where it is needed, without any general register: of the instructions that write one a processor holds
+/// The tag of a hash in all bytes. Made where it is needed, without any general register: of the instructions that write one a processor holds
 /// half as many as of all (`docs/adr/0010`).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn matches_hash_in(pair: &Pair, hash: u64) -> u32 {
+fn tags_of(hash: u64) -> __m128i {
     // The fourth byte of the hash, as below the last of four words that have each byte twice.
     const { assert!(TAG_SHIFT == 24) };
-    let equal: u32;
-    // SAFETY: as in `matches_in`.
+    // SAFETY: every processor of this architecture has these instructions.
     unsafe {
-        std::arch::asm!(
-            "movd {tags}, {hash:e}",
-            "punpcklbw {tags}, {tags}",
-            "pshuflw {tags}, {tags}, 0xff",
-            "punpcklqdq {tags}, {tags}",
-            // 0 becomes 1.
-            "pxor {words}, {words}",
-            "pcmpeqb {words}, {tags}",
-            "psubb {tags}, {words}",
-            "movq {words}, [{pair}]",
-            "movhps {words}, [{pair} + 64]",
-            "pcmpeqb {words}, {tags}",
-            "pmovmskb {equal:e}, {words}",
-            pair = in(reg) pair,
-            hash = in(reg) hash,
-            tags = out(xmm_reg) _,
-            words = out(xmm_reg) _,
-            equal = lateout(reg) equal,
-            options(nostack, readonly, preserves_flags),
-        );
+        let bytes = _mm_cvtsi32_si128(hash as i32);
+        let words = _mm_shufflelo_epi16::<0xff>(_mm_unpacklo_epi8(bytes, bytes));
+        _mm_max_epu8(_mm_unpacklo_epi64(words, words), _mm_set1_epi8(1))
     }
-    equal & PAIR_BITS
 }
 
 /// The slots in what [`matches_in_pair`] returns.
 const PAIR_BITS: u32 = 0x7f7f;
-#[cfg(target_arch = "x86_64")]
-const ALL_ONES: u64 = 0x0101_0101_0101_0101;
 
 /// The free slots of a line, as [`matches`].
 #[inline(always)]
@@ -239,7 +219,8 @@ impl Pair {
     #[inline(always)]
     pub(super) fn slots(&self, tag: u64) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        return matches_in(self, tag);
+        // SAFETY: as in `tags_of`.
+        return matches_in(self, unsafe { _mm_set1_epi8(tag as i8) });
         #[cfg(not(target_arch = "x86_64"))]
         matches_in_pair([0, 1].map(|line: usize| self.lines[line].meta.load(Ordering::Acquire)), tag)
     }
@@ -248,7 +229,7 @@ impl Pair {
     #[inline(always)]
     pub(super) fn slots_of(&self, hash: u64) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        return matches_hash_in(self, hash);
+        return matches_in(self, tags_of(hash));
         #[cfg(not(target_arch = "x86_64"))]
         self.slots(tag_of(hash))
     }
