@@ -107,7 +107,7 @@ fn store_status(kind: ErrorKind) -> u8 {
         ErrorKind::Invalid => 2,
         ErrorKind::Damaged | ErrorKind::Format => 4,
         ErrorKind::Locked => 5,
-        ErrorKind::Full | ErrorKind::DiskFull => 6,
+        ErrorKind::Full | ErrorKind::TooLarge | ErrorKind::DiskFull => 6,
         ErrorKind::NotFound | ErrorKind::WrongPool => 7,
         ErrorKind::ReadOnly | ErrorKind::Closed => 8,
         _ => 3,

@@ -378,8 +378,8 @@ pub(crate) fn is_in_callback() -> bool {
 
 /// A write that was made and may not be durable yet.
 ///
-/// Dropping it neither undoes the write nor waits: the write becomes durable with the next sync, whoever needs one (a write that waits, a read that finds what is not durable yet, `Db::sync`, a close),
-/// and nobody is told if that fails but those who write afterwards. While it lives it keeps the store's files open and locked.
+/// Dropping it neither undoes the write nor waits: the thread in the background has been asked to make the write durable, at once or within its interval (at the level `process`: not at all), and
+/// nobody is told if that fails but those who write afterwards. While it lives it keeps the store's files open and locked.
 #[derive(Clone)]
 #[must_use = "a ticket says when the write is durable"]
 pub struct Ticket {

@@ -113,7 +113,7 @@ impl Store {
             after = refs.last().map(|last| core.log.key(last.0).to_vec());
         }
         // Whatever was found absent was deleted before now.
-        let delete = core.last_delete.load(std::sync::atomic::Ordering::Acquire);
+        let delete = keyspace.0.last_delete.load(std::sync::atomic::Ordering::Acquire);
         Ok(core.observed(newest.max(delete)))
     }
 

@@ -166,6 +166,8 @@ pub enum Error {
 pub enum ErrorKind {
     /// No room in the store.
     Full,
+    /// More than the store could hold if it were empty: it needs a larger store, or smaller values or batches.
+    TooLarge,
     /// Unusable argument, or a write to a store that was opened read-only.
     Invalid,
     /// Damage on media.
@@ -191,7 +193,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether something can be written once garbage is collected, keys are deleted or the disk has room again.
+    /// Whether it can be written once garbage is collected, keys are deleted or the disk has room again, so that it is worth trying again.
     pub fn is_lack_of_space(self) -> bool {
         matches!(self, ErrorKind::Full | ErrorKind::DiskFull)
     }
@@ -201,7 +203,8 @@ impl Error {
     /// The error's kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Full { .. } | Error::NotAdjacent { .. } | Error::TooLarge { .. } | Error::Utilization { .. } => ErrorKind::Full,
+            Error::Full { .. } | Error::NotAdjacent { .. } | Error::Utilization { .. } => ErrorKind::Full,
+            Error::TooLarge { .. } => ErrorKind::TooLarge,
             Error::Damaged(_) => ErrorKind::Damaged,
             Error::NotFound(_) | Error::KeyspaceDropped(_) => ErrorKind::NotFound,
             Error::MissingPool { .. } | Error::WrongPool(_) => ErrorKind::WrongPool,

@@ -8,7 +8,7 @@ use hither_index::learned::LearnedIndex;
 use hither_index::{Hasher, Index, OrderedIndex, Ref, Resolver, Start};
 use hither_sync::epoch;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The kinds of keyspaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,13 +93,16 @@ pub(crate) struct Keyspace {
     pub discarded: Arc<AtomicBool>,
     /// Whether the sweeper has to look here.
     pub expiries: Arc<Expiries>,
+    /// Version of its newest delete, or above it, while reads check: what a scan found absent rests on it. Elsewhere than what every operation reads.
+    pub last_delete: Arc<AtomicU64>,
 }
 
 impl Keyspace {
     /// A keyspace of a store that hashes with `hasher`.
     pub fn new(info: KeyspaceInfo, hasher: Hasher, ordered: OrderedKind) -> Keyspace {
         let index = Arc::new(AnyIndex::new(info.kind, ordered));
-        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), discarded: Arc::default(), expiries: Arc::default() }
+        let (discarded, expiries, last_delete) = Default::default();
+        Keyspace { index, info, hasher, dropped: AtomicBool::new(false), discarded, expiries, last_delete }
     }
 
     /// The same keyspace under another name. This one must be marked as dropped, and all that used it must have finished.
@@ -112,6 +115,7 @@ impl Keyspace {
             dropped: AtomicBool::new(false),
             discarded: self.discarded.clone(),
             expiries: self.expiries.clone(),
+            last_delete: self.last_delete.clone(),
         }
     }
 

@@ -324,17 +324,17 @@ impl Core {
         Ok(None)
     }
 
-    /// Remembers the newest delete, for scans, which cannot ask key by key.
+    /// Remembers the keyspace's newest delete, for scans, which cannot ask key by key.
     #[inline(always)]
-    pub fn note_delete(&self, version: u64) {
+    pub fn note_delete(&self, keyspace: &Keyspace, version: u64) {
         if self.committer.reads_check() {
-            self.last_delete.fetch_max(version, Ordering::AcqRel);
+            keyspace.last_delete.fetch_max(version, Ordering::AcqRel);
         }
     }
 
-    /// After a scan of the store as it is: what it found absent must be durably absent.
-    pub fn settle_deletes(&self) -> Result<()> {
-        let delete = self.last_delete.load(Ordering::Acquire);
+    /// After a scan of the keyspace as it is: what it found absent must be durably absent.
+    pub fn settle_deletes(&self, keyspace: &Keyspace) -> Result<()> {
+        let delete = keyspace.last_delete.load(Ordering::Acquire);
         if self.committer.reads_check() && delete > self.committer.durable() {
             self.committer.commit(&self.log, delete)?;
         }

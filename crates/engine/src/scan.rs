@@ -159,7 +159,7 @@ impl Store {
             AnyIndex::Hash(_) => {
                 let core = &*self.core;
                 core.walk(&keyspace.0, Part::Whole, |reference| core.emit(reference, &mut |key, value, _| f(key, value)))?;
-                core.settle_deletes()
+                core.settle_deletes(&keyspace.0)
             }
         }
     }
@@ -246,7 +246,7 @@ impl Core {
             let reached = match flow {
                 ControlFlow::Continue(reached) if !at_end || reached.is_some() => reached,
                 // Whatever the scan found absent was deleted before now.
-                _ => return if snapshot.is_none() { self.settle_deletes() } else { Ok(()) },
+                _ => return if snapshot.is_none() { self.settle_deletes(keyspace) } else { Ok(()) },
             };
             position = Position::After(reached.unwrap_or_else(|| {
                 let copied = asked.as_mut().and_then(|asked| asked.copy(refs.len() - 1));

@@ -52,8 +52,6 @@ pub(crate) struct Core {
     pub durable_by_fence: bool,
     /// See [`Options::space_patience`].
     pub space_patience: Duration,
-    /// The newest delete.
-    pub last_delete: AtomicU64,
     /// Expiry never runs backwards: max(wall clock, persisted, what anybody was told has expired).
     clock_floor_ms: AtomicU64,
     pub keyspaces: RwLock<BTreeMap<String, Arc<Keyspace>>>,
@@ -220,7 +218,6 @@ impl Store {
             durable_by_fence: !needs_sync && options.durability == Durability::Sync,
             space_patience: options.space_patience,
             clock_floor_ms: AtomicU64::new(clock_ms),
-            last_delete: AtomicU64::new(0),
             keyspaces: RwLock::new(keyspaces.into_iter().map(|keyspace| (keyspace.info.name.clone(), keyspace)).collect()),
             catalogue: Mutex::new(catalogue),
             shortcuts: Shortcuts::new(&options)?,
@@ -280,9 +277,15 @@ impl Store {
         infos
     }
 
-    /// A handle of an existing keyspace.
+    /// A handle of an existing keyspace. Waits for an exchange of names under way, unless in the callback of a ticket, where it may be refused from the start.
     pub fn open_keyspace(&self, name: &str) -> Option<KeyspaceHandle> {
-        self.core.keyspaces.read().get(name).cloned().map(KeyspaceHandle)
+        let find = || self.core.keyspaces.read().get(name).cloned();
+        let mut found = find();
+        if found.as_ref().is_some_and(|keyspace| keyspace.is_dropped()) && !commit::is_in_callback() {
+            let _exchanged = self.core.catalogue.lock();
+            found = find();
+        }
+        found.map(KeyspaceHandle)
     }
 
     /// Creates a keyspace; durable at return. Refused in the callback of a ticket, like whatever changes the catalogue ([`Error::InsideCallback`]).

@@ -347,7 +347,7 @@ impl Core {
         }
         if change.value.is_none() {
             latch.set_last_delete(version);
-            self.note_delete(version);
+            self.note_delete(keyspace, version);
             if flush == Flush::Later || self.needs_sync {
                 self.committer.recent_deletes.note(name, reference, version);
             }

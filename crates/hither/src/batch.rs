@@ -65,17 +65,28 @@ impl Batch {
         self.inner.len()
     }
 
+    /// Bytes of the keys and values in it: for programs that commit when there is enough. O(1).
+    pub fn bytes(&self) -> usize {
+        self.inner.bytes()
+    }
+
+    /// Takes everything out of it, conditions included; the memory stays.
+    pub fn clear(&mut self) {
+        self.inner.clear();
+        self.foreign = None;
+    }
+
     /// Whether it holds neither writes nor conditions.
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
     }
 
-    /// Applies it; durable at the store's level when it returns.
+    /// Applies it; durable at the store's level when it returns. It stays as it is, so that it can be committed again if it was refused.
     ///
     /// # Errors
     /// [`Error::PreconditionFailed`], [`Error::ForeignKeyspace`], [`Error::BatchTooLarge`], if nothing was applied; those of [writes](crate#errors).
     #[inline]
-    pub fn commit(self) -> Result<()> {
+    pub fn commit(&self) -> Result<()> {
         self.ensure_own()?;
         self.store.commit_wait(&self.inner)
     }
@@ -84,7 +95,7 @@ impl Batch {
     ///
     /// # Errors
     /// See [`Batch::commit`].
-    pub fn commit_with(self, options: &WriteOptions) -> Result<Ticket> {
+    pub fn commit_with(&self, options: &WriteOptions) -> Result<Ticket> {
         self.ensure_own()?;
         self.store.commit(&self.inner, options)
     }

@@ -179,7 +179,7 @@ impl Db {
         self.compact_with(COMPACT_GARBAGE, |_| ControlFlow::Continue(()))
     }
 
-    /// Empties every segment of which more than `garbage` (0 to 1) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
+    /// Empties every segment of which at least `garbage` (0 to 1; 0.001 if that is less) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
     /// segments each, and may end it. The files keep their size: the space is free for later writes. What snapshots show stays. O(store); one at a time.
     ///
     /// # Errors

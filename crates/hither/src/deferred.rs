@@ -6,8 +6,8 @@
 
 use crate::batch::Batch;
 use crate::db::Db;
-use crate::keyspace::Keyspace;
-use hither_engine::{Condition, Deferred, Direction, Found, Result, ScanRange, Ticket, WriteOptions};
+use crate::keyspace::{Keyspace, range_of};
+use hither_engine::{Condition, Deferred, Found, Result, Ticket, WriteOptions};
 use std::ops::{Bound, ControlFlow};
 
 impl Keyspace {
@@ -38,8 +38,7 @@ impl Keyspace {
         reverse: bool,
         f: impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
     ) -> Result<u64> {
-        let direction = if reverse { Direction::Backward } else { Direction::Forward };
-        self.store.scan_deferred(&self.handle, &ScanRange { from, to, direction, expect: usize::MAX }, f)
+        self.store.scan_deferred(&self.handle, &range_of(from, to, reverse, usize::MAX), f)
     }
 
     /// Writes `key`, or removes it if there is no `value`.
@@ -66,7 +65,7 @@ impl Batch {
     ///
     /// # Errors
     /// See [`Batch::commit`], but for [`crate::Error::PreconditionFailed`]: [`Deferred::applied`] says that.
-    pub fn commit_deferred(self, options: &WriteOptions) -> Result<Deferred> {
+    pub fn commit_deferred(&self, options: &WriteOptions) -> Result<Deferred> {
         self.ensure_own()?;
         self.store.commit_deferred(&self.inner, options)
     }

@@ -199,7 +199,7 @@ fn collect_keys(source: &Source) -> Result<VecDeque<Vec<u8>>> {
     Ok(keys)
 }
 
-fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+pub(crate) fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 

@@ -1,11 +1,17 @@
 //! A keyspace: a named map of byte strings.
 
-use crate::iter::{Iter, Source};
+use crate::batch::Batch;
+use crate::iter::{Entry, Iter, Source, borrowed};
 use hither_engine::{
     Condition, Direction, Error, KeyspaceHandle, KeyspaceInfo, Kind, Result, ScanRange, Store, Ticket, ValueGuard, WriteOptions,
 };
+use std::cell::Cell;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
+
+/// Keys that a deletion of many removes at once, and their bytes.
+const DELETES_AT_ONCE: usize = 1 << 10;
+const DELETED_BYTES_AT_ONCE: usize = 1 << 20;
 
 /// How to create a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +126,15 @@ impl Keyspace {
         self.store.get_versioned(&self.handle, key)
     }
 
+    /// What there is of `key`: its value, and when it expires.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
+    pub fn get_entry(&self, key: &[u8]) -> Result<Option<Entry>> {
+        let entry = |value: &[u8], expires_at_ms| Entry { key: key.to_vec(), value: value.to_vec(), expires_at_ms };
+        self.store.get_expiring(&self.handle, key, entry)
+    }
+
     /// Whether `key` is there.
     ///
     /// # Errors
@@ -128,7 +143,7 @@ impl Keyspace {
         Ok(self.get_with(key, |_| ())?.is_some())
     }
 
-    /// The values of many keys, in order; memory accesses overlap.
+    /// The values of many keys, in order; memory accesses overlap. Each is read by itself: for a consistent view see [`crate::Snapshot::multi_get`].
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -192,25 +207,100 @@ impl Keyspace {
         self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected), 0)
     }
 
+    /// The same with options, and returns at once; see [`Keyspace::put_with`].
+    ///
+    /// # Errors
+    /// Those of [writes](crate#errors).
+    pub fn compare_and_swap_with(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        options: &WriteOptions,
+    ) -> Result<(bool, Ticket)> {
+        let (swapped, _, ticket) = self.store.write(&self.handle, key, new, Condition::Value(expected), options)?;
+        Ok((swapped, ticket))
+    }
+
     /// Read-modify-write: replaces the value by what `f` makes of it (`None` removes the key) and returns the new value. When the key expires stays as it was. `f` may be
-    /// called several times if other writers interfere; it runs without any lock held. Durable at the store's level when it returns.
+    /// called several times if other writers interfere; it runs without any lock held. Durable at the store's level when it returns, and with it all that it rests on; what `f` is
+    /// given may not be durable yet, so that updates of one key by many threads share syncs.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
     pub fn update(&self, key: &[u8], mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
         loop {
-            let (current, rests_on) = self.peek_with(key, |value, found| (value.to_vec(), found))?;
-            self.store.ticket_at(rests_on).wait()?;
+            // Neither what is found needs a wait, since the write comes after it or says itself what it rests on, nor that others were faster.
+            let (current, _) = self.peek_with(key, |value, found| (value.to_vec(), found))?;
             let new = f(current.as_ref().map(|(value, _)| value.as_slice()));
             let (version, expires_at_ms) = current.map_or((None, 0), |(_, found)| (Some(found.version), found.expires_at_ms));
-            if self.store.write_wait_if(&self.handle, key, new.as_deref(), Condition::Version(version), expires_at_ms)? {
+            let done = self.write_if_deferred(key, new.as_deref(), version, &WriteOptions::new().expires_at_ms(expires_at_ms))?;
+            if done.applied {
+                self.store.ticket_at(done.rests_on).wait()?;
                 return Ok(new);
             }
         }
     }
 
+    /// Removes the keys in `range`; for how many that was asked. Durable at the store's level when it returns. Not one batch: keys go in order, some thousand at a time, a crash may
+    /// leave some of them, and what others put there meanwhile may stay. O(keys), in little memory. To remove all keys of a keyspace at once, drop it ([`crate::Db::drop_keyspace`]).
+    ///
+    /// ```
+    /// # let db = hither::Db::builder().in_memory().open()?;
+    /// let events = db.keyspace("events")?;
+    /// (0..100u32).try_for_each(|day| events.put(&day.to_be_bytes(), b"what happened"))?;
+    /// assert_eq!(events.delete_range(..&30u32.to_be_bytes()[..])?, 30);
+    /// assert_eq!(events.len(), 70);
+    /// # Ok::<(), hither::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotOrdered`] for a hash keyspace; those of [writes](crate#errors), when some keys may be removed.
+    pub fn delete_range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<u64> {
+        self.delete_between(owned(range.start_bound()), &owned(range.end_bound()))
+    }
+
+    /// Removes the keys that begin with `prefix`, as [`Keyspace::delete_range`] does.
+    ///
+    /// # Errors
+    /// See [`Keyspace::delete_range`].
+    pub fn delete_prefix(&self, prefix: &[u8]) -> Result<u64> {
+        self.delete_between(Bound::Included(prefix.to_vec()), &prefix_end(prefix))
+    }
+
+    fn delete_between(&self, mut from: Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Result<u64> {
+        let (mut deleted, mut rests_on) = (0, 0);
+        loop {
+            let (mut batch, mut last) = (Batch::new(self.store.clone()), Vec::new());
+            let seen = self.scan_deferred(borrowed(&from), borrowed(to), false, |key, _, _| {
+                last.clear();
+                last.extend_from_slice(key);
+                batch.delete(self, key);
+                let is_full = batch.len() >= DELETES_AT_ONCE || batch.bytes() >= DELETED_BYTES_AT_ONCE;
+                if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            rests_on = seen.max(rests_on);
+            if batch.is_empty() {
+                self.store.ticket_at(rests_on).wait()?;
+                return Ok(deleted);
+            }
+            rests_on = batch.commit_deferred(&WriteOptions::new())?.rests_on.max(rests_on);
+            deleted += batch.len() as u64;
+            from = Bound::Excluded(last);
+        }
+    }
+
+    /// Calls `f(key, value)` for each pair until it breaks, in place: in key order for an ordered keyspace, in unspecified order for a hash keyspace, where it takes no memory for the keys as
+    /// [`Keyspace::iter`] does. Not a snapshot: keys that change meanwhile appear in either state.
+    ///
+    /// # Errors
+    /// Those of [reads](crate#errors).
+    pub fn for_each(&self, f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.store.for_each(&self.handle, f)
+    }
+
     /// All pairs: in key order for an ordered keyspace, in unspecified order for a hash keyspace (whose keys are collected first:
-    /// O(n) memory). Not a snapshot: keys that change meanwhile appear in either state. For a consistent view see [`crate::Snapshot::iter`].
+    /// O(n) memory; [`Keyspace::for_each`] takes none). Not a snapshot: keys that change meanwhile appear in either state. For a consistent view see [`crate::Snapshot::iter`].
     pub fn iter(&self) -> Iter {
         match self.kind() {
             Kind::Hash => Iter::hash(self.source()),
@@ -247,8 +337,7 @@ impl Keyspace {
         reverse: bool,
         f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let direction = if reverse { Direction::Backward } else { Direction::Forward };
-        self.store.scan(&self.handle, &ScanRange { from, to, direction, expect: usize::MAX }, f)
+        self.store.scan(&self.handle, &range_of(from, to, reverse, usize::MAX), f)
     }
 
     /// As [`Keyspace::scan_with`], but for the first `limit` pairs; returns for how many `f` was called. Nothing behind them is loaded, which makes short scans cheaper than those that break.
@@ -261,20 +350,14 @@ impl Keyspace {
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
         reverse: bool,
-        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<usize> {
         self.ensure_ordered()?;
-        if limit == 0 {
-            return Ok(0);
+        let seen = Cell::new(0);
+        if limit > 0 {
+            self.store.scan(&self.handle, &range_of(from, to, reverse, limit), first_of(limit, &seen, f))?;
         }
-        let mut seen = 0;
-        let direction = if reverse { Direction::Backward } else { Direction::Forward };
-        self.store.scan(&self.handle, &ScanRange { from, to, direction, expect: limit }, |key, value| {
-            seen += 1;
-            let flow = f(key, value);
-            if seen < limit { flow } else { ControlFlow::Break(()) }
-        })?;
-        Ok(seen)
+        Ok(seen.get())
     }
 
     pub(crate) fn ensure_ordered(&self) -> Result<()> {
@@ -294,6 +377,25 @@ impl std::fmt::Debug for Keyspace {
 
 pub(crate) fn owned(bound: Bound<&&[u8]>) -> Bound<Vec<u8>> {
     bound.map(|key| key.to_vec())
+}
+
+/// The range of a scan, of which `expect` pairs are wanted.
+pub(crate) fn range_of<'k>(from: Bound<&'k [u8]>, to: Bound<&'k [u8]>, reverse: bool, expect: usize) -> ScanRange<'k> {
+    ScanRange { from, to, direction: if reverse { Direction::Backward } else { Direction::Forward }, expect }
+}
+
+/// `f` for the first `limit` pairs, at least one, counted in `seen`.
+#[inline(always)]
+pub(crate) fn first_of<'a>(
+    limit: usize,
+    seen: &'a Cell<usize>,
+    mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a,
+) -> impl FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a {
+    move |key, value| {
+        seen.set(seen.get() + 1);
+        let flow = f(key, value);
+        if seen.get() < limit { flow } else { ControlFlow::Break(()) }
+    }
 }
 
 /// The end of the keys that begin with `prefix`: the prefix with its last byte that is not 0xff raised by one.

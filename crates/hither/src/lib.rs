@@ -28,13 +28,15 @@
 //! # What is promised
 //!
 //! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call returned (or its [`Ticket`] says so).
-//!   [`Durability::Process`] survives a crash of the process. A read never returns what could still be lost at the store's level.
+//!   [`Durability::Process`] survives a crash of the process. A read never returns what could still be lost at the store's level: at
+//!   `Sync` on a file it may have to wait for a sync, if it finds what was written or deleted just now. (A walk over many keys waits least by a [`Snapshot`], which is
+//!   made durable once.)
 //! * **Atomicity.** A [`Batch`] is applied entirely or not at all, also across a crash.
 //! * **Isolation.** Single operations are linearizable per key. A [`Snapshot`] is a consistent view of all keyspaces.
 //!
 //! # Thread safety
 //!
-//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock. Closures given to reads (`get_with`, `multi_get_with`, `scan_with`,
+//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock, but for those that meet what is not durable yet. Closures given to reads (`get_with`, `multi_get_with`, `scan_with`,
 //! `scan_first`, `peek_with`, `scan_deferred`, also of a snapshot) run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
 //! (`reclaim`, `compact`, `check`, `checkpoint`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
 //! A child of `fork` must not use a store of its parent's, nor open one before it executes another program: what other threads held at the fork is never released in it. Open after daemonising.
@@ -47,7 +49,7 @@
 //! * **Reads** fail with [`Error::Damaged`] (the entry, or one that may be the key's), [`Error::KeyEmpty`] and [`Error::KeyTooLong`], [`Error::KeyspaceDropped`], and with
 //!   [`Error::ReadOnly`] if what they found is not durable and the sync that was to make it so failed.
 //! * **Writes** fail with these; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::TooLarge`], [`Error::Utilization`] and [`Error::DiskFull`] for lack of space; with [`Error::ValueTooLong`]; with
-//!   [`Error::Closed`] after [`Db::close`]. Then nothing was written. After **[`Error::ReadOnly`]** the outcome is open: the sync behind the write itself may be the one that failed, so it may have
+//!   [`Error::Io`] if the medium refuses a segment; with [`Error::OpenedReadOnly`] in a store that was opened so; with [`Error::Closed`] after [`Db::close`]. Then nothing was written. After **[`Error::ReadOnly`]** the outcome is open: the sync behind the write itself may be the one that failed, so it may have
 //!   been made, and may be there when the store is opened again, or not. Until then the store takes no writes.
 //!
 //! # Limits

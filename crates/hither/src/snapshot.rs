@@ -1,9 +1,10 @@
 //! Consistent views.
 
-use crate::iter::{Iter, Source};
-use crate::keyspace::{Keyspace, owned, prefix_end};
+use crate::iter::{Entry, Iter, Source};
+use crate::keyspace::{Keyspace, first_of, owned, prefix_end, range_of};
 use hither_engine::{Error, Kind, Result, Store};
-use std::ops::{Bound, RangeBounds};
+use std::cell::Cell;
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 /// Keys whose cache misses overlap.
@@ -66,6 +67,16 @@ impl Snapshot {
         self.inner.get_with(&keyspace.handle, key, f)
     }
 
+    /// What there was of `key`: its value, and when it expires.
+    ///
+    /// # Errors
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
+    pub fn get_entry(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>> {
+        self.ensure_own(keyspace)?;
+        let entry = |value: &[u8], expires_at_ms| Entry { key: key.to_vec(), value: value.to_vec(), expires_at_ms };
+        self.inner.get_expiring(&keyspace.handle, key, entry)
+    }
+
     /// Whether `key` was there.
     ///
     /// # Errors
@@ -79,15 +90,64 @@ impl Snapshot {
     /// # Errors
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
     pub fn multi_get<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.ensure_own(keyspace)?;
         let mut values = Vec::with_capacity(keys.len());
-        for group in keys.chunks(PREFETCHED) {
+        self.multi_get_with(keyspace, keys, |_, value| values.push(value.map(<[u8]>::to_vec)))?;
+        Ok(values)
+    }
+
+    /// Calls `f(i, value)` for each of `keys` in order, with the value that it had, in place.
+    ///
+    /// # Errors
+    /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
+    pub fn multi_get_with<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, keys: &[K], mut f: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        self.ensure_own(keyspace)?;
+        for (group, first) in keys.chunks(PREFETCHED).zip((0..).step_by(PREFETCHED)) {
             keyspace.prefetch(group);
-            for key in group {
-                values.push(self.inner.get_with(&keyspace.handle, key.as_ref(), <[u8]>::to_vec)?);
+            for (key, number) in group.iter().zip(first..) {
+                if self.inner.get_with(&keyspace.handle, key.as_ref(), |value| f(number, Some(value)))?.is_none() {
+                    f(number, None);
+                }
             }
         }
-        Ok(values)
+        Ok(())
+    }
+
+    /// Calls `f(key, value)` for the pairs between two bounds in order until it breaks: in place, without allocation per pair.
+    ///
+    /// # Errors
+    /// [`Error::NotOrdered`] for a hash keyspace, [`Error::ForeignKeyspace`] for one of another store; those of [reads](crate#errors).
+    pub fn scan_with(
+        &self,
+        keyspace: &Keyspace,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.ensure_own(keyspace)?;
+        self.inner.scan(&keyspace.handle, &range_of(from, to, reverse, usize::MAX), f)
+    }
+
+    /// As [`Snapshot::scan_with`], but for the first `limit` pairs; returns for how many `f` was called.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::scan_with`].
+    pub fn scan_first(
+        &self,
+        keyspace: &Keyspace,
+        limit: usize,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<usize> {
+        self.ensure_own(keyspace)?;
+        keyspace.ensure_ordered()?;
+        let seen = Cell::new(0);
+        if limit > 0 {
+            self.inner.scan(&keyspace.handle, &range_of(from, to, reverse, limit), first_of(limit, &seen, f))?;
+        }
+        Ok(seen.get())
     }
 
     /// All pairs in key order (also of a hash keyspace, whose keys are collected and sorted first). Of a keyspace of another store:

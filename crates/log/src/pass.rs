@@ -390,7 +390,7 @@ impl Pass<'_> {
 
     /// Whether it is certain that the victim holds nothing that is live, or that a snapshot shows.
     pub fn is_wholly_dead(&self) -> bool {
-        self.log.pools[self.node].segments[self.index as usize].live_bytes() == 0
+        self.victim().is_wholly_dead()
     }
 
     /// The most that is to be moved: what counts as live, and tombstones that may not go. 0 if the victim holds neither.

@@ -151,8 +151,21 @@ impl Segment {
 
     /// Bytes of entries that are neither dead nor tombstones. Exact once all chunks are back and all slots are folded.
     pub fn live_bytes(&self) -> u64 {
+        let [written, gone] = self.written_and_gone();
+        written.saturating_sub(gone)
+    }
+
+    /// Whether there are none, once all chunks are back and all slots are folded. Should more be called dead than was written, something was counted twice, and what else is live nobody
+    /// can tell: false then, so that the index is asked.
+    pub fn is_wholly_dead(&self) -> bool {
+        let [written, gone] = self.written_and_gone();
+        debug_assert!(gone <= written, "{gone} bytes of {written} are called dead");
+        gone == written
+    }
+
+    fn written_and_gone(&self) -> [u64; 2] {
         let gone = self.dead_bytes.load(Ordering::Relaxed) + self.tombstone_bytes.load(Ordering::Relaxed);
-        self.written_bytes.load(Ordering::Relaxed).saturating_sub(gone)
+        [self.written_bytes.load(Ordering::Relaxed), gone]
     }
 }
 

@@ -264,7 +264,7 @@ pub fn without_advice(text: &str) -> &str {
 fn holder(pid: Option<u32>) -> String {
     match pid {
         Some(pid) if pid == std::process::id() => {
-            " by this process itself; drop what still keeps it open: handles, snapshots, iterators, pinned values, tickets".into()
+            " by this process itself; drop what still keeps it open: handles, batches, snapshots, iterators, pinned values, tickets".into()
         }
         Some(pid) => format!(" by process {pid}; stop that process first"),
         None => "; stop the process that has it first".into(),

@@ -58,7 +58,10 @@ impl Core {
         unmet: &mut usize,
     ) -> Attempt<Written> {
         let _section = epoch::pin_writer();
-        self.committer.ensure_writable()?;
+        let writes = !batch.parts().operations.is_empty();
+        if writes {
+            self.committer.ensure_writable()?;
+        }
         batch.parts().keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())?;
         scratch.gather(batch);
         let Scratch { members, stripes, sorted } = scratch;
@@ -66,6 +69,9 @@ impl Core {
         if let Some(number) = self.unmet_precondition(batch)? {
             *unmet = number;
             return Ok(Written::nothing(latches.last_version(), false, false));
+        }
+        if !writes {
+            return Ok(Written::nothing(self.preconditions_rest_on(batch), true, false));
         }
         if self.log.has_unverified() {
             self.ensure_members_writable(batch, members)?;
@@ -92,7 +98,7 @@ impl Core {
         latches.set_last_version(newest);
         if commit.deletes {
             latches.set_last_delete(newest);
-            self.note_delete(newest);
+            commit.note_keyspaces_of_deletes(newest);
         }
         commit.verify(first, &mut writer);
         if level == Durability::Sync {
@@ -172,6 +178,14 @@ impl Core {
             }
         }
         Ok(None)
+    }
+
+    /// The newest version that preconditions which hold have seen, with their latches held: of an absent key that of a delete.
+    #[cold]
+    fn preconditions_rest_on(&self, batch: &Batch) -> u64 {
+        let last_delete = |hash| self.latches.last_delete(self.latches.stripe_of(hash));
+        let seen = batch.parts().preconditions.iter().map(|(operation, version)| version.unwrap_or_else(|| last_delete(operation.hash)));
+        seen.max().unwrap_or_default()
     }
 }
 
@@ -349,6 +363,13 @@ impl Commit<'_> {
             let name = (self.batch.keyspace(operation).info.id, operation.hash);
             if operation.delete && lags { deletes.note(name, member.reference, version) } else { deletes.remove(name) }
         }
+    }
+
+    /// Tells the keyspaces of deletes of the batch's newest version.
+    #[cold]
+    fn note_keyspaces_of_deletes(&self, newest: u64) {
+        let deletes = self.members.iter().map(|member| member.operation(self.batch)).filter(|operation| operation.delete);
+        deletes.for_each(|operation| self.core.note_delete(self.batch.keyspace(operation), newest));
     }
 
     /// The shortcut of a member with so many bytes of key and value.

@@ -130,6 +130,16 @@ impl Batch {
         self.parts().operations.is_empty() && self.parts().preconditions.is_empty()
     }
 
+    /// Bytes of keys and values in it.
+    pub fn bytes(&self) -> usize {
+        self.parts().bytes.len()
+    }
+
+    /// Takes everything out; the memory stays.
+    pub fn clear(&mut self) {
+        self.parts_mut().clear();
+    }
+
     /// Adds a put; `expires_at_ms` 0 means never.
     #[inline]
     pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8], expires_at_ms: u64) {

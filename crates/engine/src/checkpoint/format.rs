@@ -5,6 +5,7 @@
 //! so that threads check and load blocks independently. A checkpoint that does not verify is no checkpoint: the log holds everything.
 
 use hither_log::{SegmentRow, crc};
+use std::collections::HashSet;
 
 /// First bytes of a checkpoint.
 pub const MAGIC: [u8; 8] = *b"hitherC1";
@@ -289,7 +290,8 @@ impl Index {
         let counted: u64 = index.keyspaces.iter().map(|row| u64::from(row.blocks)).sum();
         let ends_inside = |row: &BlockRow| row.offset.checked_add(row.bytes.into()).is_some_and(|end| end <= trailer.index_offset);
         let inside = |row: &BlockRow| row.offset >= HEADER_BYTES as u64 && ends_inside(row);
-        if counted != index.blocks.len() as u64 || !index.blocks.iter().all(inside) {
+        let ids: HashSet<u32> = index.keyspaces.iter().map(|row| row.id).collect();
+        if counted != index.blocks.len() as u64 || ids.len() != keyspaces || !index.blocks.iter().all(inside) {
             return Err("its tables contradict each other".into());
         }
         Ok(index)

@@ -6,7 +6,7 @@
 //!    above S stay.
 //! 2. Draw a stable version S. Everything in covered segments is installed now.
 //! 3. Copy the indexes, while writers go on; then list all segments in use.
-//! 4. Make everything durable that was copied: a stable version again, and a commit. Persist S as settled in every pool.
+//! 4. Make everything durable that was copied: a stable version again, N, and a commit. Persist N as settled in every pool.
 //! 5. Publish atomically; then note in the pool of node 0 that older ones do not count any more, before any tombstone goes that those need.
 //!
 //! # What recovery makes of it
@@ -16,7 +16,7 @@
 //! count always, and so do entries of *cold* segments that are not covered: those were moved after the capture (1), and what deletes
 //! them was written later still, so it is in a segment that is scanned. Batches up to S are whole.
 //!
-//! Pools whose settled version is below S are older than the checkpoint (an old copy was put in place): it does not count then. Neither does one that is older than
+//! Pools whose settled version is below N are older than the checkpoint (an old copy was put in place): it does not count then. Neither does one that is older than
 //! what the pool of node 0 names as the oldest that may be used: that was put in place of a newer one, and tombstones have gone since that it would need. One that does
 //! not count is removed, durably, before the settled version is raised and the store accepts a write; otherwise it might seem to fit later.
 //!

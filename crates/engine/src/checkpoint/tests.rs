@@ -129,11 +129,31 @@ fn craft(dir: &Path, change: impl FnOnce(&mut format::Index)) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Regression: what a checkpoint says was believed where its checksums are right. Writers went on at a tail in page 0, or among entries, and versions began anew behind the last one.
+/// Names all keyspaces and their blocks twice.
+fn double(index: &mut format::Index) {
+    index.keyspaces.extend_from_within(..);
+    index.blocks.extend_from_within(..);
+}
+
+/// Names the blocks of each keyspace twice.
+fn repeat_blocks(index: &mut format::Index) {
+    let mut rest = std::mem::take(&mut index.blocks);
+    for row in &mut index.keyspaces {
+        let behind = rest.split_off(row.blocks as usize);
+        index.blocks.extend([&rest[..], &rest].concat());
+        (rest, row.blocks) = (behind, 2 * row.blocks);
+    }
+}
+
+/// Regression: what a checkpoint says was believed where its checksums are right. Writers went on at a tail in page 0, or among entries, and versions began anew behind the last one;
+/// an opening panicked if a keyspace was there twice.
 #[test]
 fn a_checkpoint_that_says_what_cannot_be_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
-    drop(open_filled(dir.path(), "keys"));
+    let store = open_filled(dir.path(), "keys");
+    let keyspace = store.create_keyspace("hashed", Kind::Hash).unwrap();
+    assert!((0..500u64).all(|key| store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"value")).is_ok()));
+    drop((keyspace, store));
     let files = ["node0.hither", "checkpoint.hither"].map(|name| dir.path().join(name));
     let bytes = files.each_ref().map(|path| std::fs::read(path).unwrap());
     let tail = |change: fn(u64, &SegmentRow) -> u64| {
@@ -143,7 +163,7 @@ fn a_checkpoint_that_says_what_cannot_be_is_not_used() {
             open.into_iter().for_each(|row| row.tail = change(row.tail, row));
         }
     };
-    let crafted: [(&str, Change); 7] = [
+    let crafted: [(&str, Change); 10] = [
         ("in page 0", Box::new(tail(|_, _| 64))),
         ("before what was written", Box::new(tail(|tail, row| tail - row.written_bytes))),
         ("in another segment", Box::new(tail(|tail, _| tail + (64 << 10)))),
@@ -151,6 +171,15 @@ fn a_checkpoint_that_says_what_cannot_be_is_not_used() {
         ("within a word", Box::new(tail(|tail, _| tail - 4))),
         ("versions beyond all", Box::new(|index: &mut format::Index| index.newest_version = u64::MAX)),
         ("versions below its own", Box::new(|index: &mut format::Index| index.newest_version = 1)),
+        ("all keyspaces twice", Box::new(double)),
+        (
+            "a hash keyspace twice",
+            Box::new(|index: &mut format::Index| {
+                double(index);
+                index.blocks.drain(..index.keyspaces.remove(0).blocks as usize);
+            }),
+        ),
+        ("all blocks twice", Box::new(repeat_blocks)),
     ];
     for (what, change) in crafted {
         craft(dir.path(), change);

@@ -313,7 +313,7 @@ impl Core {
                 Ok(true) => emptied.push(pass),
                 // No room to move to: what was freed may be had once readers have left.
                 Ok(false) => {}
-                Err(error) if error.kind().is_lack_of_space() => {}
+                Err(error) if error.kind().is_lack_of_space() || error.kind() == ErrorKind::TooLarge => {}
                 Err(error) => return Err(error),
             }
             // Early where the next pass may need the space.

@@ -47,7 +47,7 @@ impl Core {
     #[inline(never)]
     pub(super) fn after_vain_attempt<T>(&self, error: Box<Error>, attempt: impl FnMut() -> Attempt<T>) -> Attempt<T> {
         let wanted = WANTED.take();
-        let can_help = error.kind().is_lack_of_space() && !matches!(*error, Error::TooLarge { .. });
+        let can_help = error.kind().is_lack_of_space();
         let outcome = if can_help { self.make_room(is_bound(&error), wanted, attempt) } else { Err(error) };
         // What the last attempt has noted is nothing to the next write.
         WANTED.set(0);

@@ -1,8 +1,10 @@
 //! Writes below the store's level, on a store whose reads promise durability: they are installed before they are durable.
 
 use crate::common::{get, put, small};
-use hither_engine::{Batch, CollectorKind, Condition, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store, WriteOptions};
-use std::ops::ControlFlow;
+use hither_engine::{
+    Batch, CollectorKind, Condition, Direction, Durability, KeyspaceHandle, Kind, MediumChoice, Options, ScanRange, Store, WriteOptions,
+};
+use std::ops::{Bound, ControlFlow};
 
 /// Keys and values of eight bytes: the shortest reads and writes there are.
 const ONE: &[u8] = b"key one.";
@@ -36,6 +38,27 @@ fn relaxed(store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&
         None => batch.delete(keyspace, key),
     }
     store.commit(&batch, &options).unwrap().version()
+}
+
+/// Regression: a scan waited for the newest delete of the whole store, so that one of another keyspace cost each group of an iterator a sync.
+#[test]
+fn a_scan_rests_on_deletes_of_its_own_keyspace() {
+    everywhere(|store, keyspace, batched, what| {
+        let other = store.create_keyspace("other", Kind::Ordered).unwrap();
+        [keyspace, &other].iter().for_each(|keyspace| put(store, keyspace, ONE, b"value 1."));
+        store.sync().unwrap();
+        let version = relaxed(store, keyspace, ONE, None, batched);
+        let everything = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: usize::MAX };
+        store.scan(&other, &everything, |_, _| ControlFlow::Continue(())).unwrap();
+        store.for_each(&other, |_, _| ControlFlow::Continue(())).unwrap();
+        assert_eq!(store.scan_deferred(&other, &everything, |_, _, _| ControlFlow::Continue(())).unwrap(), 0, "{what}");
+        assert!(!store.ticket_at(version).is_durable(), "{what}: a delete of another keyspace");
+
+        let version = relaxed(store, &other, ONE, None, batched);
+        assert!(store.scan_deferred(&other, &everything, |_, _, _| ControlFlow::Continue(())).unwrap() >= version, "{what}");
+        store.scan(&other, &everything, |_, _| ControlFlow::Continue(())).unwrap();
+        assert!(store.ticket_at(version).is_durable(), "{what}: a delete that a scan has told of");
+    });
 }
 
 /// Whoever wrote it, and however it is found out: what a read tells is durable then.

@@ -32,7 +32,7 @@ fn an_abandoned_delete_is_no_parent() {
     batch.delete(&keyspace, b"deleted");
     batch.put(&keyspace, b"large", &vec![1; 9 << 20], 0);
     let error = store.commit(&batch, &WriteOptions::new()).unwrap_err();
-    assert!(error.kind().is_lack_of_space(), "{error}");
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     store.write_wait(&keyspace, b"deleted", None).unwrap();
     let report = store.check().unwrap();
     // The tombstone's segment goes, the one of the entry stays.

@@ -279,6 +279,9 @@ fn a_closed_store_reads_but_does_not_write() {
     batch.put(&ks, b"k", b"w");
     assert!(matches!(batch.commit(), Err(Error::Closed)));
     drop((db, ks));
+    let refused = Db::open(dir.path()).unwrap_err().to_string();
+    assert!(refused.contains("batches"), "a batch keeps the store open: {refused}");
+    drop(batch);
     let db = Db::open(dir.path()).unwrap();
     assert!(db.recovery().clean);
     assert_eq!(db.keyspace("a").unwrap().get(b"k").unwrap().unwrap(), b"v");

@@ -306,3 +306,80 @@ fn the_example_of_the_readme_is_one_that_compiles() {
     let (_, code) = example.split_once("\n\n").unwrap();
     assert!(readme.contains(&format!("```rust\n{code}```\n")), "README.md has another one than examples/readme.rs");
 }
+
+/// Regression: each update of a key waited until the one before was durable, so that a counter had one for each sync, however many threads.
+#[test]
+fn updates_of_one_key_share_a_sync() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
+    // One segment, which is open before: to open another one, a write would wait for a sync.
+    let db = on_file(dir.path()).shards(1).with_options(|options| options.failpoints = Some(points.clone())).open().unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    keyspace.put(b"k", &[0]).unwrap();
+    points.hold("sync");
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let add = |old: Option<&[u8]>| Some(vec![old.unwrap()[0] + 1]);
+                tell.send(keyspace.update(b"k", add).unwrap().unwrap()[0]).unwrap();
+            });
+        }
+        // Seen without waiting for anything, as an update sees it.
+        let seen = || keyspace.peek_with(b"k", |value, _| value[0]).unwrap().0.unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while seen() < 8 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (written, returned) = (seen(), told.try_recv());
+        points.release("sync");
+        assert_eq!(written, 8, "others wait for the sync of the first");
+        assert!(returned.is_err(), "an update returned before it was durable");
+    });
+    let mut values: Vec<u8> = told.try_iter().collect();
+    values.sort_unstable();
+    assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+/// Of what is durable or not, many or none: keys go, those around them stay, and what is told to be gone is durable.
+#[test]
+fn ranges_and_prefixes_are_deleted() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
+    let builder = on_file(dir.path()).max_capacity(64 << 20).with_options(|options| options.failpoints = Some(points.clone()));
+    let db = builder.open().unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let relaxed = WriteOptions::new().durability(Durability::Process);
+    let key = |number: u32| [&b"k"[..], &number.to_be_bytes()].concat();
+    let fill = || (0..5_000).for_each(|number| drop(keyspace.put_with(&key(number), b"v", &relaxed).unwrap()));
+    let left = || keyspace.iter().map(|pair| pair.unwrap().0).collect::<Vec<_>>();
+    fill();
+    keyspace.put(b"j", b"before").unwrap();
+    keyspace.put(b"l", b"behind").unwrap();
+    let before = db.snapshot();
+    let (from, to) = (key(10), key(4_990));
+    assert_eq!(keyspace.delete_range(&from[..]..&to[..]).unwrap(), 4_980);
+    let expected = [b"j".to_vec()].into_iter().chain((0..10).chain(4_990..5_000).map(key)).chain([b"l".to_vec()]);
+    assert_eq!(left(), expected.collect::<Vec<_>>());
+    assert_eq!(before.iter(&keyspace).count(), 5_002);
+    fill();
+    assert_eq!(keyspace.delete_prefix(b"k").unwrap(), 5_000);
+    assert_eq!(left(), [b"j", b"l"]);
+    assert_eq!((keyspace.delete_prefix(b"k").unwrap(), keyspace.delete_range(&to[..]..&from[..]).unwrap()), (0, 0));
+    // Of large keys a few are enough for one batch.
+    let long = |number: u8| [&b"k"[..], &vec![number; 60_000]].concat();
+    (0..40).for_each(|number| keyspace.put(&long(number), b"v").unwrap());
+    assert_eq!(keyspace.delete_range(..&b"l"[..]).unwrap(), 41);
+    points.hold("sync");
+    std::thread::scope(|scope| {
+        let (tell, told) = channel();
+        let mine = &keyspace;
+        scope.spawn(move || tell.send(mine.delete_range(..).unwrap()).unwrap());
+        let early = told.recv_timeout(Duration::from_millis(50));
+        points.release("sync");
+        assert!(early.is_err(), "it is not durable yet");
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(1));
+    });
+    assert!(keyspace.is_empty() && db.check().unwrap().is_sound());
+    let hash = db.create_keyspace("h", KeyspaceOptions::hash()).unwrap();
+    assert!(matches!(hash.delete_range(..), Err(Error::NotOrdered(_))));
+    assert!(matches!(hash.delete_prefix(b"k"), Err(Error::NotOrdered(_))));
+}

@@ -138,3 +138,27 @@ fn nothing_is_written_under_the_name_of_before() {
         }
     });
 }
+
+/// Regression: while an exchange waited for its sync, the names led to handles that refused, though the refusal says to open them again.
+#[test]
+fn a_name_leads_to_a_handle_that_can_be_used_also_during_an_exchange() {
+    let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
+    let builder = Db::builder().path(dir.path()).medium(MediumChoice::File).capacity(4 << 20);
+    let db = builder.with_options(|options| options.failpoints = Some(points.clone())).open().unwrap();
+    let (a, b) = (db.keyspace("a").unwrap(), db.keyspace("b").unwrap());
+    let _ = a.put_with(b"k", b"of a", &WriteOptions::new().durability(Durability::Process)).unwrap();
+    points.hold("sync");
+    let (swapped, opened) = std::thread::scope(|scope| {
+        let swapping = scope.spawn(|| db.swap_keyspaces(&[("a", "b")]));
+        while b.get(b"k").is_ok() {
+            std::thread::yield_now();
+        }
+        let opening = scope.spawn(|| db.keyspace("b").and_then(|handle| handle.get(b"k")));
+        // Long enough for a handle that is there already.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        points.release("sync");
+        (swapping.join().unwrap(), opening.join().unwrap())
+    });
+    assert!(swapped.unwrap());
+    assert_eq!(opened.unwrap().as_deref(), Some(&b"of a"[..]));
+}

@@ -24,6 +24,13 @@ fn a_snapshot_shows_no_keyspace_of_another_store() {
         assert!(pairs.next().is_none() && pairs.next_back().is_none());
         assert!(matches!(snapshot.range(&theirs, ..), Err(Error::ForeignKeyspace(_))));
         assert!(matches!(snapshot.prefix(&theirs, b"a"), Err(Error::ForeignKeyspace(_))));
+        assert!(matches!(snapshot.get_entry(&theirs, b"a"), Err(Error::ForeignKeyspace(_))));
+        assert!(matches!(snapshot.multi_get_with(&theirs, &[b"a"], |_, _| panic!("a key")), Err(Error::ForeignKeyspace(_))));
+        let everything = (Bound::Unbounded, Bound::Unbounded);
+        let scanned = snapshot.scan_with(&theirs, everything.0, everything.1, false, |_, _| panic!("a pair"));
+        assert!(matches!(scanned, Err(Error::ForeignKeyspace(_))));
+        let scanned = snapshot.scan_first(&theirs, 1, everything.0, everything.1, false, |_, _| panic!("a pair"));
+        assert!(matches!(scanned, Err(Error::ForeignKeyspace(_))));
     }
 }
 
@@ -211,5 +218,95 @@ fn a_snapshot_knows_what_it_contains_and_many_values_at_once() {
         assert!(matches!(other.snapshot().multi_get(&ks, &keys), Err(Error::ForeignKeyspace(_))));
         assert!(matches!(other.snapshot().contains(&ks, b"k"), Err(Error::ForeignKeyspace(_))));
         assert!(matches!(before.multi_get(&ks, &[b""]), Err(Error::KeyEmpty)));
+    });
+}
+
+/// What a snapshot shows in place is what it shows in copies, whatever has come since.
+#[test]
+fn reads_in_place_show_the_snapshot() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        let at = 33_177_117_420_000;
+        (0..300u32).for_each(|number| ks.put(&number.to_be_bytes(), &number.to_le_bytes()).unwrap());
+        ks.put_with(&7u32.to_be_bytes(), b"expires", &WriteOptions::new().expires_at_ms(at)).unwrap().wait().unwrap();
+        let snapshot = db.snapshot();
+        let entry = |number: u32| (snapshot.get_entry(&ks, &number.to_be_bytes()).unwrap(), ks.get_entry(&number.to_be_bytes()).unwrap());
+        assert_eq!(entry(7).0, entry(7).1);
+        assert_eq!(
+            entry(7).0.map(|entry| (entry.key, entry.value, entry.expires_at_ms)),
+            Some((vec![0, 0, 0, 7], b"expires".to_vec(), at))
+        );
+        (100..200u32).for_each(|number| assert!(ks.delete(&number.to_be_bytes()).unwrap()));
+        (0..100u32).for_each(|number| ks.put(&number.to_be_bytes(), b"new").unwrap());
+        ks.put(&400u32.to_be_bytes(), b"new").unwrap();
+        assert_eq!((entry(150).0.unwrap().value, entry(150).1), (150u32.to_le_bytes().to_vec(), None));
+        assert_eq!(entry(400), (None, ks.get_entry(&400u32.to_be_bytes()).unwrap()));
+
+        let keys: Vec<_> = [150u32, 400, 8, 250].iter().chain(&vec![299; 100]).map(|number| number.to_be_bytes()).collect();
+        let mut seen = Vec::new();
+        snapshot.multi_get_with(&ks, &keys, |number, value| seen.push((number, value.map(<[u8]>::to_vec)))).unwrap();
+        let copies = snapshot.multi_get(&ks, &keys).unwrap();
+        assert_eq!(seen, copies.into_iter().enumerate().collect::<Vec<_>>());
+        assert_eq!((&seen[0].1, &seen[1].1), (&Some(150u32.to_le_bytes().to_vec()), &None));
+
+        let mut pairs = std::collections::BTreeMap::new();
+        let visit = |key: &[u8], value: &[u8]| {
+            assert!(pairs.insert(key.to_vec(), value.to_vec()).is_none(), "twice");
+            ControlFlow::Continue(())
+        };
+        ks.for_each(visit).unwrap();
+        assert!(pairs.into_iter().eq(ks.iter().map(Result::unwrap).collect::<std::collections::BTreeMap<_, _>>()));
+
+        let (from, to) = (120u32.to_be_bytes(), 180u32.to_be_bytes());
+        let (from, to) = (Bound::Excluded(&from[..]), Bound::Included(&to[..]));
+        let mut scanned = Vec::new();
+        let visit = |key: &[u8], value: &[u8]| {
+            scanned.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        if kind == hither::Kind::Hash {
+            assert!(matches!(snapshot.scan_with(&ks, from, to, true, visit), Err(Error::NotOrdered(_))));
+            assert!(matches!(snapshot.scan_first(&ks, 0, from, to, true, |_, _| panic!("a pair")), Err(Error::NotOrdered(_))));
+            return;
+        }
+        snapshot.scan_with(&ks, from, to, true, visit).unwrap();
+        let expected: Vec<_> = (121..=180u32).rev().map(|number| (number.to_be_bytes().to_vec(), number.to_le_bytes().to_vec())).collect();
+        assert_eq!(scanned, expected);
+        for limit in [0, 1, 5, 59, 60, 61] {
+            scanned = Vec::new();
+            let visit = |key: &[u8], value: &[u8]| {
+                scanned.push((key.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            };
+            assert_eq!(snapshot.scan_first(&ks, limit, from, to, true, visit).unwrap(), limit.min(60));
+            assert_eq!(scanned, expected[..limit.min(60)]);
+        }
+    });
+}
+
+/// A batch that was refused can be tried again, and what it was made of can be used for the next one.
+#[test]
+fn a_batch_outlives_its_commit() {
+    everywhere(|db, kind| {
+        let ks = create(db, kind);
+        let mut batch = db.batch();
+        batch.require_version(&ks, b"a", None).put(&ks, b"b", b"12345");
+        assert_eq!((batch.len(), batch.bytes() >= 6), (1, true));
+        ks.put(b"a", b"1").unwrap();
+        for _ in 0..2 {
+            assert!(matches!(batch.commit(), Err(Error::PreconditionFailed { .. })));
+            assert!(!ks.contains(b"b").unwrap());
+        }
+        ks.delete(b"a").unwrap();
+        batch.commit().unwrap();
+        let first = ks.get_versioned(b"b").unwrap().unwrap();
+        batch.commit_with(&WriteOptions::new()).unwrap().wait().unwrap();
+        let second = ks.get_versioned(b"b").unwrap().unwrap();
+        assert!(first.0 == b"12345" && first.0 == second.0 && first.1 < second.1);
+        batch.clear();
+        assert!(batch.is_empty() && batch.bytes() == 0);
+        ks.put(b"a", b"1").unwrap();
+        batch.put(&ks, b"c", b"2").commit().unwrap();
+        assert_eq!((ks.get(b"c").unwrap().unwrap(), ks.get_versioned(b"b").unwrap().unwrap()), (b"2".to_vec(), second));
     });
 }

@@ -120,7 +120,7 @@ pub fn of_store(error: &Error) -> String {
         _ => {}
     }
     let code = match error.kind() {
-        ErrorKind::Full => "OOM command not allowed:",
+        ErrorKind::Full | ErrorKind::TooLarge => "OOM command not allowed:",
         ErrorKind::ReadOnly | ErrorKind::Closed => "MISCONF",
         _ => "ERR",
     };

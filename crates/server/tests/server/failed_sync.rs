@@ -84,6 +84,13 @@ fn a_failed_sync_is_told_and_reads_go_on() {
     let replies = client.run("MULTI\nSET a 1\nSET b 1\nEXEC");
     assert!(replies[3].starts_with("MISCONF"), "{replies:?}");
     assert_eq!(other.run("GET kept\nHGET h f\nGET later\nPING"), ["1", "v", "Null", "PONG"]);
+    // Those that look at several entries, which must have been so at one moment: a batch of conditions tells that, and it writes nothing.
+    assert_eq!(
+        other.run("MGET kept kept\nEXISTS kept h\nHGETALL h\nLCS kept kept"),
+        ["Array([Bulk([49]), Bulk([49])])", "Integer(2)", "Array([Bulk([102]), Bulk([118])])", "1"]
+    );
+    assert_eq!(other.run("WATCH kept\nMULTI\nGET kept\nEXEC")[3], "Array([Bulk([49])])");
+    assert!(other.run("WATCH kept\nMULTI\nINCR kept\nEXEC")[3].starts_with("MISCONF"));
     server.stop();
     drop(db);
 
