@@ -32,9 +32,9 @@ pub struct StoreArgs {
     /// Directory of the store; or nodeN=DIR, once for each node. Default: the environment variable HITHER_DATA (separated by colons)
     #[arg(long, value_name = "[nodeN=]DIR", global = true)]
     pub data: Vec<OsString>,
-    /// Keyspace
-    #[arg(long, value_name = "NAME", global = true, default_value = "default")]
-    pub keyspace: String,
+    /// Keyspace, for del, drop, dump, get, load, put and scan [default: default]
+    #[arg(long, value_name = "NAME", global = true)]
+    pub keyspace: Option<String>,
     /// Output for programs: one JSON document, or one per line. Bytes that are not UTF-8 are written {"base64": "…"}
     #[arg(long, global = true)]
     pub json: bool,
@@ -65,6 +65,13 @@ pub struct StoreArgs {
     /// How long a write waits for space; the library's default if absent.
     #[arg(skip)]
     pub space_patience: Option<std::time::Duration>,
+}
+
+impl StoreArgs {
+    /// The keyspace's name.
+    pub fn keyspace(&self) -> &str {
+        self.keyspace.as_deref().unwrap_or("default")
+    }
 }
 
 /// What a directory is taken for.

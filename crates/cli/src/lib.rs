@@ -24,6 +24,7 @@ pub mod cmd;
 pub mod escape;
 pub mod failure;
 pub mod input;
+pub mod options;
 pub mod output;
 pub mod serve_config;
 pub mod stdin;
@@ -34,15 +35,15 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use args::Cli;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use failure::{Failure, Outcome};
 use output::Output;
 
 /// Runs one command line and gives its exit status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let cli = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli,
+    let (cli, given) = match parse(&arguments) {
+        Ok(parsed) => parsed,
         Err(refused) if refused.use_stderr() && asks_for_json(&arguments) => return finish(Err(usage(&refused)), true),
         Err(refused) => {
             // Printing can only fail when nobody reads; the status says the rest.
@@ -52,8 +53,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let json = cli.store.json;
     let mut out = Output::new(json);
-    let result = cmd::run(cli, &mut out).and_then(|outcome| told(outcome, out.flush()));
+    let meant = options::ensure_meant(&cli.command, &given);
+    let result = meant.and_then(|()| cmd::run(cli, &mut out)).and_then(|outcome| told(outcome, out.flush()));
     finish(result, json)
+}
+
+/// A command line, and the options of the store in it.
+fn parse(arguments: &[OsString]) -> Result<(Cli, Vec<String>), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(arguments)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+    Ok((cli, options::given(&matches)))
 }
 
 /// The outcome of a command whose output was written like this. That nobody reads it does not change the outcome, which the status tells as well.

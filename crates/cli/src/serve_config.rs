@@ -32,7 +32,7 @@
 
 use crate::args::StoreArgs;
 use crate::failure::Failure;
-use crate::units;
+use crate::{store, units};
 use hither_server::Config;
 use hither_server::config::{ClientCertificates, DebugCommand, TlsConfig};
 use hither_server::events::{self, Level};
@@ -317,7 +317,7 @@ impl ServeArgs {
         let environment = ServeArgs::from_environment(|name| std::env::var(name).ok())?;
         let file = self.config.as_deref().map(ServeArgs::from_file).transpose()?.unwrap_or_default();
         let all = self.or(environment).or(file);
-        if store.data.is_empty() && std::env::var_os("HITHER_DATA").is_none() {
+        if store.data.is_empty() && store::variable().is_none() {
             store.data = all.data.clone().unwrap_or_default().into_iter().map(Into::into).collect();
         }
         store.capacity = store.capacity.or(size_of("capacity", all.capacity.as_ref(), units::store_size)?);

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 
 use hither::{Builder, Db, Durability, Error, Keyspace, KeyspaceOptions, MediumChoice, Progress};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -25,9 +26,6 @@ pub enum Missing {
 /// Opens the store.
 pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let only_reads = missing == Missing::RefuseToRead;
-    if !only_reads {
-        refuse_read_only(args)?;
-    }
     let bar = recovery_bar(args.json);
     let shown = bar.clone();
     // Whoever looks at a damaged store first may want to try something else next.
@@ -49,14 +47,6 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
         tell_other_size(args, &db);
     }
     Ok(db)
-}
-
-/// Refuses `--read-only`, for commands that write, be it a file that they remove again.
-pub fn refuse_read_only(args: &StoreArgs) -> Result<(), Failure> {
-    if args.read_only {
-        return Err(Failure::Usage("--read-only is for commands that only read: check, copy, dump, get, keyspaces, scan and stat".into()));
-    }
-    Ok(())
 }
 
 /// Too few addresses for a new store are those of a size that was asked for; the size of one that exists cannot be lowered, and nobody asked for it now.
@@ -133,19 +123,19 @@ fn show(bar: &ProgressBar, progress: Progress) {
 
 /// Opens the store and the keyspace of a command that needs both to be there.
 pub fn open_keyspace(args: &StoreArgs, missing: Missing) -> Result<(Db, Keyspace), Failure> {
-    Keyspace::check_name(&args.keyspace)?;
+    Keyspace::check_name(args.keyspace())?;
     let db = open(args, missing)?;
-    let keyspace = db.open_keyspace(&args.keyspace)?.ok_or_else(|| no_keyspace(&args.keyspace))?;
+    let keyspace = db.open_keyspace(args.keyspace())?.ok_or_else(|| no_keyspace(args.keyspace()))?;
     Ok((db, keyspace))
 }
 
 /// Opens or creates the store and the keyspace of a command that writes. A kind that contradicts an existing keyspace is refused.
 pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
-    Keyspace::check_name(&args.keyspace)?;
+    Keyspace::check_name(args.keyspace())?;
     let db = open(args, Missing::Create)?;
-    let keyspace = match db.open_keyspace(&args.keyspace)? {
+    let keyspace = match db.open_keyspace(args.keyspace())? {
         Some(keyspace) => keyspace,
-        None => db.create_keyspace(&args.keyspace, options(kind.unwrap_or(Kind::Ordered)))?,
+        None => db.create_keyspace(args.keyspace(), options(kind.unwrap_or(Kind::Ordered)))?,
     };
     ensure_kind(&keyspace, kind)?;
     tell_volatile(args, &db);
@@ -206,11 +196,15 @@ pub fn places(args: &StoreArgs) -> Result<Vec<Place>, Failure> {
     if !args.data.is_empty() {
         return places_of(&args.data, "--data ");
     }
-    let places = std::env::var_os("HITHER_DATA").map(|value| units::places_of_variable(&value)).transpose()?.unwrap_or_default();
-    if places.is_empty() {
-        return Err(Failure::Usage("which store? Give --data DIR, or set HITHER_DATA".into()));
+    match variable() {
+        Some(value) => one_store(units::places_of_variable(&value)?, "--data "),
+        None => Err(Failure::Usage("which store? Give --data DIR, or set HITHER_DATA".into())),
     }
-    one_store(places, "--data ")
+}
+
+/// The environment's directories; an empty variable counts as unset.
+pub fn variable() -> Option<OsString> {
+    std::env::var_os("HITHER_DATA").filter(|value| value.as_bytes().iter().any(|byte| *byte != b':'))
 }
 
 /// The directories that these name; `option` is what stands before each.

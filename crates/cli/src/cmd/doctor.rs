@@ -75,8 +75,8 @@ struct MediumReport {
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    store::refuse_read_only(args)?;
-    let places = if args.data.is_empty() && std::env::var_os("HITHER_DATA").is_none() { Vec::new() } else { store::places(args)? };
+    let is_named = !args.data.is_empty() || store::variable().is_some();
+    let places = if is_named { store::places(args)? } else { Vec::new() };
     let report = examine(places, store::medium(args.medium));
     let usable = report.places.iter().all(|place| place.problem.is_none());
     if out.is_json() {

@@ -9,11 +9,11 @@ use crate::store::{self, Missing};
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, drop: &DropArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    if args.keyspace != "default" && args.keyspace != drop.name {
-        return Err(Failure::Usage(format!("which keyspace? \"{}\" and --keyspace \"{}\" were given", drop.name, args.keyspace)));
+    if args.keyspace.as_ref().is_some_and(|name| *name != drop.name) {
+        return Err(Failure::Usage(format!("which keyspace? \"{}\" and --keyspace \"{}\" were given", drop.name, args.keyspace())));
     }
     // Its name stands behind the command: nobody drops the default one because a name was forgotten.
-    let named = StoreArgs { keyspace: drop.name.clone(), ..args.clone() };
+    let named = StoreArgs { keyspace: Some(drop.name.clone()), ..args.clone() };
     let (db, keyspace) = store::open_keyspace(&named, Missing::Refuse)?;
     if databases::rest_on(&db, &drop.name)? {
         let what = format!("keyspace \"{}\" is a part of a server's databases; FLUSHDB, said to the server, empties one", drop.name);

@@ -221,6 +221,21 @@ fn the_environment_names_the_store() {
     assert_eq!(output.stdout, b"v\n", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Regression: it hid the store of a file of settings, and `doctor` asked for one.
+#[test]
+fn an_empty_variable_names_no_store() {
+    let store = Store::any();
+    let file = store.path("settings.toml");
+    // No directory for a store, so that no server comes of it.
+    write(&file, "data = [\"/proc\"]\nport = 0\n");
+    for empty in ["", ":"] {
+        let ended = |arguments: &[&str]| common::Ran(program().args(arguments).env("HITHER_DATA", empty).output().unwrap());
+        assert_eq!(ended(&["doctor", "--json"]).done().document()["places"], json!([]));
+        assert!(ended(&["serve", "--config", file.to_str().unwrap()]).expect(3).err().contains("/proc/node0.hither"));
+        assert!(ended(&["get", "k"]).expect(2).err().contains("which store?"));
+    }
+}
+
 #[test]
 fn a_store_over_two_nodes() {
     let store = Store::on_file();

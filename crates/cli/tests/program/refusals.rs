@@ -380,3 +380,34 @@ fn a_bad_call_leaves_no_store_behind() {
         assert!(!store.data().exists(), "{:?} makes a store", &call[..1]);
     }
 }
+
+/// Regression: it was passed over without a word, and `copy --keyspace` copied all keyspaces.
+#[test]
+fn a_keyspace_is_refused_by_commands_that_are_about_none() {
+    let store = Store::any();
+    store.run(&["put", "k", "v"]).done();
+    let (copy, absent) = (store.path("copy").display().to_string(), store.path("absent").display().to_string());
+    // A server that takes it ends all the same, with another status.
+    let commands =
+        [&["copy", &copy][..], &["check"], &["stat"], &["compact"], &["keyspaces"], &["doctor"], &["serve", "--aclfile", &absent]];
+    for command in commands {
+        let refused = store.run(&[command, &["--keyspace", "default"]].concat()).expect(2).err();
+        assert!(refused.contains("--keyspace is for commands") && refused.contains("scan"), "{command:?}: {refused}");
+    }
+    assert!(!store.path("copy").exists());
+    assert!(store.run(&["drop", "other", "--keyspace", "default"]).expect(2).err().contains("which keyspace?"));
+    store.run(&["drop", "default", "--keyspace", "default"]).done();
+}
+
+/// Regression: `hither --json bench` printed no JSON, and no word about it.
+#[test]
+fn options_of_a_store_are_refused_before_those_of_a_benchmark() {
+    let help = ["run", "--help"];
+    for option in [&["--json"][..], &["--data", "/x"], &["--keyspace", "k"], &["--read-only"], &["--durability", "sync"], &["--salvage"]] {
+        for line in [[option, &["bench"], &help].concat(), [&["bench"], option, &help].concat()] {
+            let refused = run(&line).expect(2).err();
+            assert!(refused.contains(option[0]) && refused.contains("hither bench run"), "{line:?}: {refused}");
+        }
+    }
+    run(&["bench", "run", "--json", "--help"]).done();
+}
