@@ -222,8 +222,8 @@ pub struct PutArgs {
     /// The value; - reads it from standard input
     #[arg(allow_hyphen_values = true)]
     pub value: OsString,
-    /// The record disappears after this time: 500ms, 30s, 5m, 2h, 7d
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    /// The record disappears after this time, a whole number of a unit: 500ms, 30s, 5m, 2h, 7d; a number alone is in seconds
+    #[arg(long, value_name = "TIME", value_parser = units::time_to_live)]
     pub ttl: Option<Duration>,
 }
 

@@ -58,6 +58,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(factor_ms).map(Duration::from_millis).ok_or_else(|| format!("{text} is too long a time"))
 }
 
+/// Reads a time to live, which has some length.
+pub fn time_to_live(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a record with no time to live is gone at once; to remove a key, use `hither del`".into()),
+        ttl => Ok(ttl),
+    }
+}
+
 /// Reads a durability level: `sync`, `process` or `interval:MS`.
 pub fn durability(text: &str) -> Result<Durability, String> {
     match text {
@@ -168,6 +176,8 @@ mod tests {
         for text in ["", "s", "1w", "-5s", "99999999999999999d"] {
             assert!(duration(text).is_err(), "{text}");
         }
+        assert_eq!(time_to_live("1ms"), Ok(Duration::from_millis(1)));
+        assert!(time_to_live("0h").is_err() && time_to_live("1w").is_err());
     }
 
     #[test]

@@ -411,3 +411,13 @@ fn options_of_a_store_are_refused_before_those_of_a_benchmark() {
     }
     run(&["bench", "run", "--json", "--help"]).done();
 }
+
+/// Regression: it was stored, and said to be, and was gone.
+#[test]
+fn no_time_to_live_is_refused() {
+    let store = Store::any();
+    for ttl in ["0", "0ms", "0d"] {
+        assert!(store.run(&["put", "k", "v", "--ttl", ttl]).expect(2).err().contains("hither del"), "{ttl}");
+        assert!(!store.data().exists());
+    }
+}
