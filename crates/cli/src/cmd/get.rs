@@ -1,8 +1,9 @@
 //! `get KEY`: prints a value.
 //!
 //! As text the value has the escape of [`crate::escape`] and a newline; with `--raw` exactly its bytes; with `--json`
-//! `{"found": true, "key": …, "value": …}`.
+//! `{"found": true, "key": …, "value": …}`, and `"expires_at_ms"` if it does.
 
+use hither::{Db, Keyspace};
 use serde::Serialize;
 
 use crate::args::{GetArgs, StoreArgs};
@@ -16,21 +17,32 @@ struct Report<'a> {
     key: Bytes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<Bytes<'a>>,
+    /// In milliseconds since 1970, if ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at_ms: Option<u64>,
 }
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, get: GetArgs, out: &mut Output) -> Result<Outcome, Failure> {
     out.refuse_both(get.raw)?;
     let key = units::bytes(get.key.key, get.key.escape)?;
-    let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
-    let value = keyspace.get(&key)?;
+    let (db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     if out.is_json() {
-        out.document(&Report { found: value.is_some(), key: Bytes(&key), value: value.as_deref().map(Bytes) })?;
-        return Ok(Outcome::from_bool(value.is_some()));
+        return report(&db, &keyspace, &key, out);
     }
-    match value {
+    match keyspace.get(&key)? {
         None => Err(Failure::NotFound(format!("no such key: {}", crate::escape::escaped(&key)))),
         Some(value) if get.raw => out.bytes(&value).map(|()| Outcome::Done),
         Some(value) => out.escaped(&value).map(|()| Outcome::Done),
     }
+}
+
+/// The value and when it expires, at one moment, durably as with any other read.
+fn report(db: &Db, keyspace: &Keyspace, key: &[u8], out: &mut Output) -> Result<Outcome, Failure> {
+    let (found, rests_on) = keyspace.peek_with(key, |value, found| (value.to_vec(), found.expires_at_ms))?;
+    db.ticket_at(rests_on).wait()?;
+    let value = found.as_ref().map(|(value, _)| Bytes(value));
+    let expires_at_ms = found.as_ref().map(|(_, at)| *at).filter(|at| *at != 0);
+    out.document(&Report { found: found.is_some(), key: Bytes(key), value, expires_at_ms })?;
+    Ok(Outcome::from_bool(found.is_some()))
 }

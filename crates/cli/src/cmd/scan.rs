@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use hither::Kind;
+use hither::{Keyspace, Kind};
 
 use crate::args::{ScanArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
@@ -20,12 +20,25 @@ pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome
         return Ok(Outcome::Done);
     }
     let limit = scan.limit.map_or(usize::MAX, |limit| limit.try_into().unwrap_or(usize::MAX));
+    if out.is_json() {
+        return write_entries(out, &keyspace, &range, scan.reverse, limit);
+    }
     let mut written = Ok(());
     keyspace.scan_first(limit, range.from(), range.to(), scan.reverse, |key, value| {
         written = write(out, key, value, scan.raw);
         if written.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     written.map(|()| Outcome::Done)
+}
+
+/// For programs, which see when a key expires, too.
+fn write_entries(out: &mut Output, keyspace: &Keyspace, range: &Range, reverse: bool, limit: usize) -> Result<Outcome, Failure> {
+    let mut entries = keyspace.range((range.from(), range.to()))?.entries();
+    for _ in 0..limit {
+        let Some(entry) = (if reverse { entries.next_back() } else { entries.next() }).transpose()? else { break };
+        out.record(&entry.key, &entry.value, entry.expires_at_ms)?;
+    }
+    Ok(Outcome::Done)
 }
 
 fn write(out: &mut Output, key: &[u8], value: &[u8], raw: bool) -> Result<(), Failure> {

@@ -35,6 +35,9 @@ fn binary_keys_and_values() {
     let found = store.run(&["get", r"a\x00\n", "--escape", "--json"]).done().document();
     assert_eq!(found["key"], "a\0\n");
     assert!(found["value"]["base64"].as_str().unwrap().starts_with("AAEC"));
+    // A hyphen alone stands for standard input.
+    store.run(&["put", "hyphen", r"\x2d", "--escape"]).done();
+    assert_eq!(store.run(&["get", "hyphen"]).done().out(), "-\n");
     assert!(store.run(&["get", r"a\q", "--escape"]).expect(2).err().contains("bad escape"));
 }
 
@@ -46,6 +49,27 @@ fn a_record_with_a_time_to_live_disappears() {
     std::thread::sleep(std::time::Duration::from_millis(400));
     store.run(&["get", "short"]).expect(1);
     store.run(&["get", "long"]).done();
+}
+
+/// Regression: only `dump` told when a key expires.
+#[test]
+fn programs_see_when_a_key_expires() {
+    let store = Store::any();
+    let input = b"a\t1\n\\E33177117420000\tb\t2\nc\t3\n";
+    let time = json!(33_177_117_420_000u64);
+    for kind in ["ordered", "hash"] {
+        store.feed(&["load", "--kind", kind, "--keyspace", kind], input).done();
+        let get = |key: &str| store.run(&["get", key, "--keyspace", kind, "--json"]).done().document();
+        assert_eq!(get("b"), json!({"found": true, "key": "b", "value": "2", "expires_at_ms": time}));
+        assert_eq!(get("a"), json!({"found": true, "key": "a", "value": "1"}));
+        let looked = store.run(&["get", "b", "--keyspace", kind, "--json", "--read-only"]).done().document();
+        assert_eq!(looked["expires_at_ms"], time);
+    }
+    let scan = |options: &[&str]| store.run(&[&["scan", "--keyspace", "ordered"], options].concat()).done();
+    let b = json!({"key": "b", "value": "2", "expires_at_ms": time});
+    assert_eq!(scan(&["--json"]).json(), [json!({"key": "a", "value": "1"}), b.clone(), json!({"key": "c", "value": "3"})]);
+    assert_eq!(scan(&["--json", "--reverse", "--limit", "1", "--to", "c"]).json(), [b]);
+    assert_eq!(scan(&[]).out(), "a\t1\nb\t2\nc\t3\n", "people see the records");
 }
 
 #[test]
