@@ -50,30 +50,43 @@ impl Server {
         let command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
         let mut shell = std::process::Command::new("bash");
         shell.args(["-c", &format!("{first} && exec \"$0\" \"$@\"")]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
         Server::begin(shell)
     }
 
     fn begin(mut command: std::process::Command) -> Server {
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         // From here on it is killed and waited for whatever happens.
-        let kept = Arc::new(Mutex::default());
+        let kept = Arc::new(Mutex::<String>::default());
         let mut server = Server { child, port: 0, log: Log::Read(kept.clone()) };
-        let mut lines = BufReader::new(server.child.stderr.take().unwrap());
-        let mut log = String::new();
-        loop {
-            let from = log.len();
-            assert_ne!(lines.read_line(&mut log).unwrap(), 0, "the server has not started:\n{log}");
-            if let Some((_, address)) = log[from..].split_once("event=ready address=") {
-                server.port = address.trim().rsplit(':').next().unwrap().parse().unwrap();
-                kept.lock().unwrap().push_str(&log);
-                // It must not wait for being read.
-                std::thread::spawn(move || {
-                    for line in lines.split(b'\n').map_while(Result::ok) {
-                        *kept.lock().unwrap() += &(String::from_utf8_lossy(&line) + "\n");
-                    }
-                });
-                return server;
+        let lines = BufReader::new(server.child.stderr.take().unwrap());
+        // It must not wait for being read.
+        let reader = std::thread::spawn(move || {
+            for line in lines.split(b'\n').map_while(Result::ok) {
+                *kept.lock().unwrap() += &(String::from_utf8_lossy(&line) + "\n");
             }
+        });
+        server.port = server.ready_port(|| reader.is_finished());
+        server
+    }
+
+    /// The port in the line that says that it is ready, which must come before its log ends.
+    fn ready_port(&self, has_ended: impl Fn() -> bool) -> u16 {
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            let ended = has_ended();
+            let log = self.log.text();
+            if let Some((_, rest)) = log.split_once("event=ready address=") {
+                return rest.lines().next().unwrap().trim().rsplit(':').next().unwrap().parse().unwrap();
+            }
+            assert!(!ended, "the server has not started:\n{log}");
+            assert!(Instant::now() < end, "the server is not ready:\n{log}");
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
