@@ -35,7 +35,7 @@ pub struct StoreArgs {
     /// Keyspace, for del, drop, dump, get, load, put and scan [default: default]
     #[arg(long, value_name = "NAME", global = true)]
     pub keyspace: Option<String>,
-    /// Output for programs: one JSON document, or one per line. Bytes that are not UTF-8 are written {"base64": "…"}
+    /// Output for programs: one JSON document, or one per line; with serve the log. Bytes that are not UTF-8 are written {"base64": "…"}
     #[arg(long, global = true)]
     pub json: bool,
     /// When a write counts as durable: sync (survives a loss of power), interval:MS, process (survives a crash of the program)

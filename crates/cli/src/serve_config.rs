@@ -308,6 +308,16 @@ impl ServeArgs {
         Ok(())
     }
 
+    /// With `--json`, which is the log's format here.
+    pub fn for_programs(self) -> Result<ServeArgs, Failure> {
+        match self.log_format.as_deref() {
+            None | Some("json") => Ok(ServeArgs { log_format: Some("json".into()), ..self }),
+            Some(other) => {
+                Err(Failure::Usage(format!("--json asks for a log in JSON, --log-format {other} does not; leave one of them out")))
+            }
+        }
+    }
+
     /// All layers, the defaults last; what concerns the store goes into `store` where that is not set.
     pub fn resolve(self, store: &mut StoreArgs) -> Result<Config, Failure> {
         let unreadable = std::env::vars_os().find(|(name, value)| is_unreadable(name, value));

@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a command that writes waits for space in a store that is full, before it is refused with -OOM: all clients of its thread wait with it.
@@ -25,10 +26,11 @@ const SPACE_PATIENCE: Duration = Duration::from_secs(1);
 pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     let mut args = args.clone();
     args.space_patience = Some(SPACE_PATIENCE);
+    let serve = if args.json { serve.for_programs()? } else { serve };
     let config = serve.resolve(&mut args)?;
     let is_reachable = !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
     backup::ensure_directory(&config).map_err(refused)?;
-    check_files(&config).map_err(refused)?;
+    check_files(&config).map_err(|error| refused_file(error, &config))?;
     ensure_free(&config)?;
     let db = store::open(&args, Missing::Create)?;
     log(
@@ -79,6 +81,29 @@ fn try_to_bind(addresses: &[IpAddr], port: u16) -> Result<(), Failure> {
         listen::bind(*ip, port, addresses).map_err(|source| refused(StartError::Listen { address, source }))?;
     }
     Ok(())
+}
+
+/// Of a file that cannot be read, the setting that names it, too.
+fn refused_file(error: StartError, config: &Config) -> Failure {
+    match error {
+        StartError::File { path, source } => {
+            let setting = setting_of(&path, config).map_or_else(String::new, |setting| format!("the file of {setting}, "));
+            Failure::Io { what: format!("reading {setting}{}", path.display()), source }
+        }
+        error => refused(error),
+    }
+}
+
+/// The setting that names this file. Of several the first one: that is read first.
+fn setting_of(path: &Path, config: &Config) -> Option<&'static str> {
+    let tls = config.tls.as_ref();
+    let files = [
+        ("tls-cert-file", tls.map(|tls| &tls.cert_file)),
+        ("tls-key-file", tls.map(|tls| &tls.key_file)),
+        ("tls-ca-cert-file", tls.and_then(|tls| tls.ca_cert_file.as_ref())),
+        ("aclfile", config.aclfile.as_ref()),
+    ];
+    files.into_iter().find(|(_, file)| file.is_some_and(|file| file == path)).map(|(setting, _)| setting)
 }
 
 fn refused(error: StartError) -> Failure {

@@ -4,11 +4,15 @@ use crate::common;
 use crate::common::Store;
 use crate::common::wire::{Server, push, text};
 use hither_resp::Value;
+use rustix::fs::OFlags;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::io::{ErrorKind, Read, Write};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 #[test]
 fn pipelines_cut_anywhere_are_answered_in_order() {
@@ -202,11 +206,27 @@ fn files_that_cannot_be_taken_are_refused_before_the_store_is_opened() {
         assert!(!store.data().exists(), "{arguments:?}: a store was made");
     };
     refused(&["--aclfile", users], 2, "users.acl:1: ");
-    refused(&["--aclfile", absent], 3, "reading ");
-    refused(&["--aclfile", place], 3, "reading ");
+    // Regression: nobody could see which setting had named the file.
+    refused(&["--aclfile", absent], 3, "reading the file of aclfile, ");
+    refused(&["--aclfile", place], 3, "reading the file of aclfile, ");
     let tls = ["--tls-port", "0", "--tls-auth-clients", "no", "--tls-cert-file"];
-    refused(&[&tls[..], &[absent, "--tls-key-file", users]].concat(), 3, absent);
+    refused(&[&tls[..], &[absent, "--tls-key-file", users]].concat(), 3, &format!("reading the file of tls-cert-file, {absent}: "));
+    refused(&[&tls[..], &[users, "--tls-key-file", absent]].concat(), 3, "tls-key-file, ");
+    refused(&[&tls[..], &[users, "--tls-key-file", users, "--tls-ca-cert-file", absent]].concat(), 3, "tls-ca-cert-file, ");
     refused(&[&tls[..], &[users, "--tls-key-file", users]].concat(), 2, "users.acl");
+}
+
+/// A pipe to write to, once somebody has opened it to read.
+fn opened_by_a_reader(pipe: &Path) -> File {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        // Without one this is refused, where it would wait for ever otherwise.
+        match File::options().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(pipe) {
+            Ok(file) => return file,
+            Err(error) => assert!(Instant::now() < end, "nobody reads {}: {error}", pipe.display()),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A password that is not to lie in a file comes from a pipe, which can be read once only.
@@ -217,7 +237,7 @@ fn users_can_come_from_a_pipe() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let writer = {
         let pipe = pipe.clone();
-        std::thread::spawn(move || std::fs::write(pipe, "user default on >piped ~* &* +@all").unwrap())
+        std::thread::spawn(move || opened_by_a_reader(&pipe).write_all(b"user default on >piped ~* &* +@all").unwrap())
     };
     let server = Server::start(&store, &["--aclfile", pipe.to_str().unwrap()]);
     writer.join().unwrap();
@@ -251,6 +271,22 @@ fn all_addresses_of_both_kinds_are_listened_at() {
     let mut reply = [0; 7];
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"+PONG\r\n");
+}
+
+/// Regression: `--json` was passed over without a word.
+#[test]
+fn a_server_for_programs_logs_json() {
+    let store = Store::any();
+    let mut child = store.command(&["serve", "--port", "0", "--json"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    assert_eq!(event["event"], "recovered", "{line}");
+    let absent = store.path("absent").display().to_string();
+    let both = store.run(&["serve", "--json", "--log-format", "text", "--aclfile", &absent]).expect(2).err();
+    assert!(both.contains("--log-format text"), "{both}");
 }
 
 /// A file with a wrong line is refused by its number, and without the password.
