@@ -142,7 +142,7 @@ mod tests {
     fn bad_lines_are_passed_over_and_numbered() {
         let (records, bad) = csv("a,b\n1,2\n3\n,4\n5,6\n", None);
         assert_eq!(records.len(), 2);
-        assert_eq!(bad, [(3, "1 fields where the header has 2".into()), (4, "the key is empty".into())]);
+        assert_eq!(bad, [(3, "1 fields where the header has 2".into()), (4, "an empty key was given; keys have 1 to 65536 bytes".into())]);
     }
 
     #[test]

@@ -14,9 +14,11 @@ pub use self::kv::KvSource;
 
 use std::io::{self, BufRead, Read as _};
 
-/// Longest key of a store, in bytes.
-pub const MAX_KEY: usize = 65_536;
-/// Longest value of a store, in bytes.
+use hither::Keyspace;
+
+/// Longest key of a store, in bytes; for how much is read. Whether a pair is too long says [`Keyspace::check_pair`].
+const MAX_KEY: usize = 65_536;
+/// Longest value of a store, in bytes; the same.
 pub const MAX_VALUE: usize = 512 << 20;
 /// Longest line of the input, in bytes: a value of which every byte is escaped.
 const MAX_LINE: u64 = 4 * (MAX_VALUE + MAX_KEY) as u64 + 2;
@@ -76,15 +78,7 @@ pub trait Source {
 
 /// Checks a record, which never expires, against the limits of the store.
 fn checked(line: u64, key: Vec<u8>, value: Vec<u8>) -> Result<Record, SourceError> {
-    if key.is_empty() {
-        return Err(bad(line, "the key is empty"));
-    }
-    if key.len() > MAX_KEY {
-        return Err(bad(line, format!("the key has {} bytes, more than {MAX_KEY}", key.len())));
-    }
-    if value.len() > MAX_VALUE {
-        return Err(bad(line, format!("the value has {} bytes, more than {MAX_VALUE}", value.len())));
-    }
+    Keyspace::check_pair(&key, &value).map_err(|error| bad(line, error.to_string()))?;
     Ok(Record { key, value, expires_at_ms: 0 })
 }
 
@@ -123,6 +117,18 @@ impl<R: BufRead> Lines<R> {
             self.unended = true;
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_much_is_read_as_a_store_can_hold() {
+        let takes = |key: usize, value: usize| Keyspace::check_pair(&vec![0; key], &vec![0; value]).is_ok();
+        assert!(takes(MAX_KEY, 0) && takes(1, MAX_VALUE));
+        assert!(!takes(MAX_KEY + 1, 0) && !takes(1, MAX_VALUE + 1));
     }
 }
 
