@@ -13,6 +13,14 @@ const AFTER_HELP: &str = "\
 Exit status: 0 done, found or sound; 1 not found or not sound; 2 wrong use or a bad input line; 3 input/output or other failure;
 4 damaged, foreign or newer format; 5 locked by another process; 6 store or disk full; 7 no store, or a pool missing; 8 failed sync.";
 
+const SALVAGE_HELP: &str = "\
+Open a damaged store with what is readable of it; what is not is named on standard error and left out.
+Commands that only read change no byte of the store then, as with --read-only. Those that write go on from what was
+readable, and remove the checkpoint; the damage stays where it is, so every later opening needs --salvage, too.
+`hither copy --salvage` makes a sound store of what is readable, `hither dump --salvage` saves one keyspace.
+Where the newest entry of a key is damaged, an older one counts: the key may have an older value, or be there although
+it was deleted.";
+
 /// A key-value store that keeps every byte near the thread that needs it, and loses nothing that it acknowledged.
 #[derive(Debug, Parser)]
 #[command(name = "hither", version, after_help = AFTER_HELP, max_term_width = 120)]
@@ -41,14 +49,14 @@ pub struct StoreArgs {
     /// When a write counts as durable: sync (survives a loss of power), interval:MS, process (survives a crash of the program)
     #[arg(long, value_name = "LEVEL", global = true, value_parser = units::durability, default_value = "sync")]
     pub durability: Durability,
-    /// What the directory is taken for; forced-dax treats tmpfs as persistent memory
+    /// What the store's directories are taken for. With copy those of the old store: what the new one lies on is found out
     #[arg(long, value_enum, global = true, default_value = "auto")]
     pub medium: Medium,
     /// Change no byte of the store, which others may read at the same time: for check, copy, dump, get, keyspaces, scan and stat
     #[arg(long, global = true)]
     pub read_only: bool,
-    /// Open a damaged store with what is readable of it: what is not is named on standard error and left out
-    #[arg(long, global = true)]
+    /// Open a damaged store with what is readable of it; what is not is named on standard error and left out
+    #[arg(long, global = true, long_help = SALVAGE_HELP)]
     pub salvage: bool,
     /// When checkpoints of the indexes are taken, for a fast restart: auto, off, or whenever so much was written, such as 256M
     #[arg(long, value_name = "WHEN", global = true, value_parser = units::checkpoints, default_value = "auto")]
@@ -264,8 +272,10 @@ pub struct CompactArgs {
 /// `copy`
 #[derive(Debug, Args)]
 #[command(after_help = "\
---capacity and --max-capacity are those of the new store, which may else grow as far as the old one; --medium is the old one's. With --salvage the new store
-has what is readable of the old one. The new store is there when it is complete and synced; a copy that is killed leaves a directory DIR.PID.N.part, or DIR/copy.PID.N.part.")]
+--data, --medium, --read-only and --salvage are about the old store, --capacity and --max-capacity about the new one, --checkpoints
+about both. The new one may grow as far as the old one unless --max-capacity is given; what it lies on is found out, whatever --medium
+says. With --salvage it is a sound store that has what is readable of the old one, which is not changed. It is there when it is complete
+and synced; a copy that is killed leaves a directory DIR.PID.N.part (DIR/copy.PID.N.part if DIR was there), which may be removed.")]
 pub struct CopyArgs {
     /// Directory of the new store, in which there is none yet; or nodeN=DIR, once for each node
     #[arg(required = true, value_name = "[nodeN=]DIR")]
