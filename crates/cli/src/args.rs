@@ -40,7 +40,7 @@ pub struct StoreArgs {
     /// Directory of the store; or nodeN=DIR, once for each node. Default: the environment variable HITHER_DATA (separated by colons)
     #[arg(long, value_name = "[nodeN=]DIR", global = true)]
     pub data: Vec<OsString>,
-    /// Keyspace, for del, drop, dump, get, load, put and scan [default: default]
+    /// Keyspace, for del, drop, dump, get, load, put and scan [default: default]; check and stat look whether it is there
     #[arg(long, value_name = "NAME", global = true)]
     pub keyspace: Option<String>,
     /// Output for programs: one JSON document, or one per line; with serve the log. Bytes that are not UTF-8 are written {"base64": "…"}

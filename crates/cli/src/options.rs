@@ -26,8 +26,8 @@ fn refusal(command: &Command, option: &str) -> Option<String> {
             "--{name} is for commands on a store of yours, and bench makes its own; options of a measurement stand behind its name: \
              `hither bench run --json`"
         )),
-        "keyspace" if !is_about_a_keyspace(command) => Some(
-            "--keyspace is for commands on one keyspace: del, drop, dump, get, load, put and scan; leave it out, for this one is about none"
+        "keyspace" if is_about_all_keyspaces(command) => Some(
+            "--keyspace is for commands on one keyspace: check, del, drop, dump, get, load, put, scan and stat; leave it out, for this one is about all"
                 .into(),
         ),
         "read_only" if !only_reads(command) => {
@@ -37,11 +37,12 @@ fn refusal(command: &Command, option: &str) -> Option<String> {
     }
 }
 
-fn is_about_a_keyspace(command: &Command) -> bool {
+/// Whether a command does something to every keyspace, though one is named. (`doctor` looks at none: it takes the options of any command.)
+fn is_about_all_keyspaces(command: &Command) -> bool {
     use Command::{Bench, Check, Compact, Copy, Del, Doctor, Drop, Dump, Get, Keyspaces, Load, Put, Scan, Serve, Stat};
     match command {
-        Load(_) | Dump(_) | Get(_) | Put(_) | Del(_) | Scan(_) | Drop(_) => true,
-        Check | Stat | Compact(_) | Copy(_) | Keyspaces | Doctor | Serve(_) | Bench(_) => false,
+        Load(_) | Dump(_) | Get(_) | Put(_) | Del(_) | Scan(_) | Drop(_) | Check | Stat | Doctor => false,
+        Compact(_) | Copy(_) | Keyspaces | Serve(_) | Bench(_) => true,
     }
 }
 
@@ -78,13 +79,13 @@ mod tests {
             ("put k v", true, false),
             ("del k", true, false),
             ("scan", true, true),
-            ("check", false, true),
-            ("stat", false, true),
+            ("check", true, true),
+            ("stat", true, true),
             ("compact", false, false),
             ("copy d", false, true),
             ("keyspaces", false, true),
             ("drop k", true, false),
-            ("doctor", false, false),
+            ("doctor", true, false),
             ("serve", false, false),
             ("bench", false, false),
         ] {

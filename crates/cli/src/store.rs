@@ -121,6 +121,14 @@ fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_position(progress.done);
 }
 
+/// Opens the store of a report on all of it. A keyspace that is named must be there.
+pub fn open_whole(args: &StoreArgs) -> Result<Db, Failure> {
+    match args.keyspace {
+        Some(_) => open_keyspace(args, Missing::RefuseToRead).map(|(db, _)| db),
+        None => open(args, Missing::RefuseToRead),
+    }
+}
+
 /// Opens the store and the keyspace of a command that needs both to be there.
 pub fn open_keyspace(args: &StoreArgs, missing: Missing) -> Result<(Db, Keyspace), Failure> {
     Keyspace::check_name(args.keyspace())?;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome, all_of_damage};
 use crate::output::{Output, tree};
-use crate::store::{self, Missing};
+use crate::store;
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
@@ -23,7 +23,7 @@ fn is_damage(failure: &Failure) -> bool {
 }
 
 fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
-    let db = store::open(args, Missing::RefuseToRead)?;
+    let db = store::open_whole(args)?;
     let report = db.check()?;
     let sound = report.is_sound();
     let report = serde_json::to_value(report).map_err(|error| Failure::Usage(format!("the report cannot be written: {error}")))?;

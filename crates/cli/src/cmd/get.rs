@@ -3,7 +3,7 @@
 //! As text the value has the escape of [`crate::escape`] and a newline; with `--raw` exactly its bytes; with `--json`
 //! `{"found": true, "key": …, "value": …}`, and `"expires_at_ms"` if it does.
 
-use hither::{Db, Keyspace};
+use hither::Keyspace;
 use serde::Serialize;
 
 use crate::args::{GetArgs, StoreArgs};
@@ -26,9 +26,9 @@ struct Report<'a> {
 pub fn run(args: &StoreArgs, get: GetArgs, out: &mut Output) -> Result<Outcome, Failure> {
     out.refuse_both(get.raw)?;
     let key = units::bytes(get.key.key, get.key.escape)?;
-    let (db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
+    let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
     if out.is_json() {
-        return report(&db, &keyspace, &key, out);
+        return report(&keyspace, &key, out);
     }
     match keyspace.get(&key)? {
         None => Err(Failure::NotFound(format!("no such key: {}", crate::escape::escaped(&key)))),
@@ -37,12 +37,11 @@ pub fn run(args: &StoreArgs, get: GetArgs, out: &mut Output) -> Result<Outcome, 
     }
 }
 
-/// The value and when it expires, at one moment, durably as with any other read.
-fn report(db: &Db, keyspace: &Keyspace, key: &[u8], out: &mut Output) -> Result<Outcome, Failure> {
-    let (found, rests_on) = keyspace.peek_with(key, |value, found| (value.to_vec(), found.expires_at_ms))?;
-    db.ticket_at(rests_on).wait()?;
-    let value = found.as_ref().map(|(value, _)| Bytes(value));
-    let expires_at_ms = found.as_ref().map(|(_, at)| *at).filter(|at| *at != 0);
-    out.document(&Report { found: found.is_some(), key: Bytes(key), value, expires_at_ms })?;
-    Ok(Outcome::from_bool(found.is_some()))
+/// The value and when it expires, at one moment.
+fn report(keyspace: &Keyspace, key: &[u8], out: &mut Output) -> Result<Outcome, Failure> {
+    let entry = keyspace.get_entry(key)?;
+    let value = entry.as_ref().map(|entry| Bytes(&entry.value));
+    let expires_at_ms = entry.as_ref().map(|entry| entry.expires_at_ms).filter(|at| *at != 0);
+    out.document(&Report { found: entry.is_some(), key: Bytes(key), value, expires_at_ms })?;
+    Ok(Outcome::from_bool(entry.is_some()))
 }

@@ -5,12 +5,12 @@ use serde_json::Value;
 use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome, all_of_damage};
 use crate::output::{Output, tree};
-use crate::store::{self, Missing};
+use crate::store;
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    let db = store::open(args, Missing::RefuseToRead)?;
-    let report = report(&db, args.salvage).map_err(|error| Failure::Usage(format!("the statistics cannot be written: {error}")))?;
+    let db = store::open_whole(args)?;
+    let report = report(&db, args).map_err(|error| Failure::Usage(format!("the statistics cannot be written: {error}")))?;
     if out.is_json() {
         out.document(&report)?;
     } else {
@@ -19,9 +19,11 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-fn report(db: &hither::Db, salvage: bool) -> serde_json::Result<Value> {
-    let mut report = serde_json::to_value(db.stats())?;
-    all_of_damage(&mut report["damage"], salvage);
+fn report(db: &hither::Db, args: &StoreArgs) -> serde_json::Result<Value> {
+    let mut stats = db.stats();
+    stats.keyspaces.retain(|keyspace| args.keyspace.as_ref().is_none_or(|name| *name == keyspace.name));
+    let mut report = serde_json::to_value(stats)?;
+    all_of_damage(&mut report["damage"], args.salvage);
     if let Value::Object(fields) = &mut report {
         fields.insert("recovery".into(), serde_json::to_value(db.recovery())?);
     }

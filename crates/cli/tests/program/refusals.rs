@@ -107,7 +107,16 @@ fn failures_have_their_own_status() {
     assert!(store.run(&["load", "/no/such/file"]).expect(3).err().contains("/no/such/file"));
     assert!(!store.data().exists(), "an input that cannot be read makes no store");
     store.run(&["put", "k", "v"]).done();
-    assert!(store.run(&["get", "k", "--keyspace", "other"]).expect(1).err().contains("no keyspace \"other\""));
+    for command in [&["get", "k"][..], &["dump"], &["check"], &["stat"]] {
+        assert!(store.run(&[command, &["--keyspace", "other"]].concat()).expect(1).err().contains("no keyspace \"other\""), "{command:?}");
+    }
+    store.run(&["put", "k", "v", "--keyspace", "another"]).done();
+    store.run(&["check", "--keyspace", "another"]).done();
+    let names = |options: &[&str]| {
+        let report = store.run(&[&["stat", "--json"], options].concat()).done().document();
+        report["keyspaces"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((names(&[]), names(&["--keyspace", "another"])), (vec!["default".into(), "another".into()], vec!["another".to_owned()]));
     let no_dir = store.path("no/such/dir/dump");
     store.run(&["dump", no_dir.to_str().unwrap()]).expect(3);
 }
@@ -383,13 +392,12 @@ fn a_bad_call_leaves_no_store_behind() {
 
 /// Regression: it was passed over without a word, and `copy --keyspace` copied all keyspaces.
 #[test]
-fn a_keyspace_is_refused_by_commands_that_are_about_none() {
+fn a_keyspace_is_refused_by_commands_that_are_about_all() {
     let store = Store::any();
     store.run(&["put", "k", "v"]).done();
     let (copy, absent) = (store.path("copy").display().to_string(), store.path("absent").display().to_string());
     // A server that takes it ends all the same, with another status.
-    let commands =
-        [&["copy", &copy][..], &["check"], &["stat"], &["compact"], &["keyspaces"], &["doctor"], &["serve", "--aclfile", &absent]];
+    let commands = [&["copy", &copy][..], &["compact"], &["keyspaces"], &["serve", "--aclfile", &absent]];
     for command in commands {
         let refused = store.run(&[command, &["--keyspace", "default"]].concat()).expect(2).err();
         assert!(refused.contains("--keyspace is for commands") && refused.contains("scan"), "{command:?}: {refused}");
