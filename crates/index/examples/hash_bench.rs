@@ -1,7 +1,8 @@
 //! Measures the hash index alone: two threads, random 8-byte keys, a flat array of 32-byte entries in place of the log.
 //!
-//! `cargo run --release -p hither-index --example hash_bench [keys] [threads]`; the keys default to 5 M, the threads to 2.
-//! Prints millions of operations per second over all threads, and bytes of DRAM per key at several sizes.
+//! `cargo run --release -p hither-index --example hash_bench [keys] [threads] [turnovers]`; the keys default to 5 M, the threads to 2.
+//! Prints millions of operations per second over all threads, and bytes of DRAM per key at several sizes; with a number of turnovers, instead, the speed before and after so many
+//! times as many keys as there are have gone and others have come.
 
 use hither_index::hash::HashIndex;
 use hither_index::{Hasher, Index, Key, Ref, Resolver};
@@ -98,11 +99,16 @@ fn key_of(i: usize) -> [u8; 8] {
 }
 
 fn put(index: &HashIndex, log: &FlatLog, i: usize) {
+    put_at(index, log, i, i);
+}
+
+/// Its entry is that of this number.
+fn put_at(index: &HashIndex, log: &FlatLog, i: usize, number: usize) {
     let bytes = key_of(i);
     let key = log.hasher.key(&bytes);
     let _pin = epoch::pin();
     index.prefetch(key);
-    let entry = log.write(i, u64::from_le_bytes(bytes));
+    let entry = log.write(number, u64::from_le_bytes(bytes));
     let located = index.locate(key, log);
     let old = match located.candidate {
         candidate if candidate.is_some() && (located.verified || log.matches(candidate, key.bytes)) => candidate,
@@ -225,6 +231,43 @@ fn many(index: &HashIndex, log: &FlatLog, keys: usize, rounds: usize, group: usi
     }
 }
 
+/// The speed of a fresh index, and after keys went, oldest first, and others came.
+fn turnover(log: &FlatLog, keys: usize, threads: usize, times: usize) {
+    let (index, entries) = (HashIndex::new(), keys * 6 / 5);
+    measure("load", threads, keys, |thread| (thread..keys).step_by(threads).for_each(|i| put(&index, log, i)));
+    aged(&index, log, keys, threads, 0);
+    measure("delete and insert", threads, keys * times, |thread| {
+        for i in (thread..keys * times).step_by(threads) {
+            update(&index, log, i, Ref::NONE);
+            put_at(&index, log, i + keys, (i + keys) % entries);
+        }
+    });
+    aged(&index, log, keys, threads, keys * times);
+}
+
+/// What is there begins with the key of this number.
+fn aged(index: &HashIndex, log: &FlatLog, keys: usize, threads: usize, first: usize) {
+    println!("{:>28}: {:7.2} B/key", "memory", index.memory_bytes() as f64 / keys as f64);
+    for (name, from) in [("get uniform", first), ("get absent", first + keys)] {
+        measure(name, threads, keys * threads, |thread| {
+            let mut draw = Draw(thread as u64 + 7);
+            for _ in 0..keys {
+                let bytes = key_of(from + draw.below(keys));
+                let _pin = epoch::pin();
+                assert_eq!(index.get(log.hasher.key(&bytes), log).is_some(), from == first);
+            }
+        });
+    }
+    let share = keys / threads;
+    measure("update", threads, share * threads, |thread| {
+        let mut draw = Draw(thread as u64 + 1);
+        for _ in 0..share {
+            let i = first + thread * share + draw.below(share);
+            update(index, log, i, Ref((i % (keys * 6 / 5)) as u64 + 1));
+        }
+    });
+}
+
 /// This process's anonymous memory in bytes.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
@@ -255,6 +298,9 @@ fn main() {
     let keys = arguments.next().unwrap_or(5_000_000);
     let threads = arguments.next().unwrap_or(2);
     let log = FlatLog::new(keys * 6 / 5);
+    if let Some(times) = arguments.next() {
+        return turnover(&log, keys, threads, times);
+    }
     speed(&log, keys, threads);
     footprint(&log, keys * 6 / 5);
 }

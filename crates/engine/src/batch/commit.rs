@@ -452,6 +452,12 @@ impl Commit<'_> {
         if rest != 0 {
             self.install_unlocked(rest, first, writer);
         }
+        // Now that no place is locked.
+        for member in self.members.iter().filter(|member| member.candidate.is_none()) {
+            if let AnyIndex::Hash(index) = &*self.batch.keyspace(member.operation(self.batch)).index {
+                index.look_for_wear(member.hash, &self.core.resolver());
+            }
+        }
     }
 
     /// Installs the members of `rest` and those beyond its bits, now that no place is locked.

@@ -81,8 +81,12 @@ impl LeanIndex for HashIndex {
     }
 
     #[inline(always)]
-    fn insert_seen<R: Resolver>(&self, sight: &HomeSight<'_>, key: Key<'_>, new: Ref, _resolver: &R) -> bool {
-        self.insert_home(sight, key.hash, new)
+    fn insert_seen<R: Resolver>(&self, sight: &HomeSight<'_>, key: Key<'_>, new: Ref, resolver: &R) -> bool {
+        let put = self.insert_home(sight, key.hash, new);
+        if put {
+            self.look_for_wear(key.hash, resolver);
+        }
+        put
     }
 
     #[inline(always)]

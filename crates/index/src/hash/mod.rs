@@ -6,7 +6,7 @@
 //!
 //! A segment that cannot take a key is replaced by two ([`rebuild`]), or, where a split would not help since the
 //! hashes are (nearly) equal, by a *wide* one: its paths visit all pairs, and it doubles in size as needed. Segments are never merged:
-//! a deleted key's slot is reused, and overflow flags are cleared by the next rebuild only.
+//! a deleted key's slot is reused. Overflow flags stay until the segment is replaced; one that has many for nothing is built anew ([`wear`]).
 //!
 //! Of a hash, bits 34 to 63 make the position, 24 to 31 the tag, 7 and up the home pair (five bits in a segment of the smallest class), bit 0 the home line.
 //!
@@ -61,6 +61,7 @@ mod spot;
 mod tests;
 #[cfg(test)]
 mod twins;
+mod wear;
 mod write;
 
 use crate::common::counter::Counter;

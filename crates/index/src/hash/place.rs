@@ -179,6 +179,8 @@ impl<P: Protocol> HashTable<P> {
     pub(super) fn finish_place<R: Resolver>(&self, token: Token, key: Key<'_>, old: Ref, new: Ref, resolver: &R) {
         if !self.try_finish_place(token, key, old, new) {
             self.insert(key, new, resolver).expect("the key latch keeps other inserts of the key away");
+        } else if old.is_none() {
+            self.look_for_wear(key.hash, resolver);
         }
     }
 

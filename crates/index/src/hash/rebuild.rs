@@ -1,4 +1,4 @@
-//! Replacing a segment: by two halves, by a wide one, or, when space is reserved, by many empty ones.
+//! Replacing a segment: by two halves, by a wide one, by one of the same keys ([`super::wear`]), or, when space is reserved, by many empty ones.
 //!
 //! # Steps
 //!
@@ -90,6 +90,26 @@ impl Frozen {
         all
     }
 
+    /// What is in the segment, with the hashes of the keys: all misses of the log overlap.
+    fn keys<R: Resolver>(&self, resolver: &R) -> (Vec<Item>, Vec<Lost>) {
+        let slots = self.slots();
+        let (mut items, mut lost) = (Vec::with_capacity(slots.len()), Vec::new());
+        for (.., reference) in slots.iter().take(AHEAD) {
+            resolver.prefetch(*reference);
+        }
+        for (i, &(number, tag, reference)) in slots.iter().enumerate() {
+            if let Some((.., later)) = slots.get(i + AHEAD) {
+                resolver.prefetch(*later);
+            }
+            if resolver.is_sound(reference) {
+                items.push(Item { reference, hash: resolver.hash(reference) });
+            } else {
+                lost.push(self.lost(number, tag, reference));
+            }
+        }
+        (items, lost)
+    }
+
     /// A reference in a slot of the segment, to be kept without its hash.
     #[cold]
     fn lost(&self, number: usize, tag: u64, reference: Ref) -> Lost {
@@ -157,27 +177,30 @@ impl<P: Protocol> HashTable<P> {
         let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
             return;
         };
-        let slots = frozen.slots();
-        let (mut items, mut lost) = (Vec::with_capacity(slots.len()), Vec::new());
-        for (.., reference) in slots.iter().take(AHEAD) {
-            resolver.prefetch(*reference);
-        }
-        for (i, &(number, tag, reference)) in slots.iter().enumerate() {
-            if let Some((.., later)) = slots.get(i + AHEAD) {
-                resolver.prefetch(*later);
-            }
-            if resolver.is_sound(reference) {
-                items.push(Item { reference, hash: resolver.hash(reference) });
-            } else {
-                lost.push(frozen.lost(number, tag, reference));
-            }
-        }
+        let (mut items, lost) = frozen.keys(resolver);
         P::pause(Point::Collected);
         let may_split = lost.is_empty() || (!segment.wide() && lost.len() * 4 <= items.len());
         let mut plan = Plan { table: self, target: 0, ready: Vec::new(), lost, may_split };
         let depth = segment.depth();
         plan.divide(&mut items, position_of(hash) >> (POSITION_BITS - depth), depth, true);
         self.replace_by(frozen, plan.ready);
+    }
+
+    /// Replaces a narrow segment by one of the same keys, each as near to its home pair as there is room, with the overflow flags that these need. If they do not fit so, or another
+    /// thread is replacing it, it stays. The caller holds no pair of it.
+    #[cold]
+    pub(super) fn renew<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
+        debug_assert!(!segment.wide());
+        let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
+            return;
+        };
+        let (items, lost) = frozen.keys(resolver);
+        P::pause(Point::Collected);
+        let mut plan = Plan { table: self, target: 0, ready: Vec::new(), lost, may_split: false };
+        let depth = segment.depth();
+        if plan.build(&items, position_of(hash) >> (POSITION_BITS - depth), depth, 0, false) {
+            self.replace_by(frozen, plan.ready);
+        }
     }
 
     /// Splits the segments that are still empty so far that `keys` keys fit. Segments that hold keys are left to split
