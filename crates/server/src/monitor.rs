@@ -54,16 +54,16 @@ impl Monitors {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut line = format!("+{}.{:06} [{index} {}]", now.as_secs(), now.subsec_micros(), client.address);
         let shown = if command.has(flag::SECRET) { 1 } else { args.len() };
-        args.iter().take(shown).for_each(|argument| quote(&mut line, argument));
+        // 0 is no limit. What is longer nobody is shown: it is not made.
+        let most = Some(shared.settings.max_output_bytes.load(Ordering::Relaxed)).filter(|most| *most > 0).unwrap_or(usize::MAX);
+        args.iter().take(shown).for_each(|argument| quote(&mut line, argument, most));
         if shown < args.len() {
             line.push_str(" \"(redacted)\"");
         }
         line.push_str("\r\n");
-        let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
         for monitor in self.all.lock().iter() {
             let mut lines = monitor.lines.lock();
-            // 0 is no limit.
-            if most > 0 && lines.len() + line.len() > most {
+            if lines.len() + line.len() > most {
                 let why = format!("it reads too little of what MONITOR shows it: more than max-output ({most}) waits");
                 shared.kill(&monitor.client, Level::Warn, &why);
                 continue;
@@ -78,10 +78,13 @@ impl Monitors {
     }
 }
 
-/// As Redis' tools read it.
-fn quote(line: &mut String, argument: &[u8]) {
+/// As Redis' tools read it; ends where the line has more than `most` bytes.
+fn quote(line: &mut String, argument: &[u8], most: usize) {
     line.push_str(" \"");
     for byte in argument {
+        if line.len() > most {
+            return;
+        }
         match byte {
             b'\\' | b'"' => line.extend(['\\', char::from(*byte)]),
             b'\n' => line.push_str("\\n"),

@@ -467,3 +467,16 @@ fn sets_are_combined_in_portions() {
         assert!(reply == TOO_LARGE && held < 3 * MIB, "{line}: {} bytes, held {held}", reply.len());
     }
 }
+
+/// Regression: a monitor was shown arguments of any size, quoted in full, four bytes for each that cannot be printed, before anybody looked at what it may be sent.
+#[test]
+fn a_monitor_is_not_shown_what_it_may_not_be_sent() {
+    let settings = Config { max_output_bytes: MIB, ..Config::default() };
+    let shared = Shared::new(Db::builder().in_memory().open().unwrap(), settings, 1).unwrap();
+    let (mut client, mut monitor) = (Client::new(&shared), Client::new(&shared));
+    assert_eq!(monitor.raw(&[b"MONITOR"]), b"+OK\r\n");
+    let value = vec![0; 8 * MIB];
+    let (reply, held) = peak(|| client.raw(&[b"SET", b"k", &value]));
+    assert_eq!(reply, b"+OK\r\n");
+    assert!(held < 20 * MIB, "{held} bytes");
+}
