@@ -126,8 +126,8 @@ pub enum Command {
     Get(GetArgs),
     /// Store a value
     Put(PutArgs),
-    /// Delete a key
-    Del(KeyArgs),
+    /// Delete a key, or those of a range
+    Del(DelArgs),
     /// Print the records of a range: key, tab, value
     Scan(ScanArgs),
     /// Verify every checksum, reference and count
@@ -235,18 +235,41 @@ pub struct PutArgs {
     pub ttl: Option<Duration>,
 }
 
-/// `scan`
+/// A range of keys.
 #[derive(Debug, Args)]
-pub struct ScanArgs {
+#[group(id = "range", multiple = true)]
+pub struct RangeArgs {
     /// Only keys that begin with P
     #[arg(long, value_name = "P")]
     pub prefix: Option<OsString>,
     /// First key
     #[arg(long, value_name = "K")]
     pub from: Option<OsString>,
-    /// End: the first key that is not shown
+    /// End: the first key that is not in the range
     #[arg(long, value_name = "K")]
     pub to: Option<OsString>,
+}
+
+/// `del`
+#[derive(Debug, Args)]
+pub struct DelArgs {
+    /// The key
+    #[arg(required_unless_present = "range", conflicts_with = "range")]
+    pub key: Option<OsString>,
+    /// The keys, of an ordered keyspace
+    #[command(flatten)]
+    pub range: RangeArgs,
+    /// \t \n \r \\ \xHH in keys of the command line stand for bytes
+    #[arg(long)]
+    pub escape: bool,
+}
+
+/// `scan`
+#[derive(Debug, Args)]
+pub struct ScanArgs {
+    /// Which keys
+    #[command(flatten)]
+    pub range: RangeArgs,
     /// From the last to the first
     #[arg(long)]
     pub reverse: bool,

@@ -26,6 +26,7 @@ pub mod failure;
 pub mod input;
 pub mod options;
 pub mod output;
+pub mod range;
 pub mod serve_config;
 pub mod stdin;
 pub mod store;

@@ -1,10 +1,11 @@
-//! `del KEY`: deletes a key; exit status 1 if it was not there.
+//! `del KEY`: deletes a key; `del --prefix P`, `--from K`, `--to K`: the keys of a range. Exit status 1 if none was there.
 
 use serde::Serialize;
 
-use crate::args::{KeyArgs, StoreArgs};
+use crate::args::{DelArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Bytes, Output};
+use crate::range::Range;
 use crate::{store, units};
 
 #[derive(Serialize)]
@@ -13,9 +14,17 @@ struct Report<'a> {
     key: Bytes<'a>,
 }
 
+#[derive(Serialize)]
+struct RangeReport {
+    deleted: u64,
+}
+
 /// Runs the command.
-pub fn run(args: &StoreArgs, del: KeyArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    let key = units::bytes(del.key, del.escape)?;
+pub fn run(args: &StoreArgs, del: DelArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    let Some(key) = del.key else {
+        return delete_range(args, &Range::of(del.range, del.escape)?, out);
+    };
+    let key = units::bytes(key, del.escape)?;
     let (db, keyspace) = store::open_keyspace(args, store::Missing::Refuse)?;
     let deleted = keyspace.delete(&key)?;
     store::close(db, args)?;
@@ -25,4 +34,18 @@ pub fn run(args: &StoreArgs, del: KeyArgs, out: &mut Output) -> Result<Outcome, 
         return Err(Failure::NotFound(format!("no such key: {}", crate::escape::escaped(&key))));
     }
     Ok(Outcome::from_bool(deleted))
+}
+
+fn delete_range(args: &StoreArgs, range: &Range, out: &mut Output) -> Result<Outcome, Failure> {
+    let (db, keyspace) = store::open_keyspace(args, store::Missing::Refuse)?;
+    let deleted = keyspace.delete_range((range.from(), range.to()))?;
+    store::close(db, args)?;
+    if out.is_json() {
+        out.document(&RangeReport { deleted })?;
+    } else if deleted == 0 {
+        return Err(Failure::NotFound("there is no key in this range".into()));
+    } else {
+        out.text(format!("{deleted} keys"))?;
+    }
+    Ok(Outcome::from_bool(deleted > 0))
 }

@@ -413,3 +413,23 @@ fn a_full_node_is_a_warning_and_shows_in_stat() {
         assert!(errors.contains("warning") && errors.contains("full"), "{errors}");
     }
 }
+
+#[test]
+fn ranges_are_deleted() {
+    let store = Store::any();
+    let input: String = (0..3_000).map(|number| format!("k{number:04}\tv\n")).collect();
+    store.feed(&["load"], format!("a\t1\n{input}z\t1\n").as_bytes()).done();
+    assert_eq!(store.run(&["del", "--prefix", "k1"]).done().out(), "1000 keys\n");
+    assert_eq!(store.run(&["del", "--from", r"k000\x35", "--to", "k0010", "--escape"]).done().out(), "5 keys\n");
+    assert_eq!(store.run(&["del", "--from", "k2", "--to", "k3", "--prefix", "k29", "--json"]).done().document()["deleted"], 100);
+    assert!(store.run(&["del", "--from", "z", "--to", "a"]).expect(1).err().contains("no key"));
+    assert_eq!(store.run(&["del", "--prefix", "k1", "--json"]).expect(1).document()["deleted"], 0);
+    assert_eq!(store.run(&["scan"]).done().out().lines().count(), 2 + 3_000 - 1_000 - 5 - 100);
+    for wrong in [&["del"][..], &["del", "k", "--prefix", "k"], &["del", "--escape"]] {
+        store.run(wrong).expect(2);
+    }
+    store.feed(&["load", "--kind", "hash", "--keyspace", "h"], b"k\tv\n").done();
+    assert!(store.run(&["del", "--prefix", "k", "--keyspace", "h"]).expect(2).err().contains("hash"));
+    assert_eq!(store.run(&["del", "--from", ""]).done().out(), format!("{} keys\n", 2 + 3_000 - 1_000 - 5 - 100));
+    store.run(&["check"]).done();
+}

@@ -1,0 +1,87 @@
+//! Ranges of keys on the command line: `--from` is included, `--to` is not, `--prefix` narrows both.
+
+use std::ops::Bound;
+
+use crate::args::RangeArgs;
+use crate::failure::Failure;
+use crate::units;
+
+/// Keys from `from` (included) to `to` (not included).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Range {
+    from: Option<Vec<u8>>,
+    to: Option<Vec<u8>>,
+}
+
+impl Range {
+    /// The range that a command line names; `escape`: what stands for bytes is decoded.
+    pub fn of(args: RangeArgs, escape: bool) -> Result<Self, Failure> {
+        let decode = |text: Option<_>| text.map(|text| units::bytes(text, escape)).transpose();
+        Ok(Self::new(decode(args.prefix)?, decode(args.from)?, decode(args.to)?))
+    }
+
+    fn new(prefix: Option<Vec<u8>>, from: Option<Vec<u8>>, to: Option<Vec<u8>>) -> Self {
+        let behind = prefix.as_deref().and_then(behind_prefix);
+        let to = match (to, behind) {
+            (Some(to), Some(behind)) => Some(to.min(behind)),
+            (to, behind) => to.or(behind),
+        };
+        // `None` is less than any key: the larger one is the narrower one.
+        Self { from: from.max(prefix), to }
+    }
+
+    /// Whether no key can be in it.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.to, Some(to) if self.from.as_ref().map_or(to.is_empty(), |from| from >= to))
+    }
+
+    /// Where it begins.
+    pub fn from(&self) -> Bound<&[u8]> {
+        self.from.as_deref().map_or(Bound::Unbounded, Bound::Included)
+    }
+
+    /// Where it ends.
+    pub fn to(&self) -> Bound<&[u8]> {
+        self.to.as_deref().map_or(Bound::Unbounded, Bound::Excluded)
+    }
+}
+
+/// The first key behind all keys that begin with `prefix`, if there is one.
+fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        assert_eq!(behind_prefix(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(behind_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(behind_prefix(b"\xff"), None);
+        assert_eq!(behind_prefix(b""), None);
+    }
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0xfe), Just(0xff)], 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_holds_exactly_what_was_asked(
+            prefix in proptest::option::of(key()), from in proptest::option::of(key()), to in proptest::option::of(key()), k in key()
+        ) {
+            let asked = prefix.as_ref().is_none_or(|p| k.starts_with(p))
+                && from.as_ref().is_none_or(|f| k >= *f)
+                && to.as_ref().is_none_or(|t| k < *t);
+            let range = Range::new(prefix, from, to);
+            let inside = range.from.as_ref().is_none_or(|f| k >= *f) && range.to.as_ref().is_none_or(|t| k < *t);
+            prop_assert_eq!(asked, inside && !range.is_empty());
+        }
+    }
+}
