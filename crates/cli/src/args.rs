@@ -40,7 +40,7 @@ pub struct StoreArgs {
     /// Directory of the store; or nodeN=DIR, once for each node. Default: the environment variable HITHER_DATA (separated by colons)
     #[arg(long, value_name = "[nodeN=]DIR", global = true)]
     pub data: Vec<OsString>,
-    /// Keyspace, for del, drop, dump, get, load, put and scan [default: default]; check and stat look whether it is there
+    /// Keyspace, for del, dump, get, load, put and scan [default: default]; check and stat look whether it is there
     #[arg(long, value_name = "NAME", global = true)]
     pub keyspace: Option<String>,
     /// Output for programs: one JSON document, or one per line; with serve the log. Bytes that are not UTF-8 are written {"base64": "…"}
@@ -287,7 +287,7 @@ pub struct ScanArgs {
 /// `compact`
 #[derive(Debug, Args)]
 pub struct CompactArgs {
-    /// Empty segments of which more than PERCENT is garbage: less gives back more space and moves more
+    /// Empty segments of which PERCENT or more is garbage: less gives back more space and moves more
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub garbage: u8,
 }

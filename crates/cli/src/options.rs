@@ -1,4 +1,4 @@
-//! Which options of the store a command takes: one that would be passed over without a word is refused.
+//! Which options of the store a command takes: a keyspace, and a promise to change nothing, that would be passed over without a word are refused.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};

@@ -160,6 +160,11 @@ impl Store {
         self.core.committer.request(version);
         Ticket::pending(&self.core, version)
     }
+
+    /// Waits until what rests on `version` is durable, by a commit of its own if none is under way: as [`Store::ticket_at`], but for who waits at once.
+    pub fn wait_until_durable(&self, version: u64) -> Result<()> {
+        if version <= self.core.committer.durable() { Ok(()) } else { self.core.committer.commit(&self.core.log, version) }
+    }
 }
 
 impl Core {

@@ -29,9 +29,7 @@ impl Store {
         // Of a plain pair the value comes along from where its key is compared, of a longer one its place. All else is a call away, so that nothing of it is
         // kept ready here.
         if let Ok(word) = key.try_into() {
-            let log = &*core.log;
-            let look = ShortValue(log);
-            let (found, value) = with_index!(keyspace.0, index => index.peek(&core.hasher, u64::from_ne_bytes(word), look));
+            let (found, value) = with_index!(keyspace.0, index => index.peek(u64::from_ne_bytes(word), ShortValue(core)));
             if found.is_some() {
                 if is_pair(found.0) {
                     let result = f(&u64::to_ne_bytes(value));
@@ -39,7 +37,7 @@ impl Store {
                     pin.leave();
                     return Ok(Some(result));
                 }
-                if let Some(value) = log.value_at(found.0, value) {
+                if let Some(value) = core.log.value_at(found.0, value) {
                     return Ok(Some(call_aside(f, value)));
                 }
             }
@@ -138,16 +136,22 @@ impl Store {
 }
 
 /// Asks for the value, if it may be read as it lies there: see [`Log::short_value_of`].
-struct ShortValue<'a>(&'a Log);
+struct ShortValue<'a>(&'a Core);
 
 impl Look<u64> for ShortValue<'_> {
     #[inline(always)]
+    fn hash(&self, key: u64) -> u64 {
+        self.0.hasher.hash_word(key)
+    }
+
+    #[inline(always)]
     fn look(self, found: Ref, key: u64) -> Option<u64> {
+        let log = &*self.0.log;
         // Asked after the reference was read: see `Log::note_reason`.
-        if !self.0.reads_are_plain() {
+        if !log.reads_are_plain() {
             return None;
         }
-        self.0.short_value_of(found.0, key)
+        log.short_value_of(found.0, key)
     }
 }
 

@@ -170,7 +170,7 @@ impl Db {
         self.store.reclaim()
     }
 
-    /// Gives back the space of everything that is garbage, now and beside readers and writers: empties each segment of which more than a twentieth is not live. See
+    /// Gives back the space of everything that is garbage, now and beside readers and writers: empties each segment of which a twentieth or more is not live. See
     /// [`Db::compact_with`].
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use crate::batch::Batch;
 use crate::iter::{Entry, Iter, Source, borrowed};
 use hither_engine::{
-    Condition, Direction, Error, KeyspaceHandle, KeyspaceInfo, Kind, Result, ScanRange, Store, Ticket, ValueGuard, WriteOptions,
+    Condition, Direction, Error, ErrorKind, KeyspaceHandle, KeyspaceInfo, Kind, Result, ScanRange, Store, Ticket, ValueGuard, WriteOptions,
 };
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -207,7 +207,8 @@ impl Keyspace {
         self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected), 0)
     }
 
-    /// The same with options, and returns at once; see [`Keyspace::put_with`].
+    /// The same with options; what it has written need not be durable at return, see [`Keyspace::put_with`]. If it has not, it waits until what it saw is durable
+    /// ([`Keyspace::write_if_deferred`] does not).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -236,7 +237,7 @@ impl Keyspace {
             let (version, expires_at_ms) = current.map_or((None, 0), |(_, found)| (Some(found.version), found.expires_at_ms));
             let done = self.write_if_deferred(key, new.as_deref(), version, &WriteOptions::new().expires_at_ms(expires_at_ms))?;
             if done.applied {
-                self.store.ticket_at(done.rests_on).wait()?;
+                self.store.wait_until_durable(done.rests_on)?;
                 return Ok(new);
             }
         }
@@ -269,25 +270,44 @@ impl Keyspace {
     }
 
     fn delete_between(&self, mut from: Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Result<u64> {
-        let (mut deleted, mut rests_on) = (0, 0);
+        let (mut deleted, mut rests_on, mut most) = (0, 0, DELETES_AT_ONCE);
+        // Not what others append behind it meanwhile, or it need not come to an end.
+        let Some(newest) = self.last_between(&from, to)? else { return Ok(0) };
         loop {
             let (mut batch, mut last) = (Batch::new(self.store.clone()), Vec::new());
-            let seen = self.scan_deferred(borrowed(&from), borrowed(to), false, |key, _, _| {
+            let seen = self.scan_deferred(borrowed(&from), Bound::Included(&newest), false, |key, _, _| {
                 last.clear();
                 last.extend_from_slice(key);
                 batch.delete(self, key);
-                let is_full = batch.len() >= DELETES_AT_ONCE || batch.bytes() >= DELETED_BYTES_AT_ONCE;
+                let is_full = batch.len() >= most || batch.bytes() >= DELETED_BYTES_AT_ONCE;
                 if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
             rests_on = seen.max(rests_on);
             if batch.is_empty() {
-                self.store.ticket_at(rests_on).wait()?;
+                self.store.wait_until_durable(rests_on)?;
                 return Ok(deleted);
             }
-            rests_on = batch.commit_deferred(&WriteOptions::new())?.rests_on.max(rests_on);
-            deleted += batch.len() as u64;
-            from = Bound::Excluded(last);
+            match batch.commit_deferred(&WriteOptions::new()) {
+                // A full store has room for few deletes at a time.
+                Err(error) if batch.len() > 1 && (error.kind().is_lack_of_space() || error.kind() == ErrorKind::TooLarge) => most = 1,
+                done => {
+                    rests_on = done?.rests_on.max(rests_on);
+                    deleted += batch.len() as u64;
+                    from = Bound::Excluded(last);
+                    most = (2 * most).min(DELETES_AT_ONCE);
+                }
+            }
         }
+    }
+
+    /// The last key between two bounds. That there is none is durable.
+    fn last_between(&self, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Result<Option<Vec<u8>>> {
+        let mut last = None;
+        self.scan_first(1, borrowed(from), borrowed(to), true, |key, _| {
+            last = Some(key.to_vec());
+            ControlFlow::Break(())
+        })?;
+        Ok(last)
     }
 
     /// Calls `f(key, value)` for each pair until it breaks, in place: in key order for an ordered keyspace, in unspecified order for a hash keyspace, where it takes no memory for the keys as

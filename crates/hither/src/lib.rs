@@ -48,7 +48,7 @@
 //!
 //! * **Reads** fail with [`Error::Damaged`] (the entry, or one that may be the key's), [`Error::KeyEmpty`] and [`Error::KeyTooLong`], [`Error::KeyspaceDropped`], and with
 //!   [`Error::ReadOnly`] if what they found is not durable and the sync that was to make it so failed.
-//! * **Writes** fail with these; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::TooLarge`], [`Error::Utilization`] and [`Error::DiskFull`] for lack of space; with [`Error::ValueTooLong`]; with
+//! * **Writes** fail with these; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::Utilization`] and [`Error::DiskFull`] for lack of space; with [`Error::TooLarge`] and [`Error::ValueTooLong`], where it is no use to try again; with
 //!   [`Error::Io`] if the medium refuses a segment; with [`Error::OpenedReadOnly`] in a store that was opened so; with [`Error::Closed`] after [`Db::close`]. Then nothing was written. After **[`Error::ReadOnly`]** the outcome is open: the sync behind the write itself may be the one that failed, so it may have
 //!   been made, and may be there when the store is opened again, or not. Until then the store takes no writes.
 //!

@@ -179,15 +179,23 @@ pub struct Conflict {
 
 /// Asks about an entry: see [`Index::peek`]. A trait, since a closure that is called from several places is no part of any, and each lookup is the longer by a call.
 pub trait Look<T> {
+    /// The hash of a key of 8 bytes, as they lie in memory, by the store's hasher. Asked of who looks, so that one pointer leads to all that a lookup needs.
+    fn hash(&self, key: u64) -> u64;
+
     /// What is asked of the entry at `found` if it is the put of `key`, 8 bytes as they lie in memory; `None` of all else. `found` may be any entry of the index, or
     /// a word [without size](Ref::has_size): that is `None`, too, for it need be no reference.
     fn look(self, found: Ref, key: u64) -> Option<T>;
 }
 
-impl<T, F: FnOnce(Ref, u64) -> Option<T>> Look<T> for F {
+impl<T, F: FnOnce(Ref, u64) -> Option<T>> Look<T> for (Hasher, F) {
+    #[inline(always)]
+    fn hash(&self, key: u64) -> u64 {
+        self.0.hash_word(key)
+    }
+
     #[inline(always)]
     fn look(self, found: Ref, key: u64) -> Option<T> {
-        self(found, key)
+        (self.1)(found, key)
     }
 }
 
@@ -222,7 +230,7 @@ pub trait Index: Send + Sync {
     /// The quick half of a [`Index::get`], for a key of 8 bytes, given as they lie in memory: asks `look` about what most likely
     /// stands for the entry that holds it. `look` says `Some` only if it does; the reference is returned with that. [`Ref::NONE`] says nothing: then ask [`Index::get`].
     #[inline(always)]
-    fn peek<T: Default>(&self, _hasher: &Hasher, _key: u64, _look: impl Look<T>) -> (Ref, T) {
+    fn peek<T: Default>(&self, _key: u64, _look: impl Look<T>) -> (Ref, T) {
         (Ref::NONE, T::default())
     }
 

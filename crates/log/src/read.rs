@@ -19,9 +19,45 @@ const EXT_MASK: u64 = (flag::EXT as u64) << word0::FLAGS_SHIFT;
 /// Whether an entry that begins with this word is a put of an 8-byte key and value and nothing else.
 #[inline(always)]
 fn is_plain_put(first: u64) -> bool {
-    // The upper half, whose constants fit into instructions.
-    const HALF: u32 = 32;
-    (first >> HALF) as u32 & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
+    is_plain_half((first >> HALF) as u32)
+}
+
+/// The same of the word's upper half, whose constants fit into instructions.
+#[inline(always)]
+fn is_plain_half(upper: u32) -> bool {
+    upper & ((PLAIN_MASK | PUT_FLAG) >> HALF) as u32 == (PUT_FLAG >> HALF) as u32
+}
+
+/// Bits of half a word.
+const HALF: u32 = 32;
+
+/// The upper half of the word that lies eight times `index` behind `base`. Loaded by itself: of a shifted word the compiler makes a word again, compared with constants that take two instructions
+/// more.
+///
+/// # Safety
+/// There is an `AtomicU64`, as aligned as it must be.
+#[inline(always)]
+unsafe fn upper_half(base: *const u8, index: u64) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let half: u32;
+        // SAFETY: reads four bytes of the word that the caller vouches for. Where words are aligned, these have been written together with the rest of it.
+        unsafe {
+            std::arch::asm!(
+                "mov {half:e}, dword ptr [{base} + 8 * {index} + 4]",
+                base = in(reg) base,
+                index = in(reg) index,
+                half = lateout(reg) half,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        half
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        ((*base.wrapping_add((index as usize).wrapping_mul(8)).cast::<AtomicU64>()).load(Relaxed) >> HALF) as u32
+    }
 }
 
 const _: () = assert!(PLAIN_MASK as u32 | PUT_FLAG as u32 == 0);
@@ -159,9 +195,10 @@ impl Log {
         let Some(base) = self.pair_bases.get(node) else { return self.short_place_of(reference, key) };
         // What was taken off the base makes up for the bits above the offset: they need no mask.
         let entry = base.0.wrapping_add((reference as usize).wrapping_mul(8));
-        // SAFETY: as in `words`. Whole words, though one flag would do: a collector may mark the entry dead meanwhile, of which the bits asked for here know nothing.
+        // SAFETY: as in `words`. A collector may mark the entry dead meanwhile, of which the bits asked for here know nothing.
         let words = unsafe { &*entry.cast::<[AtomicU64; 4]>() };
-        (is_plain_put(words[0].load(Relaxed)) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
+        // SAFETY: as above.
+        (is_plain_half(unsafe { upper_half(base.0, reference) }) && words[2].load(Relaxed) == key).then(|| words[3].load(Relaxed))
     }
 
     /// As [`Log::short_value_of`], of an entry that is longer than a pair.

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn arguments_are_quoted() {
         let mut line = String::new();
-        super::quote(&mut line, b"a \"b\"\\\n\x01\xff");
+        super::quote(&mut line, b"a \"b\"\\\n\x01\xff", usize::MAX);
         assert_eq!(line, " \"a \\\"b\\\"\\\\\\n\\x01\\xff\"");
     }
 }

@@ -277,11 +277,19 @@ fn all_addresses_of_both_kinds_are_listened_at() {
 #[test]
 fn a_server_for_programs_logs_json() {
     let store = Store::any();
-    let mut child = store.command(&["serve", "--port", "0", "--json"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let mut command = store.command(&["serve", "--port", "0", "--json"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = log.read_line(&mut line);
+        let _ = tell.send(line);
+    });
+    let line = told.recv_timeout(Duration::from_secs(120));
     child.kill().unwrap();
     child.wait().unwrap();
+    let line = line.unwrap();
     let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
     assert_eq!(event["event"], "recovered", "{line}");
     let absent = store.path("absent").display().to_string();

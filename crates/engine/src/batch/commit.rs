@@ -66,12 +66,13 @@ impl Core {
         scratch.gather(batch);
         let Scratch { members, stripes, sorted } = scratch;
         let latches = self.lock_all(batch, members, stripes, sorted);
-        if let Some(number) = self.unmet_precondition(batch)? {
+        let (unmet_one, seen) = self.examine_preconditions(batch)?;
+        if let Some(number) = unmet_one {
             *unmet = number;
             return Ok(Written::nothing(latches.last_version(), false, false));
         }
         if !writes {
-            return Ok(Written::nothing(self.preconditions_rest_on(batch), true, false));
+            return Ok(Written::nothing(seen, true, false));
         }
         if self.log.has_unverified() {
             self.ensure_members_writable(batch, members)?;
@@ -165,27 +166,25 @@ impl Core {
         Ok(())
     }
 
-    /// The number of the first precondition that does not hold.
+    /// The number of the first precondition that does not hold, and the newest version that they have seen: of an entry, though it has expired, else of a delete.
     #[inline(always)]
-    fn unmet_precondition(&self, batch: &Batch) -> Result<Option<usize>> {
+    fn examine_preconditions(&self, batch: &Batch) -> Result<(Option<usize>, u64)> {
+        let mut newest = 0;
         for (number, (operation, version)) in batch.parts().preconditions.iter().enumerate() {
             let keyspace = batch.keyspace(operation);
             let key = Key { bytes: batch.key(operation), hash: operation.hash };
             self.ensure_readable(keyspace, key)?;
             let current = with_index!(keyspace, index => index.get(key, &self.resolver()));
             if !self.holds(Condition::Version(*version), current) {
-                return Ok(Some(number));
+                return Ok((Some(number), newest));
             }
+            let seen = match current {
+                Ref::NONE => self.latches.last_delete(self.latches.stripe_of(key.hash)),
+                current => self.log.version_of(current.0, &self.log.entry(current.0)),
+            };
+            newest = newest.max(seen);
         }
-        Ok(None)
-    }
-
-    /// The newest version that preconditions which hold have seen, with their latches held: of an absent key that of a delete.
-    #[cold]
-    fn preconditions_rest_on(&self, batch: &Batch) -> u64 {
-        let last_delete = |hash| self.latches.last_delete(self.latches.stripe_of(hash));
-        let seen = batch.parts().preconditions.iter().map(|(operation, version)| version.unwrap_or_else(|| last_delete(operation.hash)));
-        seen.max().unwrap_or_default()
+        Ok((None, newest))
     }
 }
 
@@ -455,7 +454,7 @@ impl Commit<'_> {
         // Now that no place is locked.
         for member in self.members.iter().filter(|member| member.candidate.is_none()) {
             if let AnyIndex::Hash(index) = &*self.batch.keyspace(member.operation(self.batch)).index {
-                index.look_for_wear(member.hash, &self.core.resolver());
+                index.look_for_wear(member.hash, member.reference, &self.core.resolver());
             }
         }
     }

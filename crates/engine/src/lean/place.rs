@@ -84,7 +84,7 @@ impl LeanIndex for HashIndex {
     fn insert_seen<R: Resolver>(&self, sight: &HomeSight<'_>, key: Key<'_>, new: Ref, resolver: &R) -> bool {
         let put = self.insert_home(sight, key.hash, new);
         if put {
-            self.look_for_wear(key.hash, resolver);
+            self.look_for_wear(key.hash, new, resolver);
         }
         put
     }

@@ -101,6 +101,40 @@ fn what_is_read_is_durable() {
     });
 }
 
+/// A batch of conditions alone tells what holds, and so what it has seen is durable: an entry, a delete, also an entry that has expired, below which an older one lies. What happened to
+/// other keys it does not wait for.
+#[test]
+fn conditions_rest_on_what_they_have_seen() {
+    everywhere(|store, keyspace, batched, what| {
+        let is_durable = |version| store.ticket_at(version).is_durable();
+        let ask = |key: &[u8], version| {
+            let mut batch = Batch::default();
+            batch.require_version(keyspace, key, version);
+            let _ = store.commit(&batch, &WriteOptions::new()).unwrap();
+        };
+        put(store, keyspace, ONE, b"value 1.");
+        store.sync().unwrap();
+        let (_, first) = store.get_versioned(keyspace, ONE).unwrap().unwrap();
+        let other = relaxed(store, keyspace, TWO, Some(b"value 2."), batched);
+        ask(ONE, Some(first));
+        assert!(!is_durable(other), "{what}: another key's");
+        ask(TWO, Some(other));
+        assert!(is_durable(other), "{what}: a put");
+
+        let deleted = relaxed(store, keyspace, TWO, None, batched);
+        ask(ONE, Some(first));
+        assert!(!is_durable(deleted), "{what}: another key's");
+        ask(TWO, None);
+        assert!(is_durable(deleted), "{what}: a delete");
+
+        let options = WriteOptions::new().durability(Durability::Process).expires_at_ms(1);
+        let expired = store.write(keyspace, ONE, Some(b"value 3."), Condition::None, &options).unwrap().2.version();
+        assert!(!is_durable(expired), "{what}: a put that nobody waited for");
+        ask(ONE, None);
+        assert!(is_durable(expired), "{what}: an entry that has expired");
+    });
+}
+
 /// A put links to the tombstone of a delete that is not durable yet, and it alone: the next write of the key links to the put, or a walk would miss it.
 #[test]
 fn only_the_first_write_behind_a_delete_links_to_its_tombstone() {

@@ -150,7 +150,7 @@ fn a_name_leads_to_a_handle_that_can_be_used_also_during_an_exchange() {
     points.hold("sync");
     let (swapped, opened) = std::thread::scope(|scope| {
         let swapping = scope.spawn(|| db.swap_keyspaces(&[("a", "b")]));
-        while b.get(b"k").is_ok() {
+        while b.get(b"k").is_ok() && !swapping.is_finished() {
             std::thread::yield_now();
         }
         let opening = scope.spawn(|| db.keyspace("b").and_then(|handle| handle.get(b"k")));

@@ -62,7 +62,7 @@ mod tests;
 use crate::common::arena::Arena;
 use crate::common::counter::Counter;
 use crate::common::version::{Version, retry};
-use crate::{Conflict, Hasher, Hinted, Index, Key, Located, Look, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
+use crate::{Conflict, Hinted, Index, Key, Located, Look, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use hither_sync::Padded;
 use protocol::{Protocol, Sound};
 use spot::Whole;
@@ -167,7 +167,7 @@ impl<P: Protocol> Index for BTree<P> {
     const PEEKS: bool = true;
 
     #[inline(always)]
-    fn peek<T: Default>(&self, _hasher: &Hasher, key: u64, look: impl Look<T>) -> (Ref, T) {
+    fn peek<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
         self.peek_word(key, look)
     }
 

@@ -316,7 +316,7 @@ pub fn peeks_find_what_gets_find<I: Index>(index: I) {
     let (_pin, mut found) = (epoch::pin(), 0);
     for bytes in (0..6_000).map(key_of) {
         let look = |reference: Ref, word: u64| bench.log.is_entry_of(reference, &word.to_ne_bytes()).then_some(word);
-        let (reference, seen) = bench.index.peek(&bench.log.hasher(), u64::from_ne_bytes(bytes), look);
+        let (reference, seen) = bench.index.peek(u64::from_ne_bytes(bytes), (bench.log.hasher(), look));
         if reference.is_some() {
             assert_eq!((reference, seen), (bench.index.get(bench.log.key_of(&bytes), &bench.log), u64::from_ne_bytes(bytes)));
             found += 1;

@@ -6,7 +6,7 @@ use super::directory::{Segment, home_line};
 use super::line::{Line, OVERFLOW, Pair, first_slot, matches, tag_of};
 use super::protocol::{Point, Protocol};
 use super::{HashTable, Token};
-use crate::{Hasher, Index, Key, Located, Look, Ref, Resolver};
+use crate::{Index, Key, Located, Look, Ref, Resolver};
 use hither_sync::prefetch_read;
 use std::sync::atomic::Ordering;
 
@@ -101,8 +101,8 @@ impl<P: Protocol> HashTable<P> {
     /// function of its own, whose few values all stay in registers: inlined where many others live, the way to the line leads through words
     /// that were spilled to the stack a moment ago, which costs a third of a lookup.
     #[inline(never)]
-    pub(super) fn peek_home<T: Default>(&self, hasher: &Hasher, key: u64, look: impl Look<T>) -> (Ref, T) {
-        let hash = hasher.hash_word(key);
+    pub(super) fn peek_home<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
+        let hash = look.hash(key);
         let segment = self.segment(hash);
         P::pause(Point::SegmentChosen);
         // SAFETY: the segment was read from this index's directory; its arena lives as long as `self`.

@@ -65,7 +65,7 @@ mod wear;
 mod write;
 
 use crate::common::counter::Counter;
-use crate::{Conflict, Hasher, Index, Key, Located, Look, Ref, Resolver};
+use crate::{Conflict, Index, Key, Located, Look, Ref, Resolver};
 use arena::Arena;
 use directory::{Directory, DirectoryWord, MIN_DEPTH, Segment, empty_segment, position_of};
 use hither_sync::{Padded, prefetch_read};
@@ -171,8 +171,8 @@ impl<P: Protocol> Index for HashTable<P> {
     const PEEKS: bool = true;
 
     #[inline(always)]
-    fn peek<T: Default>(&self, hasher: &Hasher, key: u64, look: impl Look<T>) -> (Ref, T) {
-        self.peek_home(hasher, key, look)
+    fn peek<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
+        self.peek_home(key, look)
     }
 
     fn get_many<R: Resolver>(&self, keys: &[Key<'_>], found: &mut [Ref], resolver: &R) {

@@ -180,7 +180,7 @@ impl<P: Protocol> HashTable<P> {
         if !self.try_finish_place(token, key, old, new) {
             self.insert(key, new, resolver).expect("the key latch keeps other inserts of the key away");
         } else if old.is_none() {
-            self.look_for_wear(key.hash, resolver);
+            self.look_for_wear(key.hash, new, resolver);
         }
     }
 

@@ -174,6 +174,18 @@ impl<P: Protocol> HashTable<P> {
     /// Makes room in a segment that could not take a key. On return the directory leads elsewhere, or another thread is working on that.
     #[cold]
     pub(super) fn rebuild<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
+        self.replace_segment(segment, hash, false, resolver);
+    }
+
+    /// Replaces a narrow segment by one of the same keys, each as near to its home pair as there is room, with the overflow flags that these need, or, if they do not fit so, as
+    /// [`HashTable::rebuild`] does. The caller holds no pair of it.
+    #[cold]
+    pub(super) fn renew<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
+        debug_assert!(!segment.wide());
+        self.replace_segment(segment, hash, true, resolver);
+    }
+
+    fn replace_segment<R: Resolver>(&self, segment: Segment, hash: u64, alike: bool, resolver: &R) {
         let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
             return;
         };
@@ -182,25 +194,11 @@ impl<P: Protocol> HashTable<P> {
         let may_split = lost.is_empty() || (!segment.wide() && lost.len() * 4 <= items.len());
         let mut plan = Plan { table: self, target: 0, ready: Vec::new(), lost, may_split };
         let depth = segment.depth();
-        plan.divide(&mut items, position_of(hash) >> (POSITION_BITS - depth), depth, true);
-        self.replace_by(frozen, plan.ready);
-    }
-
-    /// Replaces a narrow segment by one of the same keys, each as near to its home pair as there is room, with the overflow flags that these need. If they do not fit so, or another
-    /// thread is replacing it, it stays. The caller holds no pair of it.
-    #[cold]
-    pub(super) fn renew<R: Resolver>(&self, segment: Segment, hash: u64, resolver: &R) {
-        debug_assert!(!segment.wide());
-        let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
-            return;
-        };
-        let (items, lost) = frozen.keys(resolver);
-        P::pause(Point::Collected);
-        let mut plan = Plan { table: self, target: 0, ready: Vec::new(), lost, may_split: false };
-        let depth = segment.depth();
-        if plan.build(&items, position_of(hash) >> (POSITION_BITS - depth), depth, 0, false) {
-            self.replace_by(frozen, plan.ready);
+        let prefix = position_of(hash) >> (POSITION_BITS - depth);
+        if !alike || !plan.build(&items, prefix, depth, 0, false) {
+            plan.divide(&mut items, prefix, depth, true);
         }
+        self.replace_by(frozen, plan.ready);
     }
 
     /// Splits the segments that are still empty so far that `keys` keys fit. Segments that hold keys are left to split

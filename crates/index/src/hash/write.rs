@@ -109,7 +109,7 @@ impl<P: Protocol> HashTable<P> {
             match self.place(segment, key.hash, new) {
                 Attempt::Done => {
                     self.counter.add(1);
-                    self.look_for_wear(key.hash, resolver);
+                    self.look_for_wear(key.hash, new, resolver);
                     return Ok(());
                 }
                 Attempt::Frozen => self.await_successor(segment, key.hash, &mut spins),

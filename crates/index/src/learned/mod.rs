@@ -57,7 +57,7 @@ use crate::btree::protocol::{Protocol, Sound};
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
 use crate::common::version::retry;
-use crate::{Conflict, Hasher, Hinted, Index, Key, Located, Look, OrderedIndex, Ref, Resolver, Start};
+use crate::{Conflict, Hinted, Index, Key, Located, Look, OrderedIndex, Ref, Resolver, Start};
 use gapped::Gapped;
 use std::sync::atomic::Ordering;
 use subtree::{SubtreeOf, is_subtree};
@@ -114,7 +114,7 @@ impl<P: Protocol> Index for Learned<P> {
     const PEEKS: bool = true;
 
     #[inline(always)]
-    fn peek<T: Default>(&self, _hasher: &Hasher, key: u64, look: impl Look<T>) -> (Ref, T) {
+    fn peek<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
         self.peek_word(key, look)
     }
 

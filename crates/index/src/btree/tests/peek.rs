@@ -52,9 +52,9 @@ fn what_changes_beneath_a_peek_is_not_returned() {
             let meddled = Arc::clone(&world);
             MEDDLE.set(Some(Box::new(move || change(&meddled, key))));
             let word = u64::from_ne_bytes(key.to_be_bytes());
-            let look = |found: Ref, _| world.log.is_entry_of(found, &key.to_be_bytes()).then_some(());
+            let look = |found: Ref, _: u64| world.log.is_entry_of(found, &key.to_be_bytes()).then_some(());
             let _pin = epoch::pin();
-            let (seen, _) = world.index.peek(&world.log.hasher(), word, look);
+            let (seen, _) = world.index.peek(word, (world.log.hasher(), look));
             assert!(MEDDLE.take().is_none(), "the peek found something");
             assert_eq!(seen.is_some(), answers, "change {i} of key {key}");
             assert!(!answers || seen == world.get(&key.to_be_bytes()));

@@ -151,8 +151,8 @@ fn check_scan<I: OrderedIndex>(index: &I, log: &FakeLog, expected: &[Vec<u8>], b
 /// What a peek says of a key, if that is eight bytes long and it says anything.
 fn peek<I: OrderedIndex>(index: &I, log: &FakeLog, key: &[u8]) -> Option<Ref> {
     let word = u64::from_ne_bytes(key.try_into().ok()?);
-    let look = |reference: Ref, _| log.is_entry_of(reference, key).then_some(());
-    Some(index.peek(&log.hasher(), word, look).0).filter(|seen| seen.is_some())
+    let look = |reference: Ref, _: u64| log.is_entry_of(reference, key).then_some(());
+    Some(index.peek(word, (log.hasher(), look)).0).filter(|seen| seen.is_some())
 }
 
 /// Splits, merges and layers around a key never hide it from lookups.
