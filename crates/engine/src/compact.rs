@@ -55,7 +55,7 @@ pub struct CompactReport {
 }
 
 impl Store {
-    /// Empties every segment of which more than `garbage` (0 to 1) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
+    /// Empties every segment of which at least `garbage` (0 to 1) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
     /// segments each, and may end it. Blocks no writer for longer than collection in the background does. O(store).
     ///
     /// What a snapshot shows, and tombstones that a checkpoint under way needs, stay. So does, up to a segment for each shard, what is written meanwhile.

@@ -91,7 +91,7 @@ impl Batch {
         self.store.commit_wait(&self.inner)
     }
 
-    /// Applies it and returns at once with a ticket. An expiry among the options is for the puts that have none of their own.
+    /// Applies it and returns at once with a ticket; but where it has conditions, or writes nothing, it may wait until what it saw is durable ([`Batch::commit_deferred`] does not). An expiry among the options is for the puts that have none of their own.
     ///
     /// # Errors
     /// See [`Batch::commit`].

@@ -189,7 +189,7 @@ impl Keyspace {
         self.store.write_wait(&self.handle, key, None)
     }
 
-    /// Removes `key` and returns at once; see [`Keyspace::put_with`].
+    /// Removes `key` and returns at once, see [`Keyspace::put_with`]; but if it was not there, it waits until that is durable ([`Keyspace::write_deferred`] does not).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -270,7 +270,7 @@ impl Keyspace {
     }
 
     fn delete_between(&self, mut from: Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Result<u64> {
-        let (mut deleted, mut rests_on, mut most) = (0, 0, DELETES_AT_ONCE);
+        let (mut deleted, mut rests_on, [mut most, mut limit]) = (0, 0, [DELETES_AT_ONCE; 2]);
         // Not what others append behind it meanwhile, or it need not come to an end.
         let Some(newest) = self.last_between(&from, to)? else { return Ok(0) };
         loop {
@@ -289,12 +289,14 @@ impl Keyspace {
             }
             match batch.commit_deferred(&WriteOptions::new()) {
                 // A full store has room for few deletes at a time.
-                Err(error) if batch.len() > 1 && (error.kind().is_lack_of_space() || error.kind() == ErrorKind::TooLarge) => most = 1,
+                Err(error) if batch.len() > 1 && (error.kind().is_lack_of_space() || error.kind() == ErrorKind::TooLarge) => {
+                    (most, limit) = (1, batch.len() / 2);
+                }
                 done => {
                     rests_on = done?.rests_on.max(rests_on);
                     deleted += batch.len() as u64;
                     from = Bound::Excluded(last);
-                    most = (2 * most).min(DELETES_AT_ONCE);
+                    most = (2 * most).min(limit);
                 }
             }
         }

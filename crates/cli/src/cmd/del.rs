@@ -1,5 +1,6 @@
 //! `del KEY`: deletes a key; `del --prefix P`, `--from K`, `--to K`: the keys of a range. Exit status 1 if none was there.
 
+use hither::Kind;
 use serde::Serialize;
 
 use crate::args::{DelArgs, StoreArgs};
@@ -21,6 +22,11 @@ struct RangeReport {
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, del: DelArgs, out: &mut Output) -> Result<Outcome, Failure> {
+    if del.range.prefix.as_ref().is_some_and(|prefix| prefix.is_empty()) {
+        return Err(Failure::Usage(
+            "an empty --prefix is that of every key; if all are to go, give --from \"\", or use `hither drop`".into(),
+        ));
+    }
     let Some(key) = del.key else {
         return delete_range(args, &Range::of(del.range, del.escape)?, out);
     };
@@ -38,6 +44,13 @@ pub fn run(args: &StoreArgs, del: DelArgs, out: &mut Output) -> Result<Outcome, 
 
 fn delete_range(args: &StoreArgs, range: &Range, out: &mut Output) -> Result<Outcome, Failure> {
     let (db, keyspace) = store::open_keyspace(args, store::Missing::Refuse)?;
+    if keyspace.kind() != Kind::Ordered {
+        let what = format!(
+            "keyspace \"{}\" is a hash keyspace, which has no ranges; delete keys one by one, or all of them with `hither drop`",
+            keyspace.name()
+        );
+        return Err(Failure::Usage(what));
+    }
     let deleted = keyspace.delete_range((range.from(), range.to()))?;
     store::close(db, args)?;
     if out.is_json() {

@@ -233,10 +233,27 @@ impl<P: Protocol> BTree<P> {
         Ok(FoundWord { leaf: meta.id(), version, position, known, value })
     }
 
-    /// See [`crate::Index::peek`]. A function of its own, as in the hash index.
-    #[inline(never)]
+    /// See [`crate::Index::peek`].
+    #[inline(always)]
     pub(super) fn peek_word<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
-        let found = self.top().and_then(|(root, version)| self.peek_in(root, version, u64::from_be(key)));
+        if search::is_wide() { self.peek_wide(key, look) } else { self.peek_narrow(key, look) }
+    }
+
+    /// Functions of their own, as in the hash index.
+    #[inline(never)]
+    fn peek_narrow<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
+        self.peek_by(false, key, look)
+    }
+
+    /// Where all words of a node are compared at once: so few registers are needed then that none must be kept for the caller.
+    #[inline(never)]
+    fn peek_wide<T: Default>(&self, key: u64, look: impl Look<T>) -> (Ref, T) {
+        self.peek_by(true, key, look)
+    }
+
+    #[inline(always)]
+    fn peek_by<T: Default>(&self, wide: bool, key: u64, look: impl Look<T>) -> (Ref, T) {
+        let found = self.top().and_then(|(root, version)| self.peek_in(wide, root, version, u64::from_be(key)));
         if let Ok(found) = found
             && let Some(seen) = look.look(found, key)
         {
@@ -246,13 +263,12 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// What stands in the first slot of a slice, from this root of layer 0 on: the reference of a key that begins with it, or the address of a layer, as who
-    /// [looks](Look) at it can tell. So the kind is not looked at.
+    /// [looks](Look) at it can tell. So the kind is not looked at. `wide`: what [`search::is_wide`] says.
     #[inline(always)]
-    pub(crate) fn peek_in<'a>(&'a self, root: Node<'a>, version: u64, slice: u64) -> Result<Ref, Restart> {
+    pub(crate) fn peek_in<'a>(&'a self, wide: bool, root: Node<'a>, version: u64, slice: u64) -> Result<Ref, Restart> {
         if !root.meta().is_inner() {
             return Err(Restart);
         }
-        let wide = search::is_wide();
         let (leaf, version) = self.descend_by::<false>(wide, root, version, slice)?;
         let meta = leaf.0.meta();
         let position = leaf.position_of(wide, meta, slice);

@@ -8,6 +8,7 @@ use crate::btree::Token;
 use crate::btree::protocol::Protocol;
 use crate::btree::read::Found as FoundBelow;
 use crate::common::node::{INNER_HEAD, Node};
+use crate::common::search;
 use crate::common::slice::slice_at;
 use crate::common::version::{Restart, retry};
 use crate::{Located, Look, Ref, Resolver};
@@ -137,7 +138,11 @@ impl<P: Protocol> Learned<P> {
     #[inline(always)]
     fn try_peek(&self, slice: u64) -> Result<Ref, Restart> {
         let (node, version) = self.descend(slice)?;
-        if is_subtree(node) { self.tree.peek_in(node, version, slice) } else { Self::word_in(Gapped(node), version, slice) }
+        if is_subtree(node) {
+            self.tree.peek_in(search::is_wide(), node, version, slice)
+        } else {
+            Self::word_in(Gapped(node), version, slice)
+        }
     }
 
     #[inline(always)]
