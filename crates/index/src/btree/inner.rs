@@ -81,7 +81,7 @@ impl<'a> Inner<'a> {
     fn count_in_half(self, wide: bool, slice: u64) -> (usize, usize) {
         let start = select_unpredictable(self.separator(HALF) <= slice, HALF_WORDS, 0);
         // SAFETY: inner nodes have 128 words and are aligned to their size, and halves of separators begin with the words 0 and 32.
-        (start, unsafe { Half::<AHEAD>(self.word(start)).not_above(wide, slice) })
+        (start, unsafe { Half { words: self.word(start), ahead: AHEAD }.not_above(wide, slice) })
     }
 
     /// The address of the child that leads to `slice`, to be followed once the version is validated (N2). `wide`: what [`search::is_wide`](crate::common::search::is_wide) says.

@@ -24,9 +24,7 @@ pub(crate) fn halves_available() -> bool {
 
 #[cold]
 fn detect() -> bool {
-    let wide = std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512bw")
-        && std::arch::is_x86_feature_detected!("bmi1");
+    let wide = std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512f");
     let has = if wide { 2 } else { 1 + 2 * u8::from(std::arch::is_x86_feature_detected!("avx2")) };
     WIDE.store(has, Ordering::Relaxed);
     wide
@@ -219,77 +217,34 @@ compare_line!(line_other, "4", "Bit i is set if word i is not `bound`.");
 compare!(below, "6", "Bit i is set if word i is below `bound`.");
 compare!(not_above, "5", "Bit i is set if word i is not above `bound`.");
 
-/// Number of the first word that is `word`; 64 if none is.
-///
-/// # Safety
-/// [`available`]; 64 words readable at `words`, aligned to 64 bytes.
-#[inline(always)]
-pub(crate) unsafe fn first_equal(words: *const AtomicU64, word: u64) -> usize {
-    let at;
-    // SAFETY: reads the 512 bytes that the caller vouches for, and writes only the registers listed. The count of zeros is a part of it, since what the compiler makes of one for any processor needs another register.
-    unsafe {
-        asm!(
-            "vpbroadcastq zmm16, {word}",
-            "vpcmpequq k0, zmm16, [{words}]",
-            "vpcmpequq k1, zmm16, [{words} + 64]",
-            "vpcmpequq k2, zmm16, [{words} + 128]",
-            "vpcmpequq k3, zmm16, [{words} + 192]",
-            "vpcmpequq k4, zmm16, [{words} + 256]",
-            "vpcmpequq k5, zmm16, [{words} + 320]",
-            "vpcmpequq k6, zmm16, [{words} + 384]",
-            "vpcmpequq k7, zmm16, [{words} + 448]",
-            "kunpckbw k1, k1, k0",
-            "kunpckbw k3, k3, k2",
-            "kunpckbw k5, k5, k4",
-            "kunpckbw k7, k7, k6",
-            "kunpckwd k3, k3, k1",
-            "kunpckwd k7, k7, k5",
-            "kunpckdq k7, k7, k3",
-            "kmovq {at}, k7",
-            "tzcnt {at}, {at}",
-            words = in(reg) words,
-            word = in(reg) word,
-            at = lateout(reg) at,
-            out("zmm16") _,
-            out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
-            options(nostack, readonly),
-        );
-    }
-    at
-}
+compare!(equal, "0", "Bit i is set if word i is `bound`.");
 
-/// Number of the first word that is above `bound`, not counting the first `AHEAD`; 32 if none is.
+/// Bit i is set if word i is not above `bound`.
 ///
 /// # Safety
 /// [`available`]; 32 words readable at `words`, aligned to 64 bytes.
 #[inline(always)]
-pub(crate) unsafe fn first_above<const AHEAD: usize>(words: *const AtomicU64, bound: u64) -> usize {
-    const { assert!(AHEAD < 8) };
-    let at: u64;
-    // SAFETY: reads the 256 bytes that the caller vouches for, and writes only the registers listed. All in mask registers, of which there are more than the processor has names for general ones
-    // (`docs/adr/0010`).
+pub(crate) unsafe fn half_not_above(words: *const AtomicU64, bound: u64) -> u32 {
+    let mask;
+    // SAFETY: reads the 256 bytes that the caller vouches for, and writes only the registers listed.
     unsafe {
         asm!(
-            "kxnorw k4, k4, k4",
-            "kshiftlw k4, k4, {ahead}",
             "vpbroadcastq zmm16, {bound}",
-            "vpcmpltuq k0 {{k4}}, zmm16, [{words}]",
-            "vpcmpltuq k1, zmm16, [{words} + 64]",
-            "vpcmpltuq k2, zmm16, [{words} + 128]",
-            "vpcmpltuq k3, zmm16, [{words} + 192]",
+            "vpcmpuq k0, zmm16, [{words}], 5",
+            "vpcmpuq k1, zmm16, [{words} + 64], 5",
+            "vpcmpuq k2, zmm16, [{words} + 128], 5",
+            "vpcmpuq k3, zmm16, [{words} + 192], 5",
             "kunpckbw k1, k1, k0",
             "kunpckbw k3, k3, k2",
             "kunpckwd k3, k3, k1",
-            "kmovd {at:e}, k3",
-            "tzcnt {at:e}, {at:e}",
+            "kmovd {mask:e}, k3",
             words = in(reg) words,
             bound = in(reg) bound,
-            at = lateout(reg) at,
-            ahead = const AHEAD,
+            mask = lateout(reg) mask,
             out("zmm16") _,
-            out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _,
-            options(nostack, readonly),
+            out("k0") _, out("k1") _, out("k2") _, out("k3") _,
+            options(nostack, readonly, preserves_flags),
         );
     }
-    at as usize
+    mask
 }
