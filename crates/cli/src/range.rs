@@ -2,6 +2,8 @@
 
 use std::ops::Bound;
 
+use hither::after_prefix;
+
 use crate::args::RangeArgs;
 use crate::failure::Failure;
 use crate::units;
@@ -21,7 +23,7 @@ impl Range {
     }
 
     fn new(prefix: Option<Vec<u8>>, from: Option<Vec<u8>>, to: Option<Vec<u8>>) -> Self {
-        let behind = prefix.as_deref().and_then(behind_prefix);
+        let behind = prefix.as_deref().and_then(after_prefix);
         let to = match (to, behind) {
             (Some(to), Some(behind)) => Some(to.min(behind)),
             (to, behind) => to.or(behind),
@@ -46,14 +48,6 @@ impl Range {
     }
 }
 
-/// The first key behind all keys that begin with `prefix`, if there is one.
-fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,10 +55,10 @@ mod tests {
 
     #[test]
     fn the_end_of_a_prefix() {
-        assert_eq!(behind_prefix(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(behind_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(behind_prefix(b"\xff"), None);
-        assert_eq!(behind_prefix(b""), None);
+        assert_eq!(after_prefix(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
     }
 
     fn key() -> impl Strategy<Value = Vec<u8>> {

@@ -162,17 +162,9 @@ impl Store {
         Ok(written.existed())
     }
 
-    /// As [`Store::write_wait`], of a value that expires at this time (0: never), if `condition` holds; returns whether it did.
-    pub fn write_wait_if(
-        &self,
-        keyspace: &KeyspaceHandle,
-        key: &[u8],
-        value: Option<&[u8]>,
-        condition: Condition<'_>,
-        expires_at_ms: u64,
-    ) -> Result<bool> {
-        let options = WriteOptions::new().expires_at_ms(expires_at_ms);
-        let (written, _) = self.write_as(keyspace, key, value, condition, &options)?;
+    /// As [`Store::write_wait`], if `condition` holds; returns whether it did.
+    pub fn write_wait_if(&self, keyspace: &KeyspaceHandle, key: &[u8], value: Option<&[u8]>, condition: Condition<'_>) -> Result<bool> {
+        let (written, _) = self.write_as(keyspace, key, value, condition, &WriteOptions::new())?;
         self.core.settle_written(written)?;
         Ok(written.applied())
     }

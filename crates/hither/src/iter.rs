@@ -27,6 +27,12 @@ pub struct Entry {
     pub expires_at_ms: u64,
 }
 
+impl Entry {
+    pub(crate) fn copied(key: &[u8], value: &[u8], expires_at_ms: u64) -> Entry {
+        Entry { key: key.to_vec(), value: value.to_vec(), expires_at_ms }
+    }
+}
+
 impl From<Entry> for Pair {
     fn from(entry: Entry) -> Pair {
         (entry.key, entry.value)
@@ -46,7 +52,7 @@ impl Source {
         let mut pairs = VecDeque::with_capacity(limit);
         let (mut bytes, mut is_last) = (0, true);
         let collect = |key: &[u8], value: &[u8], expires_at_ms: u64| {
-            pairs.push_back(Entry { key: key.to_vec(), value: value.to_vec(), expires_at_ms });
+            pairs.push_back(Entry::copied(key, value, expires_at_ms));
             bytes += key.len() + value.len();
             is_last = pairs.len() < limit && bytes < GROUP_BYTES;
             if is_last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

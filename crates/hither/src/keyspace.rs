@@ -131,8 +131,7 @@ impl Keyspace {
     /// # Errors
     /// Those of [reads](crate#errors).
     pub fn get_entry(&self, key: &[u8]) -> Result<Option<Entry>> {
-        let entry = |value: &[u8], expires_at_ms| Entry { key: key.to_vec(), value: value.to_vec(), expires_at_ms };
-        self.store.get_expiring(&self.handle, key, entry)
+        self.store.get_expiring(&self.handle, key, |value, expires_at_ms| Entry::copied(key, value, expires_at_ms))
     }
 
     /// Whether `key` is there.
@@ -204,7 +203,7 @@ impl Keyspace {
     /// # Errors
     /// Those of [writes](crate#errors).
     pub fn compare_and_swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool> {
-        self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected), 0)
+        self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected))
     }
 
     /// The same with options; what it has written need not be durable at return, see [`Keyspace::put_with`]. If it has not, it waits until what it saw is durable
@@ -420,16 +419,17 @@ pub(crate) fn first_of<'a>(
     }
 }
 
-/// The end of the keys that begin with `prefix`: the prefix with its last byte that is not 0xff raised by one.
+/// The first key behind all that begin with `prefix`; `None` if there is none, since the prefix has no byte but 0xff. O(length).
+pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+/// The end of the keys that begin with `prefix`.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Bound<Vec<u8>> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return Bound::Excluded(end);
-        }
-    }
-    Bound::Unbounded
+    after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded)
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ pub use hither_engine::{
 pub use hither_engine::{ignore_file_size_signal, install_sigbus_guard};
 pub use hither_topology::Topology;
 pub use iter::{Entries, Entry, Iter};
-pub use keyspace::{Keyspace, KeyspaceOptions};
+pub use keyspace::{Keyspace, KeyspaceOptions, after_prefix};
 pub use report::{
     CacheStats, CheckReport, CheckpointStats, CollectionStats, DelegationStats, KeyspaceStats, MeterReport, NodeAccess, PoolStats,
     RecoveryReport, Stats,

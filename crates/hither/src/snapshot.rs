@@ -73,8 +73,7 @@ impl Snapshot {
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
     pub fn get_entry(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>> {
         self.ensure_own(keyspace)?;
-        let entry = |value: &[u8], expires_at_ms| Entry { key: key.to_vec(), value: value.to_vec(), expires_at_ms };
-        self.inner.get_expiring(&keyspace.handle, key, entry)
+        self.inner.get_expiring(&keyspace.handle, key, |value, expires_at_ms| Entry::copied(key, value, expires_at_ms))
     }
 
     /// Whether `key` was there.

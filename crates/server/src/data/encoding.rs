@@ -1,5 +1,7 @@
 //! The bytes of entries and rows; see the head of [`super`].
 
+pub use hither::after_prefix;
+
 /// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
@@ -159,14 +161,6 @@ pub fn score_of(bytes: [u8; 8]) -> f64 {
     let bits = u64::from_be_bytes(bytes);
     let flip = if bits >> 63 == 1 { 1 << 63 } else { u64::MAX };
     f64::from_bits(bits ^ flip)
-}
-
-/// The least row that does not begin with `prefix`.
-pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
-    let mut end = prefix[..=kept].to_vec();
-    end[kept] += 1;
-    Some(end)
 }
 
 #[cfg(test)]
