@@ -13,7 +13,7 @@
 //! Latches are waited for in ascending order and with nothing else held, then the writer slot, then nothing that others hold for long: with a place locked, a
 //! batch waits for no latch, slot or place, only for a snapshot that is just being taken. It may meet a split that waits for its places, so it gives them all back before it installs elsewhere.
 
-use super::Batch;
+use super::Contents;
 use super::member::{AnyToken, Member, Scratch, drop_overwritten, with_token};
 use crate::error::{Error, Result};
 use crate::keyspace::{AnyIndex, Kind, with_index};
@@ -39,7 +39,13 @@ impl Core {
     /// Applies `batch`; what came of it in one word, like all that is returned after a fence. If it was not applied, `unmet` becomes the number
     /// of a precondition that does not hold.
     #[inline(never)]
-    pub(super) fn commit_members(&self, batch: &Batch, level: Durability, default_expiry_ms: u64, unmet: &mut usize) -> Attempt<Written> {
+    pub(super) fn commit_members(
+        &self,
+        batch: &Contents,
+        level: Durability,
+        default_expiry_ms: u64,
+        unmet: &mut usize,
+    ) -> Attempt<Written> {
         self.with_room(|| {
             let mut scratch = Scratch::take();
             let outcome = self.try_commit(batch, level, default_expiry_ms, &mut scratch, unmet);
@@ -51,18 +57,18 @@ impl Core {
     #[inline(always)]
     fn try_commit(
         &self,
-        batch: &Batch,
+        batch: &Contents,
         level: Durability,
         default_expiry_ms: u64,
         scratch: &mut Scratch,
         unmet: &mut usize,
     ) -> Attempt<Written> {
         let _section = epoch::pin_writer();
-        let writes = !batch.parts().operations.is_empty();
+        let writes = !batch.operations.is_empty();
         if writes {
             self.committer.ensure_writable()?;
         }
-        batch.parts().keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())?;
+        batch.keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())?;
         scratch.gather(batch);
         let Scratch { members, stripes, sorted } = scratch;
         let latches = self.lock_all(batch, members, stripes, sorted);
@@ -87,7 +93,7 @@ impl Core {
         if self.is_bounded() && commit.grows() {
             return self.refuse_growth();
         }
-        if batch.parts().bytes.len() as u64 > self.log.pool(0).segment_bytes() {
+        if batch.bytes.len() as u64 > self.log.pool(0).segment_bytes() {
             commit.ensure_may_fit()?;
         }
         let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);
@@ -106,8 +112,8 @@ impl Core {
             writer.fence();
         }
         commit.install(first, &mut writer);
-        if default_expiry_ms != 0 || batch.parts().expires {
-            batch.parts().keyspaces.iter().for_each(|keyspace| keyspace.expiries.note());
+        if default_expiry_ms != 0 || batch.expires {
+            batch.keyspaces.iter().for_each(|keyspace| keyspace.expiries.note());
         }
         Ok(Written::entry(newest, false))
     }
@@ -116,22 +122,22 @@ impl Core {
     #[inline(always)]
     fn lock_all<'a>(
         &'a self,
-        batch: &Batch,
+        batch: &Contents,
         members: &mut Vec<Member>,
         stripes: &'a mut Vec<usize>,
         sorted: &'a mut Vec<usize>,
     ) -> LatchSet<'a> {
         stripes.clear();
         for member in &*members {
-            let stripe = self.latches.stripe_of(member.hash);
+            let stripe = self.latches.stripe_of(member.operation.hash);
             self.latches.prefetch(stripe);
             stripes.push(stripe);
         }
         // Before the first latch: the entries' misses then overlap with the latches'.
         for member in &*members {
-            with_index!(batch.keyspace(member.operation(batch)), index => index.prefetch_path(member.key(batch), &self.resolver()));
+            with_index!(batch.keyspace(&member.operation), index => index.prefetch_path(member.key(batch), &self.resolver()));
         }
-        if batch.parts().preconditions.is_empty()
+        if batch.preconditions.is_empty()
             && let Some(set) = self.latches.try_lock_set(stripes)
         {
             // All stripes differ, so all keys do.
@@ -142,8 +148,8 @@ impl Core {
     }
 
     #[inline(never)]
-    fn lock_sorted<'a>(&'a self, batch: &Batch, members: &mut Vec<Member>, stripes: &'a mut Vec<usize>) -> LatchSet<'a> {
-        stripes.extend(batch.parts().preconditions.iter().map(|(operation, _)| self.latches.stripe_of(operation.hash)));
+    fn lock_sorted<'a>(&'a self, batch: &Contents, members: &mut Vec<Member>, stripes: &'a mut Vec<usize>) -> LatchSet<'a> {
+        stripes.extend(batch.preconditions.iter().map(|(operation, _)| self.latches.stripe_of(operation.hash)));
         let asked = stripes.len();
         stripes.sort_unstable();
         stripes.dedup();
@@ -156,9 +162,9 @@ impl Core {
 
     /// Refuses members of ordered keyspaces whose places have damaged entries.
     #[cold]
-    fn ensure_members_writable(&self, batch: &Batch, members: &[Member]) -> Result<()> {
+    fn ensure_members_writable(&self, batch: &Contents, members: &[Member]) -> Result<()> {
         for member in members {
-            let keyspace = batch.keyspace(member.operation(batch));
+            let keyspace = batch.keyspace(&member.operation);
             if keyspace.info.kind == Kind::Ordered {
                 self.look_whether_placeable(keyspace, member.key(batch))?;
             }
@@ -168,9 +174,9 @@ impl Core {
 
     /// The number of the first precondition that does not hold, and the newest version that they have seen: of an entry, though it has expired, else of a delete.
     #[inline(always)]
-    fn examine_preconditions(&self, batch: &Batch) -> Result<(Option<usize>, u64)> {
+    fn examine_preconditions(&self, batch: &Contents) -> Result<(Option<usize>, u64)> {
         let mut newest = 0;
-        for (number, (operation, version)) in batch.parts().preconditions.iter().enumerate() {
+        for (number, (operation, version)) in batch.preconditions.iter().enumerate() {
             let keyspace = batch.keyspace(operation);
             let key = Key { bytes: batch.key(operation), hash: operation.hash };
             self.ensure_readable(keyspace, key)?;
@@ -208,7 +214,7 @@ impl Drop for Appending<'_, '_, '_> {
 /// A commit under its latches. Gives back on drop the places that are still locked.
 struct Commit<'a> {
     core: &'a Core,
-    batch: &'a Batch,
+    batch: &'a Contents,
     members: &'a mut Vec<Member>,
     /// Members whose place is locked, one bit each.
     held: u64,
@@ -221,14 +227,14 @@ impl Commit<'_> {
     #[inline(always)]
     fn locate(&mut self, writer: &mut Writer<'_>) {
         let Some(first) = self.members.first() else { return };
-        writer.prefetch_room(first.hash, self.members.len() as u64 * PLAIN_MEMBER_BYTES);
+        writer.prefetch_room(first.operation.hash, self.members.len() as u64 * PLAIN_MEMBER_BYTES);
         let lock = self.members.len() <= MAX_PLACES;
         let mut kept = 0;
         for number in 0..self.members.len() {
             let locked = Self::locate_member(self.core, self.batch, &mut self.members[number], lock);
             let member = &self.members[number];
             writer.prefetch_mark(member.candidate.0);
-            if member.operation(self.batch).delete {
+            if member.operation.delete {
                 if member.candidate.is_none() && self.is_durably_gone(member) {
                     if locked {
                         self.unlock(member);
@@ -249,7 +255,7 @@ impl Commit<'_> {
     /// Whether no delete of an absent key could be lost yet. Otherwise the key might be there again after a power loss that the other members survive.
     #[inline(always)]
     fn is_durably_gone(&self, member: &Member) -> bool {
-        let operation = member.operation(self.batch);
+        let operation = &member.operation;
         self.core.committer.recent_deletes.get((self.batch.keyspace(operation).info.id, operation.hash)).is_none()
     }
 
@@ -265,7 +271,7 @@ impl Commit<'_> {
     fn least_bytes(&self) -> u64 {
         let segment = self.core.log.pool(0).segment_bytes();
         let sizes = self.members.iter().map(|member| {
-            let operation = member.operation(self.batch);
+            let operation = &member.operation;
             let pair = operation.key_len as usize + self.batch.value(operation).map_or(0, <[u8]>::len);
             let bytes = LEAST_HEAD_BYTES + pair.next_multiple_of(8) as u64;
             // A run of segments is one entry's.
@@ -280,17 +286,17 @@ impl Commit<'_> {
         let (mut taken, mut given) = (0, 0);
         for member in &*self.members {
             let key = member.key(self.batch).bytes;
-            taken += self.batch.value(member.operation(self.batch)).map_or(0, |value| Core::live_size(key, value));
+            taken += self.batch.value(&member.operation).map_or(0, |value| Core::live_size(key, value));
             given += self.core.live_size_of(member.candidate, member.verified, key);
         }
         taken > given
     }
 
     #[inline(always)]
-    fn locate_member(core: &Core, batch: &Batch, member: &mut Member, lock: bool) -> bool {
+    fn locate_member(core: &Core, batch: &Contents, member: &mut Member, lock: bool) -> bool {
         let resolver = core.resolver();
         let key = member.key(batch);
-        match &*batch.keyspace(member.operation(batch)).index {
+        match &*batch.keyspace(&member.operation).index {
             AnyIndex::Ordered(index) => member.note(index.locate(key, &resolver), AnyToken::Ordered),
             AnyIndex::Learned(index) => member.note(index.locate(key, &resolver), AnyToken::Learned),
             AnyIndex::Hash(index) => {
@@ -307,14 +313,14 @@ impl Commit<'_> {
     fn append(&mut self, first: u64, level: Durability, default_expiry_ms: u64, writer: &mut Writer<'_>) -> Result<()> {
         let size = self.members.len() as u32;
         // One shard for all: the shard only says which segment an entry lies in, and one chunk means one stretch of lines to flush.
-        let hash = self.members[0].hash;
+        let hash = self.members[0].operation.hash;
         let flush = if level == Durability::Sync { Flush::ByCaller } else { Flush::Later };
         let (core, batch) = (self.core, self.batch);
         let mut appending = Appending { commit: self, writer, appended: 0, whole: false };
         let (mut start, mut end) = (0, 0);
         for index in 0..size as usize {
             let member = &appending.commit.members[index];
-            let operation = member.operation(batch);
+            let operation = &member.operation;
             let value = batch.value(operation);
             let name = (batch.keyspace(operation).info.id, operation.hash);
             let deleted = core.committer.recent_deletes.get(name);
@@ -358,7 +364,7 @@ impl Commit<'_> {
     fn note_deletes(&self, first: u64, lags: bool) {
         let deletes = &self.core.committer.recent_deletes;
         for (member, version) in self.members.iter().zip(first..) {
-            let operation = member.operation(self.batch);
+            let operation = &member.operation;
             let name = (self.batch.keyspace(operation).info.id, operation.hash);
             if operation.delete && lags { deletes.note(name, member.reference, version) } else { deletes.remove(name) }
         }
@@ -367,17 +373,17 @@ impl Commit<'_> {
     /// Tells the keyspaces of deletes of the batch's newest version.
     #[cold]
     fn note_keyspaces_of_deletes(&self, newest: u64) {
-        let deletes = self.members.iter().map(|member| member.operation(self.batch)).filter(|operation| operation.delete);
+        let deletes = self.members.iter().map(|member| &member.operation).filter(|operation| operation.delete);
         deletes.for_each(|operation| self.core.note_delete(self.batch.keyspace(operation), newest));
     }
 
     /// The shortcut of a member with so many bytes of key and value.
     #[inline(always)]
-    fn shortcut_to(core: &Core, batch: &Batch, member: &Member, bytes: usize) -> u64 {
+    fn shortcut_to(core: &Core, batch: &Contents, member: &Member, bytes: usize) -> u64 {
         if !core.shortcuts.may_have(bytes) {
             return 0;
         }
-        with_token!(batch.keyspace(member.operation(batch)), member.token, index, token => core.shortcuts.to(index, token, bytes))
+        with_token!(batch.keyspace(&member.operation), member.token, index, token => core.shortcuts.to(index, token, bytes))
     }
 
     /// Where an entry lies and how long it is.
@@ -399,7 +405,7 @@ impl Commit<'_> {
             // All lines, not just the mark's: the entry is counted when its segment is sealed, and must be whole then.
             let (at, bytes) = self.extent(member.reference.0);
             writer.flush_range(at, bytes);
-            if !member.operation(self.batch).delete {
+            if !member.operation.delete {
                 writer.mark_dead(member.reference.0);
             }
         }
@@ -422,7 +428,7 @@ impl Commit<'_> {
             if !member.verified && !core.log.key_matches(old.0, key.bytes) {
                 self.members[number].candidate = Ref::NONE;
             } else if number < MAX_PLACES && self.held >> number & 1 != 0 {
-                let keyspace = self.batch.keyspace(member.operation(self.batch));
+                let keyspace = self.batch.keyspace(&member.operation);
                 if !(snapshots && core.snapshots.retain(core, keyspace, key.bytes, old, first + number as u64).is_some()) {
                     writer.mark_dead(old.0);
                 }
@@ -439,8 +445,7 @@ impl Commit<'_> {
             let number = self.held.trailing_zeros() as usize;
             self.held &= self.held - 1;
             let member = &self.members[number];
-            let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&*self.batch.keyspace(member.operation(self.batch)).index, member.token)
-            else {
+            let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&*self.batch.keyspace(&member.operation).index, member.token) else {
                 unreachable!("only the hash index locks places for batches")
             };
             if !index.install_locked_now(token, member.key(self.batch), member.candidate, self.new_reference(member)) {
@@ -453,8 +458,8 @@ impl Commit<'_> {
         }
         // Now that no place is locked.
         for member in self.members.iter().filter(|member| member.candidate.is_none()) {
-            if let AnyIndex::Hash(index) = &*self.batch.keyspace(member.operation(self.batch)).index {
-                index.look_for_wear(member.hash, member.reference, &self.core.resolver());
+            if let AnyIndex::Hash(index) = &*self.batch.keyspace(&member.operation).index {
+                index.look_for_wear(member.operation.hash, member.reference, &self.core.resolver());
             }
         }
     }
@@ -467,7 +472,7 @@ impl Commit<'_> {
                 continue;
             }
             let (new, version) = (self.new_reference(member), first + number as u64);
-            let keyspace = self.batch.keyspace(member.operation(self.batch));
+            let keyspace = self.batch.keyspace(&member.operation);
             let key = member.key(self.batch);
             with_token!(keyspace, member.token, index, token => {
                 let place = PlaceGuard { index, token, locked: false };
@@ -479,13 +484,13 @@ impl Commit<'_> {
     /// What the index shall hold.
     #[inline(always)]
     fn new_reference(&self, member: &Member) -> Ref {
-        if member.operation(self.batch).delete { Ref::NONE } else { member.reference }
+        if member.operation.delete { Ref::NONE } else { member.reference }
     }
 
     /// Gives a locked place back unchanged.
     #[cold]
     fn unlock(&self, member: &Member) {
-        if let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&*self.batch.keyspace(member.operation(self.batch)).index, member.token) {
+        if let (AnyIndex::Hash(index), AnyToken::Hash(token)) = (&*self.batch.keyspace(&member.operation).index, member.token) {
             index.unlock_place(token);
         }
     }

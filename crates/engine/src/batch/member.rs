@@ -1,23 +1,22 @@
 //! The members of a batch on their way: flat words, in memory that a thread keeps from one commit to the next.
 
-use super::{Batch, Operation};
+use super::{Contents, Operation};
 use hither_index::{Index, Key, Located, Ref};
 use std::cell::Cell;
 
 /// A member on its way.
 #[derive(Clone, Copy)]
 pub(super) struct Member {
-    pub hash: u64,
+    /// A copy: rounds over members look into nothing else for it.
+    pub operation: Operation,
     /// The key's entry before the batch, perhaps unverified.
     pub candidate: Ref,
     pub reference: Ref,
     pub token: AnyToken,
-    /// Number of the operation.
-    pub operation: u32,
     pub verified: bool,
 }
 
-const _: () = assert!(size_of::<Member>() <= 64);
+const _: () = assert!(size_of::<Member>() <= 96);
 
 /// The token of any index.
 #[derive(Clone, Copy)]
@@ -48,14 +47,10 @@ impl Member {
         (self.candidate, self.verified, self.token) = (located.candidate, located.verified, token(located.token));
     }
 
-    pub fn operation<'a>(&self, batch: &'a Batch) -> &'a Operation {
-        &batch.parts().operations[self.operation as usize]
-    }
-
     /// Its key; the hash is not computed again.
     #[inline(always)]
-    pub fn key<'a>(&self, batch: &'a Batch) -> Key<'a> {
-        Key { bytes: batch.key(self.operation(batch)), hash: self.hash }
+    pub fn key<'a>(&self, contents: &'a Contents) -> Key<'a> {
+        Key { bytes: contents.key(&self.operation), hash: self.operation.hash }
     }
 }
 
@@ -89,30 +84,29 @@ impl Scratch {
         }
     }
 
-    /// One member per operation of `batch`.
+    /// One member per operation of a batch.
     #[inline(always)]
-    pub fn gather(&mut self, batch: &Batch) {
+    pub fn gather(&mut self, contents: &Contents) {
         self.members.clear();
-        self.members.extend(batch.parts().operations.iter().enumerate().map(|(number, operation)| Member {
-            hash: operation.hash,
+        self.members.extend(contents.operations.iter().map(|&operation| Member {
+            operation,
             candidate: Ref::NONE,
             reference: Ref::NONE,
             token: AnyToken::None,
-            operation: number as u32,
             verified: true,
         }));
     }
 }
 
 /// Keeps only the last operation of each key.
-pub(super) fn drop_overwritten(batch: &Batch, members: &mut Vec<Member>) {
+pub(super) fn drop_overwritten(contents: &Contents, members: &mut Vec<Member>) {
     let mut order: Vec<u32> = (0..members.len() as u32).collect();
     let identity = |i: u32| {
-        let member = &members[i as usize];
-        (member.hash, batch.keyspace(member.operation(batch)).info.id)
+        let operation = &members[i as usize].operation;
+        (operation.hash, contents.keyspace(operation).info.id)
     };
     order.sort_unstable_by_key(|&i| (identity(i), i));
-    let bytes = |i: u32| members[i as usize].key(batch).bytes;
+    let bytes = |i: u32| members[i as usize].key(contents).bytes;
     let same = |a: u32, b: u32| identity(a) == identity(b) && bytes(a) == bytes(b);
     let mut overwritten: Vec<u32> = Vec::new();
     for (position, &earlier) in order.iter().enumerate() {

@@ -23,12 +23,12 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Batch {
     /// Absent only while it is dropped.
-    parts: Option<Box<Parts>>,
+    contents: Option<Box<Contents>>,
 }
 
 /// What a batch consists of; kept for the thread's next batch when one is dropped.
 #[derive(Clone, Default)]
-struct Parts {
+struct Contents {
     /// Keys and values back to back.
     bytes: Vec<u8>,
     keyspaces: Vec<Arc<Keyspace>>,
@@ -50,36 +50,36 @@ struct Operation {
     delete: bool,
 }
 
-const PRESENT: &str = "a batch has its parts until it is dropped";
+const PRESENT: &str = "a batch has its contents until it is dropped";
 
 /// Larger buffers are not kept.
 const SPARE_BYTES: usize = 1 << 16;
 
 thread_local! {
-    /// The empty parts of a dropped batch: small batches follow each other without an allocation.
-    static SPARE: Cell<Option<Box<Parts>>> = const { Cell::new(None) };
+    /// The empty contents of a dropped batch: small batches follow each other without an allocation.
+    static SPARE: Cell<Option<Box<Contents>>> = const { Cell::new(None) };
 }
 
 impl Default for Batch {
     #[inline]
     fn default() -> Batch {
-        Batch { parts: Some(SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()) }
+        Batch { contents: Some(SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()) }
     }
 }
 
 impl Drop for Batch {
     #[inline]
     fn drop(&mut self) {
-        if let Some(mut parts) = self.parts.take_if(|parts| parts.is_small()) {
+        if let Some(mut contents) = self.contents.take_if(|contents| contents.is_small()) {
             // The keyspaces above all: nothing may keep them alive.
-            parts.clear();
+            contents.clear();
             // There is no place for a spare while the thread ends.
-            let _ = SPARE.try_with(|spare| spare.set(Some(parts)));
+            let _ = SPARE.try_with(|spare| spare.set(Some(contents)));
         }
     }
 }
 
-impl Parts {
+impl Contents {
     fn is_small(&self) -> bool {
         self.bytes.capacity() <= SPARE_BYTES && self.operations.capacity() * size_of::<Operation>() <= SPARE_BYTES
     }
@@ -109,6 +109,22 @@ impl Parts {
         self.keyspaces.len() as u32 - 1
     }
 
+    #[inline(always)]
+    fn keyspace(&self, operation: &Operation) -> &Keyspace {
+        &self.keyspaces[operation.keyspace as usize]
+    }
+
+    #[inline(always)]
+    fn key(&self, operation: &Operation) -> &[u8] {
+        &self.bytes[operation.key_at..operation.key_at + operation.key_len as usize]
+    }
+
+    #[inline(always)]
+    fn value(&self, operation: &Operation) -> Option<&[u8]> {
+        let at = operation.key_at + operation.key_len as usize;
+        (!operation.delete).then(|| &self.bytes[at..at + operation.value_len as usize])
+    }
+
     /// Copies a key or value; most are words.
     #[inline(always)]
     fn push_bytes(&mut self, bytes: &[u8]) {
@@ -122,100 +138,84 @@ impl Parts {
 impl Batch {
     /// Operations in it.
     pub fn len(&self) -> usize {
-        self.parts().operations.len()
+        self.contents().operations.len()
     }
 
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
-        self.parts().operations.is_empty() && self.parts().preconditions.is_empty()
+        self.contents().operations.is_empty() && self.contents().preconditions.is_empty()
     }
 
     /// Bytes of keys and values in it.
     pub fn bytes(&self) -> usize {
-        self.parts().bytes.len()
+        self.contents().bytes.len()
     }
 
     /// Takes everything out; the memory stays.
     pub fn clear(&mut self) {
-        self.parts_mut().clear();
+        self.contents_mut().clear();
     }
 
     /// Adds a put; `expires_at_ms` 0 means never.
     #[inline]
     pub fn put(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8], expires_at_ms: u64) {
         let operation = self.operation(keyspace, key, value, false, expires_at_ms);
-        let parts = self.parts_mut();
-        parts.operations.push(operation);
-        parts.expires |= expires_at_ms != 0;
+        let contents = self.contents_mut();
+        contents.operations.push(operation);
+        contents.expires |= expires_at_ms != 0;
     }
 
     /// Adds a delete.
     pub fn delete(&mut self, keyspace: &KeyspaceHandle, key: &[u8]) {
         let operation = self.operation(keyspace, key, &[], true, 0);
-        self.parts_mut().operations.push(operation);
+        self.contents_mut().operations.push(operation);
     }
 
     /// Makes the batch depend on the key's version being this (`None`: on its absence).
     pub fn require_version(&mut self, keyspace: &KeyspaceHandle, key: &[u8], version: Option<u64>) {
         let operation = self.operation(keyspace, key, &[], false, 0);
-        self.parts_mut().preconditions.push((operation, version));
+        self.contents_mut().preconditions.push((operation, version));
     }
 
     #[inline(always)]
-    fn parts(&self) -> &Parts {
-        self.parts.as_deref().expect(PRESENT)
+    fn contents(&self) -> &Contents {
+        self.contents.as_deref().expect(PRESENT)
     }
 
     #[inline(always)]
-    fn parts_mut(&mut self) -> &mut Parts {
-        self.parts.as_deref_mut().expect(PRESENT)
+    fn contents_mut(&mut self) -> &mut Contents {
+        self.contents.as_deref_mut().expect(PRESENT)
     }
 
     #[inline(always)]
     fn operation(&mut self, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8], delete: bool, expiry_ms: u64) -> Operation {
-        let parts = self.parts_mut();
+        let contents = self.contents_mut();
         if check_key(key).is_err() || check_value(value).is_err() {
             // Reported at commit, so that calls can be chained.
-            parts.error.get_or_insert((key.len(), value.len()));
+            contents.error.get_or_insert((key.len(), value.len()));
             return Operation { hash: 0, key_at: 0, expiry_ms: 0, key_len: 0, value_len: 0, keyspace: 0, delete: false };
         }
         // The bucket pair's misses overlap with putting the batch together.
         let hash = keyspace.0.prefetch_for_write(key);
-        let keyspace = parts.number_of(keyspace);
-        let key_at = parts.bytes.len();
-        parts.push_bytes(key);
-        parts.push_bytes(value);
+        let keyspace = contents.number_of(keyspace);
+        let key_at = contents.bytes.len();
+        contents.push_bytes(key);
+        contents.push_bytes(value);
         Operation { hash, key_at, expiry_ms, key_len: key.len() as u32, value_len: value.len() as u32, keyspace, delete }
     }
 
     #[inline(always)]
-    fn keyspace(&self, operation: &Operation) -> &Keyspace {
-        &self.parts().keyspaces[operation.keyspace as usize]
-    }
-
-    #[inline(always)]
-    fn key(&self, operation: &Operation) -> &[u8] {
-        &self.parts().bytes[operation.key_at..operation.key_at + operation.key_len as usize]
-    }
-
-    #[inline(always)]
-    fn value(&self, operation: &Operation) -> Option<&[u8]> {
-        let at = operation.key_at + operation.key_len as usize;
-        (!operation.delete).then(|| &self.parts().bytes[at..at + operation.value_len as usize])
-    }
-
-    #[inline(always)]
     pub(crate) fn validate(&self) -> Result<()> {
-        if self.parts().error.is_some() || self.parts().operations.len() > MAX_BATCH {
+        if self.contents().error.is_some() || self.contents().operations.len() > MAX_BATCH {
             return Err(self.complaint());
         }
-        self.parts().keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())
+        self.contents().keyspaces.iter().try_for_each(|keyspace| keyspace.ensure_usable())
     }
 
     #[cold]
     fn complaint(&self) -> Error {
-        match self.parts().error {
-            None => Error::BatchTooLarge { len: self.parts().operations.len() },
+        match self.contents().error {
+            None => Error::BatchTooLarge { len: self.contents().operations.len() },
             Some((0, _)) => Error::KeyEmpty,
             Some((bytes, _)) if bytes > MAX_KEY_BYTES => Error::KeyTooLong { bytes },
             Some((_, bytes)) => Error::ValueTooLong { bytes },
@@ -225,7 +225,7 @@ impl Batch {
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("operations", &self.parts().operations.len()).field("bytes", &self.parts().bytes.len()).finish()
+        f.debug_struct("Batch").field("operations", &self.contents().operations.len()).field("bytes", &self.contents().bytes.len()).finish()
     }
 }
 
@@ -259,7 +259,7 @@ impl Core {
     #[inline]
     fn commit_batch(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<u64> {
         let mut unmet = 0;
-        let written = self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
+        let written = self.commit_members(batch.contents(), level, default_expiry_ms, &mut unmet).map_err(|error| *error)?;
         // A batch that changed nothing tells what it saw: that must be durable first.
         self.settle_observed(written, level)?;
         if !written.applied() {
@@ -277,21 +277,22 @@ impl Core {
     #[inline]
     pub(crate) fn rests_on_conditions(&self, batch: &Batch, written: Written, level: Durability) -> u64 {
         let fenced_only = level == Durability::Sync && !self.needs_sync && self.log.may_lag();
-        if fenced_only && !batch.parts().preconditions.is_empty() { written.version() } else { 0 }
+        if fenced_only && !batch.contents().preconditions.is_empty() { written.version() } else { 0 }
     }
 
     /// Applies `batch` without waiting for what its outcome rests on.
     pub(crate) fn commit_unsettled(&self, batch: &Batch, level: Durability, default_expiry_ms: u64) -> Result<Written> {
         let mut unmet = 0;
-        self.commit_members(batch, level, default_expiry_ms, &mut unmet).map_err(|error| *error)
+        self.commit_members(batch.contents(), level, default_expiry_ms, &mut unmet).map_err(|error| *error)
     }
 
     #[cold]
     fn unmet(&self, batch: &Batch, number: usize) -> Error {
-        let (operation, _) = &batch.parts().preconditions[number];
+        let contents = batch.contents();
+        let (operation, _) = &contents.preconditions[number];
         Error::PreconditionFailed {
-            keyspace: batch.keyspace(operation).info.name.clone(),
-            key: String::from_utf8_lossy(batch.key(operation)).into_owned(),
+            keyspace: contents.keyspace(operation).info.name.clone(),
+            key: String::from_utf8_lossy(contents.key(operation)).into_owned(),
         }
     }
 }
