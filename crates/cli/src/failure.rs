@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use hither::{CopyError, Error, ErrorKind};
-use serde_json::Value;
 
 /// A command that ran to its end.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +113,9 @@ fn store_status(kind: ErrorKind) -> u8 {
     }
 }
 
+/// What can be done about damage.
+pub const AGAINST_DAMAGE: &str = "restore the pool from a backup, or use --salvage to keep what is readable";
+
 /// What a user of the program can do about an error of the store, whose own text speaks to users of the library where the two differ.
 fn store_text(error: &Error) -> String {
     match error {
@@ -144,10 +146,14 @@ fn store_text(error: &Error) -> String {
             format!("the store has {count} keyspaces and no room for more; use one of them, or another store")
         }
         Error::NotOrdered(name) => format!("keyspace \"{name}\" is a hash keyspace and has no order; `hither dump` writes it in key order"),
-        Error::Damaged(what) | Error::WrongPool(what) => of_damage(what),
-        Error::Io(what) if what.contains("cannot be opened for writing") => {
-            what.replace(", or use a copy", ", use a copy, or look at it with --read-only and a command that only reads")
+        Error::Damaged(finding) => format!("{finding}; {AGAINST_DAMAGE} (`hither check` lists all damage)"),
+        Error::OlderCopy(finding) => {
+            format!("{finding}; restore all pools of the store from the same copy, or use --salvage to go on without what is missing")
         }
+        Error::NotWritable(finding) => format!(
+            "{finding}; give this user write permission for the file and its directory, mount the file system writable, use a copy, or look at \
+             it with --read-only and a command that only reads"
+        ),
         other => other.to_string(),
     }
 }
@@ -167,25 +173,6 @@ fn copy_text(error: &CopyError) -> String {
         }
         CopyError::Target(error) => format!("the new store cannot be made: {}", store_text(error)),
         other => other.to_string(),
-    }
-}
-
-/// What the library says of damage, in terms of the program.
-pub fn of_damage(text: &str) -> String {
-    const TWICE: &str = ", and opening with salvage keeps what is readable";
-    let advised = text.contains("or open with salvage");
-    let text = text.replace(TWICE, if advised { "" } else { ", and --salvage keeps what is readable" });
-    text.replace("`check`", "`hither check`").replace("open with salvage", "use --salvage")
-}
-
-/// The same for a list of findings in a report; `salvage`: who asks has opened the store so already.
-pub fn all_of_damage(findings: &mut Value, salvage: bool) {
-    for finding in findings.as_array_mut().into_iter().flatten() {
-        let Value::String(text) = finding else { continue };
-        *text = of_damage(text);
-        if salvage {
-            *text = text.replace(", or use --salvage to keep what is readable", "");
-        }
     }
 }
 
@@ -245,34 +232,14 @@ mod tests {
             (Error::ReadOnly("EIO".into()), "run the command again"),
             (Error::TooManyKeyspaces(9), "another store"),
             (Error::NotOrdered("h".into()), "`hither dump`"),
-            (Error::Damaged("segment 1; restore it, or open with salvage to keep the rest".into()), "use --salvage to keep"),
-            (
-                Error::WrongPool("pool a is an older copy; restore all pools, or open with salvage to go on".into()),
-                "use --salvage to go on",
-            ),
+            (Error::Damaged("segment 1 is torn".into()), "segment 1 is torn; restore the pool from a backup, or use --salvage to keep"),
+            (Error::OlderCopy("pool a is an older copy".into()), "use --salvage to go on"),
             (Error::KeyEmpty, "1 to 65536 bytes"),
-            (Error::Io("x cannot be opened for writing (no); mount it writable, or use a copy".into()), "with --read-only"),
+            (Error::NotWritable("x cannot be opened for writing".into()), "with --read-only"),
         ] {
             let text = Failure::Store(error).to_string();
             assert!(text.contains(advice), "{text}");
         }
-    }
-
-    /// Regression: what to do was said twice, once in terms of the library.
-    #[test]
-    fn what_to_do_about_damage_is_said_once() {
-        let what = "a sum is wrong; `check` lists all damage, and opening with salvage keeps what is readable";
-        let text = of_damage(&format!("segment 1: {what} (at byte 7); restore the pool, or open with salvage to keep what is readable"));
-        assert_eq!(
-            text,
-            "segment 1: a sum is wrong; `hither check` lists all damage (at byte 7); restore the pool, or use --salvage to keep what is readable"
-        );
-        assert!(of_damage(what).ends_with("and --salvage keeps what is readable"));
-        let mut findings = serde_json::json!(["it is torn; restore it, or open with salvage to keep what is readable"]);
-        all_of_damage(&mut findings, false);
-        assert_eq!(findings, serde_json::json!(["it is torn; restore it, or use --salvage to keep what is readable"]));
-        all_of_damage(&mut findings, true);
-        assert_eq!(findings, serde_json::json!(["it is torn; restore it"]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 
-use hither::{Builder, Db, Durability, Error, Keyspace, KeyspaceOptions, MediumChoice, Progress};
+use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, Progress};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{Kind, Medium, StoreArgs};
@@ -32,7 +32,7 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let builder = builder(args)?.read_only(only_reads && (args.read_only || args.salvage));
     let opened = builder.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
     bar.finish_and_clear();
-    let db = opened.map_err(|error| refused(args, error))?;
+    let db = opened?;
     for damage in &db.recovery().salvaged {
         output::salvaged(&damage.to_string(), args.json);
     }
@@ -47,24 +47,6 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
         tell_other_size(args, &db);
     }
     Ok(db)
-}
-
-/// Too few addresses for a new store are those of a size that was asked for; the size of one that exists cannot be lowered, and nobody asked for it now.
-fn refused(args: &StoreArgs, error: Error) -> Failure {
-    match error {
-        Error::Config(what) if what.contains("`ulimit -v`") && exists(args) => {
-            Failure::Store(Error::Io(what.replace("lower it, or raise `ulimit -v`", "raise `ulimit -v`")))
-        }
-        error => error.into(),
-    }
-}
-
-/// Whether one of the pools is there: a creation that failed leaves none.
-fn exists(args: &StoreArgs) -> bool {
-    places(args).unwrap_or_default().iter().any(|place| match place {
-        Place::Store(dir) => dir.join("node0.hither").exists(),
-        Place::Node(node, dir) => dir.join(format!("node{node}.hither")).exists(),
-    })
 }
 
 /// Clocks of machines differ by less than this.

@@ -90,7 +90,7 @@ impl Catalogue {
 
     pub fn decode(bytes: &[u8]) -> Result<Catalogue> {
         Self::parse(bytes).ok_or_else(|| {
-            Error::Damaged(
+            Error::NewerFormat(
                 "the catalogue of keyspaces cannot be read although its checksum is right; use the version of hither that wrote it".into(),
             )
         })
@@ -176,7 +176,7 @@ mod tests {
         let info = |name: &str, id| KeyspaceInfo { name: name.to_owned(), id, kind: Kind::Hash };
         let refused = |next_id, keyspaces| {
             let outcome = Catalogue::decode(&Catalogue { next_id, keyspaces }.encode());
-            assert!(matches!(outcome, Err(Error::Damaged(_))), "{outcome:?}");
+            assert!(matches!(outcome, Err(Error::NewerFormat(_))), "{outcome:?}");
         };
         refused(0, vec![]);
         refused(0, vec![info("a", 0)]);

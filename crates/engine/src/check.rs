@@ -62,7 +62,7 @@ impl Store {
         // What was set right in memory only is damaged all the same.
         let is_copy = self.core.log.pool(0).salvages();
         for damage in self.recovery().salvaged.iter().filter(|_| is_copy) {
-            if !report.problems.iter().any(|known| known.starts_with(damage)) {
+            if !report.problems.contains(damage) {
                 report.problem(damage.clone());
             }
         }

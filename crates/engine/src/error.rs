@@ -72,8 +72,8 @@ pub enum Error {
         /// Its length.
         len: usize,
     },
-    /// Media hold something that no crash leaves.
-    #[error("{0}")]
+    /// Media hold something that no crash leaves: what, and where.
+    #[error("{0}; restore the pool from a backup, or open with salvage to keep what is readable (`check` lists all damage)")]
     Damaged(String),
     /// The directory holds no store and none may be created.
     #[error("no store in {}; give the directory of a store, or allow creating one", .0.display())]
@@ -89,6 +89,12 @@ pub enum Error {
     /// A pool of another store.
     #[error("{0}")]
     WrongPool(String),
+    /// One of the pools is an older copy than the others: which, and how that shows.
+    #[error("{0}; restore all pools of the store from the same copy, or open with salvage to go on without what is missing")]
+    OlderCopy(String),
+    /// A pool, or the directory that it was to be made in, cannot be written: which, and why.
+    #[error("{0}; give this user write permission for the file and its directory, mount the file system writable, or use a copy")]
+    NotWritable(String),
     /// Not a pool at all.
     #[error("{0}")]
     Foreign(String),
@@ -207,15 +213,23 @@ impl Error {
             Error::TooLarge { .. } => ErrorKind::TooLarge,
             Error::Damaged(_) => ErrorKind::Damaged,
             Error::NotFound(_) | Error::KeyspaceDropped(_) => ErrorKind::NotFound,
-            Error::MissingPool { .. } | Error::WrongPool(_) => ErrorKind::WrongPool,
+            Error::MissingPool { .. } | Error::WrongPool(_) | Error::OlderCopy(_) => ErrorKind::WrongPool,
             Error::Foreign(_) | Error::NewerFormat(_) => ErrorKind::Format,
             Error::Locked(_) => ErrorKind::Locked,
             Error::DiskFull(_) => ErrorKind::DiskFull,
-            Error::Io(_) => ErrorKind::Io,
+            Error::Io(_) | Error::NotWritable(_) => ErrorKind::Io,
             Error::ReadOnly(_) => ErrorKind::ReadOnly,
             Error::Closed => ErrorKind::Closed,
             Error::PreconditionFailed { .. } => ErrorKind::Conflict,
             _ => ErrorKind::Invalid,
+        }
+    }
+
+    /// What was found: of damage, without the advice that follows, which depends on who is told.
+    pub fn finding(&self) -> String {
+        match self {
+            Error::Damaged(finding) | Error::OlderCopy(finding) | Error::NotWritable(finding) => finding.clone(),
+            other => other.to_string(),
         }
     }
 }
@@ -223,13 +237,14 @@ impl Error {
 impl From<hither_pmem::Error> for Error {
     fn from(error: hither_pmem::Error) -> Error {
         use hither_pmem::Error as Pool;
-        let text = error.to_string();
+        let text = error.finding();
         match error {
             Pool::Foreign { .. } | Pool::HalfCreated { .. } | Pool::NotAFile { .. } => Error::Foreign(text),
             Pool::NewerFormat { .. } | Pool::IncompatibleFeatures { .. } => Error::NewerFormat(text),
             Pool::Locked { .. } => Error::Locked(text),
             Pool::DamagedSuperblock { .. } | Pool::DamagedDescriptor { .. } | Pool::ShortFile { .. } => Error::Damaged(text),
             Pool::WrongStore { .. } => Error::WrongPool(text),
+            Pool::NotWritable { .. } => Error::NotWritable(text),
             Pool::DiskFull { .. } => Error::DiskFull(text),
             Pool::SyncFailed { .. } => Error::ReadOnly(text),
             Pool::AlreadyExists { .. } | Pool::NotDurable { .. } | Pool::TooLarge { .. } | Pool::Invalid { .. } => Error::Config(text),
@@ -245,7 +260,7 @@ impl From<hither_log::Error> for Error {
             hither_log::Error::NotAdjacent { bytes, free } => Error::NotAdjacent { bytes, free },
             hither_log::Error::TooLarge { bytes, limit } => Error::TooLarge { bytes, limit },
             hither_log::Error::Pool(error) => error.into(),
-            error @ hither_log::Error::Damaged { .. } => Error::Damaged(error.to_string()),
+            error @ hither_log::Error::Damaged { .. } => Error::Damaged(error.finding()),
             error => Error::Io(error.to_string()),
         }
     }

@@ -21,8 +21,7 @@ pub(crate) fn older_copy(pools: &[Pool]) -> Option<String> {
     }
     let name = |pool: &Pool| hither_log::replay::name_of(pool, pool.node());
     Some(format!(
-        "pool {} is an older copy than pool {} (it has seen {} openings of the store, the other {}): what was written to it since is not there; \
-         restore all pools of the store from the same copy, or open with salvage to go on without that",
+        "pool {} is an older copy than pool {} (it has seen {} openings of the store, the other {}): what was written to it since is not there",
         name(oldest),
         name(newest),
         count(&oldest).div_ceil(2),

@@ -168,14 +168,14 @@ pub(crate) fn run(
             if !options.salvage {
                 return Err(damage.into());
             }
-            report.salvaged.push(damage.to_string());
+            report.salvaged.push(damage.finding());
         }
     }
     report.settled_version = settled;
     report.newest_keyspace = recovery.newest_keyspace.load(Ordering::Relaxed);
     if report.newest_keyspace >= next_keyspace {
         let what = format!(
-            "entries name keyspace number {}, but the catalogue has given out none above {}: it was lost or is an old copy; restore the pool from a backup, or open with salvage to go on without them",
+            "entries name keyspace number {}, but the catalogue has given out none above {}: it was lost or is an old copy",
             report.newest_keyspace,
             next_keyspace - 1
         );

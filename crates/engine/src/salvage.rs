@@ -1,7 +1,7 @@
 //! What an opening with `salvage` does differently, apart from passing over damage where it meets it.
 //!
 //! Page 0 and the segment tables are the pools' and the log's to save. Here is what takes knowledge of their content: the catalogue, for which an earlier one counts if
-//! it can be read, and numbers in place of the names that are lost with it; and the report, which gives no advice that has been followed already.
+//! it can be read, and numbers in place of the names that are lost with it.
 //!
 //! Only pools of which nothing reaches the medium are saved that way ([`Pool::salvages`]).
 
@@ -55,9 +55,4 @@ pub(crate) fn name_lost(names: &mut Names, log: &Log, in_use: &[SegmentToScan], 
 pub(crate) fn keeps_parts_of_batches(log: &Log) -> bool {
     let pools = || (0..log.nodes()).map(|node| log.pool(node));
     pools().all(|pool| pool.salvages() && pool.was_clean()) || pools().any(Pool::has_lost_settled)
-}
-
-/// Takes the advice off the end of a finding.
-pub(crate) fn cut_advice(what: &mut String) {
-    what.truncate(hither_pmem::without_advice(what).len());
 }

@@ -182,7 +182,7 @@ impl Store {
         let opened = crate::pools::open(&options)?;
         let older_copy = openings::older_copy(&opened.pools);
         if let Some(what) = older_copy.as_ref().filter(|_| !options.salvage) {
-            return Err(Error::WrongPool(what.clone()));
+            return Err(Error::OlderCopy(what.clone()));
         }
         let mut salvaged: Vec<String> = opened.pools.iter().flat_map(|pool| pool.salvage_notes().iter().cloned()).collect();
         salvaged.extend(older_copy);
@@ -195,7 +195,6 @@ impl Store {
         let log = Arc::new(Log::new(opened.pools, &log_options, 0));
         let Restart { hasher, keyspaces, mut recovery, checkpoints } = Restart::run(&log, &mut names, &options)?;
         recovery.salvaged.splice(0..0, salvaged);
-        recovery.salvaged.iter_mut().for_each(salvage::cut_advice);
         recovery.clock_ahead_ms = clock_ms.saturating_sub(wall_clock_ms());
         let mut catalogue = names.catalogue;
         // Only after a salvage: a number with entries on media is never given out again.

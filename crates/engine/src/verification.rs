@@ -21,7 +21,7 @@ impl Core {
         // Whatever has entries that were there at open is here, or was dropped.
         let keyspaces = self.keyspaces_by_id();
         self.log.verify_next(|met| self.know_garbage_among(met, &keyspaces)).unwrap_or_else(|damage| {
-            self.damage.lock().push(damage.to_string());
+            self.damage.lock().push(damage.finding());
             true
         })
     }

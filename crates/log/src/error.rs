@@ -37,7 +37,8 @@ pub enum Error {
     },
     /// A sealed segment does not hold what its descriptor says.
     #[error(
-        "damaged segment {segment} of pool {pool}: {what} (at byte {offset} of the pool); restore the pool from a backup, or open with salvage to keep what is readable"
+        "{}; restore the pool from a backup, or open with salvage to keep what is readable",
+        damaged(*segment, pool, what, *offset)
     )]
     Damaged {
         /// The pool file.
@@ -61,8 +62,21 @@ pub enum Error {
 }
 
 impl Error {
+    /// What was found: of damage, without the advice that follows. That depends on who is told.
+    pub fn finding(&self) -> String {
+        match self {
+            Error::Damaged { pool, segment, offset, what } => damaged(*segment, pool, what, *offset),
+            Error::Pool(error) => error.finding(),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether there is no room, in the pools or on the disk.
     pub(crate) fn is_lack_of_space(&self) -> bool {
         matches!(self, Error::Full { .. } | Error::NotAdjacent { .. } | Error::Pool(hither_pmem::Error::DiskFull { .. }))
     }
+}
+
+fn damaged(segment: u32, pool: &str, what: &str, offset: u64) -> String {
+    format!("damaged segment {segment} of pool {pool}: {what} (at byte {offset} of the pool)")
 }

@@ -379,7 +379,7 @@ impl Log {
                 let totals = scan(&pool.pool, index, &descriptor, |_, _| {});
                 let segment = SegmentToScan { node: node as u32, index, descriptor };
                 let counted = (u64::from(state.entries.load(Ordering::Relaxed)), state.written_bytes.load(Ordering::Relaxed));
-                let problem = verify_totals(&pool.pool, &segment, &totals, false).err().map(|error| error.to_string()).or_else(|| {
+                let problem = verify_totals(&pool.pool, &segment, &totals, false).err().map(|error| error.finding()).or_else(|| {
                     let found = (totals.entries, totals.bytes);
                     (counted != found).then(|| {
                         format!(

@@ -65,7 +65,7 @@ impl Log {
         if !pool.segments[index].unverified.load(Relaxed) || self.verified_entry(reference).is_some() {
             return Ok(());
         }
-        let what = "an entry's checksum does not match; `check` lists all damage, and opening with salvage keeps what is readable";
+        let what = "an entry's checksum does not match";
         Err(Error::Damaged { pool: replay::name_of(&pool.pool, at.node), segment: index as u32, offset: at.offset, what: what.into() })
     }
 

@@ -57,8 +57,8 @@ pub enum Error {
     },
     /// The file, or the directory it was to be made in, cannot be written.
     #[error(
-        "{pool} cannot be opened for writing ({source}), which every opening needs that is not read-only; give this user write permission for the file and \
-             its directory, mount the file system writable, or use a copy"
+        "{}; give this user write permission for the file and its directory, mount the file system writable, or use a copy",
+        not_writable(pool, source)
     )]
     NotWritable {
         /// Which pool.
@@ -112,7 +112,8 @@ pub enum Error {
     },
     /// Bytes of page 0 or of the catalogue do not verify.
     #[error(
-        "{pool} is damaged: {what} at offset {offset} {detail}; restore it from a copy, or save what is readable with `hither dump --salvage` (nothing was changed)"
+        "{}; restore it from a backup, or open with salvage to keep what is readable (nothing was changed)",
+        damaged(pool, what, *offset, detail)
     )]
     DamagedSuperblock {
         /// Which pool.
@@ -126,7 +127,8 @@ pub enum Error {
     },
     /// A segment descriptor does not verify.
     #[error(
-        "{pool} is damaged: the descriptor of segment {segment} at offset {offset} {detail}; restore it from a copy, or save what is readable with `hither dump --salvage` (nothing was changed)"
+        "{}; restore it from a backup, or open with salvage to keep what is readable (nothing was changed)",
+        damaged(pool, &descriptor_of(*segment), *offset, detail)
     )]
     DamagedDescriptor {
         /// Which pool.
@@ -163,7 +165,8 @@ pub enum Error {
     },
     /// The file ends before its content does.
     #[error(
-        "{pool} is {found} bytes long but needs {needed}: it was truncated or copied in part; restore it from a complete copy, or save what is readable with `hither dump --salvage`"
+        "{}; restore it from a complete copy, or open with salvage to keep what is readable (nothing was changed)",
+        too_short(pool, *found, *needed)
     )]
     ShortFile {
         /// Which pool.
@@ -210,6 +213,17 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
     },
+    /// The process has not as many addresses free as the pool may grow to.
+    #[error(
+        "{pool} may grow to {bytes} bytes (max-capacity), and so many addresses are not free in this process; raise `ulimit -v`, or give a new \
+             store a smaller max-capacity"
+    )]
+    NoAddresses {
+        /// Which pool.
+        pool: Place,
+        /// How many bytes of addresses it needs.
+        bytes: u64,
+    },
     /// A sync failed, now or earlier; the pool is read-only until it is opened again.
     #[error(
         "{pool}: a sync to the device failed ({detail}); writes since the last sync may be lost. The pool takes no writes until it is \
@@ -250,15 +264,32 @@ pub enum Error {
 }
 
 impl Error {
-    /// What was found, without the advice that follows: for a report of what was passed over.
+    /// What was found: of damage, and of files that cannot be written, without the advice that follows. That depends on who is told.
     pub fn finding(&self) -> String {
-        without_advice(&self.to_string()).to_owned()
+        match self {
+            Error::DamagedSuperblock { pool, what, offset, detail } => damaged(pool, what, *offset, detail),
+            Error::DamagedDescriptor { pool, segment, offset, detail } => damaged(pool, &descriptor_of(*segment), *offset, detail),
+            Error::ShortFile { pool, found, needed } => too_short(pool, *found, *needed),
+            Error::NotWritable { pool, source } => not_writable(pool, source),
+            other => other.to_string(),
+        }
     }
 }
 
-/// The text of an error about damage, without the advice that follows.
-pub fn without_advice(text: &str) -> &str {
-    text.split_once("; restore").map_or(text, |(finding, _)| finding)
+fn damaged(pool: &Place, what: &str, offset: u64, detail: &str) -> String {
+    format!("{pool} is damaged: {what} at offset {offset} {detail}")
+}
+
+fn descriptor_of(segment: u32) -> String {
+    format!("the descriptor of segment {segment}")
+}
+
+fn too_short(pool: &Place, found: u64, needed: u64) -> String {
+    format!("{pool} is {found} bytes long but needs {needed}: it was truncated or copied in part")
+}
+
+fn not_writable(pool: &Place, source: &std::io::Error) -> String {
+    format!("{pool} cannot be opened for writing ({source}), which every opening needs that is not read-only")
 }
 
 fn holder(pid: Option<u32>) -> String {

@@ -32,7 +32,7 @@ mod tracer;
 mod two_slot;
 
 pub use arch::FlushKind;
-pub use error::{Error, Result, without_advice};
+pub use error::{Error, Result};
 pub use failpoint::{FailAt, Failpoints};
 pub use layout::{CATALOGUE_MAX_BYTES, MAX_MEMBERS, default_segment_bytes};
 pub use medium::{MediumChoice, MediumInfo, MediumKind, PersistenceDomain};

@@ -42,13 +42,12 @@ const ADDRESS_SPACE: u64 = 1 << 47;
 impl Mapping {
     /// Reserves `max_len` bytes.
     pub(crate) fn reserve(place: &Place, max_len: u64) -> Result<Mapping> {
-        let what = "the growth limit in bytes (max-capacity)";
         if max_len >= ADDRESS_SPACE {
+            let what = "the growth limit in bytes (max-capacity)";
             let advice = "no process has more addresses: lower it";
             return Err(Error::TooLarge { pool: place.clone(), what, value: max_len, limit: ADDRESS_SPACE, advice });
         }
-        let advice = "that many addresses are not free in this process: lower it, or raise `ulimit -v`";
-        let too_large = || Error::Invalid { what, value: max_len, advice };
+        let too_large = || Error::NoAddresses { pool: place.clone(), bytes: max_len };
         let max_len = max_len.next_multiple_of(HUGE_BYTES);
         let reserved_len = usize::try_from(max_len + HUGE_BYTES).map_err(|_| too_large())?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

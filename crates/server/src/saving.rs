@@ -168,7 +168,9 @@ fn run(shared: &Shared, work: Work) -> Result<(), String> {
         events::log(Level::Error, "save-failed", &[("why", &error)]);
         match error {
             // What failed is this work: nothing is wrong with what is stored, and writes go on.
-            hither::Error::Io(_) | hither::Error::DiskFull(_) => format!("ERR the {} failed; the log of the server says more", work.name()),
+            hither::Error::Io(_) | hither::Error::NotWritable(_) | hither::Error::DiskFull(_) => {
+                format!("ERR the {} failed; the log of the server says more", work.name())
+            }
             error => of_store(&error),
         }
     })?;

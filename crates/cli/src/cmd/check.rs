@@ -4,7 +4,7 @@ use hither::ErrorKind;
 use serde_json::{Value, json};
 
 use crate::args::StoreArgs;
-use crate::failure::{Failure, Outcome, all_of_damage};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, tree};
 use crate::store;
 
@@ -12,14 +12,12 @@ use crate::store;
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let (report, sound) = match examine(args) {
         // A store that is too damaged to open is not sound: the question is answered.
-        Err(failure) if is_damage(&failure) => (json!({ "problems": [failure.to_string()], "problem_count": 1 }), false),
+        Err(Failure::Store(error)) if error.kind() == ErrorKind::Damaged => {
+            (json!({ "problems": [error.finding()], "problem_count": 1 }), false)
+        }
         other => other?,
     };
-    crate::told(Outcome::from_bool(sound), print(report, sound, args.salvage, out))
-}
-
-fn is_damage(failure: &Failure) -> bool {
-    matches!(failure, Failure::Store(error) if error.kind() == ErrorKind::Damaged)
+    crate::told(Outcome::from_bool(sound), print(report, sound, out))
 }
 
 fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
@@ -30,8 +28,7 @@ fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
     Ok((report, sound))
 }
 
-fn print(mut report: Value, sound: bool, salvage: bool, out: &mut Output) -> Result<(), Failure> {
-    all_of_damage(&mut report["problems"], salvage);
+fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure> {
     if out.is_json() {
         if let Value::Object(fields) = &mut report {
             fields.insert("sound".into(), sound.into());

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::args::StoreArgs;
-use crate::failure::{Failure, Outcome, all_of_damage};
-use crate::output::{Output, tree};
+use crate::failure::{AGAINST_DAMAGE, Failure, Outcome};
+use crate::output::{self, Output, tree};
 use crate::store;
 
 /// Runs the command.
@@ -16,6 +16,9 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     } else {
         out.bytes(tree::render(&report).as_bytes())?;
     }
+    if !args.salvage && report["damage"].as_array().is_some_and(|findings| !findings.is_empty()) {
+        output::warning(&format!("the store is damaged; {AGAINST_DAMAGE} (`hither check` lists all damage)"), args.json);
+    }
     Ok(Outcome::Done)
 }
 
@@ -23,7 +26,6 @@ fn report(db: &hither::Db, args: &StoreArgs) -> serde_json::Result<Value> {
     let mut stats = db.stats();
     stats.keyspaces.retain(|keyspace| args.keyspace.as_ref().is_none_or(|name| *name == keyspace.name));
     let mut report = serde_json::to_value(stats)?;
-    all_of_damage(&mut report["damage"], args.salvage);
     if let Value::Object(fields) = &mut report {
         fields.insert("recovery".into(), serde_json::to_value(db.recovery())?);
     }

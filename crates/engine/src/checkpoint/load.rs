@@ -192,7 +192,7 @@ pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
     let lost = saved.tables.segments.iter().filter(there).find(|row| !log.pool(row.node as usize).was_used(row.index))?;
     let place = log.pool_name(lost.node as usize);
     Some(format!(
-        "pool {place} is damaged: segment {} held {} entries when the checkpoint of the indexes was taken, and its descriptor is blank now; restore the pool from a backup, or use --salvage to keep what is readable",
+        "pool {place} is damaged: segment {} held {} entries when the checkpoint of the indexes was taken, and its descriptor is blank now",
         lost.index, lost.entries
     ))
 }

@@ -297,7 +297,7 @@ impl Checkpoints {
                 // Not again before as much was written once more.
                 (state.opened_bytes, state.backlog_bytes) = (core.log.opened_bytes(), 0);
                 state.failure = Some(error.to_string());
-                let what = format!("no checkpoint of the indexes could be taken: {error}");
+                let what = format!("no checkpoint of the indexes could be taken: {}", error.finding());
                 // Of the same kind: what helps depends on it.
                 Err(match error {
                     Error::DiskFull(_) => Error::DiskFull(format!("{what}; free space on the device")),

@@ -491,7 +491,7 @@ impl Core {
         if let Err(damage) = &outcome
             && damage.kind() == ErrorKind::Damaged
         {
-            self.damage.lock().push(damage.to_string());
+            self.damage.lock().push(damage.finding());
         }
         outcome.map(|()| true)
     }

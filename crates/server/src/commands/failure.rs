@@ -105,7 +105,7 @@ pub fn of_store(error: &Error) -> String {
             tell(why);
             return "OOM command not allowed: the disk of the store is full; the log of the server says more".to_owned();
         }
-        Error::Io(why) => {
+        Error::Io(why) | Error::NotWritable(why) => {
             tell(why);
             return "MISCONF the system has failed the store; the log of the server says more".to_owned();
         }
