@@ -482,7 +482,8 @@ impl Core {
                     found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
                 }
                 seen += 1;
-                met.cut_short = found.len() >= limit || seen.is_multiple_of(LOOK_EVERY) && is_over(end);
+                // A close waits for the search of the background.
+                met.cut_short = found.len() >= limit || seen.is_multiple_of(LOOK_EVERY) && (is_over(end) || self.committer.refuses());
                 Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             });
             // Dropped on the way: it has seen what it has seen.

@@ -41,7 +41,9 @@ impl Collector for ChainCollector {
     fn prepare(&self, core: &Core) -> Result<()> {
         if !self.chained.load(Ordering::Acquire) {
             if core.log.outlives_the_process() {
-                core.sweep(Scope::Everything, &mut None, &|_| Ok(ControlFlow::Continue(())))?;
+                // A close waits for this thread.
+                let between = |_| core.committer.ensure_writable().map(|()| ControlFlow::Continue(()));
+                core.sweep(Scope::Everything, &mut None, &between)?;
             }
             self.chained.store(true, Ordering::Release);
         }

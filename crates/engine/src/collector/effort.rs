@@ -78,7 +78,7 @@ impl Drop for Stopwatch<'_> {
 }
 
 /// Time that this thread has had a processor.
-fn thread_time() -> Duration {
+pub(super) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -20,6 +20,8 @@
 
 mod batched;
 mod chain;
+#[cfg(test)]
+mod damage_tests;
 mod effort;
 mod movers;
 #[cfg(test)]
@@ -38,27 +40,20 @@ use crate::store::Core;
 use hither_log::{Candidate, Pass, ROOM_BELOW, Tombstones};
 use hither_sync::epoch;
 use parking_lot::Mutex;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use batched::BatchedCollector;
 use chain::ChainCollector;
 use effort::{Bill, Effort, Stopwatch};
 use movers::Movers;
 pub(crate) use space::Search;
-use sweep::Scope;
+use sweep::{SWEEP_SHARE, URGENT_SWEEP_SHARE};
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
 const LEAST_GAIN: f64 = 0.05;
 /// The same for a write that would fail otherwise: dear, but it goes on.
 const LAST_GAIN: f64 = 0.01;
-/// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it.
-const SWEEP_SHARE: u64 = 16;
-/// The same if space is short.
-const URGENT_SWEEP_SHARE: u64 = 64;
-/// A sweep rests at most so long after a segment.
-const LONGEST_REST: Duration = Duration::from_millis(20);
 /// Bytes of the victims that share one search and one settling, in the background.
 const ROUND_BYTES: u64 = 2 << 20;
 /// Passes of such a round: so many at least, and at most.
@@ -274,7 +269,6 @@ impl Core {
     /// Collects the best victims of `node`, or of any node; returns the number of segments freed. Call outside epoch pins.
     pub fn collect(&self, node: Option<usize>, need: Need, turn: Turn) -> Result<usize> {
         self.committer.ensure_writable()?;
-        let mut bill = Bill::open(&self.collections.efforts, node.unwrap_or(0));
         let least = match need {
             Need::Last => LAST_GAIN,
             Need::Any => LEAST_GAIN,
@@ -283,6 +277,8 @@ impl Core {
         self.sweep_if_due(node, if need.is_urgent() { URGENT_SWEEP_SHARE } else { SWEEP_SHARE }, turn)?;
         // While there is time, what gains by waiting waits: young segments of hot keys lose more entries soon.
         let first = matches!(need, Need::None | Need::Some) && node.is_some();
+        // Not before: a sweep has a bill of its own, and what is collected within it has another.
+        let mut bill = Bill::open(&self.collections.efforts, node.unwrap_or(0));
         let started = Instant::now();
         let freed = self.collect_from(&Wanted { node, need, least, first, turn }, &mut bill);
         if let (Some(node), Need::Growth) = (node, need) {
@@ -304,7 +300,7 @@ impl Core {
 
     fn try_collect(&self, wanted: &Wanted, bill: &mut Bill<'_>) -> Result<usize> {
         let growth = self.growth_of_copies();
-        let mut freed = 0;
+        let (mut freed, mut damage) = (0, None);
         let mut emptied = Vec::new();
         for pass in self.begin_passes(wanted, growth)? {
             let node = pass.node();
@@ -314,6 +310,8 @@ impl Core {
                 // No room to move to: what was freed may be had once readers have left.
                 Ok(false) => {}
                 Err(error) if error.kind().is_lack_of_space() || error.kind() == ErrorKind::TooLarge => {}
+                // It stays where it is, and is in the statistics.
+                Err(error) if error.kind() == ErrorKind::Damaged => damage = damage.or(Some(error)),
                 Err(error) => return Err(error),
             }
             // Early where the next pass may need the space.
@@ -325,7 +323,11 @@ impl Core {
         }
         freed += self.free_victims(emptied)?;
         self.reuse_freed(wanted.need.is_urgent())?;
-        Ok(freed)
+        // Whoever collects by hand is to hear of it. A write that needs space has nothing to do with it.
+        match damage.filter(|_| wanted.node.is_none()) {
+            Some(damage) => Err(damage),
+            None => Ok(freed),
+        }
     }
 
     /// Frees victims that were emptied; returns how many there were.
@@ -373,73 +375,6 @@ impl Core {
             passes.extend(self.log.begin_pass(victim, tombstones).map_err(|error| self.explain(error))?);
         }
         Ok(passes)
-    }
-
-    /// Whether tombstones of a node, of `node` if given, that no sweep has seen take more than one part in `share` of its segments.
-    fn is_sweep_due(&self, node: Option<usize>, share: u64) -> bool {
-        let is_due = |node: usize| {
-            let pool = self.log.pool(node);
-            self.log.unswept_tombstone_bytes(node) > u64::from(pool.segment_count()) * pool.segment_bytes() / share
-        };
-        self.collector.tombstones() == Tombstones::Swept
-            && (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(is_due)
-    }
-
-    /// Makes tombstones free to go once that is due. For somebody who waits, collectors do it, or else it ends once there is room, or no time is left; the next sweep goes on there.
-    fn sweep_if_due(&self, node: Option<usize>, share: u64, turn: Turn) -> Result<()> {
-        let is_due = || self.is_sweep_due(node, share);
-        if !is_due() {
-            return Ok(());
-        }
-        if let (Turn::Pass(_), Some(node)) = (turn, node)
-            && self.leaves_sweeps(node)
-        {
-            self.log.few_free(node).ring();
-            return Ok(());
-        }
-        let done = &self.collections;
-        // Collections go on while somebody sweeps. Only who asks for it waits.
-        let one_at_a_time = if share == u64::MAX { Some(done.sweeping.lock()) } else { done.sweeping.try_lock() };
-        // Somebody else may have been at it.
-        if let Some(mut rest) = one_at_a_time.filter(|_| is_due()) {
-            let started = Instant::now();
-            if share == u64::MAX {
-                // What was left is about older tombstones only.
-                *rest = None;
-            }
-            let reused = done.reused.load(Ordering::Acquire);
-            let is_enough = || matches!(turn, Turn::Pass(end) if done.reused.load(Ordering::Acquire) != reused || is_over(end));
-            let between = |took: Duration| {
-                self.between_sweeps(share, took)?;
-                Ok(if is_enough() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-            };
-            let swept = self.sweep(Scope::Deleted, &mut rest, &between);
-            done.swept.fetch_add(self.heeding_failed_syncs(swept)?, Ordering::Relaxed);
-            done.sweeps.fetch_add(u64::from(rest.is_none()), Ordering::Release);
-            done.sweep_nanos.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// After a sweep has read a segment, which took so long: collects where space has become short meanwhile, or rests as long, for a sweep of a large log
-    /// takes seconds.
-    fn between_sweeps(&self, share: u64, took: Duration) -> Result<()> {
-        let mut is_short = false;
-        for node in 0..self.log.nodes() {
-            let room = self.log.room(node);
-            let need = match self.need_of_space(node) {
-                Need::Any => Need::Any,
-                _ if room.free < room.before_growth() && self.log.is_collected_first(node) => Need::Growth,
-                _ => continue,
-            };
-            is_short = true;
-            self.collect(Some(node), need, Turn::Round)?;
-            self.reuse_freed(false)?;
-        }
-        if !is_short && share == SWEEP_SHARE {
-            std::thread::sleep(took.min(LONGEST_REST));
-        }
-        Ok(())
     }
 
     /// How much longer copies of the passes to come may be. Lets them have higher versions, where old ones would have to be written out (`docs/adr/0024`).

@@ -3,7 +3,8 @@
 //! Thread safety: any number of writers make space at the same time, beside the collectors; each empties one victim at a time, and holds no latch and no pin. Crash: as
 //! for any pass ([`super`]).
 
-use super::{LAST_GAIN, Need, Stopwatch, Turn, URGENT_SWEEP_SHARE, is_over};
+use super::sweep::URGENT_SWEEP_SHARE;
+use super::{LAST_GAIN, Need, Stopwatch, Turn, is_over};
 use crate::error::Result;
 use crate::store::Core;
 use hither_log::{TakeBack, Tombstones};

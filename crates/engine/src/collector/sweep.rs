@@ -10,17 +10,26 @@
 //!
 //! Cost: one reading of the log, sequential, and a write per mark. It is due when tombstones take a certain share of the log, so per delete it is bounded.
 
+use super::effort::Bill;
+use super::{Need, Turn, is_over};
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::Core;
 use hither_index::{Index, Ref};
-use hither_log::{EntryView, Op, SegmentLife, Sweeping, TombstoneFilter};
+use hither_log::{EntryView, Op, SegmentLife, Sweeping, TombstoneFilter, Tombstones};
 use hither_sync::epoch;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it.
+pub(super) const SWEEP_SHARE: u64 = 16;
+/// The same if space is short.
+pub(super) const URGENT_SWEEP_SHARE: u64 = 64;
+/// A sweep rests at most so long after a segment.
+const LONGEST_REST: Duration = Duration::from_millis(20);
 
 /// Whose superseded entries are marked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,13 +44,15 @@ pub(super) enum Scope {
 #[derive(Debug)]
 pub(crate) struct Rest {
     version: u64,
+    /// Segments whose tombstones are not in the filter yet.
+    unread: Vec<SegmentLife>,
     /// Whose tombstones are to be made free to go, and the keys of these.
     swept: Vec<SegmentLife>,
     filter: TombstoneFilter,
     /// Segments that were looked through. Nobody relies on the marks there before the end.
     entered: Vec<SegmentLife>,
-    /// The others, the next one last.
-    left: Vec<SegmentLife>,
+    /// The others, the next one last; absent as long as tombstones are read.
+    left: Option<Vec<SegmentLife>>,
 }
 
 /// Called after each segment with the time that it took; whether the sweep goes on.
@@ -56,61 +67,163 @@ struct Sweep<'a> {
 }
 
 impl Core {
+    /// Whether tombstones of a node, of `node` if given, that no sweep has seen take more than one part in `share` of its segments.
+    pub(super) fn is_sweep_due(&self, node: Option<usize>, share: u64) -> bool {
+        let is_due = |node: usize| {
+            let pool = self.log.pool(node);
+            self.log.unswept_tombstone_bytes(node) > u64::from(pool.segment_count()) * pool.segment_bytes() / share
+        };
+        self.collector.tombstones() == Tombstones::Swept
+            && (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(is_due)
+    }
+
+    /// Makes tombstones free to go once that is due. For somebody who waits, collectors do it, or else it ends once there is room, or no time is left; the next sweep goes on there.
+    pub(super) fn sweep_if_due(&self, node: Option<usize>, share: u64, turn: Turn) -> Result<()> {
+        let is_due = || self.is_sweep_due(node, share);
+        if !is_due() {
+            return Ok(());
+        }
+        if let (Turn::Pass(_), Some(node)) = (turn, node)
+            && self.leaves_sweeps(node)
+        {
+            self.log.few_free(node).ring();
+            return Ok(());
+        }
+        let done = &self.collections;
+        // Collections go on while somebody sweeps. Only who asks for it waits.
+        let one_at_a_time = if share == u64::MAX { Some(done.sweeping.lock()) } else { done.sweeping.try_lock() };
+        // Somebody else may have been at it.
+        if let Some(mut rest) = one_at_a_time.filter(|_| is_due()) {
+            if share == u64::MAX {
+                // What was left is about older tombstones only.
+                *rest = None;
+            }
+            let reused = done.reused.load(Ordering::Acquire);
+            let is_enough = || matches!(turn, Turn::Pass(end) if done.reused.load(Ordering::Acquire) != reused || is_over(end));
+            let between = |took: Duration| {
+                self.between_sweeps(share, took)?;
+                Ok(if is_enough() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            };
+            let swept = self.sweep(Scope::Deleted, &mut rest, &between);
+            done.swept.fetch_add(self.heeding_failed_syncs(swept)?, Ordering::Relaxed);
+            done.sweeps.fetch_add(u64::from(rest.is_none()), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// After a sweep has read a segment, which took so long: collects where space has become short meanwhile, or rests as long, for a sweep of a large log
+    /// takes seconds.
+    fn between_sweeps(&self, share: u64, took: Duration) -> Result<()> {
+        // A close waits for this thread.
+        self.committer.ensure_writable()?;
+        let mut is_short = false;
+        for node in 0..self.log.nodes() {
+            let room = self.log.room(node);
+            let need = match self.need_of_space(node) {
+                Need::Any => Need::Any,
+                _ if room.free < room.before_growth() && self.log.is_collected_first(node) => Need::Growth,
+                _ => continue,
+            };
+            is_short = true;
+            self.collect(Some(node), need, Turn::Round)?;
+            self.reuse_freed(false)?;
+        }
+        if !is_short && share == SWEEP_SHARE {
+            std::thread::sleep(took.min(LONGEST_REST));
+        }
+        Ok(())
+    }
+
     /// Sweeps what is left, or all if that is nothing; returns the number of entries marked, and leaves in `rest` what remains to be done if it is cut short. Call outside epoch pins and writer
     /// sections. Any number at a time.
     pub(super) fn sweep(&self, scope: Scope, rest: &mut Option<Rest>, between: Between<'_>) -> Result<u64> {
-        let Some(mut on) = rest.take().map_or_else(|| self.begin_sweep(scope), |rest| Ok(Some(rest)))? else { return Ok(0) };
+        let mut on = rest.take().map_or_else(|| self.begin_sweep(scope), Ok)?;
         let sweep = Sweep { core: self, keyspaces: self.keyspaces_by_id(), version: on.version, scope };
-        let (mut sweeping, mut marked) = (self.log.begin_sweep(), 0);
-        on.entered.iter().for_each(|life| sweeping.enter(life));
-        while let Some(life) = on.left.pop() {
-            let started = Instant::now();
-            on.entered.push(life);
-            marked += sweep.mark(&mut sweeping, &life, &on.filter)?;
-            self.collections.swept_segments.fetch_add(1, Ordering::Relaxed);
-            if between(started.elapsed())?.is_break() && !on.left.is_empty() {
-                // Another thread may end it.
-                (0..self.log.nodes()).for_each(|node| self.log.pool(node).fence());
-                *rest = Some(on);
-                return Ok(marked);
-            }
+        if sweep.read_tombstones(&mut on, between)?.is_break() {
+            *rest = Some(on);
+            return Ok(0);
         }
-        sweeping.end(&on.swept, on.version).map_err(|error| self.explain(error))?;
+        if on.swept.is_empty() && scope == Scope::Deleted {
+            return Ok(0);
+        }
+        let (marked, is_whole) = sweep.mark_all(&mut on, between)?;
+        if !is_whole {
+            // Another thread may end it.
+            (0..self.log.nodes()).for_each(|node| self.log.pool(node).fence());
+            *rest = Some(on);
+        }
         Ok(marked)
     }
 
-    /// `None` if there is nothing to sweep.
-    fn begin_sweep(&self, scope: Scope) -> Result<Option<Rest>> {
+    fn begin_sweep(&self, scope: Scope) -> Result<Rest> {
         let version = self.log.clock.stable();
         self.committer.commit_with_locks(&self.log, version)?;
-        let (swept, filter) = Sweep { core: self, keyspaces: HashMap::new(), version, scope }.tombstones();
-        if swept.is_empty() && scope == Scope::Deleted {
-            return Ok(None);
-        }
-        let mut left = self.log.lives();
-        left.reverse();
-        Ok(Some(Rest { version, swept, filter, entered: Vec::new(), left }))
+        let (lives, count) = self.log.lives_with_tombstones();
+        let rest = Rest {
+            version,
+            unread: Vec::new(),
+            swept: Vec::new(),
+            filter: TombstoneFilter::of_everything(),
+            entered: Vec::new(),
+            left: None,
+        };
+        Ok(match scope {
+            Scope::Everything => Rest { swept: lives, ..rest },
+            Scope::Deleted => Rest { unread: lives, filter: TombstoneFilter::for_tombstones(count), ..rest },
+        })
+    }
+
+    /// What a sweep does at one segment of `node`: counted, and charged to the node.
+    fn at_segment<R>(&self, node: u32, f: impl FnOnce() -> R) -> (R, Duration) {
+        let started = Instant::now();
+        let done = &self.collections;
+        let result = {
+            let _bill = Bill::open(&done.efforts, node as usize);
+            f()
+        };
+        let took = started.elapsed();
+        done.swept_segments.fetch_add(1, Ordering::Relaxed);
+        done.sweep_nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        (result, took)
     }
 }
 
 impl Sweep<'_> {
-    /// The segments whose tombstones are to be made free to go, and the keys of these.
-    fn tombstones(&self) -> (Vec<SegmentLife>, TombstoneFilter) {
-        let log = &self.core.log;
-        let (mut lives, count) = log.lives_with_tombstones();
-        if self.scope == Scope::Everything {
-            return (lives, TombstoneFilter::of_everything());
-        }
-        let mut filter = TombstoneFilter::for_tombstones(count);
-        lives.retain(|life| {
+    /// Puts the keys of tombstones into the filter; breaks if it is cut short.
+    fn read_tombstones(&self, on: &mut Rest, between: Between<'_>) -> Result<ControlFlow<()>> {
+        let core = self.core;
+        while let Some(life) = on.unread.pop() {
+            let filter = &mut on.filter;
             let add = |_: u64, version: u64, _: u32, entry: &EntryView<'_>| {
                 if entry.op() == Op::Delete && version <= self.version {
-                    filter.add(self.core.hasher.key(entry.key).hash);
+                    filter.add(core.hasher.key(entry.key).hash);
                 }
             };
-            log.visit_life(life, add, || ()).is_some()
-        });
-        (lives, filter)
+            let (is_there, took) = core.at_segment(life.node, || core.log.visit_life(&life, add, || ()).is_some());
+            on.swept.extend(is_there.then_some(life));
+            if between(took)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Marks what is superseded in all segments that are left; how many entries, and whether that was all.
+    fn mark_all(&self, on: &mut Rest, between: Between<'_>) -> Result<(u64, bool)> {
+        let core = self.core;
+        let (mut sweeping, mut marked) = (core.log.begin_sweep(), 0);
+        on.entered.iter().for_each(|life| sweeping.enter(life));
+        let left = on.left.get_or_insert_with(|| core.log.lives().into_iter().rev().collect());
+        while let Some(life) = left.pop() {
+            on.entered.push(life);
+            let (found, took) = core.at_segment(life.node, || self.mark(&mut sweeping, &life, &on.filter));
+            marked += found?;
+            if between(took)?.is_break() && !left.is_empty() {
+                return Ok((marked, false));
+            }
+        }
+        sweeping.end(&on.swept, on.version).map_err(|error| core.explain(error))?;
+        Ok((marked, true))
     }
 
     /// Marks what is superseded in one segment, and again what is marked, if that may not be durable; returns how many are new.
@@ -153,5 +266,61 @@ impl Sweep<'_> {
             })
         };
         current.is_none() || (current != reference && supersedes(current))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::effort::thread_time;
+    use super::super::{Need, Turn};
+    use crate::{KeyspaceHandle, Kind, MediumChoice, Options, Store};
+    use hither_topology::Topology;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    /// A store, its keyspace, and how many of its full segments hold tombstones.
+    fn store_of_tombstones() -> (Store, KeyspaceHandle, usize) {
+        let topology = Some(Arc::new(Topology::single()));
+        let sizes = Options { capacity: 4 << 20, max_capacity: 4 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
+        let store = Store::open(Options { medium: MediumChoice::Volatile, in_memory: true, background: false, topology, ..sizes }).unwrap();
+        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+        for key in 0..20_000u64 {
+            store.write_wait(&keyspace, &(key / 2).to_be_bytes(), (key % 2 == 0).then_some(&b"t"[..])).unwrap();
+        }
+        store.core.seal(hither_log::TakeBack::All).unwrap();
+        let (lives, _) = store.core.log.lives_with_tombstones();
+        let held = lives.len();
+        (store, keyspace, held)
+    }
+
+    /// Regression: a close waited for the whole sweep of a collector, rests included: hours, of a large log.
+    #[test]
+    fn a_sweep_ends_when_the_store_is_being_closed() {
+        let (store, _keyspace, held) = store_of_tombstones();
+        let core = &store.core;
+        assert!(held > 10, "{held}");
+        core.committer.refuse_writes();
+        assert!(core.sweep_all().is_err(), "it was given up");
+        assert!(core.collections.swept_segments.load(Ordering::Relaxed) <= 1);
+    }
+
+    /// Regression: what was collected in the middle of a sweep was charged twice, and the time in which a sweep rested or others collected counted as its own.
+    #[test]
+    fn what_is_collected_within_a_sweep_is_charged_once() {
+        let (store, keyspace, _) = store_of_tombstones();
+        let core = &store.core;
+        let mut key = 0u64;
+        while core.need_of_space(0) != Need::Any {
+            key += 1;
+            store.write_wait(&keyspace, &(key % 1000).to_be_bytes(), Some(&[1; 100])).unwrap();
+        }
+        core.seal(hither_log::TakeBack::All).unwrap();
+        let used = thread_time();
+        core.collect(Some(0), Need::Any, Turn::Round).unwrap();
+        let used = thread_time() - used;
+        let charged = core.collections.efforts[0].read().2;
+        let collected = core.collections.segments.load(Ordering::Relaxed);
+        assert!(core.collections.swept_segments.load(Ordering::Relaxed) > 0 && collected > 0);
+        assert!(charged > 0 && u128::from(charged) <= used.as_nanos(), "{charged} of {used:?}");
     }
 }

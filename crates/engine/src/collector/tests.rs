@@ -1,10 +1,11 @@
 use super::*;
 use crate::keyspace::with_index;
-use crate::{ErrorKind, Kind, Options, Store};
+use crate::{Kind, Options, Store};
 use hither_index::{Index, Ref};
 use hither_log::TakeBack;
 use hither_topology::Topology;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 pub(super) fn small_options() -> Options {
     Options {
@@ -216,50 +217,6 @@ fn a_snapshot_taken_while_a_batch_is_gathered_keeps_what_it_shows() {
         drop(snapshot);
         let report = store.check().unwrap();
         assert!(report.is_sound(), "{report:?}");
-    }
-}
-
-/// Regression: a collector took an entry that was damaged for garbage, and freed its segment under the index's reference.
-#[test]
-fn a_victim_with_damage_is_kept_and_the_damage_told() {
-    const KEYS: u64 = 2000;
-    for (collector, kind) in
-        [CollectorKind::Batched, CollectorKind::Chain].into_iter().flat_map(|one| [(one, Kind::Hash), (one, Kind::Ordered)])
-    {
-        let store = Store::open(Options { collector, ..small_options() }).unwrap();
-        let keyspace = store.create_keyspace("keys", kind).unwrap();
-        let put = |key: u64, value: u64| {
-            store.write_wait(&keyspace, &key.to_be_bytes(), Some(&value.to_le_bytes())).unwrap();
-        };
-        (0..KEYS).for_each(|key| put(key, key));
-        (1..KEYS).step_by(3).for_each(|key| put(key, key));
-        let log = &store.core.log;
-        let mut victim = None;
-        log.visit_all(|reference, _, _, entry| {
-            if entry.key == 600u64.to_be_bytes() {
-                victim = Some((hither_log::address::unpack(reference).offset, u64::from_le_bytes(entry.value.try_into().unwrap())));
-            }
-        });
-        let (offset, value) = victim.unwrap();
-        log.pool(0).store_u64(offset + 24, value ^ 1 << 40);
-        let what = format!("{collector:?} {kind:?}");
-        let outcome = (0..100).find_map(|_| store.compact(0.01, |_| std::ops::ControlFlow::Continue(())).err());
-        assert_eq!(outcome.map(|error| error.kind()), Some(ErrorKind::Damaged), "{what}");
-        assert_eq!(store.stats().damage.len(), 1, "{what}");
-        // What is left is collected, and the space used again.
-        store.compact(0.01, |_| std::ops::ControlFlow::Continue(())).unwrap();
-        (0..3 * KEYS).filter(|key| key % KEYS != 600).for_each(|key| put(key % KEYS, key % KEYS));
-        store.compact(0.01, |_| std::ops::ControlFlow::Continue(())).unwrap();
-        for key in 0..KEYS {
-            let found = store.get_with(&keyspace, &key.to_be_bytes(), <[u8]>::to_vec);
-            match found {
-                Err(error) if key == 600 => assert_eq!(error.kind(), ErrorKind::Damaged, "{what}"),
-                found => assert_eq!(found.unwrap().unwrap(), key.to_le_bytes(), "{what} {key}"),
-            }
-        }
-        assert!(store.get_with(&keyspace, &600u64.to_be_bytes(), <[u8]>::to_vec).is_err(), "{what}");
-        let report = store.check().unwrap();
-        assert!(!report.is_sound(), "{what}");
     }
 }
 
