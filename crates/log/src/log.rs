@@ -257,8 +257,13 @@ impl Log {
         let pool = &self.pools[node];
         let existing = u64::from(pool.pool.segment_count());
         let limit = u64::from(pool.pool.max_segments());
-        let retiring = pool.retiring.load(Ordering::Relaxed);
-        Room { free: pool.free_segments() + retiring, existing, growth: pool.can_grow_by(), limit, reserve: pool.reserve(Filler::Put) }
+        Room {
+            free: pool.free_segments() + pool.awaiting_readers(),
+            existing,
+            growth: pool.can_grow_by(),
+            limit,
+            reserve: pool.reserve(Filler::Put),
+        }
     }
 
     /// Segments of `node` that were opened for writes since the store was opened.

@@ -40,6 +40,8 @@ pub(crate) struct NodePool {
     pub zeroing: Mutex<()>,
     /// Segments in state Retiring.
     pub retiring: AtomicU64,
+    /// Those of them that all readers have left when they were looked at last, and that guards of values still pin: there is no telling for how long.
+    pub pinned: AtomicU64,
     /// When the pool could not grow for want of space on its disk.
     pub disk_full_at: Mutex<Option<Instant>>,
     pub segments_reused: AtomicU64,
@@ -121,6 +123,7 @@ impl NodePool {
             cold_rests: Mutex::default(),
             disk_full_at: Mutex::default(),
             retiring: AtomicU64::new(0),
+            pinned: AtomicU64::new(0),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
             growing: Mutex::default(),
             zeroing: Mutex::default(),

@@ -40,6 +40,11 @@ impl Log {
         self.pools.iter().any(|pool| pool.retiring.load(Ordering::Relaxed) > 0)
     }
 
+    /// Whether some freed segment waits for its readers, and not only for guards of values, as far as is known.
+    pub fn awaits_readers(&self) -> bool {
+        self.pools.iter().any(|pool| pool.awaiting_readers() > 0)
+    }
+
     /// Seals full segments, as far as no writer holds a chunk of them that is not taken back.
     pub fn seal(&self, make_durable: MakeDurable<'_>, chunks: TakeBack) -> Result<()> {
         let _one_at_a_time = self.reclaim.lock();
@@ -149,11 +154,15 @@ impl Log {
     }
 
     fn free_ready(&self) -> Result<usize> {
-        let ready = self.select(|segment| {
-            segment.state() == SegmentState::Retiring
-                && Self::has_left(segment.retire_stamp.load(Ordering::Relaxed))
-                && segment.pins.load(Ordering::SeqCst) == 0
+        let mut ready = self
+            .select(|segment| segment.state() == SegmentState::Retiring && Self::has_left(segment.retire_stamp.load(Ordering::Relaxed)));
+        let mut pinned = vec![0; self.pools.len()];
+        ready.retain(|(node, index)| {
+            let is_pinned = self.pools[*node].segments[*index as usize].pins.load(Ordering::SeqCst) > 0;
+            pinned[*node] += u64::from(is_pinned);
+            !is_pinned
         });
+        self.pools.iter().zip(pinned).for_each(|(pool, pinned)| pool.pinned.store(pinned, Ordering::Relaxed));
         let count = ready.len();
         if count > 0 {
             // Whoever superseded an entry there has left, but what it counted may not be folded yet (C2).
@@ -220,6 +229,11 @@ impl NodePool {
             state,
             ..Descriptor::default()
         }
+    }
+
+    /// Freed segments that wait for their readers: free soon, unlike those that guards of values pin.
+    pub(crate) fn awaiting_readers(&self) -> u64 {
+        self.retiring.load(Ordering::Relaxed).saturating_sub(self.pinned.load(Ordering::Relaxed))
     }
 
     fn free_run(&self, index: u32) -> Result<()> {

@@ -14,6 +14,7 @@
 use crate::entry::EntryView;
 use crate::error::Result;
 use crate::log::Log;
+use crate::pass::Tombstones;
 use crate::segment::{Segment, SegmentState};
 use hither_sync::epoch;
 use std::sync::atomic::{Ordering, fence};
@@ -154,15 +155,22 @@ impl Log {
         (found, tombstones)
     }
 
-    /// Whether some full segment of which at least `least` is no live entry holds tombstones that stay only until the next checkpoint.
-    pub fn tombstones_hold_garbage(&self, least: f64) -> bool {
+    /// Whether some full segment holds tombstones that stay only until the next checkpoint, and at least `least` of it would be gained without that: where tombstones hold up their segment
+    /// whatever is no live entry, else themselves, if a sweep has made them free to go.
+    pub fn tombstones_hold_garbage(&self, least: f64, tombstones: Tombstones) -> bool {
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
-        let held = self.select(|segment| awaits_checkpoint(segment, floor));
+        let is_swept =
+            |segment: &Segment| segment.newest_tombstone.load(Ordering::Relaxed).min(segment.swept_to.load(Ordering::Relaxed)) > floor;
+        let held = self.select(|segment| awaits_checkpoint(segment, floor) && (tombstones == Tombstones::Buried || is_swept(segment)));
         held.into_iter().any(|(node, index)| {
             let pool = &self.pools[node];
             let segment = &pool.segments[index as usize];
             let bytes = u64::from(segment.run_len.load(Ordering::Relaxed)) * pool.segment_bytes();
-            bytes.saturating_sub(segment.live_bytes()) as f64 >= least * bytes as f64
+            let gain = match tombstones {
+                Tombstones::Buried => bytes.saturating_sub(segment.live_bytes()),
+                Tombstones::Swept => segment.tombstone_bytes.load(Ordering::Relaxed),
+            };
+            gain as f64 >= least * bytes as f64
         })
     }
 

@@ -125,28 +125,34 @@ impl Core {
         let done = &self.collections;
         let before = done.reused.load(Ordering::Acquire);
         let others_made_some = || done.reused.load(Ordering::Acquire) != before;
+        let mut is_at_it = true;
         for _ in 0..PATIENCE_MS {
             let sweeps = done.sweeps.load(Ordering::Acquire);
             if self.reclaim_for(node, end)? || others_made_some() {
                 return Ok(true);
             }
-            if self.log.keeps_tombstones() && self.log.tombstones_hold_garbage(LAST_GAIN) {
-                // They wait for the next checkpoint; there is no time for that.
-                self.checkpoints.invalidate(&self.log)?;
-                return Ok(true);
-            }
             // Somebody else may have the last victims, a reader may be looking at what was freed, or tombstones that keep victims may be made free to go.
             let sweeping = done.sweeping.is_locked() || done.sweeps.load(Ordering::Acquire) != sweeps || self.awaits_sweep(node);
-            if !last || self.log.passes_in_progress() == 0 && !self.log.has_retiring() && !sweeping {
-                return Ok(others_made_some());
+            is_at_it = self.log.passes_in_progress() > 0 || self.log.awaits_readers() || sweeping;
+            if !last || !is_at_it && !self.log.has_retiring() {
+                return Ok(others_made_some() || last && self.give_up_checkpoint()?);
             }
             if is_over(end) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Somebody is at it still. How long that is waited for is up to the write.
-        Ok(true)
+        // Somebody is at it still: how long that is waited for is up to the write. What guards of values keep, nobody is at.
+        Ok(is_at_it || last && self.give_up_checkpoint()?)
+    }
+
+    /// Removes the checkpoint, if tombstones wait for the next one: there is no time for that. Whether there is anything to be had now.
+    fn give_up_checkpoint(&self) -> Result<bool> {
+        let waits = self.log.keeps_tombstones() && self.log.tombstones_hold_garbage(LAST_GAIN, self.collector.tombstones());
+        if waits {
+            self.checkpoints.invalidate(&self.log)?;
+        }
+        Ok(waits)
     }
 
     /// Whether a sweep of `node` is due still, of which somebody was just at a part, or, where writes go elsewhere, one of another node that its collectors may not have begun yet.
@@ -182,25 +188,71 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::Search;
+    use super::{Need, Search};
     use crate::{Kind, Options, Store};
     use hither_topology::Topology;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
+    /// By a write that would wait for ever.
+    const ASKED: Search = Search { node: 0, vain: 0, end: None };
+
+    fn small() -> Options {
+        let topology = Some(Arc::new(Topology::single()));
+        let sizes = Options { capacity: 1 << 20, max_capacity: 1 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
+        Options { background: false, topology, space_patience: Duration::from_secs(2), ..sizes }
+    }
+
+    /// Regression: freed segments that guards of values keep passed for free ones. Collectors slept, nobody was slowed down, and a write to a store without any other space waited out
+    /// its patience.
+    #[test]
+    fn what_guards_keep_is_no_room() {
+        let store = Store::open(Options { in_memory: true, ..small() }).unwrap();
+        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500]));
+        (0..1000).for_each(|key| put(key).map(drop).unwrap());
+        // In ten segments.
+        let guards: Vec<_> =
+            (0..600).step_by(60).map(|key| store.get_pinned(&keyspace, &u64::to_be_bytes(key)).unwrap().unwrap()).collect();
+        (0..600).for_each(|key| put(key).map(drop).unwrap());
+        let core = &store.core;
+        core.reclaim().unwrap();
+        assert!(core.log.has_retiring() && !core.log.awaits_readers(), "freed, and kept");
+        (1000..).find(|&key| put(key).is_err()).unwrap();
+        assert!(core.need_of_space(0) == Need::Any && core.log.room(0).left() < guards.len() as u64);
+        assert!(!core.make_space(&mut { ASKED }).unwrap(), "nobody is at it");
+        drop(guards);
+        put(5000).unwrap();
+        assert!(!core.log.has_retiring());
+    }
+
+    /// Regression: a write that found no space removed the checkpoint where some tombstone was newer, though that gained nothing, so that such a store was scanned whole after each crash.
+    #[test]
+    fn a_checkpoint_stays_where_nothing_is_gained_without_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Options { paths: vec![(None, dir.path().to_owned())], ..small() }).unwrap();
+        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+        let write = |key: u64, value: Option<&[u8]>| store.write_wait(&keyspace, &key.to_be_bytes(), value).map(drop);
+        (0..1000).for_each(|key| write(key, Some(&[1; 500])).unwrap());
+        assert!(store.checkpoint().unwrap());
+        // Tombstones that no sweep has seen, and less of them than makes one due.
+        (0..3).for_each(|key| write(key, None).unwrap());
+        (1000..).find(|&key| write(key, Some(&[1; 500])).is_err()).unwrap();
+        assert!(!store.core.make_space(&mut { ASKED }).unwrap(), "nothing can be had");
+        assert!(store.core.log.keeps_tombstones() && dir.path().join("checkpoint.hither").exists());
+    }
+
     /// Regression: whoever held checkpoints up, as a check does, passed for one that keeps tombstones. A write to a full store removed the checkpoint again and again as long as that
     /// lasted, took this for progress, and neither went to another node nor looked for expired keys.
     #[test]
     fn a_check_under_way_is_no_checkpoint_that_could_make_room() {
-        let topology = Some(Arc::new(Topology::single()));
-        let sizes = Options { capacity: 1 << 20, max_capacity: 1 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
-        let store = Store::open(Options { in_memory: true, background: false, topology, ..sizes }).unwrap();
+        let store = Store::open(Options { in_memory: true, ..small() }).unwrap();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
         let full = (0..).find_map(|key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500])).err()).unwrap();
         assert!(full.kind().is_lack_of_space(), "{full}");
         let paused = store.core.checkpoints.pause();
-        assert!(!store.core.make_space(&mut Search { node: 0, vain: 0, end: None }).unwrap(), "nothing can be had");
+        assert!(!store.core.make_space(&mut { ASKED }).unwrap(), "nothing can be had");
         drop(paused);
     }
 
@@ -208,9 +260,7 @@ mod tests {
     /// ended.
     #[test]
     fn a_write_without_patience_sweeps_little() {
-        let topology = Some(Arc::new(Topology::single()));
-        let sizes = Options { capacity: 4 << 20, max_capacity: 4 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
-        let options = Options { in_memory: true, background: false, topology, space_patience: Duration::ZERO, ..sizes };
+        let options = Options { in_memory: true, capacity: 4 << 20, max_capacity: 4 << 20, space_patience: Duration::ZERO, ..small() };
         let store = Store::open(options).unwrap();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
         let swept = || store.core.collections.swept_segments.load(Ordering::Relaxed);
