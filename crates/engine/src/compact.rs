@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::store::{Core, Store};
-use hither_log::{Candidate, TakeBack};
+use hither_log::{Candidate, TakeBack, Wait};
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -108,7 +108,7 @@ impl Core {
         // What was being filled can be emptied, too.
         self.log.close_open(self.collector.tombstones(), worth);
         self.seal(TakeBack::All)?;
-        self.reuse_freed(false)?;
+        self.reuse_freed(Wait::No)?;
         self.sweep_all()?;
         // Tombstones wait for a checkpoint that is newer than they are. Without one they stay, and the rest can be emptied.
         let taken = if self.log.keeps_tombstones() { self.checkpoints.take(self, false, &mut || true).map(drop) } else { Ok(()) };
@@ -117,7 +117,7 @@ impl Core {
         let mut done = 0;
         while done < in_use {
             let freed = self.collect_worth(garbage)? as u64;
-            self.reuse_freed(true)?;
+            self.reuse_freed(Wait::Yes)?;
             done += freed;
             if on_progress(CompactProgress { done, expected: (expected as u64).max(done) }).is_break() {
                 return Ok(false);

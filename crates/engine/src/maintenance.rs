@@ -6,7 +6,7 @@ use crate::courtesy::Courtesy;
 use crate::options::Durability;
 use crate::store::Core;
 use crate::sweeps::{SWEEP, SWEEP_REST};
-use hither_log::TakeBack;
+use hither_log::{TakeBack, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,11 +79,12 @@ impl Maintenance {
     /// Starts the threads, `collectors` for each node among them, and `readers` for each node if scans delegate.
     pub fn start(core: &Arc<Core>, collectors: usize, readers: usize) -> Maintenance {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
-        if collectors > 0 && core.techniques.pacing {
+        if core.techniques.pacing {
             core.log.pace_writers();
         }
         starting.spawn("hither-commit", |core, stop| core.committer.while_in_background(|| run_commits(core, stop)));
         starting.spawn("hither-maintain", run_maintenance);
+        starting.spawn("hither-expire", run_expiry);
         if core.log.has_unverified() {
             starting.spawn("hither-verify", run_verification);
         }
@@ -94,7 +95,7 @@ impl Maintenance {
             starting.spawn("hither-ready", move |core, stop| run_making_ready(core, stop, node));
             for number in 0..collectors {
                 starting.spawn("hither-collect", move |core, stop| {
-                    core.collections.while_collecting(node, || run_collector(core, stop, node, (number, collectors)));
+                    core.log.while_collecting(node, || run_collector(core, stop, node, (number, collectors)));
                 });
             }
         }
@@ -261,24 +262,25 @@ fn collect_in_a_lull(core: &Core, node: usize) -> bool {
 }
 
 fn run_maintenance(core: &Core, stop: &Stop) {
-    let mut next_sweep = Instant::now() + SWEEP_EVERY;
     let mut rest = Rest::default();
-    loop {
-        if stop.wait(rest.next(core, core.log.has_retiring() || core.may_cache())) {
-            return;
-        }
+    while !stop.wait(rest.next(core, core.log.has_retiring() || core.may_cache())) {
         if core.log.take_pressure() || core.log.has_retiring() {
             // Errors here come from the medium and reach the next write through the committer or the log.
-            let _ = core.seal(TakeBack::Idle).and_then(|()| core.reuse_freed(false));
+            let _ = core.seal(TakeBack::Idle).and_then(|()| core.reuse_freed(Wait::No));
         }
         hither_sync::epoch::collect();
         core.tick_cache();
-        if Instant::now() >= next_sweep {
-            let started = Instant::now();
-            let deleted = core.sweep_expired();
-            let rest = started.elapsed() * SWEEP_REST;
-            next_sweep = Instant::now() + if deleted < SWEEP { rest.max(SWEEP_EVERY) } else { rest };
-        }
+    }
+}
+
+/// Deletes keys whose time has come. A thread of its own: to search a large keyspace takes long, and to delete in a full store, too.
+fn run_expiry(core: &Core, stop: &Stop) {
+    let mut pause = SWEEP_EVERY;
+    while !stop.wait(pause) {
+        let started = Instant::now();
+        let deleted = core.sweep_expired();
+        let rest = started.elapsed() * SWEEP_REST;
+        pause = if deleted < SWEEP { rest.max(SWEEP_EVERY) } else { rest };
     }
 }
 

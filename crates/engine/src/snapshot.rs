@@ -416,7 +416,7 @@ mod tests {
             while !dropping.is_finished() && begun.elapsed() < Duration::from_secs(2) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            core.reuse_freed(false).unwrap();
+            core.reuse_freed(hither_log::Wait::No).unwrap();
             (0..5 * SHOWN).for_each(|key| put(&store, &kept, key, 3));
             drop(saved);
             ending.join().unwrap();

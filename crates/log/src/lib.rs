@@ -68,7 +68,7 @@ pub use node::PoolUsage;
 pub use opening::{COLD_SHARD, ROOM_BELOW};
 pub use pass::{Candidate, Pass, Tombstones};
 pub use read::is_pair;
-pub use reclaim::{MakeDurable, TakeBack};
+pub use reclaim::{MakeDurable, TakeBack, Wait};
 pub use relocate::{MoveRoom, Relocator, SourceSegment};
 pub use segment::SegmentState;
 pub use streams::share_segments;

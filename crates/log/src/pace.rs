@@ -11,7 +11,7 @@
 use crate::log::{Log, Room};
 use crate::node::NodePool;
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest pause for one step.
@@ -87,16 +87,35 @@ impl Room {
 }
 
 impl Log {
-    /// Writers are paced from now on: somebody collects in the background.
+    /// Writers are paced from now on where somebody collects in the background.
     pub fn pace_writers(&self) {
         self.paced.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs `f`, which collects on `node` from time to time, in the background.
+    pub fn while_collecting(&self, node: usize, f: impl FnOnce()) {
+        struct Until<'a>(&'a AtomicUsize);
+        impl Drop for Until<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let collecting = &self.pools[node].collecting;
+        collecting.fetch_add(1, Ordering::Relaxed);
+        let _until = Until(collecting);
+        f();
+    }
+
+    /// Whether somebody collects on `node` in the background.
+    pub fn has_collectors(&self, node: usize) -> bool {
+        self.pools[node].collecting.load(Ordering::Relaxed) > 0
     }
 }
 
 impl NodePool {
     /// Notes what the calling thread owes for `bytes` that it takes for puts.
     pub fn owe_pause(&self, log: &Log, bytes: u64) {
-        if !log.paced.load(Ordering::Relaxed) {
+        if !log.paced.load(Ordering::Relaxed) || !log.has_collectors(self.node as usize) {
             return;
         }
         let room = log.room(self.node as usize);
@@ -136,6 +155,25 @@ mod tests {
             assert!((2..=existing / 2).contains(&lead) && room.before_growth() > room.early(), "{lead} of {existing}");
         }
         assert_eq!(room(64, 0).before_growth(), 0, "there is no growth to be ahead of");
+    }
+
+    /// Regression: writers were paced for good, also where the only collector had ended by a panic, or had never begun.
+    #[test]
+    fn nobody_is_paced_where_nobody_collects_any_more() {
+        let log = Log::for_tests(&hither_pmem::CreateOptions::new(8 << 20));
+        log.pace_writers();
+        let owed = || {
+            OWED_NS.set(0);
+            let pool = &log.pools[0];
+            pool.collected_first.store(true, Ordering::Relaxed);
+            (0..4096).for_each(|_| pool.owe_pause(&log, 1 << 30));
+            OWED_NS.get()
+        };
+        assert_eq!(owed(), 0, "nobody has begun");
+        let collects = std::panic::AssertUnwindSafe(|| log.while_collecting(0, || panic!("{} ns", owed())));
+        let panic = std::panic::catch_unwind(collects).unwrap_err();
+        assert_ne!(panic.downcast_ref::<String>().unwrap(), "0 ns", "it is as full as can be");
+        assert!(owed() == 0 && !log.has_collectors(0));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::segment::{Chunk, Segment, SegmentState};
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
 use hither_sync::epoch;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Which chunks of segments that are no longer filled are taken back from the writers' slots. A chunk's rest is lost then: a gap, until the segment is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,24 @@ pub enum TakeBack {
     Idle,
     /// All.
     All,
+}
+
+/// Whether readers are waited for that may be looking at what was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// No.
+    No,
+    /// However long that takes: as long as the closures of reads run.
+    Yes,
+    /// Until then.
+    Until(Instant),
+}
+
+impl Wait {
+    /// Until `end`, if there is one.
+    pub fn up_to(end: Option<Instant>) -> Wait {
+        end.map_or(Wait::Yes, Wait::Until)
+    }
 }
 
 /// In place of the stamp of a freed segment that has none yet.
@@ -59,24 +78,27 @@ impl Log {
         self.seal_full(make_durable)
     }
 
-    /// Gives freed segments whose readers have left to the writers; returns how many. Blocks for readers only if `wait`, and not inside an epoch pin.
-    pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
+    /// Gives freed segments whose readers have left to the writers; returns how many. Blocks for readers as `wait` says, and not inside an epoch pin.
+    pub fn reuse_freed(&self, wait: Wait) -> Result<usize> {
         if !self.has_retiring() {
             return Ok(0);
         }
         let reused = {
             // Who does not wait leaves it to whoever is at it.
-            let one_at_a_time = if wait { Some(self.reuse.lock()) } else { self.reuse.try_lock() };
+            let one_at_a_time = if wait == Wait::No { self.reuse.try_lock() } else { Some(self.reuse.lock()) };
             if one_at_a_time.is_none() {
                 return Ok(0);
             }
             self.stamp_retired();
             self.free_ready()?
         };
-        if reused > 0 || !wait || epoch::is_pinned() {
+        if reused > 0 || wait == Wait::No || epoch::is_pinned() {
             return Ok(reused);
         }
-        epoch::synchronize();
+        match wait {
+            Wait::Until(end) => _ = epoch::synchronize_until(end),
+            _ => epoch::synchronize(),
+        }
         let _one_at_a_time = self.reuse.lock();
         self.free_ready()
     }

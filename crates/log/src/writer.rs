@@ -389,21 +389,30 @@ impl Writer<'_> {
         }
     }
 
-    /// Gives the shard's chunk back and takes one that `parts` fits into.
+    /// Sees to it that `parts` fits into the shard's chunk: lengthens it, or gives it back and takes another.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<()> {
+        let taken = match self.pool.extend_chunk(shard, &mut self.slot.chunks[shard], parts) {
+            Some(more) => more,
+            None => self.replace_chunk(parts, shard)?,
+        };
+        if parts.op != Op::Delete {
+            self.pool.owe_pause(self.log, taken);
+        }
+        Ok(())
+    }
+
+    fn replace_chunk(&mut self, parts: &Parts<'_>, shard: usize) -> Result<u64> {
         let chunk = std::mem::replace(&mut self.slot.chunks[shard], Chunk::NONE);
         self.pool.give_back(&chunk);
-        self.slot.chunks[shard] = match self.pool.take_chunk(self.log, shard, parts) {
+        let chunk = match self.pool.take_chunk(self.log, shard, parts) {
             Err(error) if error.is_lack_of_space() => self.pool.share_chunk(shard, parts).ok_or(error)?,
             taken => taken?,
         };
-        if parts.op != Op::Delete {
-            let chunk = &self.slot.chunks[shard];
-            self.pool.owe_pause(self.log, chunk.end - chunk.cursor);
-        }
-        Ok(())
+        let taken = chunk.end - chunk.cursor;
+        self.slot.chunks[shard] = chunk;
+        Ok(taken)
     }
 
     /// Orders everything appended with `flush` before whatever follows: the one fence of a write.

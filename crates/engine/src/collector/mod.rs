@@ -37,10 +37,10 @@ use crate::error::{ErrorKind, Result};
 use crate::options::CollectorKind;
 use crate::stats::CollectionStats;
 use crate::store::Core;
-use hither_log::{Candidate, Pass, ROOM_BELOW, Tombstones};
+use hither_log::{Candidate, Pass, ROOM_BELOW, Tombstones, Wait};
 use hither_sync::epoch;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use batched::BatchedCollector;
@@ -134,8 +134,6 @@ pub(crate) struct Collections {
     pub swept_segments: AtomicU64,
     /// Held by whoever sweeps; what the last one has left, if it was cut short.
     sweeping: Mutex<Option<sweep::Rest>>,
-    /// Collectors' threads at work, by node.
-    threads: [AtomicUsize; hither_log::address::MAX_NODES],
     /// Times that a write found no space and collected by itself.
     pub stalls: AtomicU64,
     /// Time that they took, in nanoseconds.
@@ -156,19 +154,6 @@ pub(crate) struct Collections {
 }
 
 impl Collections {
-    /// Runs `f`, which collects on `node` from time to time, in the background.
-    pub fn while_collecting(&self, node: usize, f: impl FnOnce()) {
-        struct Until<'a>(&'a AtomicUsize);
-        impl Drop for Until<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        self.threads[node].fetch_add(1, Ordering::Relaxed);
-        let _until = Until(&self.threads[node]);
-        f();
-    }
-
     pub fn stats(&self) -> CollectionStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CollectionStats {
@@ -240,6 +225,17 @@ struct Wanted {
     /// Only as long as they are the best of all.
     first: bool,
     turn: Turn,
+}
+
+impl Wanted {
+    /// Whether readers are waited for: a write that needs space does so no longer than it waits for space.
+    fn wait(&self) -> Wait {
+        match self.turn {
+            _ if !self.need.is_urgent() => Wait::No,
+            Turn::Pass(end) => Wait::up_to(end),
+            Turn::Round => Wait::Yes,
+        }
+    }
 }
 
 /// How much longer copies may be than what is copied: words that they have in addition to four at least.
@@ -318,11 +314,11 @@ impl Core {
             let is_short = || self.log.room_to_move(node).fresh < FEW * self.log.pool(node).segment_bytes();
             if emptied.len() == PASSES_PER_REUSE || is_short() {
                 freed += self.free_victims(std::mem::take(&mut emptied))?;
-                self.reuse_freed(wanted.need.is_urgent())?;
+                self.reuse_freed(wanted.wait())?;
             }
         }
         freed += self.free_victims(emptied)?;
-        self.reuse_freed(wanted.need.is_urgent())?;
+        self.reuse_freed(wanted.wait())?;
         // Whoever collects by hand is to hear of it. A write that needs space has nothing to do with it.
         match damage.filter(|_| wanted.node.is_none()) {
             Some(damage) => Err(damage),

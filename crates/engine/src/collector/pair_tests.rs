@@ -58,7 +58,7 @@ fn move_pairs(
     let after: BTreeMap<u64, Option<u64>> = (0..KEYS).map(|key| (key, get(&store, &keyspace, key))).collect();
     drop(pairs);
     core.free_victims(vec![pass]).unwrap();
-    core.reuse_freed(true).unwrap();
+    core.reuse_freed(Wait::Yes).unwrap();
     (KEYS..4 * KEYS).for_each(|key| put(&store, &keyspace, key, key));
     for key in 0..KEYS {
         assert_eq!(get(&store, &keyspace, key), after[&key], "key {key}");

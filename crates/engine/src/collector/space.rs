@@ -7,7 +7,7 @@ use super::sweep::URGENT_SWEEP_SHARE;
 use super::{LAST_GAIN, Need, Stopwatch, Turn, is_over};
 use crate::error::Result;
 use crate::store::Core;
-use hither_log::{TakeBack, Tombstones};
+use hither_log::{TakeBack, Tombstones, Wait};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ impl Core {
 
     /// Whether a write that finds no space on `node` leaves sweeps to collectors: there are such, and they see as little space as it does.
     pub(super) fn leaves_sweeps(&self, node: usize) -> bool {
-        self.collections.threads[node].load(Ordering::Relaxed) > 0 && self.need_of_space(node) == Need::Any
+        self.log.has_collectors(node) && self.need_of_space(node) == Need::Any
     }
 
     /// Whether more than half of the full segments of `node` is garbage.
@@ -84,7 +84,7 @@ impl Core {
         self.collect(None, Need::Some, Turn::Round)?;
         // What is swept goes with the next collection.
         self.sweep_all()?;
-        self.reuse_freed(true)?;
+        self.reuse_freed(Wait::Yes)?;
         Ok((reused() - before) as usize)
     }
 
@@ -166,7 +166,7 @@ impl Core {
         for need in [Need::Some, Need::Any, Need::Last] {
             let freed = self.collect(Some(node), need, Turn::Pass(end))?;
             // Freed is freed, also if another thread hands it on.
-            if freed + self.reuse_freed(true)? > 0 {
+            if freed + self.reuse_freed(Wait::up_to(end))? > 0 {
                 return Ok(true);
             }
             if need == Need::Some {
@@ -179,7 +179,7 @@ impl Core {
         Ok(false)
     }
 
-    pub fn reuse_freed(&self, wait: bool) -> Result<usize> {
+    pub fn reuse_freed(&self, wait: Wait) -> Result<usize> {
         let count = self.heeding_failed_syncs(self.log.reuse_freed(wait)).map_err(|error| self.explain(error))?;
         self.collections.reused.fetch_add(count as u64, Ordering::Release);
         Ok(count)
@@ -191,8 +191,8 @@ mod tests {
     use super::{Need, Search};
     use crate::{Kind, Options, Store};
     use hither_topology::Topology;
-    use std::sync::Arc;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
     /// By a write that would wait for ever.
@@ -225,6 +225,35 @@ mod tests {
         drop(guards);
         put(5000).unwrap();
         assert!(!core.log.has_retiring());
+    }
+
+    /// Regression: a write that found no space waited for a reader to end, however little patience it had.
+    #[test]
+    fn a_write_without_patience_waits_for_no_reader() {
+        let store = Store::open(Options { in_memory: true, space_patience: Duration::ZERO, ..small() }).unwrap();
+        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500]));
+        (0..1000).for_each(|key| put(key).map(drop).unwrap());
+        let (begun, refused) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let read = store.get_with(&keyspace, &1u64.to_be_bytes(), |_| {
+                    begun.wait();
+                    // A minute is for ever.
+                    (0..6000).find(|_| {
+                        std::thread::sleep(Duration::from_millis(10));
+                        refused.load(Ordering::Acquire)
+                    })
+                });
+                assert!(read.unwrap().unwrap().is_some(), "the write has waited for this");
+            });
+            begun.wait();
+            // Garbage, of which nothing can be used again while that one reads.
+            assert!((0..5000).any(|number| put(number % 1000).is_err()));
+            refused.store(true, Ordering::Release);
+        });
+        assert!(store.reclaim().unwrap() > 0, "now it is there");
+        put(0).unwrap();
     }
 
     /// Regression: a write that found no space removed the checkpoint where some tombstone was newer, though that gained nothing, so that such a store was scanned whole after each crash.

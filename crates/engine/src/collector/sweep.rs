@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::Core;
 use hither_index::{Index, Ref};
-use hither_log::{EntryView, Op, SegmentLife, Sweeping, TombstoneFilter, Tombstones};
+use hither_log::{EntryView, Op, SegmentLife, Sweeping, TombstoneFilter, Tombstones, Wait};
 use hither_sync::epoch;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -126,7 +126,7 @@ impl Core {
             };
             is_short = true;
             self.collect(Some(node), need, Turn::Round)?;
-            self.reuse_freed(false)?;
+            self.reuse_freed(Wait::No)?;
         }
         if !is_short && share == SWEEP_SHARE {
             std::thread::sleep(took.min(LONGEST_REST));

@@ -2,7 +2,7 @@ use super::*;
 use crate::keyspace::with_index;
 use crate::{Kind, Options, Store};
 use hither_index::{Index, Ref};
-use hither_log::TakeBack;
+use hither_log::{TakeBack, Wait};
 use hither_topology::Topology;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -207,7 +207,7 @@ fn a_snapshot_taken_while_a_batch_is_gathered_keeps_what_it_shows() {
         batch.run(&mut emptied).unwrap();
         drop(batch);
         core.free_victims(passes).unwrap();
-        core.reuse_freed(true).unwrap();
+        core.reuse_freed(Wait::Yes).unwrap();
         (0..KEYS).for_each(|key| put(key, 4));
         for key in 0..KEYS {
             let shown = snapshot.get_with(&keyspace, &key.to_be_bytes(), <[u8]>::to_vec).unwrap();
@@ -409,7 +409,7 @@ fn copies_of_old_pairs_are_no_longer() {
             }
             assert!(moved > 0, "round {round}");
             core.free_victims(passes).unwrap();
-            core.reuse_freed(true).unwrap();
+            core.reuse_freed(Wait::Yes).unwrap();
         }
         let report = store.check().unwrap();
         assert!(report.is_sound() && keyspace.len() == 400, "{report:?}");
@@ -482,7 +482,7 @@ fn what_passes_cut_short_left_twice_does_not_come_back() {
     let second = current();
     let pass = begin(core, second);
     assert!(second != first && core.run_pass(&pass, Growth::None).unwrap());
-    assert_eq!(core.free_victims(vec![pass]).unwrap() + core.reuse_freed(true).unwrap(), 2);
+    assert_eq!(core.free_victims(vec![pass]).unwrap() + core.reuse_freed(Wait::Yes).unwrap(), 2);
     assert!(![first, second].contains(&current()));
     drop((store, keyspace));
 

@@ -32,6 +32,7 @@ pub use domain::Domain;
 mod global {
     use super::domain::{Domain, Slot};
     use std::cell::Cell;
+    use std::time::Instant;
 
     static DOMAIN: Domain = Domain::new();
     /// Nobody's: what [`Local::quick`] is while the way is long.
@@ -252,6 +253,22 @@ mod global {
         DOMAIN.synchronize(false);
     }
 
+    /// As [`synchronize`], but until `end` at most; whether all have ended.
+    ///
+    /// # Panics
+    /// If the current thread is pinned.
+    pub fn synchronize_until(end: Instant) -> bool {
+        assert!(!is_pinned(), "synchronize_until() inside an epoch pin would wait for itself");
+        let stamp = stamp();
+        while !has_passed(stamp) {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
     /// Waits until every writer section that began before this call has ended.
     ///
     /// # Panics
@@ -282,7 +299,8 @@ mod global {
 
 #[cfg(not(loom))]
 pub use global::{
-    Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_writers, thread_number, writer_has_passed,
+    Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_until, synchronize_writers, thread_number,
+    writer_has_passed,
 };
 
 #[cfg(all(test, not(loom)))]
