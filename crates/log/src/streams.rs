@@ -32,6 +32,9 @@ pub(crate) struct Active {
     pub end: u64,
 }
 
+/// Entries longer than this part of a chunk are long.
+const LONG_SHARE: u64 = 8;
+
 impl NodePool {
     /// Counts a chunk's entries into its segment.
     pub fn give_back(&self, chunk: &Chunk) {
@@ -49,8 +52,22 @@ impl NodePool {
         self.take_chunk_for(&self.active[shard], log, Purpose::of(parts, shard), parts, fits)
     }
 
-    /// Lengthens a chunk of the shard until `parts` fits into it, if what follows in the segment is still nobody's; by how much. No gap is left then, which would be half of a chunk where entries
-    /// are a little longer than that.
+    /// Whether an entry is so long that a chunk of its own costs little beside it, and the rest of one that others fit into would be much.
+    pub fn is_long(&self, parts: &Parts<'_>) -> bool {
+        parts.max_size() > self.chunk_bytes / LONG_SHARE
+    }
+
+    /// Whether a chunk's segment is still being filled.
+    pub fn is_open(&self, chunk: &Chunk) -> bool {
+        !chunk.is_none() && self.segments[chunk.segment as usize].state() == SegmentState::Open
+    }
+
+    /// Bytes of a chunk that is taken for `parts`, at least: none but its own for a long one.
+    fn least_chunk(&self, parts: &Parts<'_>) -> u64 {
+        if self.is_long(parts) { 0 } else { self.chunk_bytes }
+    }
+
+    /// Lengthens a chunk of the shard until `parts` fits into it, if what follows in the segment is still nobody's; by how much. No gap is left then.
     pub fn extend_chunk(&self, shard: usize, chunk: &mut Chunk, parts: &Parts<'_>) -> Option<u64> {
         if chunk.is_none() || !crate::entry::version_fits(chunk.base_version, parts.version) {
             return None;
@@ -61,7 +78,7 @@ impl NodePool {
             return None;
         }
         // Whole lines: the next one's are its own.
-        let end = (chunk.cursor + size.max(self.chunk_bytes)).next_multiple_of(64).min(active.end);
+        let end = (chunk.cursor + size.max(self.least_chunk(parts))).next_multiple_of(64).min(active.end);
         let more = end - chunk.end;
         (active.tail, chunk.end) = (end, end);
         Some(more)
@@ -78,7 +95,7 @@ impl NodePool {
             let index = active.segment?;
             let base_version = self.segments[index as usize].base_version.load(Ordering::Relaxed);
             let fits = crate::entry::version_fits(base_version, parts.version);
-            fits.then(|| self.carve(index, &mut active, parts, self.chunk_bytes)).flatten()
+            fits.then(|| self.carve(index, &mut active, parts, self.least_chunk(parts))).flatten()
         })
     }
 
@@ -117,7 +134,7 @@ impl NodePool {
         loop {
             if let Some(segment) = active.segment {
                 // A collector fills its chunk without a gap, and gives the rest back: it may be large.
-                let least = if purpose.kind == Filler::Move { self.segment_bytes() / 2 } else { self.chunk_bytes };
+                let least = if purpose.kind == Filler::Move { self.segment_bytes() / 2 } else { self.least_chunk(parts) };
                 if fits(&self.segments[segment as usize])
                     && let Some(chunk) = self.carve(segment, &mut active, parts, least)
                 {
@@ -302,18 +319,19 @@ mod tests {
         }
     }
 
-    /// What another thread took lies behind the chunk: the rest is a gap then.
+    /// What another thread took lies behind the chunk. Long entries have chunks of their own then, and short ones go on in theirs.
     #[test]
-    fn a_chunk_ends_where_the_next_one_begins() {
+    fn long_entries_leave_no_gaps_beside_another_thread() {
         let log = Log::for_tests(&CreateOptions { segment_bytes: 16 << 10, ..CreateOptions::new(1 << 20) });
-        let put = |key: u64| {
-            let key = &key.to_ne_bytes();
-            crate::address::unpack(log.write_for_tests(Parts { key, value: &[7; 600], keyspace: 1, ..Parts::EMPTY }, Flush::Now).0).offset
+        let put = |key: u64, value_bytes: usize| {
+            let (key, value) = (&key.to_ne_bytes(), &[7; 1000][..value_bytes]);
+            crate::address::unpack(log.write_for_tests(Parts { key, value, keyspace: 1, ..Parts::EMPTY }, Flush::Now).0).offset
         };
-        let first = put(1);
-        let others = std::thread::scope(|scope| scope.spawn(|| put(2)).join().expect("it has room"));
-        let places = [first, others, put(3), put(4)];
-        assert!(others >= first + 1024 && places[2] >= others + 1024, "{places:?}");
-        assert!(places[3] < places[2] + 700, "and goes on where nobody was: {places:?}");
+        let by_another = |key| std::thread::scope(|scope| scope.spawn(|| put(key, 8)).join().expect("it has room"));
+        let (short, others, long) = (put(1, 8), by_another(2), put(3, 1000));
+        assert!(others >= short + 1024 && long > others, "each has a chunk: {short}, {others}, {long}");
+        assert_eq!(put(4, 8), short + 32, "it goes on in its chunk");
+        assert_eq!((put(5, 1000), put(6, 1000)), (long + 1088, long + 2 * 1088), "whole lines, one behind the other");
+        assert_eq!(put(7, 8), short + 64);
     }
 }

@@ -321,8 +321,9 @@ impl Writer<'_> {
             return self.append_run(parts, shard, how);
         }
         let mut size = parts.size(self.slot.chunks[shard].keyspace, self.slot.chunks[shard].base_version);
+        let mut set_aside = None;
         if !self.slot.chunks[shard].fits(parts, size) {
-            self.refill(parts, shard)?;
+            set_aside = self.refill(parts, shard)?;
             size = parts.size(self.slot.chunks[shard].keyspace, self.slot.chunks[shard].base_version);
         }
         let chunk = &mut self.slot.chunks[shard];
@@ -331,6 +332,10 @@ impl Writer<'_> {
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
         chunk.take(parts, size);
         self.write_entry(parts, &place, size, how.flush);
+        if let Some(before) = set_aside {
+            let own = std::mem::replace(&mut self.slot.chunks[shard], before);
+            self.pool.give_back(&own);
+        }
         Ok(address::pack(self.pool.node, place.offset, size))
     }
 
@@ -389,30 +394,39 @@ impl Writer<'_> {
         }
     }
 
-    /// Sees to it that `parts` fits into the shard's chunk: lengthens it, or gives it back and takes another.
+    /// Sees to it that `parts` fits into the shard's chunk: lengthens it, or takes another. Of a long entry, whose chunk is its own, the one before is returned, if it has room for others: to go on with.
     #[cold]
     #[inline(never)]
-    fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<()> {
-        let taken = match self.pool.extend_chunk(shard, &mut self.slot.chunks[shard], parts) {
-            Some(more) => more,
+    fn refill(&mut self, parts: &Parts<'_>, shard: usize) -> Result<Option<Chunk>> {
+        let (taken, before) = match self.pool.extend_chunk(shard, &mut self.slot.chunks[shard], parts) {
+            Some(more) => (more, None),
             None => self.replace_chunk(parts, shard)?,
         };
         if parts.op != Op::Delete {
             self.pool.owe_pause(self.log, taken);
         }
-        Ok(())
+        Ok(before)
     }
 
-    fn replace_chunk(&mut self, parts: &Parts<'_>, shard: usize) -> Result<u64> {
-        let chunk = std::mem::replace(&mut self.slot.chunks[shard], Chunk::NONE);
-        self.pool.give_back(&chunk);
+    /// Takes another chunk for `parts`, of so many bytes; the one before is given back, or returned.
+    fn replace_chunk(&mut self, parts: &Parts<'_>, shard: usize) -> Result<(u64, Option<Chunk>)> {
+        let before = std::mem::replace(&mut self.slot.chunks[shard], Chunk::NONE);
+        // Not in a segment that is closed: it waits for its chunks to be sealed.
+        let goes_on = self.pool.is_long(parts) && self.pool.is_open(&before) && before.end - before.cursor >= entry::MIN_BYTES;
+        if !goes_on {
+            self.pool.give_back(&before);
+        }
         let chunk = match self.pool.take_chunk(self.log, shard, parts) {
-            Err(error) if error.is_lack_of_space() => self.pool.share_chunk(shard, parts).ok_or(error)?,
-            taken => taken?,
+            Err(error) if error.is_lack_of_space() => self.pool.share_chunk(shard, parts).ok_or(error),
+            taken => taken,
         };
+        if goes_on && chunk.is_err() {
+            self.slot.chunks[shard] = before;
+        }
+        let chunk = chunk?;
         let taken = chunk.end - chunk.cursor;
         self.slot.chunks[shard] = chunk;
-        Ok(taken)
+        Ok((taken, goes_on.then_some(before)))
     }
 
     /// Orders everything appended with `flush` before whatever follows: the one fence of a write.
