@@ -51,7 +51,7 @@ impl Log {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let of_pool = |pool: &crate::node::NodePool| {
             let mut sum = AppendedBytes { fresh: read(&pool.freed.fresh), moved: read(&pool.freed.moved) };
-            let existing = &pool.segments[..pool.pool.segment_count() as usize];
+            let existing = pool.existing();
             existing.iter().filter(|segment| segment.state() != SegmentState::Free).for_each(|segment| sum.add(segment));
             sum
         };

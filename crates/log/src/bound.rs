@@ -62,7 +62,7 @@ impl Log {
 
     fn sum_live(&self, more: impl Fn(&Segment, u64) -> u64) -> u64 {
         let of_pool = |pool: &crate::node::NodePool| -> u64 {
-            let existing = pool.segments[..pool.pool.segment_count() as usize].iter().filter(|segment| segment.in_use());
+            let existing = pool.existing().iter().filter(|segment| segment.in_use());
             existing.map(|segment| segment.live_bytes() + more(segment, pool.chunk_bytes)).sum()
         };
         self.pools.iter().map(of_pool).sum()

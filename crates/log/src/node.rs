@@ -172,12 +172,17 @@ impl NodePool {
         self.alloc.lock().free.insert(segment);
     }
 
+    /// The segments that there are: their array has room for all that there may be.
+    pub fn existing(&self) -> &[Segment] {
+        &self.segments[..self.pool.segment_count() as usize]
+    }
+
     pub fn free_segments(&self) -> u64 {
         self.alloc.lock().free.len() as u64
     }
 
     pub fn count_in_state(&self, state: SegmentState) -> u64 {
-        self.segments[..self.pool.segment_count() as usize].iter().filter(|segment| segment.state() == state).count() as u64
+        self.existing().iter().filter(|segment| segment.state() == state).count() as u64
     }
 
     /// Segments that can be made still, as far as is known: none for a while after the disk was full.
@@ -214,7 +219,7 @@ impl NodePool {
             spills: self.spills.load(Ordering::Relaxed),
             ..PoolUsage::default()
         };
-        for segment in &self.segments[..self.pool.segment_count() as usize] {
+        for segment in self.existing() {
             match segment.state() {
                 SegmentState::Free => continue,
                 SegmentState::Open => usage.open += 1,

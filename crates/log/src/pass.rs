@@ -400,12 +400,12 @@ impl Pass<'_> {
 
     /// Whether the victim holds tombstones.
     pub fn has_tombstones(&self) -> bool {
-        self.log.pools[self.node].segments[self.index as usize].tombstones.load(Ordering::Relaxed) > 0
+        self.victim().tombstones.load(Ordering::Relaxed) > 0
     }
 
     /// Whether a tombstone of the victim may go although nothing newer of its key is there.
     pub fn may_drop_tombstone(&self, version: u64) -> bool {
-        self.log.pools[self.node].segments[self.index as usize].may_drop(version, self.log.tombstone_floor.load(Ordering::Relaxed))
+        self.victim().may_drop(version, self.log.tombstone_floor.load(Ordering::Relaxed))
     }
 
     /// Reads the victim before it is trusted, if nobody has since the store was opened.
@@ -428,7 +428,7 @@ impl Pass<'_> {
     }
 
     fn state_on_media(&self) -> OnMedia {
-        let torn = self.log.pools[self.node].segments[self.index as usize].torn.load(Ordering::Relaxed);
+        let torn = self.victim().torn.load(Ordering::Relaxed);
         if torn { OnMedia::Recovered } else { OnMedia::Sealed }
     }
 
@@ -468,7 +468,7 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if !self.freed {
             // As it was. First, for who waits for the passes to end goes by the states of the segments then.
-            self.log.pools[self.node].segments[self.index as usize].change_state(SegmentState::Collecting, SegmentState::Sealed);
+            self.victim().change_state(SegmentState::Collecting, SegmentState::Sealed);
         }
         self.log.passes.fetch_sub(1, Ordering::AcqRel);
     }

@@ -209,7 +209,7 @@ impl Log {
     pub(crate) fn select(&self, wanted: impl Fn(&crate::segment::Segment) -> bool) -> Vec<(usize, u32)> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
-            for (index, segment) in pool.segments[..pool.pool.segment_count() as usize].iter().enumerate() {
+            for (index, segment) in pool.existing().iter().enumerate() {
                 if wanted(segment) {
                     found.push((node, index as u32));
                 }

@@ -178,13 +178,13 @@ impl Log {
     pub fn tombstones_await_checkpoint(&self) -> bool {
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
         let awaits = |segment: &Segment| awaits_checkpoint(segment, floor);
-        self.pools.iter().any(|pool| pool.segments[..pool.pool.segment_count() as usize].iter().any(awaits))
+        self.pools.iter().any(|pool| pool.existing().iter().any(awaits))
     }
 
     pub(crate) fn lives_of(&self, mut wanted: impl FnMut(&Segment) -> bool) -> Vec<SegmentLife> {
         let mut found = Vec::new();
         for (node, pool) in self.pools.iter().enumerate() {
-            for (index, segment) in pool.segments[..pool.pool.segment_count() as usize].iter().enumerate() {
+            for (index, segment) in pool.existing().iter().enumerate() {
                 let generation = segment.generation.load(Ordering::Relaxed);
                 if wanted(segment) {
                     found.push(SegmentLife { node: node as u32, index: index as u32, generation });
@@ -200,7 +200,7 @@ impl Log {
         let unswept = |segment: &&Segment| {
             is_full(segment) && segment.newest_tombstone.load(Ordering::Relaxed) > segment.swept_to.load(Ordering::Relaxed)
         };
-        let segments = pool.segments[..pool.pool.segment_count() as usize].iter();
+        let segments = pool.existing().iter();
         segments.filter(unswept).map(|segment| segment.tombstone_bytes.load(Ordering::Relaxed)).sum()
     }
 
