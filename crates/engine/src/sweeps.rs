@@ -8,6 +8,7 @@ use crate::error::ErrorKind;
 use crate::keyspace::Keyspace;
 use crate::store::Core;
 use crate::write::{Attempt, Change, Condition, Written};
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,8 @@ impl Core {
                 if is_over(end) {
                     return swept;
                 }
-                let _no_check = self.sweeping.lock();
+                // A check may take long.
+                let Some(_no_check) = lock_until(&self.sweeping, end) else { return swept };
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
                 match self.delete_swept(&keyspace, &change) {
                     Ok(written) if written.applied() => swept.deleted += 1,
@@ -63,8 +65,7 @@ impl Core {
         // Where nobody in the background searches everything, this has to.
         let end = end.filter(|_| self.committer.has_background());
         let asked = Instant::now();
-        let free = end.map_or_else(|| Some(self.space_sweep.lock()), |end| self.space_sweep.try_lock_until(end));
-        let Some(mut last) = free else { return false };
+        let Some(mut last) = lock_until(&self.space_sweep, end) else { return false };
         if let Some(last) = &*last {
             if last.ended > asked {
                 return last.made;
@@ -83,6 +84,11 @@ impl Core {
         }
         made
     }
+}
+
+/// The lock, if it can be had until `end`, or at all if there is none.
+fn lock_until<T>(mutex: &Mutex<T>, end: Option<Instant>) -> Option<MutexGuard<'_, T>> {
+    end.map_or_else(|| Some(mutex.lock()), |end| mutex.try_lock_until(end))
 }
 
 thread_local! {
@@ -115,7 +121,7 @@ pub(crate) struct SpaceSweep {
 mod tests {
     use crate::write::Condition;
     use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// Regression: a writer without space gave up where another thread had deleted before it all that it had found.
     #[test]
@@ -138,6 +144,29 @@ mod tests {
             })
         };
         assert!((3..13).any(others_sweep));
+    }
+
+    /// Regression: a write that found no space waited for a check of the whole store, which keeps what has expired from being deleted, however little patience it had.
+    #[test]
+    fn a_write_without_patience_waits_for_no_check() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let expired = WriteOptions::new().expires_at_ms(1);
+        drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &expired).unwrap());
+        let check = store.core.sweeping.lock();
+        let deleted = std::thread::scope(|scope| {
+            let sweep = scope.spawn(|| store.core.sweep_those_there(Some(Instant::now() + Duration::from_millis(50))).deleted);
+            // A minute is for ever.
+            let is_over = (0..6000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                sweep.is_finished()
+            });
+            drop(check);
+            assert!(is_over, "it has waited for the check");
+            sweep.join().unwrap()
+        });
+        assert_eq!(deleted, 0);
+        assert_eq!(store.core.sweep_expired(), 1);
     }
 
     /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and
