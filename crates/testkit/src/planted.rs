@@ -9,7 +9,6 @@ use crate::explorer_script::SEGMENT;
 use crate::images::{Machine, NOTE, Recording, Step};
 use crate::oracle::{Deed, Expectation};
 use crate::reference::{Mistake, recover};
-use hither_pmem::StoreKind;
 use hither_pmem::shadow::{ShadowRng, What};
 
 /// Where the segment table of a pool begins.
@@ -101,7 +100,7 @@ fn forget(step: &mut Step, bug: Forgotten, data: u64) {
         (What::Flush { off, len }, Forgotten::LastLine) if *off >= data && *len > 192 => *len -= 64,
         (What::Flush { off, len: 56 }, Forgotten::SlotFlush) if (TABLE..data).contains(off) => erase(step),
         (What::Flush { off, .. }, Forgotten::CatalogueFlush) if (CATALOGUE..TABLE).contains(off) => erase(step),
-        (What::Zeros { off, .. } | What::Store { off, kind: StoreKind::Streaming, .. }, Forgotten::Zeroing) if *off >= data => erase(step),
+        (What::Zeros { off, .. }, Forgotten::Zeroing) if *off >= data => erase(step),
         _ => {}
     }
 }

@@ -2,6 +2,8 @@
 
 use hither_engine::Kind;
 use hither_pmem::Emulate;
+use hither_pmem::shadow::What;
+use hither_testkit::coverage::Item;
 use hither_testkit::explorer::{MEDIA, Subject, explore};
 use hither_testkit::explorer_histories::{batches, full, mixed, swaps};
 use hither_testkit::explorer_script::Config;
@@ -50,6 +52,18 @@ fn find(rules: Emulate, bugs: &[Forgotten]) {
 #[test]
 fn forgotten_flushes_are_found() {
     find(Emulate::Adr, &FLUSHES);
+}
+
+/// Moved entries, too, are stored around the caches: a history that lost them would be found for another reason.
+#[test]
+fn forgotten_zeroing_takes_zeros_alone() {
+    let subject = batches(&Config { rules: Emulate::Adr, nodes: 1, shards: 1, max_segments: 40, seed: 1 });
+    assert!(!subject.coverage.missing().contains(&Item::Moved), "nothing was moved");
+    let planted = plant(&subject, Forgotten::Zeroing);
+    let steps = subject.recording.steps.iter().zip(&planted.recording.steps);
+    let erased: Vec<_> = steps.filter(|(before, after)| before.pool != after.pool).map(|(before, _)| &before.what).collect();
+    assert!(!erased.is_empty());
+    assert!(erased.iter().all(|what| matches!(what, What::Zeros { .. })), "{} steps were taken out", erased.len());
 }
 
 #[test]
