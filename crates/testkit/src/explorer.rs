@@ -10,7 +10,7 @@
 use crate::checkpoints::{Checkpoints, Kept};
 use crate::coverage::{Coverage, Item};
 use crate::explorer_script::{Config, Life, lacks_space, open_pools, store_options};
-use crate::images::{Machine, NOTE, Recorder, Recording};
+use crate::images::{FEWEST, Machine, NOTE, Recorder, Recording};
 use crate::oracle::{Contents, Dump, Expectation, History, sound};
 use crate::reference::{Mistake, recover};
 use hither_engine::{Options, RestartSource, Store};
@@ -114,12 +114,12 @@ pub fn seed(default: u64) -> u64 {
 pub fn explore(subject: &Subject, budget: usize) -> Result<Outcome, Box<Failure>> {
     let mut rng = ShadowRng::new(subject.config.seed ^ 0xc0ffee);
     let mut points = crash_points(subject);
-    // Four images are the least that shows the extremes; more per point once every point has its four.
-    while points.len() * 4 > budget.max(4) {
+    // More per point once every point has the fewest.
+    while points.len() * FEWEST > budget.max(FEWEST) {
         points.swap_remove(rng.below(points.len()));
     }
     points.sort_unstable();
-    let per_point = (budget / points.len().max(1)).clamp(4, 256);
+    let per_point = (budget / points.len().max(1)).clamp(FEWEST, 256);
     let mut explorer = Explorer { subject, outcome: Outcome { coverage: subject.coverage.clone(), ..Outcome::default() }, opened: 0 };
     let mut machine = Machine::new(&subject.recording);
     for position in points {
@@ -270,11 +270,11 @@ impl Explorer<'_> {
         let end = recorder.position();
         drop(store);
         let mut machine = Machine::new(&recorder.recording());
-        let mut points: Vec<usize> = (0..3).map(|_| rng.below(recovered + 1)).collect();
+        let mut points: Vec<usize> = (0..2).map(|_| rng.below(recovered + 1)).collect();
         points.sort_unstable();
         for point in points.into_iter().filter(|_| recovered > 0) {
             machine.advance_to(point);
-            for (again, _) in machine.images(4, rng) {
+            for (again, _) in machine.images(FEWEST, rng) {
                 self.outcome.images += 1;
                 self.outcome.coverage.hit(Item::RecoveryCrash);
                 let store = self.open(&again, &checkpoints.at(point), shards, 1)?;
@@ -301,7 +301,7 @@ impl Explorer<'_> {
             machine.advance_to(before + point);
             // Without the checkpoint everything is scanned.
             let kept = if point < close.end && rng.below(2) == 0 { None } else { checkpoints.at(point) };
-            for (images, _) in machine.images(4, rng) {
+            for (images, _) in machine.images(FEWEST, rng) {
                 self.outcome.images += 1;
                 let store = self.open(&images, &kept, shards, 1).map_err(|error| format!("{when}, {what}: {error}"))?;
                 same(answers, &Dump::read(&store)?, &format!("{when}, {what}"))?;
@@ -338,7 +338,7 @@ impl Explorer<'_> {
         points.sort_unstable();
         for point in points {
             machine.advance_to(position + point);
-            for (images, _) in machine.images(4, rng) {
+            for (images, _) in machine.images(FEWEST, rng) {
                 self.outcome.images += 1;
                 let when = "after a kill and a power loss in the next opening";
                 let store = self.open(&images, &checkpoints.at(point), shards, 1).map_err(|error| format!("{when}: {error}"))?;

@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The `pool` of a step that is a note of the test.
 pub const NOTE: usize = usize::MAX;
 
+/// The fewest images of a pool at a crash point that show every kind: both extremes, one line lost, one kept, and two drawn at random.
+pub const FEWEST: usize = 6;
+
 /// One step of a recording.
 #[derive(Clone, Debug)]
 pub struct Step {
@@ -145,7 +148,8 @@ impl Machine {
         self.replays.iter().map(|replay| replay.visible().to_vec()).collect()
     }
 
-    /// Images of all pools that a power loss here may leave: all combinations if they fit the budget, else the extremes and a sample.
+    /// Images of all pools that a power loss here may leave: all combinations if they fit the budget, else the extremes and a sample. `budget` is that of each pool: several of which lines are
+    /// pending make more, because no image of one is left out for those of another.
     pub fn images(&mut self, budget: usize, rng: &mut ShadowRng) -> Vec<(Vec<Vec<u8>>, ImageKind)> {
         let mut combined: Vec<(Vec<Vec<u8>>, ImageKind)> = vec![(Vec::new(), ImageKind::Exhaustive)];
         for replay in &mut self.replays {
@@ -167,17 +171,21 @@ fn cross(
     let join = |(before, kind): &(Vec<Vec<u8>>, ImageKind), (image, own_kind): &(Vec<u8>, ImageKind)| {
         let mut images = before.clone();
         images.push(image.clone());
-        (images, if own.len() > 1 { *own_kind } else { *kind })
+        // What is lost or kept in part says more than an extreme beside it.
+        let extreme = matches!(own_kind, ImageKind::AllLost | ImageKind::AllKept) && !matches!(kind, ImageKind::Exhaustive);
+        (images, if own.len() > 1 && !extreme { *own_kind } else { *kind })
     };
-    if combined.len() * own.len() <= budget.max(own.len()) {
+    if combined.len() == 1 || own.len() == 1 || combined.len() * own.len() <= budget {
         return combined.iter().flat_map(|before| own.iter().map(move |image| join(before, image))).collect();
     }
-    // Everything lost and everything kept come first in each list: pair them both ways, then draw.
-    let mut joined: Vec<_> = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(a, b)| join(&combined[a % combined.len()], &own[b % own.len()])).into();
-    while joined.len() < budget {
-        joined.push(join(&combined[rng.below(combined.len())], &own[rng.below(own.len())]));
+    // Everything lost and everything kept come first in each list: pair them both ways, and each other image with one of them.
+    let mut pairs = vec![(0, 0), (0, 1), (1, 0), (1, 1)];
+    pairs.extend((2..own.len()).map(|b| (rng.below(2), b)));
+    pairs.extend((2..combined.len()).map(|a| (a, rng.below(2))));
+    while pairs.len() < budget {
+        pairs.push((rng.below(combined.len()), rng.below(own.len())));
     }
-    joined
+    pairs.into_iter().map(|(a, b)| join(&combined[a], &own[b])).collect()
 }
 
 fn feed(log: &ShadowLog, what: &What) {

@@ -6,7 +6,7 @@
 
 use crate::explorer::Subject;
 use crate::explorer_script::SEGMENT;
-use crate::images::{Machine, NOTE, Recording, Step};
+use crate::images::{FEWEST, Machine, NOTE, Recording, Step};
 use crate::oracle::{Deed, Expectation};
 use crate::reference::{Mistake, recover};
 use hither_pmem::shadow::{ShadowRng, What};
@@ -40,6 +40,8 @@ pub enum Forgotten {
     Zeroing,
     /// The catalogue is not flushed.
     CatalogueFlush,
+    /// There is no fence between the catalogue's slot and its commit word.
+    FenceOfSlot,
     /// A sync of the store does not flush what was written at process level.
     RelaxedFlush,
     /// An exchange of names does not flush what was written before.
@@ -87,7 +89,9 @@ pub fn plant(subject: &Subject, bug: Forgotten) -> Subject {
         Forgotten::SyncOfWrite => {
             within(subject, &mut planted.recording, |deed| matches!(deed, Deed::Write(..)), |what| matches!(what, What::Sync(_)))
         }
-        Forgotten::SyncOfSlot => erase_catalogue_syncs(&mut planted.recording),
+        // A sync is two steps, its beginning and its end.
+        Forgotten::SyncOfSlot => erase_before_catalogue(&mut planted.recording, 2, |what| matches!(what, What::Sync(_))),
+        Forgotten::FenceOfSlot => erase_before_catalogue(&mut planted.recording, 1, |what| matches!(what, What::Fence)),
         _ => planted.recording.steps.iter_mut().for_each(|step| forget(step, bug, data)),
     }
     planted
@@ -144,13 +148,13 @@ fn swap_words_and_slots(recording: &mut Recording, data: u64) {
     }
 }
 
-/// The last sync before each store of the catalogue's commit word.
-fn erase_catalogue_syncs(recording: &mut Recording) {
+/// The last `count` steps of some kind before each store of the catalogue's commit word.
+fn erase_before_catalogue(recording: &mut Recording, count: usize, kind: impl Fn(&What) -> bool) {
     let steps = &mut recording.steps;
     for word in 0..steps.len() {
         if stores(&steps[word], &(CATALOGUE..CATALOGUE + 8), 8) {
-            let mut syncs = (0..word).rev().filter(|&at| steps[at].pool == steps[word].pool && matches!(steps[at].what, What::Sync(_)));
-            let last: Vec<usize> = syncs.by_ref().take(2).collect();
+            let of_kind = |&at: &usize| steps[at].pool == steps[word].pool && kind(&steps[at].what);
+            let last: Vec<usize> = (0..word).rev().filter(of_kind).take(count).collect();
             last.into_iter().for_each(|at| erase(&mut steps[at]));
         }
     }
@@ -174,14 +178,14 @@ fn magic_first(recording: &mut Recording) {
 pub fn hunt(subject: &Subject, mistake: Mistake, budget: usize) -> Result<usize, (usize, String)> {
     let mut rng = ShadowRng::new(subject.config.seed);
     let steps = subject.recording.steps.len();
-    let mut points: Vec<usize> = (0..budget.div_ceil(4)).map(|_| subject.born + rng.below(steps - subject.born + 1)).collect();
+    let mut points: Vec<usize> = (0..budget.div_ceil(FEWEST)).map(|_| subject.born + rng.below(steps - subject.born + 1)).collect();
     points.sort_unstable();
     let mut machine = Machine::new(&subject.recording);
     let mut images = 0;
     for position in points {
         machine.advance_to(position);
         let expectation = Expectation::at(&subject.history, position);
-        for (image, _) in machine.images(4, &mut rng) {
+        for (image, _) in machine.images(FEWEST, &mut rng) {
             images += 1;
             let judged = recover(&image, subject.config.rules, mistake).and_then(|dump| expectation.judge(&dump));
             judged.map_err(|what| (images, what))?;

@@ -2,11 +2,11 @@
 
 use hither_engine::Kind;
 use hither_pmem::Emulate;
-use hither_pmem::shadow::What;
+use hither_pmem::shadow::{ImageKind, What};
 use hither_testkit::coverage::Item;
-use hither_testkit::explorer::{MEDIA, Subject, explore};
+use hither_testkit::explorer::{MEDIA, Subject, crash_points, explore};
 use hither_testkit::explorer_histories::{batches, full, mixed, swaps};
-use hither_testkit::explorer_script::Config;
+use hither_testkit::explorer_script::{Config, Level, Life};
 use hither_testkit::oracle::{Contents, Deed, Done, Dump, Effect, Expectation, History};
 use hither_testkit::planted::{FLUSHES, Forgotten, SYNCS, hunt, plant};
 use hither_testkit::reference::{MISTAKES, Mistake};
@@ -89,6 +89,36 @@ fn swaps_that_forget_what_was_written_before_are_found() {
     let failure = explore(&plant(&swaps(&config, false), Forgotten::FlushBeforeSwap), PATIENCE).expect_err("it was not found");
     assert!(!failure.what.starts_with("panic:"), "{}", failure.what);
     println!("FlushBeforeSwap: found after {} images: {}", failure.images, failure.what);
+}
+
+/// Keyspaces that come while the other node has writes for which nobody has waited: from the first of those on, both have lines that a power loss may take.
+fn creations(config: &Config) -> Subject {
+    let mut life = Life::begin(config);
+    let one = life.create("one", Kind::Hash);
+    life.bind(1);
+    let mut from = 0;
+    for number in 0..6u8 {
+        let value = life.value(100);
+        life.write(one, &[number], Some(value), Level::Process, false);
+        if number == 0 {
+            from = life.recorder.position();
+        }
+        life.create(&format!("keyspace {number}"), Kind::Hash);
+    }
+    life.finish(from)
+}
+
+/// Where everything is lost or everything is kept, nobody notices: the commit word has to become durable without its slot, while lines of the other node are pending, too.
+#[test]
+fn a_fence_that_one_line_of_one_of_two_nodes_needs_is_missed() {
+    let subject = creations(&Config { rules: Emulate::Adr, nodes: 2, shards: 1, max_segments: 40, seed: 1 });
+    // The fewest images that a point gets.
+    let budget = 4 * crash_points(&subject).len();
+    explore(&subject, budget).unwrap_or_else(|failure| panic!("the sound twin: {failure}"));
+    let failure = explore(&plant(&subject, Forgotten::FenceOfSlot), budget).expect_err("it was not found");
+    println!("FenceOfSlot: found after {} images: {failure}", failure.images);
+    assert!(failure.what.contains("catalogue"), "{}", failure.what);
+    assert!(!matches!(failure.kind, ImageKind::AllLost | ImageKind::AllKept), "{failure}");
 }
 
 #[test]
