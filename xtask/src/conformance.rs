@@ -11,7 +11,9 @@ use crate::{Failure, suites};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// One library.
 struct Client {
@@ -29,6 +31,8 @@ struct Client {
 
 const INSTALL_LIMIT_S: u64 = 300;
 const RUN_LIMIT_S: u64 = 120;
+/// How long a server may take until it answers.
+const READY_LIMIT: Duration = Duration::from_secs(120);
 
 const CLIENTS: &[Client] = &[
     Client { name: "redis-py", needs: &["python3"], install: install_python, run: run_python, short: true },
@@ -190,29 +194,36 @@ impl Server {
         let child = command.spawn().map_err(|error| format!("cannot start hither: {error}"))?;
         let mut server = Server { child, port: String::new(), log: Arc::default() };
         let Some(stderr) = server.child.stderr.take() else { return Err("the server has no standard error".to_owned()) };
-        let mut lines = BufReader::new(stderr);
-        let mut line = String::new();
-        while lines.read_line(&mut line).map_err(|error| format!("the server's log: {error}"))? > 0 {
-            if let Some((_, address)) = line.split_once("event=ready address=") {
-                address.trim().rsplit(':').next().unwrap_or_default().clone_into(&mut server.port);
-                let log = server.log.clone();
-                // It must not wait for being read.
-                std::thread::spawn(move || {
-                    for line in lines.lines().map_while(Result::ok) {
-                        *log.lock().unwrap_or_else(PoisonError::into_inner) += &(line + "\n");
-                    }
-                });
-                return Ok(server);
-            }
-            line.clear();
-        }
-        Err("the server has not started".to_owned())
+        let (log, (sender, ready)) = (server.log.clone(), channel());
+        // It must not wait for being read.
+        std::thread::spawn(move || listen(BufReader::new(stderr), &log, &sender));
+        server.port = port(&ready, READY_LIMIT).map_err(|why| format!("{why}; its log:\n{}", server.log()))?;
+        Ok(server)
     }
 
-    /// What it has said since it was ready.
+    /// What it has said.
     fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Keeps what a server says, and passes on its port.
+fn listen(stderr: impl BufRead, log: &Mutex<String>, port: &Sender<String>) {
+    for line in stderr.lines().map_while(Result::ok) {
+        if let Some((_, address)) = line.split_once("event=ready address=") {
+            // Whoever waited has given up at worst.
+            let _ = port.send(address.trim().rsplit(':').next().unwrap_or_default().to_owned());
+        }
+        *log.lock().unwrap_or_else(PoisonError::into_inner) += &(line + "\n");
+    }
+}
+
+/// The port of a server that says it within `limit`.
+fn port(ready: &Receiver<String>, limit: Duration) -> Result<String, Failure> {
+    ready.recv_timeout(limit).map_err(|error| match error {
+        RecvTimeoutError::Timeout => format!("the server was not ready after {} s", limit.as_secs()),
+        RecvTimeoutError::Disconnected => "the server ended before it was ready".to_owned(),
+    })
 }
 
 impl Drop for Server {
@@ -235,6 +246,19 @@ mod tests {
         };
         assert!(says(&[1]));
         assert!(!says(&[0]) && !says(&[]));
+    }
+
+    /// Regression: a server that said nothing was waited for without end.
+    #[test]
+    fn a_server_is_waited_for_until_it_says_its_port_ends_or_takes_too_long() {
+        let (sender, ready) = channel();
+        assert!(port(&ready, Duration::ZERO).unwrap_err().contains("not ready"));
+        let (said, log) = (&b"level=info event=ready address=127.0.0.1:7001\nlater\n"[..], Mutex::default());
+        listen(said, &log, &sender);
+        assert_eq!(port(&ready, Duration::ZERO).unwrap(), "7001");
+        assert!(log.into_inner().unwrap().ends_with("later\n"));
+        drop(sender);
+        assert!(port(&ready, READY_LIMIT).unwrap_err().contains("ended"));
     }
 
     #[test]
