@@ -2,8 +2,13 @@
 
 use crate::Failure;
 use crate::exec::{Step, Tally};
-use crate::workspace::cargo;
+use crate::workspace::{cargo, root};
 use std::path::Path;
+
+/// Fetches what the targets depend on, which must be what `fuzz/Cargo.lock` names: cargo-fuzz itself would change that without a word.
+pub fn fetch() -> Result<(), Failure> {
+    Step::cargo().args(["fetch", "--locked", "--manifest-path"]).arg(root().join("fuzz/Cargo.toml")).run().map(drop)
+}
 
 /// Fuzzes `target` for `seconds`. A crash, a hang or running out of memory fails; the input stays in `fuzz/artifacts/`.
 pub fn run(target: &str, seconds: u64) -> Result<Tally, Failure> {
@@ -17,7 +22,7 @@ pub fn run(target: &str, seconds: u64) -> Result<Tally, Failure> {
         "-print_final_stats=1".to_owned(),
     ];
     let mut tally = step.arg("--").args(limits).merged().run()?;
-    tally.counts.insert("corpus".to_owned(), count(&crate::workspace::root().join("fuzz/corpus").join(target)));
+    tally.counts.insert("corpus".to_owned(), count(&root().join("fuzz/corpus").join(target)));
     Ok(tally)
 }
 

@@ -156,6 +156,7 @@ fn demo(_: &Context) -> Result<Done, Failure> {
 fn fuzz_replay(context: &Context) -> Result<Done, Failure> {
     setup::install(setup::FOR_FUZZING)?;
     setup::cargo_fuzz()?;
+    fuzz::fetch()?;
     let mut tally = fuzz::run("entry", context.elastic_s / 20)?;
     tally.add(&fuzz::run("resp", context.elastic_s / 20)?);
     tally.add(&fuzz::run("replay", context.elastic_s / 5)?);
