@@ -9,7 +9,7 @@ use crate::workspace::{Metadata, root, target_dir};
 use crate::{exec, programs, setup};
 
 /// The crates that may contain unsafe code.
-const UNSAFE_CRATES: [&str; 5] = ["hither-sync", "hither-topology", "hither-pmem", "hither-log", "hither-index"];
+const UNSAFE_CRATES: [&str; 4] = ["hither-sync", "hither-pmem", "hither-log", "hither-index"];
 /// The crates whose tests run threads against each other.
 const THREADED_CRATES: [&str; 3] = ["hither-sync", "hither-log", "hither-index"];
 /// Whether the sanitizers are set up for this machine.
