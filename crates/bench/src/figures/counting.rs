@@ -33,11 +33,8 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// What speaks against it.
     pub fn disturbances(&self) -> Vec<String> {
-        let mut reasons: Vec<String> =
-            [of_counts(self.keys, self.quick), of_rounds(self.rounds), of_commit(self.commit)].into_iter().flatten().collect();
-        if self.rounds >= ROUNDS {
-            reasons.extend(self.rows.iter().filter_map(of_row));
-        }
+        let mut reasons: Vec<String> = [of_counts(self.keys, self.quick), of_commit(self.commit)].into_iter().flatten().collect();
+        reasons.extend(of_rounds(self.rounds, self.rows));
         // Other counts have other scales.
         if of_counts(self.keys, self.quick).is_none() {
             reasons.extend(of_yardsticks(self.yardsticks, self.required));
@@ -51,9 +48,12 @@ pub(super) fn of_counts(keys: u64, quick: bool) -> Option<String> {
     (quick || keys != SCALE_KEYS).then(|| "it has smaller or other counts than the demands are for".into())
 }
 
-/// Whether there are enough rounds.
-pub(super) fn of_rounds(rounds: u32) -> Option<String> {
-    (rounds < ROUNDS).then(|| format!("rounds: {rounds}, and a median needs {ROUNDS}"))
+/// Whether there are enough rounds, and each of these rows that has a value has it from as many.
+pub(super) fn of_rounds<'a>(rounds: u32, rows: impl IntoIterator<Item = &'a Row>) -> Vec<String> {
+    if rounds < ROUNDS {
+        return vec![format!("rounds: {rounds}, and a median needs {ROUNDS}")];
+    }
+    rows.into_iter().filter_map(of_row).collect()
 }
 
 /// Whether anybody can build what was measured.

@@ -71,13 +71,15 @@ impl Request {
 
     /// What speaks against the run, given the rows that were measured.
     fn disturbance(&self, rows: &[Row], commit: &str) -> Vec<String> {
-        let has = |prefix: &str| rows.iter().any(|row| row.demand.id.starts_with(prefix));
+        let of = |prefix| rows.iter().filter(move |row| row.demand.id.starts_with(prefix));
+        let has = |prefix| of(prefix).next().is_some();
         let mut reasons: Vec<String> = of_commit(commit).into_iter().collect();
         if self.quick || has("ordered") {
             reasons.extend(of_counts(self.keys, self.quick));
         }
+        // The others are measured once: what RAF decides does not vary from run to run, and the restart and the endless updates take too long.
         if has("ordered") || has("raf-off") {
-            reasons.extend(of_rounds(self.rounds));
+            reasons.extend(of_rounds(self.rounds, of("ordered").chain(of("raf-off"))));
         }
         if of_counts(self.keys, self.quick).is_none() {
             reasons.extend(of_yardsticks(&medians(&self.yardsticks), ordered::required(rows)));
@@ -174,6 +176,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::Point;
     use super::*;
 
     #[test]
@@ -210,6 +213,15 @@ mod tests {
         assert_eq!(full().disturbance(&[], "0123456789ab+").len(), 1);
         let once = || Request { rounds: 1, ..full() };
         assert_eq!([&["ordered-dram"][..], &["raf-off-cost"], &["restart"]].map(|ids| reasons(once(), ids)), [1, 1, 0]);
+        let rows = |ids: &[&str], points: usize| {
+            let points = vec![Point { value: 0.5, rate: None }; points];
+            ids.iter().map(|id| Row::new(demand(id).expect("a row"), &points, false, String::new())).collect::<Vec<_>>()
+        };
+        let of_rows = |ids: &[&str], points| full().disturbance(&rows(ids, points), "0123456789ab");
+        assert!(of_rows(&["raf-cost-2", "restart", "endless"], 1).is_empty(), "they are measured once");
+        assert!(of_rows(&["ordered-scan", "raf-off-cost"], 3).is_empty());
+        let twice = of_rows(&["ordered-scan", "raf-off-cost"], 2);
+        assert!(twice.len() == 2 && twice.iter().all(|reason| reason.contains("only 2 times")), "{twice:?}");
         // Neither the append limit nor both figures of the map were measured.
         assert_eq!(reasons(full(), &["ordered-load"]), 1);
         assert_eq!(reasons(full(), &["ordered-update-zipf", "ordered-get-zipf"]), 3);

@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::counting::{ROUNDS, of_commit, of_rounds};
-use super::engine::FiguresArgs;
+use super::counting::{self, ROUNDS, Required};
+use super::engine::{FiguresArgs, SCALE_KEYS};
 use super::row::{Demand, Point, Row, Unit, table};
 use crate::harness::machine::Machine;
 use crate::report::count;
 use crate::target::{Error, Result};
+use crate::yardstick::measure::Yardsticks;
 use load::{Ask, Load, fill};
 use process::{Kind, Places, Server};
 
@@ -104,6 +105,8 @@ struct Run<'a> {
     /// 0.9 times the null server over Redis, by row and round.
     ceilings: BTreeMap<&'static str, Vec<f64>>,
     notes: BTreeMap<&'static str, String>,
+    /// What went wrong first, by row.
+    errors: BTreeMap<&'static str, String>,
     measurements: Vec<Measurement>,
 }
 
@@ -118,12 +121,9 @@ pub fn run(args: &FiguresArgs, _prefix: &[OsString]) -> Result<bool> {
     }
     let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
     let places = Places { program: program(args)?, disk };
-    let lasts = Duration::from_millis(if args.quick { 300 } else { 4000 });
-    let (points, ceilings) = (BTreeMap::new(), BTreeMap::new());
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1);
-    let mut run = Run { args, places, lasts, rounds, points, ceilings, notes: BTreeMap::new(), measurements: Vec::new() };
-    for round in 0..rounds {
-        eprintln!("round {} of {rounds}", round + 1);
+    let mut run = Run::new(args, places);
+    for round in 0..run.rounds {
+        eprintln!("round {} of {}", round + 1, run.rounds);
         run.round(&wanted);
     }
     run.print(&wanted)
@@ -139,23 +139,34 @@ fn program(args: &FiguresArgs) -> Result<PathBuf> {
 /// Measures the rows of a group that are wanted.
 type Measure<R> = fn(&mut R, &dyn Fn(&str) -> bool) -> Result<()>;
 
-impl Run<'_> {
-    fn round(&mut self, wanted: &impl Fn(&str) -> bool) {
-        self.step("set-1", Self::rates, |id| RATES.iter().any(|rate| rate.0 == id) && wanted(id), wanted);
-        self.step("cpu-1", Self::cpu, |id| id == "cpu-1" && wanted(id), wanted);
-        self.step("file-set", Self::on_file, |id| id == "file-set" && wanted(id), wanted);
-        self.step("ycsb-a", Self::ycsb, |id| id.starts_with("ycsb") && wanted(id), wanted);
-        self.step("dram", Self::dram, |id| id == "dram" && wanted(id), wanted);
-        self.step("idle", Self::idle, |id| id == "idle" && wanted(id), wanted);
-        self.step("restart-clean", Self::restart, |id| id.starts_with("restart") && wanted(id), wanted);
+impl<'a> Run<'a> {
+    fn new(args: &'a FiguresArgs, places: Places) -> Self {
+        let lasts = Duration::from_millis(if args.quick { 300 } else { 4000 });
+        let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS }).max(1);
+        let (points, ceilings, notes, errors) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { args, places, lasts, rounds, points, ceilings, notes, errors, measurements: Vec::new() }
     }
 
-    /// Runs a group of rows if one is wanted; what goes wrong is noted in the table.
-    fn step(&mut self, id: &'static str, measure: Measure<Self>, member: impl Fn(&str) -> bool, wanted: &impl Fn(&str) -> bool) {
-        if ids().any(member)
+    fn round(&mut self, wanted: &impl Fn(&str) -> bool) {
+        self.step(Self::rates, |id| RATES.iter().any(|rate| rate.0 == id), wanted);
+        self.step(Self::cpu, |id| id == "cpu-1", wanted);
+        self.step(Self::on_file, |id| id == "file-set", wanted);
+        self.step(Self::ycsb, |id| id.starts_with("ycsb"), wanted);
+        self.step(Self::dram, |id| id == "dram", wanted);
+        self.step(Self::idle, |id| id == "idle", wanted);
+        self.step(Self::restart, |id| id.starts_with("restart"), wanted);
+    }
+
+    /// Runs a group of rows if one is wanted; what goes wrong is noted with each that is.
+    fn step(&mut self, measure: Measure<Self>, member: impl Fn(&str) -> bool, wanted: &impl Fn(&str) -> bool) {
+        let rows: Vec<&'static str> = ids().filter(|id| member(id) && wanted(id)).collect();
+        if !rows.is_empty()
             && let Err(error) = measure(self, wanted)
         {
-            self.notes.insert(id, error.to_string());
+            eprintln!("  {error}");
+            for id in rows {
+                self.errors.entry(id).or_insert_with(|| error.to_string());
+            }
         }
     }
 
@@ -230,7 +241,7 @@ impl Run<'_> {
     }
 
     fn pairs(&self) -> u64 {
-        self.args.keys.unwrap_or(if self.args.quick { 100_000 } else { 5_000_000 })
+        self.args.keys.unwrap_or(if self.args.quick { 100_000 } else { SCALE_KEYS })
     }
 
     fn dram(&mut self, _: &dyn Fn(&str) -> bool) -> Result<()> {
@@ -301,7 +312,7 @@ impl Run<'_> {
 
     fn row(&self, demand: Demand) -> Row {
         let points = self.points.get(demand.id).map_or(&[][..], Vec::as_slice);
-        let note = self.notes.get(demand.id).cloned().unwrap_or_default();
+        let note = self.errors.get(demand.id).or(self.notes.get(demand.id)).cloned().unwrap_or_default();
         Row::new(demand, points, false, note)
     }
 
@@ -309,7 +320,7 @@ impl Run<'_> {
         let rates = RATES.iter().map(|(id, name, _, _, times)| {
             let ceiling = self.ceilings.get(id).and_then(|all| crate::harness::median(all)).unwrap_or(f64::INFINITY);
             let mut row = self.row(demand(id, name, Unit::Redis, times.min(ceiling)));
-            if ceiling < *times {
+            if ceiling < *times && row.note.is_empty() {
                 row.note = format!("bounded by {OF_NULL} × null; {times} × Redis would be {:.2} × null", times / ceiling * OF_NULL);
             }
             row
@@ -319,10 +330,17 @@ impl Run<'_> {
         rates.chain(others).chain(ycsb).filter(|row| wanted(row.demand.id)).collect()
     }
 
+    /// What speaks against the run.
+    fn disturbances(&self, commit: &str, rows: &[Row]) -> Vec<String> {
+        let (keys, quick, rounds) = (self.pairs(), self.args.quick, self.rounds);
+        let (required, yardsticks) = (Required::default(), &Yardsticks::default());
+        counting::Run { keys, quick, rounds, commit, required, yardsticks, rows }.disturbances()
+    }
+
     fn print(self, wanted: &impl Fn(&str) -> bool) -> Result<bool> {
         let rows = self.rows(wanted);
         let machine = Machine::here();
-        let disturbance = disturbances(self.args.quick, self.rounds, &machine.commit);
+        let disturbance = self.disturbances(&machine.commit, &rows);
         let good = disturbance.is_empty() && rows.iter().all(|row| row.verdict.is_good());
         let table = Table { machine, counts: disturbance.is_empty(), disturbance, rows, measurements: self.measurements };
         let text = if self.args.json {
@@ -335,12 +353,6 @@ impl Run<'_> {
             _ => Ok(good),
         }
     }
-}
-
-/// What speaks against a run.
-fn disturbances(quick: bool, rounds: u32, commit: &str) -> Vec<String> {
-    let quick = quick.then(|| "it was quick: times are too short, and stores too small".into());
-    [quick, of_rounds(rounds), of_commit(commit)].into_iter().flatten().collect()
 }
 
 fn text(shown: &Table) -> String {
@@ -372,10 +384,51 @@ fn allow_descriptors(count: u64) -> Result<()> {
 mod tests {
     use super::*;
 
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: FiguresArgs,
+    }
+
+    fn args(words: &str) -> FiguresArgs {
+        let words = ["figures", "server"].into_iter().chain(words.split_whitespace());
+        <Program as clap::Parser>::try_parse_from(words).expect("valid arguments").args
+    }
+
+    fn nowhere() -> Places {
+        Places { program: "/nowhere/hither".into(), disk: "/nowhere".into() }
+    }
+
+    fn reasons(words: &str, commit: &str, rows: &[Row]) -> Vec<String> {
+        Run::new(&args(words), nowhere()).disturbances(commit, rows)
+    }
+
     #[test]
-    fn a_quick_run_few_rounds_and_a_changed_tree_do_not_count() {
-        let reasons = |quick, rounds, commit| disturbances(quick, rounds, commit).len();
-        assert_eq!([reasons(false, 3, "0123456789ab"), reasons(true, 3, "0123456789ab"), reasons(false, 1, "0123456789ab+")], [0, 1, 2]);
+    fn a_quick_run_few_rounds_other_counts_and_a_changed_tree_do_not_count() {
+        let reasons = |words, commit| reasons(words, commit, &[]).len();
+        assert_eq!([reasons("", "0123456789ab"), reasons("--quick --rounds 3", "0123456789ab")], [0, 1]);
+        assert_eq!([reasons("--rounds 1", "0123456789ab+"), reasons("--keys 1000000", "0123456789ab")], [2, 1]);
+    }
+
+    #[test]
+    fn a_row_of_few_rounds_does_not_count() {
+        let row = |points| Row::new(OTHERS[0], &vec![Point { value: 0.9, rate: None }; points], false, String::new());
+        assert!(reasons("", "0123456789ab", &[row(3), row(0)]).is_empty());
+        let reasons = reasons("", "0123456789ab", &[row(3), row(2)]);
+        assert!(reasons.len() == 1 && reasons[0].contains("only 2 times"), "{reasons:?}");
+    }
+
+    /// Regression: it stood with the first row of the group, wanted or not, until the next round wrote its note over it.
+    #[test]
+    fn what_goes_wrong_is_noted_with_every_row_of_the_group_that_is_wanted() {
+        let args = args("");
+        let mut run = Run::new(&args, nowhere());
+        let wanted = |id: &str| id.ends_with("-16") || id.starts_with("restart");
+        run.step(|_, _| Err(Error::Config("no server".into())), |id| id.starts_with("set") || id.starts_with("get"), &wanted);
+        run.notes.insert("get-16", "told later".into());
+        let noted: Vec<_> = run.rows(&wanted).into_iter().map(|row| (row.demand.id, row.note)).collect();
+        let expected = [("set-16", "no server"), ("get-16", "no server"), ("restart-clean", ""), ("restart-kill", "")];
+        assert_eq!(noted, expected.map(|(id, note)| (id, note.to_owned())));
     }
 
     #[test]
