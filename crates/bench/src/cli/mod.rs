@@ -270,6 +270,9 @@ mod tests {
         assert_eq!(code(&["figures", "nstore", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "compaction", "--only", "no-such-row"]), expected(2));
         assert_eq!(code(&["figures", "server", "--only", "no-such-row"]), expected(2));
+        // Files are measured on a disk.
+        assert_eq!(code(&["figures", "--only", "file-sync", "--disk", "/dev/shm"]), expected(2));
+        assert_eq!(code(&["figures", "server", "--only", "file-set", "--disk", "/dev/shm"]), expected(2));
         assert_eq!(code(&["nstore", "accesses", "--nodes", "17"]), expected(2));
         assert_eq!(code(&["nstore", "shards", "--threads", "0"]), expected(2));
         assert_eq!(code(&["compaction", "--utilization", "99"]), expected(2));

@@ -18,6 +18,7 @@ use super::process::{Runner, build_peers, find_peers};
 use super::row::{Point, Row, table};
 use crate::harness::machine::Machine;
 use crate::harness::record::write_lines;
+use crate::harness::spec::require_disk;
 use crate::report::count;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
@@ -127,6 +128,9 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     let mut engine = Engine::new(args, Runner::new(prefix, peers)?);
     let groups = Group::ALL.into_iter().filter(|group| group.rows().iter().any(|id| demands.iter().any(|d| d.id == *id)));
     let groups: Vec<Group> = groups.collect();
+    if groups.iter().any(|group| matches!(group, Group::FileProcess | Group::FileSync)) {
+        require_disk(&engine.disk, "--disk")?;
+    }
     for round in 0..engine.rounds {
         for group in &groups {
             eprintln!("round {} of {}: {group:?}", round + 1, engine.rounds);

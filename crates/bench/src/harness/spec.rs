@@ -186,11 +186,7 @@ impl RunSpec {
         if self.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) || !(self.seconds.is_finite() && self.seconds > 0.0) {
             return refuse("the rate and the seconds must be above 0");
         }
-        let directory = self.directory();
-        if self.medium == Medium::File && is_tmpfs(&directory)? {
-            return Err(Error::Config(format!("{} is tmpfs, not a disk: give --dir a directory on a disk", directory.display())));
-        }
-        Ok(())
+        if self.medium == Medium::File { require_disk(&self.directory(), "--dir") } else { Ok(()) }
     }
 
     /// Bytes that a log-structured store writes for all workloads if nothing is reused.
@@ -204,8 +200,16 @@ impl RunSpec {
     }
 }
 
+/// Refuses a directory on tmpfs where a disk is meant; `option` is what names another.
+pub fn require_disk(directory: &std::path::Path, option: &str) -> Result<()> {
+    if is_tmpfs(directory)? {
+        return Err(Error::Config(format!("{} is tmpfs, not a disk: give {option} a directory on a disk", directory.display())));
+    }
+    Ok(())
+}
+
 /// True if a directory is on tmpfs.
-pub fn is_tmpfs(directory: &std::path::Path) -> Result<bool> {
+fn is_tmpfs(directory: &std::path::Path) -> Result<bool> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     let info = rustix::fs::statfs(directory).map_err(|e| Error::io(format!("asking for the file system of {}", directory.display()), e))?;
     Ok(info.f_type as u64 == TMPFS_MAGIC)

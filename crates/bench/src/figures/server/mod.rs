@@ -20,6 +20,7 @@ use super::counting::{self, ROUNDS, Required};
 use super::engine::{FiguresArgs, SCALE_KEYS};
 use super::row::{Demand, Point, Row, Unit, table};
 use crate::harness::machine::Machine;
+use crate::harness::spec::require_disk;
 use crate::report::count;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::Yardsticks;
@@ -120,6 +121,9 @@ pub fn run(args: &FiguresArgs, _prefix: &[OsString]) -> Result<bool> {
         return Err(Error::Config(format!("no row is called {}", args.only.join(" or "))));
     }
     let disk = args.disk.clone().unwrap_or_else(std::env::temp_dir);
+    if wanted("file-set") {
+        require_disk(&disk, "--disk")?;
+    }
     let places = Places { program: program(args)?, disk };
     let mut run = Run::new(args, places);
     for round in 0..run.rounds {
@@ -429,6 +433,13 @@ mod tests {
         let noted: Vec<_> = run.rows(&wanted).into_iter().map(|row| (row.demand.id, row.note)).collect();
         let expected = [("set-16", "no server"), ("get-16", "no server"), ("restart-clean", ""), ("restart-kill", "")];
         assert_eq!(noted, expected.map(|(id, note)| (id, note.to_owned())));
+    }
+
+    /// Regression: memory was taken for a disk.
+    #[test]
+    fn the_row_on_a_file_needs_a_disk() {
+        let message = run(&args("--only file-set --disk /dev/shm"), &[]).expect_err("it is memory").to_string();
+        assert!(message.contains("--disk"), "{message}");
     }
 
     #[test]
