@@ -82,7 +82,7 @@ impl Runner {
         });
         let records = read_lines(output(command)?.as_slice())?;
         if records.len() != workloads.len() {
-            return Err(Error::Config(format!("{store} gave {} records for {} workloads", records.len(), workloads.len())));
+            return Err(Error::Process(format!("{store} gave {} records for {} workloads", records.len(), workloads.len())));
         }
         self.records.extend(records.iter().cloned());
         Ok(records)
@@ -97,7 +97,7 @@ impl Runner {
     }
 }
 
-/// Runs a command to its end; its standard output.
+/// Runs a command to its end; its standard output. That it found wrong data is told as that; whatever else it ended with is a failure of the process, not wrong use of this program.
 pub fn output(mut command: Command) -> Result<Vec<u8>> {
     let name = format!("{:?}", command.get_program());
     let output = command.stderr(Stdio::piped()).output().map_err(|e| Error::io(format!("starting {name}"), e))?;
@@ -106,12 +106,15 @@ pub fn output(mut command: Command) -> Result<Vec<u8>> {
     }
     let message = String::from_utf8_lossy(&output.stderr);
     let last = message.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
-    Err(Error::Config(format!("{last} ({})", output.status)))
+    Err(match output.status.code() {
+        Some(1) => Error::WrongData(last.rsplit("wrong data: ").next().unwrap_or(last).to_owned()),
+        _ => Error::Process(format!("{last} ({})", output.status)),
+    })
 }
 
 /// Reads one JSON value.
 pub fn json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|e| Error::Config(format!("a measuring process gave no JSON: {e}")))
+    serde_json::from_slice(bytes).map_err(|e| Error::Process(format!("a measuring process gave no JSON: {e}")))
 }
 
 #[cfg(test)]
@@ -124,6 +127,25 @@ mod tests {
         command.args(["-c", "echo first >&2; echo disk full >&2; exit 3"]);
         let message = output(command).expect_err("it failed").to_string();
         assert!(message.contains("disk full") && !message.contains("first"), "{message}");
+    }
+
+    /// Regression: whatever a process ended with was told as wrong use.
+    #[test]
+    fn wrong_data_stays_that_and_all_else_is_a_failure() {
+        let failed = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            output(command).expect_err("it failed")
+        };
+        let wrong = failed("echo 'hither-bench: wrong data: key 7' >&2; exit 1");
+        assert_eq!(wrong.to_string(), "wrong data: key 7");
+        let status = |error: &Error| format!("{:?}", crate::cli::exit_code(error));
+        let expected = |status: u8| format!("{:?}", std::process::ExitCode::from(status));
+        assert_eq!(status(&wrong), expected(1));
+        for script in ["exit 2", "exit 3", "exit 101", "kill -9 $$"] {
+            assert_eq!(status(&failed(script)), expected(3), "{script}");
+        }
+        assert_eq!(status(&json::<u64>(b"").expect_err("it is nothing")), expected(3));
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub enum Error {
     /// The request makes no sense.
     #[error("{0}")]
     Config(String),
+    /// A measuring process that failed.
+    #[error("{0}")]
+    Process(String),
     /// A file or a process.
     #[error("{what}: {source}")]
     Io {
