@@ -9,7 +9,8 @@ mod runner;
 pub use runner::{Config, Medium, Runner};
 
 use hither::Kind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// Keyspaces of a model.
 pub const SPACES: usize = 3;
@@ -139,12 +140,14 @@ pub struct Model {
     pub kinds: Vec<Kind>,
     /// How often each keyspace was created anew.
     pub incarnations: Vec<u32>,
+    /// Keys by keyspace whose last value had expired when it was put: the store may or may not have swept them.
+    pub expired: Vec<BTreeSet<Vec<u8>>>,
 }
 
 impl Default for Model {
     fn default() -> Model {
         let kinds = vec![Kind::Ordered, Kind::Hash, Kind::Ordered];
-        Model { spaces: vec![Pairs::new(); SPACES], kinds, incarnations: vec![0; SPACES] }
+        Model { spaces: vec![Pairs::new(); SPACES], kinds, incarnations: vec![0; SPACES], expired: vec![BTreeSet::new(); SPACES] }
     }
 }
 
@@ -159,12 +162,30 @@ impl Model {
         self.spaces[Self::space(space)].get(&key_bytes(key))
     }
 
-    /// Sets or removes a key; what was there.
-    pub fn set(&mut self, space: u8, key: u8, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    /// How many pairs the keyspace at `at` may count.
+    pub fn lens(&self, at: usize) -> RangeInclusive<usize> {
+        let certain = self.spaces[at].len();
+        certain..=certain + self.expired[at].len()
+    }
+
+    /// Sets or removes a key.
+    pub fn set(&mut self, space: u8, key: u8, value: Option<Vec<u8>>) {
+        self.replace(space, key, value);
+        self.settle(space, key);
+    }
+
+    fn replace(&mut self, space: u8, key: u8, value: Option<Vec<u8>>) {
         let pairs = &mut self.spaces[Self::space(space)];
         match value {
             Some(value) => pairs.insert(key_bytes(key), value),
             None => pairs.remove(&key_bytes(key)),
+        };
+    }
+
+    /// What a key has now, it has instead of a value that had expired. A delete finds no such value, and need not take it away.
+    fn settle(&mut self, space: u8, key: u8) {
+        if self.get(space, key).is_some() {
+            self.expired[Self::space(space)].remove(&key_bytes(key));
         }
     }
 
@@ -200,6 +221,7 @@ impl Model {
         self.spaces.swap(a, b);
         self.kinds.swap(a, b);
         self.incarnations.swap(a, b);
+        self.expired.swap(a, b);
     }
 
     /// Applies a step that changes something.
@@ -208,9 +230,11 @@ impl Model {
             Op::Put(space, key, value) | Op::PutRelaxed(space, key, value) | Op::PutExpiring(space, key, value, Expiry::Future) => {
                 self.set(*space, *key, Some(value.bytes()));
             }
-            Op::PutExpiring(space, key, _, Expiry::Past) | Op::Delete(space, key) => {
+            Op::PutExpiring(space, key, _, Expiry::Past) => {
                 self.set(*space, *key, None);
+                self.expired[Self::space(*space)].insert(key_bytes(*key));
             }
+            Op::Delete(space, key) => self.set(*space, *key, None),
             Op::Cas(space, key, expect, new) if self.holds(*space, *key, *expect) => {
                 self.set(*space, *key, new.map(Value::bytes));
             }
@@ -219,18 +243,42 @@ impl Model {
                 self.set(*space, *key, new);
             }
             Op::Batch(writes, expect) if self.batch_holds(writes, *expect) => {
-                for (space, key, value) in writes {
-                    self.set(*space, *key, value.map(Value::bytes));
-                }
+                // The last write of a key is the only one that is made.
+                writes.iter().for_each(|(space, key, value)| self.replace(*space, *key, value.map(Value::bytes)));
+                writes.iter().for_each(|(space, key, _)| self.settle(*space, *key));
             }
             Op::Recreate(space, hash) => {
                 let at = Self::space(*space);
                 self.spaces[at].clear();
+                self.expired[at].clear();
                 self.kinds[at] = if *hash { Kind::Hash } else { Kind::Ordered };
                 self.incarnations[at] += 1;
             }
             Op::Swap(a, b) => self.swap(Self::space(*a), Self::space(*b)),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: one key that had expired, in any keyspace, made every count right from then on.
+    #[test]
+    fn only_keys_that_have_expired_make_a_count_uncertain() {
+        let (mut model, value) = (Model::default(), Value { len: 3, fill: 1 });
+        let mut after = |op: Op| {
+            model.apply(&op);
+            [model.lens(0), model.lens(1)]
+        };
+        assert_eq!(after(Op::PutExpiring(0, 1, value, Expiry::Past)), [0..=1, 0..=0]);
+        assert_eq!(after(Op::PutExpiring(0, 2, value, Expiry::Past)), [0..=2, 0..=0]);
+        assert_eq!(after(Op::Put(0, 1, value)), [1..=2, 0..=0]);
+        assert_eq!(after(Op::Delete(0, 1)), [0..=1, 0..=0]);
+        assert_eq!(after(Op::Delete(0, 2)), [0..=1, 0..=0]);
+        assert_eq!(after(Op::Batch(vec![(0, 2, Some(value)), (0, 2, None)], None)), [0..=1, 0..=0]);
+        assert_eq!(after(Op::Swap(0, 1)), [0..=0, 0..=1]);
+        assert_eq!(after(Op::Recreate(1, false)), [0..=0, 0..=0]);
     }
 }

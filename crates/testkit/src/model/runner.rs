@@ -66,8 +66,6 @@ pub struct Runner {
     spaces: Vec<Keyspace>,
     snapshots: Vec<(Snapshot, Model)>,
     pins: Vec<(ValueGuard, Vec<u8>)>,
-    /// Some key expired and may or may not have been swept: lengths are uncertain.
-    expired: bool,
     db: Option<Db>,
 }
 
@@ -97,18 +95,18 @@ fn options(kind: Kind) -> KeyspaceOptions {
 impl Runner {
     /// Creates a store.
     pub fn new(config: Config) -> Result<Runner, String> {
-        Runner::open(config, Model::default(), false)
+        Runner::open(config, Model::default())
     }
 
     /// Opens a store that was left by `ops`: it must hold what they come to.
     pub fn after(config: Config, ops: &[Op]) -> Result<Runner, String> {
         let mut model = Model::default();
         ops.iter().for_each(|op| model.apply(op));
-        Runner::open(config, model, ops.iter().any(Op::leaves_expired))
+        Runner::open(config, model)
     }
 
-    fn open(config: Config, model: Model, expired: bool) -> Result<Runner, String> {
-        let runner = Runner { config, model, spaces: Vec::new(), snapshots: Vec::new(), pins: Vec::new(), expired, db: None };
+    fn open(config: Config, model: Model) -> Result<Runner, String> {
+        let runner = Runner { config, model, spaces: Vec::new(), snapshots: Vec::new(), pins: Vec::new(), db: None };
         runner.reopened()
     }
 
@@ -142,14 +140,14 @@ impl Runner {
         if self.config.medium == Medium::Memory {
             return Ok(());
         }
-        let (expired, model) = (self.expired, self.model.clone());
+        let model = self.model.clone();
         self.snapshots.clear();
         self.pins.clear();
         self.spaces.clear();
         self.db.take().expect("a runner holds an open store").close().map_err(failed("close"))?;
         // Another number of shards: recovery must not depend on it.
         self.config.shards = if self.config.shards == 1 { 4 } else { 1 };
-        *self = Runner::open(self.config.clone(), model, expired)?;
+        *self = Runner::open(self.config.clone(), model)?;
         Ok(())
     }
 
@@ -199,7 +197,6 @@ impl Runner {
                 Ok(())
             }
             Op::PutExpiring(space, key, value, expiry) => {
-                self.expired |= op.leaves_expired();
                 let options = WriteOptions::new().expires_at_ms(if *expiry == Expiry::Past { 1 } else { FAR_MS });
                 ks(space).put_with(&key_bytes(*key), &value.bytes(), &options)?.wait()?;
                 Ok(())
@@ -397,8 +394,8 @@ impl Runner {
             found.sort();
             let expected: Pairs = self.model.spaces[at].clone();
             same("all pairs", &found, &expected.into_iter().collect())?;
-            let (len, certain) = (ks.len(), self.model.spaces[at].len());
-            same("len", &len, &if self.expired { certain.max(len) } else { certain })?;
+            let (len, lens) = (ks.len(), self.model.lens(at));
+            same("len", &len, &len.clamp(*lens.start(), *lens.end()))?;
         }
         for (guard, value) in &self.pins {
             same("a pinned value", &&guard[..], &value.as_slice())?;
