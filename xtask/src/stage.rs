@@ -14,6 +14,28 @@ pub enum Done {
     Skipped(String),
 }
 
+/// What tests count that need a tmpfs on `/dev/shm` with room for them and found none.
+const WITHOUT_SHM: &str = "skipped_without_shm";
+
+impl Done {
+    /// The same, but only in part if tests could not do their work for want of memory.
+    fn in_part_without_shm(self) -> Done {
+        let lacking =
+            |tally: &Tally| tally.counts.get(WITHOUT_SHM).map(|count| format!("{count} tests skipped: /dev/shm is missing or too small"));
+        match self {
+            Done::Passed(tally) => match lacking(&tally) {
+                Some(what) => Done::Partly(tally, what),
+                None => Done::Passed(tally),
+            },
+            Done::Partly(tally, before) => {
+                let what = lacking(&tally).map_or_else(|| before.clone(), |what| format!("{before}; {what}"));
+                Done::Partly(tally, what)
+            }
+            Done::Skipped(why) => Done::Skipped(why),
+        }
+    }
+}
+
 /// One named part of a run. `C` is what the stages of a command share.
 pub struct Stage<C> {
     /// The name for `--only`.
@@ -100,7 +122,7 @@ pub fn run_all<C>(stages: &[Stage<C>], selection: &Selection, context: &C) -> Re
         }
         println!("\n== {}: {}", stage.name, stage.about);
         let (start, before) = (Instant::now(), machine::processor_time_of_children());
-        let outcome = (stage.run)(context);
+        let outcome = (stage.run)(context).map(Done::in_part_without_shm);
         let processor = machine::processor_time_of_children().saturating_sub(before);
         let record = Record { name: stage.name, budget_s: stage.budget_s, elapsed: start.elapsed(), processor, outcome };
         println!("== {}: {} after {:.1} s{}", record.name, record.status(), record.elapsed.as_secs_f64(), colon(&record.note()));
@@ -179,6 +201,21 @@ mod tests {
         let record = |budget_s| Record { name: "one", budget_s, elapsed, processor, outcome: outcome() };
         assert_eq!((record(9).status(), record(9).tally().passed, record(9).note()), ("passed", 2, "without: a".to_owned()));
         assert_eq!(record(8).note(), "over its budget; without: a");
+    }
+
+    /// Regression: tests that found too little memory had passed like any other.
+    #[test]
+    fn tests_that_found_no_memory_are_noted() {
+        let tally = |output: &str| Tally::of(output);
+        let lacking = || tally("test on_dax ... HITHER_COUNT skipped_without_shm 1\nHITHER_COUNT skipped_without_shm 2");
+        let note = |done: Done| {
+            let outcome = Ok(done.in_part_without_shm());
+            Record { name: "one", budget_s: 9, elapsed: Duration::ZERO, processor: Duration::ZERO, outcome }.note()
+        };
+        assert_eq!(note(Done::Passed(lacking())), "3 tests skipped: /dev/shm is missing or too small");
+        assert_eq!(note(Done::Partly(lacking(), "without: a".to_owned())), "without: a; 3 tests skipped: /dev/shm is missing or too small");
+        assert_eq!(note(Done::Partly(tally(""), "without: a".to_owned())), "without: a");
+        assert_eq!(note(Done::Passed(tally("HITHER_COUNT images 2"))), "");
     }
 
     #[test]

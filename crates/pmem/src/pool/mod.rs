@@ -14,7 +14,7 @@ mod salvage;
 mod segments;
 mod storage;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,6 +13,16 @@ use std::sync::Arc;
 
 use crate::{CreateOptions, Descriptor, Emulate, MediumChoice, OpenOptions, Pool, SegmentState};
 
+/// A directory on tmpfs. Where there is none, that is counted, and the test is skipped.
+pub(crate) fn on_tmpfs() -> Option<tempfile::TempDir> {
+    let dir = tempfile::tempdir_in("/dev/shm").ok();
+    if dir.is_none() {
+        // To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), b"HITHER_COUNT skipped_without_shm 1\n");
+    }
+    dir
+}
+
 /// A small pool: 16 segments of 4 KiB now, up to 32.
 pub(super) fn small() -> CreateOptions {
     let mut o = CreateOptions::new(64 << 10);

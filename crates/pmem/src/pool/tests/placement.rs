@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::on_tmpfs;
 use crate::{CreateOptions, OpenOptions, Pool};
 
 const MIB: u64 = 1 << 20;
@@ -23,7 +24,7 @@ fn pool_in(folder: &tempfile::TempDir, o: CreateOptions) -> (std::path::PathBuf,
 /// Regression: nobody asked the kernel for it where pools lie on tmpfs, and it was asked after all pages had been allocated.
 #[test]
 fn pages_on_tmpfs_are_asked_for_on_the_node() {
-    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    let Some(folder) = on_tmpfs() else { return };
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     if !crate::mapping::prefer_node_for_file(&file, 0, 4096, 0) {
         eprintln!("skipped: this kernel takes no wishes for placement");
@@ -43,7 +44,7 @@ fn pages_on_tmpfs_are_asked_for_on_the_node() {
 /// Regression: on tmpfs the setting was passed over.
 #[test]
 fn small_pages_are_small() {
-    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    let Some(folder) = on_tmpfs() else { return };
     let (path, pool) = pool_in(&folder, CreateOptions { hugepages: false, ..CreateOptions::new(16 * MIB) });
     // SAFETY: only this thread has the pool, whose segments nobody uses.
     unsafe { pool.write_words(pool.segment_offset(8), &[7]) };
