@@ -1,10 +1,11 @@
 //! The golden images of format version 1: stores that some earlier program wrote, which every later program must read.
 //!
 //! `tests/data/format1-clean` was closed, `format1-open` was copied while it was open (a crash of the process). Each has two pools, both kinds of
-//! keyspace, all layouts of an entry that version 1 writes, a batch over both nodes' keys, tombstones, expiry, and a run of segments.
+//! keyspace, entries plain and with lengths, keyspaces and expiry, a batch over both nodes' keys, tombstones, and a run of segments. What they lack is in
+//! [`crate::golden_layouts`].
 //! The files are kept with runs of one byte shortened (see [`pack`]). A change of the format adds images; it never replaces these.
 //!
-//! `cargo test -p hither-testkit --test testkit golden -- --ignored` writes them anew. Do that only while version 1 is not released.
+//! `cargo test -p hither-testkit --test testkit golden::regenerate -- --ignored` writes them anew. Do that only while version 1 is not released.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +21,7 @@ const PAST_MS: u64 = 1_000_000_000_000;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn data(name: &str) -> PathBuf {
+pub fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
@@ -101,7 +102,7 @@ fn verify(db: &Db) {
 }
 
 /// Shortens runs of one byte: (run length, byte, number of bytes that follow, these bytes), numbers as 4 bytes, little-endian.
-fn pack(bytes: &[u8]) -> Vec<u8> {
+pub fn pack(bytes: &[u8]) -> Vec<u8> {
     let run_at = |at: usize| bytes[at..].iter().take_while(|byte| **byte == bytes[at]).count();
     let mut packed = Vec::new();
     let mut at = 0;
@@ -121,7 +122,7 @@ fn pack(bytes: &[u8]) -> Vec<u8> {
     packed
 }
 
-fn unpack(mut packed: &[u8]) -> Vec<u8> {
+pub fn unpack(mut packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some((head, rest)) = packed.split_first_chunk::<9>() {
         let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes")) as usize;

@@ -11,6 +11,7 @@ mod concurrency;
 mod damage;
 mod failpoints;
 mod golden;
+mod golden_layouts;
 mod protocol;
 mod salvage;
 mod snapshots;
