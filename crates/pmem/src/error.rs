@@ -72,6 +72,14 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
+    /// Creation starts over, and found a complete pool with something in it.
+    #[error(
+        "{pool} holds data of a store whose first pool is blank; restore that one from a backup or mount its device (nothing was changed)"
+    )]
+    HoldsData {
+        /// Which pool.
+        pool: Place,
+    },
     /// Not a pool.
     #[error("{pool} is no hither pool (it begins with {found:02x?}); check the path, nothing was changed")]
     Foreign {

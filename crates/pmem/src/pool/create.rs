@@ -37,6 +37,26 @@ impl Pool {
         build(storage, info, geometry, &run, device)
     }
 
+    /// Refuses what [`Pool::create`] would refuse of what is there by this name, and changes nothing: for stores of several pools, of which none is changed
+    /// unless all may be.
+    pub fn check_creatable(path: &Path, o: &CreateOptions) -> Result<()> {
+        let place = Place::of(Some(path));
+        let (info, geometry) = plan(&place, o)?;
+        let file = match storage::open_file(&place, path, false, false) {
+            Err(Error::NotFound { .. }) => return Ok(()),
+            found => LockedFile::acquire(&place, found?, false)?,
+        };
+        check_target(&place, &file, o.overwrite_unborn)?;
+        let run = o.runtime();
+        let storage = Storage::of_file(place.clone(), file, &run)?;
+        if !storage.is_device() {
+            return Ok(());
+        }
+        let bytes = geometry.pool_bytes(info.segment_count);
+        prepare(&place, &storage, bytes, o)?;
+        check_device(&storage.map(bytes, bytes, info.node, &run)?, &geometry, o.overwrite_unborn)
+    }
+
     /// Removes what a creation that failed has left in a file, unless somebody else has the file by now or it holds anything.
     pub fn discard_unborn(path: &Path) -> Result<()> {
         let place = Place::of(Some(path));
@@ -128,13 +148,21 @@ fn is_named(path: &Path, file: &std::fs::Metadata) -> bool {
 fn check_target(place: &Place, file: &File, overwrite_unborn: bool) -> Result<()> {
     let metadata = file.metadata().map_err(io(place, "asking for the file's type", 0))?;
     if metadata.file_type().is_char_device() {
-        // A dax device cannot be read, only mapped: `clear_device` looks at it.
+        // A dax device cannot be read, only mapped: `check_device` looks at it.
         return Ok(());
     }
     let page = super::open::first_page(place, file)?;
-    match page0::classify(&page) {
-        Page0::Blank | Page0::HalfCreated => page0::require_nothing_else(place, file),
-        Page0::Born if overwrite_unborn => page0::require_nothing_else(place, file),
+    may_overwrite(place, &page, overwrite_unborn, || page0::require_nothing_else(place, file))
+}
+
+/// Whether what begins with this page may be made anew; `look` insists that there is nothing behind it.
+fn may_overwrite(place: &Place, page: &[u8], overwrite_unborn: bool, look: impl FnOnce() -> Result<()>) -> Result<()> {
+    match page0::classify(page) {
+        Page0::Blank | Page0::HalfCreated => look(),
+        Page0::Born if overwrite_unborn => look().map_err(|error| match error {
+            Error::DamagedSuperblock { pool, .. } => Error::HoldsData { pool },
+            other => other,
+        }),
         Page0::Born => Err(Error::AlreadyExists { pool: place.clone() }),
         Page0::Newer(found) => Err(Error::NewerFormat { pool: place.clone(), found, supported: FORMAT_VERSION }),
         Page0::Foreign(found) => Err(Error::Foreign { pool: place.clone(), found }),
@@ -162,7 +190,8 @@ fn build(storage: Storage, info: SuperblockInfo, geometry: Geometry, run: &Runti
     let (medium, max_len) = (storage.medium.clone(), geometry.pool_bytes(info.max_segments));
     let access = storage.map(geometry.pool_bytes(info.segment_count), max_len, info.node, run)?;
     if let Some(overwrite_unborn) = device {
-        clear_device(&access, overwrite_unborn)?;
+        check_device(&access, &geometry, overwrite_unborn)?;
+        clear_device(&access)?;
     } else if let Some(tracer) = access.tracer() {
         // SAFETY: the pool is mapped, zero, and nobody else has it.
         tracer.attach(unsafe { std::slice::from_raw_parts(access.base(), access.mapped() as usize) });
@@ -171,16 +200,18 @@ fn build(storage: Storage, info: SuperblockInfo, geometry: Geometry, run: &Runti
     Ok(Pool::assemble(access, Loaded::fresh(info, geometry), medium, run))
 }
 
-/// Zeros a device, which keeps what was on it. Slow once; afterwards fresh segments are zero as on every other medium.
-fn clear_device(access: &Access, overwrite_unborn: bool) -> Result<()> {
+/// Refuses to zero anything but what creation left behind: [`check_target`] for a device.
+pub(super) fn check_device(access: &Access, geometry: &Geometry, overwrite_unborn: bool) -> Result<()> {
     let mut page = vec![0; PAGE_BYTES as usize];
     access.read(0, &mut page);
-    match page0::classify(&page) {
-        Page0::Blank | Page0::HalfCreated => {}
-        Page0::Born if overwrite_unborn => {}
-        Page0::Foreign(found) => return Err(Error::Foreign { pool: access.place().clone(), found }),
-        _ => return Err(Error::AlreadyExists { pool: access.place().clone() }),
-    }
+    let place = access.place();
+    may_overwrite(place, &page, overwrite_unborn, || {
+        page0::require_nothing_mapped(place, geometry.data_offset, access.mapped(), |at, piece| access.read(at, piece))
+    })
+}
+
+/// Zeros a device, which keeps what was on it. Slow once; afterwards fresh segments are zero as on every other medium.
+fn clear_device(access: &Access) -> Result<()> {
     // The magic goes first, durably: nothing half-cleared may look like a pool.
     access.store_u64(MAGIC_OFF, 0);
     access.persist(MAGIC_OFF, 8)?;

@@ -9,6 +9,9 @@ use crate::superblock::{FORMAT_VERSION, USED_BYTES};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// What is looked at of each page of a device that only segments can begin in.
+const LINE_BYTES: u64 = 64;
+
 /// The state of a file, by its first page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Page0 {
@@ -75,11 +78,30 @@ pub(super) fn require_nothing_else(place: &Place, file: &File) -> Result<()> {
             return Ok(());
         }
         if let Some(found) = piece[..read].iter().position(|&byte| byte != 0) {
-            let detail = format!("is missing, yet the file holds data (at offset {})", at + found as u64);
-            return Err(Error::DamagedSuperblock { pool: place.clone(), what: "the magic", offset: 0, detail });
+            return Err(lost_magic(place, "file", at + found as u64));
         }
         at += read as u64;
     }
+}
+
+/// The same for a device, which is mapped up to `end` and read by `read(offset, bytes)`. Looked at is all of `[4096, dense)`, where catalogue and table are, and the first line of every page
+/// behind: whatever segments a pool had, each began at one of them. To read the rest as well would take as long as to write it.
+pub(super) fn require_nothing_mapped(place: &Place, dense: u64, end: u64, read: impl Fn(u64, &mut [u8])) -> Result<()> {
+    let mut piece = [0; PAGE_BYTES as usize];
+    for at in (PAGE_BYTES..end).step_by(PAGE_BYTES as usize) {
+        let wanted = if at < dense { PAGE_BYTES } else { LINE_BYTES };
+        let piece = &mut piece[..wanted.min(end - at) as usize];
+        read(at, piece);
+        if let Some(found) = piece.iter().position(|&byte| byte != 0) {
+            return Err(lost_magic(place, "device", at + found as u64));
+        }
+    }
+    Ok(())
+}
+
+fn lost_magic(place: &Place, what: &str, data: u64) -> Error {
+    let detail = format!("is missing, yet the {what} holds data (at offset {data})");
+    Error::DamagedSuperblock { pool: place.clone(), what: "the magic", offset: 0, detail }
 }
 
 /// Insists on a pool of this format.
@@ -136,5 +158,25 @@ mod tests {
         foreign[3000] = 1;
         assert!(matches!(classify(&foreign), Page0::Foreign(_)));
         assert!(matches!(require_born(&Place(None), b"hitherP1"), Err(Error::ShortFile { .. })));
+    }
+
+    /// Data of a device is found wherever a pool has its catalogue and table, and wherever a segment can begin.
+    #[test]
+    fn data_behind_a_blank_page_of_a_device_is_found() {
+        let (dense, end) = (5 * PAGE_BYTES, 9 * PAGE_BYTES);
+        let found = |byte: u64| {
+            let mut device = vec![0u8; 10 * PAGE_BYTES as usize];
+            device[byte as usize] = 1;
+            let read = |at: u64, piece: &mut [u8]| piece.copy_from_slice(&device[at as usize..][..piece.len()]);
+            match require_nothing_mapped(&Place(None), dense, end, read) {
+                Ok(()) => None,
+                Err(Error::DamagedSuperblock { what: "the magic", detail, .. }) => Some(detail),
+                Err(other) => panic!("{other}"),
+            }
+        };
+        for byte in [4096, 4097, dense - 1, dense, dense + 63, end - PAGE_BYTES] {
+            assert_eq!(found(byte), Some(format!("is missing, yet the device holds data (at offset {byte})")));
+        }
+        assert_eq!([0, 4095, dense + 64, end].map(found), [None, None, None, None]);
     }
 }

@@ -350,3 +350,21 @@ fn zeroing_makes_no_truncated_file_long_again() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), cut);
     pool.zero_segment(1, 1).unwrap();
 }
+
+/// A device keeps what was on it: a pool that lost its first page there is as little made anew as in a file, and neither is one that belongs to a blank first pool.
+#[test]
+fn a_device_with_data_is_not_zeroed() {
+    let (pool, image) = sample_image();
+    let check = |overwrite_unborn| crate::pool::create::check_device(&pool.access, &pool.geometry, overwrite_unborn);
+    assert!(matches!(check(false), Err(Error::AlreadyExists { .. })));
+    assert!(matches!(check(true), Err(Error::HoldsData { .. })));
+    // SAFETY: page 0 is mapped and only this thread has the pool.
+    unsafe { pool.write(0, &[0; 4096]) };
+    for overwrite_unborn in [false, true] {
+        let refused = check(overwrite_unborn);
+        assert!(matches!(refused, Err(Error::DamagedSuperblock { what: "the magic", .. })), "{refused:?}");
+    }
+    assert!(image_of(&pool)[4096..] == image[4096..]);
+    let blank = Pool::create_in_memory(&small()).unwrap();
+    crate::pool::create::check_device(&blank.access, &blank.geometry, false).unwrap();
+}
