@@ -179,9 +179,22 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
             node: Some(node),
             ..open_options(options, topology, meter, node)
         };
-        pools.push(Pool::open(&path, &expected)?);
+        pools.push(Pool::open(&path, &expected).map_err(|error| match error {
+            hither_pmem::Error::HalfCreated { .. } => holds_nothing(&path, node, &first, 0),
+            error => error.into(),
+        })?);
     }
     Ok(pools)
+}
+
+/// One pool of a store is blank, and another one is not: no creation leaves that, and to begin the store anew would destroy what the other one holds.
+fn holds_nothing(blank: &Path, node: u32, other: &Path, other_node: u32) -> Error {
+    Error::WrongPool(format!(
+        "{} of node {node} holds nothing any more, though {} of node {other_node} does; restore it from a backup or mount its device (nothing was \
+         changed)",
+        blank.display(),
+        other.display()
+    ))
 }
 
 /// Whether there is a file. A directory that cannot be looked into is no empty one.
@@ -367,26 +380,27 @@ fn create(
     if max < options.capacity {
         return Err(Error::Config(format!("max-capacity {max} is below capacity {}; raise it or lower the capacity", options.capacity)));
     }
+    let overwrite_unborn = files.as_ref().is_some_and(|(unborn, _)| *unborn);
+    let segment_bytes = if options.segment_bytes == 0 { hither_pmem::default_segment_bytes(per_node(max)) } else { options.segment_bytes };
+    let of_node = |node| CreateOptions {
+        segment_bytes,
+        max_bytes: per_node(max),
+        overwrite_unborn,
+        medium: options.medium,
+        hugepages: options.hugepages,
+        bind_os_node: os_node(topology, node),
+        meter: meter.clone(),
+        failpoints: options.failpoints.clone(),
+        ..CreateOptions::member(store_uuid, members.clone(), node, per_node(options.capacity))
+    };
+    if overwrite_unborn && nodes > 1 {
+        (0..nodes).try_for_each(|node| check_file(options, node, &of_node(node)))?;
+    }
     let mut pools = Vec::new();
     for node in 0..nodes {
-        let create = CreateOptions {
-            segment_bytes: if options.segment_bytes == 0 {
-                hither_pmem::default_segment_bytes(per_node(max))
-            } else {
-                options.segment_bytes
-            },
-            max_bytes: per_node(max),
-            overwrite_unborn: files.as_ref().is_some_and(|(unborn, _)| *unborn),
-            medium: options.medium,
-            hugepages: options.hugepages,
-            bind_os_node: os_node(topology, node),
-            meter: meter.clone(),
-            failpoints: options.failpoints.clone(),
-            ..CreateOptions::member(store_uuid, members.clone(), node, per_node(options.capacity))
-        };
         pools.push(match &mut files {
-            None => Pool::create_in_memory(&CreateOptions { medium: in_memory_medium(options.medium), ..create })?,
-            Some((_, made)) => create_file(options, node, &create, made)?,
+            None => Pool::create_in_memory(&CreateOptions { medium: in_memory_medium(options.medium), ..of_node(node) })?,
+            Some((_, made)) => create_file(options, node, &of_node(node), made)?,
         });
     }
     // Node 0 last: its magic is the birth of the store.
@@ -401,16 +415,22 @@ fn in_memory_medium(choice: MediumChoice) -> MediumChoice {
 }
 
 fn create_file(options: &Options, node: u32, create: &CreateOptions, made: &mut Made) -> Result<Pool> {
-    let path =
-        pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; give it one, too")))?;
+    let path = path_to_create(options, node)?;
     made.prepare(&path)?;
-    match Pool::create(&path, create) {
-        // Left over from a creation that never finished.
-        Err(hither_pmem::Error::HalfCreated { .. }) => {
-            Ok(Pool::create(&path, &CreateOptions { overwrite_unborn: true, ..create.clone() })?)
-        }
-        outcome => Ok(outcome?),
-    }
+    Ok(Pool::create(&path, create)?)
+}
+
+/// Refuses what `create_file` would refuse, before the pool of any node is changed.
+fn check_file(options: &Options, node: u32, create: &CreateOptions) -> Result<()> {
+    let path = path_to_create(options, node)?;
+    Pool::check_creatable(&path, create).map_err(|error| match (error, pool_path(options, 0)) {
+        (hither_pmem::Error::HoldsData { .. }, Some(first)) => holds_nothing(&first, 0, &path, node),
+        (error, _) => error.into(),
+    })
+}
+
+fn path_to_create(options: &Options, node: u32) -> Result<PathBuf> {
+    pool_path(options, node).ok_or_else(|| Error::Config(format!("no directory was given for node {node}; give it one, too")))
 }
 
 fn count_nodes(options: &Options, topology: &Topology) -> Result<u32> {

@@ -3,7 +3,9 @@
 use crate::common::{get, put, small};
 use hither_engine::{Error, ErrorKind, Kind, MediumChoice, Options, Result, Store};
 use hither_pmem::{FailAt, Failpoints};
+use hither_topology::Topology;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn at(places: &[(Option<u32>, &Path)]) -> Options {
     Options { paths: places.iter().map(|(node, path)| (*node, path.to_path_buf())).collect(), medium: MediumChoice::File, ..small() }
@@ -90,6 +92,38 @@ fn a_store_whose_pool_was_lost_is_not_begun_anew() {
     std::fs::remove_file(&pool).unwrap();
     std::fs::remove_file(root.path().join("checkpoint.hither")).unwrap();
     assert!(Store::open(at(&places)).unwrap().open_keyspace("k").is_none());
+}
+
+/// Found by hand: of a store with one blank pool, the message blamed the sound one or advised to create the store again, and the blank file was changed by then.
+#[test]
+fn a_blank_pool_is_named_and_the_others_stay() {
+    let root = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| root.path().join(name));
+    let topology = Arc::new(Topology::emulated(2));
+    let places = [(Some(0), a.as_path()), (Some(1), b.as_path())];
+    let at = |places: &_| Options { topology: Some(topology.clone()), ..at(places) };
+    let store = Store::open(at(&places)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    for node in [0, 1] {
+        topology.bind_current_thread(node).unwrap();
+        put(&store, &keyspace, &[node as u8], b"value");
+    }
+    store.close().unwrap();
+    drop((keyspace, store));
+    std::fs::remove_file(a.join("checkpoint.hither")).unwrap();
+    let pools = [a.join("node0.hither"), b.join("node1.hither")];
+    let contents = pools.each_ref().map(|pool| std::fs::read(pool).unwrap());
+    let blanks = [vec![], vec![0; 4096], vec![0; contents[0].len()]];
+    for (node, blank) in [0, 1].into_iter().flat_map(|node| blanks.iter().map(move |blank| (node, blank))) {
+        std::fs::write(&pools[node], blank).unwrap();
+        let name = format!("{} of node {node} holds nothing any more", pools[node].display());
+        refused(Store::open(at(&places)), &[&name, "restore it from a backup or mount its device"]);
+        assert!(std::fs::read(&pools[node]).unwrap() == *blank && std::fs::read(&pools[1 - node]).unwrap() == contents[1 - node]);
+        std::fs::write(&pools[node], &contents[node]).unwrap();
+    }
+    let store = Store::open(at(&places)).unwrap();
+    let keyspace = store.open_keyspace("k").unwrap();
+    assert_eq!([[0], [1]].map(|key| get(&store, &keyspace, &key)), [Some(b"value".to_vec()), Some(b"value".to_vec())]);
 }
 
 fn fifo(path: &Path) {
