@@ -241,7 +241,7 @@ impl Core {
 
     /// Lets the cache judge itself. Call outside any epoch pin.
     pub fn tick_cache(&self) {
-        self.cache.tick(uptime_ms(), self.log.clock.upper_bound(), &|| self.holdings());
+        self.cache.tick(uptime_ms(), self.log.clock.given_out(), &|| self.holdings());
     }
 
     /// What the store holds. O(segments).
