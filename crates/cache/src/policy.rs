@@ -104,9 +104,9 @@ impl Weights {
         self.of[(reader as usize % MAX_NODES) * MAX_NODES + home as usize % MAX_NODES].into()
     }
 
-    /// Whether some access costs more than the home's own (by a twentieth at least): otherwise there is nothing for the cache to gain.
-    pub fn differ(&self, nodes: u32) -> bool {
-        (0..nodes).any(|reader| (0..nodes).any(|home| self.weight(reader, home) > UNIT + UNIT / 20))
+    /// Whether some access from the first `readers` nodes to the first `homes` costs more than the home's own (by a twentieth at least): otherwise there is nothing for the cache to gain.
+    pub fn differ(&self, readers: u32, homes: u32) -> bool {
+        (0..readers).any(|reader| (0..homes).any(|home| self.weight(reader, home) > UNIT + UNIT / 20))
     }
 }
 
@@ -123,10 +123,11 @@ mod tests {
         assert_eq!(weights.weight(1, 0), UNIT * 5 / 2);
         assert_eq!(weights.weight(1, 1), UNIT);
         assert!(weights.weight(0, 1) < UNIT, "node 1's own memory is slower than its access from node 0");
-        assert!(weights.differ(2));
-        assert!(!Weights::of(&Topology::single()).differ(1));
+        assert!(weights.differ(2, 2));
+        let single = Weights::of(&Topology::single());
+        assert!(!single.differ(1, 1) && !single.differ(1, 2), "nobody reads from a node that the machine does not have");
         let equal = TopologyBuilder::emulated(2).latency(0, 1, 113.4, 1.0).latency(1, 0, 113.4, 1.0).build();
-        assert!(!Weights::of(&equal).differ(2));
+        assert!(!Weights::of(&equal).differ(2, 2));
     }
 
     #[test]

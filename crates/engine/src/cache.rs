@@ -49,14 +49,14 @@ pub struct CacheSetting {
     pub forced: bool,
 }
 
-/// Whether reads of another node take longer than reads of the own one: not on a single node, over links of equal latency, or where the costs are not those of
-/// the media.
+/// Whether reads of another node take longer than reads of the own one: not on a single node, on a machine of one node (whatever the store has), over links of equal latency, or where the
+/// costs are not those of the media.
 pub(crate) fn remote_reads_cost_more(log: &Log) -> bool {
     let (topology, nodes) = (log.topology(), log.nodes() as u32);
     // The costs of a real topology are those of persistent memory; media in DRAM do not have them.
     let is_dram = |node: u32| matches!(log.pool(node as usize).medium().kind, MediumKind::File | MediumKind::Volatile);
     let costs_are_true = topology.is_emulated() || !(0..nodes).all(is_dram);
-    nodes > 1 && Weights::of(topology).differ(nodes) && costs_are_true
+    nodes > 1 && Weights::of(topology).differ(topology.node_count(), nodes) && costs_are_true
 }
 
 /// The cache of a store.

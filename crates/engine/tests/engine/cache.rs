@@ -45,6 +45,10 @@ fn there_is_a_cache_only_where_it_can_help() {
     let reason = |options| Store::open(options).unwrap().stats().cache.state.why_off();
     let nothing_to_gain = Some("nothing to gain on these nodes and media");
     assert_eq!(reason(options(Topology::single())), nothing_to_gain);
+    let mut two_pools = options(Topology::single());
+    two_pools.paths = (0..2).map(|node| (Some(node), format!("node{node}").into())).collect();
+    assert_eq!(Store::open(two_pools.clone()).unwrap().stats().pools.len(), 2);
+    assert_eq!(reason(two_pools), nothing_to_gain, "nobody reads from the other node");
     let equal = TopologyBuilder::emulated(2).latency(0, 1, 113.4, 1.0).latency(1, 0, 113.4, 1.0).build();
     assert_eq!(reason(options(equal)), nothing_to_gain);
     let mut none = options(Topology::emulated(2));
