@@ -73,6 +73,9 @@ pub struct StoreArgs {
     /// How long a write waits for space; the library's default if absent.
     #[arg(skip)]
     pub space_patience: Option<std::time::Duration>,
+    /// Bytes of the cache of entries; the library's default if absent.
+    #[arg(skip)]
+    pub cache_bytes: Option<u64>,
 }
 
 impl StoreArgs {

@@ -228,7 +228,7 @@ pub fn sized(mut builder: Builder, args: &StoreArgs) -> Builder {
     builder
 }
 
-fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
+pub(crate) fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
     let mut builder =
         Db::builder().durability(args.durability).medium(medium(args.medium)).salvage(args.salvage).checkpoints(args.checkpoints);
     builder = sized(at(builder, places(args)?), args);
@@ -237,6 +237,9 @@ fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
     }
     if let Some(patience) = args.space_patience {
         builder = builder.space_patience(patience);
+    }
+    if let Some(bytes) = args.cache_bytes {
+        builder = builder.cache_bytes(bytes);
     }
     Ok(builder)
 }

@@ -13,7 +13,8 @@
 //!
 //! So whatever changes the index changes what the cache answers: writes, deletes, batches, relocations and dropped keyspaces need no
 //! word to the cache, and a key that two keyspaces have is two entries. Expiry lies in the copy and is judged at each get. Snapshots,
-//! versioned and pinned gets, and scans read the log.
+//! versioned and pinned gets, and scans read the log. So do [`Store::peek_with`] and [`Store::scan_deferred`], and with them the server: what they give tells the version and whether to wait
+//! for a batch, of which a copy knows nothing.
 //!
 //! # Durability
 //!

@@ -97,7 +97,8 @@ impl Builder {
     }
 
     /// Bytes of DRAM for a cache of entries (default 64 MiB; 0: none). It serves stores over several nodes, where reads of another node's
-    /// memory are slower, and switches itself off while it does not help; a store that cannot gain from it never has one.
+    /// memory are slower, and switches itself off while it does not help; a store that cannot gain from it never has one. Only `get`, `get_with`
+    /// and their forms for many keys ask it.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.options.cache.bytes = Some(bytes);
         self

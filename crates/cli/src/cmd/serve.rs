@@ -22,10 +22,14 @@ use std::time::Duration;
 /// How long a command that writes waits for space in a store that is full, before it is refused with -OOM: all clients of its thread wait with it.
 const SPACE_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How a store is opened that is served: reads of the server do not ask the cache of entries (`peek_with`), so there is none that would only take memory and attention.
+fn of_server(args: &StoreArgs) -> StoreArgs {
+    StoreArgs { space_patience: Some(SPACE_PATIENCE), cache_bytes: Some(0), ..args.clone() }
+}
+
 /// Runs the command.
 pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
-    let mut args = args.clone();
-    args.space_patience = Some(SPACE_PATIENCE);
+    let mut args = of_server(args);
     let serve = if args.json { serve.for_programs()? } else { serve };
     let config = serve.resolve(&mut args)?;
     let is_reachable = !config.protected_mode && config.listen.iter().any(|ip| !ip.is_loopback());
@@ -139,6 +143,22 @@ fn notify_at(path: &OsStr, state: &str) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    /// Found by reading: metrics told of a cache of 64 MiB that no read of the server ever asked.
+    #[test]
+    fn a_served_store_has_no_cache_of_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let args = crate::args::Cli::try_parse_from(["hither", "serve", "--data", path, "--capacity", "8M", "--max-capacity", "8M"])
+            .unwrap()
+            .store;
+        let cache_bytes = |args: &StoreArgs| {
+            let topology = std::sync::Arc::new(hither::Topology::emulated(2));
+            store::builder(args).unwrap().topology(topology).open().unwrap().stats().cache.capacity_bytes
+        };
+        assert_eq!([cache_bytes(&args), cache_bytes(&of_server(&args))], [64 << 20, 0]);
+    }
 
     #[test]
     fn the_service_manager_is_told() {
