@@ -137,7 +137,7 @@ impl Delegation {
                 break;
             }
             (group, taken) = (group + size, taken + 1);
-            if node_of(*reference) != here && may_be_copied(*reference) {
+            if self.may_delegate(*reference, here) {
                 (remote_bytes, remote) = (remote_bytes + size, remote + 1);
             }
         }
@@ -148,10 +148,17 @@ impl Delegation {
         }
     }
 
+    /// Whether a thread of another node would copy this entry. On a node without read threads (one of memory only, or where none could be started) the scanning thread reads as if it were its own.
+    #[inline(always)]
+    fn may_delegate(&self, reference: Ref, here: usize) -> bool {
+        let node = node_of(reference);
+        node != here && may_be_copied(reference) && self.queues.get(node).is_some_and(Queue::is_served)
+    }
+
     /// Hands the remote ones among `refs`, read from an index under `pin`, to their nodes. `versions` says whether the scan will ask for versions.
     pub fn ask<'p>(&self, _pin: &'p Guard, refs: &[Ref], here: usize, versions: bool, spare: &mut Spare) -> Asked<'p> {
         let mut asked = Asked { places: vec![None; refs.len()], batches: Vec::new(), _pin: PhantomData };
-        for (node, queue) in self.queues.iter().enumerate().filter(|(node, _)| *node != here) {
+        for (node, queue) in self.queues.iter().enumerate().filter(|(node, queue)| *node != here && queue.is_served()) {
             let mut batches: Vec<Batch> = Vec::new();
             let first = asked.batches.len();
             for (i, reference) in
@@ -257,9 +264,11 @@ mod tests {
     use super::*;
     use hither_sync::epoch;
 
+    /// Over three nodes, of which the last has no read thread.
     fn delegation(from_bytes: u64) -> Delegation {
         let counter = || AtomicU64::new(0);
-        let queues = vec![Queue::default(), Queue::default()];
+        let queues = vec![Queue::default(), Queue::default(), Queue::default()];
+        queues[..2].iter().for_each(|queue| std::mem::forget(queue.enter()));
         Delegation { queues, from_bytes, batches: counter(), entries: counter(), bytes: counter() }
     }
 
@@ -287,6 +296,18 @@ mod tests {
         let pin = epoch::pin();
         let asked = delegation.ask(&pin, &group, 0, false, &mut Spare::default());
         assert_eq!([0, 1, 2].map(|i| asked.is_direct(i)), [true, false, true]);
+    }
+
+    /// Found by reading: what lies on a node without read threads was asked for, refused, and then read without having been loaded ahead.
+    #[test]
+    fn nodes_without_read_threads_are_not_asked() {
+        let delegation = delegation(256);
+        assert_eq!(delegation.plan(&refs(&[(2, 4096), (0, 4096)]), 0, false), Plan::default());
+        assert_eq!(delegation.plan(&refs(&[(2, 4096), (1, 64)]), 0, false), Plan::default(), "they do not count for the size either");
+        let (pin, group) = (epoch::pin(), refs(&[(0, 512), (1, 512), (2, 512)]));
+        let asked = delegation.ask(&pin, &group, 0, false, &mut Spare::default());
+        assert_eq!([0, 1, 2].map(|i| asked.is_direct(i)), [true, false, true]);
+        assert_eq!(asked.batches.len(), 1);
     }
 
     #[test]

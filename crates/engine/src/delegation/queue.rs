@@ -11,18 +11,20 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Requests to the read threads of a node.
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
+    /// Changes under `state`.
+    servers: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Arc<Request>>,
-    servers: usize,
     closed: bool,
 }
 
@@ -78,12 +80,12 @@ impl Queue {
         }
     }
 
-    fn enter(&self) -> Option<Serving<'_>> {
-        let mut state = self.state.lock();
+    pub(super) fn enter(&self) -> Option<Serving<'_>> {
+        let state = self.state.lock();
         if state.closed {
             return None;
         }
-        state.servers += 1;
+        self.servers.fetch_add(1, Relaxed);
         Some(Serving(self))
     }
 
@@ -103,7 +105,7 @@ impl Queue {
     /// Hands batches to the read threads, in order; appends one entry to `pending` for each, also if nobody takes it.
     pub fn submit(&self, batches: Vec<Batch>, pending: &mut Vec<Pending>) {
         let mut state = self.state.lock();
-        let open = !state.closed && state.servers > 0;
+        let open = !state.closed && self.is_served();
         for batch in batches {
             let stage = if open { Stage::Asked(batch) } else { Stage::Refused };
             let request = Arc::new(Request { stage: Mutex::new(stage), done: Condvar::new() });
@@ -125,18 +127,23 @@ impl Queue {
 
     /// Read threads that serve it.
     pub fn servers(&self) -> usize {
-        self.state.lock().servers
+        self.servers.load(Relaxed)
+    }
+
+    /// Whether there is a read thread that would take a batch. By the time that it is handed over that may have changed.
+    #[inline(always)]
+    pub fn is_served(&self) -> bool {
+        self.servers() > 0
     }
 }
 
 /// A read thread at work.
-struct Serving<'a>(&'a Queue);
+pub(super) struct Serving<'a>(&'a Queue);
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        state.servers -= 1;
-        if state.servers == 0 {
+        if self.0.servers.fetch_sub(1, Relaxed) == 1 {
             state.waiting.drain(..).for_each(|request| request.refuse());
         }
     }
