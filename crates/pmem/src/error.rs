@@ -253,12 +253,6 @@ pub enum Error {
         /// Whether opening read-only would work.
         read_only_possible: bool,
     },
-    /// A change was asked of a pool that was opened for reading.
-    #[error("{pool} is open read-only; open it for writing to change it")]
-    ReadOnly {
-        /// Which pool.
-        pool: Place,
-    },
     /// A parameter outside its range.
     #[error("{what} is {value}: {advice}")]
     Invalid {

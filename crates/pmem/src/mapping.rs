@@ -31,7 +31,7 @@ unsafe impl Sync for Mapping {}
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// A file, shared; or `private`: its content, and changes that it never sees.
-    File { file: &'a File, read_only: bool, map_sync: bool, private: bool },
+    File { file: &'a File, map_sync: bool, private: bool },
     /// Private memory.
     Anonymous,
 }
@@ -79,8 +79,8 @@ impl Mapping {
         unsafe {
             let at = self.base.add(off as usize).cast();
             match source {
-                Source::File { file, read_only, map_sync, private } => {
-                    let protection = if read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+                Source::File { file, map_sync, private } => {
+                    let protection = ProtFlags::READ | ProtFlags::WRITE;
                     let sharing = match (private, map_sync) {
                         // Only what changes takes memory.
                         (true, _) => MapFlags::PRIVATE | MapFlags::NORESERVE,
@@ -205,7 +205,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.set_len(12_288).unwrap();
         let mapping = Mapping::reserve(&Place(None), 1 << 20).unwrap();
-        let source = Source::File { file: &file, read_only: false, map_sync: false, private: false };
+        let source = Source::File { file: &file, map_sync: false, private: false };
         mapping.map(source, 0, 4096, false).unwrap();
         mapping.map(source, 4096, 8192, false).unwrap();
         // SAFETY: offset 8192 is mapped.

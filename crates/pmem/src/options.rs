@@ -101,7 +101,6 @@ impl CreateOptions {
             hugepages: self.hugepages,
             allow_not_durable: self.allow_not_durable,
             bind_os_node: self.bind_os_node,
-            read_only: false,
             salvage: false,
             meter: self.meter.clone(),
             tracer: self.tracer.clone(),
@@ -122,8 +121,6 @@ pub struct OpenOptions {
     pub node: Option<u32>,
     /// The members its store must have.
     pub members: Option<Vec<[u8; 16]>>,
-    /// Maps for reading only, under a shared lock; data stores would fault, metadata changes are refused.
-    pub read_only: bool,
     /// Opens a damaged pool with what can be had of it, and notes that ([`Pool::salvage_notes`](crate::Pool::salvage_notes)). Only where nothing reaches the file: for private copies
     /// ([`MediumChoice::PrivateCopy`]) and images; otherwise without effect.
     pub salvage: bool,
@@ -160,7 +157,6 @@ impl OpenOptions {
             hugepages: self.hugepages,
             allow_not_durable: self.allow_not_durable,
             bind_os_node: self.bind_os_node,
-            read_only: self.read_only,
             salvage: self.salvage,
             meter: self.meter.clone(),
             tracer: self.tracer.clone(),
@@ -178,7 +174,6 @@ pub(crate) struct Runtime {
     pub(crate) hugepages: bool,
     pub(crate) allow_not_durable: bool,
     pub(crate) bind_os_node: Option<u32>,
-    pub(crate) read_only: bool,
     pub(crate) salvage: bool,
     pub(crate) meter: Option<Arc<Meter>>,
     pub(crate) tracer: Option<Arc<dyn Tracer>>,
@@ -194,7 +189,7 @@ impl Runtime {
 
     /// Whether a damaged file is opened with what can be had of it.
     pub(crate) fn salvages_file(&self) -> bool {
-        self.salvage && self.is_private() && !self.read_only
+        self.salvage && self.is_private()
     }
 }
 
@@ -216,7 +211,6 @@ impl fmt::Debug for OpenOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenOptions")
             .field("node", &self.node)
-            .field("read_only", &self.read_only)
             .field("medium", &self.medium)
             .field("emulate", &self.emulate)
             .finish_non_exhaustive()

@@ -149,13 +149,13 @@ impl SuperblockInfo {
     }
 
     /// The content of a record whose checksum holds. Version and features first: the rest may mean something else in another format.
-    pub(crate) fn decode(place: &Place, r: &[u8], read_only: bool) -> Result<SuperblockInfo> {
+    pub(crate) fn decode(place: &Place, r: &[u8], reads_only: bool) -> Result<SuperblockInfo> {
         let version = r.u32_at(VERSION);
         if version > FORMAT_VERSION {
             return Err(Error::NewerFormat { pool: place.clone(), found: version, supported: FORMAT_VERSION });
         }
         let (compat, ro_compat, incompat) = (r.u64_at(COMPAT), r.u64_at(RO_COMPAT), r.u64_at(INCOMPAT));
-        check_features(place, ro_compat, incompat, read_only)?;
+        check_features(place, ro_compat, incompat, reads_only)?;
         let member_count = r.u32_at(MEMBER_COUNT) as usize;
         let info = SuperblockInfo {
             version,
@@ -212,13 +212,13 @@ impl SuperblockInfo {
     }
 }
 
-fn check_features(place: &Place, ro_compat: u64, incompat: u64, read_only: bool) -> Result<()> {
+fn check_features(place: &Place, ro_compat: u64, incompat: u64, reads_only: bool) -> Result<()> {
     let unknown = incompat & !KNOWN_INCOMPAT;
     if unknown != 0 {
         return Err(Error::IncompatibleFeatures { pool: place.clone(), bits: unknown, read_only_possible: false });
     }
     let unknown = ro_compat & !KNOWN_RO_COMPAT;
-    if unknown != 0 && !read_only {
+    if unknown != 0 && !reads_only {
         return Err(Error::IncompatibleFeatures { pool: place.clone(), bits: unknown, read_only_possible: true });
     }
     Ok(())

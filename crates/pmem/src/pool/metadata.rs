@@ -25,9 +25,6 @@ pub(super) const CATALOGUE: TwoSlot = TwoSlot {
 impl Pool {
     /// Takes the metadata lock for a change, if changes are possible.
     pub(super) fn changing(&self) -> Result<MutexGuard<'_, SuperblockInfo>> {
-        if self.read_only {
-            return Err(Error::ReadOnly { pool: self.access.place().clone() });
-        }
         let guard = self.superblock.lock();
         if self.is_poisoned() { Err(self.access.sync_failed()) } else { Ok(guard) }
     }
@@ -53,7 +50,7 @@ impl Pool {
     /// Has the next sync write a range, also what the page cache takes for clean: after a sync that failed that may never have got to the device, and [`Pool::forget_cached`] cannot have all of it
     /// read again, for the kernel keeps large pages of which a part lies outside. Nobody writes there meanwhile. Nothing where there are no syncs. O(pages).
     pub fn rewrite(&self, from: u64, to: u64) {
-        if self.access.file().is_some() && self.needs_sync() && !self.read_only && !self.is_private {
+        if self.access.file().is_some() && self.needs_sync() && !self.is_private {
             self.access.touch_pages(from, to);
         }
     }
@@ -62,7 +59,7 @@ impl Pool {
     /// later sync would write it. Call before the range is looked at, and before anybody writes: what was dirty was written at open; or for segments whose content means nothing any more. Nothing where there are no syncs.
     /// O(bytes that are cached).
     pub fn forget_cached(&self, from: u64, to: u64) {
-        if let Some(file) = self.access.file().filter(|_| self.needs_sync() && !self.read_only) {
+        if let Some(file) = self.access.file().filter(|_| self.needs_sync()) {
             self.access.mapping().let_go(from, to - from);
             storage::forget_cached(file, from, to);
         }

@@ -44,7 +44,6 @@ pub struct Pool {
     was_clean: bool,
     salvage: salvage::Notes,
     lost_settled: bool,
-    read_only: bool,
     /// Nothing reaches the file.
     is_private: bool,
     hugepages: bool,
@@ -201,11 +200,6 @@ impl Pool {
     /// Whether a sync failed: nothing written since the last good one may be acknowledged.
     pub fn is_poisoned(&self) -> bool {
         self.access.is_poisoned()
-    }
-
-    /// Whether the pool is open for reading only.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only
     }
 
     /// Bytes of a segment.

@@ -49,7 +49,7 @@ impl Pool {
     pub fn open(path: &Path, o: &OpenOptions) -> Result<Pool> {
         let place = Place::of(Some(path));
         let run = o.runtime();
-        let reads_only = o.read_only || run.is_private();
+        let reads_only = run.is_private();
         let file = storage::open_file(&place, path, false, reads_only)?;
         // Network file systems give the exclusive lock to those only who may write.
         let file = LockedFile::acquire(&place, file, reads_only)?;
@@ -130,7 +130,6 @@ impl Pool {
             was_clean: info.clean,
             salvage: notes,
             lost_settled,
-            read_only: run.read_only,
             is_private: run.is_private(),
             hugepages: run.hugepages,
             bind_os_node: run.bind_os_node,
@@ -186,7 +185,7 @@ fn load(header: &Access, length: u64, o: &OpenOptions, salvage: bool) -> Result<
     let mut page = vec![0; PAGE_BYTES as usize];
     header.read(0, &mut page);
     let mut notes = Notes { salvage, ..Notes::default() };
-    let mut info = load_verified(header, &page, o.read_only, &mut notes)?;
+    let mut info = load_verified(header, &page, o.runtime().is_private(), &mut notes)?;
     check_expectations(place, &info, o)?;
     let geometry = Geometry::new(place, info.segment_bytes, info.max_segments)?;
     let known_segments = info.segment_count;
@@ -205,11 +204,11 @@ fn load(header: &Access, length: u64, o: &OpenOptions, salvage: bool) -> Result<
 }
 
 /// The superblock behind a magic that is right, or damaged: where the superblock verifies, the file is a pool.
-fn load_verified(header: &Access, page: &[u8], read_only: bool, notes: &mut Notes) -> Result<SuperblockInfo> {
+fn load_verified(header: &Access, page: &[u8], reads_only: bool, notes: &mut Notes) -> Result<SuperblockInfo> {
     let place = header.place();
     let born = page0::require_born(place, page);
     let unborn = matches!(born, Err(Error::HalfCreated { .. }));
-    let superblock = load_superblock(header, page, read_only);
+    let superblock = load_superblock(header, page, reads_only);
     let salvaged = if notes.salvage && superblock.is_err() { salvage::superblock(header, page) } else { None };
     let damaged_magic = |detail| Error::DamagedSuperblock { pool: place.clone(), what: "the magic", offset: 0, detail };
     if let Err(error) = born {
@@ -226,7 +225,7 @@ fn load_verified(header: &Access, page: &[u8], read_only: bool, notes: &mut Note
     }
 }
 
-fn load_superblock(header: &Access, page: &[u8], read_only: bool) -> Result<SuperblockInfo> {
+fn load_superblock(header: &Access, page: &[u8], reads_only: bool) -> Result<SuperblockInfo> {
     let place = header.place();
     let damaged = |offset, detail| Error::DamagedSuperblock { pool: place.clone(), what: "the superblock", offset, detail };
     // The checksum covers the pool's UUID, which only the slot itself tells: a flipped bit in it fails the check all the same.
@@ -234,7 +233,7 @@ fn load_superblock(header: &Access, page: &[u8], read_only: bool) -> Result<Supe
     let at = (SUPER_SLOT_A_OFF + slot as u64 * SUPER_SLOT_BYTES) as usize;
     let uuid: [u8; 16] = page.bytes_at(at + POOL_UUID);
     match SUPERBLOCK.read(header, &uuid) {
-        Ok(Some(record)) => SuperblockInfo::decode(place, &record, read_only),
+        Ok(Some(record)) => SuperblockInfo::decode(place, &record, reads_only),
         Ok(None) => Err(damaged(SUPERBLOCK.commit_off, "was never committed, although the magic is there".to_owned())),
         Err(damage) => Err(damaged(damage.offset, damage.detail)),
     }

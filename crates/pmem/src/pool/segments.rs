@@ -115,9 +115,6 @@ impl Pool {
     pub fn zero_segment(&self, i: u32, run_len: u32) -> Result<()> {
         let end = u64::from(i) + u64::from(run_len);
         assert!(end <= u64::from(self.segment_count()), "segments {i}..{end} are among {}", self.segment_count());
-        if self.read_only {
-            return Err(Error::ReadOnly { pool: self.access.place().clone() });
-        }
         if self.is_poisoned() {
             return Err(self.access.sync_failed());
         }

@@ -78,7 +78,7 @@ impl Storage {
 
     /// The file, if what is read of it may come from a page cache that is this process's to write back.
     fn cached(&self, run: &Runtime) -> Option<&File> {
-        let is_cached = self.medium.domain == PersistenceDomain::PageCache && !run.read_only && !run.is_private();
+        let is_cached = self.medium.domain == PersistenceDomain::PageCache && !run.is_private();
         self.file.as_deref().filter(|_| is_cached)
     }
 
@@ -152,7 +152,7 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
     let source = match access.file() {
         Some(file) => {
             let map_sync = medium.kind == MediumKind::FsDax && medium.durable;
-            Source::File { file, read_only: run.read_only, map_sync, private: run.is_private() }
+            Source::File { file, map_sync, private: run.is_private() }
         }
         None => Source::Anonymous,
     };
@@ -160,7 +160,7 @@ pub(super) fn extend(access: &Access, medium: &MediumInfo, len: u64, run: &Runti
     let hugepages = run.hugepages && matches!(medium.kind, MediumKind::FsDax | MediumKind::Volatile | MediumKind::Shadow);
     access.mapping().map(source, from, file_end - from, hugepages)?;
     access.mapping().map(Source::Anonymous, file_end, to - file_end, false)?;
-    let shared = !run.read_only && !run.is_private();
+    let shared = !run.is_private();
     if hugepages && access.file().is_some() && medium.filesystem == "tmpfs" && shared {
         access.mapping().collapse(from, to - from);
     }

@@ -146,7 +146,7 @@ fn with_superblock(change: impl Fn(&mut SuperblockInfo), o: &OpenOptions) -> Res
 #[test]
 fn versions_and_features_decide_who_may_open() {
     let writer = OpenOptions::new();
-    let reader = OpenOptions { read_only: true, ..OpenOptions::new() };
+    let reader = OpenOptions { medium: MediumChoice::PrivateCopy, ..OpenOptions::new() };
     assert!(matches!(with_superblock(|s| s.version = 2, &writer), Err(Error::NewerFormat { found: 2, .. })));
     assert!(matches!(
         with_superblock(|s| s.incompat = 4, &reader),
@@ -158,6 +158,20 @@ fn versions_and_features_decide_who_may_open() {
     ));
     assert!(with_superblock(|s| s.ro_compat = 2, &reader).is_ok());
     assert!(with_superblock(|s| s.compat = u64::MAX, &writer).is_ok());
+}
+
+/// Found by reading: a feature that old programs may ignore when they only read had every read-only opening refused.
+#[test]
+fn a_file_that_may_only_be_read_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pool) = on_file(dir.path());
+    let info = SuperblockInfo { ro_compat: 2, ..pool.superblock() };
+    SUPERBLOCK.commit(&pool.access, &info.pool_uuid, &info.encode()).unwrap();
+    drop(pool);
+    let open = |medium| Pool::open(&path, &OpenOptions { medium, ..OpenOptions::new() });
+    let error = open(MediumChoice::File).unwrap_err();
+    assert!(matches!(error, Error::IncompatibleFeatures { bits: 2, read_only_possible: true, .. }), "{error}");
+    assert_eq!(open(MediumChoice::PrivateCopy).unwrap().superblock(), info);
 }
 
 #[test]
