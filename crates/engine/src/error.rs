@@ -247,7 +247,11 @@ impl From<hither_pmem::Error> for Error {
             Pool::NotWritable { .. } => Error::NotWritable(text),
             Pool::DiskFull { .. } => Error::DiskFull(text),
             Pool::SyncFailed { .. } => Error::ReadOnly(text),
-            Pool::AlreadyExists { .. } | Pool::NotDurable { .. } | Pool::TooLarge { .. } | Pool::Invalid { .. } => Error::Config(text),
+            Pool::AlreadyExists { .. }
+            | Pool::NotDurable { .. }
+            | Pool::UnsuitableMedium { .. }
+            | Pool::TooLarge { .. }
+            | Pool::Invalid { .. } => Error::Config(text),
             _ => Error::Io(text),
         }
     }

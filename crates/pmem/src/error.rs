@@ -207,6 +207,16 @@ pub enum Error {
         /// The file system.
         filesystem: String,
     },
+    /// The medium that was asked for is none that this storage can be.
+    #[error("{pool}: {what} is not possible here; {advice}")]
+    UnsuitableMedium {
+        /// Which pool.
+        pool: Place,
+        /// What was asked for.
+        what: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
     /// Beyond a limit.
     #[error("{pool}: {what} is {value}, the limit is {limit}; {advice}")]
     TooLarge {

@@ -167,23 +167,12 @@ pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<Medi
         locality,
         filesystem: probe.filesystem.clone(),
     };
+    refuse_unsuitable(place, probe, run.medium)?;
     let domain = if probe.eadr { PersistenceDomain::Eadr } else { PersistenceDomain::Adr };
     let real_dax = probe.device || probe.map_sync;
     let dax_kind = if probe.device { MediumKind::DevDax } else { MediumKind::FsDax };
     let found = match run.medium {
         MediumChoice::ShadowFile => shadow(run.emulate.unwrap_or(Emulate::Adr), run)?,
-        // A device knows no sync and no other mapping.
-        MediumChoice::PrivateCopy if probe.device => {
-            let advice = "a dax device cannot be mapped privately; copy it to a file and look at that";
-            return Err(Error::Invalid { what: "a private copy of a device", value: 0, advice });
-        }
-        MediumChoice::File if probe.device => {
-            return Err(Error::Invalid {
-                what: "the file medium on a device",
-                value: 0,
-                advice: "a dax device has no page cache: leave the choice to detection",
-            });
-        }
         MediumChoice::Auto if probe.device && !probe.persistent => info(MediumKind::DevDax, PersistenceDomain::None, false, true),
         MediumChoice::Volatile if probe.device => info(MediumKind::DevDax, PersistenceDomain::None, false, true),
         _ if probe.device => info(MediumKind::DevDax, domain, probe.persistent, true),
@@ -198,6 +187,21 @@ pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<Medi
         MediumChoice::Auto => info(MediumKind::File, PersistenceDomain::PageCache, true, false),
     };
     with_flush(found, run)
+}
+
+/// Refuses to take storage for what it cannot be. (A device knows no sync and no private mapping.)
+fn refuse_unsuitable(place: &Place, probe: &Probe, choice: MediumChoice) -> Result<()> {
+    let (what, advice) = match choice {
+        MediumChoice::PrivateCopy if probe.device => (
+            "looking only (a read-only opening, or a salvage that reads)",
+            "a dax device cannot be mapped privately: copy it to a file and look at that",
+        ),
+        MediumChoice::File if probe.device => {
+            ("the medium \"file\"", "a dax device has no page cache: let the medium be found out (\"auto\")")
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::UnsuitableMedium { pool: place.clone(), what, advice })
 }
 
 /// The medium of an in-memory pool.
@@ -293,7 +297,11 @@ mod tests {
         assert_eq!(of(Auto, false), found(PersistenceDomain::None, false));
         assert_eq!(of(ForcedDax, false), found(PersistenceDomain::Adr, false));
         assert_eq!(of(Volatile, true), found(PersistenceDomain::None, false));
-        assert_eq!((of(File, true), of(PrivateCopy, true)), (None, None));
+        for (choice, named) in [(File, "the medium \"file\""), (PrivateCopy, "looking only")] {
+            let pool = Place::of(Some(Path::new("/dev/dax0.0")));
+            let error = decide(&pool, &device(true), &run(choice, false)).unwrap_err().to_string();
+            assert!(error.starts_with("pool /dev/dax0.0: ") && error.contains(named) && !error.contains("is 0"), "{error}");
+        }
     }
 
     #[test]
