@@ -81,6 +81,7 @@ pub struct MediumInfo {
 
 pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+const HUGETLBFS: &str = "hugetlbfs";
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// What was found out about a file.
@@ -102,7 +103,7 @@ impl Probe {
         let device = metadata.file_type().is_char_device();
         let persistent = device && is_persistent_device(Path::new("/sys/dev/char"), metadata.rdev());
         let magic: i64 = rustix::fs::fstatfs(file)?.f_type;
-        let memory = !device && matches!(magic, TMPFS_MAGIC | HUGETLBFS_MAGIC | RAMFS_MAGIC);
+        let memory = !device && matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC);
         let map_sync = !device && !memory && supports_map_sync(file);
         let eadr = (device || map_sync) && caches_are_persistent(Path::new("/sys/bus/nd/devices"));
         Ok(Probe { device, persistent, map_sync, memory, eadr, filesystem: name_of(magic, device) })
@@ -125,6 +126,8 @@ fn name_of(magic: i64, device: bool) -> String {
     let known = match magic {
         _ if device => "a dax device",
         TMPFS_MAGIC => "tmpfs",
+        RAMFS_MAGIC => "ramfs",
+        HUGETLBFS_MAGIC => HUGETLBFS,
         0xef53 => "ext4",
         0x5846_5342 => "xfs",
         0x9123_683e => "btrfs",
@@ -189,9 +192,13 @@ pub(crate) fn decide(place: &Place, probe: &Probe, run: &Runtime) -> Result<Medi
     with_flush(found, run)
 }
 
-/// Refuses to take storage for what it cannot be. (A device knows no sync and no private mapping.)
+/// Refuses to take storage for what it cannot be. (A device knows no sync and no private mapping; hugetlbfs maps no less than a huge page, and takes no writes but through a mapping.)
 fn refuse_unsuitable(place: &Place, probe: &Probe, choice: MediumChoice) -> Result<()> {
     let (what, advice) = match choice {
+        _ if probe.filesystem == HUGETLBFS => (
+            "a pool on hugetlbfs",
+            "name a directory on tmpfs (for huge pages mounted with huge=always), or on persistent memory that is mounted with dax",
+        ),
         MediumChoice::PrivateCopy if probe.device => (
             "looking only (a read-only opening, or a salvage that reads)",
             "a dax device cannot be mapped privately: copy it to a file and look at that",
@@ -301,6 +308,19 @@ mod tests {
             let pool = Place::of(Some(Path::new("/dev/dax0.0")));
             let error = decide(&pool, &device(true), &run(choice, false)).unwrap_err().to_string();
             assert!(error.starts_with("pool /dev/dax0.0: ") && error.contains(named) && !error.contains("is 0"), "{error}");
+        }
+    }
+
+    /// Found by hand: it passed for volatile memory, and each mapping failed with "invalid argument".
+    #[test]
+    fn hugetlbfs_is_refused_by_name() {
+        use MediumChoice::*;
+        assert_eq!([HUGETLBFS_MAGIC, TMPFS_MAGIC, RAMFS_MAGIC].map(|magic| name_of(magic, false)), ["hugetlbfs", "tmpfs", "ramfs"]);
+        let probe = Probe { filesystem: name_of(HUGETLBFS_MAGIC, false), ..probe(false, false, false) };
+        for choice in [Auto, ForcedDax, File, Volatile, PrivateCopy] {
+            let error = decide(&Place(None), &probe, &run(choice, false)).unwrap_err();
+            assert!(matches!(error, Error::UnsuitableMedium { what: "a pool on hugetlbfs", .. }), "{choice:?}: {error}");
+            assert!(error.to_string().contains("tmpfs"), "{error}");
         }
     }
 
