@@ -243,7 +243,7 @@ impl From<hither_pmem::Error> for Error {
             Pool::NewerFormat { .. } | Pool::IncompatibleFeatures { .. } => Error::NewerFormat(text),
             Pool::Locked { .. } => Error::Locked(text),
             Pool::DamagedSuperblock { .. } | Pool::DamagedDescriptor { .. } | Pool::ShortFile { .. } => Error::Damaged(text),
-            Pool::WrongStore { .. } | Pool::HoldsData { .. } => Error::WrongPool(text),
+            Pool::WrongStore { .. } | Pool::WasInUse { .. } => Error::WrongPool(text),
             Pool::NotWritable { .. } => Error::NotWritable(text),
             Pool::DiskFull { .. } => Error::DiskFull(text),
             Pool::SyncFailed { .. } => Error::ReadOnly(text),

@@ -190,7 +190,7 @@ fn open_files(options: &Options, topology: &Arc<Topology>, meter: &Option<Arc<Me
 /// One pool of a store is blank, and another one is not: no creation leaves that, and to begin the store anew would destroy what the other one holds.
 fn holds_nothing(blank: &Path, node: u32, other: &Path, other_node: u32) -> Error {
     Error::WrongPool(format!(
-        "{} of node {node} holds nothing any more, though {} of node {other_node} does; restore it from a backup or mount its device (nothing was \
+        "{} of node {node} holds nothing any more, though {} of node {other_node} was in use; restore it from a backup or mount its device (nothing was \
          changed)",
         blank.display(),
         other.display()
@@ -424,7 +424,7 @@ fn create_file(options: &Options, node: u32, create: &CreateOptions, made: &mut 
 fn check_file(options: &Options, node: u32, create: &CreateOptions) -> Result<()> {
     let path = path_to_create(options, node)?;
     Pool::check_creatable(&path, create).map_err(|error| match (error, pool_path(options, 0)) {
-        (hither_pmem::Error::HoldsData { .. }, Some(first)) => holds_nothing(&first, 0, &path, node),
+        (hither_pmem::Error::WasInUse { .. }, Some(first)) => holds_nothing(&first, 0, &path, node),
         (error, _) => error.into(),
     })
 }

@@ -72,11 +72,11 @@ pub enum Error {
         /// Which pool.
         pool: Place,
     },
-    /// Creation starts over, and found a complete pool with something in it.
+    /// Creation starts over, and found a complete pool that has been opened, or has something in it.
     #[error(
-        "{pool} holds data of a store whose first pool is blank; restore that one from a backup or mount its device (nothing was changed)"
+        "{pool} belongs to a store that was in use, and its first pool is blank; restore that one from a backup or mount its device (nothing was changed)"
     )]
-    HoldsData {
+    WasInUse {
         /// Which pool.
         pool: Place,
     },

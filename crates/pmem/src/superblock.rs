@@ -47,7 +47,7 @@ const MAX_SEGMENTS: usize = SEGMENT_COUNT + 8;
 const CREATED_MS: usize = MAX_SEGMENTS + 8;
 const CLEAN: usize = CREATED_MS + 8;
 const RESERVED_1: usize = CLEAN + 4;
-const OPEN_COUNT: usize = RESERVED_1 + 4;
+pub(crate) const OPEN_COUNT: usize = RESERVED_1 + 4;
 /// Bytes of the record that have a meaning; the rest of the slot is zero.
 pub(crate) const USED_BYTES: usize = OPEN_COUNT + 8;
 

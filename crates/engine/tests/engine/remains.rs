@@ -94,6 +94,20 @@ fn a_store_whose_pool_was_lost_is_not_begun_anew() {
     assert!(Store::open(at(&places)).unwrap().open_keyspace("k").is_none());
 }
 
+/// Found by reading: where the other pool had no entries yet, an empty store was begun in place of one that had been in use.
+#[test]
+fn a_pool_that_was_opened_shows_that_the_store_was_born() {
+    let root = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| root.path().join(name));
+    let places = [(Some(0), a.as_path()), (Some(1), b.as_path())];
+    made(&places);
+    std::fs::remove_file(a.join("checkpoint.hither")).unwrap();
+    std::fs::write(a.join("node0.hither"), []).unwrap();
+    let other = std::fs::read(b.join("node1.hither")).unwrap();
+    refused(Store::open(at(&places)), &["a/node0.hither of node 0 holds nothing any more", "b/node1.hither of node 1 was in use"]);
+    assert!(std::fs::read(a.join("node0.hither")).unwrap().is_empty() && std::fs::read(b.join("node1.hither")).unwrap() == other);
+}
+
 /// Found by hand: of a store with one blank pool, the message blamed the sound one or advised to create the store again, and the blank file was changed by then.
 #[test]
 fn a_blank_pool_is_named_and_the_others_stay() {

@@ -159,8 +159,9 @@ fn check_target(place: &Place, file: &File, overwrite_unborn: bool) -> Result<()
 fn may_overwrite(place: &Place, page: &[u8], overwrite_unborn: bool, look: impl FnOnce() -> Result<()>) -> Result<()> {
     match page0::classify(page) {
         Page0::Blank | Page0::HalfCreated => look(),
+        Page0::Born if overwrite_unborn && page0::was_opened(page) => Err(Error::WasInUse { pool: place.clone() }),
         Page0::Born if overwrite_unborn => look().map_err(|error| match error {
-            Error::DamagedSuperblock { pool, .. } => Error::HoldsData { pool },
+            Error::DamagedSuperblock { pool, .. } => Error::WasInUse { pool },
             other => other,
         }),
         Page0::Born => Err(Error::AlreadyExists { pool: place.clone() }),

@@ -5,7 +5,7 @@ use crate::layout::{
     CHECKPOINT_OFF, CLOCK_OFF, MAGIC, MAGIC_STEM, PAGE_BYTES, SETTLED_OFF, SUPER_COMMIT_OFF, SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF,
 };
 use crate::record::Fields;
-use crate::superblock::{FORMAT_VERSION, USED_BYTES};
+use crate::superblock::{FORMAT_VERSION, OPEN_COUNT, USED_BYTES};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -60,6 +60,12 @@ fn only_creation_wrote(page: &[u8]) -> bool {
     let quiet = page.iter().enumerate().all(|(i, &b)| b == 0 || allowed(i));
     let version = page[SUPER_SLOT_A_OFF as usize..SUPER_SLOT_B_OFF as usize].u32_at(0);
     quiet && version <= FORMAT_VERSION
+}
+
+/// Whether a record of the superblock counts an opening: there is none before the store is born.
+pub(super) fn was_opened(page: &[u8]) -> bool {
+    let counts = [SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF].map(|slot| slot as usize + OPEN_COUNT);
+    page.len() == PAGE_BYTES as usize && counts.iter().any(|&at| page.u64_at(at) != 0)
 }
 
 /// Insists that a file beyond its first page is as creation leaves it: zero. A pool whose first bytes were lost must not be taken for

@@ -371,7 +371,7 @@ fn a_device_with_data_is_not_zeroed() {
     let (pool, image) = sample_image();
     let check = |overwrite_unborn| crate::pool::create::check_device(&pool.access, &pool.geometry, overwrite_unborn);
     assert!(matches!(check(false), Err(Error::AlreadyExists { .. })));
-    assert!(matches!(check(true), Err(Error::HoldsData { .. })));
+    assert!(matches!(check(true), Err(Error::WasInUse { .. })));
     // SAFETY: page 0 is mapped and only this thread has the pool.
     unsafe { pool.write(0, &[0; 4096]) };
     for overwrite_unborn in [false, true] {
