@@ -66,8 +66,9 @@ fn nor_if_the_first_sweep_afterwards_is_for_other_keys() {
         store.reclaim().unwrap();
         store.reclaim().unwrap();
         let gone = (5..20).any(|byte| {
-            (250..800).for_each(|key| put(store, key, byte));
-            store.reclaim().unwrap();
+            // The rest is copied, which fills the segment of copies; what has become full so is swept the time after.
+            (200..800).filter(|key| key % 4 != u64::from(byte) % 4).for_each(|key| put(store, key, byte));
+            (0..2).for_each(|_| assert!(store.reclaim().is_ok()));
             store.stats().pools[0].usage.tombstones == 0
         });
         assert!(gone, "tombstones are left");
