@@ -3,12 +3,11 @@
 //! The thread in the background sweeps from time to time; a write that finds no space sweeps itself, before it gives up. Any number of threads may. What is swept is a delete like any
 //! other, on the condition that the key still has the version that was found to have expired; so a crash at any point leaves keys that read as absent.
 
-use crate::collector::is_over;
+use crate::collector::{is_over, lock_until};
 use crate::error::ErrorKind;
 use crate::keyspace::Keyspace;
 use crate::store::Core;
 use crate::write::{Attempt, Change, Condition, Written};
-use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -84,11 +83,6 @@ impl Core {
         }
         made
     }
-}
-
-/// The lock, if it can be had until `end`, or at all if there is none.
-fn lock_until<T>(mutex: &Mutex<T>, end: Option<Instant>) -> Option<MutexGuard<'_, T>> {
-    end.map_or_else(|| Some(mutex.lock()), |end| mutex.try_lock_until(end))
 }
 
 thread_local! {

@@ -341,7 +341,8 @@ impl Log {
         let pools = (0..nodes).map(|_| Pool::create_in_memory(pool).expect("memory")).collect();
         let options = LogOptions {
             shards,
-            slots_per_node: 2,
+            // Enough for the threads of all tests that run at the same time.
+            slots_per_node: 129,
             chunk_bytes: 0,
             zero_ahead: false,
             separate_hot: false,

@@ -79,6 +79,8 @@ impl NodePool {
         }
         // Whole lines: the next one's are its own.
         let end = (chunk.cursor + size.max(self.least_chunk(parts))).next_multiple_of(64).min(active.end);
+        // What is in it is counted with the segment, as if this were another chunk: whoever asks how much is live counts a chunk for what is in a writer's hands.
+        self.segments[chunk.segment as usize].absorb(&std::mem::replace(&mut chunk.tally, Tally::EMPTY));
         let more = end - chunk.end;
         (active.tail, chunk.end) = (end, end);
         Some(more)

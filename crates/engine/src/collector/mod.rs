@@ -39,7 +39,7 @@ use crate::stats::CollectionStats;
 use crate::store::Core;
 use hither_log::{Candidate, Pass, ROOM_BELOW, Tombstones, Wait};
 use hither_sync::epoch;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -200,6 +200,11 @@ pub(crate) fn is_over(end: Option<Instant>) -> bool {
     end.is_some_and(|end| Instant::now() >= end)
 }
 
+/// The lock, if it can be had until `end`, or at all if there is none.
+pub(crate) fn lock_until<T>(mutex: &Mutex<T>, end: Option<Instant>) -> Option<MutexGuard<'_, T>> {
+    end.map_or_else(|| Some(mutex.lock()), |end| mutex.try_lock_until(end))
+}
+
 impl Need {
     fn is_urgent(self) -> bool {
         matches!(self, Need::Any | Need::Last)
@@ -213,6 +218,16 @@ pub(crate) enum Turn {
     Pass(Option<Instant>),
     /// A round of some.
     Round,
+}
+
+impl Turn {
+    /// Until when somebody waits.
+    fn end(self) -> Option<Instant> {
+        match self {
+            Turn::Pass(end) => end,
+            Turn::Round => None,
+        }
+    }
 }
 
 /// What is to be collected.
@@ -232,8 +247,7 @@ impl Wanted {
     fn wait(&self) -> Wait {
         match self.turn {
             _ if !self.need.is_urgent() => Wait::No,
-            Turn::Pass(end) => Wait::up_to(end),
-            Turn::Round => Wait::Yes,
+            turn => Wait::up_to(turn.end()),
         }
     }
 }
@@ -352,7 +366,8 @@ impl Core {
             Turn::Pass(_) => 1,
             Turn::Round => (ROUND_BYTES / self.log.pool(0).segment_bytes()).clamp(*PASSES_PER_ROUND.start(), *PASSES_PER_ROUND.end()),
         };
-        let _one_at_a_time = self.collections.round.lock();
+        // A check holds it for long.
+        let Some(_one_at_a_time) = lock_until(&self.collections.round, wanted.turn.end()) else { return Ok(Vec::new()) };
         // With the lock held: once a close has waited for the passes under way, none begins.
         self.committer.ensure_writable()?;
         self.collector.prepare(self)?;

@@ -189,7 +189,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::{Need, Search};
-    use crate::{Kind, Options, Store};
+    use crate::{KeyspaceHandle, Kind, Options, Store};
     use hither_topology::Topology;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Barrier};
@@ -227,33 +227,38 @@ mod tests {
         assert!(!core.log.has_retiring());
     }
 
-    /// Regression: a write that found no space waited for a reader to end, however little patience it had.
+    /// Regression: a write that found no space waited for readers to end, and for a check of the whole store, however little patience it had.
     #[test]
-    fn a_write_without_patience_waits_for_no_reader() {
-        let store = Store::open(Options { in_memory: true, space_patience: Duration::ZERO, ..small() }).unwrap();
-        let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
-        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500]));
-        (0..1000).for_each(|key| put(key).map(drop).unwrap());
-        let (begun, refused) = (Barrier::new(2), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let read = store.get_with(&keyspace, &1u64.to_be_bytes(), |_| {
-                    begun.wait();
-                    // A minute is for ever.
-                    (0..6000).find(|_| {
-                        std::thread::sleep(Duration::from_millis(10));
-                        refused.load(Ordering::Acquire)
-                    })
-                });
-                assert!(read.unwrap().unwrap().is_some(), "the write has waited for this");
+    fn a_write_without_patience_waits_for_nobody() {
+        type Hold = dyn Fn(&Store, &KeyspaceHandle, &dyn Fn() -> bool) -> bool + Sync;
+        let by_reading = |store: &Store, keyspace: &KeyspaceHandle, wait: &dyn Fn() -> bool| {
+            store.get_with(keyspace, &1u64.to_be_bytes(), |_| wait()).unwrap().unwrap()
+        };
+        let by_checking = |store: &Store, _: &KeyspaceHandle, wait: &dyn Fn() -> bool| store.core.without_passes(wait);
+        for (what, hold) in [("a reader", &by_reading as &Hold), ("a check", &by_checking)] {
+            let store = Store::open(Options { in_memory: true, space_patience: Duration::ZERO, ..small() }).unwrap();
+            let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+            let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500]));
+            (0..1000).for_each(|key| put(key).map(drop).unwrap());
+            let (begun, refused) = (Barrier::new(2), AtomicBool::new(false));
+            // A minute is for ever.
+            let wait = || {
+                begun.wait();
+                (0..6000).any(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    refused.load(Ordering::Acquire)
+                })
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(hold(&store, &keyspace, &wait), "a write has waited for {what}"));
+                begun.wait();
+                // Garbage, of which nothing can be used again meanwhile.
+                assert!((0..5000).any(|number| put(number % 1000).is_err()), "{what}");
+                refused.store(true, Ordering::Release);
             });
-            begun.wait();
-            // Garbage, of which nothing can be used again while that one reads.
-            assert!((0..5000).any(|number| put(number % 1000).is_err()));
-            refused.store(true, Ordering::Release);
-        });
-        assert!(store.reclaim().unwrap() > 0, "now it is there");
-        put(0).unwrap();
+            assert!(store.reclaim().unwrap() > 0, "now it is there");
+            put(0).unwrap();
+        }
     }
 
     /// Regression: a write that found no space removed the checkpoint where some tombstone was newer, though that gained nothing, so that such a store was scanned whole after each crash.

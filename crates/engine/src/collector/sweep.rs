@@ -101,7 +101,7 @@ impl Core {
             let reused = done.reused.load(Ordering::Acquire);
             let is_enough = || matches!(turn, Turn::Pass(end) if done.reused.load(Ordering::Acquire) != reused || is_over(end));
             let between = |took: Duration| {
-                self.between_sweeps(share, took)?;
+                self.between_sweeps(share, turn, took)?;
                 Ok(if is_enough() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             };
             let swept = self.sweep(Scope::Deleted, &mut rest, &between);
@@ -113,7 +113,7 @@ impl Core {
 
     /// After a sweep has read a segment, which took so long: collects where space has become short meanwhile, or rests as long, for a sweep of a large log
     /// takes seconds.
-    fn between_sweeps(&self, share: u64, took: Duration) -> Result<()> {
+    fn between_sweeps(&self, share: u64, turn: Turn, took: Duration) -> Result<()> {
         // A close waits for this thread.
         self.committer.ensure_writable()?;
         let mut is_short = false;
@@ -125,7 +125,7 @@ impl Core {
                 _ => continue,
             };
             is_short = true;
-            self.collect(Some(node), need, Turn::Round)?;
+            self.collect(Some(node), need, turn)?;
             self.reuse_freed(Wait::No)?;
         }
         if !is_short && share == SWEEP_SHARE {

@@ -93,7 +93,7 @@ impl Core {
     }
 
     /// How much room a batch is tried in again that takes so many bytes at least (0: any), and did not fit into what there was: more, or it would be tried for as long as its own garbage is
-    /// space. (Writers leave gaps, some a fourth of their chunks.) But no more than gaps explain: others may have been faster.
+    /// space. (Writers leave gaps, beside others and at the ends of segments.) But no more than gaps explain: others may have been faster.
     fn wanted_now(&self, least: u64, had: u64, node: usize) -> u64 {
         if least == 0 {
             return 0;
