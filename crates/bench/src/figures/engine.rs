@@ -300,13 +300,16 @@ impl Engine {
         out.push(("get-ordered-map", r[1].ops_per_s, Basis::MapUniform));
         out.push(("multi-get-ordered", r[2].ops_per_s, Basis::Rate(r[1].ops_per_s)));
         out.extend(r[0].media_bytes_per_key.map(|bytes| ("media-ordered", bytes, Basis::Itself)));
-        let args = scans.replace("--durability sync", "--durability process");
-        match self.runner.peer("lmdb", &args, &["get:uniform", "scan=100:uniform"]) {
-            Ok(lmdb) => {
-                out.push(("get-ordered-lmdb", r[1].ops_per_s, Basis::Rate(lmdb[0].ops_per_s)));
-                out.push(("scan", s[0].ops_per_s, Basis::Rate(lmdb[1].ops_per_s)));
+        // As many operations of either, each in a process of its own.
+        for (id, ours, ops, workload) in [
+            ("get-ordered-lmdb", r[1].ops_per_s, 2 * self.keys, "get:uniform"),
+            ("scan", s[0].ops_per_s, self.keys / 5, "scan=100:uniform"),
+        ] {
+            let args = self.dax(ops).replace("--durability sync", "--durability process");
+            match self.runner.peer("lmdb", &args, &[workload]) {
+                Ok(lmdb) => out.push((id, ours, Basis::Rate(lmdb[0].ops_per_s))),
+                Err(error) => self.note(id, &error),
             }
-            Err(error) => ["get-ordered-lmdb", "scan"].iter().for_each(|id| self.note(id, &error)),
         }
         Ok(())
     }
