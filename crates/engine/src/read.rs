@@ -47,7 +47,7 @@ impl Store {
         core.get_anyhow(&keyspace.0, key, f)
     }
 
-    /// The value of `key` with its version. Each write of the key raises it. So may a collection, when 2³¹ versions have gone by: each write takes one, and up to 63 more go with it where many threads write the same keys (`docs/adr/0024`).
+    /// The value of `key` with its version. Each write of the key raises it. So may a collection, when 2³¹ versions have gone by: each write takes one, and up to 64 more go with it where many threads write the same keys, or each write waits for a sync of its own (`docs/adr/0024`).
     pub fn get_versioned(&self, keyspace: &KeyspaceHandle, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         self.get_described(keyspace, key, |value, version, _| (value.to_vec(), version))
     }

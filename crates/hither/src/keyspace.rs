@@ -118,7 +118,7 @@ impl Keyspace {
         self.store.get_pinned(&self.handle, key)
     }
 
-    /// The value with its version, for [`crate::Batch::require_version`]. Each write of the key raises it. So may a collection, when 2³¹ versions have gone by: each write of the store takes one, and up to 63 more go with it where many threads write the same keys.
+    /// The value with its version, for [`crate::Batch::require_version`]. Each write of the key raises it. So may a collection, when 2³¹ versions have gone by: each write of the store takes one, and up to 64 more go with it where many threads write the same keys, or each write waits for a sync of its own.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).

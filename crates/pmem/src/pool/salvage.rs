@@ -38,7 +38,8 @@ pub(super) fn superblock(header: &Access, page: &[u8]) -> Option<Salvaged<Superb
     let uuids: [[u8; 16]; 2] = [SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF].map(|slot| page.bytes_at(slot as usize + POOL_UUID));
     let mut found: Vec<_> = uuids.iter().flat_map(|uuid| SUPERBLOCK.salvage(header, uuid)).collect();
     found.sort_by_key(|found| !found.is_current);
-    let decode = |record: Vec<u8>| SuperblockInfo::decode(header.place(), &record, false).ok();
+    // Nothing that is salvaged is written to.
+    let decode = |record: Vec<u8>| SuperblockInfo::decode(header.place(), &record, true).ok();
     let mut found = found.into_iter().find_map(|found| found.decode(decode))?;
     // What the one before it says of the last close no longer holds.
     found.value.clean &= found.is_current;
@@ -83,6 +84,7 @@ impl Pool {
         assert!(i < self.segment_count(), "segment {i} is one of {}", self.segment_count());
         let place = descriptor_place(&self.geometry, i);
         let found = if self.salvages() { place.salvage(&self.access, &self.pool_uuid) } else { Vec::new() };
+        // Nothing that is salvaged is written to.
         let decode = |record: Vec<u8>| Descriptor::decode(&record).ok();
         let mut found: Vec<_> = found.into_iter().filter_map(|found| found.decode(decode)).collect();
         // Of two records of one life of the segment the later one counts.

@@ -113,7 +113,7 @@ fn creations(config: &Config) -> Subject {
 fn a_fence_that_one_line_of_one_of_two_nodes_needs_is_missed() {
     let subject = creations(&Config { rules: Emulate::Adr, nodes: 2, shards: 1, max_segments: 40, seed: 1 });
     // The fewest images that a point gets.
-    let budget = 4 * crash_points(&subject).len();
+    let budget = hither_testkit::images::FEWEST * crash_points(&subject).len();
     explore(&subject, budget).unwrap_or_else(|failure| panic!("the sound twin: {failure}"));
     let failure = explore(&plant(&subject, Forgotten::FenceOfSlot), budget).expect_err("it was not found");
     println!("FenceOfSlot: found after {} images: {failure}", failure.images);

@@ -285,6 +285,22 @@ fn any_flipped_bit_of_page_0_is_set_right_or_passed_over() {
     assert!(!salvage(&image).has_lost_settled() && salvage(&flipped(&image, SETTLED_OFF + 7, 1)).has_lost_settled());
 }
 
+/// Regression: a feature that only writers must know hid the sound record from a salvage, which writes nothing.
+#[test]
+fn a_salvage_ignores_what_only_writers_must_know() {
+    let (pool, _) = sample_image();
+    let info = SuperblockInfo { ro_compat: 2, ..pool.superblock() };
+    for _ in 0..2 {
+        SUPERBLOCK.commit(&pool.access, &info.pool_uuid, &info.encode()).unwrap();
+    }
+    let image = image_of(&pool);
+    let private = OpenOptions { medium: MediumChoice::PrivateCopy, salvage: true, ..OpenOptions::new() };
+    for slot in [SUPER_SLOT_A_OFF, SUPER_SLOT_B_OFF] {
+        let salvaged = Pool::from_image(&flipped(&image, slot + 40, 0), &private).unwrap();
+        assert_eq!(salvaged.superblock().ro_compat, 2);
+    }
+}
+
 /// Behind the last small word.
 const USED_PAGE_0: u64 = SETTLED_OFF + 24;
 
