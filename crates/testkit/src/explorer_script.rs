@@ -346,10 +346,8 @@ impl Life {
                     ticket.wait().expect("nothing makes a sync fail");
                 }
                 let durable = level == Level::Sync || level == Level::Ticket && ticket.is_durable();
-                let effects: Vec<Effect> = effects
-                    .into_values()
-                    .filter(|effect| effect.value.is_some() || life.now.contains_key(&(effect.keyspace, effect.key.clone())))
-                    .collect();
+                // Deletes of what is not there, too: where the delete before may be lost still, that of the batch keeps the key gone.
+                let effects: Vec<Effect> = effects.into_values().collect();
                 effects.iter().for_each(|effect| life.apply(effect));
                 life.coverage.hit(Item::Batch);
                 (true, Deed::Write(effects, durable))
