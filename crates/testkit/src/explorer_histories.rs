@@ -107,6 +107,22 @@ pub fn batches(config: &Config) -> Subject {
     life.finish(0)
 }
 
+/// A key is deleted by a batch that may be lost, and then by one that may not: what is left after a crash may be the second delete alone.
+pub fn deletes_in_batches(config: &Config) -> Subject {
+    let mut life = Life::begin(config);
+    let keyspace = life.create("one", Kind::Hash);
+    for round in 0..4 {
+        let [gone, first, second] = ["gone", "first", "second"].map(|name| format!("{name} {round}").into_bytes());
+        let value = life.value(30);
+        life.write(keyspace, &gone, Some(value), Level::Sync, false);
+        for (other, level) in [(first, Level::Process), (second, Level::Sync)] {
+            let changes = [(keyspace, gone.clone(), None), (keyspace, other, Some(life.value(700)))];
+            assert!(life.batch(&changes, level), "there is room");
+        }
+    }
+    life.finish(0)
+}
+
 /// Segments that are half garbage are collected again and again, in stores whose writes are awaited and not, while a snapshot shows old entries; keys are deleted
 /// and put again beside it. Then without it; each time also what is too old for the versions of new segments.
 pub fn collections(config: &Config) -> Subject {

@@ -5,7 +5,7 @@
 use hither_pmem::Emulate;
 use hither_testkit::coverage::{Coverage, Item};
 use hither_testkit::explorer::{MEDIA, budget, crash_points, explore, seed};
-use hither_testkit::explorer_histories::{batches, checkpoints, collections, full, large, mixed, pairs, swaps};
+use hither_testkit::explorer_histories::{batches, checkpoints, collections, deletes_in_batches, full, large, mixed, pairs, swaps};
 use hither_testkit::explorer_script::Config;
 use std::time::Instant;
 
@@ -50,6 +50,15 @@ fn run(rules: Emulate, nodes: usize) {
     println!("  covered: {coverage}");
     let missing = missing(&coverage);
     assert!(missing.is_empty(), "never reached: {missing:?}");
+}
+
+/// Regression: the delete of what was not there passed for no effect of its batch. Where the delete before was lost, and that one alone was left, the lost batch was said to be there in part.
+#[test]
+fn a_delete_may_be_all_that_keeps_a_key_gone() {
+    for rules in MEDIA {
+        let config = Config { rules, nodes: 1, shards: 1, max_segments: 40, seed: seed(1) };
+        explore(&deletes_in_batches(&config), 1500).unwrap_or_else(|failure| panic!("{failure}"));
+    }
 }
 
 /// Short histories with every crash point and, where there are few, every image.
