@@ -143,7 +143,7 @@ impl Core {
             std::thread::sleep(Duration::from_millis(1));
         }
         // Somebody is at it still: how long that is waited for is up to the write. What guards of values keep, nobody is at.
-        Ok(is_at_it || last && self.give_up_checkpoint()?)
+        Ok(is_at_it || self.give_up_checkpoint()?)
     }
 
     /// Removes the checkpoint, if tombstones wait for the next one: there is no time for that. Whether there is anything to be had now.
@@ -188,27 +188,26 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::small_options;
     use super::{Need, Search};
     use crate::{KeyspaceHandle, Kind, Options, Store};
-    use hither_topology::Topology;
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
     /// By a write that would wait for ever.
     const ASKED: Search = Search { node: 0, vain: 0, end: None };
 
+    /// What is to wait does so briefly.
     fn small() -> Options {
-        let topology = Some(Arc::new(Topology::single()));
-        let sizes = Options { capacity: 1 << 20, max_capacity: 1 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
-        Options { background: false, topology, space_patience: Duration::from_secs(2), ..sizes }
+        Options { space_patience: Duration::from_secs(2), ..small_options() }
     }
 
     /// Regression: freed segments that guards of values keep passed for free ones. Collectors slept, nobody was slowed down, and a write to a store without any other space waited out
     /// its patience.
     #[test]
     fn what_guards_keep_is_no_room() {
-        let store = Store::open(Options { in_memory: true, ..small() }).unwrap();
+        let store = Store::open(small()).unwrap();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
         let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500]));
         (0..1000).for_each(|key| put(key).map(drop).unwrap());
@@ -236,7 +235,7 @@ mod tests {
         };
         let by_checking = |store: &Store, _: &KeyspaceHandle, wait: &dyn Fn() -> bool| store.core.without_passes(wait);
         for (what, hold) in [("a reader", &by_reading as &Hold), ("a check", &by_checking)] {
-            let store = Store::open(Options { in_memory: true, space_patience: Duration::ZERO, ..small() }).unwrap();
+            let store = Store::open(Options { space_patience: Duration::ZERO, ..small() }).unwrap();
             let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
             let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500]));
             (0..1000).for_each(|key| put(key).map(drop).unwrap());
@@ -265,7 +264,7 @@ mod tests {
     #[test]
     fn a_checkpoint_stays_where_nothing_is_gained_without_it() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(Options { paths: vec![(None, dir.path().to_owned())], ..small() }).unwrap();
+        let store = Store::open(Options { in_memory: false, paths: vec![(None, dir.path().to_owned())], ..small() }).unwrap();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
         let write = |key: u64, value: Option<&[u8]>| store.write_wait(&keyspace, &key.to_be_bytes(), value).map(drop);
         (0..1000).for_each(|key| write(key, Some(&[1; 500])).unwrap());
@@ -281,7 +280,7 @@ mod tests {
     /// lasted, took this for progress, and neither went to another node nor looked for expired keys.
     #[test]
     fn a_check_under_way_is_no_checkpoint_that_could_make_room() {
-        let store = Store::open(Options { in_memory: true, ..small() }).unwrap();
+        let store = Store::open(small()).unwrap();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
         let full = (0..).find_map(|key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 500])).err()).unwrap();
         assert!(full.kind().is_lack_of_space(), "{full}");
@@ -294,7 +293,7 @@ mod tests {
     /// ended.
     #[test]
     fn a_write_without_patience_sweeps_little() {
-        let options = Options { in_memory: true, capacity: 4 << 20, max_capacity: 4 << 20, space_patience: Duration::ZERO, ..small() };
+        let options = Options { capacity: 4 << 20, max_capacity: 4 << 20, space_patience: Duration::ZERO, ..small() };
         let store = Store::open(options).unwrap();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
         let swept = || store.core.collections.swept_segments.load(Ordering::Relaxed);

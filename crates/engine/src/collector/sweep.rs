@@ -272,17 +272,14 @@ impl Sweep<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::effort::thread_time;
+    use super::super::tests::small_options;
     use super::super::{Need, Turn};
-    use crate::{KeyspaceHandle, Kind, MediumChoice, Options, Store};
-    use hither_topology::Topology;
-    use std::sync::Arc;
+    use crate::{KeyspaceHandle, Kind, Options, Store};
     use std::sync::atomic::Ordering;
 
     /// A store, its keyspace, and how many of its full segments hold tombstones.
     fn store_of_tombstones() -> (Store, KeyspaceHandle, usize) {
-        let topology = Some(Arc::new(Topology::single()));
-        let sizes = Options { capacity: 4 << 20, max_capacity: 4 << 20, segment_bytes: 16 << 10, shards: 1, ..Options::default() };
-        let store = Store::open(Options { medium: MediumChoice::Volatile, in_memory: true, background: false, topology, ..sizes }).unwrap();
+        let store = Store::open(Options { capacity: 4 << 20, max_capacity: 4 << 20, ..small_options() }).unwrap();
         let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
         for key in 0..20_000u64 {
             store.write_wait(&keyspace, &(key / 2).to_be_bytes(), (key % 2 == 0).then_some(&b"t"[..])).unwrap();
