@@ -44,10 +44,23 @@ impl ShadowRng {
     }
 }
 
+/// The stores of one unit that survives or not, see [`super::replay`]: a prefix of them does, `least` or more.
+pub(super) struct Choice<'a> {
+    pub(super) group: u64,
+    pub(super) list: &'a [Pending],
+    pub(super) least: usize,
+}
+
+impl Choice<'_> {
+    fn ways(&self) -> usize {
+        self.list.len() - self.least + 1
+    }
+}
+
 /// One image being made: `durable` patched with the chosen prefixes, and put back afterwards.
 struct Patcher<'a, F> {
     durable: &'a mut Vec<u8>,
-    cells: &'a [(u64, &'a [Pending])],
+    cells: &'a [Choice<'a>],
     show: F,
     shown: usize,
 }
@@ -55,7 +68,7 @@ struct Patcher<'a, F> {
 impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
     /// `keep[i]` stores of cell `i` survive.
     fn image(&mut self, keep: &[usize], kind: ImageKind) {
-        let mut kept: Vec<&Pending> = self.cells.iter().zip(keep).flat_map(|((_, list), &n)| &list[..n]).collect();
+        let mut kept: Vec<&Pending> = self.cells.iter().zip(keep).flat_map(|(cell, &n)| &cell.list[..n]).collect();
         // Cells are independent except where a word was stored both through and around the caches: there the later store wins.
         kept.sort_by_key(|p| p.seq);
         let mut undo = Vec::with_capacity(kept.len());
@@ -73,11 +86,16 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
         }
     }
 
+    /// The fewest and the most stores of each cell that survive.
+    fn bounds(&self) -> (Vec<usize>, Vec<usize>) {
+        self.cells.iter().map(|cell| (cell.least, cell.list.len())).unzip()
+    }
+
     fn all(&mut self) {
-        let full: Vec<usize> = self.cells.iter().map(|(_, list)| list.len()).collect();
-        let mut keep = vec![0; full.len()];
+        let (least, full) = self.bounds();
+        let mut keep = least.clone();
         self.image(&keep, ImageKind::Exhaustive);
-        if full.is_empty() {
+        if least == full {
             return;
         }
         // As in `some`, everything lost and everything kept come first: whoever joins the images of several pools pairs these.
@@ -86,7 +104,7 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
             // Counts up in mixed radix.
             let digit = (0..keep.len()).find(|&i| keep[i] < full[i]).expect("the last of them was shown already");
             keep[digit] += 1;
-            keep[..digit].fill(0);
+            keep[..digit].copy_from_slice(&least[..digit]);
             if keep == full {
                 return;
             }
@@ -95,18 +113,20 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
     }
 
     fn some(&mut self, budget: usize, rng: &mut ShadowRng) {
-        let full: Vec<usize> = self.cells.iter().map(|(_, list)| list.len()).collect();
-        self.image(&vec![0; full.len()], ImageKind::AllLost);
+        let (least, full) = self.bounds();
+        self.image(&least, ImageKind::AllLost);
         self.image(&full, ImageKind::AllKept);
-        let mut groups: Vec<u64> = self.cells.iter().map(|c| c.0).collect();
+        let mut groups: Vec<u64> = self.cells.iter().map(|cell| cell.group).collect();
         groups.dedup();
         let room = (budget.saturating_sub(2) / 4).max(1);
         while groups.len() > room {
             groups.swap_remove(rng.below(groups.len()));
         }
         for group in groups {
-            let choose =
-                |in_group: bool| self.cells.iter().map(|c| if (c.0 == group) == in_group { c.1.len() } else { 0 }).collect::<Vec<_>>();
+            let choose = |in_group: bool| {
+                let kept = |cell: &Choice<'_>| if (cell.group == group) == in_group { cell.list.len() } else { cell.least };
+                self.cells.iter().map(kept).collect::<Vec<_>>()
+            };
             let (kept, lost) = (choose(true), choose(false));
             self.image(&lost, ImageKind::OneLineLost);
             self.image(&kept, ImageKind::OneLineKept);
@@ -114,12 +134,13 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
         while self.shown < budget {
             // Biased both ways as well as even: rare losses and rare survivors find different bugs.
             let bias = [2, 8, 14][rng.below(3)];
-            let keep: Vec<usize> = full
+            let keep: Vec<usize> = self
+                .cells
                 .iter()
-                .map(|&n| match rng.below(16) {
-                    r if r >= bias => 0,
-                    r if r % 2 == 0 => n,
-                    _ => rng.below(n + 1),
+                .map(|cell| match rng.below(16) {
+                    r if r >= bias => cell.least,
+                    r if r % 2 == 0 => cell.list.len(),
+                    _ => cell.least + rng.below(cell.ways()),
                 })
                 .collect();
             self.image(&keep, ImageKind::Sampled);
@@ -130,12 +151,12 @@ impl<F: FnMut(&[u8], ImageKind)> Patcher<'_, F> {
 /// Shows images made of `durable` and any prefix of each cell's stores; returns how many.
 pub(super) fn generate(
     durable: &mut Vec<u8>,
-    cells: &[(u64, &[Pending])],
+    cells: &[Choice<'_>],
     budget: usize,
     rng: &mut ShadowRng,
     show: impl FnMut(&[u8], ImageKind),
 ) -> usize {
-    let total = cells.iter().try_fold(1usize, |total, (_, list)| total.checked_mul(list.len() + 1).filter(|&t| t <= budget.max(1)));
+    let total = cells.iter().try_fold(1usize, |total, cell| total.checked_mul(cell.ways()).filter(|&t| t <= budget.max(1)));
     let mut patcher = Patcher { durable, cells, show, shown: 0 };
     match total {
         Some(_) => patcher.all(),

@@ -8,7 +8,8 @@
 //! * [`Emulate::Adr`](crate::Emulate::Adr): any subset of the aligned 8-byte stores that were not flushed and then fenced by the same
 //!   thread; later stores to a word include the effect of earlier ones. No order within a line is assumed. Streaming stores need the fence
 //!   only. A flush covers the line's content at the time of the flush.
-//! * [`Emulate::Eadr`](crate::Emulate::Eadr): a prefix of the global store order, at least up to what each thread fenced; streaming
+//! * [`Emulate::Eadr`](crate::Emulate::Eadr): a prefix of the global store order, which of several pools is one
+//!   ([`Replay::for_each_image_keeping`]), at least up to what each thread fenced; streaming
 //!   stores that are not fenced may be missing independently. Not modelled: one word stored both ways between two fences.
 //! * [`Emulate::File`](crate::Emulate::File): per 512-byte sector any of its states since the last sync that began later and returned.
 //!

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::images::{self, ImageKind, ShadowRng};
+use super::images::{self, Choice, ImageKind, ShadowRng};
 use super::log::{Event, What};
 use crate::LINE_BYTES;
 use crate::arch::for_each_line;
@@ -52,6 +52,7 @@ pub struct Replay {
     visible: Vec<u8>,
     durable: Vec<u8>,
     cells: BTreeMap<Cell, Vec<Pending>>,
+    ordered_durable: Option<usize>,
     /// Per thread: flushed lines and the moment of the flush.
     flushed: HashMap<u64, Vec<(u64, usize)>>,
     /// Per thread: words streamed and the moment.
@@ -70,6 +71,7 @@ impl Replay {
             visible: initial.to_vec(),
             durable: initial.to_vec(),
             cells: BTreeMap::new(),
+            ordered_durable: None,
             flushed: HashMap::new(),
             streamed: HashMap::new(),
             sync_began: HashMap::new(),
@@ -133,7 +135,34 @@ impl Replay {
 
     /// Shows images that a crash here may leave; returns how many. At most about `budget`, all if there are no more than that.
     pub fn for_each_image(&mut self, budget: usize, rng: &mut ShadowRng, show: impl FnMut(&[u8], ImageKind)) -> usize {
-        let cells: Vec<(u64, &[Pending])> = self.cells.iter().map(|(cell, list)| (cell.group(), list.as_slice())).collect();
+        let cells: Vec<_> = self.cells.iter().map(|(cell, list)| Choice { group: cell.group(), list, least: 0 }).collect();
+        images::generate(&mut self.durable, &cells, budget, rng, show)
+    }
+
+    /// The ordered stores that a crash here may leave out, oldest first, as the positions of their events: of those that go through the caches, where these are durable
+    /// ([`Emulate::Eadr`]). A crash takes all behind some moment, of *every* pool; see [`Replay::for_each_image_keeping`]. Empty on other media.
+    pub fn ordered_pending(&self) -> impl Iterator<Item = usize> {
+        self.cells.get(&Cell::Memory).into_iter().flatten().map(|pending| pending.seq)
+    }
+
+    /// The position of the newest ordered store that no crash can take any more.
+    pub fn ordered_durable(&self) -> Option<usize> {
+        self.ordered_durable
+    }
+
+    /// As [`Replay::for_each_image`], with just the first `ordered` of [`Replay::ordered_pending`] kept.
+    pub fn for_each_image_keeping(
+        &mut self,
+        ordered: usize,
+        budget: usize,
+        rng: &mut ShadowRng,
+        show: impl FnMut(&[u8], ImageKind),
+    ) -> usize {
+        let cells = self.cells.iter().map(|(cell, list)| {
+            let (least, most) = if *cell == Cell::Memory { (ordered, ordered) } else { (0, list.len()) };
+            Choice { group: cell.group(), list: &list[..most], least }
+        });
+        let cells: Vec<_> = cells.collect();
         images::generate(&mut self.durable, &cells, budget, rng, show)
     }
 
@@ -220,6 +249,9 @@ impl Replay {
         let durable = list.iter().take_while(|p| p.seq <= seq).count();
         for pending in list.drain(..durable) {
             self.durable[pending.off as usize..pending.off as usize + 8].copy_from_slice(&pending.value);
+            if cell == Cell::Memory {
+                self.ordered_durable = Some(pending.seq);
+            }
         }
         if list.is_empty() {
             self.cells.remove(&cell);
