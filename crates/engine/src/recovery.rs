@@ -232,15 +232,7 @@ impl<'a> Recovery<'a> {
                 }
             }
         };
-        if threads == 1 {
-            work();
-        } else {
-            std::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(work);
-                }
-            });
-        }
+        hither_sync::together(threads, work);
         totals.into_inner()
     }
 

@@ -1,5 +1,5 @@
 //! What several layers need to run concurrently: an epoch scheme with cheap announcements ([`epoch`]), striped key
-//! latches that also order versions ([`latch`]), turns of threads that one of them can have alone ([`turns`]), a way to wake background threads ([`Bell`]), what a thread is told for a while ([`with_value`]), the kernel's rule for a thread ([`schedule`]), bytes of sockets ([`socket`]), and cache-line padding ([`Padded`]).
+//! latches that also order versions ([`latch`]), turns of threads that one of them can have alone ([`turns`]), a way to wake background threads ([`Bell`]), what a thread is told for a while ([`with_value`]), the kernel's rule for a thread ([`schedule`]), bytes of sockets ([`socket`]), work that several threads share ([`together()`]), and cache-line padding ([`Padded`]).
 //!
 //! Nothing here touches media. Locks never live on media (rule 3 of the crash model): a crash forgets them all.
 
@@ -11,10 +11,12 @@ pub mod latch;
 pub mod schedule;
 mod scoped;
 pub mod socket;
+mod together;
 pub mod turns;
 
 pub use bell::Bell;
 pub use scoped::with_value;
+pub use together::{map_together, together};
 
 /// Aligns `T` to a pair of cache lines, so that neither false sharing nor the adjacent-line prefetcher couples two of them.
 #[derive(Debug, Default)]

@@ -36,6 +36,32 @@ fn raw_bytes_are_no_json_wherever_that_is_asked_for() {
     }
 }
 
+/// A limit of processes or memory is no reason to panic: what can be done by one thread is done.
+#[test]
+fn without_threads_a_store_is_read_and_written_and_a_load_refused() {
+    let store = Store::any();
+    let input = store.path("input");
+    write(&input, (0..60_000).map(|i| format!("key {i}\tvalue {i}\n")).collect::<String>());
+    let input = input.to_str().unwrap();
+    store.run(&["load", "--keyspace", "ordered", input]).done();
+    // No thread of the standard library begins with such a stack.
+    let alone = |arguments: &[&str]| {
+        let output = store.command(arguments).env("RUST_MIN_STACK", (1u64 << 60).to_string()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let refused = alone(&["load", "--keyspace", "more", input]);
+    assert!(refused.0 == Some(3) && refused.2.contains("starting the threads of the load"), "{refused:?}");
+    for (arguments, expected) in
+        [(&["put", "--keyspace", "ordered", "key 7", "other"][..], ""), (&["get", "--keyspace", "ordered", "key 7"], "other\n")]
+    {
+        assert_eq!(alone(arguments), (Some(0), expected.to_owned(), String::new()), "{arguments:?}");
+    }
+    // Without the checkpoint everything is scanned.
+    let checkpoint = std::fs::read_dir(store.data()).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    checkpoint.filter(|path| path.to_string_lossy().contains("checkpoint")).for_each(|path| std::fs::remove_file(path).unwrap());
+    assert_eq!(alone(&["get", "--keyspace", "ordered", "key 59999"]).1, "value 59999\n");
+}
+
 /// Programs that look at the exit status only give it the null device, for reading and writing.
 #[test]
 fn a_null_device_is_a_standard_output_like_any_other() {

@@ -378,10 +378,7 @@ impl Loader<'_> {
             self.add_live(&sieve);
             Ok(images)
         };
-        let parts: Vec<Result<Images, String>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = blocks.chunks(share).map(|run| scope.spawn(|| build(run))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread that read it panicked".into()))).collect()
-        });
+        let parts = hither_sync::map_together(self.threads, blocks.chunks(share), build);
         let parts = parts.into_iter().collect::<Result<Vec<_>, _>>()?;
         index.adopt_images(parts).map_err(|_| "its images do not make a table".into())
     }

@@ -37,13 +37,7 @@ impl<P: Protocol> BTree<P> {
     /// If the index is not empty, or keys do not ascend.
     pub(super) fn load_runs(&self, runs: &mut [&mut dyn PieceSource]) {
         assert_eq!(self.keys.sum(), 0, "only an empty index is loaded");
-        let built: Vec<Run> = match runs {
-            [only] => vec![self.build_run(*only)],
-            _ => std::thread::scope(|scope| {
-                let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| self.build_run(*run))).collect();
-                threads.into_iter().map(|thread| thread.join().expect("a run's thread does not panic")).collect()
-            }),
-        };
+        let built = hither_sync::map_together(runs.len(), runs.iter_mut(), |run| self.build_run(*run));
         let mut leaves = Vec::with_capacity(built.iter().map(|run| run.leaves.len()).sum());
         let (mut keys, mut last) = (0, None);
         for run in built {

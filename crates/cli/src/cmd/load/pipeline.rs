@@ -13,8 +13,9 @@
 //! When a write fails its writer stops; the committer reports the records before the first failed one and ends, which ends the others.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, Builder};
 
 use hither::{Keyspace, Ticket, WriteOptions};
 
@@ -63,11 +64,18 @@ pub fn run(
         for _ in 0..plan.threads {
             let (lane, parts) = sync_channel(GROUPS_TO_WRITE);
             let (done, written) = sync_channel(GROUPS_TO_COMMIT);
-            scope.spawn(move || write_lane(keyspace, plan.resume, &parts, &done));
+            let started = Builder::new().spawn_scoped(scope, move || write_lane(keyspace, plan.resume, &parts, &done));
+            if let Err(source) = started {
+                // The others end as their lanes are dropped.
+                return Loaded::not_begun(source);
+            }
             lanes.push(lane);
             writers.push(written);
         }
-        let committer = scope.spawn(move || commit(&marks, &writers, report));
+        let committer = match Builder::new().spawn_scoped(scope, move || commit(&marks, &writers, report)) {
+            Ok(committer) => committer,
+            Err(source) => return Loaded::not_begun(source),
+        };
         let mut feeder = Feeder::new(lanes, mark, plan.group);
         let fed = feed(&mut feeder);
         // What was only passed over on the way to an input that is refused is not reported.
@@ -80,6 +88,13 @@ pub fn run(
         loaded.result = loaded.result.and(fed);
         loaded
     })
+}
+
+impl Loaded {
+    fn not_begun(source: io::Error) -> Loaded {
+        let what = "starting the threads of the load (a limit of processes or memory is reached)".into();
+        Loaded { durable: 0, unchanged: 0, result: Err(Failure::Io { what, source }) }
+    }
 }
 
 /// A record and its position in the input, from zero.
