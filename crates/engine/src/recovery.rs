@@ -168,6 +168,7 @@ pub(crate) fn run(
             if !options.salvage {
                 return Err(damage.into());
             }
+            log.keep_damaged(segment);
             report.salvaged.push(damage.finding());
         }
     }

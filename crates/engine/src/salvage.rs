@@ -51,8 +51,8 @@ pub(crate) fn name_lost(names: &mut Names, log: &Log, in_use: &[SegmentToScan], 
 }
 
 /// Whether batches are to count that are not whole: some of their members may be what could not be read. Those that a crash cut short show only in a store that was
-/// not closed in order, by the settled version.
+/// not closed in order, by the settled version. One pool's is enough: nothing rests on a version that is settled before that is noted in all.
 pub(crate) fn keeps_parts_of_batches(log: &Log) -> bool {
     let pools = || (0..log.nodes()).map(|node| log.pool(node));
-    pools().all(|pool| pool.salvages() && pool.was_clean()) || pools().any(Pool::has_lost_settled)
+    pools().all(Pool::was_clean) || pools().all(Pool::has_lost_settled)
 }

@@ -9,7 +9,7 @@
 //!
 //! # Thread safety
 //!
-//! Writers go on meanwhile. The capture excludes the reclaimer by its lock.
+//! Writers go on meanwhile. The engine lets no pass run beside a capture.
 //!
 //! # Tombstones
 //!
@@ -115,7 +115,7 @@ impl Log {
 
     /// Keeps tombstones newer than `version` where they are; `u64::MAX`: none.
     pub fn keep_tombstones_after(&self, version: u64) {
-        // Under the lock: a segment that was judged by the old rule is retiring by now.
+        // Under the lock: what a reclaimer judged by the old rule is retiring by now. Passes are kept out by the caller.
         let _one_at_a_time = self.reclaim.lock();
         self.tombstone_floor.store(version, Relaxed);
     }

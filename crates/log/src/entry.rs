@@ -15,6 +15,8 @@ pub const ALIGN: u64 = 8;
 pub const HEADER_BYTES: u64 = 16;
 /// Smallest entry: the unit of garbage accounting.
 pub const MIN_BYTES: u64 = 32;
+/// What an entry may have before its key and value besides the header: the extension, its four words, and the lengths.
+pub(crate) const MOST_SPARE: u64 = 8 * 5 + 8;
 /// Longest key.
 pub const MAX_KEY_BYTES: usize = 65_536;
 /// Longest value.
@@ -229,10 +231,10 @@ impl Parts<'_> {
         bytes.next_multiple_of(ALIGN).max(MIN_BYTES)
     }
 
-    /// An upper bound of [`Parts::size`] wherever the entry goes.
+    /// An upper bound of [`Parts::size`] wherever the entry goes: at most [`MOST_SPARE`] more.
     #[inline(always)]
     pub fn max_size(&self) -> u64 {
-        HEADER_BYTES + 8 * 5 + 8 + (self.key.len() + self.value.len()).next_multiple_of(8) as u64
+        HEADER_BYTES + MOST_SPARE + (self.key.len() + self.value.len()).next_multiple_of(8) as u64
     }
 
     /// The entry as its four words, if it is a plain 8-byte pair, or the tombstone of an 8-byte key, without extension: the hot path.

@@ -74,6 +74,6 @@ pub use segment::SegmentState;
 pub use streams::share_segments;
 pub use sweep::{SegmentLife, Sweeping, TombstoneFilter};
 pub use verify::Met;
-pub use version::VersionClock;
+pub use version::{VERSION_BITS, VersionClock};
 pub use victim::{GARBAGE_STRETCH, MovedEntries, ReadVictim, VictimRead};
 pub use writer::{Append, Flush, Writer};

@@ -312,13 +312,25 @@ impl Log {
         }
     }
 
+    /// Leaves a segment alone in which damage was found and passed over: nothing is written into it, and it is never collected, so that what is damaged stays where a later salvage may
+    /// know more, and every opening finds it. Before [`Log::resume`].
+    pub fn keep_damaged(&self, segment: &SegmentToScan) {
+        self.pools[segment.node as usize].segments[segment.index as usize].damaged.store(true, Ordering::Relaxed);
+    }
+
     /// After recovery: the emptiest segment of each shard that was open goes on being filled behind its last byte; the other open
-    /// ones are sealed as recovered, with what was found in them.
+    /// ones are sealed as recovered, with what was found in them, and those with damage as what they held when the store was closed.
     pub fn resume(&self, scanned: &[(SegmentToScan, ScanTotals)]) -> Result<()> {
         let mut open: Vec<_> = scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active).collect();
         open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));
         for (segment, totals) in open {
             let pool = &self.pools[segment.node as usize];
+            if pool.segments[segment.index as usize].damaged.load(Ordering::Relaxed) {
+                // As what it held at the last close: an open one would pass for torn after the next crash.
+                let flags = segment.descriptor.flags & !TOTALS_RECORDED;
+                pool.pool.commit_descriptor(segment.index, &Descriptor { state: OnMedia::Sealed, flags, ..segment.descriptor })?;
+                continue;
+            }
             if totals.torn > 0 {
                 pool.segments[segment.index as usize].torn.store(true, Ordering::Relaxed);
             }

@@ -2,7 +2,7 @@
 //!
 //! A store-wide counter would be a hot line, so threads draw blocks of [`BLOCK`] versions. What keeps the versions of *one key* growing
 //! is the key's latch, which remembers the last version given out under it: a write takes the larger of its block's next version and
-//! the latch's last plus one, and a new block if that lies beyond its own. Versions are unique and below 2^56.
+//! the latch's last plus one, and a new block if that lies beyond its own. Versions are unique and below 2^56 ([`VERSION_BITS`]).
 //!
 //! # Stable versions
 //!
@@ -13,6 +13,8 @@
 use hither_sync::epoch;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// No version has more bits: the small words of page 0 hold so many.
+pub const VERSION_BITS: u32 = 56;
 /// Versions that a writer draws at once.
 pub const BLOCK: u64 = 64;
 

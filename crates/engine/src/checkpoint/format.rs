@@ -23,7 +23,7 @@ pub const SEGMENT_BYTES: usize = 64;
 pub const KEYSPACE_BYTES: usize = 24;
 /// Bytes of a block's row.
 pub const BLOCK_BYTES: usize = 24;
-/// No block is larger than this by more than one key or table segment.
+/// No block is larger than this by more than a table segment or a piece of keys (`FIRST_PIECE` in `write`, if they are long).
 pub const BLOCK_TARGET: usize = 256 << 10;
 
 const FLAG_FINAL: u32 = 1;
@@ -216,8 +216,12 @@ impl Header {
         if field("checksum") as u32 != checksum(&bytes[..HEADER_BYTES - 4]) {
             return Err("its header is damaged".into());
         }
-        if field("format") as u32 != FORMAT || field("flags") as u32 & !FLAG_FINAL != 0 {
+        if field("format") as u32 != FORMAT {
             return Err(format!("it has format {}, which this version does not know", field("format")));
+        }
+        let unknown = field("flags") as u32 & !FLAG_FINAL;
+        if unknown != 0 {
+            return Err(format!("it has flags {unknown:#x}, which this version does not know"));
         }
         Ok(Header {
             is_final: field("flags") as u32 & FLAG_FINAL != 0,

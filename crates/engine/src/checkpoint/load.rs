@@ -15,6 +15,7 @@ use crate::keyspace::{AnyIndex, Keyspace, Kind};
 use crate::resolver::{LogResolver, Wary};
 use hither_index::hash::image::Images;
 use hither_index::{Hasher, OrderedIndex, PieceSource, Ref, SortedPiece};
+use hither_log::VERSION_BITS;
 use hither_log::replay::{SegmentToScan, TOTALS_RECORDED};
 use hither_log::{COLD_SHARD, Covered, Log, Placement, SegmentRow};
 use hither_pmem::SegmentState;
@@ -23,9 +24,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Versions lie below two to the power of this.
-const VERSION_BITS: u32 = 56;
 
 /// A checkpoint whose header and tables are sound.
 pub(crate) struct Saved {
@@ -191,9 +189,11 @@ pub(crate) fn lost_segment(saved: &Saved, log: &Log) -> Option<String> {
     let there = |row: &&SegmentRow| (row.node as usize) < log.nodes() && row.index < log.pool(row.node as usize).segment_count();
     let lost = saved.tables.segments.iter().filter(there).find(|row| !log.pool(row.node as usize).was_used(row.index))?;
     let place = log.pool_name(lost.node as usize);
+    // Of others the checkpoint does not say how many.
+    let held = if lost.covered { format!("held {} entries", lost.entries) } else { "was in use".to_owned() };
     Some(format!(
-        "pool {place} is damaged: segment {} held {} entries when the checkpoint of the indexes was taken, and its descriptor is blank now",
-        lost.index, lost.entries
+        "pool {place} is damaged: segment {} {held} when the checkpoint of the indexes was taken, and its descriptor is blank now",
+        lost.index
     ))
 }
 

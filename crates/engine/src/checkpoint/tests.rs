@@ -278,3 +278,23 @@ fn tombstones_await_the_next_checkpoint() {
     assert!(awaited());
     assert!(store.checkpoint().unwrap() && !awaited());
 }
+
+/// Found by reading: four thousand keys were read at once, whatever their length: a block of 64 KiB each had 256 MiB, when it was written and when it was loaded.
+#[test]
+fn blocks_of_long_keys_are_no_larger_than_a_few_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("long", Kind::Ordered).unwrap();
+    let long = |number: u32| [&number.to_be_bytes()[..], &[7; 16_000]].concat();
+    (0..500).for_each(|number| _ = store.write_wait(&keyspace, &long(number), Some(b"value")).unwrap());
+    assert!(store.checkpoint().unwrap());
+    let place = store.core.checkpoints.store.as_ref().expect("a store on files has one");
+    let saved = load::Saved::read(place.open().unwrap().expect("it was published")).unwrap();
+    let blocks: Vec<_> = saved.tables.blocks.iter().map(|block| block.bytes).collect();
+    assert!(blocks.len() > 4 && blocks.iter().all(|bytes| *bytes < 64 * 16_100), "{blocks:?}");
+    store.close().unwrap();
+    drop((store, keyspace));
+    let store = open(dir.path());
+    assert_ne!(store.recovery().source, crate::RestartSource::Scan);
+    assert_eq!(store.open_keyspace("long").unwrap().len(), 500);
+}

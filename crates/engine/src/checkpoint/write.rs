@@ -10,8 +10,10 @@ use crate::resolver::LogResolver;
 use hither_index::{OrderedIndex, SortedPiece, Start};
 use hither_sync::epoch;
 
-/// Keys read under one pin.
+/// Keys read under one pin, at most.
 const PIECE: usize = 4096;
+/// Of a block's first keys, whose lengths nobody knows: 64 KiB each make 4 MiB.
+const FIRST_PIECE: usize = 64;
 
 /// Why no checkpoint came about.
 #[derive(Debug)]
@@ -124,7 +126,9 @@ impl<'a> Writer<'a> {
                 // Other entries may lie where its keys were. A restart looks for nothing of it.
                 return Ok(true);
             }
-            index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), PIECE, block, &resolver);
+            let fitting = ((BLOCK_TARGET - bytes) * before).checked_div(bytes);
+            let piece = fitting.map_or(FIRST_PIECE, |keys| keys.clamp(FIRST_PIECE, PIECE));
+            index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), piece, block, &resolver);
             if resolver.log.has_unverified() && (reads_log || block.words().is_none()) {
                 // These keys were read: what is wrong with one must not look like a key from now on.
                 block.refs()[before..].iter().try_for_each(|reference| resolver.log.verify_entry(reference.0))?;
@@ -132,7 +136,7 @@ impl<'a> Writer<'a> {
             drop(pin);
             let mut word = [0; 8];
             bytes += (before..block.len()).map(|i| 8 + block.key(i, &mut word).len()).sum::<usize>();
-            if block.len() - before < PIECE {
+            if block.len() - before < piece {
                 return Ok(true);
             }
             last = Some(block.key(block.len() - 1, &mut word).to_vec());

@@ -29,6 +29,7 @@ mod refused;
 mod remains;
 mod restores;
 mod runs;
+mod salvages;
 mod set_aside;
 mod shortcuts;
 mod too_large;

@@ -77,3 +77,29 @@ fn what_may_be_inside_a_run_is_not_written_over() {
     let refused = Store::open(options(dir.path(), MediumChoice::File)).err().expect("the damage is there still");
     assert_eq!(refused.kind(), ErrorKind::Damaged);
 }
+
+/// Regression: a run that was made for the bound of its entry's size, a segment more than that takes, was set aside where its descriptor was damaged, though the one before it was that of
+/// the same life.
+#[test]
+fn a_run_one_segment_longer_than_its_entry_is_salvaged() {
+    // Two segments for what fits into one, and for what takes both.
+    for len in [SEGMENT - 60, SEGMENT - 40, SEGMENT - 20] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node0.hither");
+        let value = vec![7; len];
+        let store = Store::open(options(dir.path(), MediumChoice::File)).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        put(&store, &keyspace, b"key", &value);
+        store.reclaim().unwrap();
+        drop((store, keyspace));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let (head, run) = run_in(&bytes);
+        let (at, slot) = (TABLE + head * DESCRIPTOR, current_slot(&bytes, head));
+        let other = at + SLOTS.into_iter().find(|other| at + other != slot).unwrap();
+        assert_eq!((run, bytes[other + RUN_LEN]), (2, 2), "{len}: the slot before is of the same life");
+        (8..24).for_each(|byte| bytes[slot + byte] ^= 0xff);
+        std::fs::write(&path, &bytes).unwrap();
+        let store = salvaged(dir.path(), MediumChoice::PrivateCopy);
+        assert!(get(&store, &store.open_keyspace("k").unwrap(), b"key") == Some(value), "{len}: {:?}", store.recovery().salvaged);
+    }
+}

@@ -1,4 +1,5 @@
 use super::*;
+use crate::version::VERSION_BITS;
 use proptest::prelude::*;
 
 fn image(parts: &Parts<'_>, place: &Place) -> Vec<u8> {
@@ -94,6 +95,16 @@ fn another_generation_or_place_does_not_verify() {
     assert!(EntryView::verify(&bytes, PLACE.generation, PLACE.offset).is_ok());
     assert_eq!(EntryView::verify(&bytes, PLACE.generation ^ 1, PLACE.offset).unwrap_err(), Invalid::Checksum);
     assert_eq!(EntryView::verify(&bytes, PLACE.generation, PLACE.offset + 8).unwrap_err(), Invalid::Checksum);
+}
+
+/// Found by reading: with a right checksum, such a version ended in an overflow, or in commits that were taken for durable at once.
+#[test]
+fn a_version_beyond_all_versions_is_no_entry() {
+    for (version, sound) in [((1 << VERSION_BITS) - 1, true), (1 << VERSION_BITS, false), (u64::MAX, false)] {
+        let bytes = image(&Parts { key: b"12345678", value: b"abcdefgh", version, keyspace: 3, ..Parts::EMPTY }, &PLACE);
+        let view = EntryView::verify(&bytes, PLACE.generation, PLACE.offset);
+        assert_eq!(view.map(|view| view.version(PLACE.base_version)), if sound { Ok(version) } else { Err(Invalid::Malformed) });
+    }
 }
 
 proptest! {

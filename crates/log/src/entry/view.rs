@@ -7,6 +7,7 @@ use super::{
     ALIGN, BatchTag, CRC_MASK, DEAD_BITS, HEADER_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_BYTES, Op, PLAIN_BYTES, crc, ext, flag, seed,
     word0,
 };
+use crate::version::VERSION_BITS;
 
 /// A decoded entry that borrows from the pool.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ pub struct EntryView<'a> {
 pub enum Invalid {
     /// All zero where the operation would be: never written.
     Empty,
-    /// Unknown flags, impossible lengths, or past the end.
+    /// Unknown flags, impossible lengths or versions, or past the end.
     Malformed,
     /// The checksum does not match.
     Checksum,
@@ -80,6 +81,9 @@ impl<'a> EntryView<'a> {
                 if mask & 1 << bit != 0 {
                     *field = next()?;
                 }
+            }
+            if mask & ext::VERSION != 0 && self.fields[2] >> VERSION_BITS != 0 {
+                return Err(Invalid::Malformed);
             }
         }
         if flags & flag::LEN == 0 {

@@ -6,10 +6,12 @@
 //! Thread safety: runs before anybody else has the log. Crash: nothing is written, but for what a salvage makes current in its copy.
 
 use super::{SegmentToScan, name_of, scan, verified_entry_at};
+use crate::entry::MOST_SPARE;
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::node::NodePool;
 use crate::segment::SegmentState;
+use crate::version::VERSION_BITS;
 use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
 use std::sync::atomic::Ordering;
 
@@ -60,7 +62,11 @@ fn holds_entries(pool: &Pool, index: u32, descriptor: &Descriptor) -> bool {
     match verified_entry_at(pool, start, descriptor.generation) {
         _ if run_len == 1 => scan(pool, index, descriptor, |_, _| {}).entries > 0,
         // The segments of another life must not be taken for parts of a run.
-        Some(entry) => entry.size.div_ceil(pool.segment_bytes()) == u64::from(run_len),
+        // It was made for an upper bound of the entry's size.
+        Some(entry) => {
+            let segments = |size: u64| size.div_ceil(pool.segment_bytes());
+            (segments(entry.size)..=segments(entry.size + MOST_SPARE)).contains(&u64::from(run_len))
+        }
         None => false,
     }
 }
@@ -133,6 +139,10 @@ impl NodePool {
         let (run_len, count) = (descriptor.run_len.max(1), self.pool.segment_count());
         if run_len > count - index {
             return Err(self.damaged(index, format!("its run of {run_len} segments reaches beyond the pool's {count}")));
+        }
+        // Versions of its entries are up to 32 bits above it.
+        if descriptor.base_version.saturating_add(u64::from(u32::MAX)) >> VERSION_BITS != 0 {
+            return Err(self.damaged(index, format!("its base version {} is beyond all versions", descriptor.base_version)));
         }
         let Descriptor { generation, base_version, keyspace, shard, .. } = *descriptor;
         self.segments[index as usize].reset(generation, base_version, keyspace, u32::from(shard), run_len);

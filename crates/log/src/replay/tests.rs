@@ -208,6 +208,20 @@ fn totals_are_compared_where_they_were_recorded() {
 }
 
 /// Found by hand: what is made durable at an opening, and where writing goes on, end with the tail.
+/// Found by reading: the version of each of its entries was an overflow.
+#[test]
+fn a_base_version_beyond_all_versions_is_damage() {
+    for (base_version, sound) in [((1 << 56) - (1 << 32), true), ((1 << 56) - (1 << 32) + 1, false), (u64::MAX, false)] {
+        let log = crate::log::Log::for_tests(&hither_pmem::CreateOptions::new(1 << 20));
+        let descriptor = Descriptor { generation: 1, base_version, state: OnMedia::Sealed, ..Descriptor::default() };
+        log.pool(0).commit_descriptor(0, &descriptor).expect("memory");
+        match log.load_tables(None) {
+            Ok(found) => assert!(sound && found.len() == 1),
+            Err(error) => assert!(!sound && error.to_string().contains("base version"), "{error}"),
+        }
+    }
+}
+
 #[test]
 fn the_tail_is_behind_the_last_torn_word() {
     let mut bytes = segment_of(&[Piece::Pair { op: 0, dead: false }, Piece::Torn(vec![u64::MAX; 5])]);

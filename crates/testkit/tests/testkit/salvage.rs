@@ -158,20 +158,12 @@ fn a_truncated_image_keeps_what_is_before_its_end() {
         let notes = assert_all(&sample, &sample.image[..len - cut], NAMES, &format!("{cut} bytes short"));
         assert!(notes[0].contains("what is behind its end is missing"), "{notes:?}");
     }
-    let used = sample.segments.iter().rfind(|(_, state)| *state != SegmentState::Free).unwrap();
-    let store: Store = open(&sample.image[..used.0.start as usize + 8], true).unwrap();
-    let found = read_keyspaces(&store, NAMES).unwrap();
-    assert!(found.len() > sample.pairs.len() / 2 && found.len() < sample.pairs.len(), "{} pairs", found.len());
-}
-
-/// A check of what was set right in memory only does not call it sound.
-#[test]
-fn a_salvaged_store_is_not_sound() {
-    let sample = sample();
-    let mut image = sample.image.clone();
-    image[3] ^= 4;
-    let store = open(&image, true).unwrap();
-    let report = store.check().unwrap();
-    assert!(report.problem_count == 1 && report.problems[0].contains("the magic"), "{report:?}");
-    assert!(open(&sample.image, true).unwrap().check().unwrap().is_sound());
+    // The last one may hold nothing but what was deleted or overwritten.
+    let used = sample.segments.iter().rev().filter(|(_, state)| *state != SegmentState::Free).take(4);
+    let kept = used.map(|(range, _)| {
+        let store: Store = open(&sample.image[..range.start as usize + 8], true).unwrap();
+        read_keyspaces(&store, NAMES).unwrap().len()
+    });
+    let kept: Vec<_> = kept.collect();
+    assert!(kept[3] > sample.pairs.len() / 2 && kept[3] < sample.pairs.len(), "{kept:?} pairs");
 }
