@@ -28,8 +28,9 @@ fn of_kind(entry: &[u8], kind: Type) -> Result<Head, Failure> {
 
 /// The collection at a key.
 pub fn open(txn: &mut Txn, key: &[u8], kind: Type) -> Result<Option<Collection>, Failure> {
-    let Some(item) = txn.load(key)? else { return Ok(None) };
-    Ok(Some(Collection { head: of_kind(&item.entry, kind)?, expires_at_ms: item.expires_at_ms, fresh: false }))
+    // Not the entry itself: of another type it may be long.
+    let found = txn.examine(key, |found| found.map(|(entry, at)| Ok::<_, Failure>((of_kind(entry, kind)?, at))).transpose())??;
+    Ok(found.map(|(head, expires_at_ms)| Collection { head, expires_at_ms, fresh: false }))
 }
 
 /// The collection at a key, or a new one.

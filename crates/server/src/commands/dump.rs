@@ -91,7 +91,7 @@ fn restore(context: &mut Context<'_>) -> Outcome {
     let options = RestoreOptions::parse(Options::new(context.args, 4))?;
     let Context { txn, reply, args, shared, now, .. } = &mut *context;
     let key = &args[1];
-    if !options.replace && txn.load(key)?.is_some() {
+    if !options.replace && txn.has(key)? {
         return Err(Failure::text("BUSYKEY Target key name already exists."));
     }
     let ttl = u64::try_from(integer(&args[2])?).map_err(|_| Failure::text("ERR Invalid TTL value, must be >= 0"))?;

@@ -142,7 +142,8 @@ fn pexpiretime(context: &mut Context<'_>) -> Outcome {
 
 fn persist(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
-    let item = txn.load(&args[1])?.filter(|item| item.expires_at_ms != 0);
+    let expires = txn.examine(&args[1], |found| found.is_some_and(|(_, at)| at != 0))?;
+    let item = if expires { txn.load(&args[1])? } else { None };
     reply.integer(i64::from(item.is_some()));
     if let Some(item) = item {
         txn.put(&args[1], item.entry, 0);

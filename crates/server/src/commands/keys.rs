@@ -53,7 +53,7 @@ fn exists(context: &mut Context<'_>) -> Outcome {
     let mut found = 0;
     let alone = args.len() == 2;
     for key in args.iter().skip(1) {
-        found += i64::from(if alone { txn.view(key, |found| found.is_some())? } else { txn.load(key)?.is_some() });
+        found += i64::from(if alone { txn.view(key, |found| found.is_some())? } else { txn.has(key)? });
     }
     reply.integer(found);
     Ok(())
@@ -76,12 +76,12 @@ fn renamenx(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// O(1) whatever the value: a collection keeps its number.
+/// O(1) for a collection, which keeps its number; a string is written anew.
 fn rename_to(context: &mut Context<'_>, if_absent: bool) -> Result<bool, Failure> {
     let Context { txn, args, .. } = context;
     let (from, to) = (&args[1], &args[2]);
     let item = txn.load(from)?.ok_or(Failure::NO_KEY)?;
-    if if_absent && txn.load(to)?.is_some() {
+    if if_absent && txn.has(to)? {
         return Ok(false);
     }
     if from == to {
@@ -143,7 +143,7 @@ fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -
     let target = if index == source.index { source.clone() } else { context.session.open_database(index)? };
     let Some(item) = txn.load(from)? else { return Ok(false) };
     txn.select(target.clone());
-    let is_taken = txn.load(to)?.is_some();
+    let is_taken = txn.has(to)?;
     txn.select(source.clone());
     // Before the rows are read.
     if is_taken && !replace {

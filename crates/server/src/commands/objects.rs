@@ -56,12 +56,12 @@ fn memory_usage(context: &mut Context<'_>) -> Outcome {
         }
         samples = usize::try_from(integer(rest.value()?)?).map_err(|_| Failure::SYNTAX)?;
     }
-    let Some(item) = txn.load(&args[2])? else {
+    let Some((entry_bytes, head)) = txn.examine(&args[2], |found| found.map(|(entry, _)| (entry.len(), Head::decode(entry))))? else {
         reply.null();
         return Ok(());
     };
-    let mut bytes = args[2].len() + item.entry.len() + PER_ENTRY;
-    if let Some(head) = Head::decode(&item.entry) {
+    let mut bytes = args[2].len() + entry_bytes + PER_ENTRY;
+    if let Some(head) = head {
         bytes += members_bytes(txn, head, samples)?;
     }
     reply.count(bytes);

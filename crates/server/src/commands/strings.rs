@@ -138,20 +138,22 @@ fn set(context: &mut Context<'_>) -> Outcome {
         reply.ok();
         return Ok(());
     }
-    let old = txn.load(key)?;
-    if options.get {
-        match &old {
-            Some(item) => reply.bulk(bytes_of(&item.entry)?),
-            None => reply.null(),
+    let old = txn.examine(key, |found| {
+        if options.get {
+            match found {
+                Some((entry, _)) => reply.bulk(bytes_of(entry)?),
+                None => reply.null(),
+            }
         }
-    }
+        Ok::<_, Failure>(found.map(|(_, expires_at_ms)| expires_at_ms))
+    })??;
     if (options.if_absent && old.is_some()) || (options.if_present && old.is_none()) {
         if !options.get {
             reply.null();
         }
         return Ok(());
     }
-    let kept = old.as_ref().filter(|_| options.keep_ttl).map_or(0, |item| item.expires_at_ms);
+    let kept = old.filter(|_| options.keep_ttl).unwrap_or(0);
     txn.forget_collection(key)?;
     put_until(txn, key, value, if options.keep_ttl { kept } else { expires_at_ms }, now)?;
     if !options.get {
@@ -199,7 +201,7 @@ fn check_length(bytes: usize) -> Outcome {
 fn setnx(context: &mut Context<'_>) -> Outcome {
     let Context { txn, reply, args, .. } = context;
     check_length(args[2].len())?;
-    let absent = txn.load(&args[1])?.is_none();
+    let absent = !txn.has(&args[1])?;
     if absent {
         txn.put(&args[1], string_entry(&args[2]), 0);
     }
@@ -290,17 +292,11 @@ fn mget(context: &mut Context<'_>) -> Outcome {
         if reply.is_full() {
             break;
         }
-        if alone {
-            txn.view(key, |found| match found.and_then(|(entry, _)| bytes_of(entry).ok()) {
-                Some(bytes) => reply.bulk(bytes),
-                None => reply.null(),
-            })?;
-            continue;
-        }
-        match txn.load(key)?.as_ref().and_then(|item| bytes_of(&item.entry).ok()) {
+        let tell = |found: Option<(&[u8], u64)>| match found.and_then(|(entry, _)| bytes_of(entry).ok()) {
             Some(bytes) => reply.bulk(bytes),
             None => reply.null(),
-        }
+        };
+        if alone { txn.view(key, tell)? } else { txn.examine(key, tell)? }
     }
     Ok(())
 }
@@ -332,7 +328,7 @@ fn mset(context: &mut Context<'_>) -> Outcome {
 fn msetnx(context: &mut Context<'_>) -> Outcome {
     check_pairs(context, "msetnx")?;
     for key in context.args.iter().skip(1).step_by(2) {
-        if context.txn.load(key)?.is_some() {
+        if context.txn.has(key)? {
             context.reply.integer(0);
             return Ok(());
         }

@@ -241,19 +241,44 @@ impl Txn {
     #[inline]
     pub fn view<R>(&mut self, key: &[u8], f: impl FnOnce(Option<(&[u8], u64)>) -> R) -> Result<R> {
         if self.isolated {
-            let item = self.load(key)?;
-            return Ok(f(item.as_ref().map(|item| (item.entry.as_slice(), item.expires_at_ms))));
+            return self.examine(key, f);
         }
-        let mut f = Some(f);
+        let (told, version) = self.peek(key, f)?;
+        self.viewed = version.unwrap_or(self.viewed);
+        Ok(told)
+    }
+
+    /// As [`Txn::view`], where the commit depends on the entry from here on: for what of it is less than the whole, which may be long.
+    pub fn examine<R>(&mut self, key: &[u8], f: impl FnOnce(Option<(&[u8], u64)>) -> R) -> Result<R> {
+        let place = (self.database.index, Space::Keys, key.to_vec());
+        if let Some(written) = self.writes.get(&place) {
+            self.looked_up[usize::from(written.is_none())] += 1;
+            return Ok(f(written.as_ref().map(|item| (item.entry.as_slice(), item.expires_at_ms))));
+        }
+        let (told, version) = self.peek(key, f)?;
+        self.touch(self.database.clone());
+        self.note_read((place.0, place.2), version);
+        Ok(told)
+    }
+
+    /// Whether the key is there, which the commit depends on.
+    pub fn has(&mut self, key: &[u8]) -> Result<bool> {
+        self.examine(key, |found| found.is_some())
+    }
+
+    /// What `f` tells of the entry in the store, and its version.
+    #[inline]
+    fn peek<R>(&mut self, key: &[u8], f: impl FnOnce(Option<(&[u8], u64)>) -> R) -> Result<(R, Option<u64>)> {
+        let (mut f, mut version) = (Some(f), None);
         let (told, rests_on) = self.database.keys.peek_with(key, |entry, found| {
-            self.viewed = found.version;
+            version = Some(found.version);
             f.take().map(|f| f(Some((entry, found.expires_at_ms))))
         })?;
         self.note(rests_on);
         self.looked_up[usize::from(told.is_none())] += 1;
         match (told.flatten(), f) {
-            (Some(told), _) => Ok(told),
-            (None, Some(f)) => Ok(f(None)),
+            (Some(told), _) => Ok((told, version)),
+            (None, Some(f)) => Ok((f(None), None)),
             (None, None) => unreachable!("f was called, so it told something"),
         }
     }
@@ -283,20 +308,7 @@ impl Txn {
 
     /// The key's value, which the commit depends on from here on.
     pub fn load(&mut self, key: &[u8]) -> Result<Option<Item>> {
-        let place = (self.database.index, Space::Keys, key.to_vec());
-        if let Some(written) = self.writes.get(&place) {
-            self.looked_up[usize::from(written.is_none())] += 1;
-            return Ok(written.clone());
-        }
-        let (found, rests_on) = self
-            .database
-            .keys
-            .peek_with(key, |entry, found| (Item { entry: entry.to_vec(), expires_at_ms: found.expires_at_ms }, found.version))?;
-        self.note(rests_on);
-        self.touch(self.database.clone());
-        self.looked_up[usize::from(found.is_none())] += 1;
-        self.note_read((place.0, place.2), found.as_ref().map(|(_, version)| *version));
-        Ok(found.map(|(item, _)| item))
+        self.examine(key, |found| found.map(|(entry, expires_at_ms)| Item { entry: entry.to_vec(), expires_at_ms }))
     }
 
     /// The first version counts: if it has changed at the commit, that must fail. But a key may be absent again by then, and have been there meanwhile.
@@ -324,8 +336,8 @@ impl Txn {
 
     /// Removes a key; whether it was there. A collection's rows follow in the background.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        let Some(item) = self.load(key)? else { return Ok(false) };
-        self.orphan(&item);
+        let Some(head) = self.head_of(key)? else { return Ok(false) };
+        self.orphan(head);
         self.write(Space::Keys, key, None);
         Ok(true)
     }
@@ -333,15 +345,20 @@ impl Txn {
     /// If a collection is there, its rows are going to be unreachable.
     pub fn forget_collection(&mut self, key: &[u8]) -> Result<()> {
         if self.database.has_collections()
-            && let Some(item) = self.load(key)?
+            && let Some(head) = self.head_of(key)?
         {
-            self.orphan(&item);
+            self.orphan(head);
         }
         Ok(())
     }
 
-    fn orphan(&mut self, item: &Item) {
-        if let Some(head) = Head::decode(&item.entry) {
+    /// Whether the key is there; what it says of a collection, if it is one.
+    fn head_of(&mut self, key: &[u8]) -> Result<Option<Option<Head>>> {
+        self.examine(key, |found| found.map(|(entry, _)| Head::decode(entry)))
+    }
+
+    fn orphan(&mut self, head: Option<Head>) {
+        if let Some(head) = head {
             let orphan = (self.database.index, head.number);
             if self.orphans.insert(orphan) {
                 self.remember(|| Undo::Added(orphan));

@@ -192,6 +192,48 @@ fn a_few_random_fields_do_not_take_the_whole_hash() {
     }
 }
 
+/// Regression: an EXISTS of a million times the same large key copied it as often, and so did each look within a transaction; DEL and SET copied what they removed.
+#[test]
+fn what_is_asked_about_a_key_or_put_in_its_place_does_not_take_its_value() {
+    let (_shared, mut client) = filled(0);
+    let dumped = client.call(&[b"DUMP", b"few"]);
+    let Value::Bulk(dumped) = dumped else { panic!("{dumped:?}") };
+    let restore: [&[u8]; 4] = [b"RESTORE", b"s1", b"0", &dumped];
+    let lines = [
+        ("EXISTS s0 s0 h s1", ":4\r\n"),
+        ("TOUCH s0 s1 none", ":2\r\n"),
+        ("SETNX s1 x", ":0\r\n"),
+        ("MSETNX none x s1 x", ":0\r\n"),
+        ("SET s1 x NX", "$-1\r\n"),
+        ("RENAMENX few s1", ":0\r\n"),
+        ("COPY few s1", ":0\r\n"),
+        ("PERSIST s1", ":0\r\n"),
+        ("MEMORY USAGE s1", ":262195\r\n"),
+        ("HGET s1 f", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+        ("ZADD s1 1 m", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+        ("SET s1 x", "+OK\r\n"),
+        ("SET s2 x XX KEEPTTL", "+OK\r\n"),
+        ("MSET s3 x s4 x", "+OK\r\n"),
+        ("RENAME s2 s5", "+OK\r\n"),
+        ("DEL s6", ":1\r\n"),
+        ("UNLINK s7 s8", ":2\r\n"),
+    ];
+    let (reply, held) = peak(|| client.raw(&restore));
+    assert!(reply.starts_with(b"-BUSYKEY") && held < VALUE_BYTES / 2, "held {held} bytes");
+    for (line, expected) in lines {
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        assert_eq!(String::from_utf8_lossy(&reply), expected, "{line}");
+        assert!(held < VALUE_BYTES / 2, "{line}: held {held} bytes");
+    }
+    client.run("MULTI");
+    for line in ["STRLEN s9", "GETBIT s9 0", "GETRANGE s9 0 1", "TYPE s9", "PTTL s9", "EXISTS s9", "OBJECT ENCODING s9", "DEL s9"] {
+        assert_eq!(client.run(line), "QUEUED", "{line}");
+    }
+    let (reply, held) = peak(|| client.raw(&[b"EXEC"]));
+    assert!(reply.starts_with(b"*8\r\n:262144\r\n:0\r\n$2\r\n\t\t\r\n+string\r\n:-1\r\n:1\r\n"), "{}", String::from_utf8_lossy(&reply));
+    assert!(held < VALUE_BYTES / 2, "held {held} bytes");
+}
+
 /// Regression: BITOP held all its sources, as often as they were named.
 #[test]
 fn bitop_holds_one_source_at_a_time() {
