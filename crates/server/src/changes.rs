@@ -16,6 +16,7 @@ use crate::waiting::Request;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// What is to be done.
@@ -179,7 +180,10 @@ impl Session {
 
 fn run(shared: &Shared) {
     while let Some(pending) = shared.changes.next() {
-        let outcome = shared.or_stop("changes databases", || make(shared, pending.change)).unwrap_or(Err(hither::Error::Closed));
+        // Those that have not begun when the server stops are refused: nobody has had an answer to them, and the stop must not wait for all.
+        let begun = if shared.stopping.load(Ordering::Acquire) { None } else { Some(()) };
+        let made = begun.and_then(|()| shared.or_stop("changes databases", || make(shared, pending.change)));
+        let outcome = made.unwrap_or(Err(hither::Error::Closed));
         if let Err(hither::Error::ReadOnly(why)) = &outcome {
             shared.note_failed_sync(why);
         }

@@ -24,6 +24,8 @@ pub enum Failure {
     Wait(Box<Request>),
     /// The reply is larger than max-output: it could never leave.
     ReplyTooLarge,
+    /// The command would hold more than max-request of what the store holds.
+    HeldTooLarge,
     /// The commands of a transaction write more than it may hold until its end.
     WritesTooLarge,
 }
@@ -78,7 +80,12 @@ impl Failure {
         match self {
             Failure::Text(_) => true,
             Failure::Store(error) => matches!(error, Error::KeyEmpty | Error::KeyTooLong { .. } | Error::ValueTooLong { .. }),
-            Failure::Again | Failure::Watched | Failure::Wait(_) | Failure::ReplyTooLarge | Failure::WritesTooLarge => false,
+            Failure::Again
+            | Failure::Watched
+            | Failure::Wait(_)
+            | Failure::ReplyTooLarge
+            | Failure::HeldTooLarge
+            | Failure::WritesTooLarge => false,
         }
     }
 
@@ -91,6 +98,7 @@ impl Failure {
             Failure::Watched => "EXECABORT a watched key has changed".into(),
             Failure::Wait(_) => "ERR the command has to wait".into(),
             Failure::ReplyTooLarge => "ERR the reply is larger than max-output, so nothing was done".into(),
+            Failure::HeldTooLarge => "ERR the command would hold more than max-request of the store in memory, so nothing was done".into(),
             Failure::WritesTooLarge => {
                 "ERR the commands of the transaction write more than max-request, so nothing was done: divide them among several".into()
             }

@@ -149,7 +149,7 @@ fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -
     if is_taken && !replace {
         return Ok(false);
     }
-    let rows = rows_of(txn, &item)?;
+    let rows = rows_of(txn, &item, Room::held(context.shared))?;
     txn.select(target);
     paste(context, &item, rows)?;
     context.txn.select(source);
@@ -162,15 +162,16 @@ fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The rows of a collection.
-fn rows_of(txn: &mut Txn, item: &Item) -> Result<Rows, Failure> {
+fn rows_of(txn: &mut Txn, item: &Item, mut room: Room) -> Result<Rows, Failure> {
     let mut rows = Vec::new();
     if let Some(head) = Head::decode(&item.entry) {
         let (start, end) = member_rows(head.number);
         let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         txn.rows(Bound::Included(&start), end, false, |row, value| {
             rows.push((row.to_vec(), value.to_vec()));
-            ControlFlow::Continue(())
+            room.take(row.len() + value.len())
         })?;
+        room.check()?;
     }
     Ok(rows)
 }
@@ -365,7 +366,7 @@ fn dbsize(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// SYNC and ASYNC are the same here: the keys are gone at once, their space is freed in the background.
+/// SYNC and ASYNC are the same here: the keys are gone when it answers, after some syncs and O(keys) in memory, and their space is freed in the background.
 fn check_flush_mode(context: &Context<'_>) -> Outcome {
     match context.args.get(1) {
         None => Ok(()),

@@ -66,7 +66,8 @@ fn histogram(context: &mut Context<'_>) -> Outcome {
     let asked = |command: &Command| {
         // A container stands for its subcommands.
         let of = |word: &[u8], name: &str| is(word, name) || name.split_once('|').is_some_and(|(container, _)| is(word, container));
-        args.len() == 2 || args.iter().skip(2).any(|word| of(word, &command.full_name()))
+        let name = command.full_name();
+        args.len() == 2 || args.iter().skip(2).any(|word| of(word, &name))
     };
     let counts = |number: usize| -> Vec<u64> {
         let of = |bucket: usize| context.shared.total(|core| &core.histograms[number * BUCKETS + bucket]);

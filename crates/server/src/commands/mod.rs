@@ -103,10 +103,11 @@ pub fn while_it_fits(reply: &Writer<'_>) -> ControlFlow<()> {
     if reply.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// The room of a reply for bulk strings that are gathered before it is written, because it begins with their number.
+/// The room for strings that a command gathers: those of a reply that begins with their number, or what it holds besides until it ends.
 pub struct Room {
     left: usize,
     exceeded: bool,
+    of_reply: bool,
 }
 
 impl Room {
@@ -115,12 +116,12 @@ impl Room {
 
     /// What a reply still has.
     pub fn of(reply: &Writer<'_>) -> Room {
-        Room { left: reply.room(), exceeded: false }
+        Room { left: reply.room(), exceeded: false, of_reply: true }
     }
 
-    /// For what is no reply.
-    pub const fn unbounded() -> Room {
-        Room { left: usize::MAX, exceeded: false }
+    /// For what is no reply: as much as a request may have.
+    pub fn held(shared: &Shared) -> Room {
+        Room { left: shared.settings.started.max_request_bytes, exceeded: false, of_reply: false }
     }
 
     /// Takes room for a string of so many bytes. Breaks when there is not enough; then [`Room::check`] fails.
@@ -135,6 +136,9 @@ impl Room {
 
     /// Whether everything fits so far.
     pub fn check(&self) -> Outcome {
-        if self.exceeded { Err(Failure::ReplyTooLarge) } else { Ok(()) }
+        match self.exceeded {
+            false => Ok(()),
+            true => Err(if self.of_reply { Failure::ReplyTooLarge } else { Failure::HeldTooLarge }),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::arguments::{Options, integer, is, parse_float};
 use super::failure::Failure;
-use super::table::flag::{ADMIN, DANGEROUS, DEBUG, FAST, NO_MULTI, READONLY, SECRET, SHOWN};
+use super::table::flag::{ADMIN, DANGEROUS, DEBUG, FAST, MOVABLE_KEYS, NO_MULTI, READONLY, SECRET, SHOWN};
 use super::table::{Command, Group, TABLE, entries};
 use super::{Context, Outcome, help};
 use crate::acl::keys::Use;
@@ -221,6 +221,9 @@ fn command_info(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     context.reply.array(args.len() - 2);
     for name in args.iter().skip(2) {
+        if context.reply.is_full() {
+            break;
+        }
         match TABLE.named(name) {
             Some(command) => describe(context, command),
             None => context.reply.null(),
@@ -246,7 +249,11 @@ fn describe(context: &mut Context<'_>, command: &Command) {
     // Tips and key specifications: none.
     reply.set(0);
     reply.set(0);
-    reply.set(command.subcommands.len());
+    // As in Redis: empty ones are a set.
+    match command.subcommands.len() {
+        0 => reply.set(0),
+        some => reply.array(some),
+    }
     command.subcommands.iter().for_each(|sub| describe(context, sub));
 }
 
@@ -255,7 +262,12 @@ fn command_docs(context: &mut Context<'_>) -> Outcome {
     let commands: Vec<&Command> =
         if args.len() == 2 { TABLE.top().collect() } else { args.iter().skip(2).filter_map(|name| TABLE.named(name)).collect() };
     context.reply.map(commands.len());
-    commands.into_iter().for_each(|command| document(context, command));
+    for command in commands {
+        if context.reply.is_full() {
+            break;
+        }
+        document(context, command);
+    }
     Ok(())
 }
 
@@ -280,6 +292,9 @@ fn keys_of_command<'a>(context: &Context<'a>) -> Result<Vec<(&'a [u8], Use)>, Fa
     let command = TABLE.named(words[0]).ok_or(Failure::text("ERR Invalid command specified"))?;
     // A subcommand is named by two words.
     let command = words.get(1).and_then(|sub| command.named_sub(sub)).unwrap_or(command);
+    if command.keys == (0, 0, 0) && !command.has(MOVABLE_KEYS) {
+        return Err(Failure::text("ERR The command has no key arguments"));
+    }
     if !command.takes(words.len()) {
         return Err(Failure::text("ERR Invalid number of arguments specified for command"));
     }

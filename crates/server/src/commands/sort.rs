@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::table::flag::{DANGEROUS, DENYOOM, MOVABLE_KEYS, READONLY, WRITE};
 use super::table::{Command, Group, Numbered, TABLE};
 use super::zsets::each;
-use super::{Context, Outcome};
+use super::{Context, Outcome, Room};
 use crate::data::Txn;
 use crate::data::encoding::{Type, part, row};
 use hither::Keyspace;
@@ -170,7 +170,7 @@ impl Rank {
     }
 }
 
-fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, Failure> {
+fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>, room: &mut Room) -> Result<Vec<Vec<u8>>, Failure> {
     let mut ranked = Vec::with_capacity(members.len());
     for member in members {
         let by = options.by.map_or_else(|| Ok(Some(member.clone())), |by| by.follow(txn, &member))?;
@@ -179,6 +179,11 @@ fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>) -> Re
             (false, Some(text)) => Rank::Number(weight(&text)?),
             (false, None) => Rank::Number(0.0),
         };
+        if let Rank::Text(Some(text)) = &rank
+            && room.take(text.len()).is_break()
+        {
+            room.check()?;
+        }
         ranked.push((rank, member));
     }
     ranked.sort_by(|a, b| a.0.compare(&b.0).then_with(|| a.1.cmp(&b.1)));
@@ -189,7 +194,7 @@ fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>) -> Re
 }
 
 /// The members that are answered, in order.
-fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
+fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8], mut room: Room) -> Result<Vec<Vec<u8>>, Failure> {
     let Some(set) = open(txn, key, Type::SortedSet)? else { return Ok(Vec::new()) };
     let unsorted = matches!(options.by, Some(Pattern::Nowhere));
     // What is left in its own order is not read beyond the last that is asked for.
@@ -200,14 +205,16 @@ fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8]) -> Result<Vec<Ve
             passed += 1;
             if passed > read.start {
                 members.push(member.to_vec());
+                room.take(member.len())?;
             }
             if passed < read.end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
+        room.check()?;
     }
     if unsorted {
         return Ok(members);
     }
-    let mut members = ranked(txn, options, members)?;
+    let mut members = ranked(txn, options, members, &mut room)?;
     let stretch = options.stretch(members.len());
     members.truncate(stretch.end);
     Ok(members.split_off(stretch.start))
@@ -216,8 +223,8 @@ fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8]) -> Result<Vec<Ve
 /// `SORT key [BY pattern] [LIMIT offset count] [GET pattern …] [ASC | DESC] [ALPHA]`
 fn sort(context: &mut Context<'_>) -> Outcome {
     let options = SortOptions::parse(context)?;
-    let Context { txn, reply, args, .. } = context;
-    let chosen = chosen(txn, &options, &args[1])?;
+    let Context { txn, reply, args, shared, .. } = context;
+    let chosen = chosen(txn, &options, &args[1], Room::held(shared))?;
     let get: &[Pattern<'_>] = if options.get.is_empty() { &[Pattern::Member] } else { &options.get };
     reply.array(chosen.len() * get.len());
     for member in &chosen {

@@ -119,6 +119,18 @@ fn sort() {
     );
 }
 
+/// Regression: they were a set, whose members many clients' sets cannot hold.
+#[test]
+fn subcommands_are_an_array_unless_there_are_none() {
+    let mut client = Client::new(&shared());
+    for (protocol, set) in [("2", "*0"), ("3", "~0")] {
+        client.raw(&[b"HELLO", protocol.as_bytes()]);
+        let [with, without] = ["config", "get"].map(|name| String::from_utf8(client.raw(&[b"COMMAND", b"INFO", name.as_bytes()])).unwrap());
+        assert!(with.contains("\r\n*5\r\n*10\r\n$10\r\nconfig|"), "{with:?}");
+        assert!(without.ends_with(&format!("\r\n{set}\r\n")), "{without:?}");
+    }
+}
+
 #[test]
 fn keys_and_flags() {
     Client::new(&shared()).script(
@@ -126,6 +138,7 @@ fn keys_and_flags() {
         COMMAND GETKEYSANDFLAGS SET a b GET => [[a [RW access update]]]
         COMMAND GETKEYSANDFLAGS OBJECT FREQ a => [[a [RO]]]
         COMMAND GETKEYSANDFLAGS SORT a STORE b => [[a [RO access]] [b [OW update]]]
+        COMMAND GETKEYS TIME x => !ERR The command has no key arguments
         COMMAND GETKEYSANDFLAGS PING x => !ERR The command has no key arguments
         COMMAND GETKEYSANDFLAGS GET a b => !ERR Invalid number of arguments specified for command
         COMMAND GETKEYSANDFLAGS NOTHING a => !ERR Invalid command specified

@@ -155,3 +155,16 @@ fn a_sync_that_fails_under_save_is_told_like_any_other() {
     assert_eq!(other.run("GET kept"), ["1"]);
     server.stop();
 }
+
+/// Regression: a stop waited until all had been made that were asked for, by clients that were gone.
+#[test]
+fn changes_that_have_not_begun_when_the_server_stops_are_refused() {
+    let shared = crate::common::shared();
+    let mut client = crate::common::Client::new(&shared);
+    assert_eq!(client.run("SET key value"), "OK");
+    shared.stopping.store(true, Ordering::SeqCst);
+    for line in ["FLUSHALL", "SWAPDB 0 1", "SELECT 5"] {
+        assert!(client.run(line).starts_with('!'), "{line}");
+    }
+    assert_eq!(client.run("GET key"), "value");
+}

@@ -67,8 +67,12 @@ const NAME_BYTES: usize = 48 * KIB;
 
 /// Strings `s0`… and a hash `h` of large values; keys, a hash `f` and a sorted set `z` of large names: 6 MiB each, or a little more.
 fn filled(max_output_bytes: usize) -> (Arc<Shared>, Client) {
+    filled_with(Config::default(), max_output_bytes)
+}
+
+fn filled_with(config: Config, max_output_bytes: usize) -> (Arc<Shared>, Client) {
     let db = Db::builder().in_memory().open().unwrap();
-    let shared = Shared::new(db, Config { max_output_bytes: 0, ..Config::default() }, 1).unwrap();
+    let shared = Shared::new(db, Config { max_output_bytes: 0, ..config }, 1).unwrap();
     let mut client = Client::new(&shared);
     for number in 0..VALUES {
         let (key, value) = (format!("s{number}"), vec![number as u8; VALUE_BYTES]);
@@ -232,6 +236,40 @@ fn what_is_asked_about_a_key_or_put_in_its_place_does_not_take_its_value() {
     let (reply, held) = peak(|| client.raw(&[b"EXEC"]));
     assert!(reply.starts_with(b"*8\r\n:262144\r\n:0\r\n$2\r\n\t\t\r\n+string\r\n:-1\r\n:1\r\n"), "{}", String::from_utf8_lossy(&reply));
     assert!(held < VALUE_BYTES / 2, "held {held} bytes");
+}
+
+/// Regression: only replies were bounded; what a command keeps meanwhile, or stores, was not.
+#[test]
+fn what_a_command_holds_besides_its_reply_is_bounded() {
+    let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
+    let many = format!("ZUNIONSTORE to 20{}", " z".repeat(20));
+    let lines = [
+        "SORT z ALPHA LIMIT 0 1",
+        "SORT few BY s* ALPHA GET #",
+        "ZDIFF 2 z other",
+        "ZDIFFSTORE to 2 z other",
+        "ZINTERSTORE to 2 z z",
+        "ZRANGESTORE to z 0 -1",
+        "ZREMRANGEBYRANK z 1 -1",
+        "ZREMRANGEBYSCORE z 1 inf",
+        "COPY h to",
+        "COPY z to",
+        "MOVE h 1",
+        &many,
+    ];
+    client.run("ZADD few 0 0 1 1 2 2 3 3 4 4");
+    for number in 0..NAMES - 1 {
+        client.call(&[b"ZADD", b"other", b"1", format!("{number:0width$}", width = NAME_BYTES - 1).as_bytes()]);
+    }
+    let before = client.raw(&words("HITHER.RANGE - +"));
+    for line in lines {
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        let refused = b"-ERR the command would hold more than max-request of the store in memory, so nothing was done\r\n";
+        assert!(reply == refused, "{line}: {}", String::from_utf8_lossy(&reply[..reply.len().min(200)]));
+        assert!(held < 3 * MIB, "{line}: held {held} bytes");
+    }
+    assert!(client.raw(&words("HITHER.RANGE - +")) == before && client.run("ZCARD z") == NAMES.to_string());
+    client.script("ZRANGESTORE to z 0 9 => 10\nZREMRANGEBYRANK z 0 9 => 10\nCOPY to again => 1\nZDIFF 2 to again => []");
 }
 
 /// Regression: BITOP held all its sources, as often as they were named.

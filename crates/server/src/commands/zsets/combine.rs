@@ -95,12 +95,12 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
         }
     }
     // What is stored is no reply.
-    let room = if at == 1 { Room::of(&context.reply) } else { Room::unbounded() };
+    let room = if at == 1 { Room::of(&context.reply) } else { Room::held(context.shared) };
     let sets: Vec<Weighed> = opened.into_iter().zip(weights).map(|(set, weight)| Weighed { set, weight }).collect();
     let mut merged = match operation {
         Operation::Union => union(context.txn, sets, aggregate, room)?,
         Operation::Intersection => intersection(context.txn, sets, aggregate, room)?,
-        Operation::Difference => difference(context.txn, &sets, room)?,
+        Operation::Difference => difference(context.txn, &sets, room, Room::held(context.shared))?,
     };
     // −0 is 0.
     merged.sort_by(|a, b| (a.1 + 0.0).total_cmp(&(b.1 + 0.0)).then_with(|| a.0.cmp(&b.0)));
@@ -173,7 +173,7 @@ fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut
 }
 
 /// The members of the first set that are in no other. Those of the others are held if they are fewer, all together; else each of the first is looked up in them.
-fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room) -> Result<Vec<Scored>, Failure> {
+fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room, for_others: Room) -> Result<Vec<Scored>, Failure> {
     let number = |set: &Weighed| set.set.as_ref().map(Collection::number);
     let Some(first) = &sets[0].set else { return Ok(Vec::new()) };
     if sets[1..].iter().any(|set| number(set) == Some(first.number())) {
@@ -181,7 +181,7 @@ fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room) -> Result<Vec<Sco
     }
     let others: Vec<&Collection> = sets[1..].iter().filter_map(|set| set.set.as_ref()).collect();
     let are_held = others.iter().map(|set| set.len()).sum::<usize>() < first.len();
-    let held = if are_held { names(txn, &others)? } else { HashSet::new() };
+    let held = if are_held { names(txn, &others, for_others)? } else { HashSet::new() };
     let mut left = Vec::new();
     in_portions(txn, first, |txn, member, known| {
         let mut is_elsewhere = held.contains(&member);
@@ -200,13 +200,17 @@ fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room) -> Result<Vec<Sco
 }
 
 /// The names of all members of these sets.
-fn names(txn: &mut Txn, sets: &[&Collection]) -> Result<HashSet<Vec<u8>>, Failure> {
+fn names(txn: &mut Txn, sets: &[&Collection], mut room: Room) -> Result<HashSet<Vec<u8>>, Failure> {
     let mut names = HashSet::new();
     for set in sets {
         each(txn, set, false, |member, _| {
+            if names.contains(member) {
+                return ControlFlow::Continue(());
+            }
             names.insert(member.to_vec());
-            ControlFlow::Continue(())
+            room.take(member.len())
         })?;
+        room.check()?;
     }
     Ok(names)
 }

@@ -369,7 +369,7 @@ fn zrangestore(context: &mut Context<'_>) -> Outcome {
     let (query, _) = Query::parse(context, 3, None)?;
     let source = open(context.txn, &context.args[2], Type::SortedSet)?;
     let found = match source {
-        Some(set) => query.run(context.txn, &set, Room::unbounded())?,
+        Some(set) => query.run(context.txn, &set, Room::held(context.shared))?,
         None => Vec::new(),
     };
     store(context, found)
@@ -415,14 +415,14 @@ fn zlexcount(context: &mut Context<'_>) -> Outcome {
 }
 
 fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
-    let Context { txn, reply, args, .. } = context;
+    let Context { txn, reply, args, shared, .. } = context;
     let Some(mut set) = open(txn, &args[1], Type::SortedSet)? else {
         reply.integer(0);
         return Ok(());
     };
     let found = match range {
         Range::Places(from, to) if from_beginning(set.len() as i64, from, to) == (0, set.len() as i64 - 1) => None,
-        range => Some(Query::all(range).run(txn, &set, Room::unbounded())?).filter(|found| found.len() != set.len()),
+        range => Some(Query::all(range).run(txn, &set, Room::held(shared))?).filter(|found| found.len() != set.len()),
     };
     let Some(found) = found else {
         // All: without the key nothing leads to their rows, which go in the background.
