@@ -9,6 +9,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+mod held;
+
 struct Counting;
 
 thread_local! {
@@ -193,123 +195,6 @@ fn a_few_random_fields_do_not_take_the_whole_hash() {
     for line in ["HRANDFIELD h", "HRANDFIELD h 1 WITHVALUES", "HRANDFIELD h -1 WITHVALUES", "HRANDFIELD f 2", "ZRANDMEMBER z"] {
         let (_, held) = peak(|| client.raw(&words(line)));
         assert!(held < MIB + MIB / 2, "{line}: held {held} bytes");
-    }
-}
-
-/// Regression: an EXISTS of a million times the same large key copied it as often, and so did each look within a transaction; DEL and SET copied what they removed.
-#[test]
-fn what_is_asked_about_a_key_or_put_in_its_place_does_not_take_its_value() {
-    let (_shared, mut client) = filled(0);
-    let dumped = client.call(&[b"DUMP", b"few"]);
-    let Value::Bulk(dumped) = dumped else { panic!("{dumped:?}") };
-    let restore: [&[u8]; 4] = [b"RESTORE", b"s1", b"0", &dumped];
-    let lines = [
-        ("EXISTS s0 s0 h s1", ":4\r\n"),
-        ("TOUCH s0 s1 none", ":2\r\n"),
-        ("SETNX s1 x", ":0\r\n"),
-        ("MSETNX none x s1 x", ":0\r\n"),
-        ("SET s1 x NX", "$-1\r\n"),
-        ("RENAMENX few s1", ":0\r\n"),
-        ("COPY few s1", ":0\r\n"),
-        ("PERSIST s1", ":0\r\n"),
-        ("MEMORY USAGE s1", ":262195\r\n"),
-        ("HGET s1 f", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
-        ("ZADD s1 1 m", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
-        ("SET s1 x", "+OK\r\n"),
-        ("SET s2 x XX KEEPTTL", "+OK\r\n"),
-        ("MSET s3 x s4 x", "+OK\r\n"),
-        ("RENAME s2 s5", "+OK\r\n"),
-        ("DEL s6", ":1\r\n"),
-        ("UNLINK s7 s8", ":2\r\n"),
-    ];
-    let (reply, held) = peak(|| client.raw(&restore));
-    assert!(reply.starts_with(b"-BUSYKEY") && held < VALUE_BYTES / 2, "held {held} bytes");
-    for (line, expected) in lines {
-        let (reply, held) = peak(|| client.raw(&words(line)));
-        assert_eq!(String::from_utf8_lossy(&reply), expected, "{line}");
-        assert!(held < VALUE_BYTES / 2, "{line}: held {held} bytes");
-    }
-    client.run("MULTI");
-    for line in ["STRLEN s9", "GETBIT s9 0", "GETRANGE s9 0 1", "TYPE s9", "PTTL s9", "EXISTS s9", "OBJECT ENCODING s9", "DEL s9"] {
-        assert_eq!(client.run(line), "QUEUED", "{line}");
-    }
-    let (reply, held) = peak(|| client.raw(&[b"EXEC"]));
-    assert!(reply.starts_with(b"*8\r\n:262144\r\n:0\r\n$2\r\n\t\t\r\n+string\r\n:-1\r\n:1\r\n"), "{}", String::from_utf8_lossy(&reply));
-    assert!(held < VALUE_BYTES / 2, "held {held} bytes");
-}
-
-/// Regression: only replies were bounded; what a command keeps meanwhile, or stores, was not.
-#[test]
-fn what_a_command_holds_besides_its_reply_is_bounded() {
-    let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
-    let many = format!("ZUNIONSTORE to 20{}", " z".repeat(20));
-    let lines = [
-        "SORT z ALPHA LIMIT 0 1",
-        "SORT few BY s* ALPHA GET #",
-        "ZDIFF 2 z other",
-        "ZDIFFSTORE to 2 z other",
-        "ZINTERSTORE to 2 z z",
-        "ZRANGESTORE to z 0 -1",
-        "ZREMRANGEBYRANK z 1 -1",
-        "ZREMRANGEBYSCORE z 1 inf",
-        "COPY h to",
-        "COPY z to",
-        "MOVE h 1",
-        &many,
-    ];
-    client.run("ZADD few 0 0 1 1 2 2 3 3 4 4");
-    for number in 0..NAMES - 1 {
-        client.call(&[b"ZADD", b"other", b"1", format!("{number:0width$}", width = NAME_BYTES - 1).as_bytes()]);
-    }
-    let before = client.raw(&words("HITHER.RANGE - +"));
-    for line in lines {
-        let (reply, held) = peak(|| client.raw(&words(line)));
-        let refused = b"-ERR the command would hold more than max-request of the store in memory, so nothing was done\r\n";
-        assert!(reply == refused, "{line}: {}", String::from_utf8_lossy(&reply[..reply.len().min(200)]));
-        assert!(held < 3 * MIB, "{line}: held {held} bytes");
-    }
-    assert!(client.raw(&words("HITHER.RANGE - +")) == before && client.run("ZCARD z") == NAMES.to_string());
-    client.script("ZRANGESTORE to z 0 9 => 10\nZREMRANGEBYRANK z 0 9 => 10\nCOPY to again => 1\nZDIFF 2 to again => []");
-}
-
-/// Regression: BITOP held all its sources, as often as they were named.
-#[test]
-fn bitop_holds_one_source_at_a_time() {
-    let (_shared, mut client) = filled(0);
-    for operation in ["AND", "OR", "XOR"] {
-        let line = format!("BITOP {operation} to{}", " s1 s2 s3".repeat(20));
-        let (reply, held) = peak(|| client.raw(&words(&line)));
-        assert_eq!(reply, format!(":{VALUE_BYTES}\r\n").as_bytes());
-        assert!(held < 3 * MIB, "{operation}: held {held} bytes");
-    }
-    client.script(
-        "SETRANGE a 0 abc => 3
-        BITOP AND to a s1 => 262144
-        BITCOUNT to => 2
-        GETRANGE to 0 2 => \x01\x00\x01
-        BITOP OR to nothing a => 3
-        GET to => abc
-        BITOP XOR to a nothing a a => 3
-        GET to => abc
-        BITOP AND to a nothing => 3
-        BITCOUNT to => 0
-        BITOP NOT to a => 3
-        BITCOUNT to => 14
-        BITOP AND to nothing nothing => 0
-        EXISTS to => 0
-        BITOP AND to a z => !WRONGTYPE Operation against a key holding the wrong kind of value",
-    );
-}
-
-/// Regression: all sets were in memory at once.
-#[test]
-fn sets_are_combined_one_by_one() {
-    let (_shared, mut client) = filled(0);
-    let many = format!("ZUNION 20{}", " z".repeat(20));
-    let lines = [("ZINTERSTORE to 3 z z few", MIB), ("ZDIFFSTORE to 3 few z z", MIB), ("ZINTER 2 few z", MIB), (many.as_str(), 45 * MIB)];
-    for (line, most) in lines {
-        let (_, held) = peak(|| client.raw(&words(line)));
-        assert!(held < most, "{line}: held {held} bytes");
     }
 }
 
