@@ -103,7 +103,7 @@ pub struct Options {
     pub in_memory: bool,
     /// Pools supplied by a test instead of files.
     pub pools: Option<Arc<dyn Fn() -> hither_pmem::Result<Vec<hither_pmem::Pool>> + Send + Sync>>,
-    /// Bytes of segments to preallocate, all nodes together.
+    /// Bytes of segments to preallocate, all nodes together; 0: derived.
     pub capacity: u64,
     /// Bytes of segments that the store may grow to; 0: derived.
     pub max_capacity: u64,
@@ -178,7 +178,7 @@ impl Default for Options {
             paths: Vec::new(),
             in_memory: false,
             pools: None,
-            capacity: 64 << 20,
+            capacity: 0,
             max_capacity: 0,
             utilization: None,
             durability: Durability::Sync,

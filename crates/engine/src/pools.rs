@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 const MIN_SEGMENTS_FOR_HOT: u32 = 50;
 /// Growth limit of a store whose user named none.
 const DEFAULT_MAX_CAPACITY: u64 = 64 << 30;
+const DEFAULT_CAPACITY: u64 = 64 << 20;
 /// Shards for each processor of a node on media with direct access: as in the paper's best settings at 16 and 32 threads (64 and 128).
 const SHARDS_PER_PROCESSOR: u64 = 4;
 /// And no fewer of them (the paper's best setting at 2 threads), nor more: here up to 64 cost the same, and from 128 on puts are dearer
@@ -82,6 +83,10 @@ fn refuse_contradictions(options: &Options) -> Result<()> {
     // Directories of nodes say in memory, too, which nodes have a pool.
     if options.in_memory && options.paths.iter().any(|(node, _)| node.is_none()) {
         return config("a store in memory has no directory, and nothing in it would be kept; leave out one of the two settings");
+    }
+    let unnamed = options.paths.iter().filter(|(node, _)| node.is_none()).count();
+    if unnamed > 0 && unnamed < options.paths.len() {
+        return config("one directory is for all nodes and others are for one each; give either one, or one for each node, from node 0 on");
     }
     if options.read_only && options.in_memory {
         return config("a store in memory begins empty, so there is nothing to be read; leave out one of the two settings");
@@ -377,8 +382,9 @@ fn create(
     let members: Vec<_> = (0..nodes).map(|_| hither_pmem::new_uuid()).collect();
     let per_node = |bytes: u64| bytes.div_ceil(u64::from(nodes));
     let max = if options.max_capacity == 0 { DEFAULT_MAX_CAPACITY.max(options.capacity) } else { options.max_capacity };
-    if max < options.capacity {
-        return Err(Error::Config(format!("max-capacity {max} is below capacity {}; raise it or lower the capacity", options.capacity)));
+    let capacity = if options.capacity == 0 { DEFAULT_CAPACITY.min(max) } else { options.capacity };
+    if max < capacity {
+        return Err(Error::Config(format!("max-capacity {max} is below capacity {capacity}; raise it or lower the capacity")));
     }
     let overwrite_unborn = files.as_ref().is_some_and(|(unborn, _)| *unborn);
     let segment_bytes = if options.segment_bytes == 0 { hither_pmem::default_segment_bytes(per_node(max)) } else { options.segment_bytes };
@@ -391,7 +397,7 @@ fn create(
         bind_os_node: os_node(topology, node),
         meter: meter.clone(),
         failpoints: options.failpoints.clone(),
-        ..CreateOptions::member(store_uuid, members.clone(), node, per_node(options.capacity))
+        ..CreateOptions::member(store_uuid, members.clone(), node, per_node(capacity))
     };
     if overwrite_unborn && nodes > 1 {
         (0..nodes).try_for_each(|node| check_file(options, node, &of_node(node)))?;

@@ -1,7 +1,9 @@
 //! Opening a store with settings.
 
 use crate::db::Db;
-use hither_engine::{CachePolicy, CheckpointMode, CollectorKind, Durability, MediumChoice, Options, OrderedKind, Progress, Result, Store};
+use hither_engine::{
+    CachePolicy, CheckpointMode, CollectorKind, Durability, Error, MediumChoice, Options, OrderedKind, Progress, Result, Store,
+};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +23,8 @@ impl Builder {
         self
     }
 
-    /// The directory of one node's pool, such as the mount point of its persistent memory. Nodes count from 0 without a gap.
+    /// The directory of one node's pool, such as the mount point of its persistent memory. Nodes count from 0 without a gap. Not beside [`Builder::path`]; beside
+    /// [`Builder::in_memory`] it says only that the node has a pool, and nothing is kept there.
     pub fn node_path(mut self, node: u32, path: impl AsRef<Path>) -> Self {
         self.options.paths.push((Some(node), path.as_ref().to_owned()));
         self
@@ -40,7 +43,7 @@ impl Builder {
         self
     }
 
-    /// Bytes of log to preallocate at creation, all nodes together (default 64 MiB). Ignored for an existing store.
+    /// Bytes of log to preallocate at creation, all nodes together (default, and 0: 64 MiB, or what the store may grow to if that is less). Ignored for an existing store.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.options.capacity = bytes;
         self
@@ -72,7 +75,8 @@ impl Builder {
         self
     }
 
-    /// What to take the storage for (default: what detection finds).
+    /// What to take the storage for (default: what detection finds). [`MediumChoice::ShadowFile`] is for tests of what a loss of power leaves: there a kill of the process takes what
+    /// was not flushed, whatever the level. [`MediumChoice::PrivateCopy`] keeps nothing and takes [`Builder::read_only`].
     pub fn medium(mut self, medium: MediumChoice) -> Self {
         self.options.medium = medium;
         self
@@ -238,6 +242,10 @@ impl Builder {
     /// # Errors
     /// Everything that [`crate::Error`] says about opening: a locked, missing, foreign, newer or damaged pool, a full disk.
     pub fn open(self) -> Result<Db> {
+        if self.options.medium == MediumChoice::PrivateCopy && !self.options.read_only {
+            let what = "what is written to a private copy is gone when it is closed, whatever was acknowledged; open it read-only, or take another medium";
+            return Err(Error::Config(what.to_owned()));
+        }
         Ok(Db::from_store(Store::open(self.options)?))
     }
 }

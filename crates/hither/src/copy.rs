@@ -140,12 +140,7 @@ impl Db {
     fn adapt(&self, options: &mut Options) {
         if options.max_capacity == 0 {
             let limit: u64 = self.stats().pools.iter().map(|pool| pool.max_bytes).sum();
-            let is_named = options.capacity != Options::default().capacity;
-            options.max_capacity = if is_named { limit.max(options.capacity) } else { limit };
-        }
-        // What a new store has where nobody names a size.
-        if options.capacity == Options::default().capacity {
-            options.capacity = options.capacity.min(options.max_capacity);
+            options.max_capacity = limit.max(options.capacity);
         }
         if options.checkpoints != CheckpointMode::Off {
             options.checkpoints = CheckpointMode::Every(u64::MAX);

@@ -40,6 +40,41 @@ fn every_setting_is_its_own() {
     }
 }
 
+/// Regression: writes to a private copy were acknowledged as durable, and gone at the next opening; a directory for all nodes beside one for node 0 was ignored.
+#[test]
+fn settings_that_would_keep_nothing_or_be_ignored_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
+    let refusal = |builder: hither::Builder| match builder.open() {
+        Err(Error::Config(what)) => what,
+        other => panic!("{:?}", other.map(|db| db.stats().pools.len())),
+    };
+    let private = || Db::builder().path(&a).medium(MediumChoice::PrivateCopy);
+    assert!(refusal(private()).contains("open it read-only"));
+    for both in [Db::builder().path(&a).node_path(0, &b), Db::builder().node_path(0, &b).path(&a)] {
+        assert!(refusal(both).contains("one directory is for all nodes"));
+    }
+    assert!(!a.exists() && !b.exists());
+    Db::open(&a).unwrap().keyspace("k").unwrap().put(b"k", b"v").unwrap();
+    assert!(refusal(private()).contains("open it read-only"));
+    let db = private().read_only(true).open().unwrap();
+    assert_eq!(db.open_keyspace("k").unwrap().unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+/// Regression: a limit below the default capacity was refused with a number that nobody had given.
+#[test]
+fn a_capacity_that_is_not_given_is_no_more_than_the_limit() {
+    let sizes = |builder: hither::Builder| {
+        let pool = builder.in_memory().topology(Arc::new(Topology::single())).open().unwrap().stats().pools.remove(0);
+        (pool.capacity_bytes, pool.max_bytes)
+    };
+    assert_eq!(sizes(Db::builder().max_capacity(4 << 20)), (4 << 20, 4 << 20));
+    assert_eq!(sizes(Db::builder()), (64 << 20, 64 << 30));
+    assert_eq!(sizes(Db::builder().max_capacity(128 << 20)), (64 << 20, 128 << 20));
+    let refused = Db::builder().in_memory().capacity(8 << 20).max_capacity(4 << 20).open();
+    assert!(refused.is_err_and(|error| error.to_string().contains("below capacity 8388608")));
+}
+
 fn over_two_nodes() -> hither::Builder {
     Db::builder().in_memory().topology(Arc::new(Topology::emulated(2))).capacity(4 << 20).max_capacity(4 << 20)
 }
