@@ -181,7 +181,7 @@ pub struct LoadArgs {
     /// Count bad lines instead of stopping at the first
     #[arg(long)]
     pub skip_bad: bool,
-    /// kv: take backslashes as they are
+    /// kv: take all bytes as they are: backslashes, carriage returns, a byte order mark
     #[arg(long)]
     pub raw: bool,
     /// Threads that write
@@ -299,7 +299,7 @@ pub struct CompactArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 --data, --medium, --read-only and --salvage are about the old store, --capacity and --max-capacity about the new one, --checkpoints
-about both. The new one may grow as far as the old one unless --max-capacity is given; what it lies on is found out, whatever --medium
+about both; --durability and --utilization are about neither. The new one may grow as far as the old one unless --max-capacity is given; what it lies on is found out, whatever --medium
 says. With --salvage it is a sound store that has what is readable of the old one, which is not changed. It is there when it is complete
 and synced; a copy that is killed leaves a directory DIR.PID.N.part (DIR/copy.PID.N.part if DIR was there), which may be removed.")]
 pub struct CopyArgs {

@@ -33,6 +33,9 @@ fn refusal(command: &Command, option: &str) -> Option<String> {
         "read_only" if !only_reads(command) => {
             Some("--read-only is for commands that only read: check, copy, dump, get, keyspaces, scan and stat".into())
         }
+        "utilization" | "durability" if matches!(command, Command::Copy(_)) => {
+            Some(format!("--{name} is about a store while it is written to, and copy reads the old one and makes the new one durable at its end; leave it out"))
+        }
         _ => None,
     }
 }
@@ -93,6 +96,7 @@ mod tests {
             let command = Cli::from_arg_matches(&matches).unwrap().command;
             let takes = |option: &str| ensure_meant(&command, &[option.to_owned()]).is_ok();
             assert_eq!((takes("keyspace"), takes("read_only")), (keyspace, read_only), "{line}");
+            assert_eq!(takes("utilization") && takes("durability"), !matches!(line, "copy d" | "bench"), "{line}");
             assert_eq!(takes("json") && takes("data"), line != "bench", "{line}");
         }
     }

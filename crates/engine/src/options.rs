@@ -267,7 +267,7 @@ impl WriteOptions {
     }
 
     /// Expiring so long after each write that is made with these options. Counted by the store's time, which does not go back when the machine's clock does
-    /// (see `RecoveryReport::clock_ahead_ms`).
+    /// (see `RecoveryReport::clock_ahead_ms`), and in whole milliseconds, rounded up. With [`Duration::ZERO`] it has expired when it is written.
     pub fn ttl(mut self, ttl: Duration) -> WriteOptions {
         self.expiry = Some(Expiry::After(ttl));
         self

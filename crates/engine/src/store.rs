@@ -103,7 +103,8 @@ impl Core {
         match options.expiry {
             None => 0,
             Some(Expiry::AtMs(at)) => at,
-            Some(Expiry::After(ttl)) => self.now_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+            // Not less than what was asked for: of a time below a millisecond nothing would be left.
+            Some(Expiry::After(ttl)) => self.now_ms().saturating_add(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
         }
     }
 

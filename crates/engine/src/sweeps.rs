@@ -117,6 +117,17 @@ mod tests {
     use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
     use std::time::{Duration, Instant};
 
+    /// Regression: a time to live below a millisecond was none, and what was written with it was never there.
+    #[test]
+    fn a_time_to_live_is_not_shortened() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        for (micros, least_ms) in [(1, 1), (999, 1), (1_000, 1), (1_001, 2), (0, 0)] {
+            let before = store.core.now_ms();
+            let expiry_ms = store.core.expiry_ms(&WriteOptions::new().ttl(Duration::from_micros(micros)));
+            assert!((before + least_ms..=store.core.now_ms() + least_ms).contains(&expiry_ms), "{micros} \u{b5}s");
+        }
+    }
+
     /// Regression: a writer without space gave up where another thread had deleted before it all that it had found.
     #[test]
     fn what_others_sweep_makes_room_too() {

@@ -107,7 +107,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::KeyspaceExists`], [`Error::KeyspaceName`], [`Error::TooManyKeyspaces`]; [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, when it may be
-    /// there at the next opening or not; [`Error::Closed`].
+    /// there at the next opening or not; [`Error::OpenedReadOnly`], [`Error::Closed`].
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(Keyspace::new(self.store.clone(), self.store.create_keyspace(name, options.kind)?))
     }
@@ -123,7 +123,7 @@ impl Db {
     /// Drops a keyspace with all its keys; false if there is none. Durable and crash-atomic; O(keys).
     ///
     /// # Errors
-    /// [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, when it may be there at the next opening or not; [`Error::Closed`].
+    /// [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, when it may be there at the next opening or not; [`Error::OpenedReadOnly`], [`Error::Closed`].
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         self.store.drop_keyspace(name)
     }
@@ -165,7 +165,7 @@ impl Db {
     /// Waits for readers that may still look at them.
     ///
     /// # Errors
-    /// [`Error::InsideRead`], [`Error::InsideCallback`]; [`Error::ReadOnly`] after a failed sync; [`Error::Damaged`] and errors of the medium. Nothing that is live is lost.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]; [`Error::ReadOnly`] after a failed sync; [`Error::Damaged`] and errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. Nothing that is live is lost.
     pub fn reclaim(&self) -> Result<usize> {
         self.store.reclaim()
     }
@@ -184,7 +184,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::InsideCallback`] if called by `on_progress` or the callback of a ticket, [`Error::InsideRead`]; [`Error::Config`] if `garbage` is no number; [`Error::ReadOnly`] after a failed sync; [`Error::DiskFull`] if there
-    /// is no room for a checkpoint, when all but deletes was compacted; errors of the medium. The store is sound, and as compact as it became.
+    /// is no room for a checkpoint, when all but deletes was compacted; errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. The store is sound, and as compact as it became.
     pub fn compact_with(&self, garbage: f64, on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         self.store.compact(garbage, on_progress)
     }
@@ -193,7 +193,7 @@ impl Db {
     /// none (in memory, or switched off), or if it had to give way to lack of space. O(keys).
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::DiskFull`] if it cannot be written, [`Error::Damaged`], [`Error::ReadOnly`] after a failed sync, [`Error::InsideRead`], [`Error::InsideCallback`]; the store is as before.
+    /// [`Error::Io`], [`Error::DiskFull`] if it cannot be written, [`Error::Damaged`], [`Error::ReadOnly`] after a failed sync, [`Error::InsideRead`], [`Error::InsideCallback`], [`Error::OpenedReadOnly`], [`Error::Closed`]; the store is as before.
     pub fn checkpoint(&self) -> Result<bool> {
         self.store.checkpoint()
     }

@@ -312,7 +312,8 @@ impl Keyspace {
     }
 
     /// Calls `f(key, value)` for each pair until it breaks, in place: in key order for an ordered keyspace, in unspecified order for a hash keyspace, where it takes no memory for the keys as
-    /// [`Keyspace::iter`] does. Not a snapshot: keys that change meanwhile appear in either state.
+    /// [`Keyspace::iter`] does. Not a snapshot: keys that change meanwhile appear in either state; one of a hash keyspace that is deleted and put again meanwhile may come twice. `f` runs within a read, see
+    /// [thread safety](crate#thread-safety).
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -321,7 +322,7 @@ impl Keyspace {
     }
 
     /// All pairs: in key order for an ordered keyspace, in unspecified order for a hash keyspace (whose keys are collected first:
-    /// O(n) memory; [`Keyspace::for_each`] takes none). Not a snapshot: keys that change meanwhile appear in either state. For a consistent view see [`crate::Snapshot::iter`].
+    /// O(n) memory; [`Keyspace::for_each`] takes none). Not a snapshot: keys that change meanwhile appear in either state; one of a hash keyspace that is deleted and put again meanwhile may come twice. For a consistent view see [`crate::Snapshot::iter`].
     pub fn iter(&self) -> Iter {
         match self.kind() {
             Kind::Hash => Iter::hash(self.source()),

@@ -37,7 +37,7 @@
 //! # Thread safety
 //!
 //! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock, but for those that meet what is not durable yet. Closures given to reads (`get_with`, `multi_get_with`, `scan_with`,
-//! `scan_first`, `peek_with`, `scan_deferred`, also of a snapshot) run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
+//! `scan_first`, `for_each`, `peek_with`, `scan_deferred`, also of a snapshot) run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
 //! (`reclaim`, `compact`, `check`, `checkpoint`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
 //! A child of `fork` must not use a store of its parent's, nor open one before it executes another program: what other threads held at the fork is never released in it. Open after daemonising.
 //! In the callback of a [`Ticket`], which may run on a thread of the store, the same is refused with [`Error::InsideCallback`], and so is whatever makes, drops or renames keyspaces.

@@ -198,7 +198,7 @@ pub struct Stats {
     pub garbage_info_bytes: u64,
     /// An upper bound of the versions given out.
     pub version: u64,
-    /// Everything at or below this version is durable (0 if each write is durable at return).
+    /// Everything at or below this version is durable. 0 on media without syncs (persistent memory, memory), where a write at level `sync` is durable at return and nobody counts the others.
     pub durable_version: u64,
     /// Syncs of the whole store: commit groups.
     pub commit_groups: u64,
@@ -208,7 +208,7 @@ pub struct Stats {
     pub oldest_snapshot_age_ms: u64,
     /// Value guards alive in this process.
     pub pinned_values: u64,
-    /// Upper bound of the age of the oldest value guard, in milliseconds.
+    /// Upper bound of the age of the oldest value guard of this process, in milliseconds: how long there has been one without a break, so that it grows while short ones of several threads overlap.
     pub oldest_guard_age_ms: u64,
     /// The cache of entries.
     pub cache: CacheStats,

@@ -12,9 +12,7 @@ use crate::store;
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let (report, sound) = match examine(args) {
         // A store that is too damaged to open is not sound: the question is answered.
-        Err(Failure::Store(error)) if error.kind() == ErrorKind::Damaged => {
-            (json!({ "problems": [error.finding()], "problem_count": 1 }), false)
-        }
+        Err(Failure::Store(error)) if error.kind() == ErrorKind::Damaged => (unopened(&error.finding(), out.is_json()), false),
         other => other?,
     };
     crate::told(Outcome::from_bool(sound), print(report, sound, out))
@@ -26,6 +24,17 @@ fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
     let sound = report.is_sound();
     let report = serde_json::to_value(report).map_err(|error| Failure::Usage(format!("the report cannot be written: {error}")))?;
     Ok((report, sound))
+}
+
+/// The report on a store that does not open: programs get all fields, and nothing (null) in those that nobody has counted.
+fn unopened(problem: &str, all: bool) -> Value {
+    let mut report = json!({ "problems": [problem], "problem_count": 1 });
+    if let Value::Object(fields) = &mut report
+        && all
+    {
+        fields.extend(["segments", "entries", "bytes", "torn", "keys"].map(|field| (field.to_owned(), Value::Null)));
+    }
+    report
 }
 
 fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure> {

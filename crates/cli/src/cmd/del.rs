@@ -17,7 +17,8 @@ struct Report<'a> {
 
 #[derive(Serialize)]
 struct RangeReport {
-    deleted: u64,
+    deleted: bool,
+    keys: u64,
 }
 
 /// Runs the command.
@@ -51,14 +52,14 @@ fn delete_range(args: &StoreArgs, range: &Range, out: &mut Output) -> Result<Out
         );
         return Err(Failure::Usage(what));
     }
-    let deleted = keyspace.delete_range((range.from(), range.to()))?;
+    let keys = keyspace.delete_range((range.from(), range.to()))?;
     store::close(db, args)?;
     if out.is_json() {
-        out.document(&RangeReport { deleted })?;
-    } else if deleted == 0 {
+        out.document(&RangeReport { deleted: keys > 0, keys })?;
+    } else if keys == 0 {
         return Err(Failure::NotFound("there is no key in this range".into()));
     } else {
-        out.text(format!("{deleted} keys"))?;
+        out.text(format!("{keys} keys"))?;
     }
-    Ok(Outcome::from_bool(deleted > 0))
+    Ok(Outcome::from_bool(keys > 0))
 }

@@ -266,6 +266,8 @@ fn damage_is_found_and_not_served() {
     write(&pool, &bytes[..bytes.len() / 2]);
     let report = store.run(&["check", "--json"]).expect(1).document();
     assert_eq!((&report["sound"], &report["problem_count"]), (&false.into(), &1.into()), "{report}");
+    let fields = ["segments", "entries", "bytes", "torn", "keys"].map(|field| report.get(field));
+    assert!(fields.iter().all(|field| field.is_some_and(serde_json::Value::is_null)), "as in every report: {report}");
 }
 
 #[test]
