@@ -1,13 +1,50 @@
 //! Opening a store with settings.
 
 use crate::db::Db;
-use hither_engine::{
-    CachePolicy, CheckpointMode, CollectorKind, Durability, Error, MediumChoice, Options, OrderedKind, Progress, Result, Store,
-};
+use hither_engine::{CachePolicy, CheckpointMode, CollectorKind, Durability, Options, OrderedKind, Progress, Result, Store};
 use hither_topology::Topology;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What the storage is taken for. (The engine knows two more: a private mapping, which is what [`Builder::read_only`] is for, and one that a kill makes lose what a loss of power would, for its tests. Neither
+/// keeps what a write that returned has promised, so no user may choose them.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MediumChoice {
+    /// What detection finds.
+    #[default]
+    Auto,
+    /// Direct access: also on tmpfs (as an emulation that is not durable), never silently on a disk file.
+    ForcedDax,
+    /// Syncs, whatever it is.
+    File,
+    /// No durability.
+    Volatile,
+}
+
+impl From<MediumChoice> for hither_engine::MediumChoice {
+    fn from(choice: MediumChoice) -> Self {
+        match choice {
+            MediumChoice::Auto => Self::Auto,
+            MediumChoice::ForcedDax => Self::ForcedDax,
+            MediumChoice::File => Self::File,
+            MediumChoice::Volatile => Self::Volatile,
+        }
+    }
+}
+
+/// What would acknowledge writes that reach no file cannot be chosen.
+///
+/// ```compile_fail,E0599
+/// let _ = hither::Db::builder().medium(hither::MediumChoice::PrivateCopy);
+/// ```
+///
+/// ```compile_fail,E0599
+/// let _ = hither::Db::builder().medium(hither::MediumChoice::ShadowFile);
+/// ```
+#[cfg(doctest)]
+struct NoOtherMedia;
 
 /// Settings of a store, then [`Builder::open`].
 #[derive(Clone, Debug, Default)]
@@ -75,10 +112,9 @@ impl Builder {
         self
     }
 
-    /// What to take the storage for (default: what detection finds). [`MediumChoice::ShadowFile`] is for tests of what a loss of power leaves: there a kill of the process takes what
-    /// was not flushed, whatever the level. [`MediumChoice::PrivateCopy`] keeps nothing and takes [`Builder::read_only`].
+    /// What to take the storage for (default: what detection finds).
     pub fn medium(mut self, medium: MediumChoice) -> Self {
-        self.options.medium = medium;
+        self.options.medium = medium.into();
         self
     }
 
@@ -242,10 +278,6 @@ impl Builder {
     /// # Errors
     /// Everything that [`crate::Error`] says about opening: a locked, missing, foreign, newer or damaged pool, a full disk.
     pub fn open(self) -> Result<Db> {
-        if self.options.medium == MediumChoice::PrivateCopy && !self.options.read_only {
-            let what = "what is written to a private copy is gone when it is closed, whatever was acknowledged; open it read-only, or take another medium";
-            return Err(Error::Config(what.to_owned()));
-        }
         Ok(Db::from_store(Store::open(self.options)?))
     }
 }

@@ -70,15 +70,14 @@ mod report;
 mod snapshot;
 
 pub use batch::Batch;
-pub use builder::Builder;
+pub use builder::{Builder, MediumChoice};
 pub use copy::{CopyError, CopyProgress, CopyReport};
 pub use db::Db;
 #[doc(hidden)]
 pub use hither_engine::without_bound;
 pub use hither_engine::{
     CachePolicy, CheckpointMode, CollectorKind, CompactProgress, CompactReport, Deferred, Durability, Error, ErrorKind, Expiry, Found,
-    KeyspaceInfo, Kind, MediumChoice, OrderedKind, Phase, Progress, Result, SHORTCUT_FROM_BYTES, SpaceUse, Ticket, ValueGuard,
-    WriteOptions,
+    KeyspaceInfo, Kind, OrderedKind, Phase, Progress, Result, SHORTCUT_FROM_BYTES, SpaceUse, Ticket, ValueGuard, WriteOptions,
 };
 pub use hither_engine::{ignore_file_size_signal, install_sigbus_guard};
 pub use hither_topology::Topology;

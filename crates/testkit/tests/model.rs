@@ -5,7 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-use hither::{Durability, MediumChoice};
+use hither::Durability;
+use hither_engine::MediumChoice;
 use hither_testkit::model::{Config, Expect, Expiry, Medium, Op, Runner, Value};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

@@ -153,7 +153,7 @@ fn try_out(path: &Path, choice: MediumChoice) -> Result<MediumInfo, String> {
         return Err(format!("{} is not a directory", existing.display()));
     }
     let trial = Trial::new(existing)?;
-    let options = CreateOptions { medium: choice, max_bytes: TRIAL_BYTES, ..CreateOptions::new(TRIAL_BYTES) };
+    let options = CreateOptions { medium: choice.into(), max_bytes: TRIAL_BYTES, ..CreateOptions::new(TRIAL_BYTES) };
     let pool = Pool::create(&trial.0.join("pool"), &options).map_err(|error| error.to_string())?;
     Ok(pool.medium())
 }

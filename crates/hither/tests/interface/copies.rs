@@ -183,7 +183,10 @@ fn a_copy_goes_where_no_store_is() {
     assert!(refusal(Db::builder().in_memory()).contains("give its directory"));
     assert!(refusal(Db::builder()).contains("give its directory"));
     assert!(refusal(Db::builder().path("")).contains("give its directory"));
-    assert!(refusal(target(dir.path()).medium(MediumChoice::PrivateCopy)).contains("give its directory"));
+    assert!(
+        refusal(target(dir.path()).with_options(|options| options.medium = hither_engine::MediumChoice::PrivateCopy))
+            .contains("give its directory")
+    );
     std::fs::write(dir.path().join("something else"), b"").unwrap();
     db.copy_to(target(dir.path())).unwrap();
     assert!(refusal(target(dir.path())).contains("node0.hither belongs to a store"));

@@ -23,7 +23,7 @@ fn open(dir: &Path) -> Db {
 fn a_pause_is_counted_by_the_clock_that_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     open(dir.path()).close().unwrap();
-    let options = OpenOptions { medium: MediumChoice::File, ..OpenOptions::new() };
+    let options = OpenOptions { medium: MediumChoice::File.into(), ..OpenOptions::new() };
     Pool::open(&dir.path().join("node0.hither"), &options).unwrap().set_clock_ms(now_ms() + HOUR_MS).unwrap();
     let db = open(dir.path());
     assert!(db.now_ms() > now_ms() + HOUR_MS / 2, "the store is ahead");

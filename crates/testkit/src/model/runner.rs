@@ -2,9 +2,9 @@
 
 use super::{Expect, Expiry, KEYS, Model, Op, Pairs, SPACES, Value, key_bytes};
 use hither::{
-    CheckpointMode, Db, Durability, Error, Keyspace, KeyspaceOptions, Kind, MediumChoice, OrderedKind, Snapshot, Topology, ValueGuard,
-    WriteOptions,
+    CheckpointMode, Db, Durability, Error, Keyspace, KeyspaceOptions, Kind, OrderedKind, Snapshot, Topology, ValueGuard, WriteOptions,
 };
+use hither_engine::MediumChoice;
 use std::fmt::Debug;
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ impl Config {
             .durability(self.durability);
         match &self.medium {
             Medium::Memory => builder.in_memory().open(),
-            Medium::Files(dir, choice) => builder.path(dir).medium(*choice).open(),
+            Medium::Files(dir, choice) => builder.path(dir).with_options(|options| options.medium = *choice).open(),
         }
     }
 }
