@@ -61,7 +61,7 @@ pub struct StoreArgs {
     /// When checkpoints of the indexes are taken, for a fast restart: auto, off, or whenever so much was written, such as 256M
     #[arg(long, value_name = "WHEN", global = true, value_parser = units::checkpoints, default_value = "auto")]
     pub checkpoints: hither::CheckpointMode,
-    /// Size of a new store, such as 64M, 1G or 1GiB; at least 64K [default: 64M]
+    /// Size of a new store, such as 64M, 1G or 1GiB; at least 64K [default: 64M, or the limit if that is less]
     #[arg(long, value_name = "SIZE", global = true, value_parser = units::store_size)]
     pub capacity: Option<u64>,
     /// How far a new store may grow [default: 64G, or the capacity if that is larger]

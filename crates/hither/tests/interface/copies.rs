@@ -84,6 +84,23 @@ fn limits_may_be_others() {
     assert_eq!(open(dir.path()).stats().pools[0].max_bytes, 256 << 20);
 }
 
+/// Regression: a capacity of as much as a store has by default passed for none, and the copy got that of the old store.
+#[test]
+fn a_capacity_that_is_named_counts() {
+    let (db, dir) = (Db::builder().in_memory().capacity(4 << 20).max_capacity(8 << 20).open().unwrap(), TempDir::new().unwrap());
+    keyspace(&db, "k", Kind::Ordered).put(b"k", b"v").unwrap();
+    for (name, capacity) in [("more", 65 << 20), ("as by default", 64 << 20)] {
+        let path = dir.path().join(name);
+        db.copy_to(target(&path).capacity(capacity)).unwrap();
+        let pool = open(&path).stats().pools[0].clone();
+        assert!(pool.capacity_bytes == capacity && pool.max_bytes == capacity, "{name}: {pool:?}");
+    }
+    let unnamed = dir.path().join("unnamed");
+    db.copy_to(Db::builder().path(&unnamed).medium(MediumChoice::Volatile)).unwrap();
+    let pool = open(&unnamed).stats().pools[0].clone();
+    assert_eq!((pool.capacity_bytes, pool.max_bytes), (8 << 20, 8 << 20));
+}
+
 /// What is written while it is made is not in it, whether a key was changed before or after it was copied.
 #[test]
 fn a_copy_shows_the_moment_that_it_was_begun_at() {
