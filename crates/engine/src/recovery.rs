@@ -196,7 +196,8 @@ pub(crate) fn run(
         // Before the settled version is raised, which may be the reason why it does not count.
         (basis.drop_unusable)()?;
     }
-    if !report.clean {
+    if !report.clean || recovery.settled == u64::MAX {
+        // Where parts of batches were kept: the next opening, which may follow a crash, must not take them for what that has cut short.
         // Not before the marks of the chains are durable: should this recovery be cut short, the next one finds their children by the members of
         // dropped batches, and those it knows only above the settled version.
         (0..log.nodes()).try_for_each(|node| log.pool(node).set_settled(report.last_version))?;

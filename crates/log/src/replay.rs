@@ -315,7 +315,9 @@ impl Log {
     /// Leaves a segment alone in which damage was found and passed over: nothing is written into it, and it is never collected, so that what is damaged stays where a later salvage may
     /// know more, and every opening finds it. Before [`Log::resume`].
     pub fn keep_damaged(&self, segment: &SegmentToScan) {
-        self.pools[segment.node as usize].segments[segment.index as usize].damaged.store(true, Ordering::Relaxed);
+        let state = &self.pools[segment.node as usize].segments[segment.index as usize];
+        state.damaged.store(true, Ordering::Relaxed);
+        state.salvaged.store(true, Ordering::Relaxed);
     }
 
     /// After recovery: the emptiest segment of each shard that was open goes on being filled behind its last byte; the other open
@@ -325,7 +327,7 @@ impl Log {
         open.sort_by_key(|(segment, totals)| totals.tail - self.pools[segment.node as usize].pool.segment_offset(segment.index));
         for (segment, totals) in open {
             let pool = &self.pools[segment.node as usize];
-            if pool.segments[segment.index as usize].damaged.load(Ordering::Relaxed) {
+            if pool.segments[segment.index as usize].salvaged.load(Ordering::Relaxed) {
                 // As what it held at the last close: an open one would pass for torn after the next crash.
                 let flags = segment.descriptor.flags & !TOTALS_RECORDED;
                 pool.pool.commit_descriptor(segment.index, &Descriptor { state: OnMedia::Sealed, flags, ..segment.descriptor })?;

@@ -53,6 +53,8 @@ pub(crate) struct Segment {
     pub tail_at_open: AtomicU64,
     /// Its verification found damage.
     pub damaged: AtomicBool,
+    /// An opening has passed over damage in it: no checkpoint covers it, so that every opening finds that.
+    pub salvaged: AtomicBool,
     /// It was open when the store was opened: a crash may have torn holes into it.
     pub was_open: AtomicBool,
     /// It has entries that another process may have marked as dead, and died before that was durable.
@@ -139,7 +141,7 @@ impl Segment {
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
-        for flag in [&self.unverified, &self.damaged, &self.marks_unsure] {
+        for flag in [&self.unverified, &self.damaged, &self.salvaged, &self.marks_unsure] {
             flag.store(false, Ordering::Relaxed);
         }
     }

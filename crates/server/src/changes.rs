@@ -4,7 +4,7 @@
 //! (see [`crate::waiting`]), and so does a command that meets a database while it is being replaced; their threads go on with other clients. EXEC waits as a whole,
 //! and runs from its beginning then.
 //!
-//! A change that was asked for is made, even if its client hangs up.
+//! A change that was asked for is made, even if its client hangs up, unless the server stops before it has begun: then it is refused.
 //!
 //! Thread safety: any thread.
 
@@ -113,7 +113,7 @@ impl Changes {
         first.filter(|first| first.join(client))
     }
 
-    /// Waits until all are made.
+    /// Waits until none is left: each is made, or refused.
     pub fn finish(&self) {
         let thread = self.queue.lock().thread.take();
         // A panic there was printed.

@@ -22,6 +22,7 @@ use hither_pmem::SegmentState;
 use hither_sync::epoch;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -378,6 +379,8 @@ impl Loader<'_> {
             self.add_live(&sieve);
             Ok(images)
         };
+        // Without the checkpoint the store opens, too, so a panic is no reason not to.
+        let build = |run: &[BlockRow]| catch_unwind(AssertUnwindSafe(|| build(run))).unwrap_or_else(|_| Err("reading it panicked".into()));
         let parts = hither_sync::map_together(self.threads, blocks.chunks(share), build);
         let parts = parts.into_iter().collect::<Result<Vec<_>, _>>()?;
         index.adopt_images(parts).map_err(|_| "its images do not make a table".into())

@@ -127,7 +127,8 @@ impl<'a> Writer<'a> {
                 return Ok(true);
             }
             let fitting = ((BLOCK_TARGET - bytes) * before).checked_div(bytes);
-            let piece = fitting.map_or(FIRST_PIECE, |keys| keys.clamp(FIRST_PIECE, PIECE));
+            // At most as many as there are already, should longer ones follow.
+            let piece = fitting.map_or(FIRST_PIECE, |keys| keys.min(before).clamp(FIRST_PIECE, PIECE));
             index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), piece, block, &resolver);
             if resolver.log.has_unverified() && (reads_log || block.words().is_none()) {
                 // These keys were read: what is wrong with one must not look like a key from now on.

@@ -67,6 +67,39 @@ fn damage_that_was_salvaged_is_told_by_every_later_opening() {
     }
 }
 
+/// Regression: where what is damaged counts in no total, the checkpoint of the close after a salvage covered its segment, and the next opening looked at nothing of it.
+#[test]
+fn damage_between_entries_is_told_again_in_spite_of_a_checkpoint() {
+    const SEGMENT: usize = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let (pool, options) = (dir.path().join("node0.hither"), options(dir.path()));
+    let store = Store::open(options.clone()).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (0..200u64).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &[7; 3_000]));
+    store.reclaim().unwrap();
+    store.close().unwrap();
+    drop((store, keyspace));
+    std::fs::remove_file(dir.path().join("checkpoint.hither")).unwrap();
+    let mut bytes = std::fs::read(&pool).unwrap();
+    // All 128 segments lie at the end of the file; a full one ends with what was too little for another entry.
+    let mut ends = (1..=128).map(|number| bytes.len() - (128 - number) * SEGMENT);
+    let is_full =
+        |end: &usize| bytes[end - 40..*end].iter().all(|byte| *byte == 0) && bytes[end - 4_000..*end].iter().any(|byte| *byte != 0);
+    let end = ends.find(is_full).expect("a full segment with a gap at its end");
+    bytes[end - 40] = 1;
+    std::fs::write(&pool, bytes).unwrap();
+    assert_refused(&options, "before");
+    for round in 0..2 {
+        let store = Store::open(Options { salvage: true, ..options.clone() }).unwrap();
+        assert_eq!(store.recovery().salvaged.len(), 1, "{:?}", store.recovery().salvaged);
+        assert_eq!(store.open_keyspace("k").unwrap().len(), 200);
+        store.close().unwrap();
+        drop(store);
+        assert!(dir.path().join("checkpoint.hither").exists());
+        assert_refused(&options, &format!("round {round}"));
+    }
+}
+
 fn two_keys(options: &Options) -> Store {
     let store = Store::open(options.clone()).unwrap();
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
@@ -85,13 +118,22 @@ fn a_damaged_member_does_not_cost_its_batch() {
     let options = Options { checkpoints: CheckpointMode::Off, ..options(dir.path()) };
     two_keys(&options).close().unwrap();
     damage(&dir.path().join("node0.hither"), b"the new value of the first", |value| value[5] ^= 1);
-    for writes in [false, true, true] {
-        let medium = if writes { MediumChoice::File } else { MediumChoice::PrivateCopy };
-        let store = Store::open(Options { salvage: true, read_only: !writes, medium, ..options.clone() }).unwrap();
+    let read = |options: Options, when: &str| {
+        let store = Store::open(Options { salvage: true, ..options }).unwrap();
         let keyspace = store.open_keyspace("k").unwrap();
         let found = [b"first", b"other"].map(|key| get(&store, &keyspace, key));
-        assert_eq!(found, [Some(b"before".to_vec()), Some(b"the new value of the other".to_vec())], "writes: {writes}");
-    }
+        assert_eq!(found, [Some(b"before".to_vec()), Some(b"the new value of the other".to_vec())], "{when}");
+        store
+    };
+    drop(read(Options { read_only: true, medium: MediumChoice::PrivateCopy, ..options.clone() }, "looked at only"));
+    let store = read(options.clone(), "written to");
+    put(&store, &store.open_keyspace("k").unwrap(), b"more", b"value");
+    // The next opening does not follow an orderly close, and must not take the batch for one that the crash has cut short.
+    let crashed = crash(dir.path());
+    read(Options { paths: vec![(None, crashed.path().to_owned())], ..options.clone() }, "after a crash").close().unwrap();
+    store.close().unwrap();
+    drop(store);
+    drop(read(options, "after a close"));
 }
 
 /// Regression: where one pool's settled version was damaged, a batch that a crash had cut short was salvaged as if it were whole, though the other pool's says that it is not known to be.

@@ -150,6 +150,11 @@ impl Replay {
         self.ordered_durable
     }
 
+    /// How many stores around the caches a crash here may take, each for itself, where those through them are ordered.
+    pub fn streamed_pending(&self) -> usize {
+        self.cells.keys().filter(|cell| **cell != Cell::Memory).count()
+    }
+
     /// As [`Replay::for_each_image`], with just the first `ordered` of [`Replay::ordered_pending`] kept.
     pub fn for_each_image_keeping(
         &mut self,

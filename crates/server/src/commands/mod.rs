@@ -114,6 +114,9 @@ impl Room {
     /// `$`, a digit, and two ends of lines: no string takes less.
     pub const LEAST_BYTES: usize = 6;
 
+    /// What is held is in an allocation and a place in a table or list, or two.
+    const HELD_BYTES: usize = 64;
+
     /// What a reply still has.
     pub fn of(reply: &Writer<'_>) -> Room {
         Room { left: reply.room(), exceeded: false, of_reply: true }
@@ -127,7 +130,8 @@ impl Room {
     /// Takes room for a string of so many bytes. Breaks when there is not enough; then [`Room::check`] fails.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> ControlFlow<()> {
-        match self.left.checked_sub(bytes.saturating_add(Room::LEAST_BYTES)) {
+        let besides = if self.of_reply { Room::LEAST_BYTES } else { Room::HELD_BYTES };
+        match self.left.checked_sub(bytes.saturating_add(besides)) {
             Some(left) => self.left = left,
             None => self.exceeded = true,
         }

@@ -179,9 +179,9 @@ fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>, room:
             (false, Some(text)) => Rank::Number(weight(&text)?),
             (false, None) => Rank::Number(0.0),
         };
-        if let Rank::Text(Some(text)) = &rank
-            && room.take(text.len()).is_break()
-        {
+        // The text, and the key that it was found at, which the commit depends on.
+        let held = if let Rank::Text(Some(text)) = &rank { text.len() } else { 0 };
+        if room.take(held + member.len()).is_break() {
             room.check()?;
         }
         ranked.push((rank, member));

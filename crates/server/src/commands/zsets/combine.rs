@@ -172,7 +172,7 @@ fn intersection(txn: &mut Txn, mut sets: Vec<Weighed>, aggregate: Aggregate, mut
     Ok(common)
 }
 
-/// The members of the first set that are in no other. Those of the others are held if they are fewer, all together; else each of the first is looked up in them.
+/// The members of the first set that are in no other. Those of the others are held if they are fewer, all together, and there is room; else each of the first is looked up in them.
 fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room, for_others: Room) -> Result<Vec<Scored>, Failure> {
     let number = |set: &Weighed| set.set.as_ref().map(Collection::number);
     let Some(first) = &sets[0].set else { return Ok(Vec::new()) };
@@ -180,12 +180,12 @@ fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room, for_others: Room)
         return Ok(Vec::new());
     }
     let others: Vec<&Collection> = sets[1..].iter().filter_map(|set| set.set.as_ref()).collect();
-    let are_held = others.iter().map(|set| set.len()).sum::<usize>() < first.len();
-    let held = if are_held { names(txn, &others, for_others)? } else { HashSet::new() };
+    let are_fewer = others.iter().map(|set| set.len()).sum::<usize>() < first.len();
+    let held = if are_fewer { names(txn, &others, for_others)? } else { None };
     let mut left = Vec::new();
     in_portions(txn, first, |txn, member, known| {
-        let mut is_elsewhere = held.contains(&member);
-        for other in others.iter().filter(|_| !are_held) {
+        let mut is_elsewhere = held.as_ref().is_some_and(|held| held.contains(&member));
+        for other in others.iter().filter(|_| held.is_none()) {
             is_elsewhere = is_elsewhere || score(txn, other, &member)?.is_some();
         }
         if is_elsewhere {
@@ -199,8 +199,8 @@ fn difference(txn: &mut Txn, sets: &[Weighed], mut room: Room, for_others: Room)
     Ok(left)
 }
 
-/// The names of all members of these sets.
-fn names(txn: &mut Txn, sets: &[&Collection], mut room: Room) -> Result<HashSet<Vec<u8>>, Failure> {
+/// The names of all members of these sets, if there is room for them.
+fn names(txn: &mut Txn, sets: &[&Collection], mut room: Room) -> Result<Option<HashSet<Vec<u8>>>, Failure> {
     let mut names = HashSet::new();
     for set in sets {
         each(txn, set, false, |member, _| {
@@ -210,9 +210,11 @@ fn names(txn: &mut Txn, sets: &[&Collection], mut room: Room) -> Result<HashSet<
             names.insert(member.to_vec());
             room.take(member.len())
         })?;
-        room.check()?;
+        if room.check().is_err() {
+            return Ok(None);
+        }
     }
-    Ok(names)
+    Ok(Some(names))
 }
 
 /// Calls `f(transaction, member, score)` for the members by name until it breaks. They are read some at a time, for `f` cannot look up others during a walk.

@@ -105,6 +105,14 @@ impl Stretch {
         Ok(Stretch::Names(name_bound(from)?, name_bound(to)?))
     }
 
+    /// Whether every member is in it, whatever there is.
+    fn is_all(&self) -> bool {
+        match self {
+            Stretch::Scores(from, to) => *from == Bound::Included(f64::NEG_INFINITY) && *to == Bound::Included(f64::INFINITY),
+            Stretch::Names(from, to) => matches!((from, to), (NameBound::BeforeAll, NameBound::BehindAll)),
+        }
+    }
+
     /// Calls `f` for its members in order, until it breaks.
     fn each(&self, txn: &mut Txn, set: &Collection, reverse: bool, mut f: impl FnMut(&[u8], f64) -> ControlFlow<()>) -> Outcome {
         match self {
@@ -422,6 +430,7 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
     };
     let found = match range {
         Range::Places(from, to) if from_beginning(set.len() as i64, from, to) == (0, set.len() as i64 - 1) => None,
+        Range::Stretch(stretch) if stretch.is_all() => None,
         range => Some(Query::all(range).run(txn, &set, Room::held(shared))?).filter(|found| found.len() != set.len()),
     };
     let Some(found) = found else {
