@@ -123,6 +123,7 @@ pub(crate) fn run(
     let settled = settled.max(loaded.map_or(0, |loaded| loaded.version));
     // The version of the next checkpoint must not be below, though not all versions of before need be on media.
     let newest = loaded.map_or(0, |loaded| loaded.newest_version).max(log.pool(0).oldest_checkpoint());
+    let keeps_parts = options.salvage && keeps_parts_of_batches(log);
     let recovery = Recovery {
         log,
         hasher,
@@ -132,7 +133,7 @@ pub(crate) fn run(
         dropped: Mutex::default(),
         damaged: AtomicU64::new(0),
         latches: LatchTable::new(1024, 0),
-        settled: if options.salvage && keeps_parts_of_batches(log) { u64::MAX } else { settled },
+        settled: if keeps_parts { u64::MAX } else { settled },
         loaded,
         tombstones: Mutex::default(),
         batched: Mutex::default(),
@@ -196,7 +197,7 @@ pub(crate) fn run(
         // Before the settled version is raised, which may be the reason why it does not count.
         (basis.drop_unusable)()?;
     }
-    if !report.clean || recovery.settled == u64::MAX {
+    if !report.clean || keeps_parts {
         // Where parts of batches were kept: the next opening, which may follow a crash, must not take them for what that has cut short.
         // Not before the marks of the chains are durable: should this recovery be cut short, the next one finds their children by the members of
         // dropped batches, and those it knows only above the settled version.

@@ -181,8 +181,8 @@ impl Session {
 fn run(shared: &Shared) {
     while let Some(pending) = shared.changes.next() {
         // Those that have not begun when the server stops are refused: nobody has had an answer to them, and the stop must not wait for all.
-        let begun = if shared.stopping.load(Ordering::Acquire) { None } else { Some(()) };
-        let made = begun.and_then(|()| shared.or_stop("changes databases", || make(shared, pending.change)));
+        let is_stopping = shared.stopping.load(Ordering::Acquire);
+        let made = if is_stopping { None } else { shared.or_stop("changes databases", || make(shared, pending.change)) };
         let outcome = made.unwrap_or(Err(hither::Error::Closed));
         if let Err(hither::Error::ReadOnly(why)) = &outcome {
             shared.note_failed_sync(why);
