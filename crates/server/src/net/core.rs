@@ -226,7 +226,7 @@ impl Core {
 
     /// How long it may wait for events: not beyond what is due by itself.
     fn patience(&self) -> Duration {
-        if !self.to_serve.is_empty() {
+        if !self.to_serve.is_empty() || !self.to_flush.is_empty() {
             return Duration::ZERO;
         }
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
@@ -342,7 +342,9 @@ impl Core {
         slots.dedup();
         for slot in slots.drain(..) {
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
-            connection.flush(&self.shared, self.now);
+            if connection.flush(&self.shared, self.now) {
+                self.to_flush.push(slot);
+            }
             connection.publish();
             if connection.is_over() {
                 self.close(slot);

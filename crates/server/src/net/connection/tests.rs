@@ -1,0 +1,113 @@
+use super::*;
+use crate::config::Config;
+
+/// With the other end of its socket.
+fn connection() -> (Arc<Shared>, Connection, std::net::TcpStream) {
+    let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), Config::default(), 1).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let stream = listener.accept().unwrap().0;
+    stream.set_nonblocking(true).unwrap();
+    let client = shared.clients.add("test".into(), "test".into(), 0);
+    let session = Session::new(shared.clone(), client);
+    (shared, Connection::new(Channel::plain(mio::net::TcpStream::from_std(stream)), session), other)
+}
+
+/// Regression: the room for a large request was given back at its second part, and made again in steps.
+#[test]
+fn room_for_a_large_request_is_kept_until_it_is_done() {
+    let (shared, mut connection, _other) = connection();
+    let mut ahead = Ahead::default();
+    let mut request = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n".to_vec();
+    request.resize(request.len() + (1 << 20), b'x');
+    request.extend_from_slice(b"\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9\r\nx");
+    let mut parts = request.chunks(READ_BYTES);
+    connection.take_in(&shared, parts.next().unwrap(), &mut ahead);
+    let room = connection.input.capacity();
+    assert!(room >= 1 << 20);
+    for part in parts {
+        assert_eq!(connection.input.capacity(), room);
+        connection.take_in(&shared, part, &mut ahead);
+    }
+    assert_eq!((connection.outbox.ready(), connection.input.len()), (&b"+OK\r\n"[..], 25));
+    assert!(connection.input.capacity() < room / 2, "it is done");
+}
+
+/// Regression: a client that read nothing was never idle.
+#[test]
+fn who_does_not_read_is_idle_and_who_waits_for_a_sync_is_not() {
+    let (_shared, mut connection, _other) = connection();
+    let mut reply = |version| {
+        let start = connection.outbox.bytes.len();
+        connection.outbox.bytes.extend_from_slice(b"+OK\r\n");
+        connection.outbox.appended(start, version);
+        connection.publish();
+        let client = &connection.session.client;
+        (connection.may_be_idle(), client.output_bytes.load(Ordering::Relaxed))
+    };
+    assert_eq!(reply(7), (false, 5));
+    assert_eq!(reply(8), (false, 10));
+    connection.outbox.release(7);
+    assert!(connection.may_be_idle(), "the first could be read");
+    connection.outbox.sent(5);
+    assert!(!connection.may_be_idle());
+}
+
+/// Regression: who read as fast as it was sent to kept the thread until all of its replies had left.
+#[test]
+fn a_turn_sends_a_part_of_long_replies() {
+    use std::io::Read;
+    let (shared, mut connection, mut other) = connection();
+    connection.outbox.bytes = b"+OK\r\n".repeat(5);
+    connection.outbox.appended(0, 0);
+    let turns: Vec<_> = (0..3).map(|_| (connection.send(10, Instant::now()), connection.outbox.waiting())).collect();
+    assert_eq!(turns, [(true, 15), (true, 5), (false, 0)]);
+    connection.outbox.bytes = vec![b'x'; 2 * SENT_BYTES];
+    connection.outbox.appended(0, 0);
+    connection.flush(&shared, Instant::now());
+    assert!(connection.outbox.waiting() >= SENT_BYTES, "a turn's bytes are left");
+    let mut replies = [0; 25];
+    other.read_exact(&mut replies).unwrap();
+    assert_eq!(replies[..], *b"+OK\r\n".repeat(5));
+}
+
+/// Regression: a client that had hung up while its command waited took what came in the same turn.
+#[test]
+fn who_has_hung_up_takes_nothing() {
+    let (shared, mut connection, _other) = connection();
+    let (mut room, now) = (Room::default(), Instant::now());
+    connection.take_in(&shared, b"BZPOPMIN z 0\r\n", &mut Ahead::default());
+    assert!(connection.session.is_waiting());
+    connection.note_hung_up();
+    let client = shared.clients.add("test".into(), "test".into(), 0);
+    let mut session = Session::new(shared.clone(), client);
+    session.execute(&shared, Args::new(b"ZADDz1m", &[0..4, 4..5, 5..6, 6..7]), &mut Vec::new());
+    connection.rouse();
+    connection.serve(&shared, &[], &mut room, now);
+    assert!(connection.session.closing && !connection.session.is_waiting());
+    let mut reply = Vec::new();
+    session.execute(&shared, Args::new(b"ZCARDz", &[0..5, 5..6]), &mut reply);
+    assert_eq!(reply, b":1\r\n");
+}
+
+/// Regression: anybody who could connect could have the server hold a MiB of errors.
+#[test]
+fn little_is_held_for_who_has_not_logged_in() {
+    let (shared, mut connection, _other) = connection();
+    shared.acl().set_default_password(Some("secret"));
+    connection.session.reset();
+    let mut ahead = Ahead::default();
+    for _ in 0..100 {
+        connection.take_in(&shared, &b"PING\r\n".repeat(10_000), &mut ahead);
+        let (waiting, room) = (connection.outbox.waiting(), connection.outbox.bytes.capacity());
+        assert!(waiting <= 17 << 10 && room <= 64 << 10, "{waiting} bytes wait in {room}");
+        connection.stalled |= connection.is_paused();
+        // It is read a little at a time.
+        connection.outbox.sent(waiting / 2);
+        assert!(connection.can_go_on());
+        connection.input.clear();
+    }
+    connection.outbox.sent(connection.outbox.waiting());
+    connection.take_in(&shared, b"AUTH secret\r\nPING\r\n", &mut ahead);
+    assert_eq!(connection.outbox.ready(), b"+OK\r\n+PONG\r\n");
+}
