@@ -1,4 +1,7 @@
-//! The store: what it consists of and how it is opened, changed in its keyspaces, and closed.
+//! The store: what it consists of and how it is opened and closed.
+
+mod clock;
+mod keyspaces;
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::Checkpoints;
@@ -6,10 +9,10 @@ use crate::collector::{Collections, Collector};
 use crate::commit::{self, Committer};
 use crate::delegation::Delegation;
 use crate::error::{Error, Result};
-use crate::keyspace::{Keyspace, KeyspaceHandle, KeyspaceInfo, Kind, OrderedKind, with_index};
+use crate::keyspace::{Keyspace, KeyspaceHandle, Kind, OrderedKind, with_index};
 use crate::maintenance::Maintenance;
 use crate::openings;
-use crate::options::{Durability, Expiry, Options, Techniques, WriteOptions, wall_clock_ms};
+use crate::options::{Durability, Options, Techniques, wall_clock_ms};
 use crate::recovery::RecoveryReport;
 use crate::resolver::LogResolver;
 use crate::restart::Restart;
@@ -23,7 +26,7 @@ use hither_log::Log;
 use hither_sync::epoch;
 use hither_sync::latch::LatchTable;
 use parking_lot::{Mutex, ReentrantMutex, RwLock};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -86,62 +89,6 @@ impl Core {
     #[inline(always)]
     pub fn resolver(&self) -> LogResolver<'_> {
         LogResolver { log: &self.log, hasher: self.hasher }
-    }
-
-    /// The keyspaces that exist now, by number.
-    pub fn keyspaces_by_id(&self) -> HashMap<u32, Arc<Keyspace>> {
-        self.keyspaces.read().values().map(|keyspace| (keyspace.info.id, keyspace.clone())).collect()
-    }
-
-    /// The time for expiry, in milliseconds since 1970.
-    pub fn now_ms(&self) -> u64 {
-        wall_clock_ms().max(self.clock_floor_ms.load(Ordering::Relaxed))
-    }
-
-    /// When what is written now with these options expires; 0: never.
-    pub fn expiry_ms(&self, options: &WriteOptions) -> u64 {
-        match options.expiry {
-            None => 0,
-            Some(Expiry::AtMs(at)) => at,
-            // Not less than what was asked for: of a time below a millisecond nothing would be left.
-            Some(Expiry::After(ttl)) => self.now_ms().saturating_add(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
-        }
-    }
-
-    /// Whether an entry with this expiry counts as absent.
-    #[inline(always)]
-    pub fn is_expired(&self, expiry_ms: u64) -> bool {
-        expiry_ms != 0 && (expiry_ms <= self.clock_floor_ms.load(Ordering::Relaxed) || self.expires_now(expiry_ms))
-    }
-
-    /// Whether this time has come by the machine's clock. Once somebody was told so it is remembered, should that clock be set back.
-    #[inline(never)]
-    fn expires_now(&self, expiry_ms: u64) -> bool {
-        let has_come = expiry_ms <= wall_clock_ms();
-        if has_come {
-            self.remember_time(expiry_ms);
-        }
-        has_come
-    }
-
-    /// What expires up to then somebody may have been told to be gone.
-    #[cfg(test)]
-    pub fn told_ms(&self) -> u64 {
-        self.clock_floor_ms.load(Ordering::Relaxed)
-    }
-
-    /// Somebody was told that what expires at this time is not there any more.
-    pub fn remember_time(&self, expiry_ms: u64) {
-        if expiry_ms > self.clock_floor_ms.load(Ordering::Relaxed) {
-            self.clock_floor_ms.fetch_max(expiry_ms, Ordering::Relaxed);
-        }
-    }
-
-    /// Persists the time, so that a clock that is set back revives nothing.
-    pub fn persist_clock(&self) -> Result<()> {
-        let now = self.now_ms();
-        self.clock_floor_ms.fetch_max(now, Ordering::Relaxed);
-        Ok(self.heeding_failed_syncs(self.log.pool(0).set_clock_ms(now))?)
     }
 
     /// What the log calls to make something durable, with locks held.
@@ -268,104 +215,6 @@ impl Store {
     /// What recovery did at open.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
-    }
-
-    /// All keyspaces, by id.
-    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        let mut infos: Vec<_> = self.core.keyspaces.read().values().map(|keyspace| keyspace.info.clone()).collect();
-        infos.sort_by_key(|info| info.id);
-        infos
-    }
-
-    /// A handle of an existing keyspace. Waits for an exchange of names under way, unless in the callback of a ticket, where it may be refused from the start.
-    pub fn open_keyspace(&self, name: &str) -> Option<KeyspaceHandle> {
-        let find = || self.core.keyspaces.read().get(name).cloned();
-        let mut found = find();
-        if found.as_ref().is_some_and(|keyspace| keyspace.is_dropped()) && !commit::is_in_callback() {
-            let _exchanged = self.core.catalogue.lock();
-            found = find();
-        }
-        found.map(KeyspaceHandle)
-    }
-
-    /// Creates a keyspace; durable at return. Refused in the callback of a ticket, like whatever changes the catalogue ([`Error::InsideCallback`]).
-    pub fn create_keyspace(&self, name: &str, kind: Kind) -> Result<KeyspaceHandle> {
-        ensure_outside_callbacks("create_keyspace")?;
-        self.core.committer.ensure_writable()?;
-        let mut catalogue = self.core.catalogue.lock();
-        let mut changed = catalogue.clone();
-        let info = changed.add(name, kind)?;
-        self.core.set_catalogue(&changed)?;
-        *catalogue = changed;
-        let keyspace = Arc::new(Keyspace::new(info, self.core.hasher, self.core.ordered_index));
-        self.core.keyspaces.write().insert(name.to_owned(), keyspace.clone());
-        Ok(KeyspaceHandle(keyspace))
-    }
-
-    /// Drops a keyspace with all its keys; durable at return. False if there is none of this name. O(keys) for the accounting.
-    pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
-        ensure_outside_callbacks("drop_keyspace")?;
-        self.core.committer.ensure_writable()?;
-        // Begins before collectors can find the keyspace missing and ends when its entries are counted: until then no segment that they empty begins a new life, to
-        // which the count would go (`live_bytes` would be too small there, and live entries might pass for dead).
-        let pin;
-        let dropped = {
-            let mut catalogue = self.core.catalogue.lock();
-            let mut changed = catalogue.clone();
-            if changed.remove(name).is_none() {
-                return Ok(false);
-            }
-            self.core.set_catalogue(&changed)?;
-            *catalogue = changed;
-            pin = epoch::pin();
-            let mut keyspaces = self.core.keyspaces.write();
-            // With the lock held: a reader that does not see the flag began before collectors could find the keyspace missing, so what it reads there stays.
-            keyspaces.remove(name).inspect(|keyspace| {
-                keyspace.dropped.store(true, Ordering::SeqCst);
-                keyspace.discarded.store(true, Ordering::SeqCst);
-            })
-        };
-        if let Some(keyspace) = dropped {
-            // Writers that did not see the flags finish first; later ones refuse, and collectors move nothing of it any more: nobody would count the copies.
-            epoch::synchronize_writers();
-            self.core.discard_all(&keyspace);
-            self.core.snapshots.forget(&keyspace);
-        }
-        drop(pin);
-        Ok(true)
-    }
-
-    /// Exchanges the names of keyspaces: all pairs at once, or none if one of the names is not there (false). Where a name is in several pairs, the result is that of
-    /// one exchange after the other. Durable and crash-atomic, and so is everything that was
-    /// written before: it is durable first. Handles of what has another name then refuse from then on ([`crate::Error::KeyspaceDropped`]), so nothing is written any more
-    /// under a name that it had; open them again.
-    pub fn swap_keyspaces(&self, pairs: &[(&str, &str)]) -> Result<bool> {
-        ensure_outside_callbacks("swap_keyspaces")?;
-        self.core.committer.ensure_writable()?;
-        let mut catalogue = self.core.catalogue.lock();
-        let mut changed = catalogue.clone();
-        if !pairs.iter().all(|(a, b)| changed.swap(a, b)) {
-            return Ok(false);
-        }
-        // By number: what has which name in the end, the catalogue says.
-        let keyspaces = self.core.keyspaces_by_id();
-        let held = changed.keyspaces.iter().filter_map(|info| Some((info.name.as_str(), keyspaces.get(&info.id)?.clone())));
-        let old: Vec<(&str, Arc<Keyspace>)> = held.filter(|(name, keyspace)| keyspace.info.name != *name).collect();
-        old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(true, Ordering::SeqCst));
-        // Writers that did not see the flag finish first; later ones refuse.
-        epoch::synchronize_writers();
-        let everything = self.core.log.clock.stable();
-        let durable = self.core.committer.commit_with_locks(&self.core.log, everything);
-        if let Err(error) = durable.and_then(|()| self.core.set_catalogue(&changed)) {
-            old.iter().for_each(|(_, keyspace)| keyspace.dropped.store(false, Ordering::SeqCst));
-            return Err(error);
-        }
-        let mut keyspaces = self.core.keyspaces.write();
-        for (name, keyspace) in old {
-            keyspaces.insert(name.to_owned(), Arc::new(keyspace.renamed(name)));
-        }
-        *catalogue = changed;
-        Ok(true)
     }
 
     /// Makes everything written so far durable.
@@ -498,22 +347,6 @@ impl Core {
             self.log.pool(node).mark_clean()?;
         }
         Ok(())
-    }
-
-    /// Replaces the catalogue, durably. After a sync that failed it may have happened or not: then nothing more is acknowledged.
-    fn set_catalogue(&self, catalogue: &Catalogue) -> Result<()> {
-        Ok(self.heeding_failed_syncs(self.log.pool(0).set_catalogue(&catalogue.encode()))?)
-    }
-
-    /// Counts all entries of a dropped keyspace as garbage, under the pin that its caller has held since before it was dropped.
-    fn discard_all(&self, keyspace: &Keyspace) {
-        debug_assert!(epoch::is_pinned(), "their segments must not begin new lives");
-        let resolver = self.resolver();
-        let mut discard = |reference: hither_index::Ref| {
-            self.log.count_dead(reference.0, self.log.size_of(reference.0), false);
-            true
-        };
-        with_index!(keyspace, index => index.for_each(&resolver, &mut discard));
     }
 
     /// Keys of all ordered and of all hash keyspaces.

@@ -19,10 +19,9 @@ use crate::error::{Error, Result};
 use crate::keyspace::{AnyIndex, Kind, with_index};
 use crate::options::Durability;
 use crate::store::Core;
-use crate::write::{Attempt, Condition, PlaceGuard, Written, op_of, room};
+use crate::write::{Attempt, Condition, PlaceGuard, Written};
 use hither_index::{Index, Key, Ref};
-use hither_log::entry::{BatchTag, Parts};
-use hither_log::{Append, Flush, Writer, address};
+use hither_log::Writer;
 use hither_sync::epoch;
 use hither_sync::latch::LatchSet;
 
@@ -194,28 +193,11 @@ impl Core {
     }
 }
 
-/// Members being appended. Dropped before all are, because there is no space or in a panic, it leaves none that count.
-struct Appending<'c, 'a, 'w> {
-    commit: &'c mut Commit<'a>,
-    writer: &'c mut Writer<'w>,
-    appended: usize,
-    whole: bool,
-}
-
-impl Drop for Appending<'_, '_, '_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.whole {
-            self.commit.abandon(self.appended, self.writer);
-        }
-    }
-}
-
 /// A commit under its latches. Gives back on drop the places that are still locked.
-struct Commit<'a> {
-    core: &'a Core,
-    batch: &'a Contents,
-    members: &'a mut Vec<Member>,
+pub(super) struct Commit<'a> {
+    pub core: &'a Core,
+    pub batch: &'a Contents,
+    pub members: &'a mut Vec<Member>,
     /// Members whose place is locked, one bit each.
     held: u64,
     /// Some member is a delete.
@@ -268,7 +250,7 @@ impl Commit<'_> {
 
     /// Bytes that it takes at least.
     #[cold]
-    fn least_bytes(&self) -> u64 {
+    pub(super) fn least_bytes(&self) -> u64 {
         let segment = self.core.log.pool(0).segment_bytes();
         let sizes = self.members.iter().map(|member| {
             let operation = &member.operation;
@@ -308,108 +290,11 @@ impl Commit<'_> {
         false
     }
 
-    /// Appends all entries side by side and starts the write-back of each line once.
-    #[inline(always)]
-    fn append(&mut self, first: u64, level: Durability, default_expiry_ms: u64, writer: &mut Writer<'_>) -> Result<()> {
-        let size = self.members.len() as u32;
-        // One shard for all: the shard only says which segment an entry lies in, and one chunk means one stretch of lines to flush.
-        let hash = self.members[0].operation.hash;
-        let flush = if level == Durability::Sync { Flush::ByCaller } else { Flush::Later };
-        let (core, batch) = (self.core, self.batch);
-        let mut appending = Appending { commit: self, writer, appended: 0, whole: false };
-        let (mut start, mut end) = (0, 0);
-        for index in 0..size as usize {
-            let member = &appending.commit.members[index];
-            let operation = &member.operation;
-            let value = batch.value(operation);
-            let name = (batch.keyspace(operation).info.id, operation.hash);
-            let deleted = core.committer.recent_deletes.get(name);
-            let parent = deleted.unwrap_or(member.candidate).0;
-            let parts = Parts {
-                op: op_of(value.is_some(), member.candidate),
-                key: batch.key(operation),
-                value: value.unwrap_or(&[]),
-                version: first + index as u64,
-                parent,
-                parent_generation: appending.writer.generation_tag(parent),
-                keyspace: name.0,
-                expiry_ms: if operation.delete || operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
-                batch: (size > 1).then_some(BatchTag { size, index: index as u32 }),
-                shortcut: value.map_or(0, |value| Self::shortcut_to(core, batch, member, operation.key_len as usize + value.len())),
-            };
-            let reference = appending.writer.append(&parts, Append { hash, flush })?;
-            appending.commit.members[index].reference = Ref(reference);
-            appending.appended = index + 1;
-            let (at, bytes) = appending.commit.extent(reference);
-            if at != end && level == Durability::Sync {
-                appending.writer.flush_range(start, end - start);
-                start = at;
-            }
-            end = at + bytes;
-        }
-        if level == Durability::Sync {
-            appending.writer.flush_range(start, end - start);
-        }
-        appending.whole = true;
-        let lags = flush == Flush::Later || core.needs_sync;
-        if lags || core.committer.recent_deletes.any() {
-            appending.commit.note_deletes(first, lags);
-        }
-        Ok(())
-    }
-
-    /// Notes deletes that are not durable yet (`lags`), and takes back those that something has come after. Not before all members are appended: what is abandoned is
-    /// nobody's parent, and takes nothing back.
-    #[cold]
-    fn note_deletes(&self, first: u64, lags: bool) {
-        let deletes = &self.core.committer.recent_deletes;
-        for (member, version) in self.members.iter().zip(first..) {
-            let operation = &member.operation;
-            let name = (self.batch.keyspace(operation).info.id, operation.hash);
-            if operation.delete && lags { deletes.note(name, member.reference, version) } else { deletes.remove(name) }
-        }
-    }
-
     /// Tells the keyspaces of deletes of the batch's newest version.
     #[cold]
     fn note_keyspaces_of_deletes(&self, newest: u64) {
         let deletes = self.members.iter().map(|member| &member.operation).filter(|operation| operation.delete);
         deletes.for_each(|operation| self.core.note_delete(self.batch.keyspace(operation), newest));
-    }
-
-    /// The shortcut of a member with so many bytes of key and value.
-    #[inline(always)]
-    fn shortcut_to(core: &Core, batch: &Contents, member: &Member, bytes: usize) -> u64 {
-        if !core.shortcuts.may_have(bytes) {
-            return 0;
-        }
-        with_token!(batch.keyspace(&member.operation), member.token, index, token => core.shortcuts.to(index, token, bytes))
-    }
-
-    /// Where an entry lies and how long it is.
-    #[inline(always)]
-    fn extent(&self, reference: u64) -> (u64, u64) {
-        (address::unpack(reference).offset, self.core.log.size_of(reference))
-    }
-
-    /// Marks the members of a batch that could not be appended whole dead on media: once a later version is settled, recovery would
-    /// take them for committed.
-    #[cold]
-    fn abandon(&self, appended: usize, writer: &mut Writer<'_>) {
-        // Others are like a single write: what room there is in open segments may do.
-        if !std::thread::panicking() && self.least_bytes() > self.core.log.pool(0).segment_bytes() {
-            room::note_wanted(self.least_bytes());
-        }
-        for member in &self.members[..appended] {
-            self.core.log.mark_dead_on_media(member.reference.0);
-            // All lines, not just the mark's: the entry is counted when its segment is sealed, and must be whole then.
-            let (at, bytes) = self.extent(member.reference.0);
-            writer.flush_range(at, bytes);
-            if !member.operation.delete {
-                writer.mark_dead(member.reference.0);
-            }
-        }
-        writer.fence();
     }
 
     /// Are the candidates really these keys'? Those at locked places are certain to be replaced, so they are counted as garbage here, or

@@ -6,6 +6,7 @@
 //!
 //! Readers may see some keys of a batch before others; a [`Snapshot`](crate::Snapshot) sees all or none.
 
+mod append;
 mod commit;
 mod member;
 
