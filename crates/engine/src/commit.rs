@@ -56,6 +56,8 @@ pub(crate) struct Committer {
     pub requested: AtomicU64,
     /// A thread in the background runs callbacks.
     in_background: AtomicBool,
+    /// No thread could be started that would make durable what it is asked for: whoever asks does it.
+    alone: AtomicBool,
     /// Wakes the background committer.
     pub wake: Condvar,
     pub wake_lock: Mutex<bool>,
@@ -96,6 +98,7 @@ impl Committer {
             commits: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             in_background: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
             wake: Condvar::new(),
             wake_lock: Mutex::new(false),
         }
@@ -196,6 +199,16 @@ impl Committer {
     /// Whether there is a thread in the background.
     pub fn has_background(&self) -> bool {
         self.in_background.load(Ordering::Acquire)
+    }
+
+    /// No thread in the background could be started.
+    pub fn note_alone(&self) {
+        self.alone.store(true, Ordering::Release);
+    }
+
+    /// Whether whoever asks for a commit has to make it.
+    pub fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
     }
 
     /// Runs `f`, which runs callbacks from time to time, in the background.
@@ -311,8 +324,16 @@ impl Committer {
         state.error = Some(why);
     }
 
-    /// Asks the background committer to make `version` durable soon.
-    pub fn request(&self, version: u64) {
+    /// Has `version` made durable soon by the background committer, or now where there is none. An error poisons the store. Call outside writer sections and latches.
+    pub fn request(&self, log: &Log, version: u64) {
+        if self.is_alone() {
+            let _ = self.commit(log, version);
+        } else {
+            self.ask(version);
+        }
+    }
+
+    fn ask(&self, version: u64) {
         if self.requested.fetch_max(version, Ordering::AcqRel) < version {
             self.wake_background();
         }
@@ -326,13 +347,12 @@ impl Committer {
         }
     }
 
-    fn on_durable(&self, version: u64, callback: Callback) {
+    fn on_durable(&self, log: &Log, version: u64, callback: Callback) {
         let mut state = self.state.lock();
         if state.error.is_none() && self.durable() < version {
             state.callbacks.entry(version).or_default().push(callback);
             drop(state);
-            self.request(version);
-            return;
+            return self.request(log, version);
         }
         let error = state.error.clone().filter(|_| self.durable() < version);
         if self.leaves_callbacks() {
@@ -421,7 +441,7 @@ impl Ticket {
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {
             None => run_callbacks(vec![(Box::new(f), None)]),
-            Some(core) => core.committer.on_durable(self.version, Box::new(f)),
+            Some(core) => core.committer.on_durable(&core.log, self.version, Box::new(f)),
         }
     }
 }

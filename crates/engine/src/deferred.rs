@@ -18,12 +18,13 @@
 use crate::batch::Batch;
 use crate::commit::Ticket;
 use crate::error::Result;
-use crate::keyspace::{KeyspaceHandle, with_index};
+use crate::keyspace::{Keyspace, KeyspaceHandle, with_index};
 use crate::options::{Durability, WriteOptions};
 use crate::scan::{Direction, Part, ScanRange};
 use crate::store::{Core, Store};
 use crate::write::{Condition, Written, check_key};
-use hither_index::{Index, Ref, Start};
+use hither_index::{Index, Key, Ref, Start};
+use hither_log::EntryView;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
 
@@ -61,21 +62,23 @@ impl Store {
         let key = core.hasher.key(key);
         let _pin = epoch::pin();
         keyspace.0.ensure_usable()?;
-        let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
-        if found.is_none() {
-            core.ensure_absent(&keyspace.0, key)?;
-            core.latches.wait_until_free(core.latches.stripe_of(key.hash));
-            let rests_on = if core.committer.reads_check() { core.latches.last_delete(core.latches.stripe_of(key.hash)) } else { 0 };
-            return Ok((None, core.unless_durable(rests_on)));
+        let mut found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
+        loop {
+            if found.is_none() {
+                core.ensure_absent(&keyspace.0, key)?;
+                core.latches.wait_until_free(core.latches.stripe_of(key.hash));
+                let rests_on = if core.committer.reads_check() { core.latches.last_delete(core.latches.stripe_of(key.hash)) } else { 0 };
+                return Ok((None, core.unless_durable(rests_on)));
+            }
+            let (entry, what) = core.describe(found, |_| key)?;
+            if !core.is_expired(what.expires_at_ms) {
+                return Ok((Some(f(entry.value, what)), core.observed(what.version)));
+            }
+            match core.after_expired(&keyspace.0, key, found) {
+                Some(other) => found = other,
+                None => return Ok((None, core.observed(what.version))),
+            }
         }
-        core.ensure_whole(found)?;
-        let entry = core.log.entry(found.0);
-        if entry.batch().is_some() {
-            core.latches.wait_until_free(core.latches.stripe_of(key.hash));
-        }
-        let what = Found { version: core.log.version_of(found.0, &entry), expires_at_ms: entry.expiry_ms() };
-        let value = if core.is_expired(what.expires_at_ms) { None } else { Some(f(entry.value, what)) };
-        Ok((value, core.observed(what.version)))
     }
 
     /// Calls `f(key, value, found)` for the keys in `range` in order until it breaks, and gives what that rests on. `f` runs under an epoch pin.
@@ -106,7 +109,7 @@ impl Store {
                 (None, Bound::Unbounded) => Start::Edge,
             };
             keyspace.0.scan(start, backward, GROUP, &mut refs, &core.resolver());
-            let flow = core.visit_deferred(&refs, range, &mut newest, &mut f)?;
+            let flow = core.visit_deferred(&keyspace.0, &refs, range, &mut newest, &mut f)?;
             if refs.len() < GROUP || flow.is_break() {
                 break;
             }
@@ -157,7 +160,7 @@ impl Store {
         if version <= self.core.committer.durable() {
             return Ticket::durable(version);
         }
-        self.core.committer.request(version);
+        self.core.committer.request(&self.core.log, version);
         Ticket::pending(&self.core, version)
     }
 
@@ -185,7 +188,7 @@ impl Core {
             // Nobody may ever wait for it.
             Durability::Interval(_) if made != 0 && (self.needs_sync || self.log.needs_flush()) => {
                 if !self.commits_in_time(level) {
-                    self.committer.request(made);
+                    self.committer.request(&self.log, made);
                 }
                 0
             }
@@ -194,25 +197,42 @@ impl Core {
         Deferred { applied: written.applied(), existed: written.existed(), rests_on }
     }
 
+    /// The entry behind a verified reference; of a batch once that is installed.
+    #[inline(always)]
+    fn describe<'a>(&'a self, found: Ref, key: impl FnOnce(&'a [u8]) -> Key<'a>) -> Result<(EntryView<'a>, Found)> {
+        self.ensure_whole(found)?;
+        let entry = self.log.entry(found.0);
+        if entry.batch().is_some() {
+            self.latches.wait_until_free(self.latches.stripe_of(key(entry.key).hash));
+        }
+        let what = Found { version: self.log.version_of(found.0, &entry), expires_at_ms: entry.expiry_ms() };
+        Ok((entry, what))
+    }
+
     fn visit_deferred(
         &self,
+        keyspace: &Keyspace,
         refs: &[Ref],
         range: &ScanRange<'_>,
         newest: &mut u64,
         f: &mut impl FnMut(&[u8], &[u8], Found) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        self.visit_ahead(refs, Part::Whole, |reference| {
-            self.ensure_whole(reference)?;
-            let entry = self.log.entry(reference.0);
-            if range.is_past_end(entry.key) {
-                return Ok(ControlFlow::Break(()));
+        self.visit_ahead(refs, Part::Whole, |mut reference| {
+            let hashed = |key| self.hasher.key(key);
+            loop {
+                let (entry, found) = self.describe(reference, hashed)?;
+                if range.is_past_end(entry.key) {
+                    return Ok(ControlFlow::Break(()));
+                }
+                *newest = found.version.max(*newest);
+                if !self.is_expired(found.expires_at_ms) {
+                    return Ok(f(entry.key, entry.value, found));
+                }
+                match self.after_expired(keyspace, hashed(entry.key), reference) {
+                    Some(other) if other.is_some() => reference = other,
+                    _ => return Ok(ControlFlow::Continue(())),
+                }
             }
-            if entry.batch().is_some() {
-                self.latches.wait_until_free(self.latches.stripe_of(self.hasher.key(entry.key).hash));
-            }
-            let found = Found { version: self.log.version_of(reference.0, &entry), expires_at_ms: entry.expiry_ms() };
-            *newest = found.version.max(*newest);
-            Ok(if self.is_expired(found.expires_at_ms) { ControlFlow::Continue(()) } else { f(entry.key, entry.value, found) })
         })
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::collector::{Need, Turn};
 use crate::courtesy::Courtesy;
+use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::store::Core;
 use crate::sweeps::{SWEEP, SWEEP_REST};
@@ -77,41 +78,59 @@ impl Rest {
 
 impl Maintenance {
     /// Starts the threads, `collectors` for each node among them, and `readers` for each node if scans delegate.
-    pub fn start(core: &Arc<Core>, collectors: usize, readers: usize) -> Maintenance {
+    ///
+    /// # Errors
+    /// If the one that commits cannot be had, at a level that nobody else keeps.
+    pub fn start(core: &Arc<Core>, collectors: usize, readers: usize) -> Result<Maintenance> {
         let mut starting = Maintenance { stop: Arc::default(), core: core.clone(), threads: Vec::new() };
         if core.techniques.pacing {
             core.log.pace_writers();
         }
-        starting.spawn("hither-commit", |core, stop| core.committer.while_in_background(|| run_commits(core, stop)));
-        starting.spawn("hither-maintain", run_maintenance);
-        starting.spawn("hither-expire", run_expiry);
+        let committing = starting.spawn("hither-commit", |core, stop| core.committer.while_in_background(|| run_commits(core, stop)));
+        if let Err(error) = committing {
+            core.committer.note_alone();
+            if let Durability::Interval(_) = core.durability {
+                return Err(Error::Io(format!(
+                    "the thread that makes writes durable at each interval cannot be started ({error}); allow more threads (ulimit -u), or open the store at the level sync or process"
+                )));
+            }
+        }
+        starting.spawn_if_possible("hither-maintain", run_maintenance);
+        starting.spawn_if_possible("hither-expire", run_expiry);
         if core.log.has_unverified() {
-            starting.spawn("hither-verify", run_verification);
+            starting.spawn_if_possible("hither-verify", run_verification);
         }
         if core.checkpoints.enabled() {
-            starting.spawn("hither-checkpoint", run_checkpoints);
+            starting.spawn_if_possible("hither-checkpoint", run_checkpoints);
         }
         for node in 0..core.log.nodes() {
-            starting.spawn("hither-ready", move |core, stop| run_making_ready(core, stop, node));
+            starting.spawn_if_possible("hither-ready", move |core, stop| run_making_ready(core, stop, node));
             for number in 0..collectors {
-                starting.spawn("hither-collect", move |core, stop| {
+                starting.spawn_if_possible("hither-collect", move |core, stop| {
                     core.log.while_collecting(node, || run_collector(core, stop, node, (number, collectors)));
                 });
             }
         }
         for node in 0..core.delegation.nodes() {
             for _ in 0..readers {
-                starting.spawn("hither-read", move |core, _| core.delegation.serve(&core.log, node));
+                starting.spawn_if_possible("hither-read", move |core, _| core.delegation.serve(&core.log, node));
             }
         }
-        starting
+        Ok(starting)
     }
 
-    /// Without a thread (limits) the store still works: writers collect when the store is full, waiters lead commits,
+    /// Without a thread (limits) the store still works: writers collect when the store is full, who asks for a commit makes it,
     /// scans read by themselves.
-    fn spawn(&mut self, name: &str, run: impl FnOnce(&Core, &Stop) + Send + 'static) {
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&Core, &Stop) + Send + 'static) -> std::io::Result<()> {
         let (core, stop) = (self.core.clone(), self.stop.clone());
-        self.threads.extend(std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop)));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core, &stop))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// One that others stand in for: see [`Maintenance::spawn`].
+    fn spawn_if_possible(&mut self, name: &str, run: impl FnOnce(&Core, &Stop) + Send + 'static) {
+        let _ = self.spawn(name, run);
     }
 
     /// Whether the calling thread is one of them.
@@ -148,15 +167,16 @@ fn run_commits(core: &Core, stop: &Stop) {
         Durability::Interval(interval) => Some(interval.max(Duration::from_millis(1))),
         _ => None,
     };
-    let mut courtesy = Courtesy::default();
+    let (mut courtesy, mut began) = (Courtesy::default(), Instant::now());
     loop {
         {
             let mut wanted = committer.wake_lock.lock();
             if !*wanted {
-                committer.wake.wait_for(&mut wanted, interval.unwrap_or(Duration::from_millis(100)));
+                committer.wake.wait_for(&mut wanted, rest_of(interval, began.elapsed()));
             }
             *wanted = false;
         }
+        began = Instant::now();
         committer.call_back();
         if stop.flag.load(Ordering::Acquire) {
             return;
@@ -175,6 +195,11 @@ fn run_commits(core: &Core, stop: &Stop) {
             let _ = committer.commit(&core.log, version.saturating_sub(u64::from(interval.is_some())));
         }
     }
+}
+
+/// How long the thread that commits waits to be called, when its last round began this long ago. An interval counts from there: what is written while a sync is under way waits for the next.
+fn rest_of(interval: Option<Duration>, since: Duration) -> Duration {
+    interval.map_or(Duration::from_millis(100), |interval| interval.saturating_sub(since))
 }
 
 /// Verifies what recovery did not read, a segment at a time, finds out what is garbage there, and ends. Damage shows in the statistics, and to whoever reads it.
@@ -359,6 +384,29 @@ mod tests {
             store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"v")).unwrap();
         }
         assert_eq!([rest.next(core, false), rest.next(core, false)], [TICK, IDLE_TICK]);
+    }
+
+    /// Regression: an interval began when the sync before it had ended, so that a write in the midst of that waited for a sync longer than promised.
+    #[test]
+    fn an_interval_counts_from_where_the_last_sync_began() {
+        let ms = Duration::from_millis;
+        assert_eq!([rest_of(Some(ms(100)), ms(30)), rest_of(Some(ms(100)), ms(130))], [ms(70), ms(0)]);
+    }
+
+    /// Regression: where the thread that commits could not be started, what was asked of it never came.
+    #[test]
+    fn who_has_no_thread_that_commits_commits_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = on_a_file(dir.path(), 8 << 20, &Failpoints::new());
+        let keyspace = store.create_keyspace("k", crate::Kind::Hash).unwrap();
+        store.core.committer.note_alone();
+        let (told, outcome) = std::sync::mpsc::channel();
+        let (_, _, ticket) = store.write(&keyspace, b"key", Some(b"value"), Condition::None, &crate::WriteOptions::new()).unwrap();
+        ticket.on_durable(move |outcome| told.send(outcome.is_ok()).unwrap());
+        assert_eq!(outcome.try_recv(), Ok(true));
+        let at_intervals = crate::WriteOptions::new().durability(Durability::Interval(Duration::from_secs(3600)));
+        let (_, _, ticket) = store.write(&keyspace, b"key", Some(b"other"), Condition::None, &at_intervals).unwrap();
+        assert!(ticket.is_durable(), "nobody else would see to it");
     }
 
     fn on_a_file(dir: &std::path::Path, capacity: u64, failpoints: &Arc<Failpoints>) -> crate::Store {

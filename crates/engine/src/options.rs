@@ -16,7 +16,7 @@ pub use hither_pmem::MediumChoice;
 pub enum Durability {
     /// A power loss.
     Sync,
-    /// A power loss, except for what was written in the last interval; and a crash of the process.
+    /// A power loss, except for what was written in the last interval and while a sync took its time; and a crash of the process.
     Interval(Duration),
     /// A crash of the process. A power loss may take everything since the last sync.
     Process,
@@ -266,7 +266,7 @@ impl WriteOptions {
         self
     }
 
-    /// Expiring so long after each write that is made with these options. Counted by the store's time, which does not go back when the machine's clock does
+    /// Expiring so long after each call that writes with these options, what it waits for space included. Counted by the store's time, which does not go back when the machine's clock does
     /// (see `RecoveryReport::clock_ahead_ms`), and in whole milliseconds, rounded up. With [`Duration::ZERO`] it has expired when it is written.
     pub fn ttl(mut self, ttl: Duration) -> WriteOptions {
         self.expiry = Some(Expiry::After(ttl));

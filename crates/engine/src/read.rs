@@ -9,7 +9,7 @@ use hither_index::{Index, Key, Located, Look, Ref};
 use hither_log::{Log, SegmentPin, is_pair};
 use hither_sync::epoch;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Keys that a multi-get looks up together.
@@ -68,10 +68,9 @@ impl Store {
         if found.is_none() {
             return core.absent(&keyspace.0, key);
         }
-        core.ensure_whole(found)?;
-        let entry = core.log.entry(found.0);
-        let (version, expiry_ms) = (core.log.version_of(found.0, &entry), entry.expiry_ms());
-        core.visit(found, |value| f(value, version, expiry_ms))
+        core.visit_found(&keyspace.0, key, found, |found, value, expiry_ms| {
+            f(value, core.log.version_of(found.0, &core.log.entry(found.0)), expiry_ms)
+        })
     }
 
     /// A guard that keeps the value of `key` where it is.
@@ -82,10 +81,10 @@ impl Store {
         let _pin = epoch::pin();
         keyspace.0.ensure_usable()?;
         let found = with_index!(keyspace.0, index => index.get(key, &core.resolver()));
-        if found.is_none() || core.visit(found, |_| ())?.is_none() {
+        if found.is_none() {
             return core.absent(&keyspace.0, key);
         }
-        Ok(Some(ValueGuard::new(&core.log, found.0)))
+        core.visit_found(&keyspace.0, key, found, |found, _, _| ValueGuard::new(&core.log, found.0))
     }
 
     /// Looks up many keys with overlapping cache misses; calls `f(i, value)` for each in order. `f` runs under an epoch pin.
@@ -184,7 +183,7 @@ impl Core {
         if found.is_none() {
             return self.absent(keyspace, key);
         }
-        self.visit(found, f)
+        self.visit(keyspace, key, found, f)
     }
 
     /// Looks up to [`GROUP`] keys up. Call under an epoch pin.
@@ -197,7 +196,7 @@ impl Core {
             if reference.is_none() {
                 self.absent::<()>(keyspace, group[i])?;
                 f(i, None);
-            } else if self.visit(reference, |value| f(i, Some(value)))?.is_none() {
+            } else if self.visit(keyspace, group[i], reference, |value| f(i, Some(value)))?.is_none() {
                 f(i, None);
             }
         }
@@ -215,32 +214,62 @@ impl Core {
 }
 
 impl Core {
-    /// Calls `f` with the value behind a verified reference, unless it has expired; first waits for its durability if reads must.
-    /// Call under an epoch pin.
+    /// Calls `f` with the value of `key`, which the index leads to `found`, unless it has expired; first waits for its durability if reads must.
+    /// Call under an epoch pin, without latches.
     #[inline(always)]
-    pub fn visit<R>(&self, reference: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        self.visit_with_expiry(reference, |value, _| f(value))
+    pub fn visit<R>(&self, keyspace: &Keyspace, key: Key<'_>, found: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.visit_found(keyspace, key, found, |_, value, _| f(value))
     }
 
-    /// As [`Core::visit`]; `f` also gets the time of expiry, 0 if there is none.
+    /// As [`Core::visit`]; `f` also gets the entry that it is the value of, and the time of expiry, 0 if there is none.
     #[inline(always)]
-    pub fn visit_with_expiry<R>(&self, reference: Ref, f: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
-        self.ensure_settled(reference)?;
-        if let Some(value) = self.log.plain_value(reference.0) {
-            return Ok(Some(f(&value, 0)));
+    pub fn visit_found<R>(&self, keyspace: &Keyspace, key: Key<'_>, found: Ref, f: impl FnOnce(Ref, &[u8], u64) -> R) -> Result<Option<R>> {
+        self.ensure_settled(found)?;
+        if let Some(value) = self.log.plain_value(found.0) {
+            return Ok(Some(f(found, &value, 0)));
         }
-        if let Some(value) = self.log.lasting_value(reference.0) {
-            return Ok(Some(f(value, 0)));
+        if let Some(value) = self.log.lasting_value(found.0) {
+            return Ok(Some(f(found, value, 0)));
         }
-        Ok(self.visit_settled(reference, f))
+        let entry = self.log.entry(found.0);
+        let expiry_ms = entry.expiry_ms();
+        if !self.is_expired(expiry_ms) {
+            return Ok(Some(f(found, entry.value, expiry_ms)));
+        }
+        Ok(self.after_expiry(keyspace, key, found)?.map(|found| {
+            let entry = self.log.entry(found.0);
+            f(found, entry.value, entry.expiry_ms())
+        }))
     }
 
-    /// What [`Core::visit_with_expiry`] does once the entry is known to be whole and durable.
-    #[inline(always)]
-    fn visit_settled<R>(&self, reference: Ref, f: impl FnOnce(&[u8], u64) -> R) -> Option<R> {
-        let entry = self.log.entry(reference.0);
-        let expiry = entry.expiry_ms();
-        (!self.is_expired(expiry)).then(|| f(entry.value, expiry))
+    /// The entry of `key` that has not expired, after `expired` was found so: see [`Core::after_expired`]. First waits for its durability, or that of the delete, if reads must.
+    #[cold]
+    #[inline(never)]
+    pub fn after_expiry(&self, keyspace: &Keyspace, key: Key<'_>, mut expired: Ref) -> Result<Option<Ref>> {
+        while let Some(found) = self.after_expired(keyspace, key, expired) {
+            if found.is_none() {
+                return self.absent(keyspace, key);
+            }
+            self.ensure_settled(found)?;
+            if !self.is_expired(self.log.expiry_of(found.0)) {
+                return Ok(Some(found));
+            }
+            expired = found;
+        }
+        Ok(None)
+    }
+
+    /// What the index names for `key`, if that is no longer `expired`, once whoever may have found that alive has ended. A write on conditions that found it so counts as made
+    /// before it expired, though it may be installed later: who says that the key has gone must come behind that. Whoever takes the latch from now on finds it expired, too, for the
+    /// time has come and is remembered ([`Core::is_expired`]). Waits as `docs/adr/0018` says: whoever holds a latch waits for no reader. Call under an epoch pin, without latches.
+    #[cold]
+    #[inline(never)]
+    pub fn after_expired(&self, keyspace: &Keyspace, key: Key<'_>, expired: Ref) -> Option<Ref> {
+        // The time is remembered before the latch is looked at.
+        fence(Ordering::SeqCst);
+        self.latches.wait_until_free(self.latches.stripe_of(key.hash));
+        let current = with_index!(keyspace, index => index.get(key, &self.resolver()));
+        (current != expired).then_some(current)
     }
 
     /// Refuses an entry that is damaged, and waits for its durability if reads must.

@@ -4,7 +4,8 @@
 //! tombstone deleted would lie on media on no chain (`docs/adr/0011`, "Broken chains"): the next delete of the key would not bury it.
 //!
 //! Keys are told apart by hash; two that share one at worst get a link that does not hold. All methods are called under the key's latch, but for
-//! [`RecentDeletes::forget`]. On media whose fence makes a delete durable before it is installed, only those of a weaker level are noted. While none is, asking costs one load.
+//! [`RecentDeletes::forget`]. On media whose fence makes a delete durable before it is installed, only those of a weaker level are noted; where nothing is flushed, which loses nothing
+//! but what came last or everything, none is (`Core::may_be_lost`), and nothing would come by to forget them. While none is, asking costs one load.
 
 use hither_index::Ref;
 use parking_lot::Mutex;
@@ -69,6 +70,23 @@ impl RecentDeletes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: in memory, where nobody commits, each delete at the level `process` was remembered for ever.
+    #[test]
+    fn nothing_is_remembered_where_nothing_is_flushed() {
+        use crate::{Durability, Kind, Options, Store};
+        let store =
+            Store::open(Options { in_memory: true, background: false, durability: Durability::Process, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        for batched in [false, true] {
+            store.write_wait(&keyspace, b"key", Some(b"value")).unwrap();
+            let mut batch = crate::Batch::default();
+            batch.delete(&keyspace, b"key");
+            let deleted = if batched { store.commit_wait(&batch) } else { store.write_wait(&keyspace, b"key", None).map(drop) };
+            deleted.unwrap();
+            assert!(!store.core.committer.recent_deletes.any(), "batched: {batched}");
+        }
+    }
 
     #[test]
     fn remembers_until_written_again_or_durable() {

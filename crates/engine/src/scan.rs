@@ -158,7 +158,7 @@ impl Store {
             AnyIndex::Ordered(_) | AnyIndex::Learned(_) => self.scan(keyspace, &EVERYTHING, f),
             AnyIndex::Hash(_) => {
                 let core = &*self.core;
-                core.walk(&keyspace.0, Part::Whole, |reference| core.emit(reference, &mut |key, value, _| f(key, value)))?;
+                core.walk(&keyspace.0, Part::Whole, |reference| core.emit(&keyspace.0, reference, &mut |key, value, _| f(key, value)))?;
                 core.settle_deletes(&keyspace.0)
             }
         }
@@ -235,8 +235,8 @@ impl Core {
             let versions = snapshot.is_some() || self.committer.reads_check();
             let mut asked = plan.from.map(|here| self.delegation.ask(&pin, &refs, here, versions, &mut spare));
             let flow = match (snapshot, &mut asked) {
-                (None, None) => self.visit_group(&refs, range, &mut f)?.map_continue(|()| None),
-                (None, Some(asked)) => self.visit_delegated_group(&refs, asked, range, &mut f)?.map_continue(|()| None),
+                (None, None) => self.visit_group(keyspace, &refs, range, &mut f)?.map_continue(|()| None),
+                (None, Some(asked)) => self.visit_delegated_group(keyspace, &refs, asked, range, &mut f)?.map_continue(|()| None),
                 (Some(snapshot), asked) => {
                     let asked = asked.as_mut().map(Asked::waited);
                     let merge = Merge { snapshot, refs: &refs, asked, at_end, position: &position };
@@ -274,6 +274,7 @@ impl Core {
     /// As [`Core::visit_group`], with what lies on other nodes from the threads that were asked.
     fn visit_delegated_group(
         &self,
+        keyspace: &Keyspace,
         refs: &[Ref],
         asked: &mut Asked<'_>,
         range: &ScanRange<'_>,
@@ -291,8 +292,8 @@ impl Core {
                 self.log.prefetch_whole(ahead.0);
             }
             let flow = match asked.copy(i) {
-                Some(copied) => self.emit_copy(&copied, range, f)?,
-                None => self.emit_within(reference, range, f)?,
+                Some(copied) => self.emit_copy(keyspace, reference, &copied, range, f)?,
+                None => self.emit_within(keyspace, reference, range, f)?,
             };
             if flow.is_break() {
                 return Ok(flow);
@@ -303,11 +304,12 @@ impl Core {
 
     fn visit_group(
         &self,
+        keyspace: &Keyspace,
         refs: &[Ref],
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        self.visit_ahead(refs, Part::Whole, |reference| self.emit_within(reference, range, f))
+        self.visit_ahead(refs, Part::Whole, |reference| self.emit_within(keyspace, reference, range, f))
     }
 
     /// Calls `visit` with one reference after the other until it breaks or fails, while that part of the entries behind is loaded.
@@ -421,6 +423,8 @@ impl Core {
     #[inline(always)]
     fn emit_copy(
         &self,
+        keyspace: &Keyspace,
+        reference: Ref,
         copied: &Copied<'_>,
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
@@ -433,21 +437,27 @@ impl Core {
             self.wait_until_version_is_durable(copied.version)?;
         }
         if self.is_expired(copied.expiry_ms) {
-            return Ok(ControlFlow::Continue(()));
+            return self.emit_after_expiry(keyspace, reference, f);
         }
         Ok(f(copied.key, copied.value, copied.expiry_ms))
     }
 
     /// Passes one entry to `f`, unless it has expired.
     #[inline(always)]
-    fn emit(&self, reference: Ref, f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
-        self.emit_within(reference, &EVERYTHING, f)
+    fn emit(
+        &self,
+        keyspace: &Keyspace,
+        reference: Ref,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        self.emit_within(keyspace, reference, &EVERYTHING, f)
     }
 
     /// Passes one entry to `f`, unless it has expired; breaks if it lies beyond the end of `range`.
     #[inline(always)]
     fn emit_within(
         &self,
+        keyspace: &Keyspace,
         reference: Ref,
         range: &ScanRange<'_>,
         f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
@@ -461,9 +471,25 @@ impl Core {
             self.wait_until_durable(reference)?;
         }
         if self.is_expired(expiry_ms) {
-            return Ok(ControlFlow::Continue(()));
+            return self.emit_after_expiry(keyspace, reference, f);
         }
         Ok(f(key, value, expiry_ms))
+    }
+
+    /// Passes what has come in the place of an expired entry to `f`: see [`Core::after_expired`].
+    #[cold]
+    #[inline(never)]
+    fn emit_after_expiry(
+        &self,
+        keyspace: &Keyspace,
+        expired: Ref,
+        f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        let found = self.after_expiry(keyspace, self.hasher.key(self.log.key(expired.0)), expired)?;
+        Ok(found.map_or(ControlFlow::Continue(()), |found| {
+            let (key, value, expiry_ms) = self.log.pair(found.0);
+            f(key, value, expiry_ms)
+        }))
     }
 
     /// Finds up to `limit` keys whose entries have expired, with their versions, until `end` at most.

@@ -12,8 +12,9 @@
 //!
 //! # Expiry
 //!
-//! What had expired when the snapshot was taken is absent from it, whatever else stays: its time is read once, after S was drawn. A sweep that deletes an expired entry at or
-//! below S had read the clock before, so it took nothing that the snapshot would still show.
+//! What had expired when the snapshot was taken is absent from it, whatever else stays: its time is read once, after S was drawn and before writers are waited for. Not earlier: a
+//! sweep that deletes an expired entry at or below S began its section before, and had read the clock before that, so it took nothing that the snapshot would still show. Not later: what is
+//! overwritten meanwhile, above S, had not expired yet.
 //!
 //! # Cost
 //!
@@ -207,8 +208,10 @@ impl Store {
         });
         core.snapshots.list.write().push(state.clone());
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
-        let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
-        Snapshot { taken_ms: core.now_ms(), core, state, version }
+        let mut taken_ms = 0;
+        let publish = |version| state.version.store(version, Ordering::Release);
+        let version = core.log.clock.stable_with(publish, || taken_ms = core.now_ms());
+        Snapshot { taken_ms, core, state, version }
     }
 }
 

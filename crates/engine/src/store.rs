@@ -22,7 +22,7 @@ use crate::snapshot::{Snapshot, Snapshots};
 use crate::sweeps::SpaceSweep;
 use hither_cache::Cache;
 use hither_index::{Hasher, Index};
-use hither_log::Log;
+use hither_log::{Flush, Log};
 use hither_sync::epoch;
 use hither_sync::latch::LatchTable;
 use parking_lot::{Mutex, ReentrantMutex, RwLock};
@@ -89,6 +89,13 @@ impl Core {
     #[inline(always)]
     pub fn resolver(&self) -> LogResolver<'_> {
         LogResolver { log: &self.log, hasher: self.hasher }
+    }
+
+    /// Whether a delete that was written so may be lost, and what is written after it stay: where stores reach the medium in their order, or by syncs alone, it goes with all
+    /// that came after it.
+    #[inline(always)]
+    pub fn may_be_lost(&self, flush: Flush) -> bool {
+        self.needs_sync || (flush == Flush::Later && self.log.needs_flush())
     }
 
     /// What the log calls to make something durable, with locks held.
@@ -190,7 +197,8 @@ impl Store {
         if options.utilization.is_some() {
             core.log.measure_live();
         }
-        let maintenance = options.background.then(|| Maintenance::start(&core, options.gc_threads, options.delegation.threads));
+        let maintenance =
+            options.background.then(|| Maintenance::start(&core, options.gc_threads, options.delegation.threads)).transpose()?;
         Ok(Store { core, maintenance: Mutex::new(maintenance), recovery })
     }
 

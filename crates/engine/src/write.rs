@@ -29,6 +29,14 @@ pub enum Condition<'a> {
     Sweep(u64),
 }
 
+impl Condition<'_> {
+    /// Whether it holds only for a key that is there.
+    #[inline(always)]
+    fn wants_presence(self) -> bool {
+        matches!(self, Condition::Version(Some(_)) | Condition::Value(Some(_)))
+    }
+}
+
 /// What a write did, in one word: bit 0 the condition held, bit 1 the key was there before, bit 2 an entry was written; above
 /// them its version, or, if nothing was written, the last version under the key's latch.
 ///
@@ -184,7 +192,7 @@ impl Core {
         }
         if !self.commits_in_time(level) {
             // Nobody may ever wait: the background committer takes care.
-            self.committer.request(version);
+            self.committer.request(&self.log, version);
         }
         Ticket::pending(self, version)
     }
@@ -300,7 +308,7 @@ impl Core {
                 located.candidate = Ref::NONE;
             }
             located.verified = true;
-            if !self.holds(change.condition, located.candidate) {
+            if !self.holds(change.condition, located.candidate, |expiry_ms| self.is_expired(expiry_ms)) {
                 return Ok(Written::nothing(latch.last_version(), false, self.is_there(located.candidate)));
             }
         }
@@ -340,7 +348,7 @@ impl Core {
         if change.value.is_none() {
             latch.set_last_delete(version);
             self.note_delete(keyspace, version);
-            if flush == Flush::Later || self.needs_sync {
+            if self.may_be_lost(flush) {
                 self.committer.recent_deletes.note(name, reference, version);
             }
         } else if deleted.is_some() {
@@ -357,7 +365,9 @@ impl Core {
         if change.expiry_ms != 0 {
             keyspace.expiries.note();
         }
-        Ok(Written::entry(version, old.is_some() && !old_expired))
+        // What its condition has found alive was there, whatever time it is now.
+        let was_there = !old_expired || change.condition.wants_presence();
+        Ok(Written::entry(version, old.is_some() && was_there))
     }
 
     /// The entry that `located` is about, if it is the key's, and whether it has expired.
@@ -430,13 +440,13 @@ impl Core {
         current.is_some() && !self.is_expired(self.log.expiry_of(current.0))
     }
 
-    /// Whether `condition` holds for the verified reference `current`.
+    /// Whether `condition` holds for the verified reference `current`, which is absent if `is_expired` says so of its time. Call with the key's latch.
     #[cold]
-    pub fn holds(&self, condition: Condition<'_>, current: Ref) -> bool {
+    pub fn holds(&self, condition: Condition<'_>, current: Ref, is_expired: impl FnOnce(u64) -> bool) -> bool {
         if let Condition::Sweep(version) = condition {
             return current.is_some() && self.log.version_of(current.0, &self.log.entry(current.0)) == version;
         }
-        let entry = current.is_some().then(|| self.log.entry(current.0)).filter(|entry| !self.is_expired(entry.expiry_ms()));
+        let entry = current.is_some().then(|| self.log.entry(current.0)).filter(|entry| !is_expired(entry.expiry_ms()));
         match (condition, entry) {
             (Condition::None, _) | (Condition::Version(None) | Condition::Value(None), None) => true,
             (Condition::Version(Some(version)), Some(entry)) => self.log.version_of(current.0, &entry) == version,

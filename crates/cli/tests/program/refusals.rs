@@ -56,6 +56,8 @@ fn without_threads_a_store_is_read_and_written_and_a_load_refused() {
     {
         assert_eq!(alone(arguments), (Some(0), expected.to_owned(), String::new()), "{arguments:?}");
     }
+    let refused = alone(&["put", "--durability", "interval:100", "--keyspace", "ordered", "key 7", "lost?"]);
+    assert!(refused.0 == Some(3) && refused.2.contains("at each interval cannot be started"), "{refused:?}");
     // Without the checkpoint everything is scanned.
     let checkpoint = std::fs::read_dir(store.data()).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
     checkpoint.filter(|path| path.to_string_lossy().contains("checkpoint")).for_each(|path| std::fs::remove_file(path).unwrap());

@@ -73,7 +73,7 @@ impl Commit<'_> {
             appending.writer.flush_range(start, end - start);
         }
         appending.whole = true;
-        let lags = flush == Flush::Later || core.needs_sync;
+        let lags = core.may_be_lost(flush);
         if lags || core.committer.recent_deletes.any() {
             appending.commit.note_deletes(first, lags);
         }

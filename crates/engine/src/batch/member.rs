@@ -63,7 +63,7 @@ pub(super) struct Scratch {
     pub sorted: Vec<usize>,
 }
 
-/// More members are not kept.
+/// Lists of more members, or latches, are not kept.
 const SPARE_MEMBERS: usize = 1 << 10;
 
 thread_local! {
@@ -78,7 +78,8 @@ impl Scratch {
 
     #[inline(always)]
     pub fn give_back(self: Box<Scratch>) {
-        if self.members.capacity() <= SPARE_MEMBERS {
+        // Of the latches only the sorted ones are more than the members: those of conditions are among them.
+        if self.members.capacity() <= SPARE_MEMBERS && self.sorted.capacity() <= SPARE_MEMBERS {
             // There is no place for a spare while the thread ends.
             let _ = SPARE.try_with(|spare| spare.set(Some(self)));
         }
@@ -125,4 +126,25 @@ pub(super) fn drop_overwritten(contents: &Contents, members: &mut Vec<Member>) {
         number += 1;
         overwritten.binary_search(&(number - 1)).is_err()
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::{Kind, Options, Store};
+
+    /// Regression: what a thread kept for its next batch was judged by the members, and many conditions stayed with it for ever.
+    #[test]
+    fn many_conditions_are_not_kept() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let mut batch = Batch::default();
+        batch.put(&keyspace, b"key", b"value", 0);
+        (0..10_000u32).for_each(|number| batch.require_version(&keyspace, &number.to_le_bytes(), None));
+        store.commit_wait(&batch).unwrap();
+        drop(batch);
+        assert!(Scratch::take().sorted.capacity() <= SPARE_MEMBERS);
+        assert!(Batch::default().contents().preconditions.capacity() <= SPARE_MEMBERS);
+    }
 }

@@ -82,7 +82,8 @@ impl Drop for Batch {
 
 impl Contents {
     fn is_small(&self) -> bool {
-        self.bytes.capacity() <= SPARE_BYTES && self.operations.capacity() * size_of::<Operation>() <= SPARE_BYTES
+        let lists = self.operations.capacity() + self.preconditions.capacity();
+        self.bytes.capacity() <= SPARE_BYTES && lists * size_of::<Operation>() <= SPARE_BYTES
     }
 
     #[inline]
@@ -234,7 +235,7 @@ impl Store {
     /// Applies `batch` atomically if all its preconditions hold.
     ///
     /// # Errors
-    /// [`Error::PreconditionFailed`] and whatever a put may give; nothing was applied then.
+    /// [`Error::PreconditionFailed`] and whatever a put may give; nothing was applied then. After [`Error::ReadOnly`] it may have been applied, and be lost: a sync failed.
     pub fn commit(&self, batch: &Batch, options: &WriteOptions) -> Result<Ticket> {
         batch.validate()?;
         let level = options.durability.unwrap_or(self.core.durability);

@@ -32,11 +32,16 @@ impl Core {
     /// Whether this time has come by the machine's clock. Once somebody was told so it is remembered, should that clock be set back.
     #[inline(never)]
     fn expires_now(&self, expiry_ms: u64) -> bool {
-        let has_come = expiry_ms <= wall_clock_ms();
-        if has_come {
+        self.was_expired(expiry_ms, wall_clock_ms())
+    }
+
+    /// As [`Core::is_expired`], by the time `now_ms` that was read before.
+    pub fn was_expired(&self, expiry_ms: u64, now_ms: u64) -> bool {
+        let had_come = expiry_ms <= now_ms;
+        if had_come {
             self.remember_time(expiry_ms);
         }
-        has_come
+        had_come
     }
 
     /// What expires up to then somebody may have been told to be gone.

@@ -13,6 +13,7 @@ mod common;
 mod compaction;
 mod damaged_heads;
 mod drops;
+mod expiry;
 mod growth;
 mod hot_cold;
 mod known_garbage;
