@@ -136,7 +136,7 @@ impl Core {
         let place = place_of(keyspace, key.hash);
         if !self.cache.is_on(place) {
             let found = with_index!(keyspace, index => index.get(key, &self.resolver()));
-            return if found.is_none() { self.absent(keyspace, key) } else { self.visit(keyspace, key, found, f) }.map(drop::<Option<()>>);
+            return if found.is_none() { self.absent(keyspace, key) } else { self.visit(keyspace, &key, found, f) }.map(drop::<Option<()>>);
         }
         let (copies, keys) = ([self.cache.look(place, key.bytes)], [key]);
         let resolver = Copies { log: self.resolver(), keys: &keys, copies: &copies };
@@ -191,7 +191,7 @@ impl Core {
         }
         let (reader, home) = (self.log.topology().current_node(), address::unpack(found.0).node);
         match copy.filter(|copy| is_of(copy, found, &self.log)) {
-            Some(copy) if self.is_expired(copy.expiry_ms) => return Ok(self.visit(keyspace, key, found, f)?.is_some()),
+            Some(copy) if self.is_expired(copy.expiry_ms) => return Ok(self.visit(keyspace, &key, found, f)?.is_some()),
             Some(copy) if self.read_copy(copy, f) => {
                 self.cache.count_hit(copy, reader, home);
                 return Ok(true);
@@ -200,9 +200,9 @@ impl Core {
         }
         let counted = self.cache.count_miss(reader, home);
         if !counted && copy.is_none() {
-            return Ok(self.visit(keyspace, key, found, f)?.is_some());
+            return Ok(self.visit(keyspace, &key, found, f)?.is_some());
         }
-        let seen = self.visit_found(keyspace, key, found, |found, value, expiry_ms| {
+        let seen = self.visit_found(keyspace, &key, found, |found, value, expiry_ms| {
             let generation = self.log.generation_of(found.0);
             let record = Record { reference: found.0, generation, expiry_ms, key: key.bytes, value };
             self.cache.offer(place, reader, home, counted, &record);

@@ -68,7 +68,7 @@ impl Store {
         if found.is_none() {
             return core.absent(&keyspace.0, key);
         }
-        core.visit_found(&keyspace.0, key, found, |found, value, expiry_ms| {
+        core.visit_found(&keyspace.0, &key, found, |found, value, expiry_ms| {
             f(value, core.log.version_of(found.0, &core.log.entry(found.0)), expiry_ms)
         })
     }
@@ -84,7 +84,7 @@ impl Store {
         if found.is_none() {
             return core.absent(&keyspace.0, key);
         }
-        core.visit_found(&keyspace.0, key, found, |found, _, _| ValueGuard::new(&core.log, found.0))
+        core.visit_found(&keyspace.0, &key, found, |found, _, _| ValueGuard::new(&core.log, found.0))
     }
 
     /// Looks up many keys with overlapping cache misses; calls `f(i, value)` for each in order. `f` runs under an epoch pin.
@@ -183,7 +183,7 @@ impl Core {
         if found.is_none() {
             return self.absent(keyspace, key);
         }
-        self.visit(keyspace, key, found, f)
+        self.visit(keyspace, &key, found, f)
     }
 
     /// Looks up to [`GROUP`] keys up. Call under an epoch pin.
@@ -196,7 +196,7 @@ impl Core {
             if reference.is_none() {
                 self.absent::<()>(keyspace, group[i])?;
                 f(i, None);
-            } else if self.visit(keyspace, group[i], reference, |value| f(i, Some(value)))?.is_none() {
+            } else if self.visit(keyspace, &group[i], reference, |value| f(i, Some(value)))?.is_none() {
                 f(i, None);
             }
         }
@@ -217,13 +217,19 @@ impl Core {
     /// Calls `f` with the value of `key`, which the index leads to `found`, unless it has expired; first waits for its durability if reads must.
     /// Call under an epoch pin, without latches.
     #[inline(always)]
-    pub fn visit<R>(&self, keyspace: &Keyspace, key: Key<'_>, found: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+    pub fn visit<R>(&self, keyspace: &Keyspace, key: &Key<'_>, found: Ref, f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         self.visit_found(keyspace, key, found, |_, value, _| f(value))
     }
 
     /// As [`Core::visit`]; `f` also gets the entry that it is the value of, and the time of expiry, 0 if there is none.
     #[inline(always)]
-    pub fn visit_found<R>(&self, keyspace: &Keyspace, key: Key<'_>, found: Ref, f: impl FnOnce(Ref, &[u8], u64) -> R) -> Result<Option<R>> {
+    pub fn visit_found<R>(
+        &self,
+        keyspace: &Keyspace,
+        key: &Key<'_>,
+        found: Ref,
+        f: impl FnOnce(Ref, &[u8], u64) -> R,
+    ) -> Result<Option<R>> {
         self.ensure_settled(found)?;
         if let Some(value) = self.log.plain_value(found.0) {
             return Ok(Some(f(found, &value, 0)));
@@ -245,10 +251,10 @@ impl Core {
     /// The entry of `key` that has not expired, after `expired` was found so: see [`Core::after_expired`]. First waits for its durability, or that of the delete, if reads must.
     #[cold]
     #[inline(never)]
-    pub fn after_expiry(&self, keyspace: &Keyspace, key: Key<'_>, mut expired: Ref) -> Result<Option<Ref>> {
-        while let Some(found) = self.after_expired(keyspace, key, expired) {
+    pub fn after_expiry(&self, keyspace: &Keyspace, key: &Key<'_>, mut expired: Ref) -> Result<Option<Ref>> {
+        while let Some(found) = self.after_expired(keyspace, *key, expired) {
             if found.is_none() {
-                return self.absent(keyspace, key);
+                return self.absent(keyspace, *key);
             }
             self.ensure_settled(found)?;
             if !self.is_expired(self.log.expiry_of(found.0)) {

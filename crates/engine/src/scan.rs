@@ -485,7 +485,7 @@ impl Core {
         expired: Ref,
         f: &mut impl FnMut(&[u8], &[u8], u64) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>> {
-        let found = self.after_expiry(keyspace, self.hasher.key(self.log.key(expired.0)), expired)?;
+        let found = self.after_expiry(keyspace, &self.hasher.key(self.log.key(expired.0)), expired)?;
         Ok(found.map_or(ControlFlow::Continue(()), |found| {
             let (key, value, expiry_ms) = self.log.pair(found.0);
             f(key, value, expiry_ms)
