@@ -69,7 +69,10 @@ impl Log {
         let _one_at_a_time = self.reclaim.lock();
         if chunks == TakeBack::All {
             // Nothing else is left: full ones count too that nobody asked for more.
-            self.pools.iter().for_each(NodePool::close_full);
+            for pool in &self.pools {
+                pool.close_full();
+                pool.give_back_closed_rests();
+            }
         }
         let is_held = |segment: &Segment| segment.state() == SegmentState::Closed && segment.open_chunks.load(Ordering::Acquire) > 0;
         if chunks != TakeBack::None && !self.select(is_held).is_empty() {

@@ -421,4 +421,35 @@ mod tests {
             assert!(log.is_copy_of(copy, source) && !log.is_copy_of(source, copy));
         }
     }
+
+    /// Regression: what a collector left of its chunk in a segment that another one had filled, so that it was closed, waited for the next collector. There was none: nothing else was worth a pass.
+    #[test]
+    fn a_closed_segment_is_sealed_though_a_collector_left_a_rest_there() {
+        let log = Log::for_tests(&CreateOptions { segment_bytes: 4096, ..CreateOptions::new(1 << 20) });
+        let source = put(&log, b"one key!", b"a value!");
+        let append = |relocator: &mut Relocator<'_>| {
+            let entry = log.entry(source);
+            relocator.append(source, &entry, log.version_of(source, &entry), KEYSPACE, true).expect("room")
+        };
+        let (mut slow, mut quick) = (log.relocator(0), log.relocator(0));
+        let copy = append(&mut slow);
+        let shared = segment_of(&log, copy);
+        let mut copies = vec![copy];
+        while copies.last().is_some_and(|copy| segment_of(&log, *copy) == shared) {
+            copies.push(append(&mut quick));
+        }
+        drop((slow, quick));
+        let segment = &log.pools[0].segments[shared as usize];
+        assert_eq!((segment.state(), segment.open_chunks.load(Ordering::Relaxed)), (SegmentState::Closed, 1), "as it was meant to be");
+        {
+            let _section = epoch::pin_writer();
+            let mut writer = log.writer();
+            copies.iter().for_each(|copy| writer.mark_dead(*copy));
+        }
+        log.seal(&|_| Ok(()), crate::TakeBack::All).expect("memory");
+        log.settle(&|_| Ok(())).expect("memory");
+        assert_eq!(segment.state(), SegmentState::Sealed);
+        let found = log.candidates(crate::Tombstones::Swept, |_| true);
+        assert!(found.iter().any(|candidate| candidate.index == shared && candidate.live == 0), "{found:?}");
+    }
 }

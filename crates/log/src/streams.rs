@@ -203,6 +203,18 @@ impl NodePool {
         self.cold_rests.lock().drain(..).for_each(|rest| self.give_back(&rest));
     }
 
+    /// Gives back what collectors left of their chunks in segments that are no longer filled: these cannot be sealed before, and perhaps no collector will go on there. A gap each, unlike rests in the
+    /// segment that is being filled.
+    pub fn give_back_closed_rests(&self) {
+        self.cold_rests.lock().retain(|rest| {
+            let stays = self.is_open(rest);
+            if !stays {
+                self.give_back(rest);
+            }
+            stays
+        });
+    }
+
     /// Closes the active segments of the shards, not those of moved entries.
     pub fn close_shards(&self) {
         self.close(&self.active[..self.active.len() - 1]);
