@@ -21,7 +21,7 @@ use std::time::Instant;
 
 /// The shard number of segments for moved entries ("cold"), in descriptors too: no shard has it, however many there are.
 pub const COLD_SHARD: u16 = u16::MAX;
-/// A new segment's base lies so many versions below the newest. As many again have place above that.
+/// A new segment's base lies so many versions below the newest, or more if it is opened for an older one. As many again have place above that.
 pub const ROOM_BELOW: u64 = 1 << 31;
 
 /// What a segment is opened for.
@@ -30,6 +30,8 @@ pub(crate) struct Purpose {
     pub keyspace: u32,
     pub shard: u32,
     pub kind: Filler,
+    /// Its base is no higher: of a write, the version that must have a place there. It may be an old one, where the thread was idle while others drew very many.
+    pub version: u64,
 }
 
 /// Who is going to fill it.
@@ -46,7 +48,7 @@ pub(crate) enum Filler {
 impl Purpose {
     pub fn of(parts: &Parts<'_>, shard: usize) -> Purpose {
         let kind = if parts.op == crate::Op::Delete { Filler::Delete } else { Filler::Put };
-        Purpose { keyspace: parts.keyspace, shard: shard as u32, kind }
+        Purpose { keyspace: parts.keyspace, shard: shard as u32, kind, version: parts.version }
     }
 }
 
@@ -88,12 +90,12 @@ impl NodePool {
     }
 
     fn activate(&self, log: &Log, index: u32, run_len: u32, purpose: Purpose) -> Result<()> {
-        let Purpose { keyspace, shard, kind } = purpose;
+        let Purpose { keyspace, shard, kind, version } = purpose;
         self.ensure_zeroed(log, index..index + run_len)?;
         let reused = (index..index + run_len).filter(|part| self.was_used(*part)).count();
         self.segments_reused.fetch_add(reused as u64, Ordering::Relaxed);
         // Threads may hold blocks of versions drawn long ago: the base leaves room below.
-        let base_version = log.clock.upper_bound().saturating_sub(ROOM_BELOW);
+        let base_version = log.clock.upper_bound().saturating_sub(ROOM_BELOW).min(version);
         let descriptor = Descriptor {
             generation: next_generation(&log.random, self.segments[index as usize].generation.load(Ordering::Relaxed))?,
             base_version,
@@ -270,5 +272,27 @@ mod tests {
         assert_eq!(first_run(&free, 2), Some(3));
         assert_eq!(first_run(&free, 3), Some(6));
         assert_eq!(first_run(&free, 4), None);
+    }
+
+    /// Regression: where a thread had kept a block of versions while very many were drawn, each segment that was opened for its next write began above that write's version, and was closed again,
+    /// until there was none left.
+    #[test]
+    fn an_old_version_has_a_place_in_a_new_segment() {
+        let log = Log::for_tests(&hither_pmem::CreateOptions { segment_bytes: 4096, ..hither_pmem::CreateOptions::new(1 << 20) });
+        let put = |key: u64| {
+            let (key, value) = (&key.to_ne_bytes(), &[7; 200][..]);
+            log.write_for_tests(Parts { key, value, keyspace: 1, ..Parts::EMPTY }, crate::Flush::Now)
+        };
+        let (_, first) = put(0);
+        log.clock.draw(&mut crate::version::VersionBlock::default(), 0, 1 << 32);
+        let written: Vec<_> = (1..40).map(put).collect();
+        for (number, (reference, version)) in (1..).zip(written) {
+            let entry = log.entry(reference);
+            assert_eq!((version, log.version_of(reference, &entry), entry.key), (first + number, version, &number.to_ne_bytes()[..]));
+        }
+        assert_eq!(log.openings(0), 3, "of 4 KiB each, for 40 entries of 232 bytes");
+        // What comes then has no place beside them.
+        let newest = (100..164).map(|key| put(key).1).max();
+        assert!(newest > Some(1 << 32) && log.openings(0) <= 8, "{newest:?}, {}", log.openings(0));
     }
 }

@@ -154,7 +154,7 @@ fn each_life_of_a_segment_has_a_generation_of_its_own() {
     let mut seen = std::collections::HashSet::new();
     for _ in 0..3 {
         let _section = epoch::pin_writer();
-        let purpose = Purpose { keyspace: KEYSPACE, shard: 0, kind: Filler::Move };
+        let purpose = Purpose { keyspace: KEYSPACE, shard: 0, kind: Filler::Move, version: u64::MAX };
         assert_eq!(log.pools[0].open_segments(&log, 1, purpose).expect("room"), 0, "the lowest free one");
         assert!(seen.insert(log.pool(0).descriptor(0).expect("no damage").generation));
         log.pool(0).zero_segment(0, 1).expect("memory");

@@ -356,7 +356,7 @@ mod tests {
         };
         free();
         for _ in 0..255 {
-            let purpose = Purpose { keyspace: KEYSPACE, shard: 0, kind: Filler::Move };
+            let purpose = Purpose { keyspace: KEYSPACE, shard: 0, kind: Filler::Move, version: u64::MAX };
             assert_eq!(pool.open_segments(log, 1, purpose).expect("room"), index, "the lowest free one");
             free();
         }

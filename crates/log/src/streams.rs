@@ -119,7 +119,7 @@ impl NodePool {
             self.give_back(&rest);
         }
         drop(rests);
-        let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move };
+        let purpose = Purpose { keyspace: parts.keyspace, shard: COLD_SHARD.into(), kind: Filler::Move, version: u64::MAX };
         let reaches = |segment: &Segment| log.reaches_up_to_now(segment.base_version.load(Ordering::Relaxed));
         self.take_chunk_for(&self.active[log.shards() + 1], log, purpose, parts, reaches)
     }
