@@ -76,17 +76,18 @@ impl Allocator {
 }
 
 impl NodePool {
-    /// Takes `run_len` adjacent free segments, zeroes what was used before (L1) and makes the descriptor active.
+    /// Takes `run_len` adjacent free segments, zeroes what was used before (L1) and makes the descriptor active. If the medium fails at some, others are tried once.
     pub fn open_segments(&self, log: &Log, run_len: u32, purpose: Purpose) -> Result<u32> {
-        let index = self.allocate(log, run_len, purpose.kind)?;
-        match self.activate(log, index, run_len, purpose) {
-            Ok(()) => Ok(index),
-            Err(error) => {
-                let mut alloc = self.alloc.lock();
-                alloc.free.extend(index..index + run_len);
-                Err(error)
-            }
+        let first = self.allocate(log, run_len, purpose.kind)?;
+        let Err(error) = self.activate(log, first, run_len, purpose) else { return Ok(first) };
+        // While the first are taken still.
+        let other = self.allocate(log, run_len, purpose.kind).ok();
+        let opened = other.filter(|other| self.activate(log, *other, run_len, purpose).is_ok());
+        let mut alloc = self.alloc.lock();
+        for index in [Some(first), other.filter(|_| opened.is_none())].into_iter().flatten() {
+            alloc.free.extend(index..index + run_len);
         }
+        opened.ok_or(error)
     }
 
     fn activate(&self, log: &Log, index: u32, run_len: u32, purpose: Purpose) -> Result<()> {

@@ -31,9 +31,7 @@ impl Log {
         let pool = &self.pools[node];
         pool.grow_ahead()?;
         if self.zeroes_fresh(pool) {
-            while let Some(segment) = pool.first_to_zero() {
-                pool.zero_if_free(segment)?;
-            }
+            pool.zero_first_free()?;
         }
         Ok(())
     }
@@ -51,11 +49,23 @@ impl Log {
 }
 
 impl NodePool {
-    /// The next free segment that should be zeroed.
-    fn first_to_zero(&self) -> Option<u32> {
+    /// Zeroes the first free segments. One that cannot be holds up no other; its error is returned at the end.
+    fn zero_first_free(&self) -> Result<()> {
+        let (mut outcome, mut from) = (Ok(()), 0);
+        while let Some(segment) = self.first_to_zero(from) {
+            if let Err(error) = self.zero_if_free(segment) {
+                outcome = outcome.and(Err(error));
+                from = segment + 1;
+            }
+        }
+        outcome
+    }
+
+    /// The next free segment, of those from `from` on, that should be zeroed.
+    fn first_to_zero(&self, from: u32) -> Option<u32> {
         let ahead = FEWEST.max((AHEAD_BYTES >> self.segment_shift) as usize);
         let alloc = self.alloc.lock();
-        alloc.free.iter().take(ahead).copied().find(|segment| !self.is_zeroed(*segment))
+        alloc.free.range(from..).take(ahead).copied().find(|segment| !self.is_zeroed(*segment))
     }
 
     fn is_zeroed(&self, segment: u32) -> bool {
@@ -89,5 +99,91 @@ impl NodePool {
 
     pub fn was_used(&self, segment: u32) -> bool {
         self.segments[segment as usize].generation.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// Regression: one free segment that could not be zeroed held up all others.
+#[cfg(test)]
+mod tests {
+    use crate::entry::Parts;
+    use crate::opening::{Filler, Purpose};
+    use crate::{Candidate, Flush, Log, TakeBack, Tombstones, Wait};
+    use hither_pmem::{CreateOptions, Emulate, FailAt, Failpoints};
+    use std::sync::Arc;
+
+    /// A log whose next zeroing fails once `fail_next` was called.
+    fn failing(emulate: Option<Emulate>) -> (Log, Arc<Failpoints>) {
+        let failpoints = Failpoints::new();
+        let options = CreateOptions { segment_bytes: 4096, emulate, failpoints: Some(failpoints.clone()), ..CreateOptions::new(1 << 20) };
+        (Log::for_tests(&options), failpoints)
+    }
+
+    fn fail_next(failpoints: &Failpoints) {
+        failpoints.arm("zero", FailAt { skip: 0, count: 1, errno: 5 });
+    }
+
+    /// So many segments that were used, and that nothing is in any more: freed, but not zeroed yet.
+    fn freed(log: &Log, count: usize) -> Vec<u32> {
+        let put = |_| {
+            let (reference, _) = log.write_for_tests(Parts { key: b"one key!", value: b"value", keyspace: 1, ..Parts::EMPTY }, Flush::Now);
+            log.pools[0].close_from(0);
+            log.segment_of(reference).1
+        };
+        let segments: Vec<_> = (0..count).map(put).collect();
+        log.seal(&|_| Ok(()), TakeBack::All).expect("memory");
+        log.settle(&|_| Ok(())).expect("memory");
+        let begin = |index: &u32| {
+            let candidate = Candidate { node: 0, index: *index, gain: 0, live: 0, age: 0 };
+            log.begin_pass(&candidate, Tombstones::Swept).expect("memory").expect("it is sealed")
+        };
+        log.free_victims(segments.iter().map(begin).collect(), &|_| Ok(())).expect("memory");
+        segments
+    }
+
+    #[test]
+    fn others_are_handed_on() {
+        let (log, failpoints) = failing(None);
+        freed(&log, 3);
+        let free = log.pools[0].free_segments();
+        fail_next(&failpoints);
+        assert_eq!(log.reuse_freed(Wait::Yes).expect("two of three"), 2);
+        assert!(log.has_retiring() && log.pools[0].free_segments() == free + 2);
+        fail_next(&failpoints);
+        assert!(log.reuse_freed(Wait::Yes).is_err(), "there is no other");
+        assert_eq!(log.reuse_freed(Wait::Yes).expect("memory"), 1);
+        assert!(!log.has_retiring() && log.pools[0].free_segments() == free + 3);
+    }
+
+    #[test]
+    fn another_one_is_opened() {
+        let (log, failpoints) = failing(None);
+        let segments = freed(&log, 2);
+        log.reuse_freed(Wait::Yes).expect("memory");
+        segments.iter().for_each(|index| log.pools[0].segments[*index as usize].zeroed.store(false, super::Ordering::Relaxed));
+        let free = log.pools[0].free_segments();
+        let open = || log.pools[0].open_segments(&log, 1, Purpose { keyspace: 1, shard: 0, kind: Filler::Put, version: u64::MAX });
+        fail_next(&failpoints);
+        assert_eq!(open().expect("the second"), segments[1]);
+        assert_eq!(log.pools[0].free_segments(), free - 1);
+        failpoints.arm("zero", FailAt { skip: 0, count: u64::MAX, errno: 5 });
+        log.pools[0].segments.iter().skip(2).for_each(|segment| segment.generation.store(7, super::Ordering::Relaxed));
+        assert!(open().is_err(), "nor the one after it");
+        assert_eq!(log.pools[0].free_segments(), free - 1);
+        failpoints.disarm("zero");
+        assert_eq!(open().expect("memory"), segments[0]);
+    }
+
+    #[test]
+    fn others_are_zeroed_ahead() {
+        let (mut log, failpoints) = failing(Some(Emulate::File));
+        log.zero_ahead = true;
+        log.load_tables(None).expect("no damage");
+        assert!(log.zeroes_fresh(&log.pools[0]) && log.pools[0].free_segments() > 3);
+        fail_next(&failpoints);
+        assert!(log.make_ready(0).is_err());
+        let is_zeroed = |index| log.pools[0].is_zeroed(index);
+        assert_eq!([0, 1, 2, 3].map(is_zeroed), [false, true, true, true]);
+        log.make_ready(0).expect("memory");
+        assert!(is_zeroed(0));
     }
 }

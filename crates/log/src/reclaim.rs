@@ -188,20 +188,34 @@ impl Log {
             !is_pinned
         });
         self.pools.iter().zip(pinned).for_each(|(pool, pinned)| pool.pinned.store(pinned, Ordering::Relaxed));
-        let count = ready.len();
-        if count > 0 {
+        if !ready.is_empty() {
             // Whoever superseded an entry there has left, but what it counted may not be folded yet (C2).
             self.fold_dead();
         }
-        for (node, index) in ready {
+        self.free_each(&ready)
+    }
+
+    /// Zeroes segments and hands them on; how many. What cannot be zeroed stays as it is and holds up no other: the next call meets it again. Its error is returned if nothing else was to be had, or if
+    /// it is the end of all writing.
+    fn free_each(&self, ready: &[(usize, u32)]) -> Result<usize> {
+        let (mut count, mut failed) = (0, None);
+        for &(node, index) in ready {
             let pool = &self.pools[node];
             // It may be freed unread: nothing in it is needed.
             self.forget_unverified(&pool.segments[index as usize]);
-            pool.free_run(index)?;
-            pool.retiring.fetch_sub(1, Ordering::Relaxed);
-            pool.note_freed();
+            match pool.free_run(index) {
+                Ok(()) => {
+                    pool.retiring.fetch_sub(1, Ordering::Relaxed);
+                    pool.note_freed();
+                    count += 1;
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(count)
+        match failed {
+            Some(error) if count == 0 || self.pools.iter().any(|pool| pool.pool.is_poisoned()) => Err(error),
+            _ => Ok(count),
+        }
     }
 
     /// Whether every reader has left that could have seen a segment with this stamp.
