@@ -7,25 +7,42 @@
 //!
 //! Between two looks writers fill what is left of the open segments, so live bytes exceed the bound by at most these segments (2 % of a store; `docs/adr/0016`).
 //!
-//! Thread safety: any number of threads. Nothing is on media: the bound is one of the open store.
+//! Thread safety: any number of threads. Who has measured that there is room takes back what was said before, and not what others have found meanwhile. Nothing is on media: the bound is one of the
+//! open store.
 
 use crate::log::Log;
 use crate::reclaim::TakeBack;
 use crate::segment::Segment;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bound and whether it is reached.
 pub(crate) struct Bound {
     /// Live bytes in all pools; `u64::MAX`: as many as fit.
     most: u64,
-    crowded: AtomicBool,
+    /// Whether it is reached, as [`CROWDED`], and above that how often that was found.
+    found: AtomicU64,
 }
+
+const CROWDED: u64 = 1;
 
 impl Bound {
     /// So many per cent of `bytes`; absent: no bound.
     pub fn new(percent: Option<u32>, bytes: u64) -> Bound {
         let most = percent.map_or(u64::MAX, |percent| (u128::from(bytes) * u128::from(percent) / 100) as u64);
-        Bound { most, crowded: AtomicBool::new(false) }
+        Bound { most, found: AtomicU64::new(0) }
+    }
+
+    /// Says that it is reached. Release: who knows of this find sees what was counted.
+    fn crowd(&self) {
+        let more = |found: u64| Some((found | CROWDED) + (CROWDED + 1));
+        let _ = self.found.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+    }
+
+    /// Says that there is room, unless somebody has found otherwise since `found` was read.
+    fn relieve(&self, found: u64) {
+        if found & CROWDED != 0 {
+            let _ = self.found.compare_exchange(found, found & !CROWDED, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
@@ -33,7 +50,7 @@ impl Log {
     /// Whether a write that adds to the live bytes must ask [`Log::measure_live`] first.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
-        self.bound.crowded.load(Ordering::Relaxed)
+        self.bound.found.load(Ordering::Relaxed) & CROWDED != 0
     }
 
     /// The most live bytes that there may be in all pools, if there is a bound.
@@ -43,10 +60,21 @@ impl Log {
 
     /// Live bytes in all pools now, and whether they are below the bound, so that there is room for more. Call outside writer sections. O(segments + slots).
     pub fn measure_live(&self) -> (u64, bool) {
+        self.measure_before(|| ())
+    }
+
+    /// As [`Log::measure_live`]; what happens in `between` comes after the counting.
+    fn measure_before(&self, between: impl FnOnce()) -> (u64, bool) {
+        let found = self.bound.found.load(Ordering::Acquire);
         self.fold_slots(TakeBack::None);
         let live = self.sum_live(|_, _| 0);
+        between();
         let has_room = live < self.bound.most;
-        self.bound.crowded.store(!has_room, Ordering::Relaxed);
+        if has_room {
+            self.bound.relieve(found)
+        } else {
+            self.bound.crowd()
+        }
         (live, has_room)
     }
 
@@ -55,7 +83,7 @@ impl Log {
         if self.bound.most != u64::MAX {
             let in_hands = |segment: &Segment, chunk_bytes| u64::from(segment.open_chunks.load(Ordering::Relaxed)) * chunk_bytes;
             if self.sum_live(in_hands) >= self.bound.most {
-                self.bound.crowded.store(true, Ordering::Relaxed);
+                self.bound.crowd();
             }
         }
     }
@@ -66,5 +94,36 @@ impl Log {
             existing.map(|segment| segment.live_bytes() + more(segment, pool.chunk_bytes)).sum()
         };
         self.pools.iter().map(of_pool).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Flush;
+    use crate::entry::Parts;
+
+    /// Regression: who had measured that there was room took back what had been found meanwhile, and writers went beyond the bound until the next segment was opened.
+    #[test]
+    fn what_is_found_while_others_measure_stands() {
+        let sizes = hither_pmem::CreateOptions { segment_bytes: 4096, ..hither_pmem::CreateOptions::new(1 << 20) };
+        let mut log = Log::for_tests(&sizes);
+        log.bound = Bound::new(Some(1), 1 << 20);
+        let put = |log: &Log, key: u64| {
+            let (key, value) = (&key.to_ne_bytes(), &[7; 500][..]);
+            log.write_for_tests(Parts { key, value, keyspace: 1, ..Parts::EMPTY }, Flush::Now).0
+        };
+        put(&log, 0);
+        assert!(!log.is_crowded());
+        // As it was once.
+        log.bound.crowd();
+        let mut refs = Vec::new();
+        let fill = || refs = (1..30).map(|key| put(&log, key)).collect();
+        assert!(log.measure_before(fill).1 && log.is_crowded(), "segments were opened");
+        assert!(!log.measure_live().1 && log.is_crowded());
+        let section = hither_sync::epoch::pin_writer();
+        refs.iter().for_each(|reference| log.writer().mark_dead(*reference));
+        drop(section);
+        assert!(log.measure_live().1 && !log.is_crowded());
     }
 }
