@@ -2,6 +2,8 @@
 //!
 //! Work gathers in a batch; a full batch gets one stamp, so that the cost of a stamp (a barrier on all processors) is shared. A batch
 //! runs once its stamp has passed, on whichever thread fills a later batch or calls [`collect`].
+//!
+//! Panics: work that panics is gone, and the panic goes to whoever ran it; what had its turn with it waits again.
 
 #[cfg(not(loom))]
 use super::{has_passed, stamp};
@@ -34,10 +36,24 @@ pub fn defer(work: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Work that may run. What has not run when this is dropped waits again.
+#[cfg(not(loom))]
+struct Ready(VecDeque<Work>);
+
+#[cfg(not(loom))]
+impl Drop for Ready {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            // Its stamp has passed, as this one has, which is older than all.
+            QUEUE.lock().stamped.push_front((0, self.0.drain(..).collect()));
+        }
+    }
+}
+
 /// Stamps the work that has gathered and runs what may run by now; returns how much. Never blocks on pins.
 #[cfg(not(loom))]
 pub fn collect() -> usize {
-    let mut ready = Vec::new();
+    let mut ready = Ready(VecDeque::new());
     {
         let mut queue = QUEUE.lock();
         if !queue.fresh.is_empty() {
@@ -46,11 +62,11 @@ pub fn collect() -> usize {
             queue.stamped.push_back((stamp(), batch));
         }
         while queue.stamped.front().is_some_and(|(stamp, _)| has_passed(*stamp)) {
-            ready.extend(queue.stamped.pop_front().into_iter().flat_map(|(_, batch)| batch));
+            ready.0.extend(queue.stamped.pop_front().into_iter().flat_map(|(_, batch)| batch));
         }
     }
-    let count = ready.len();
-    for work in ready {
+    let count = ready.0.len();
+    while let Some(work) = ready.0.pop_front() {
         work();
     }
     count
