@@ -8,6 +8,7 @@ use crate::address;
 use crate::entry::{ALIGN, EntryView, MIN_BYTES};
 use crate::log::Log;
 use crate::segment::SegmentState;
+use crate::writer::Writer;
 use std::sync::atomic::Ordering;
 
 /// Where a link leads, or would.
@@ -173,6 +174,27 @@ impl Log {
         self.link(entry.parent(), entry.parent_generation()).is_some_and(|link| {
             self.pools[link.node].segments[link.segment].was_open.load(Ordering::Relaxed) && self.follow(link).is_none()
         })
+    }
+}
+
+impl Log {
+    /// Low byte of the generation of the segment behind `reference` (for the parent tag), 0 if there is none.
+    #[inline(always)]
+    pub fn generation_tag(&self, reference: u64) -> u8 {
+        if reference == 0 {
+            return 0;
+        }
+        let at = address::unpack(reference);
+        let pool = &self.pools[at.node as usize];
+        pool.segments[pool.segment_index(at.offset)].generation.load(Ordering::Relaxed) as u8
+    }
+}
+
+impl Writer<'_> {
+    /// As [`Log::generation_tag`].
+    #[inline(always)]
+    pub fn generation_tag(&self, reference: u64) -> u8 {
+        self.log.generation_tag(reference)
     }
 }
 

@@ -22,9 +22,10 @@ use crate::version::VersionBlock;
 use crate::victim::MovedEntries;
 use hither_sync::{Padded, epoch};
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a slot's lock protects.
+/// What is one writer's at a time: see the module's head.
 pub(crate) struct SlotState {
     pub block: VersionBlock,
     /// By shard; the last one is for hot entries of all shards.
@@ -42,7 +43,8 @@ pub(crate) struct Slot {
     state: UnsafeCell<SlotState>,
 }
 
-// SAFETY: `state` is reached only through `SlotGuard`, which holds `locked`.
+// SAFETY: `state` is reached only through `SlotGuard`, of which there is one at a time: it holds `locked`, or it is its owner's, in a writer section that began while the slot was not frozen, and
+// does not leave that thread. Who locks an owned slot has frozen it before and waited for such sections (see the module's head). What is in it may be sent.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -64,7 +66,7 @@ impl Slot {
         if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
-        SlotGuard { slot: self, locked: true }
+        SlotGuard { slot: self, locked: true, _not_send: PhantomData }
     }
 
     #[cold]
@@ -86,13 +88,24 @@ impl Slot {
 pub(crate) struct SlotGuard<'a> {
     pub slot: &'a Slot,
     locked: bool,
+    /// An owned slot is its thread's, as long as this is in its writer section.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl<'a> SlotGuard<'a> {
+    /// Of the current thread's own slot, not frozen, in a writer section.
+    #[inline(always)]
+    fn of_own(slot: &'a Slot) -> Self {
+        debug_assert!(epoch::is_writing(), "a slot belongs to its thread in a writer section only");
+        SlotGuard { slot, locked: false, _not_send: PhantomData }
+    }
 }
 
 impl std::ops::Deref for SlotGuard<'_> {
     type Target = SlotState;
     #[inline(always)]
     fn deref(&self) -> &SlotState {
-        // SAFETY: the guard holds the slot's lock, or its thread owns the slot (see the module's head).
+        // SAFETY: the guard holds the slot's lock, or its thread owns the slot and is in a writer section (see the module's head).
         unsafe { &*self.slot.state.get() }
     }
 }
@@ -100,7 +113,7 @@ impl std::ops::Deref for SlotGuard<'_> {
 impl std::ops::DerefMut for SlotGuard<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut SlotState {
-        // SAFETY: the guard holds the slot's lock, or its thread owns the slot, and `&mut self` makes this the only reference.
+        // SAFETY: as above, and `&mut self` makes this the only reference.
         unsafe { &mut *self.slot.state.get() }
     }
 }
@@ -114,7 +127,12 @@ impl Drop for SlotGuard<'_> {
     }
 }
 
-/// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`).
+/// One operation's access to the log. Create it inside a writer section (`hither_sync::epoch::pin_writer`), and drop it there. It stays on its thread:
+///
+/// ```compile_fail,E0277
+/// fn send<T: Send>() {}
+/// send::<hither_log::Writer<'static>>();
+/// ```
 pub struct Writer<'a> {
     pub(crate) log: &'a Log,
     pub(crate) pool: &'a NodePool,
@@ -174,7 +192,6 @@ impl Log {
     pub fn own_writer(&self, pin: &epoch::Guard) -> Option<Writer<'_>> {
         let node = self.local_node();
         let number = pin.thread_number();
-        debug_assert!(pin.is_writer(), "a slot belongs to its thread in a writer section only");
         if number >= self.slots_per_node - 1 {
             return None;
         }
@@ -182,7 +199,7 @@ impl Log {
         if slot.frozen.load(Ordering::Acquire) {
             return None;
         }
-        Some(Writer { log: self, pool: &self.pools[node], slot: SlotGuard { slot, locked: false } })
+        Some(Writer { log: self, pool: &self.pools[node], slot: SlotGuard::of_own(slot) })
     }
 
     /// A writer on a given node.
@@ -193,11 +210,8 @@ impl Log {
         let first = node * self.slots_per_node;
         let own = &self.slots[first + number.min(shared)];
         // While its own slot is frozen the shared one serves: waiting here would keep the freezer waiting for this section.
-        let slot = if number < shared && !own.frozen.load(Ordering::Acquire) {
-            SlotGuard { slot: own, locked: false }
-        } else {
-            self.slots[first + shared].lock()
-        };
+        let slot =
+            if number < shared && !own.frozen.load(Ordering::Acquire) { SlotGuard::of_own(own) } else { self.slots[first + shared].lock() };
         Writer { log: self, pool: &self.pools[node], slot }
     }
 
@@ -465,23 +479,19 @@ impl Writer<'_> {
     pub fn node(&self) -> u32 {
         self.pool.node
     }
-
-    /// As [`Log::generation_tag`].
-    #[inline(always)]
-    pub fn generation_tag(&self, reference: u64) -> u8 {
-        self.log.generation_tag(reference)
-    }
 }
 
-impl Log {
-    /// Low byte of the generation of the segment behind `reference` (for the parent tag), 0 if there is none.
-    #[inline(always)]
-    pub fn generation_tag(&self, reference: u64) -> u8 {
-        if reference == 0 {
-            return 0;
-        }
-        let at = address::unpack(reference);
-        let pool = &self.pools[at.node as usize];
-        pool.segments[pool.segment_index(at.offset)].generation.load(Ordering::Relaxed) as u8
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use crate::Log;
+    use hither_sync::epoch;
+
+    /// Whose slot it is nobody knows outside a section: others may be looking into it.
+    #[test]
+    #[should_panic(expected = "in a writer section only")]
+    fn there_is_no_writer_outside_a_section() {
+        let log = Log::for_tests(&hither_pmem::CreateOptions::new(1 << 20));
+        let _reading = epoch::pin();
+        log.writer();
     }
 }

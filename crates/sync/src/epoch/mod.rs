@@ -231,6 +231,11 @@ mod global {
         LOCAL.with(|local| local.slot().is_some_and(Slot::is_announced))
     }
 
+    /// Whether the current thread is in a writer section.
+    pub fn is_writing() -> bool {
+        LOCAL.with(|local| local.slot().is_some_and(Slot::is_writer))
+    }
+
     /// A small dense number of the current thread, reused after its exit: good for picking a per-thread slot. While the thread's thread-local values are destroyed it
     /// is the thread's for the length of a pin only.
     #[inline(always)]
@@ -282,10 +287,7 @@ mod global {
     /// # Panics
     /// If the current thread is in a writer section.
     pub fn synchronize_writers_with(stamped: impl FnOnce()) {
-        assert!(
-            !LOCAL.with(|local| local.slot().is_some_and(Slot::is_writer)),
-            "synchronize_writers() inside a writer section would wait for itself"
-        );
+        assert!(!is_writing(), "synchronize_writers() inside a writer section would wait for itself");
         DOMAIN.synchronize(true, stamped);
     }
 
@@ -307,8 +309,8 @@ mod global {
 
 #[cfg(not(loom))]
 pub use global::{
-    Guard, has_passed, is_pinned, pin, pin_writer, stamp, synchronize, synchronize_until, synchronize_writers, synchronize_writers_with,
-    thread_number, writer_has_passed,
+    Guard, has_passed, is_pinned, is_writing, pin, pin_writer, stamp, synchronize, synchronize_until, synchronize_writers,
+    synchronize_writers_with, thread_number, writer_has_passed,
 };
 
 #[cfg(all(test, not(loom)))]
