@@ -3,7 +3,7 @@
 //! Keys of eight bytes are kept as big-endian numbers, whose order is the keys' order; a piece with any other key keeps the bytes of all.
 //!
 //! * **Thread safety.** Plain data.
-//! * **Invariant.** Keys ascend strictly; there is one reference per key.
+//! * **Invariant.** Keys ascend strictly; there is one reference per key. (Those that were read through a resolver only if what was read is sound.)
 
 use crate::{Ref, Resolver};
 
@@ -18,6 +18,8 @@ pub struct SortedPiece {
     /// Where each key ends in `bytes`; empty while all keys are words.
     ends: Vec<usize>,
     refs: Vec<Ref>,
+    /// Some key was read through a resolver.
+    resolved: bool,
 }
 
 impl SortedPiece {
@@ -27,6 +29,7 @@ impl SortedPiece {
         self.bytes.clear();
         self.ends.clear();
         self.refs.clear();
+        self.resolved = false;
     }
 
     /// Number of keys.
@@ -47,6 +50,11 @@ impl SortedPiece {
     /// The keys as big-endian numbers, if all have eight bytes.
     pub fn words(&self) -> Option<&[u64]> {
         (self.words.len() == self.refs.len()).then_some(&self.words)
+    }
+
+    /// Whether some key was read through a resolver, which believes what it reads: any bytes may look like a key, of eight bytes too.
+    pub fn is_resolved(&self) -> bool {
+        self.resolved
     }
 
     /// Key `i`; `word` is where it lies if the piece keeps numbers.
@@ -87,6 +95,7 @@ impl SortedPiece {
 
     /// Appends references with the keys that a resolver reads.
     pub fn extend_resolved<R: Resolver>(&mut self, refs: &[Ref], resolver: &R) {
+        self.resolved |= !refs.is_empty();
         refs.iter().take(AHEAD).for_each(|reference| resolver.prefetch(*reference));
         for (i, reference) in refs.iter().enumerate() {
             if let Some(later) = refs.get(i + AHEAD) {

@@ -68,8 +68,8 @@ impl<'a> Writer<'a> {
     pub fn keyspace(&mut self, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<(), Abandoned> {
         let before = self.tables.blocks.len();
         let (kind, keys) = match &*keyspace.index {
-            AnyIndex::Ordered(index) => (1, self.ordered(index, keyspace, resolver, false)?),
-            AnyIndex::Learned(index) => (1, self.ordered(index, keyspace, resolver, true)?),
+            AnyIndex::Ordered(index) => (1, self.ordered(index, keyspace, resolver)?),
+            AnyIndex::Learned(index) => (1, self.ordered(index, keyspace, resolver)?),
             AnyIndex::Hash(index) => (2, self.hash(index)?),
         };
         let blocks = (self.tables.blocks.len() - before) as u32;
@@ -79,18 +79,11 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// `reads_log`: the index has the keys of its words from the log, too.
-    fn ordered<I: OrderedIndex>(
-        &mut self,
-        index: &I,
-        keyspace: &Keyspace,
-        resolver: LogResolver<'_>,
-        reads_log: bool,
-    ) -> Result<u64, Abandoned> {
+    fn ordered<I: OrderedIndex>(&mut self, index: &I, keyspace: &Keyspace, resolver: LogResolver<'_>) -> Result<u64, Abandoned> {
         let (mut keys, mut last, mut payload) = (0, None::<Vec<u8>>, Vec::new());
         loop {
             let mut block = SortedPiece::default();
-            let ended = self.gather(index, keyspace, last.as_deref(), &mut block, (resolver, reads_log))?;
+            let ended = self.gather(index, keyspace, last.as_deref(), &mut block, resolver)?;
             if !block.is_empty() {
                 let mut word = [0; 8];
                 last = Some(block.key(block.len() - 1, &mut word).to_vec());
@@ -112,7 +105,7 @@ impl<'a> Writer<'a> {
         keyspace: &Keyspace,
         after: Option<&[u8]>,
         block: &mut SortedPiece,
-        (resolver, reads_log): (LogResolver<'_>, bool),
+        resolver: LogResolver<'_>,
     ) -> Result<bool, Abandoned> {
         let mut last = after.map(<[u8]>::to_vec);
         let mut bytes = 0;
@@ -130,8 +123,8 @@ impl<'a> Writer<'a> {
             // At most as many as there are already, should longer ones follow.
             let piece = fitting.map_or(FIRST_PIECE, |keys| keys.min(before).clamp(FIRST_PIECE, PIECE));
             index.copy_sorted(last.as_deref().map_or(Start::Edge, Start::After), piece, block, &resolver);
-            if resolver.log.has_unverified() && (reads_log || block.words().is_none()) {
-                // These keys were read: what is wrong with one must not look like a key from now on.
+            if resolver.log.has_unverified() && block.is_resolved() {
+                // Keys were read: what is wrong with one must not look like a key from now on.
                 block.refs()[before..].iter().try_for_each(|reference| resolver.log.verify_entry(reference.0))?;
             }
             drop(pin);

@@ -308,6 +308,27 @@ fn a_checkpoint_of_a_learned_index_is_not_taken_of_damaged_words() {
     assert!(refused.contains("checksum does not match"), "{refused}");
 }
 
+/// Regression: where the only long key of a keyspace had become zeros, it was copied as a key of eight bytes, which came behind greater ones, and nothing was verified.
+#[test]
+fn a_checkpoint_is_not_taken_of_a_damaged_key_that_passes_for_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Store::open(options(dir.path(), OrderedKind::BTree)).unwrap();
+    let store = open();
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    (0..KEYS).for_each(|number| common::put(&store, &keyspace, &key_of(number, false), &value_of(number)));
+    let (key, value) = (key_of(KEYS, true), value_of(KEYS));
+    common::put(&store, &keyspace, &key, &value);
+    drop((store, keyspace));
+    change_file(&dir.path().join("node0.hither"), |bytes| {
+        let at = bytes.windows(value.len()).position(|window| window == value).unwrap();
+        bytes[at - key.len().next_multiple_of(8) - 16..at].fill(0);
+    });
+    let store = open();
+    assert_eq!(store.recovery().source, RestartSource::Clean, "nothing was read");
+    let refused = store.checkpoint().unwrap_err();
+    assert!(refused.kind() == ErrorKind::Damaged && refused.to_string().contains("checksum does not match"), "{refused}");
+}
+
 /// A hash index that divides a segment with a damaged entry keeps the entry in both halves, for nobody can tell which one is its key's. It is gone from one of them when that key is overwritten.
 ///
 /// Regression: the log's segment was given away once all in it was overwritten. The other half led to whatever was written there then.

@@ -117,3 +117,25 @@ fn scans_go_on_where_they_were_whatever_damaged_entries_pass_for() {
         }
     }
 }
+
+/// Regression: a long key whose entry had become zeros was copied as one of eight bytes, and looked like all others.
+#[test]
+fn a_piece_says_that_keys_in_it_were_read() {
+    let (index, log) = (BTree::<Interrupted>::new(), FakeLog::new(1));
+    let words: Vec<_> = (1..200u64).map(|i| ordered::put(&index, &log, &(i * STEP).to_be_bytes())).collect();
+    let resolver = Damaged { log, seeming: &[0; 8] };
+    let copied = || {
+        let mut piece = SortedPiece::default();
+        let _pin = epoch::pin();
+        index.copy_sorted(Start::Edge, usize::MAX, &mut piece, &resolver);
+        piece
+    };
+    let piece = copied();
+    assert!(piece.refs() == words && !piece.is_resolved());
+    ordered::put(&index, &resolver.log, &[&(7 * STEP).to_be_bytes()[..], b"a tail"].concat());
+    let mut piece = copied();
+    assert_eq!((piece.len(), piece.words().map(|words| words[7])), (words.len() + 1, Some(0)), "it passes for a word");
+    assert!(piece.is_resolved());
+    piece.clear();
+    assert!(!piece.is_resolved());
+}
