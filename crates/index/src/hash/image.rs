@@ -124,6 +124,7 @@ impl<P: Protocol> HashTable<P> {
                 old.push(segment);
             }
         }
+        self.has_adopted.store(true, Ordering::Relaxed);
         self.publish(&segments);
         self.counter.add(keys);
         let arena = Arc::downgrade(&self.arena);

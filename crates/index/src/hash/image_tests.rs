@@ -161,3 +161,46 @@ fn images_taken_under_writers_hold_what_stays() {
         }
     });
 }
+
+/// A log that counts how often it is asked about an entry, and how often while the segment of its key is frozen.
+struct Asked<'a> {
+    bench: &'a Bench<HashIndex>,
+    before: AtomicU64,
+    behind: AtomicU64,
+}
+
+impl Resolver for Asked<'_> {
+    fn prefetch(&self, _reference: Ref) {}
+    fn key(&self, reference: Ref) -> &[u8] {
+        self.bench.log.key(reference)
+    }
+    fn hash(&self, reference: Ref) -> u64 {
+        self.bench.log.hash(reference)
+    }
+    fn is_sound(&self, reference: Ref) -> bool {
+        let hash = self.bench.log.hash_of(self.bench.log.peek(reference));
+        // SAFETY: the segment was read from the directory under the caller's pin.
+        let is_frozen = unsafe { self.bench.index.segment(hash).pair(0) }.flags() & line::FROZEN != 0;
+        if is_frozen { &self.behind } else { &self.before }.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Regression: a split verified all entries of its segment, values included, while writers of the segment waited for it.
+#[test]
+fn what_is_loaded_is_verified_before_its_segment_is_frozen() {
+    const KEYS: u64 = 2000;
+    let original = Bench::new(HashIndex::new());
+    (0..KEYS).for_each(|i| _ = original.put(&i.to_be_bytes()));
+    let index = table_of(&images_of(&original.index, 1).0, |_| true).unwrap();
+    let bench = Bench { index, log: original.log };
+    let asked = Asked { bench: &bench, before: AtomicU64::new(0), behind: AtomicU64::new(0) };
+    let _pin = hither_sync::epoch::pin();
+    for key in (KEYS..3 * KEYS).map(u64::to_be_bytes) {
+        let new = bench.log.append(&key);
+        assert_eq!(bench.index.install(bench.index.any_token(), bench.log.key_of(&key), Ref::NONE, new, &asked), Ok(()));
+    }
+    let [before, behind] = [asked.before, asked.behind].map(AtomicU64::into_inner);
+    assert!(before >= KEYS && behind == 0, "{before} before, {behind} while writers wait");
+    bench.check(3 * KEYS as usize);
+}

@@ -41,8 +41,8 @@
 //!
 //! # Panics and crashes
 //!
-//! Nothing here survives a crash. Resolvers are called without a lock held, but for `Resolver::hash` during a split: if it
-//! panics, the split is undone (pairs thaw) and the index stays usable.
+//! Nothing here survives a crash. Resolvers are called without a lock held, but for `Resolver::hash`, `is_sound` and `prefetch` during a split or a renewal: if one
+//! panics, that is undone (pairs thaw) and the index stays usable.
 
 mod arena;
 mod check;
@@ -73,7 +73,7 @@ use parking_lot::Mutex;
 use protocol::{Protocol, Sound};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use home::{HomeSight, NearHome};
 pub use spot::Spot;
@@ -89,6 +89,8 @@ pub struct HashTable<P: Protocol> {
     /// Owns the newest directory; its lock is needed to store entries.
     directory: Mutex<Directory>,
     arena: Arc<Arena>,
+    /// It was made of images, the entries of which nobody may have verified ([`rebuild`]).
+    has_adopted: AtomicBool,
     protocol: PhantomData<P>,
 }
 
@@ -116,6 +118,7 @@ impl<P: Protocol> HashTable<P> {
             counter: Counter::new(),
             directory: Mutex::new(directory),
             arena,
+            has_adopted: AtomicBool::new(false),
             protocol: PhantomData,
         }
     }

@@ -10,6 +10,9 @@
 //!
 //! No lock but the segment's own is held while keys are read and moved.
 //!
+//! Whether an entry is sound may take long to find out, for all of it is read then, its value too. So a table that was made of images, the entries of which nobody may have read, asks before it
+//! freezes the segment; behind that only about what has come since.
+//!
 //! # Split or grow
 //!
 //! A split helps only if it parts the keys. If one side would get more than three quarters (far outside of what random hashes do), the hashes
@@ -18,7 +21,7 @@
 
 use super::HashTable;
 use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, empty_segment, end_of, halves_of, home_line, position_of, share_of};
-use super::line::{Line, OVERFLOW, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
+use super::line::{LINE_SLOTS, Line, OVERFLOW, PAIR_SLOTS, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
 use super::protocol::{Point, Protocol, Rule};
 use crate::{Ref, Resolver};
 use hither_sync::epoch;
@@ -75,38 +78,17 @@ impl Frozen {
         Some(frozen)
     }
 
-    /// What is in the segment: references with the numbers of their pairs and their tags.
-    fn slots(&self) -> Vec<(usize, u64, Ref)> {
-        let mut all = Vec::with_capacity(self.segment.capacity());
-        // SAFETY: as in `new`.
-        for (number, pair) in unsafe { self.segment.all() }.enumerate() {
-            for line in &pair.lines {
-                let meta = line.meta.load(Ordering::Acquire);
-                let slots =
-                    line.refs.iter().enumerate().map(|(slot, word)| (number, tag_at(meta, slot), Ref(word.load(Ordering::Acquire))));
-                all.extend(slots.filter(|(.., reference)| reference.is_some()));
-            }
-        }
-        all
-    }
-
     /// What is in the segment, with the hashes of the keys: all misses of the log overlap.
-    fn keys<R: Resolver>(&self, resolver: &R) -> (Vec<Item>, Vec<Lost>) {
-        let slots = self.slots();
+    fn keys<R: Resolver>(&self, known: &Known, resolver: &R) -> (Vec<Item>, Vec<Lost>) {
+        let slots = slots_of(self.segment);
         let (mut items, mut lost) = (Vec::with_capacity(slots.len()), Vec::new());
-        for (.., reference) in slots.iter().take(AHEAD) {
-            resolver.prefetch(*reference);
-        }
-        for (i, &(number, tag, reference)) in slots.iter().enumerate() {
-            if let Some((.., later)) = slots.get(i + AHEAD) {
-                resolver.prefetch(*later);
-            }
-            if resolver.is_sound(reference) {
+        each_prefetched(&slots, resolver, |slot, tag, reference| {
+            if known.is_sound(slot, reference, resolver) {
                 items.push(Item { reference, hash: resolver.hash(reference) });
             } else {
-                lost.push(self.lost(number, tag, reference));
+                lost.push(self.lost(slot / PAIR_SLOTS, tag, reference));
             }
-        }
+        });
         (items, lost)
     }
 
@@ -120,6 +102,58 @@ impl Frozen {
             pair.lines.iter().any(|line| line.meta.load(Ordering::Relaxed) & OVERFLOW != 0)
         };
         Lost { reference, tag, pair: number, run: (1..self.segment.path_len()).take_while(overflows).count() }
+    }
+}
+
+/// What is in a segment, which the caller has read from the directory under its pin: numbers of slots, tags, references.
+fn slots_of(segment: Segment) -> Vec<(usize, u64, Ref)> {
+    let mut all = Vec::with_capacity(segment.capacity());
+    // SAFETY: as the caller says.
+    let lines = unsafe { segment.all() }.flat_map(|pair: &Pair| &pair.lines);
+    for (number, line) in lines.enumerate() {
+        let meta = line.meta.load(Ordering::Acquire);
+        let slots = line.refs.iter().enumerate().map(|(slot, word)| {
+            let reference = Ref(word.load(Ordering::Acquire));
+            (number * LINE_SLOTS + slot, tag_at(meta, slot), reference)
+        });
+        all.extend(slots.filter(|(_, tag, reference)| *tag != 0 && reference.is_some()));
+    }
+    all
+}
+
+/// Calls `visit` for each slot, with the entries behind it on their way.
+#[inline(always)]
+fn each_prefetched<R: Resolver>(slots: &[(usize, u64, Ref)], resolver: &R, mut visit: impl FnMut(usize, u64, Ref)) {
+    for (.., reference) in slots.iter().take(AHEAD) {
+        resolver.prefetch(*reference);
+    }
+    for (i, &(slot, tag, reference)) in slots.iter().enumerate() {
+        if let Some((.., later)) = slots.get(i + AHEAD) {
+            resolver.prefetch(*later);
+        }
+        visit(slot, tag, reference);
+    }
+}
+
+/// What was in the slots of a segment before it was frozen, and whether it is sound: so it stays, under the caller's pin. May be empty.
+#[derive(Default)]
+struct Known(Vec<(Ref, bool)>);
+
+impl Known {
+    /// Asks about all that is in a segment, beside its writers.
+    #[cold]
+    fn of<R: Resolver>(segment: Segment, resolver: &R) -> Known {
+        let mut known = vec![(Ref::NONE, false); segment.capacity()];
+        each_prefetched(&slots_of(segment), resolver, |slot, _, reference| known[slot] = (reference, resolver.is_sound(reference)));
+        Known(known)
+    }
+
+    #[inline(always)]
+    fn is_sound<R: Resolver>(&self, slot: usize, reference: Ref, resolver: &R) -> bool {
+        match self.0.get(slot) {
+            Some((there, is_sound)) if *there == reference => *is_sound,
+            _ => resolver.is_sound(reference),
+        }
     }
 }
 
@@ -186,10 +220,11 @@ impl<P: Protocol> HashTable<P> {
     }
 
     fn replace_segment<R: Resolver>(&self, segment: Segment, hash: u64, alike: bool, resolver: &R) {
+        let known = if self.has_adopted.load(Ordering::Relaxed) { Known::of(segment, resolver) } else { Known::default() };
         let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
             return;
         };
-        let (mut items, lost) = frozen.keys(resolver);
+        let (mut items, lost) = frozen.keys(&known, resolver);
         P::pause(Point::Collected);
         let may_split = lost.is_empty() || (!segment.wide() && lost.len() * 4 <= items.len());
         let mut plan = Plan { table: self, target: 0, ready: Vec::new(), lost, may_split };
@@ -216,7 +251,7 @@ impl<P: Protocol> HashTable<P> {
                 continue;
             }
             if let Some(frozen) = Frozen::new(segment, true)
-                && frozen.slots().is_empty()
+                && slots_of(frozen.segment).is_empty()
             {
                 plan.divide(&mut [], prefix, depth, false);
                 self.replace_by(frozen, plan.ready);
