@@ -51,6 +51,7 @@ mod seek;
 mod shrink;
 mod split;
 pub(crate) mod spot;
+mod witness;
 mod words;
 mod write;
 

@@ -4,6 +4,7 @@ use super::inner::Inner;
 use super::leaf::Leaf;
 use super::protocol::{Point, Protocol, Rule};
 use super::spot::Cell;
+use super::witness::Witnesses;
 use super::{BTree, Token};
 use crate::common::node::{ALL_LINES, Node};
 use crate::common::search;
@@ -308,58 +309,6 @@ impl<P: Protocol> BTree<P> {
         token.is_exact() && self.arena.node(token.leaf).is_some_and(|leaf| leaf.version().same(token.version))
     }
 
-    /// Some key's reference below `node`, which must not be layer 0's root: all of these share the bytes before their layer's slices.
-    pub(crate) fn any_below<'a>(&'a self, node: Node<'a>, version: u64) -> Result<Ref, Restart> {
-        let (mut node, mut version) = (node, version);
-        loop {
-            let leaf;
-            (leaf, version) = self.descend(node, version, 0)?;
-            let meta = leaf.0.meta();
-            let count = leaf.count(meta);
-            let direct = (0..count).find(|i| leaf.kind(*i) != LAYER);
-            let value = if count == 0 { 0 } else { leaf.value(meta, direct.unwrap_or(0)) };
-            leaf.0.version().check(version)?;
-            if count == 0 {
-                return Err(Restart);
-            }
-            if direct.is_some() {
-                return Ok(Ref(value));
-            }
-            (node, version) = self.follow(leaf.0, version, value)?;
-        }
-    }
-
-    /// The key of some reference below `node`, as [`BTree::any_below`] finds one; `None` if those that were looked at cannot be read.
-    pub(crate) fn witness<'r, R: Resolver>(&self, node: Node<'_>, version: u64, resolver: &'r R) -> Result<Option<&'r [u8]>, Restart> {
-        match resolver.sound_key(self.any_below(node, version)?) {
-            Some(key) => Ok(Some(key)),
-            None => self.witness_on_edge((node, version), 0, resolver),
-        }
-    }
-
-    /// As above: looks at all keys of the leaf for `slice`, or else of a layer below it.
-    #[cold]
-    pub(super) fn witness_on_edge<'r, R: Resolver>(
-        &self,
-        (mut node, mut version): (Node<'_>, u64),
-        slice: u64,
-        resolver: &'r R,
-    ) -> Result<Option<&'r [u8]>, Restart> {
-        loop {
-            let leaf;
-            (leaf, version) = self.descend(node, version, slice)?;
-            let meta = leaf.0.meta();
-            let slots: Vec<_> = (0..leaf.count(meta)).map(|i| (leaf.kind(i), leaf.value(meta, i))).collect();
-            leaf.0.version().check(version)?;
-            let (layers, keys): (Vec<_>, Vec<_>) = slots.into_iter().partition(|(kind, _)| *kind == LAYER);
-            if let Some(key) = keys.iter().find_map(|(_, value)| resolver.sound_key(Ref(*value))) {
-                return Ok(Some(key));
-            }
-            let Some((_, below)) = layers.first() else { return Ok(None) };
-            (node, version) = self.follow(leaf.0, version, *below)?;
-        }
-    }
-
     /// One attempt at [`crate::Index::unreadable_beside`], from the first layer's root on.
     #[cold]
     pub(crate) fn try_unreadable_beside<R: Resolver>(
@@ -368,11 +317,11 @@ impl<P: Protocol> BTree<P> {
         key: &[u8],
         resolver: &R,
     ) -> Result<Ref, Restart> {
-        let mut base = 0;
+        let (mut base, mut witnesses) = (0, Witnesses::default());
         loop {
             let skip = node.meta().skip();
             if skip > 0 {
-                let Some(witness) = self.witness(node, version, resolver)? else { return self.any_below(node, version) };
+                let Some(witness) = witnesses.of(self, (node, version), resolver)? else { return self.any_below(node, version) };
                 if shared_slices(witness, key, base) < skip {
                     return Ok(Ref::NONE);
                 }

@@ -3,6 +3,7 @@
 use super::BTree;
 use super::cursor::{Cursor, Frame};
 use super::protocol::Protocol;
+use super::witness::Witnesses;
 use crate::common::node::Node;
 use crate::common::slice::{LAYER, LONGER, slice_at};
 use crate::common::version::Restart;
@@ -37,12 +38,14 @@ impl<P: Protocol> BTree<P> {
         resolver: &R,
     ) -> Result<Option<Cursor<'a>>, Restart> {
         let (mut above, mut base): (Vec<Frame<'a>>, usize) = (Vec::new(), 0);
+        let mut witnesses = Witnesses::default();
         loop {
             let skip = root.meta().skip();
             let depth = base + 8 * skip;
             if skip > 0 {
                 let own = &key[base.min(key.len())..depth.min(key.len())];
-                let witness = self.witness_either_side((root, version), resolver)?.and_then(|witness| witness.get(base..depth));
+                let witness = self.witness_either_side(&mut witnesses, (root, version), resolver)?;
+                let witness = witness.and_then(|witness| witness.get(base..depth));
                 // A layer that cannot be read is taken as a whole: the scan then meets what is damaged.
                 let order = witness.map_or(if backward { Ordering::Greater } else { Ordering::Less }, |witness| own.cmp(witness));
                 if order != Ordering::Equal {
@@ -76,8 +79,13 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// A key below the root, from the first leaf, or else from the last one.
-    fn witness_either_side<'r, R: Resolver>(&self, root: (Node<'_>, u64), resolver: &'r R) -> Result<Option<&'r [u8]>, Restart> {
-        match self.witness(root.0, root.1, resolver)? {
+    fn witness_either_side<'r, R: Resolver>(
+        &self,
+        witnesses: &mut Witnesses<'r>,
+        root: (Node<'_>, u64),
+        resolver: &'r R,
+    ) -> Result<Option<&'r [u8]>, Restart> {
+        match witnesses.of(self, root, resolver)? {
             Some(key) => Ok(Some(key)),
             None => self.witness_on_edge(root, u64::MAX, resolver),
         }

@@ -4,6 +4,7 @@ use super::leaf::{Entry, Leaf};
 use super::protocol::{Point, Protocol};
 use super::read::{Found, shared_slices};
 use super::spot::{Above, Cell, Prepare, Whole};
+use super::witness::Witnesses;
 use super::{BTree, Token};
 use crate::common::node::{LARGE, Node};
 use crate::common::slice::{LAYER, LONGER, common_prefix, slice_at};
@@ -234,12 +235,12 @@ impl<P: Protocol> BTree<P> {
         (new, found): (Ref, &Found<'_>),
         resolver: &R,
     ) -> Result<bool, Restart> {
-        let (mut cell, mut base) = (origin, 0);
+        let (mut cell, mut base, mut witnesses) = (origin, 0, Witnesses::default());
         loop {
             let (root, version) = self.root_of(cell)?;
             let skip = root.meta().skip();
             if skip > 0 {
-                let witness = self.witness(root, version, resolver)?;
+                let witness = witnesses.of(self, (root, version), resolver)?;
                 let shared = witness.map_or(0, |witness| shared_slices(witness, key, base));
                 if shared < skip {
                     let depth = base + 8 * shared;

@@ -1,5 +1,6 @@
 //! White-box tests: coverage of the structure changes, planted bugs, what the log is asked for, footprint.
 
+mod chains;
 mod coverage;
 mod damage;
 mod full_leaf;
