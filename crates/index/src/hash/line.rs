@@ -36,6 +36,8 @@ pub(super) const LOCK: u64 = 1 << 56;
 pub(super) const OVERFLOW: u64 = 1 << 57;
 /// The pair belongs to a segment that is being replaced, or was.
 pub(super) const FROZEN: u64 = 1 << 58;
+/// In a segment's first pair: the segment was built with references whose keys could not be read ([`super::rebuild`]).
+pub(super) const HAS_LOST: u64 = 1 << 59;
 
 const TAG_ONES: u64 = 0x0001_0101_0101_0101;
 const TAG_HIGHS: u64 = 0x0080_8080_8080_8080;

@@ -21,7 +21,7 @@
 
 use super::HashTable;
 use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, empty_segment, end_of, halves_of, home_line, position_of, share_of};
-use super::line::{LINE_SLOTS, Line, OVERFLOW, PAIR_SLOTS, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
+use super::line::{HAS_LOST, LINE_SLOTS, Line, OVERFLOW, PAIR_SLOTS, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
 use super::protocol::{Point, Protocol, Rule};
 use crate::{Ref, Resolver};
 use hither_sync::epoch;
@@ -330,6 +330,10 @@ impl<P: Protocol> Plan<'_, P> {
         let segment = empty_segment(&self.table.arena, depth, class, wide);
         let fits = self.lost.iter().all(|lost| lost.append(segment)) && items.iter().all(|item| append(segment, item));
         if fits {
+            if !self.lost.is_empty() {
+                // SAFETY: the segment was just allocated from the table's arena.
+                unsafe { segment.pair(0) }.lines[0].meta.fetch_or(HAS_LOST, Ordering::Relaxed);
+            }
             self.ready.push((prefix, segment));
         } else {
             self.table.arena.release(segment.block(), class);

@@ -89,11 +89,11 @@ fn a_panic_in_a_split_leaves_the_index_usable() {
 }
 
 /// A log of which some entries are damaged.
-struct Damaged<'a> {
-    log: &'a FakeLog,
-    damaged: &'a [Ref],
+pub(super) struct Damaged<'a> {
+    pub log: &'a FakeLog,
+    pub damaged: &'a [Ref],
     /// They match whatever they are compared with.
-    doubts: bool,
+    pub doubts: bool,
 }
 
 impl Resolver for Damaged<'_> {

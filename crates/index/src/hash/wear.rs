@@ -8,10 +8,12 @@
 //! So of the inserts into a flagged pair one in [`SAMPLE`] looks at all pairs of the segment. If many are flagged and have room, so that few flags would be set if its
 //! keys came now, the segment is replaced by one of the same keys ([`HashTable::renew`]), which takes some ten microseconds. Pairs that are flagged because the segment is well
 //! filled have no room, and are left.
+//!
+//! A segment that was built with references whose keys cannot be read is left, too: its pairs before those are flagged anew each time, lest who looks for such a key pass it by.
 
 use super::HashTable;
 use super::directory::Segment;
-use super::line::{OVERFLOW, Pair};
+use super::line::{HAS_LOST, OVERFLOW, Pair};
 use super::protocol::Protocol;
 use crate::{Ref, Resolver};
 
@@ -38,7 +40,9 @@ impl<P: Protocol> HashTable<P> {
     fn renew_if_worn<R: Resolver>(&self, hash: u64, resolver: &R) {
         let segment = self.segment(hash);
         // SAFETY: the segment was read from this index's directory under the caller's pin.
-        if !segment.wide() && unsafe { segment.home_pair(hash) }.flags() & OVERFLOW != 0 && worn_pairs(segment) >= WORN {
+        let (home, first) = unsafe { (segment.home_pair(hash), segment.pair(0)) };
+        let may_help = !segment.wide() && home.flags() & OVERFLOW != 0 && first.flags() & HAS_LOST == 0;
+        if may_help && worn_pairs(segment) >= WORN {
             self.renew(segment, hash, resolver);
         }
     }
@@ -54,9 +58,11 @@ pub(super) fn worn_pairs(segment: Segment) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Index;
     use crate::conformance::Rng;
     use crate::conformance::point::Bench;
     use crate::hash::HashIndex;
+    use crate::hash::tests::Damaged;
     use hither_sync::epoch;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -161,5 +167,30 @@ mod tests {
         assert_eq!(worn_pairs(bench.index.segment(hash)), 0);
         (0..100u64).for_each(|key| assert!(bench.get(&key.to_le_bytes()).is_some()));
         bench.check(100);
+    }
+
+    /// Found by reading: the paths to what cannot be read were flagged anew in each renewal, so that the next insert but a few renewed the segment again.
+    #[test]
+    fn a_segment_with_damaged_entries_is_renewed_once() {
+        const KEYS: usize = 200;
+        for damaged in [0, 8] {
+            let bench = Bench::new(HashIndex::new());
+            let refs: Vec<_> = (0..KEYS as u64).map(|key| bench.put(&key.to_le_bytes())).collect();
+            let hash = |key: u64| bench.log.hash_of(&key.to_le_bytes());
+            let resolver = Damaged { log: &bench.log, damaged: &refs[..damaged], doubts: true };
+            let _pin = epoch::pin();
+            let first = bench.index.segment(hash(0));
+            // SAFETY: the segment was read from the directory under this pin.
+            unsafe { first.all() }.for_each(|pair| _ = pair.lines[0].meta.fetch_or(OVERFLOW, Ordering::Relaxed));
+            let (mut renewals, mut segment) = (0, first);
+            for key in 0..KEYS as u64 {
+                bench.index.renew_if_worn(hash(key), &resolver);
+                let now = bench.index.segment(hash(key));
+                renewals += usize::from(now != std::mem::replace(&mut segment, now));
+            }
+            assert_eq!(renewals, 1, "{damaged} damaged entries");
+            assert!(damaged == 0 || worn_pairs(segment) >= WORN, "the paths to them are flagged");
+            (0..KEYS as u64).for_each(|key| assert!(bench.index.get(bench.log.key_of(&key.to_le_bytes()), &resolver).is_some()));
+        }
     }
 }
