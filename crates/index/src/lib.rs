@@ -5,7 +5,8 @@
 //!
 //! # Contract shared by all families
 //!
-//! * **Thread safety.** Every method takes `&self`. Lookups and iteration never block and take no lock.
+//! * **Thread safety.** Every method takes `&self`. Lookups take no lock, nor do scans; those of the trees wait while a writer is inside the short section of a node that they read. [`Index::for_each`] of a
+//!   hash index, and what else goes through its segments, takes the lock of its directory for a look at each of them.
 //! * **Writers of one key are serialised by the caller** (the engine's key latch). Writers of different keys run
 //!   concurrently. A cleaner may install without the latch: that is why [`Index::install`] compares with the old reference.
 //! * **Reclamation.** Callers hold an epoch pin (`hither_sync::epoch`) from before the call until they have finished with every
@@ -204,7 +205,7 @@ pub trait Index: Send + Sync {
     /// A place in the index. Stale tokens are harmless: `install` then searches anew.
     type Token: Copy + std::fmt::Debug + Send;
 
-    /// What [`Index::prepare_write`] found; a hint of any age for [`Index::lock_place`].
+    /// What [`Index::prepare_write`] found: for [`Index::lock_place`] of the same key, under the same pin. Then it may be out of date, not before.
     type Prepared: Copy;
 
     /// Starts loading the cache lines that a lookup of `key` touches first.

@@ -8,7 +8,8 @@
 //!
 //! # Thread safety
 //!
-//! Everything is `Send + Sync`. Appends from one thread take one uncontended lock (the writer slot's); reads take none.
+//! Everything that is shared is `Send + Sync`; a [`Writer`] stays on its thread. Appends of the threads that own a writer slot take no lock, those of all others the lock of the slot that they share (the
+//! `writer` module); who needs a new chunk takes the lock of its stream. Reads take none.
 //!
 //! # Invariants
 //!
@@ -20,8 +21,8 @@
 //!
 //! # Crash behaviour
 //!
-//! Open segments may contain holes and one torn entry per thread; replay skips both (`docs/crash-model.md`). Sealed segments carry the
-//! number and bytes of their entries, so that a loss there is reported as damage.
+//! Open segments may contain holes and torn entries: one per thread, or, on files and with [`Flush::Later`], any that were written since the last sync. Replay skips both (`docs/crash-model.md`). Sealed segments
+//! carry the number and bytes of their entries, so that a loss there is reported as damage.
 
 pub mod address;
 mod appended;

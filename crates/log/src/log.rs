@@ -247,7 +247,8 @@ impl Log {
     pub fn pin_segment(self: &Arc<Self>, reference: u64) -> SegmentPin {
         let at = address::unpack(reference);
         let segment = self.pools[at.node as usize].segment_index(at.offset);
-        // SeqCst: the reclaimer draws its epoch stamp after it has seen no pins, and waits for our epoch pin; afterwards it looks again.
+        // Who frees the segment for use looks at the pins once, when the stamp that was drawn after it was retired has passed. Either the caller's epoch pin is older than that stamp: then this is seen, for the pin has ended
+        // by then. Or it is not: then the index no longer had the reference when the caller read it.
         self.pools[at.node as usize].segments[segment].pins.fetch_add(1, Ordering::SeqCst);
         SegmentPin { log: self.clone(), node: at.node, segment: segment as u32 }
     }

@@ -60,7 +60,7 @@ const SYNCED_STEP_BYTES: u64 = 64 << 20;
 /// Free segments of one pool, ascending.
 pub(crate) struct Allocator {
     pub free: std::collections::BTreeSet<u32>,
-    /// Segments below this were handed out or freed at least once.
+    /// Segments that exist, fresh ones included.
     pub count: u32,
 }
 

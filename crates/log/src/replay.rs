@@ -38,7 +38,7 @@ pub struct ScanTotals {
     pub torn: u64,
     /// Offset in the pool of the first of them.
     pub first_torn: u64,
-    /// Offset in the pool behind the last byte that is not zero.
+    /// Offset in the pool behind the last word that is not zero. (The last 24 bytes of a segment are not looked at: no entry begins there.)
     pub tail: u64,
 }
 

@@ -274,7 +274,7 @@ mod global {
         true
     }
 
-    /// Waits until every writer section that began before this call has ended.
+    /// Waits until every writer section that began before this call has ended, and every later one inside a reader's pin that began before: it keeps that pin's epoch (E3).
     ///
     /// # Panics
     /// If the current thread is in a writer section.
