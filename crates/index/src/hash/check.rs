@@ -19,7 +19,7 @@ fn behind(position: u64, segment: Segment) -> u64 {
 }
 
 /// Calls `visit` with every reference of a segment until it returns false, which is returned. The caller has been pinned since it read the segment from the directory.
-fn visit_segment(segment: Segment, visit: &mut dyn FnMut(Ref) -> bool) -> bool {
+pub(super) fn visit_segment(segment: Segment, visit: &mut dyn FnMut(Ref) -> bool) -> bool {
     // SAFETY: the segment was read from the directory under the pin.
     for pair in unsafe { segment.all() } {
         for line in &pair.lines {

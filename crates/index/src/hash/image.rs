@@ -1,6 +1,6 @@
 //! Images of the table, for checkpoints: the segments as they lie in memory, so that loading copies them and hashes nothing.
 //!
-//! An image is a header of 16 bytes and the pairs of one segment, 128 bytes each, as `line` describes them; of the flags only OVERFLOW is
+//! An image is a header of 16 bytes and the pairs of one segment, 128 bytes each, as `line` describes them; of the flags only OVERFLOW and HAS_LOST are
 //! kept. References are those of the log, tags and places follow from the hash function, so the reader must use the seed of the writer.
 //!
 //! | header | bytes |
@@ -17,9 +17,15 @@
 //! A segment's word is read under the directory's mutex, under which all successors of a segment are published at once: so the images cover every
 //! position exactly once, whatever splits go on. Each pair is copied under its lock, or is frozen and does not change; keys do not move inside a
 //! segment. So what is copied for a key is what it had at some moment during the call (the argument is that of a lookup, see the parent module).
+//!
+//! # What could not be read
+//!
+//! Of a reference whose key could not be read each successor of its segment has a copy ([`super::rebuild`]). A table counts it once, so one that is made of images does, too: it looks for references that are there
+//! twice among those of segments with HAS_LOST. (An image counts all.)
 
+use super::check::visit_segment;
 use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, end_of, is_prefix};
-use super::line::{LINE_SLOTS, OVERFLOW, PAIR_SLOTS, Pair, tag_at, with_tag};
+use super::line::{HAS_LOST, LINE_SLOTS, OVERFLOW, PAIR_SLOTS, Pair, tag_at, with_tag};
 use super::protocol::Protocol;
 use super::{Arc, HashTable, Ordering};
 use crate::Ref;
@@ -31,7 +37,8 @@ pub const HEADER_BYTES: usize = 16;
 pub const PAIR_BYTES: usize = size_of::<Pair>();
 /// Size classes beyond this are not believed.
 const MAX_CLASS: u8 = 24;
-const TAGS: u64 = 0x00ff_ffff_ffff_ffff;
+/// Of a line's first word: the tags, and the flags that are kept.
+const KEPT: u64 = 0x00ff_ffff_ffff_ffff | OVERFLOW | HAS_LOST;
 
 /// An image that no table writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +49,8 @@ pub struct BadImage;
 pub struct Images {
     segments: Vec<(u64, Segment)>,
     keys: u64,
+    /// What is in segments of which some references may be in others, too.
+    shared: Vec<Ref>,
 }
 
 impl<P: Protocol> HashTable<P> {
@@ -91,6 +100,13 @@ impl<P: Protocol> HashTable<P> {
             for (pair, image) in unsafe { segment.all() }.zip(body.chunks_exact(PAIR_BYTES)) {
                 into.keys += restore_pair(pair, image, &mut keep);
             }
+            // SAFETY: as above.
+            if unsafe { segment.pair(0) }.flags() & HAS_LOST != 0 {
+                visit_segment(segment, &mut |reference| {
+                    into.shared.push(reference);
+                    true
+                });
+            }
             into.segments.push((prefix, segment));
             images = rest;
         }
@@ -103,7 +119,8 @@ impl<P: Protocol> HashTable<P> {
     /// [`BadImage`] if they do not cover every position once.
     pub fn adopt_images(&self, parts: Vec<Images>) -> Result<(), BadImage> {
         assert_eq!(self.counter.sum(), 0, "only an empty table takes images");
-        let keys = parts.iter().map(|part| part.keys).sum();
+        let keys: u64 = parts.iter().map(|part| part.keys).sum();
+        let copies = copies_among(parts.iter().flat_map(|part| &part.shared).copied().collect());
         let mut segments: Vec<_> = parts.into_iter().flat_map(|part| part.segments).collect();
         let start = |(prefix, segment): &(u64, Segment)| prefix << (POSITION_BITS - segment.depth());
         segments.sort_unstable_by_key(start);
@@ -126,7 +143,7 @@ impl<P: Protocol> HashTable<P> {
         }
         self.has_adopted.store(true, Ordering::Relaxed);
         self.publish(&segments);
-        self.counter.add(keys);
+        self.counter.add(keys - copies);
         let arena = Arc::downgrade(&self.arena);
         epoch::defer(move || {
             if let Some(arena) = arena.upgrade() {
@@ -137,6 +154,14 @@ impl<P: Protocol> HashTable<P> {
     }
 }
 
+/// How many of them are there before.
+fn copies_among(mut refs: Vec<Ref>) -> u64 {
+    let all = refs.len();
+    refs.sort_unstable();
+    refs.dedup();
+    (all - refs.len()) as u64
+}
+
 /// Appends a pair as it is at one moment; returns its keys.
 fn copy_pair(pair: &Pair, out: &mut Vec<u8>) -> u64 {
     // A frozen pair does not change any more. (It would, were it thawed: after a panic in the midst of a rebuild, or by `reserve`, which nobody calls for a table in use.)
@@ -145,7 +170,7 @@ fn copy_pair(pair: &Pair, out: &mut Vec<u8>) -> u64 {
     for line in &pair.lines {
         let meta = line.meta.load(Ordering::Acquire);
         keys += (0..LINE_SLOTS).filter(|slot| tag_at(meta, *slot) != 0).count() as u64;
-        out.extend_from_slice(&(meta & (TAGS | OVERFLOW)).to_le_bytes());
+        out.extend_from_slice(&(meta & KEPT).to_le_bytes());
         for reference in &line.refs {
             out.extend_from_slice(&reference.load(Ordering::Acquire).to_le_bytes());
         }
@@ -163,7 +188,7 @@ fn restore_pair(pair: &Pair, image: &[u8], keep: &mut impl FnMut(Ref) -> bool) -
     let mut keys = 0;
     for (number, line) in pair.lines.iter().enumerate() {
         let at = number * (LINE_SLOTS + 1);
-        let mut meta = word(at) & (TAGS | OVERFLOW);
+        let mut meta = word(at) & KEPT;
         for slot in 0..LINE_SLOTS {
             let mut reference = Ref(word(at + 1 + slot));
             // A tag without a reference, or the reverse, no table has at rest (L1); what is rejected leaves a free slot.

@@ -1,6 +1,7 @@
 //! Images of tables: made, loaded, refused, and taken while writers go on.
 
 use super::image;
+use super::tests::Damaged;
 use super::*;
 use crate::conformance::FakeLog;
 use crate::conformance::point::Bench;
@@ -203,4 +204,25 @@ fn what_is_loaded_is_verified_before_its_segment_is_frozen() {
     let [before, behind] = [asked.before, asked.behind].map(AtomicU64::into_inner);
     assert!(before >= KEYS && behind == 0, "{before} before, {behind} while writers wait");
     bench.check(3 * KEYS as usize);
+}
+
+/// Regression: what could not be read when segments were divided counted once for each copy after a reload.
+#[test]
+fn copies_of_what_cannot_be_read_count_once() {
+    const KEYS: u32 = 5000;
+    let bench = Bench::new(HashIndex::new());
+    let refs: Vec<_> = (0..400).map(|i: u32| bench.put(&i.to_le_bytes())).collect();
+    let damaged = Damaged { log: &bench.log, damaged: &refs[..20], doubts: false };
+    let pin = hither_sync::epoch::pin();
+    for key in (400..KEYS).map(u32::to_le_bytes) {
+        let new = bench.log.append(&key);
+        assert_eq!(bench.index.install(bench.index.any_token(), bench.log.key_of(&key), Ref::NONE, new, &damaged), Ok(()));
+    }
+    drop(pin);
+    let (images, copied) = images_of(&bench.index, 5000);
+    assert!(bench.index.len() == KEYS as usize && copied > u64::from(KEYS), "there are {copied} references");
+    let loaded = table_of(&images, |_| true).unwrap();
+    assert_eq!(loaded.len(), KEYS as usize);
+    let again = table_of(&images_of(&loaded, 1).0, |reference| reference != refs[0] && reference != refs[399]).unwrap();
+    assert_eq!(again.len(), KEYS as usize - 2);
 }
