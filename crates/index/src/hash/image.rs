@@ -21,7 +21,8 @@
 //! # What could not be read
 //!
 //! Of a reference whose key could not be read each successor of its segment has a copy ([`super::rebuild`]). A table counts it once, so one that is made of images does, too: it looks for references that are there
-//! twice among those of segments with HAS_LOST. (An image counts all.)
+//! twice among those of segments with HAS_LOST. (An image counts all. Where one
+//! copy has been overwritten meanwhile, the other is nobody's, and counts as one more after the next load.)
 
 use super::check::visit_segment;
 use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, end_of, is_prefix};
