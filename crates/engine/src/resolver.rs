@@ -36,6 +36,11 @@ impl Resolver for LogResolver<'_> {
     }
 
     #[inline(always)]
+    fn doubts(&self) -> bool {
+        self.log.has_unverified()
+    }
+
+    #[inline(always)]
     fn is_sound(&self, reference: Ref) -> bool {
         !self.log.has_unverified() || self.log.verify_entry(reference.0).is_ok()
     }
@@ -85,6 +90,11 @@ impl Resolver for Wary<'_> {
     #[inline(always)]
     fn hash(&self, reference: Ref) -> u64 {
         self.resolver.hash(reference)
+    }
+
+    #[inline(always)]
+    fn doubts(&self) -> bool {
+        self.doubts
     }
 
     /// Remembers what is not.

@@ -142,6 +142,12 @@ pub trait Resolver {
         true
     }
 
+    /// Whether [`Resolver::is_sound`] may take long, since it has to look: who asks about much does so before others wait for it.
+    #[inline(always)]
+    fn doubts(&self) -> bool {
+        false
+    }
+
     /// The key of the entry at `reference`, if that is sound.
     #[inline(always)]
     fn sound_key(&self, reference: Ref) -> Option<&[u8]> {

@@ -142,7 +142,6 @@ impl<P: Protocol> HashTable<P> {
                 old.push(segment);
             }
         }
-        self.has_adopted.store(true, Ordering::Relaxed);
         self.publish(&segments);
         self.counter.add(keys - copies);
         let arena = Arc::downgrade(&self.arena);

@@ -178,6 +178,9 @@ impl Resolver for Asked<'_> {
     fn hash(&self, reference: Ref) -> u64 {
         self.bench.log.hash(reference)
     }
+    fn doubts(&self) -> bool {
+        true
+    }
     fn is_sound(&self, reference: Ref) -> bool {
         let hash = self.bench.log.hash_of(self.bench.log.peek(reference));
         // SAFETY: the segment was read from the directory under the caller's pin.

@@ -73,7 +73,7 @@ use parking_lot::Mutex;
 use protocol::{Protocol, Sound};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use home::{HomeSight, NearHome};
 pub use spot::Spot;
@@ -89,8 +89,6 @@ pub struct HashTable<P: Protocol> {
     /// Owns the newest directory; its lock is needed to store entries.
     directory: Mutex<Directory>,
     arena: Arc<Arena>,
-    /// It was made of images, the entries of which nobody may have verified ([`rebuild`]).
-    has_adopted: AtomicBool,
     protocol: PhantomData<P>,
 }
 
@@ -118,7 +116,6 @@ impl<P: Protocol> HashTable<P> {
             counter: Counter::new(),
             directory: Mutex::new(directory),
             arena,
-            has_adopted: AtomicBool::new(false),
             protocol: PhantomData,
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! No lock but the segment's own is held while keys are read and moved.
 //!
-//! Whether an entry is sound may take long to find out, for all of it is read then, its value too. So a table that was made of images, the entries of which nobody may have read, asks before it
+//! Whether an entry is sound may take long to find out, for all of it is read then, its value too. So where the resolver does not know it at once ([`Resolver::doubts`]), a table asks before it
 //! freezes the segment; behind that only about what has come since.
 //!
 //! # Split or grow
@@ -220,7 +220,7 @@ impl<P: Protocol> HashTable<P> {
     }
 
     fn replace_segment<R: Resolver>(&self, segment: Segment, hash: u64, alike: bool, resolver: &R) {
-        let known = if self.has_adopted.load(Ordering::Relaxed) { Known::of(segment, resolver) } else { Known::default() };
+        let known = if resolver.doubts() { Known::of(segment, resolver) } else { Known::default() };
         let Some(frozen) = Frozen::new(segment, P::heeds(Rule::FreezeAll)) else {
             return;
         };

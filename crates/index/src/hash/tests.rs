@@ -107,6 +107,9 @@ impl Resolver for Damaged<'_> {
     fn hash(&self, reference: Ref) -> u64 {
         if self.is_sound(reference) { self.log.hash(reference) } else { 0x5bd1_e995_1234_5678 }
     }
+    fn doubts(&self) -> bool {
+        true
+    }
     fn is_sound(&self, reference: Ref) -> bool {
         !self.damaged.contains(&reference)
     }
