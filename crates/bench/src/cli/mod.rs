@@ -11,8 +11,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::compaction::{self, CompactionArgs};
+use crate::figures::args::FiguresArgs;
 use crate::figures::compaction as compaction_figures;
-use crate::figures::engine::{self, FiguresArgs};
+use crate::figures::engine;
 use crate::figures::kill::KillSpec;
 use crate::figures::nstore as nstore_figures;
 use crate::figures::restart::{self, RestartArgs};

@@ -8,8 +8,9 @@ use std::ffi::OsString;
 
 use serde_json::Value;
 
-use super::counting::{ROUNDS, Required, Run, medians};
-use super::engine::{FiguresArgs, SCALE_KEYS, Table, print};
+use super::args::FiguresArgs;
+use super::counting::{Around, ROUNDS, Required, Run, medians};
+use super::engine::{SCALE_KEYS, Table, print};
 use super::process::{Runner, output};
 use super::row::{Demand, Point, Row, Unit};
 use crate::harness::machine::Machine;
@@ -72,7 +73,7 @@ struct Compaction {
     keys: u64,
     quick: bool,
     rounds: u32,
-    yardsticks: Vec<Yardsticks>,
+    yardsticks: Vec<Around>,
     points: BTreeMap<&'static str, Vec<Point>>,
     notes: BTreeMap<&'static str, String>,
 }
@@ -102,7 +103,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
     };
     for number in 0..all.rounds {
         eprintln!("round {} of {}", number + 1, all.rounds);
-        all.round(&demands)?;
+        all.round(number + 1, &demands)?;
     }
     let table = all.table(&demands);
     print(&table, args.json)?;
@@ -110,7 +111,7 @@ pub fn run(args: &FiguresArgs, prefix: &[OsString]) -> Result<bool> {
 }
 
 impl Compaction {
-    fn round(&mut self, demands: &[Demand]) -> Result<()> {
+    fn round(&mut self, number: u32, demands: &[Demand]) -> Result<()> {
         let before = self.measure_yardsticks()?;
         let append = before.append;
         let mut round = Round { all: self, found: BTreeMap::new(), append };
@@ -124,7 +125,10 @@ impl Compaction {
             }
         }
         let after = self.measure_yardsticks()?;
-        self.yardsticks.push(between(&before, &after));
+        // Rows that are scaled divide by what was measured before.
+        let scaled_by = Yardsticks { append, append_on_huge_pages: before.append_on_huge_pages, ..Yardsticks::default() };
+        self.yardsticks.push(Around { group: format!("round {number}, before"), yardsticks: scaled_by });
+        self.yardsticks.push(Around { group: format!("round {number}"), yardsticks: between(&before, &after) });
         Ok(())
     }
 
@@ -141,7 +145,7 @@ impl Compaction {
         let rows: Vec<Row> = demands.iter().map(row).collect();
         let (yardsticks, machine) = (medians(&self.yardsticks), Machine::here());
         let (keys, quick, rounds, commit) = (self.keys, self.quick, self.rounds, machine.commit.as_str());
-        let disturbance = Run { keys, quick, rounds, commit, required: REQUIRED, yardsticks: &yardsticks, rows: &rows }.disturbances();
+        let disturbance = Run { keys, quick, rounds, commit, required: REQUIRED, yardsticks: &self.yardsticks, rows: &rows }.disturbances();
         Table { machine, counts: disturbance.is_empty(), disturbance, yardsticks, rows }
     }
 }

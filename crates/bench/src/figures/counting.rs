@@ -1,6 +1,7 @@
 //! Whether a run counts: what speaks against it, each as a reason in words.
 //!
 //! A table says which yardsticks it requires. One that is required and was not measured is as bad as one that is out of range: nobody knows then what the machine could do.
+//! Each value that points are divided by is judged by itself: a median over groups and rounds would hide the one group that was disturbed, whose ratios are splendid for it.
 
 use super::engine::SCALE_KEYS;
 use super::row::Row;
@@ -19,6 +20,14 @@ pub(super) struct Required {
     pub map: bool,
 }
 
+/// What the yardsticks were around a group of measurements: what the points of that group are divided by.
+#[derive(Clone, Debug)]
+pub(super) struct Around {
+    /// The group and its round, as reasons name it.
+    pub group: String,
+    pub yardsticks: Yardsticks,
+}
+
 /// What is asked of a run at its end.
 pub(super) struct Run<'a> {
     pub keys: u64,
@@ -26,7 +35,7 @@ pub(super) struct Run<'a> {
     pub rounds: u32,
     pub commit: &'a str,
     pub required: Required,
-    pub yardsticks: &'a Yardsticks,
+    pub yardsticks: &'a [Around],
     pub rows: &'a [Row],
 }
 
@@ -71,34 +80,44 @@ fn of_row(row: &Row) -> Option<String> {
     few.then(|| format!("{} was measured only {} times", row.demand.id, row.rounds.len()))
 }
 
-/// Whether the machine is the one that the demands are for, and undisturbed.
-pub(super) fn of_yardsticks(y: &Yardsticks, required: Required) -> Vec<String> {
+/// Whether the machine is the one that the demands are for, and was undisturbed around each group.
+pub(super) fn of_yardsticks(around: &[Around], required: Required) -> Vec<String> {
+    let y = medians(around);
+    let missing = |scale: &Scale, value: Option<f64>, required: bool| {
+        (required && value.is_none()).then(|| format!("{} was not measured", scale.name))
+    };
     let pages = |name: &str, value: Option<f64>, huge: Option<bool>| {
         (value.is_some() && huge != Some(true)).then(|| format!("the {name} ran on small pages: the kernel refused huge ones"))
     };
-    [
-        of_scale(&APPEND, y.append, required.append),
+    let of_all = [
+        missing(&APPEND, y.append, required.append),
         pages("append limit", y.append, y.append_on_huge_pages),
-        of_scale(&MAP_UNIFORM, y.map_uniform, required.map),
-        of_scale(&MAP_ZIPF, y.map_zipf, required.map),
+        missing(&MAP_UNIFORM, y.map_uniform, required.map),
+        missing(&MAP_ZIPF, y.map_zipf, required.map),
         pages("map", y.map_uniform.or(y.map_zipf), y.map_on_huge_pages),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    of_all.into_iter().flatten().chain(around.iter().flat_map(of_group)).collect()
 }
 
-fn of_scale(scale: &Scale, value: Option<f64>, required: bool) -> Option<String> {
-    let Some(value) = value else { return required.then(|| format!("{} was not measured", scale.name)) };
+/// What was measured around one group and is out of range.
+fn of_group(around: &Around) -> Vec<String> {
+    let y = &around.yardsticks;
+    let measured = [(APPEND, y.append), (MAP_UNIFORM, y.map_uniform), (MAP_ZIPF, y.map_zipf)];
+    measured.into_iter().filter_map(|(scale, value)| of_scale(&scale, value?, &around.group)).collect()
+}
+
+fn of_scale(scale: &Scale, value: f64, group: &str) -> Option<String> {
     let range = format!("{} to {}", count(scale.range.0), count(scale.range.1));
-    let outside = || format!("{} is {}/s, not within 25 % of {range}/s: the machine is disturbed or another one", scale.name, count(value));
+    let (name, shown) = (scale.name, count(value));
+    let outside = || format!("{group}: {name} is {shown}/s, not within 25 % of {range}/s: the machine is disturbed or another one");
     (!scale.admits(value)).then(outside)
 }
 
-/// Medians of all yardsticks of a run.
-pub(super) fn medians(yardsticks: &[Yardsticks]) -> Yardsticks {
-    let all = |f: fn(&Yardsticks) -> Option<f64>| median(&yardsticks.iter().filter_map(f).collect::<Vec<_>>());
-    let every = |f: fn(&Yardsticks) -> Option<bool>| yardsticks.iter().filter_map(f).reduce(|a, b| a && b);
+/// Medians over all groups of a run, to be shown.
+pub(super) fn medians(around: &[Around]) -> Yardsticks {
+    let each = || around.iter().map(|around| &around.yardsticks);
+    let all = |f: fn(&Yardsticks) -> Option<f64>| median(&each().filter_map(f).collect::<Vec<_>>());
+    let every = |f: fn(&Yardsticks) -> Option<bool>| each().filter_map(f).reduce(|a, b| a && b);
     Yardsticks {
         append: all(|y| y.append),
         append_on_huge_pages: every(|y| y.append_on_huge_pages),
@@ -122,7 +141,11 @@ mod tests {
     };
     const BOTH: Required = Required { append: true, map: true };
 
-    fn run(yardsticks: &Yardsticks) -> Run<'_> {
+    fn around(yardsticks: Yardsticks) -> [Around; 1] {
+        [Around { group: "a group, round 1".into(), yardsticks }]
+    }
+
+    fn run(yardsticks: &[Around]) -> Run<'_> {
         Run { keys: SCALE_KEYS, quick: false, rounds: ROUNDS, commit: "0123456789ab", required: BOTH, yardsticks, rows: &[] }
     }
 
@@ -134,17 +157,17 @@ mod tests {
 
     #[test]
     fn a_run_counts_if_nothing_speaks_against_it() {
-        assert_eq!(run(&GOOD).disturbances(), [""; 0]);
+        assert_eq!(run(&around(GOOD)).disturbances(), [""; 0]);
     }
 
     #[test]
     fn other_counts_few_rounds_and_a_changed_tree_do_not_count() {
-        assert!(reason(&Run { keys: 1_000, ..run(&GOOD) }).contains("counts"));
-        assert!(reason(&Run { quick: true, ..run(&GOOD) }).contains("counts"));
-        assert!(reason(&Run { rounds: 1, ..run(&GOOD) }).contains("rounds: 1"));
-        assert!(reason(&Run { rounds: 2, ..run(&GOOD) }).contains("rounds: 2"));
-        assert!(reason(&Run { commit: "0123456789ab+", ..run(&GOOD) }).contains("0123456789ab+"));
-        assert!(reason(&Run { commit: "unknown", ..run(&GOOD) }).contains("commit"));
+        assert!(reason(&Run { keys: 1_000, ..run(&around(GOOD)) }).contains("counts"));
+        assert!(reason(&Run { quick: true, ..run(&around(GOOD)) }).contains("counts"));
+        assert!(reason(&Run { rounds: 1, ..run(&around(GOOD)) }).contains("rounds: 1"));
+        assert!(reason(&Run { rounds: 2, ..run(&around(GOOD)) }).contains("rounds: 2"));
+        assert!(reason(&Run { commit: "0123456789ab+", ..run(&around(GOOD)) }).contains("0123456789ab+"));
+        assert!(reason(&Run { commit: "unknown", ..run(&around(GOOD)) }).contains("commit"));
     }
 
     #[test]
@@ -153,29 +176,40 @@ mod tests {
             let points: Vec<Point> = values.iter().map(|value| Point { value: *value, rate: None }).collect();
             Row::new(super::super::plan::DEMANDS[0], &points, false, String::new())
         };
-        assert!(reason(&Run { rows: &[row(&[0.9; 3]), row(&[0.9; 2]), row(&[])], ..run(&GOOD) }).contains("2 times"));
+        assert!(reason(&Run { rows: &[row(&[0.9; 3]), row(&[0.9; 2]), row(&[])], ..run(&around(GOOD)) }).contains("2 times"));
     }
 
     #[test]
     fn yardsticks_that_are_required_are_measured_and_in_range() {
         let disturbed = Yardsticks { append: Some(4e6), map_uniform: Some(9e6), ..GOOD };
-        assert_eq!(run(&disturbed).disturbances().len(), 2);
-        let no_map = Yardsticks { map_uniform: None, map_zipf: None, map_on_huge_pages: None, ..GOOD };
+        assert_eq!(run(&around(disturbed)).disturbances().len(), 2);
+        let no_map = around(Yardsticks { map_uniform: None, map_zipf: None, map_on_huge_pages: None, ..GOOD });
         let reasons = run(&no_map).disturbances();
         assert!(reasons.len() == 2 && reasons.iter().all(|reason| reason.contains("was not measured")), "{reasons:?}");
         assert!(Run { required: Required { append: true, map: false }, ..run(&no_map) }.disturbances().is_empty());
-        let nothing = Yardsticks::default();
-        assert_eq!(run(&nothing).disturbances().len(), 3);
-        assert!(Run { required: Required::default(), ..run(&nothing) }.disturbances().is_empty());
+        assert_eq!(run(&[]).disturbances().len(), 3);
+        assert!(Run { required: Required::default(), ..run(&[]) }.disturbances().is_empty());
+    }
+
+    /// Regression: the median over all groups was in range, so the ratios of the disturbed ones counted.
+    #[test]
+    fn a_group_whose_own_yardsticks_were_disturbed_does_not_count() {
+        let group =
+            |append: f64, number: u32| Around { group: format!("group {number}"), yardsticks: Yardsticks { append: Some(append), ..GOOD } };
+        let groups: Vec<Around> = (0..30).map(|number| group(if number < 26 { 8e6 } else { 4e6 }, number)).collect();
+        assert_eq!(medians(&groups).append, Some(8e6));
+        let reasons = run(&groups).disturbances();
+        let named = |number: u32| reasons.iter().any(|reason| reason.starts_with(&format!("group {number}: append limit is 4 M/s")));
+        assert!(reasons.len() == 4 && (26..30).all(named), "{reasons:?}");
     }
 
     #[test]
     fn yardsticks_on_small_pages_do_not_count() {
         for huge in [Some(false), None] {
-            assert!(reason(&run(&Yardsticks { append_on_huge_pages: huge, ..GOOD })).contains("append limit ran on small pages"));
-            assert!(reason(&run(&Yardsticks { map_on_huge_pages: huge, ..GOOD })).contains("map ran on small pages"));
+            assert!(reason(&run(&around(Yardsticks { append_on_huge_pages: huge, ..GOOD }))).contains("append limit ran on small pages"));
+            assert!(reason(&run(&around(Yardsticks { map_on_huge_pages: huge, ..GOOD }))).contains("map ran on small pages"));
         }
         let once = Yardsticks { map_on_huge_pages: Some(false), ..GOOD };
-        assert_eq!(medians(&[GOOD, once, GOOD]).map_on_huge_pages, Some(false));
+        assert_eq!(medians(&[GOOD, once, GOOD].map(|y| around(y)[0].clone())).map_on_huge_pages, Some(false));
     }
 }

@@ -1,17 +1,17 @@
 //! Runs the table: rounds of groups, yardsticks around each, rows and verdicts at the end.
 //!
-//! A run counts only if the medians of the yardsticks lie within 25 % of the scale figures (two threads, 5 M keys) and nothing else speaks against it
-//! ([`super::counting`]); otherwise the table says what does.
+//! A run counts only if what the points of each group are divided by lies within 25 % of the scale figures (two threads, 5 M keys) and nothing else speaks
+//! against it ([`super::counting`]); otherwise the table says what does.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::Args;
 use serde::Serialize;
 
-use super::counting::{ROUNDS, Required, Run, medians};
+use super::args::FiguresArgs;
+use super::counting::{Around, ROUNDS, Required, Run, medians};
 use super::kill::{Crash, kill_and_recover};
 use super::plan::{Group, selected};
 use super::process::{Runner, build_peers, find_peers};
@@ -24,56 +24,6 @@ use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request, Yardsticks, between};
 
-/// Options of `figures`.
-#[derive(Clone, Debug, Args)]
-pub struct FiguresArgs {
-    /// Which table
-    #[arg(value_parser = ["engine", "nstore", "compaction", "server"], default_value = "engine")]
-    pub table: String,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Smaller counts and one round: shows that everything runs, not how fast
-    #[arg(long)]
-    pub quick: bool,
-    /// Only rows whose short name contains this; may be repeated
-    #[arg(long, value_name = "ROW")]
-    pub only: Vec<String>,
-    /// Builds the peers' program first
-    #[arg(long)]
-    pub peers: bool,
-    /// The peers' program [default: where --peers builds it]
-    #[arg(long, value_name = "PROGRAM")]
-    pub peers_program: Option<PathBuf>,
-    /// The program `hither`, for `server` [default: beside this one]
-    #[arg(long, value_name = "PROGRAM")]
-    pub server_program: Option<PathBuf>,
-    /// Rounds; figures are medians [default: 3, with --quick 1]
-    #[arg(long)]
-    pub rounds: Option<u32>,
-    /// Keys [default: 5,000,000, with --quick 200,000]
-    #[arg(long)]
-    pub keys: Option<u64>,
-    /// Also measures one thread, larger values and 50 M keys, for the report
-    #[arg(long)]
-    pub full: bool,
-    /// Measures the ordered rows of `nstore` with the learned index instead of the B+-tree
-    #[arg(long)]
-    pub learned: bool,
-    /// Keys of the restart in `nstore` [default: 50,000,000, with --quick 500,000]
-    #[arg(long)]
-    pub restart_keys: Option<u64>,
-    /// Minutes of endless updates in `nstore` [default: 10; with --quick 3 of two seconds each]
-    #[arg(long)]
-    pub minutes: Option<u32>,
-    /// A directory on a disk, for the rows on files [default: the temporary directory]
-    #[arg(long)]
-    pub disk: Option<PathBuf>,
-    /// Writes every record of the run to this file, for `report`
-    #[arg(long, value_name = "FILE")]
-    pub records: Option<PathBuf>,
-}
-
 /// The whole table as JSON.
 #[derive(Debug, Serialize)]
 pub struct Table {
@@ -84,7 +34,7 @@ pub struct Table {
     pub counts: bool,
     /// What does.
     pub disturbance: Vec<String>,
-    /// Medians of all yardsticks of the run.
+    /// Medians of the yardsticks around all groups of the run.
     pub yardsticks: Yardsticks,
     /// The rows.
     pub rows: Vec<Row>,
@@ -170,7 +120,7 @@ struct Engine {
     runner: Runner,
     points: BTreeMap<&'static str, Vec<Point>>,
     notes: BTreeMap<&'static str, String>,
-    yardsticks: Vec<Yardsticks>,
+    yardsticks: Vec<Around>,
     rounds: u32,
     keys: u64,
     quick: bool,
@@ -200,6 +150,9 @@ impl Engine {
         let result = self.stores(group, round, &mut points);
         let after = self.measure_yardsticks(group)?;
         let yard = between(&before, &after);
+        if group.yardsticks() != (false, false) {
+            self.yardsticks.push(Around { group: format!("{group:?}, round {}", round + 1), yardsticks: yard });
+        }
         for (id, numerator, basis) in points {
             let point = match basis {
                 Basis::Itself => Some(Point { value: numerator, rate: None }),
@@ -221,7 +174,7 @@ impl Engine {
         self.notes.entry(id).or_insert_with(|| error.to_string());
     }
 
-    fn measure_yardsticks(&mut self, group: Group) -> Result<Yardsticks> {
+    fn measure_yardsticks(&self, group: Group) -> Result<Yardsticks> {
         let (append, map) = group.yardsticks();
         if !append && !map {
             return Ok(Yardsticks::default());
@@ -233,9 +186,7 @@ impl Engine {
             append_seconds: if append { seconds } else { 0.0 },
             gets: if map { 2 * self.keys } else { 0 },
         };
-        let measured = self.runner.yardsticks(&request)?;
-        self.yardsticks.push(measured);
-        Ok(measured)
+        self.runner.yardsticks(&request)
     }
 
     fn dax(&self, ops: u64) -> String {
@@ -396,7 +347,7 @@ impl Engine {
     fn table(&self, rows: Vec<Row>, required: Required) -> Table {
         let (yardsticks, machine) = (medians(&self.yardsticks), Machine::here());
         let (keys, quick, rounds, commit) = (self.keys, self.quick, self.rounds, machine.commit.as_str());
-        let disturbance = Run { keys, quick, rounds, commit, required, yardsticks: &yardsticks, rows: &rows }.disturbances();
+        let disturbance = Run { keys, quick, rounds, commit, required, yardsticks: &self.yardsticks, rows: &rows }.disturbances();
         Table { machine, counts: disturbance.is_empty(), disturbance, yardsticks, rows }
     }
 }

@@ -7,6 +7,7 @@
 //! Every measurement runs in a process of its own, so that no allocator state or memory of one reaches the next. Rows that are
 //! ratios compare figures of the same round: the yardsticks run before and after each group.
 
+pub mod args;
 pub mod compaction;
 mod counting;
 pub mod engine;

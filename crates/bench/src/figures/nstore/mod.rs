@@ -12,8 +12,9 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::counting::{ROUNDS, medians, of_commit, of_counts, of_rounds, of_yardsticks};
-use super::engine::{FiguresArgs, SCALE_KEYS};
+use super::args::FiguresArgs;
+use super::counting::{Around, ROUNDS, medians, of_commit, of_counts, of_rounds, of_yardsticks};
+use super::engine::SCALE_KEYS;
 use super::process::{Runner, build_peers, find_peers};
 use super::row::{Demand, Row, table};
 use crate::harness::machine::Machine;
@@ -44,8 +45,8 @@ pub struct Request {
     pub index: Index,
     /// Starts processes.
     pub runner: Runner,
-    /// Yardsticks measured so far.
-    pub yardsticks: Vec<Yardsticks>,
+    /// The yardsticks around each group so far.
+    pub(super) yardsticks: Vec<Around>,
 }
 
 impl Request {
@@ -82,7 +83,7 @@ impl Request {
             reasons.extend(of_rounds(self.rounds, of("ordered").chain(of("raf-off"))));
         }
         if of_counts(self.keys, self.quick).is_none() {
-            reasons.extend(of_yardsticks(&medians(&self.yardsticks), ordered::required(rows)));
+            reasons.extend(of_yardsticks(&self.yardsticks, ordered::required(rows)));
         }
         if has("restart") && self.restart_keys < RESTART_KEYS {
             reasons.push(format!("the restart is of {} keys instead of {RESTART_KEYS}", self.restart_keys));

@@ -3,7 +3,7 @@
 //! As in the table of the engine, each measurement is a process of its own, and the yardsticks run before and after each group.
 
 use super::{Request, THREADS};
-use crate::figures::counting::Required;
+use crate::figures::counting::{Around, Required};
 use crate::figures::row::{Demand, Point, Row, Unit};
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
@@ -76,21 +76,24 @@ fn dax(request: &Request, ops: u64) -> String {
     format!("--keys {} --threads {THREADS} --ops {ops} --medium dax --durability sync", request.keys)
 }
 
-/// Runs `act` between two measurements of the yardsticks.
-fn beside<T>(request: &mut Request, map: bool, act: impl FnOnce(&mut Request) -> Result<T>) -> Result<(T, Yardsticks)> {
+/// Runs `act` between two measurements of the yardsticks; `group` says of what and in which round.
+fn beside<T>(request: &mut Request, group: &str, map: bool, act: impl FnOnce(&mut Request) -> Result<T>) -> Result<(T, Yardsticks)> {
     let gets = if map { 2 * request.keys } else { 0 };
     let yard = Yard { threads: THREADS, keys: request.keys, append_seconds: if request.quick { 0.3 } else { 2.0 }, gets };
     let before = request.runner.yardsticks(&yard)?;
     let result = act(request)?;
     let after = request.runner.yardsticks(&yard)?;
-    request.yardsticks.extend([before, after]);
-    Ok((result, between(&before, &after)))
+    let yardsticks = between(&before, &after);
+    request.yardsticks.push(Around { group: group.to_owned(), yardsticks });
+    Ok((result, yardsticks))
 }
 
-fn gets(request: &mut Request, _: u32) -> Result<Points> {
+fn gets(request: &mut Request, round: u32) -> Result<Points> {
     let args = dax(request, 2 * request.keys);
     let index = request.index;
-    let (r, yard) = beside(request, true, |r| r.runner.store(index, &args, &["load", "get:uniform", "get:zipf=0.99"]))?;
+    let (r, yard) = beside(request, &format!("ordered gets, round {}", round + 1), true, |r| {
+        r.runner.store(index, &args, &["load", "get:uniform", "get:zipf=0.99"])
+    })?;
     Ok(vec![
         ("ordered-load", against(r[0].ops_per_s, yard.append)?),
         ("ordered-get-uniform", against(r[1].ops_per_s, yard.map_uniform)?),
@@ -98,10 +101,12 @@ fn gets(request: &mut Request, _: u32) -> Result<Points> {
     ])
 }
 
-fn updates(request: &mut Request, _: u32) -> Result<Points> {
+fn updates(request: &mut Request, round: u32) -> Result<Points> {
     let args = dax(request, 2 * request.keys);
     let index = request.index;
-    let (r, yard) = beside(request, false, |r| r.runner.store(index, &args, &["load", "update:zipf=0.99"]))?;
+    let (r, yard) = beside(request, &format!("ordered updates, round {}", round + 1), false, |r| {
+        r.runner.store(index, &args, &["load", "update:zipf=0.99"])
+    })?;
     Ok(vec![("ordered-update-zipf", against(r[1].ops_per_s, yard.append)?)])
 }
 
