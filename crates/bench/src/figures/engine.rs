@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::args::FiguresArgs;
 use super::counting::{Around, ROUNDS, Required, Run, medians};
+use super::dram::dram_of_sizes;
 use super::kill::{Crash, kill_and_recover};
 use super::plan::{Group, selected};
 use super::process::{Runner, build_peers, find_peers};
@@ -295,10 +296,9 @@ impl Engine {
 
     fn dram(&mut self, out: &mut Points) -> Result<()> {
         for (index, id) in [(Index::Hash, "dram-hash"), (Index::Ordered, "dram-ordered")] {
-            for fifths in [3, 4, 5, 6] {
-                let args = format!("--keys {} --threads {THREADS}", self.keys / 5 * fifths);
-                let r = self.runner.store(index, &args, &["load"])?;
-                out.extend(r[0].dram_bytes_per_key.map(|bytes| (id, bytes, Basis::Itself)));
+            match dram_of_sizes(&mut self.runner, index, self.keys, THREADS) {
+                Ok(sizes) => out.extend(sizes.map(|bytes| (id, bytes, Basis::Itself))),
+                Err(error) => self.note(id, &error),
             }
         }
         Ok(())
@@ -391,6 +391,19 @@ fn best_of_all(rates: &[(&str, Result<f64>)], ours: f64) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::record::Record;
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: FiguresArgs,
+    }
+
+    /// With a script in place of the program that measures.
+    fn engine(script: &str) -> Engine {
+        let args = <Program as clap::Parser>::try_parse_from(["figures", "engine"]).expect("valid arguments").args;
+        Engine::new(&args, Runner::of_script(script))
+    }
 
     #[test]
     fn a_table_requires_the_yardsticks_of_its_groups() {
@@ -406,6 +419,18 @@ mod tests {
         let some = best_of_all(&[("lmdb", Ok(3.0)), ("redb", failed()), ("fjall", Ok(5.0))], 10.0).expect_err("one is missing").to_string();
         assert!(some.contains("redb (not built)") && some.contains("2.00 ×") && !some.contains("lmdb"), "{some}");
         assert!(best_of_all(&[("lmdb", failed())], 10.0).is_err());
+    }
+
+    /// Regression: the worst of the sizes up to the one that failed was the row; and an index was not measured if the other one failed.
+    #[test]
+    fn memory_is_that_of_all_sizes_or_not_measured() {
+        let record = Record { dram_bytes_per_key: Some(15.0), ..Record::default() };
+        let script = Runner::script_of("case \"$*\" in *'hither-hash --keys 6000000'*) echo killed >&2; exit 3;; esac", &record);
+        let mut engine = engine(&script);
+        engine.group(Group::Dram, 0).expect("groups go on");
+        let rows = ["dram-hash", "dram-ordered"].map(|id| engine.row(selected(&[id.to_owned()])[0]));
+        assert_eq!(rows.each_ref().map(|row| row.value), [None, Some(15.0)]);
+        assert!(rows[0].note.contains("killed"), "{}", rows[0].note);
     }
 
     #[test]

@@ -49,6 +49,20 @@ impl Runner {
         Ok(Self { program, prefix: prefix.to_vec(), peers, records: Vec::new() })
     }
 
+    /// In place of this program, a shell's script: its arguments are those of the program, from the command on.
+    #[cfg(test)]
+    pub fn of_script(script: &str) -> Self {
+        let prefix = ["-c", script, "hither-bench"].map(OsString::from).to_vec();
+        Self { program: "sh".into(), prefix, peers: None, records: Vec::new() }
+    }
+
+    /// A script for [`Runner::of_script`]: `first`, and then this record for every workload.
+    #[cfg(test)]
+    pub fn script_of(first: &str, record: &Record) -> String {
+        let line = serde_json::to_string(record).expect("a record is JSON");
+        format!("{first}\nfor word; do if [ \"$word\" = -w ]; then echo '{line}'; fi; done")
+    }
+
     /// True if rows against peers can be measured.
     pub fn has_peers(&self) -> bool {
         self.peers.is_some()

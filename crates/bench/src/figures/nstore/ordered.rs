@@ -4,6 +4,7 @@
 
 use super::{Request, THREADS};
 use crate::figures::counting::{Around, Required};
+use crate::figures::dram::dram_of_sizes;
 use crate::figures::row::{Demand, Point, Row, Unit};
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
@@ -120,25 +121,41 @@ fn scans(request: &mut Request, _: u32) -> Result<Points> {
 }
 
 fn dram(request: &mut Request, round: u32) -> Result<Points> {
-    let mut points = Vec::new();
     // Memory does not vary from round to round.
-    for fifths in [3, 4, 5, 6].into_iter().filter(|_| round == 0) {
-        let args = format!("--keys {} --threads {THREADS}", request.keys / 5 * fifths);
-        let r = request.runner.store(request.index, &args, &["load"])?;
-        points.extend(r[0].dram_bytes_per_key.map(|value| ("ordered-dram", Point { value, rate: None })));
+    if round > 0 {
+        return Ok(Vec::new());
     }
-    Ok(points)
+    let sizes = dram_of_sizes(&mut request.runner, request.index, request.keys, THREADS)?;
+    Ok(sizes.map(|value| ("ordered-dram", Point { value, rate: None })).to_vec())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::process::Runner;
+    use crate::figures::row::Verdict;
+    use crate::harness::record::Record;
+    use crate::target::store::Index;
 
     #[test]
     fn every_row_has_exactly_one_group() {
         for demand in DEMANDS {
             assert_eq!(GROUPS.iter().filter(|(ids, _)| ids.contains(&demand.id)).count(), 1, "{}", demand.id);
         }
+    }
+
+    /// Regression: the worst of the sizes up to the one that failed was the row.
+    #[test]
+    fn memory_is_that_of_all_sizes_or_not_measured() {
+        let demand: Vec<Demand> = DEMANDS.into_iter().filter(|demand| demand.id == "ordered-dram").collect();
+        let verdict = |first: &str, dram_bytes_per_key| {
+            let script = Runner::script_of(first, &Record { dram_bytes_per_key, ..Record::default() });
+            let mut request = Request::small(Runner::of_script(&script), 5_000_000, Index::Ordered);
+            measure(&mut request, &demand).expect("a row")[0].verdict
+        };
+        assert_eq!(verdict("", Some(20.0)), Verdict::Aim);
+        assert_eq!(verdict("", None), Verdict::NotMeasured);
+        assert_eq!(verdict("case \"$*\" in *'--keys 6000000'*) exit 3;; esac", Some(20.0)), Verdict::NotMeasured);
     }
 
     #[test]
