@@ -14,6 +14,7 @@ use super::engine::{SCALE_KEYS, Table, print};
 use super::process::{Runner, output};
 use super::row::{Demand, Point, Row, Unit};
 use crate::harness::machine::Machine;
+use crate::harness::median;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
 use crate::yardstick::measure::{Request as Yard, Yardsticks, between};
@@ -116,8 +117,8 @@ impl Compaction {
         let append = before.append;
         let mut round = Round { all: self, found: BTreeMap::new(), append };
         for demand in demands {
-            match round.points_of(demand.id) {
-                Ok(points) => round.all.points.entry(demand.id).or_default().extend(points),
+            match round.point_of(demand.id) {
+                Ok(point) => round.all.points.entry(demand.id).or_default().push(point),
                 Err(error) => {
                     eprintln!("  {}: {error}", demand.id);
                     round.all.notes.entry(demand.id).or_insert_with(|| error.to_string());
@@ -152,25 +153,25 @@ impl Compaction {
 
 impl Round<'_> {
     /// What a row gets in this round.
-    fn points_of(&mut self, id: &str) -> Result<Vec<Point>> {
-        Ok(match id {
-            "base-50" => vec![self.against_room()?],
-            "zipf-80" => vec![self.against_half(ZIPF, 80)?],
-            "zipf-90" => vec![self.against_half(ZIPF, 90)?],
-            "uniform-80" => vec![self.against_half(UNIFORM, 80)?],
-            "uniform-90" => vec![self.against_half(UNIFORM, 90)?],
-            "ycsb-a-50" => vec![self.scaled(50)?],
-            "ycsb-a-80" => vec![self.scaled(80)?],
-            "ycsb-a-90" => vec![self.scaled(90)?],
-            "bandwidth-90" => vec![itself(self.field(key(ZIPF, 90), "collected_mb_per_cpu_s")?)],
-            "techniques-hash" => vec![self.against_all_off("hash")?],
-            "techniques-ordered" => vec![self.against_all_off("ordered")?],
-            "latency-90" => vec![itself(self.field(key(ZIPF, 90), "p999_us")? / self.field(key(ZIPF, 50), "p999_us")?)],
-            "latency-90-us" => vec![itself(self.field(key(ZIPF, 90), "p999_us")?)],
-            "garbage-dram" => vec![itself(self.field(key(ZIPF, 90), "garbage_info_share")?)],
-            "idle-get" => self.idle(Index::Hash, "get:uniform", 2)?,
-            _ => self.idle(Index::Ordered, "scan=100:uniform", 0)?,
-        })
+    fn point_of(&mut self, id: &str) -> Result<Point> {
+        match id {
+            "base-50" => self.against_room(),
+            "zipf-80" => self.against_half(ZIPF, 80),
+            "zipf-90" => self.against_half(ZIPF, 90),
+            "uniform-80" => self.against_half(UNIFORM, 80),
+            "uniform-90" => self.against_half(UNIFORM, 90),
+            "ycsb-a-50" => self.scaled(50),
+            "ycsb-a-80" => self.scaled(80),
+            "ycsb-a-90" => self.scaled(90),
+            "bandwidth-90" => Ok(itself(self.field(key(ZIPF, 90), "collected_mb_per_cpu_s")?)),
+            "techniques-hash" => self.against_all_off("hash"),
+            "techniques-ordered" => self.against_all_off("ordered"),
+            "latency-90" => Ok(itself(self.field(key(ZIPF, 90), "p999_us")? / self.field(key(ZIPF, 50), "p999_us")?)),
+            "latency-90-us" => Ok(itself(self.field(key(ZIPF, 90), "p999_us")?)),
+            "garbage-dram" => Ok(itself(self.field(key(ZIPF, 90), "garbage_info_share")?)),
+            "idle-get" => self.idle(Index::Hash, "get:uniform", 2),
+            _ => self.idle(Index::Ordered, "scan=100:uniform", 0),
+        }
     }
 
     fn rate(&mut self, key: Key) -> Result<f64> {
@@ -202,8 +203,8 @@ impl Round<'_> {
         Ok(Point { value: on / off, rate: Some(on) })
     }
 
-    /// With a collector that has nothing to do, and without one, in turn.
-    fn idle(&mut self, index: Index, workload: &str, ops_per_key: u64) -> Result<Vec<Point>> {
+    /// With a collector that has nothing to do, and without one, in turn; the median of the turns is the round's one point, as a row needs points of several rounds.
+    fn idle(&mut self, index: Index, workload: &str, ops_per_key: u64) -> Result<Point> {
         let ops = if ops_per_key == 0 { self.all.keys / 5 } else { ops_per_key * self.all.keys };
         let (keys, runner) = (self.all.keys, &mut self.all.runner);
         let mut measure = |cleaners: u32| {
@@ -212,9 +213,10 @@ impl Round<'_> {
         };
         let turn = |_| {
             let (without, with): (f64, f64) = (measure(0)?, measure(1)?);
-            Ok(Point { value: with / without, rate: Some(with) })
+            Ok((with / without, with))
         };
-        (0..IDLE_TURNS).map(turn).collect()
+        let (ratios, rates): (Vec<f64>, Vec<f64>) = (0..IDLE_TURNS).map(turn).collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        Ok(Point { value: median(&ratios).unwrap_or(f64::NAN), rate: median(&rates) })
     }
 
     fn field(&mut self, key: Key, name: &str) -> Result<f64> {
@@ -255,6 +257,7 @@ fn number(row: &Value, name: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::record::Record;
     use serde_json::json;
 
     #[test]
@@ -264,18 +267,28 @@ mod tests {
         }
     }
 
+    fn compaction(runner: Runner) -> Compaction {
+        let (points, notes) = (BTreeMap::new(), BTreeMap::new());
+        Compaction { runner, keys: 1_000, quick: true, rounds: 1, yardsticks: Vec::new(), points, notes }
+    }
+
+    /// Regression: each turn was a point, so that a row was measured often enough in one round.
+    #[test]
+    fn rows_on_idle_collectors_have_one_point_for_each_round() {
+        let record = Record { ops_per_s: 5e6, ..Record::default() };
+        // Yardsticks are asked for by the same program.
+        let first = "if [ \"$1\" = yardstick ]; then echo '{\"append\": 8e6, \"map_uniform\": 2e7, \"map_zipf\": 2e7}'; fi";
+        let mut all = compaction(Runner::of_script(&Runner::script_of(first, &record)));
+        let demands: Vec<Demand> = DEMANDS.into_iter().filter(|demand| demand.id.starts_with("idle")).collect();
+        all.round(1, &demands).expect("a round");
+        let rows = all.table(&demands).rows;
+        assert!(rows.len() == 2 && rows.iter().all(|row| row.rounds == [1.0] && row.rate == Some(5e6)), "{rows:?}");
+    }
+
     /// What one process measured serves all rows of the round that need it.
     #[test]
     fn ratios_of_one_round() {
-        let mut all = Compaction {
-            runner: Runner::new(&[], None).expect("this program"),
-            keys: 1_000,
-            quick: true,
-            rounds: 1,
-            yardsticks: Vec::new(),
-            points: BTreeMap::new(),
-            notes: BTreeMap::new(),
-        };
+        let mut all = compaction(Runner::new(&[], None).expect("this program"));
         let row = |mops: f64, p999: f64| {
             Ok(json!({ "mops": mops, "p999_us": p999, "garbage_info_share": 0.002, "collected_mb_per_cpu_s": 700.0, "note": null }))
         };
@@ -288,7 +301,7 @@ mod tests {
             (key(UNIFORM, 50), Err("killed".to_owned())),
         ]);
         let mut round = Round { all: &mut all, found, append: Some(4.45e6) };
-        let mut value = |id: &str| round.points_of(id).map(|points| points[0].value);
+        let mut value = |id: &str| round.point_of(id).map(|point| point.value);
         for (id, expected) in [
             ("zipf-90", 0.75),
             ("ycsb-a-90", 8e6),
