@@ -17,6 +17,7 @@ use crate::harness::pin;
 use crate::harness::spec::Collector;
 use crate::harness::steady::{Course, Slice, Steady};
 use crate::harness::team::Team;
+use crate::harness::verify::Present;
 use crate::target::store::{Index, StoreTarget};
 use crate::target::{Error, Result};
 use crate::workload::data::DataSet;
@@ -168,7 +169,7 @@ impl Case {
         let course = self.measured(&target, &data)?;
         let after = Moment::of(&target);
         let load = Workload { kind: Kind::Load, distribution: Distribution::Uniform };
-        self.team(&target, &data, &load, 3).verify(true)?;
+        self.team(&target, &data, &load, 3).verify(Present::All, &[self.workload])?;
         let outcome = &course.outcome;
         Ok(Measured {
             ops_per_s: outcome.ops_per_s(),

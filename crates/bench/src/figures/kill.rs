@@ -20,6 +20,7 @@ use super::process::{Runner, json, output};
 use crate::harness::closed::Closed;
 use crate::harness::spec::RunSpec;
 use crate::harness::team::Team;
+use crate::harness::verify::Present;
 use crate::harness::{memory, pin};
 use crate::target::store::{Index, StoreSession, StoreTarget, builder};
 use crate::target::{Error, Result, Session, Target};
@@ -129,7 +130,7 @@ impl KillSpec {
         let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
         let team =
             Team { target: &target, data: &data, workload: &load, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 0 };
-        let keys = team.verify(true)?;
+        let keys = team.verify(Present::All, &[])?;
         Ok(Recovered { seconds, threads: spec.threads, keys, overwrites: 0, report: target.recovery() })
     }
 }

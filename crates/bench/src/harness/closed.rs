@@ -74,6 +74,7 @@ fn run_down<S: Session>(worker: &mut Worker<'_, S>, stream: &mut Stream, keep: u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::verify::Present;
     use crate::target::map::MapTarget;
     use crate::target::store::{Index, StoreTarget};
     use crate::workload::Workload;
@@ -126,10 +127,10 @@ mod tests {
     fn verification_sees_presence_and_absence() {
         let (map, data, workload) = (MapTarget::new(10), DataSet::new(8, 8, 3), "load".parse::<Workload>().expect("valid"));
         let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 500, seed: 1, epoch: 0 };
-        assert_eq!(team.verify(false).expect("empty"), 500);
-        assert!(team.verify(true).is_err());
+        assert_eq!(team.verify(Present::None, &[]).expect("empty"), 500);
+        assert!(team.verify(Present::All, &[]).is_err());
         Closed { ops: 0, warmup_ops: 0, at_most: Duration::from_secs(9), sample_every: 1 }.run(&team).expect("load");
-        assert_eq!(team.verify(true).expect("full"), 500);
-        assert!(team.verify(false).is_err());
+        assert_eq!(team.verify(Present::All, &[]).expect("full"), 500);
+        assert!(team.verify(Present::None, &[]).is_err());
     }
 }

@@ -18,6 +18,7 @@ pub mod script;
 pub mod spec;
 pub mod steady;
 pub mod team;
+pub mod verify;
 mod worker;
 
 /// The median; of an even number of values the mean of the middle two. `None` if there are none.

@@ -118,7 +118,7 @@ pub struct RunSpec {
     /// One call in this many is timed in the closed loop
     #[arg(long, default_value_t = 32)]
     pub sample_every: u32,
-    /// Reads and checks every key after the last workload
+    /// Reads and checks every key after the last workload, and scans them all where there is an order
     #[arg(long)]
     pub verify: bool,
     /// Bytes that the store is made with [default: estimated from the workloads]

@@ -111,20 +111,4 @@ impl<T: Target> Team<'_, T> {
         let first = outcomes.next().expect("at least one thread");
         Ok(outcomes.fold(first, |all, one| all.join(&one)))
     }
-
-    /// Reads every key of `0..keys` once, outside any measurement: all present and sound, or all absent.
-    pub fn verify(&self, present: bool) -> Result<u64> {
-        let threads = self.threads as u64;
-        let outcome = self.run(0, |mut member| {
-            member.barrier.wait();
-            let started = Instant::now();
-            let mut ops = 0;
-            for id in (member.thread as u64..self.keys).step_by(threads as usize) {
-                member.worker.verify(id, present)?;
-                ops += 1;
-            }
-            Ok(Outcome { ops, checked: ops, started, ended: Instant::now(), latencies: Latencies::default() })
-        })?;
-        Ok(outcome.ops)
-    }
 }

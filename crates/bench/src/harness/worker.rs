@@ -312,13 +312,52 @@ impl<'d, S: Session> Worker<'d, S> {
         Ok(())
     }
 
-    /// Reads one key as part of a verification: present and sound, or absent.
-    pub(super) fn verify(&mut self, id: u64, present: bool) -> Result<()> {
+    /// Reads one key as part of a verification; whether it is there. What is there has to be sound; whether it is to be there may not be known.
+    pub(super) fn verify(&mut self, id: u64, present: Option<bool>) -> Result<bool> {
         let mut key = std::mem::take(&mut self.key);
         self.data.key(id, &mut key);
-        let verified = if present { self.get(&key) } else { self.verify_absence(&key) };
+        let verified = match present {
+            Some(true) => self.get(&key).map(|()| true),
+            Some(false) => self.verify_absence(&key).map(|()| false),
+            None => self.verify_if_there(&key),
+        };
         self.key = key;
         verified
+    }
+
+    fn verify_if_there(&mut self, key: &[u8]) -> Result<bool> {
+        let data = self.data;
+        match self.session.get(key, |value| data.check(key, value).is_some())? {
+            Some(false) => Err(wrong("get", key, "a value that was never written")),
+            found => Ok(found.is_some()),
+        }
+    }
+
+    /// Scans everything, in parts; how many pairs there are. Keys rise strictly, and every value belongs to its key.
+    pub(super) fn scan_all(&mut self) -> Result<u64> {
+        const PART: usize = 1024;
+        // No key is shorter than four bytes.
+        let (data, mut from, mut all) = (self.data, vec![0], 0);
+        loop {
+            let (mut last, mut sound, mut seen) = (std::mem::take(&mut from), true, 0);
+            let begin = last.clone();
+            let count = self.session.scan(&begin, PART, |key, value| {
+                sound &= last.as_slice() <= key && (seen == 0 || last != key) && data.check(key, value).is_some();
+                last.clear();
+                last.extend_from_slice(key);
+                seen += 1;
+            })?;
+            if !sound || seen != count || count > PART {
+                return Err(wrong("scan", &begin, "pairs that are wrong, missing or out of order"));
+            }
+            all += count as u64;
+            if count < PART {
+                return Ok(all);
+            }
+            // The least that comes behind the last key.
+            last.push(0);
+            from = last;
+        }
     }
 
     fn verify_absence(&mut self, key: &[u8]) -> Result<()> {

@@ -81,6 +81,11 @@ pub trait Target: Sync {
     /// Opens the calling thread's session.
     fn session(&self) -> Result<Self::Session<'_>>;
 
+    /// True if its keys have an order, so that all of them can be scanned.
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
     /// Bytes of the medium that are in use for pairs now and for nothing else, if the target knows.
     fn media_bytes(&self) -> Option<u64> {
         None

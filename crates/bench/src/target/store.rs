@@ -147,6 +147,10 @@ impl Target for StoreTarget {
         Ok(StoreSession { db: &self.db, keyspace: self.keyspace.clone() })
     }
 
+    fn is_ordered(&self) -> bool {
+        self.index != Index::Hash
+    }
+
     /// Whole segments: what is left of an open one is of use to nobody else.
     fn media_bytes(&self) -> Option<u64> {
         Some(self.db.stats().pools.iter().map(|pool| (pool.segments - pool.segments_free) * pool.segment_bytes).sum())

@@ -107,6 +107,11 @@ impl Kind {
         matches!(self, Kind::Load | Kind::LoadBatch(_))
     }
 
+    /// True if it writes keys that were not loaded.
+    pub fn inserts(self) -> bool {
+        self == Kind::Insert || self.mix().is_some_and(|mix| mix.insert > 0)
+    }
+
     /// Upper bound of the share of operations that write a pair.
     pub fn write_share(self) -> f64 {
         match self.mix() {

@@ -1,0 +1,211 @@
+//! Reading back, outside any measurement: every key of `0..keys`, and what holds an order as one whole scan, too.
+//!
+//! Scans within a workload cannot tell a gap: keys are random, and nobody knows which comes next. One that passes over everything can, by counting.
+//!
+//! Thread safety: each thread reads its share of the keys; one alone scans.
+
+use std::time::Instant;
+
+use super::latency::Latencies;
+use super::team::{Outcome, Team};
+use crate::target::{Error, Result, Target};
+use crate::workload::{Kind, Workload};
+
+/// Which of the keys `0..keys` are to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// All of them.
+    All,
+    /// None of them.
+    None,
+    /// So many, nobody knows which: a load or a deletion was ended before its last key.
+    Count(u64),
+    /// Nobody knows how many.
+    Some,
+}
+
+impl Present {
+    /// What is there after a workload that did `ops` operations, if this was there before.
+    #[must_use]
+    pub fn after(self, kind: Kind, ops: u64, keys: u64) -> Present {
+        match (self, kind) {
+            (_, kind) if kind.loads() && ops >= keys => Present::All,
+            (Present::None, kind) if kind.loads() => Present::Count(ops),
+            (_, Kind::Delete) if ops >= keys => Present::None,
+            (Present::All, Kind::Delete) => Present::Count(keys - ops),
+            (Present::All, _) => Present::All,
+            // Whatever else writes draws keys by chance: some that are there, and some that are not.
+            (_, kind) if kind.write_share() > 0.0 => Present::Some,
+            (before, _) => before,
+        }
+    }
+
+    /// Whether a key has to be there or must not be, if that is known of each.
+    fn of_each(self) -> Option<bool> {
+        match self {
+            Present::All => Some(true),
+            Present::None => Some(false),
+            Present::Count(_) | Present::Some => None,
+        }
+    }
+}
+
+impl<T: Target> Team<'_, T> {
+    /// Reads everything back: each key is there or not as `present` has it, and what is there is sound. A target with an order is scanned as a whole: it shows the same keys,
+    /// and no others unless these `workloads` have inserted some. How many keys were read.
+    ///
+    /// # Errors
+    /// What is wrong, and what the target says.
+    pub fn verify(&self, present: Present, workloads: &[Workload]) -> Result<u64> {
+        let found = self.read_all(present)?;
+        match present {
+            Present::Count(expected) if found != expected => {
+                return Err(Error::WrongData(format!("{found} keys are there, of {expected} that were written")));
+            }
+            _ => {}
+        }
+        if self.target.is_ordered() {
+            let scanned = self.scan_all()?;
+            let others = workloads.iter().any(|workload| workload.kind.inserts());
+            if scanned < found || (scanned > found && !others) {
+                return Err(Error::WrongData(format!("a scan of everything gave {scanned} keys, where gets find {found}")));
+            }
+        }
+        Ok(self.keys)
+    }
+
+    /// How many of the keys are there.
+    fn read_all(&self, present: Present) -> Result<u64> {
+        let outcome = self.run(0, |mut member| {
+            member.barrier.wait();
+            let started = Instant::now();
+            let mut ops = 0;
+            for id in (member.thread as u64..self.keys).step_by(self.threads) {
+                ops += u64::from(member.worker.verify(id, present.of_each())?);
+            }
+            Ok(Outcome { ops, checked: ops, started, ended: Instant::now(), latencies: Latencies::default() })
+        })?;
+        Ok(outcome.ops)
+    }
+
+    /// How many keys a scan shows that begins before the first and ends behind the last.
+    fn scan_all(&self) -> Result<u64> {
+        let outcome = self.run(0, |mut member| {
+            member.barrier.wait();
+            let started = Instant::now();
+            let ops = if member.thread == 0 { member.worker.scan_all()? } else { 0 };
+            Ok(Outcome { ops, checked: ops, started, ended: Instant::now(), latencies: Latencies::default() })
+        })?;
+        Ok(outcome.ops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::closed::Closed;
+    use crate::target::Session;
+    use crate::workload::data::DataSet;
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    /// Pairs in order, of which scans pass over the one with this number.
+    struct Gappy {
+        pairs: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+        hidden: Option<usize>,
+    }
+
+    impl Target for Gappy {
+        type Session<'a> = &'a Gappy;
+        fn name(&self) -> &str {
+            "gappy"
+        }
+        fn settings(&self) -> Vec<(String, String)> {
+            Vec::new()
+        }
+        fn session(&self) -> Result<&Gappy> {
+            Ok(self)
+        }
+        fn is_ordered(&self) -> bool {
+            true
+        }
+    }
+
+    impl Session for &Gappy {
+        fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+            self.pairs.lock().expect("not poisoned").insert(key.to_vec(), value.to_vec());
+            Ok(())
+        }
+        fn get<R>(&mut self, key: &[u8], mut f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
+            Ok(self.pairs.lock().expect("not poisoned").get(key).map(|value| f(value)))
+        }
+        fn delete(&mut self, key: &[u8]) -> Result<bool> {
+            Ok(self.pairs.lock().expect("not poisoned").remove(key).is_some())
+        }
+        fn read_modify_write(&mut self, _: &[u8], _: impl FnMut(Option<&[u8]>, &mut Vec<u8>)) -> Result<()> {
+            Err(Error::Config("unused".into()))
+        }
+        fn scan(&mut self, from: &[u8], limit: usize, mut f: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+            let pairs = self.pairs.lock().expect("not poisoned");
+            let hidden = self.hidden.and_then(|at| pairs.keys().nth(at));
+            let shown = pairs.range(from.to_vec()..).filter(|(key, _)| Some(*key) != hidden).take(limit);
+            Ok(shown.map(|(key, value)| f(key, value)).count())
+        }
+        fn put_batch(&mut self, _: &[Vec<u8>], _: &[Vec<u8>]) -> Result<()> {
+            Err(Error::Config("unused".into()))
+        }
+    }
+
+    fn verify(hidden: Option<usize>, script: &[&str], present: Present) -> Result<u64> {
+        let (target, data) = (Gappy { pairs: Mutex::default(), hidden }, DataSet::new(8, 8, 3));
+        let workloads: Vec<Workload> = script.iter().map(|name| name.parse().expect("valid")).collect();
+        let team = |workload, epoch| Team { target: &target, data: &data, workload, threads: 2, keys: 3_000, seed: 1, epoch };
+        for (epoch, workload) in workloads.iter().enumerate() {
+            let closed = Closed { ops: 500, warmup_ops: 0, at_most: Duration::from_secs(60), sample_every: 8 };
+            closed.run(&team(workload, epoch as u32))?;
+        }
+        team(&workloads[0], 200).verify(present, &workloads)
+    }
+
+    fn refusal(hidden: usize, script: &[&str]) -> String {
+        verify(Some(hidden), script, Present::All).expect_err("a key is hidden").to_string()
+    }
+
+    /// Regression: no scan knew what was missing in it.
+    #[test]
+    fn a_scan_that_passes_over_a_key_is_wrong_data() {
+        assert_eq!(verify(None, &["load"], Present::All).expect("whole"), 3_000);
+        for hidden in [0, 1_023, 1_024, 2_999] {
+            assert!(refusal(hidden, &["load"]).contains("gave 2999 keys, where gets find 3000"));
+        }
+    }
+
+    #[test]
+    fn keys_that_were_inserted_may_be_there_besides() {
+        for workload in ["insert", "ycsb-d", "ycsb-e"] {
+            assert!(verify(None, &["load", workload], Present::All).is_ok(), "{workload}");
+        }
+        assert!(refusal(7, &["load", "update"]).contains("gave 2999"));
+    }
+
+    #[test]
+    fn what_was_cut_short_is_counted() {
+        assert!(verify(None, &["load"], Present::Count(3_000)).is_ok());
+        assert!(verify(None, &["load"], Present::Count(2_999)).is_err());
+        assert!(verify(None, &["load", "delete"], Present::None).is_ok());
+        assert!(verify(None, &["load", "delete"], Present::All).is_err());
+        assert!(verify(None, &["load"], Present::None).is_err());
+    }
+
+    #[test]
+    fn what_is_there_follows_from_what_was_done() {
+        let after = |script: &[(Kind, u64)]| script.iter().fold(Present::None, |present, (kind, ops)| present.after(*kind, *ops, 100));
+        assert_eq!(after(&[(Kind::Load, 100), (Kind::Get, 70), (Kind::Update, 70)]), Present::All);
+        assert_eq!(after(&[(Kind::LoadBatch(16), 60), (Kind::Get, 70)]), Present::Count(60));
+        assert_eq!(after(&[(Kind::Load, 60), (Kind::Update, 70)]), Present::Some);
+        assert_eq!(after(&[(Kind::Load, 100), (Kind::Delete, 30)]), Present::Count(70));
+        assert_eq!(after(&[(Kind::Load, 100), (Kind::Delete, 100)]), Present::None);
+        assert_eq!(after(&[(Kind::Load, 100), (Kind::Delete, 100), (Kind::Load, 100)]), Present::All);
+    }
+}
