@@ -186,7 +186,7 @@ impl Round<'_> {
     /// The update figure of the table of the engine, in the same round.
     fn against_room(&mut self) -> Result<Point> {
         let half = self.rate(key(ZIPF, 50))?;
-        let args = format!("--keys {} --ops {} --threads {THREADS}", self.all.keys, 2 * self.all.keys);
+        let args = format!("--keys {} --ops {} --threads {THREADS} --verify", self.all.keys, 2 * self.all.keys);
         let room = self.all.runner.store(Index::Hash, &args, &["load", ZIPF])?[1].ops_per_s;
         Ok(Point { value: half / room, rate: Some(half) })
     }

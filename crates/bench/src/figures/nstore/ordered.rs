@@ -74,7 +74,7 @@ fn against(rate: f64, yardstick: Option<f64>) -> Result<Point> {
 }
 
 fn dax(request: &Request, ops: u64) -> String {
-    format!("--keys {} --threads {THREADS} --ops {ops} --medium dax --durability sync", request.keys)
+    format!("--keys {} --threads {THREADS} --ops {ops} --medium dax --durability sync --verify", request.keys)
 }
 
 /// Runs `act` between two measurements of the yardsticks; `group` says of what and in which round.
