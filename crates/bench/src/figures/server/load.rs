@@ -254,6 +254,36 @@ pub fn fill(address: SocketAddr, keys: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether a server that came back holds the keys below `keys` and no others: by their number, and by the values of some of them, first and last among them.
+///
+/// # Errors
+/// The network's, and what is not there as [`fill`] wrote it.
+pub fn read_back(address: SocketAddr, keys: u64) -> Result<()> {
+    const SOME: u64 = 500;
+    let some: Vec<String> = (0..SOME.min(keys)).map(|at| key(at * (keys - 1) / (SOME.min(keys) - 1).max(1))).collect();
+    let (mut out, mut expected) = (Vec::new(), format!(":{keys}\r\n").into_bytes());
+    command(&[b"DBSIZE"], &mut out);
+    for key in &some {
+        command(&[b"GET", key.as_bytes()], &mut out);
+        expected.extend_from_slice(&[format!("${VALUE_BYTES}\r\n").as_bytes(), &value(key), b"\r\n"].concat());
+    }
+    let mut stream = BlockingStream::connect(address).map_err(network("connecting"))?;
+    stream.write_all(&out).map_err(network("sending"))?;
+    let mut buffer = [0; 4096];
+    let mut missing = expected.as_slice();
+    while !missing.is_empty() {
+        let count = stream.read(&mut buffer).map_err(network("receiving"))?;
+        match missing.strip_prefix(&buffer[..count]) {
+            Some(rest) if count > 0 => missing = rest,
+            _ => {
+                let text = String::from_utf8_lossy(&buffer[..count.min(GET_REPLY_BYTES)]);
+                return Err(Error::WrongData(format!("of {keys} keys came back: {text}")));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +309,38 @@ mod tests {
             let load = Load { address, ask: Ask::Set, clients: 1, pipeline: 1, keys: 10, lasts: Duration::from_millis(50) };
             let outcome = load.run();
             assert_eq!(outcome.is_ok_and(|outcome| outcome.requests > 0 && outcome.rate > 0.0), good);
+        }
+    }
+
+    /// A server with these replies to DBSIZE and to the GETs of all keys but one.
+    fn came_back(keys: u64, counted: u64, spoiled: Option<u64>) -> Result<()> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut reply = format!(":{counted}\r\n").into_bytes();
+        for number in 0..keys {
+            let other = if spoiled == Some(number) { number + 1 } else { number };
+            reply.extend_from_slice(&[b"$100\r\n", &value(&key(other))[..], b"\r\n"].concat());
+        }
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut request = [0; 16];
+            stream.read_exact(&mut request).expect("DBSIZE");
+            // It may have been refused before its end.
+            let _ = stream.write_all(&reply);
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        });
+        let read = read_back(address, keys);
+        server.join().expect("the server ends with its client");
+        read
+    }
+
+    /// Regression: the first answer ended a restart, whatever had come back.
+    #[test]
+    fn what_comes_back_is_counted_and_compared() {
+        for keys in [1, 2, 300] {
+            came_back(keys, keys, None).unwrap_or_else(|error| panic!("{keys}: {error}"));
+            assert!(came_back(keys, keys - 1, None).is_err_and(|error| matches!(error, Error::WrongData(_))), "{keys}");
+            assert!(came_back(keys, keys, Some(keys - 1)).is_err_and(|error| matches!(error, Error::WrongData(_))), "{keys}");
         }
     }
 

@@ -24,7 +24,7 @@ use crate::harness::machine::Machine;
 use crate::harness::spec::require_disk;
 use crate::report::count;
 use crate::target::{Error, Result};
-use load::{Ask, Load, fill};
+use load::{Ask, Load, fill, read_back};
 use process::{Kind, Places, Server};
 
 const CLIENTS: usize = 50;
@@ -296,7 +296,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Seconds from the start of the process to its first answer.
+    /// Seconds from the start of the process to its first answer; what came back is looked at behind them.
     fn restart_of(&self, kind: Kind, pairs: u64, clean: bool) -> Result<f64> {
         let directory = process::directory(kind, &self.places)?;
         let mut server = Server::on(kind, &self.places, directory.path())?;
@@ -311,7 +311,9 @@ impl<'a> Run<'a> {
             server.terminate();
         }
         drop(server);
-        Ok(Server::on(kind, &self.places, directory.path())?.started_in.as_secs_f64())
+        let server = Server::on(kind, &self.places, directory.path())?;
+        read_back(server.address, pairs)?;
+        Ok(server.started_in.as_secs_f64())
     }
 
     fn row(&self, demand: Demand) -> Row {
