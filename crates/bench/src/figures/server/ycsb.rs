@@ -2,7 +2,8 @@
 //!
 //! A record is a hash of ten fields; one sorted set holds the keys of all records for scans, each with the hash of its name as score. A read is HGETALL, an
 //! update HMSET of one field, an insertion HMSET of all and ZADD, a scan ZRANGEBYSCORE and HGETALL of each key that it returns. Every client is a thread with
-//! a connection of its own that waits for each reply, as YCSB's are. Requests are put together within the measured time, for all servers alike.
+//! a connection of its own that waits for each reply, as YCSB's are. Every record that is read has to hold its ten fields, each of bytes that were written, and a scan has to
+//! return one key at least, as it begins at the score of one that is there. Requests are put together within the measured time, for all servers alike.
 //!
 //! Thread safety: [`run`] starts the threads and joins them; a [`Connection`] belongs to one.
 
@@ -19,6 +20,9 @@ use crate::workload::{Workload, zipf::ycsb_fnv64};
 
 const FIELDS: u64 = 10;
 const FIELD_BYTES: usize = 100;
+/// What an insertion writes, and what an update does.
+const INSERTED: [u8; FIELD_BYTES] = [b'v'; FIELD_BYTES];
+const UPDATED: [u8; FIELD_BYTES] = [b'w'; FIELD_BYTES];
 const INDEX: &[u8] = b"_indices";
 /// Clients at a time.
 const CLIENTS: usize = 16;
@@ -130,23 +134,35 @@ fn score(key: &str) -> i32 {
 /// HMSET of all fields, and ZADD.
 fn add_insertion(connection: &mut Connection, key: &str) {
     let names: Vec<String> = (0..FIELDS).map(|field| format!("field{field}")).collect();
-    let value = [b'v'; FIELD_BYTES];
     let mut words: Vec<&[u8]> = vec![b"HMSET", key.as_bytes()];
-    names.iter().for_each(|name| words.extend([name.as_bytes(), &value]));
+    names.iter().for_each(|name| words.extend([name.as_bytes(), &INSERTED]));
     connection.add(&words);
     connection.add(&[b"ZADD", INDEX, score(key).to_string().as_bytes(), key.as_bytes()]);
 }
 
 fn read(connection: &mut Connection, key: &[u8]) -> Result<()> {
     match connection.ask(&[b"HGETALL", key])? {
-        Reply::Array(fields) if fields.len() as u64 == 2 * FIELDS => Ok(()),
+        Reply::Array(fields) if is_whole(&fields) => Ok(()),
         other => Err(wrong(format!("{} is not whole: {other:?}", String::from_utf8_lossy(key)))),
     }
 }
 
+/// Whether names and values are those of a record: each of its fields once, with a value that somebody wrote.
+fn is_whole(fields: &[Vec<u8>]) -> bool {
+    let number = |name: &[u8]| match name.strip_prefix(b"field") {
+        Some(&[digit @ b'0'..=b'9']) => Some(digit - b'0'),
+        _ => None,
+    };
+    let seen = fields.chunks(2).try_fold(0u32, |seen, field| match field {
+        [name, value] if *value == INSERTED || *value == UPDATED => Some(seen | 1 << number(name)?),
+        _ => None,
+    });
+    fields.len() as u64 == 2 * FIELDS && seen == Some((1 << FIELDS) - 1)
+}
+
 fn update(connection: &mut Connection, key: &[u8], field: u64) -> Result<()> {
     let name = format!("field{}", field % FIELDS);
-    match connection.ask(&[b"HMSET", key, name.as_bytes(), &[b'w'; FIELD_BYTES]])? {
+    match connection.ask(&[b"HMSET", key, name.as_bytes(), &UPDATED])? {
         Reply::Status => Ok(()),
         other => Err(wrong(format!("HMSET was answered by {other:?}"))),
     }
@@ -162,9 +178,12 @@ fn insert(connection: &mut Connection, key: &str) -> Result<()> {
 }
 
 fn scan(connection: &mut Connection, key: &str, length: u32) -> Result<()> {
-    let (from, length) = (score(key).to_string(), length.to_string());
-    let asked = connection.ask(&[b"ZRANGEBYSCORE", INDEX, from.as_bytes(), b"+inf", b"LIMIT", b"0", length.as_bytes()])?;
+    let (from, limit) = (score(key).to_string(), length.to_string());
+    let asked = connection.ask(&[b"ZRANGEBYSCORE", INDEX, from.as_bytes(), b"+inf", b"LIMIT", b"0", limit.as_bytes()])?;
     let Reply::Array(keys) = asked else { return Err(wrong("ZRANGEBYSCORE was not answered by keys")) };
+    if !(1..=length as usize).contains(&keys.len()) {
+        return Err(wrong(format!("a scan of {length} from {key} gave {} keys", keys.len())));
+    }
     keys.iter().try_for_each(|key| read(connection, key))
 }
 
@@ -261,6 +280,53 @@ mod tests {
         let power = |exponent: usize| (0..exponent).fold(1u32, |power, _| power.wrapping_mul(31));
         let terms = text.bytes().enumerate().map(|(at, byte)| u32::from(byte).wrapping_mul(power(text.len() - 1 - at)));
         terms.fold(0u32, u32::wrapping_add) as i32
+    }
+
+    /// A connection to a server that has these replies, whatever it is asked.
+    fn answered(replies: Vec<u8>) -> Connection {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            // A client that has refused the first reply may be gone.
+            let _ = stream.write_all(&replies);
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        });
+        Connection::open(address).expect("a connection")
+    }
+
+    fn array(words: &[&[u8]]) -> Vec<u8> {
+        let mut out = Vec::new();
+        command(words, &mut out);
+        out
+    }
+
+    /// The fields of a record, of which one has this name and this value.
+    fn record(name: &str, value: &[u8]) -> Vec<u8> {
+        let names: Vec<String> = (0..9).map(|field| format!("field{field}")).chain([name.to_owned()]).collect();
+        let words: Vec<&[u8]> = names.iter().flat_map(|of| [of.as_bytes(), if of == name { value } else { &INSERTED }]).collect();
+        array(&words)
+    }
+
+    /// Regression: any ten names and values were a record.
+    #[test]
+    fn fields_are_those_that_were_written() {
+        let good = |name, value: &[u8]| read(&mut answered(record(name, value)), b"user7").is_ok();
+        assert!(good("field9", &INSERTED) && good("field9", &UPDATED));
+        assert!(!good("field9", &[0; FIELD_BYTES]) && !good("field9", &UPDATED[1..]), "nobody wrote it");
+        assert!(!good("field8", &INSERTED) && !good("field10", &INSERTED), "a field is missing");
+        assert!(read(&mut answered(array(&[])), b"user7").is_err());
+    }
+
+    /// Regression: a scan that found nothing passed, and was fast.
+    #[test]
+    fn a_scan_gives_one_key_at_least_and_no_more_than_it_was_asked_for() {
+        let scanned = |keys: &[&[u8]]| {
+            let records = keys.iter().flat_map(|_| record("field9", &UPDATED));
+            scan(&mut answered(array(keys).into_iter().chain(records).collect()), "user7", 2).is_ok()
+        };
+        assert!(scanned(&[b"user7"]) && scanned(&[b"user7", b"user8"]));
+        assert!(!scanned(&[]) && !scanned(&[b"user7", b"user8", b"user9"]));
     }
 
     #[test]
