@@ -30,16 +30,19 @@ fn outcomes(log: &ShadowLog, rules: Emulate, offs: &[usize]) -> BTreeSet<Vec<u64
     images.iter().map(|image| offs.iter().map(|&off| read(image, off)).collect()).collect()
 }
 
+/// Where the value of [`insert`] is: in another line than the token, and in another sector, as a sector is written as it is at some moment.
+const VALUE: usize = 1024;
+
 /// Writes value and token the way level hashing did (token first, one fence for both) or correctly.
 fn insert(log: &ShadowLog, value_first: bool) {
     if value_first {
-        word(log, 128, 42);
-        persist(log, 128, 8);
+        word(log, VALUE as u64, 42);
+        persist(log, VALUE as u64, 8);
         word(log, 0, 1);
     } else {
         word(log, 0, 1);
-        word(log, 128, 42);
-        log.flush(128, 8);
+        word(log, VALUE as u64, 42);
+        log.flush(VALUE as u64, 8);
     }
     persist(log, 0, 8);
 }
@@ -48,7 +51,7 @@ fn finds_token_without_value(log: &ShadowLog, rules: Emulate) -> bool {
     let mut replay = log.replay(rules);
     let (mut rng, mut found) = (ShadowRng::new(7), false);
     loop {
-        replay.for_each_image(100, &mut rng, |image, _| found |= read(image, 0) == 1 && read(image, 128) != 42);
+        replay.for_each_image(100, &mut rng, |image, _| found |= read(image, 0) == 1 && read(image, VALUE) != 42);
         if !replay.step() {
             return found;
         }
@@ -65,7 +68,7 @@ fn planted_token_before_value_is_found_and_its_twin_passes() {
         assert!(!finds_token_without_value(&good, rules), "{rules:?}");
     }
     // On a file, fences promise nothing: even the right order needs syncs.
-    assert!(finds_token_without_value(&good, Emulate::File) || read(good.replay(Emulate::File).visible(), 0) == 0);
+    assert!(finds_token_without_value(&good, Emulate::File));
 }
 
 #[test]
