@@ -171,11 +171,20 @@ fn magic_first(recording: &mut Recording) {
     }
 }
 
-/// Judges what the reference recovery makes of images of `subject`: `Err` is the number of images to the first wrong answer, and the answer.
+/// What counts as the detection of a mistake of recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detection {
+    /// That the oracle finds a wrong answer. An image that recovery refuses is no answer: it would be refused for the mistake, not judged.
+    Answer,
+    /// A refusal, too: of the sound reference, and of mistakes whose nature it is to refuse.
+    AnswerOrRefusal,
+}
+
+/// Judges what the reference recovery makes of images of `subject`: `Err` is the number of images to the first detection, and what was found.
 ///
 /// # Errors
 /// The detection.
-pub fn hunt(subject: &Subject, mistake: Mistake, budget: usize) -> Result<usize, (usize, String)> {
+pub fn hunt(subject: &Subject, mistake: Mistake, detection: Detection, budget: usize) -> Result<usize, (usize, String)> {
     let mut rng = ShadowRng::new(subject.config.seed);
     let steps = subject.recording.steps.len();
     let mut points: Vec<usize> = (0..budget.div_ceil(FEWEST)).map(|_| subject.born + rng.below(steps - subject.born + 1)).collect();
@@ -187,7 +196,11 @@ pub fn hunt(subject: &Subject, mistake: Mistake, budget: usize) -> Result<usize,
         let expectation = Expectation::at(&subject.history, position);
         for (image, _) in machine.images(FEWEST, &mut rng) {
             images += 1;
-            let judged = recover(&image, subject.config.rules, mistake).and_then(|dump| expectation.judge(&dump));
+            let judged = match recover(&image, subject.config.rules, mistake) {
+                Ok(dump) => expectation.judge(&dump),
+                Err(_) if detection == Detection::Answer => Ok(()),
+                Err(refusal) => Err(refusal),
+            };
             judged.map_err(|what| (images, what))?;
         }
     }

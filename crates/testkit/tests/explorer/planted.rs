@@ -8,7 +8,7 @@ use hither_testkit::explorer::{MEDIA, Subject, crash_points, explore};
 use hither_testkit::explorer_histories::{batches, full, mixed, swaps};
 use hither_testkit::explorer_script::{Config, Level, Life};
 use hither_testkit::oracle::{Contents, Deed, Done, Dump, Effect, Expectation, History};
-use hither_testkit::planted::{FLUSHES, Forgotten, SYNCS, hunt, plant};
+use hither_testkit::planted::{Detection, FLUSHES, Forgotten, SYNCS, hunt, plant};
 use hither_testkit::reference::{MISTAKES, Mistake};
 use std::collections::BTreeMap;
 
@@ -121,26 +121,38 @@ fn a_fence_that_one_line_of_one_of_two_nodes_needs_is_missed() {
     assert!(!matches!(failure.kind, ImageKind::AllLost | ImageKind::AllKept), "{failure}");
 }
 
+/// Mistakes that show in no answer after the first crash of a store: collectors mark what is dead, and settle the batches of its members before. (Marks of a recovery come before the
+/// batches are settled, so that another crash could tell; these histories have one.) Only that a full segment has fewer entries than were sealed in it tells, which is a refusal.
+const REFUSED: [Mistake; 1] = [Mistake::DeadBreaksChecksum];
+
+/// The first detection of a mistake, and the images up to it.
+fn hunt_all(rounds: &[[Subject; 3]], mistake: Mistake, detection: Detection) -> (usize, Option<String>) {
+    let mut images = 0;
+    let found = rounds.iter().flatten().find_map(|subject| match hunt(subject, mistake, detection, 600) {
+        Ok(seen) => {
+            images += seen;
+            None
+        }
+        Err((seen, what)) => {
+            images += seen;
+            Some(what)
+        }
+    });
+    (images, found)
+}
+
 #[test]
 fn mistakes_of_recovery_are_found() {
     let rounds: Vec<_> = (1..5).map(|seed| subjects(Emulate::Adr, seed)).collect();
     let mut sound = 0;
     for subject in rounds.iter().flatten() {
-        sound += hunt(subject, Mistake::None, 200).unwrap_or_else(|(_, what)| panic!("the sound twin: {what}"));
+        let agreed = hunt(subject, Mistake::None, Detection::AnswerOrRefusal, 200);
+        sound += agreed.unwrap_or_else(|(_, what)| panic!("the sound twin: {what}"));
     }
     println!("the sound reference agrees on {sound} images");
     for mistake in MISTAKES {
-        let mut images = 0;
-        let found = rounds.iter().flatten().find_map(|subject| match hunt(subject, mistake, 600) {
-            Ok(seen) => {
-                images += seen;
-                None
-            }
-            Err((seen, what)) => {
-                images += seen;
-                Some(what)
-            }
-        });
+        let detection = if REFUSED.contains(&mistake) { Detection::AnswerOrRefusal } else { Detection::Answer };
+        let (images, found) = hunt_all(&rounds, mistake, detection);
         let what = found.unwrap_or_else(|| panic!("{mistake:?} was not found in {images} images"));
         println!("{mistake:?}: found after {images} images: {}", what.chars().take(160).collect::<String>());
     }
