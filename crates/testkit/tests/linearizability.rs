@@ -5,6 +5,8 @@
 //! The operations of all children and the final reads form one history per key, which must be linearizable: what returned before the kill holds
 //! after it, what was cut short happened before the kill or never (durable linearizability).
 //!
+//! A history that is too short, or in which nothing of a kind happened, fails: nothing could be wrong in it.
+//!
 //! The last tests plant a stale read and a lost write into good histories: the checker must find them.
 //!
 //! `HITHER_LINEARIZABILITY_SECONDS` sets how long each medium is tried (default 3).
@@ -26,6 +28,10 @@ use std::time::{Duration, Instant};
 /// Hot keys of each kind of keyspace.
 const KEYS: u64 = 3;
 const THREADS: u64 = 4;
+/// Kills of each medium, however long they take.
+const KILLS: usize = 10;
+/// Complete operations for each kill, all kills together: a hundredth of what two shared processors do with every medium tried at once.
+const OPERATIONS: usize = 10;
 
 fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
@@ -184,12 +190,40 @@ fn histories(dir: &Path, kills: &[Moment]) -> BTreeMap<u64, Vec<Operation>> {
     histories
 }
 
-/// Works and kills for a while, then reads everything once more. The history of every place.
-fn explore(setup: Setup, seconds: f64) -> BTreeMap<u64, Vec<Operation>> {
+/// What happened in the histories of a medium.
+#[derive(Clone, Copy, Debug, Default)]
+struct Happened {
+    kills: usize,
+    complete: usize,
+    swapped: usize,
+    deleted: usize,
+    cut_short: usize,
+}
+
+impl Happened {
+    fn of(kills: usize, histories: &BTreeMap<u64, Vec<Operation>>) -> Happened {
+        let count = |is: fn(&Operation) -> bool| histories.values().flatten().filter(|operation| is(operation)).count();
+        Happened {
+            kills,
+            complete: count(|operation| operation.complete),
+            swapped: count(|operation| operation.complete && matches!(operation.action, Action::Cas { applied: true, .. })),
+            deleted: count(|operation| operation.complete && matches!(operation.action, Action::Delete { existed: true })),
+            cut_short: count(|operation| !operation.complete && !matches!(operation.action, Action::Read(_))),
+        }
+    }
+
+    /// Whether mistakes of any kind could have shown.
+    fn is_enough(self) -> bool {
+        self.complete >= OPERATIONS * self.kills && self.swapped > 0 && self.deleted > 0 && self.cut_short > 0
+    }
+}
+
+/// Works and kills for a while, then reads everything once more. The history of every place, and what happened in all.
+fn explore(setup: Setup, seconds: f64) -> (BTreeMap<u64, Vec<Operation>>, Happened) {
     let dir = shm();
     let (started, mut kills) = (Instant::now(), Vec::new());
     let mut rng = Rng(seed(7));
-    while kills.is_empty() || started.elapsed().as_secs_f64() < seconds {
+    while kills.len() < KILLS || started.elapsed().as_secs_f64() < seconds {
         let mut child = Work { setup, dir: dir.path().to_owned(), round: kills.len() as u64 }.spawn("child_works");
         std::thread::sleep(Duration::from_micros(rng.below(20_000)));
         common::kill(&mut child);
@@ -197,6 +231,7 @@ fn explore(setup: Setup, seconds: f64) -> BTreeMap<u64, Vec<Operation>> {
     }
     let store = setup.open(dir.path());
     let mut histories = histories(dir.path(), &kills);
+    let happened = Happened::of(kills.len(), &histories);
     for (number, ks) in common::keyspaces(&store).iter().enumerate() {
         for k in 0..KEYS {
             let start = now();
@@ -209,7 +244,7 @@ fn explore(setup: Setup, seconds: f64) -> BTreeMap<u64, Vec<Operation>> {
     assert!(report.is_sound(), "{setup:?}: {:?}", report.problems);
     println!("HITHER_COUNT linearizability_kills {}", kills.len());
     println!("HITHER_COUNT linearizability_operations {}", histories.values().map(Vec::len).sum::<usize>());
-    histories
+    (histories, happened)
 }
 
 fn seconds() -> f64 {
@@ -217,7 +252,10 @@ fn seconds() -> f64 {
 }
 
 fn is_linearizable(setup: Setup) {
-    for (place, history) in explore(setup, seconds()) {
+    let (histories, happened) = explore(setup, seconds());
+    assert!(happened.is_enough(), "{setup:?}: too little happened: {happened:?}");
+    println!("{setup:?}: {happened:?}");
+    for (place, history) in histories {
         if let Err(violation) = check(None, &history) {
             panic!("{setup:?}, key {place}, {} of {} operations ordered: {:#?}", violation.ordered, history.len(), violation.around);
         }
@@ -253,6 +291,26 @@ fn across_kills_with_a_cache_over_two_nodes() {
     is_linearizable(Setup::Cached);
 }
 
+/// Regression: histories in which nothing had happened were linearizable, and passed.
+#[test]
+fn histories_in_which_too_little_happens_are_not_enough() {
+    let operation = |complete, action| Operation { start: 0, end: 1, complete, action };
+    let of = |operations: Vec<Operation>| Happened::of(1, &BTreeMap::from([(0, operations)])).is_enough();
+    let reads = || vec![operation(true, Action::Read(None)); OPERATIONS];
+    let happened = [
+        operation(true, Action::Cas { expected: None, new: Some(1), applied: true }),
+        operation(true, Action::Delete { existed: true }),
+        operation(false, Action::Write(Some(2))),
+    ];
+    assert!(!of(Vec::new()) && !of(happened.to_vec()), "too short");
+    assert!(of([reads(), happened.to_vec()].concat()));
+    for missing in 0..happened.len() {
+        let mut some = happened.to_vec();
+        some.remove(missing);
+        assert!(!of([reads(), some].concat()), "{:?}", happened[missing]);
+    }
+}
+
 /// A history without kills, from threads of this process.
 fn quiet_history(reads_lag: bool) -> Vec<Operation> {
     let options = hither_engine::Options { in_memory: true, ..Default::default() };
@@ -285,7 +343,7 @@ fn a_planted_stale_read_is_caught() {
 fn a_planted_lost_write_is_caught() {
     for round in 0.. {
         assert!(round < 20, "20 kills of a store that acknowledges too early lost nothing");
-        let found = explore(Setup::ShadowTooEarly, 0.5);
+        let (found, _) = explore(Setup::ShadowTooEarly, 0.5);
         if found.values().any(|history| check(None, history).is_err()) {
             break;
         }
