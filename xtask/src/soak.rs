@@ -3,16 +3,17 @@
 //! It never stops at a failure: the report is worth most when something failed. The time is shared out among the stages that
 //! can use any amount of it; the others take what they take. The report of a full run goes to `docs/measurements/soak-DATE.json`, or
 //! `soak-DATE-2.json` and so on where that is there; that of a quick or partial one to the build directory.
+//! It names date and commit as they were at the beginning, and has passed only if no stage failed or was skipped; what `--only` leaves out is listed.
 
 use crate::args::Args;
-use crate::exec::{Step, repeat_for};
+use crate::exec::{Step, Tally, repeat_for};
 use crate::stage::{self, Done, Record, Selection, Stage};
 use crate::workspace::{Metadata, root, target_dir};
 use crate::{Failure, conformance, fuzz, guest, machine, setup, suites, variants};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the stages share.
 pub struct Context {
@@ -22,6 +23,14 @@ pub struct Context {
     minutes: u64,
     quick: bool,
     seed: u64,
+    start: Start,
+}
+
+/// What holds for a run is what held at its beginning: it takes an hour and more, and the day and the work tree may change in it.
+struct Start {
+    date: String,
+    commit: Option<String>,
+    at: Instant,
 }
 
 /// Between the seeds of two rounds: a round takes one seed after the other, fewer than that.
@@ -65,6 +74,7 @@ const STAGES: &[Stage<Context>] = &[
 
 /// Runs the command.
 pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
+    let start = Start { date: machine::today(), commit: machine::commit(), at: Instant::now() };
     let selection = Selection { only: args.values("--only")?, keep_going: true };
     let quick = args.flag("--quick");
     let minutes = args.number("--minutes")?.unwrap_or(MINUTES);
@@ -76,14 +86,14 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let elastic_s = if quick { 40 } else { minutes.saturating_sub(FIXED_MINUTES).max(2) * 60 };
-    let context = Context { metadata: Metadata::load()?, elastic_s, minutes, quick, seed: seed()? };
+    let context = Context { metadata: Metadata::load()?, elastic_s, minutes, quick, seed: seed()?, start };
     println!("seed {} (HITHER_SEED={} repeats this run's first round)", context.seed, context.seed);
     let records = stage::run_all(STAGES, &selection, &context)?;
     let planned = if selection.only.is_empty() { STAGES.len() } else { selection.only.len() };
-    let passed = stage::summarise(&records, planned);
+    stage::summarise(&records, planned);
     let partial = quick || !selection.only.is_empty();
     write_report(&context, &records, partial)?;
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if has_passed(&records) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The first seed: `HITHER_SEED`, or the time.
@@ -118,7 +128,10 @@ fn peers(_: &Context) -> Result<Done, Failure> {
 }
 
 fn explore(context: &Context) -> Result<Done, Failure> {
-    seeded(context, suites::EXPLORER, 40, ("HITHER_EXPLORE_BUDGET", "20000", "100000"))
+    match seeded(context, suites::EXPLORER, 40, ("HITHER_EXPLORE_BUDGET", "20000", "100000"))? {
+        Done::Passed(tally) => counted(tally, "explorer_images", 1).map(Done::Passed),
+        other => Ok(other),
+    }
 }
 
 fn histories(context: &Context) -> Result<Done, Failure> {
@@ -144,9 +157,20 @@ fn redis(context: &Context) -> Result<Done, Failure> {
 }
 
 fn kill(context: &Context) -> Result<Done, Failure> {
-    let kills = if context.quick { "6" } else { "50" };
+    let kills: u64 = if context.quick { 6 } else { 50 };
     let seed = context.seed.to_string();
-    suites::of_kind(&context.metadata, suites::KILL, &[("HITHER_KILLS", kills), ("HITHER_SEED", &seed)]).map(Done::Passed)
+    let tally = suites::of_kind(&context.metadata, suites::KILL, &[("HITHER_KILLS", &kills.to_string()), ("HITHER_SEED", &seed)])?;
+    // Each run of kills says that it was one.
+    let runs = tally.counts.get("kill_runs").copied().unwrap_or(0).max(1);
+    counted(tally, "kills", kills * runs).map(Done::Passed)
+}
+
+/// The same, if its programs have counted so many: a program that does nothing must not look like one that found nothing.
+fn counted(tally: Tally, name: &str, least: u64) -> Result<Tally, Failure> {
+    match tally.counts.get(name).copied().unwrap_or(0) {
+        count if count < least => Err(format!("{name}: {count} were counted, and {least} asked for")),
+        _ => Ok(tally),
+    }
 }
 
 fn demo(_: &Context) -> Result<Done, Failure> {
@@ -168,19 +192,34 @@ fn run_guest(context: &Context) -> Result<Done, Failure> {
     guest::run(if context.quick { guest::Size::Short } else { guest::Size::Long }).map(Done::Passed)
 }
 
-fn write_report(context: &Context, records: &[Record], partial: bool) -> Result<(), Failure> {
-    let report = json!({
-        "date": machine::today(),
-        "commit": machine::commit(),
+/// Whether all stages did their work, as far as it can be done here, and found nothing.
+fn has_passed(records: &[Record]) -> bool {
+    records.iter().all(|record| record.status() == "passed")
+}
+
+fn report(context: &Context, records: &[Record]) -> Value {
+    let named = |status: &str| records.iter().filter(|record| record.status() == status).map(|record| record.name).collect::<Vec<_>>();
+    let left_out = STAGES.iter().map(|stage| stage.name).filter(|name| !records.iter().any(|record| record.name == *name));
+    json!({
+        "date": context.start.date,
+        "commit": context.start.commit,
         "machine": machine::describe(),
         "quick": context.quick,
         "minutes": context.minutes,
+        "minutes_taken": tenths(context.start.at.elapsed() / 60),
         "seed": context.seed,
-        "passed": records.iter().all(|record| record.outcome.is_ok()),
+        "passed": has_passed(records),
+        "failed": named("failed"),
+        "skipped": named("skipped"),
+        "left_out": left_out.collect::<Vec<_>>(),
         "stages": records.iter().map(stage_report).collect::<Vec<_>>(),
-    });
+    })
+}
+
+fn write_report(context: &Context, records: &[Record], partial: bool) -> Result<(), Failure> {
+    let (report, day) = (report(context, records), &context.start.date);
     let folder = if partial { target_dir() } else { root().join("docs/measurements") };
-    let path = if partial { folder.join(format!("soak-{}.json", machine::today())) } else { unused(&folder, &machine::today()) };
+    let path = if partial { folder.join(format!("soak-{day}.json")) } else { unused(&folder, day) };
     let text = serde_json::to_string_pretty(&report).map_err(|error| format!("the report: {error}"))?;
     std::fs::create_dir_all(&folder)
         .and_then(|()| std::fs::write(&path, text + "\n"))
@@ -224,6 +263,37 @@ mod tests {
         assert_eq!(firsts[0], 1_795_000_000);
         assert!(firsts.windows(2).all(|two| two[1] - two[0] > 1_000_000));
         assert_eq!(seed_of(u64::MAX, 1), SEEDS_OF_ROUND - 1);
+    }
+
+    fn context() -> Context {
+        let metadata = Metadata::load().unwrap();
+        let start = Start { date: "2026-01-02".to_owned(), commit: Some("abc".to_owned()), at: Instant::now() };
+        Context { metadata, elastic_s: 1, minutes: 75, quick: false, seed: 7, start }
+    }
+
+    /// Regression: date and commit were those of the end, and a run whose stages were skipped had passed.
+    #[test]
+    fn a_report_is_of_the_beginning_and_tells_what_was_not_done() {
+        let record = |name, outcome| Record { name, budget_s: 9, elapsed: Duration::ZERO, processor: Duration::ZERO, outcome };
+        let passed = || record("explore", Ok(Done::Passed(Tally::default())));
+        let report = |records: &[Record]| report(&context(), records);
+        let good = report(&[passed()]);
+        assert_eq!((&good["date"], &good["commit"], &good["passed"]), (&json!("2026-01-02"), &json!("abc"), &json!(true)));
+        assert!(good["minutes_taken"].is_number());
+        assert_eq!(good["left_out"].as_array().unwrap().len(), STAGES.len() - 1);
+        let skipped = report(&[passed(), record("guest", Ok(Done::Skipped("no emulator".to_owned())))]);
+        assert_eq!((&skipped["skipped"], &skipped["passed"]), (&json!(["guest"]), &json!(false)));
+        let failed = report(&[passed(), record("kill", Err("broken".to_owned()))]);
+        assert_eq!((&failed["failed"], &failed["passed"]), (&json!(["kill"]), &json!(false)));
+    }
+
+    /// Regression: how many kills there were stood nowhere.
+    #[test]
+    fn fewer_than_were_asked_for_are_a_failure() {
+        let tally = || Tally::of("HITHER_COUNT kills 50\nHITHER_COUNT kills 49");
+        assert_eq!(counted(tally(), "kills", 99), Ok(tally()));
+        assert!(counted(tally(), "kills", 100).unwrap_err().contains("99 were counted"));
+        assert!(counted(tally(), "explorer_images", 1).is_err());
     }
 
     /// Regression: the second full run of a day replaced the record of the first.

@@ -52,7 +52,7 @@ fn disturbed_load(store: Store, calm: Store, kind: &str) {
     // Checkpoints all the time: most kills meet one under way, and every restart but the first begins with one.
     let load = ["load", "--checkpoints", "256K", "--kind", kind, "--group", "512", "--threads", "3", file.to_str().unwrap()];
 
-    let (mut durable, mut ever, mut in_the_middle) = (0, 0, 0);
+    let (mut durable, mut ever, mut in_the_middle, mut killed) = (0, 0, 0, 0);
     for kill in 0..kills {
         // Take turns between the ways to resume.
         let by_skip = kill % 2 == 0;
@@ -63,12 +63,14 @@ fn disturbed_load(store: Store, calm: Store, kind: &str) {
         durable = if by_skip { ended.durable.max(durable) } else { ended.durable };
         ever = durable.max(ever);
         in_the_middle += u64::from(ended.in_the_middle);
+        killed += 1;
         input.verify(&store, durable, ever, &format!("kill {kill}, seed {seed}"));
         if durable == RECORDS {
             (durable, ever) = (0, 0);
             std::fs::remove_dir_all(store.data()).unwrap();
         }
     }
+    println!("HITHER_COUNT kill_runs 1\nHITHER_COUNT kills {killed}\nHITHER_COUNT kills_in_mid_load {in_the_middle}");
     assert!(in_the_middle * 2 >= kills, "only {in_the_middle} of {kills} kills met a load at work");
     let skip = durable.to_string();
     store.run(&[&load[..], &["--skip", &skip]].concat()).done();

@@ -40,7 +40,7 @@ fn kills_under_load(store: &Store) {
     let kills: usize = std::env::var("HITHER_KILLS").map_or(6, |text| text.parse().unwrap());
     let mut random = Random(seed());
     let mut known = [Known::default(); WRITERS];
-    let mut progress = 0;
+    let (mut progress, mut killed) = (0, 0);
     for kill in 0..kills {
         let server = Server::start(store, &[]);
         verify(&mut server.client(), &mut known, &format!("before kill {kill}"));
@@ -60,12 +60,14 @@ fn kills_under_load(store: &Store) {
                 .collect();
             std::thread::sleep(Duration::from_millis(50 + random.below(400) as u64));
             server.kill();
+            killed += 1;
             for (known, writer) in known.iter_mut().zip(writers) {
                 *known = writer.join().unwrap();
             }
         });
         progress += known.iter().map(|known| known.acknowledged).sum::<u64>() - before;
     }
+    println!("HITHER_COUNT kill_runs 1\nHITHER_COUNT kills {killed}");
     assert!(progress > 20 * kills as u64, "only {progress} rounds were acknowledged: the kills met no load");
     let server = Server::start(store, &[]);
     verify(&mut server.client(), &mut known, "at the end");

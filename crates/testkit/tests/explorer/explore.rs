@@ -48,6 +48,7 @@ fn run(rules: Emulate, nodes: usize) {
     let rate = images as f64 / started.elapsed().as_secs_f64();
     println!("{rules:?}, {nodes} nodes: {images} images at {points} crash points of {histories} seeds, {deep} deep, {rate:.0} images/s");
     println!("  covered: {coverage}");
+    println!("HITHER_COUNT explorer_images {images}\nHITHER_COUNT explorer_points {points}\nHITHER_COUNT explorer_deep {deep}");
     let missing = missing(&coverage);
     assert!(missing.is_empty(), "never reached: {missing:?}");
 }
@@ -75,6 +76,7 @@ fn short_histories_exhaustively() {
         }
     }
     println!("short histories: {images} images");
+    println!("HITHER_COUNT explorer_images {images}");
 }
 
 /// A failure names a seed: with that everything happens again, the store's random numbers included.
