@@ -231,7 +231,7 @@ impl Case {
         };
         let measured = Workload { distribution, ..self.workload };
         let Some(rate) = self.due else { return self.overwrite(target, data, &measured, self.ops, 2) };
-        let outcome = Open { rate, ops: self.ops, at_most: self.at_most }.run(&self.team(target, data, &measured, 2))?;
+        let outcome = Open { rate, ops: self.ops, warmup_ops: 0, at_most: self.at_most }.run(&self.team(target, data, &measured, 2))?;
         Ok(Course { outcome, slices: Vec::new() })
     }
 }

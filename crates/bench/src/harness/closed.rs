@@ -28,10 +28,7 @@ impl Closed {
     /// Runs it.
     pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Outcome> {
         let threads = team.threads as u64;
-        let whole = team.workload.kind.write_share() >= 1.0 && !repeats(team.workload.kind);
-        let group = team.workload.kind.group();
-        // Whole groups, so that a group does not begin in the warm-up and end after it.
-        let warmup = if whole { 0 } else { self.warmup_ops / threads / group * group };
+        let warmup = warmup_of_each(team.workload.kind, self.warmup_ops, threads);
         let count = warmup + self.ops.div_ceil(threads);
         team.run(count, |member| self.drive(member, warmup, team.keys))
     }
@@ -59,12 +56,19 @@ impl Closed {
     }
 }
 
+/// Operations of each thread's warm-up: whole groups, so that a group does not begin in the warm-up and end after it; none of kinds that touch each key once.
+pub(super) fn warmup_of_each(kind: crate::workload::Kind, ops: u64, threads: u64) -> u64 {
+    let once = kind.write_share() >= 1.0 && !repeats(kind);
+    if once { 0 } else { ops / threads / kind.group() * kind.group() }
+}
+
 fn repeats(kind: crate::workload::Kind) -> bool {
     use crate::workload::Kind;
     matches!(kind, Kind::Update | Kind::PutBatch(_) | Kind::Rmw)
 }
 
-fn run_down<S: Session>(worker: &mut Worker<'_, S>, stream: &mut Stream, keep: u64) -> Result<()> {
+/// Does operations until only `keep` are left.
+pub(super) fn run_down<S: Session>(worker: &mut Worker<'_, S>, stream: &mut Stream, keep: u64) -> Result<()> {
     while stream.remaining() > keep {
         worker.call(stream)?;
     }

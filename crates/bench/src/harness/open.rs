@@ -2,10 +2,14 @@
 //!
 //! Operation `i` of a thread is due at `start + i / rate`. Its latency runs from that moment to its end. After a stall the
 //! thread works off what has become due, and each of those operations carries the wait that a client would have seen; a closed
-//! loop would have asked fewer questions during the stall and hidden it (coordinated omission).
+//! loop would have asked fewer questions during the stall and hidden it (coordinated omission). What is still due when the time is up has waited until then, and counts so: else a
+//! store that falls behind would be measured by the calls that it came to. Such calls are among the latencies, not among the operations.
+//!
+//! Warm-up operations come first, as fast as they go, and are followed by the barrier.
 
 use std::time::{Duration, Instant};
 
+use super::closed::{run_down, warmup_of_each};
 use super::latency::Latencies;
 use super::team::{Member, Outcome, Team};
 use crate::target::{Result, Session, Target};
@@ -17,6 +21,8 @@ pub struct Open {
     pub rate: f64,
     /// Operations of all threads.
     pub ops: u64,
+    /// Operations of all threads before the clock starts; kinds that touch each key once have none.
+    pub warmup_ops: u64,
     /// Ends the measurement even if operations are left.
     pub at_most: Duration,
 }
@@ -39,13 +45,22 @@ impl Open {
     pub fn run<T: Target>(&self, team: &Team<'_, T>) -> Result<Outcome> {
         let calls_per_s = self.rate / team.workload.kind.group() as f64;
         let interval_ns = team.threads as f64 * 1e9 / calls_per_s;
-        team.run(self.ops.div_ceil(team.threads as u64), |member| self.drive(member, interval_ns, team))
+        let warmup = warmup_of_each(team.workload.kind, self.warmup_ops, team.threads as u64);
+        team.run(warmup + self.ops.div_ceil(team.threads as u64), |member| self.drive(member, warmup, interval_ns, team))
     }
 
-    fn drive<T: Target, S: Session>(&self, member: Member<'_, S>, interval_ns: f64, team: &Team<'_, T>) -> Result<Outcome> {
+    fn drive<T, S>(&self, member: Member<'_, S>, warmup: u64, interval_ns: f64, team: &Team<'_, T>) -> Result<Outcome>
+    where
+        T: Target,
+        S: Session,
+    {
         let Member { mut worker, mut stream, barrier, thread } = member;
         let mut latencies = Latencies::default();
+        let keep = stream.remaining().saturating_sub(warmup);
+        let warmed = run_down(&mut worker, &mut stream, keep);
         barrier.wait();
+        warmed?;
+        let checked_before = worker.checked();
         let started = Instant::now();
         // Threads are offset against each other, so that calls of different threads do not fall together.
         let offset = Duration::from_nanos((interval_ns * thread as f64 / team.threads as f64) as u64);
@@ -59,8 +74,12 @@ impl Open {
             latencies.record(now.saturating_duration_since(due));
             call += 1;
         }
+        // No more than the stream has left, which is in memory.
+        let left = stream.remaining().div_ceil(team.workload.kind.group());
+        let overdue = (call..call + left).map(|call| schedule.due(call)).take_while(|due| *due <= now);
+        overdue.for_each(|due| latencies.record(now.duration_since(due)));
         worker.finish(team.keys)?;
-        Ok(Outcome { ops, checked: worker.checked(), started, ended: now, latencies })
+        Ok(Outcome { ops, checked: worker.checked() - checked_before, started, ended: now, latencies })
     }
 }
 
@@ -82,29 +101,33 @@ mod tests {
     use crate::target::{Error, Target};
     use crate::workload::Workload;
     use crate::workload::data::DataSet;
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// Answers at once, but stalls once for 50 ms at its hundredth get.
-    struct Stalling;
-    struct StallingSession(Cell<u32>, DataSet);
+    /// Answers at once, but stalls for 50 ms at its hundredth get, or at every one.
+    #[derive(Default)]
+    struct Stalling {
+        always: bool,
+        gets: AtomicU32,
+    }
+    struct StallingSession<'a>(&'a Stalling, DataSet);
 
     impl Target for Stalling {
-        type Session<'a> = StallingSession;
+        type Session<'a> = StallingSession<'a>;
         fn name(&self) -> &str {
             "stalling"
         }
         fn settings(&self) -> Vec<(String, String)> {
             Vec::new()
         }
-        fn session(&self) -> Result<StallingSession> {
-            Ok(StallingSession(Cell::new(0), DataSet::new(8, 8, 3)))
+        fn session(&self) -> Result<StallingSession<'_>> {
+            Ok(StallingSession(self, DataSet::new(8, 8, 3)))
         }
     }
 
-    impl Session for StallingSession {
+    impl Session for StallingSession<'_> {
         fn get<R>(&mut self, key: &[u8], mut f: impl FnMut(&[u8]) -> R) -> Result<Option<R>> {
-            self.0.set(self.0.get() + 1);
-            if self.0.get() == 100 {
+            let get = self.0.gets.fetch_add(1, Ordering::Relaxed) + 1;
+            if self.0.always || get == 100 {
                 std::thread::sleep(Duration::from_millis(50));
             }
             let mut value = [0; 8];
@@ -128,13 +151,35 @@ mod tests {
         }
     }
 
+    /// 2,000 gets at 10,000 per second.
+    fn stalling(target: &Stalling, warmup_ops: u64, at_most: Duration) -> Outcome {
+        let (data, workload) = (DataSet::new(8, 8, 3), "get:uniform".parse::<Workload>().expect("valid"));
+        let team = Team { target, data: &data, workload: &workload, threads: 1, keys: 1000, seed: 1, epoch: 0 };
+        Open { rate: 10_000.0, ops: 2_000, warmup_ops, at_most }.run(&team).expect("a run")
+    }
+
+    /// Regression: of what was due when the time was up only those calls counted that were made, two of a thousand here. Each waits 50 ms, so after 100 ms a thousand are due.
+    #[test]
+    fn calls_that_were_due_and_never_made_have_waited_until_the_end() {
+        let outcome = stalling(&Stalling { always: true, ..Stalling::default() }, 0, Duration::from_millis(100));
+        let counted = outcome.latencies.count();
+        assert!(outcome.ops <= 2 && (1_000..=2_000).contains(&counted), "{} made, {counted} counted", outcome.ops);
+    }
+
+    /// Regression: there was no warm-up.
+    #[test]
+    fn a_warm_up_is_made_and_not_measured() {
+        let target = Stalling::default();
+        let outcome = stalling(&target, 100, Duration::from_secs(60));
+        assert_eq!((outcome.ops, outcome.checked, outcome.latencies.count()), (2_000, 2_000, 2_000));
+        assert_eq!(target.gets.load(Ordering::Relaxed), 2_100);
+    }
+
     /// At 10,000 per second a stall of 50 ms covers 500 due operations of 2,000: 25 % of them wait, so p90 shows it. A loop
     /// that measured from the call's start would show one slow operation. The bounds hold on a slow machine: waits only grow.
     #[test]
     fn a_stall_is_charged_to_every_operation_behind_it() {
-        let (data, workload) = (DataSet::new(8, 8, 3), "get:uniform".parse::<Workload>().expect("valid"));
-        let team = Team { target: &Stalling, data: &data, workload: &workload, threads: 1, keys: 1000, seed: 1, epoch: 0 };
-        let outcome = Open { rate: 10_000.0, ops: 2_000, at_most: Duration::from_secs(60) }.run(&team).expect("a run");
+        let outcome = stalling(&Stalling::default(), 0, Duration::from_secs(60));
         let q = outcome.latencies.quantiles();
         assert_eq!((outcome.ops, outcome.latencies.count()), (2_000, 2_000));
         assert!(q.max_us >= 50_000.0 && q.p99_us >= 40_000.0, "{q:?}");

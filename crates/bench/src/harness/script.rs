@@ -103,7 +103,7 @@ fn disk_bytes(directory: &Path) -> Option<u64> {
 fn measure<T: Target>(spec: &RunSpec, team: &Team<'_, T>, preload: bool) -> Result<Outcome> {
     let at_most = if preload { Duration::from_secs(3600) } else { Duration::from_secs_f64(spec.seconds) };
     match spec.rate {
-        Some(rate) if !team.workload.kind.loads() => Open { rate, ops: spec.ops(), at_most }.run(team),
+        Some(rate) if !team.workload.kind.loads() => Open { rate, ops: spec.ops(), warmup_ops: spec.warmup(), at_most }.run(team),
         _ => Closed { ops: spec.ops(), warmup_ops: spec.warmup(), at_most, sample_every: spec.sample_every }.run(team),
     }
 }
