@@ -103,11 +103,11 @@ impl Subject {
         let cold = warming.iter().rposition(|cost| !near(cost)).map_or(0, |stretch| stretch as u64 + 1);
         self.skew.shift();
         let start = self.simulation.cost();
-        let (mut shifted, mut stretches) = (f64::INFINITY, 0);
-        while self.simulation.cost().since(&start).samples < UPDATES_PER_SLOT * self.slots && stretches < 24 {
-            shifted = self.run(1).per_get();
-            stretches += 1;
-        }
+        let limit = UPDATES_PER_SLOT * self.slots;
+        let shifted = last_within(limit, 24, || {
+            let cost = self.run(1).per_get();
+            (self.simulation.cost().since(&start).samples, cost)
+        });
         Outcome {
             cost: last.per_get() / self.optimum,
             remote: last.remote_misses as f64 / last.gets as f64,
@@ -115,6 +115,13 @@ impl Subject {
             shifted: shifted / self.optimum,
         }
     }
+}
+
+/// The cost of the last stretch, of `most`, that has ended when the updates are `limit` at most; a stretch gives the updates so far, and its cost. That in which they pass the
+/// limit is no longer of it: the cache has learned more by then.
+fn last_within(limit: u64, most: u32, mut stretch: impl FnMut() -> (u64, f64)) -> f64 {
+    let all = (0..most).map(|_| stretch());
+    all.take_while(|(updates, _)| *updates <= limit).last().map_or(f64::INFINITY, |(_, cost)| cost)
 }
 
 /// Measures the rows asked for.
@@ -225,6 +232,17 @@ fn off_cost(request: &Request, demand: Demand) -> Result<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: the stretch in which the updates passed the limit was the one that counted.
+    #[test]
+    fn what_counts_after_a_shift_ends_within_the_limit() {
+        let cost = |limit, most| {
+            let mut stretches = (1u32..).map(|number| (30 * u64::from(number), 1.0 / f64::from(number)));
+            last_within(limit, most, || stretches.next().expect("it has no end"))
+        };
+        assert_eq!([cost(80, 24), cost(90, 24), cost(91, 24)], [1.0 / 2.0, 1.0 / 3.0, 1.0 / 3.0]);
+        assert_eq!((cost(80, 1), cost(29, 24)), (1.0, f64::INFINITY));
+    }
 
     /// The whole path at a small size; what holds at the full size roughly holds here.
     #[test]
