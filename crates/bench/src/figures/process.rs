@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::harness::machine::BUILT_FROM;
 use crate::harness::record::{Record, read_lines};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
@@ -18,7 +19,8 @@ use crate::yardstick::measure::{Request, Yardsticks};
 pub struct Runner {
     program: PathBuf,
     prefix: Vec<OsString>,
-    peers: Option<PathBuf>,
+    /// The peers' program, and words that come before its options.
+    peers: Option<Vec<OsString>>,
     /// Everything measured so far.
     pub records: Vec<Record>,
 }
@@ -46,14 +48,15 @@ impl Runner {
     /// This program, with the words that come before its commands (`bench` inside `hither`).
     pub fn new(prefix: &[OsString], peers: Option<PathBuf>) -> Result<Self> {
         let program = std::env::current_exe().map_err(|e| Error::io("finding this program", e))?;
-        Ok(Self { program, prefix: prefix.to_vec(), peers, records: Vec::new() })
+        Ok(Self { program, prefix: prefix.to_vec(), peers: peers.map(|path| vec![path.into()]), records: Vec::new() })
     }
 
-    /// In place of this program, a shell's script: its arguments are those of the program, from the command on.
+    /// In place of both programs, a shell's script: its arguments are those of the program, from the command on.
     #[cfg(test)]
     pub fn of_script(script: &str) -> Self {
-        let prefix = ["-c", script, "hither-bench"].map(OsString::from).to_vec();
-        Self { program: "sh".into(), prefix, peers: None, records: Vec::new() }
+        let words = |program| ["-c", script, program].map(OsString::from);
+        let peers = [&["sh".into()][..], &words("hither-bench-peers")].concat();
+        Self { program: "sh".into(), prefix: words("hither-bench").to_vec(), peers: Some(peers), records: Vec::new() }
     }
 
     /// A script for [`Runner::of_script`]: `first`, and then this record for every workload.
@@ -77,27 +80,19 @@ impl Runner {
 
     /// Runs hither with the words of `args`.
     pub fn store(&mut self, index: Index, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
-        let command = self.command("run");
-        self.records_of(command, index.store_name(), args, workloads)
+        let records = records_of(self.command("run"), index.store_name(), args, workloads)?;
+        self.records.extend(records.iter().cloned());
+        Ok(records)
     }
 
-    /// Runs a peer with the words of `args`.
+    /// Runs a peer with the words of `args`; its program has to be built from the sources of this one.
     pub fn peer(&mut self, name: &str, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
-        let program = self.peers.clone().ok_or_else(|| Error::Config("the peers are not built (--peers builds them)".into()))?;
+        let words = self.peers.as_deref().and_then(<[OsString]>::split_first);
+        let (program, prefix) = words.ok_or_else(|| Error::Config("the peers are not built (--peers builds them)".into()))?;
         let mut command = Command::new(program);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        self.records_of(command, name, args, workloads)
-    }
-
-    fn records_of(&mut self, mut command: Command, store: &str, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
-        command.args(["--json", "--store", store]).args(args.split_whitespace());
-        workloads.iter().for_each(|workload| {
-            command.args(["-w", workload]);
-        });
-        let records = read_lines(output(command)?.as_slice())?;
-        if records.len() != workloads.len() {
-            return Err(Error::Process(format!("{store} gave {} records for {} workloads", records.len(), workloads.len())));
-        }
+        command.args(prefix).stdin(Stdio::null()).stdout(Stdio::piped());
+        let records = records_of(command, name, args, workloads)?;
+        records.iter().try_for_each(is_of_these_sources)?;
         self.records.extend(records.iter().cloned());
         Ok(records)
     }
@@ -109,6 +104,27 @@ impl Runner {
         command.args(["--seconds", &request.append_seconds.to_string(), "--gets", &request.gets.to_string()]);
         json(&output(command)?)
     }
+}
+
+/// The records of a process, one for each workload.
+fn records_of(mut command: Command, store: &str, args: &str, workloads: &[&str]) -> Result<Vec<Record>> {
+    command.args(["--json", "--store", store]).args(args.split_whitespace());
+    workloads.iter().for_each(|workload| {
+        command.args(["-w", workload]);
+    });
+    let records = read_lines(output(command)?.as_slice())?;
+    if records.len() != workloads.len() {
+        return Err(Error::Process(format!("{store} gave {} records for {} workloads", records.len(), workloads.len())));
+    }
+    Ok(records)
+}
+
+/// Whether what measured a peer does it as this program: it is built by itself, and an old one stays where it was.
+fn is_of_these_sources(record: &Record) -> Result<()> {
+    if record.machine.built_from == BUILT_FROM {
+        return Ok(());
+    }
+    Err(Error::Config("the peers were built from other sources of the harness (--peers builds them anew)".into()))
 }
 
 /// Runs a command to its end; its standard output. That it found wrong data is told as that; whatever else it ended with is a failure of the process, not wrong use of this program.
@@ -134,6 +150,7 @@ pub fn json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::machine::Machine;
 
     #[test]
     fn a_failing_process_is_told_by_its_last_line() {
@@ -160,6 +177,21 @@ mod tests {
             assert_eq!(status(&failed(script)), expected(3), "{script}");
         }
         assert_eq!(status(&json::<u64>(b"").expect_err("it is nothing")), expected(3));
+    }
+
+    /// Regression: whatever program lay there was compared with.
+    #[test]
+    fn peers_of_other_sources_are_refused() {
+        let lmdb = |built_from: &str| {
+            let machine = Machine { built_from: built_from.to_owned(), ..Machine::default() };
+            let mut runner = Runner::of_script(&Runner::script_of("", &Record { machine, ..Record::default() }));
+            runner.peer("lmdb", "", &["load"]).map(|records| (records.len(), runner.records.len()))
+        };
+        assert_eq!(lmdb(&Machine::here().built_from).expect("of these sources"), (1, 1));
+        // A program from before there was a mark gives none.
+        for other in ["", "0123456789abcdef"] {
+            assert!(lmdb(other).expect_err("another").to_string().contains("--peers"));
+        }
     }
 
     #[test]

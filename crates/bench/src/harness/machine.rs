@@ -1,15 +1,21 @@
-//! Where and when a figure was made: commit, date, processor, kernel.
+//! Where, when and by what a figure was made: commit, sources, date, processor, kernel.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+/// The sources of this program's harness.
+pub const BUILT_FROM: &str = env!("HITHER_BENCH_BUILT_FROM");
+
 /// The circumstances of a run, part of every record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// `git rev-parse`, or `unknown`; `+` at the end if the work tree differs.
     pub commit: String,
+    /// A hash of the harness's sources that the program was built from: unlike the commit, which is that of the folder it runs in.
+    #[serde(default)]
+    pub built_from: String,
     /// UTC, `YYYY-MM-DDThh:mm:ssZ`.
     pub date: String,
     /// The processor's model name.
@@ -26,6 +32,7 @@ impl Machine {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         Self {
             commit: commit(),
+            built_from: BUILT_FROM.to_owned(),
             date: date_utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())),
             cpu: cpu_model(&read("/proc/cpuinfo")),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
