@@ -47,6 +47,10 @@ impl Target for Fjall {
         "fjall"
     }
 
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     fn settings(&self) -> Vec<(String, String)> {
         let commit = if self.sync { "journal SyncData per write" } else { "journal to the page cache per write" };
         vec![setting("commit", commit), setting("cache", "2 GiB"), setting("delete", "reads first"), setting("keyspace", "default options")]

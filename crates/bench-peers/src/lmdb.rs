@@ -55,6 +55,10 @@ impl Target for Lmdb {
         "lmdb"
     }
 
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     fn settings(&self) -> Vec<(String, String)> {
         let commit = if self.sync { "fdatasync per commit (default flags)" } else { "MDB_NOSYNC: page cache per commit" };
         vec![

@@ -52,6 +52,10 @@ impl Target for Redb {
         "redb"
     }
 
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     fn settings(&self) -> Vec<(String, String)> {
         vec![
             setting("commit", "Durability::Immediate, one-phase"),

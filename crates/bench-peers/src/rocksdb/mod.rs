@@ -44,6 +44,10 @@ impl Target for Rocks {
         "rocksdb"
     }
 
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     fn settings(&self) -> Vec<(String, String)> {
         let commit = if self.sync { "WAL synced per write" } else { "WAL to the page cache per write" };
         vec![setting("commit", commit), setting("block cache", "2 GiB"), setting("compression", "none"), setting("delete", "reads first")]
