@@ -328,6 +328,10 @@ impl Committer {
     pub fn request(&self, log: &Log, version: u64) {
         if self.is_alone() {
             let _ = self.commit(log, version);
+            // Others, with locks held, may have made it durable and left the callbacks to whoever comes next.
+            if !epoch::is_pinned() {
+                self.call_back();
+            }
         } else {
             self.ask(version);
         }

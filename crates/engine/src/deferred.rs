@@ -12,8 +12,10 @@
 //! in all later operations: a lookup that meets a member waits until its latch is free, which is so only once the whole batch is installed,
 //! since a batch holds all of its latches until then. The same goes for a key that is absent, by a batch's delete perhaps. (Copies that a
 //! collector made have no tag: it starts from what is settled, thus installed.) An entry that is no batch's pays for a test of a bit.
-//! A scan waits for what it finds, not for what it does not find. The wait is as long as an installation, or as the writer is preempted in one; a
-//! holder of latches waits for no reader.
+//! A scan waits for what it finds, not for what it does not find. The wait is as long as an installation, or as the writer is preempted in one or opens a segment; a
+//! holder of latches waits for no reader. Keys that have expired are waited for in the same way, by all reads ([`Core::after_expired`]).
+//!
+//! Where the thread that commits could not be started, whoever asks for a commit makes it, and does wait.
 
 use crate::batch::Batch;
 use crate::commit::Ticket;

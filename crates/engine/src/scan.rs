@@ -7,10 +7,8 @@
 //! A live scan returns every key that is present throughout exactly once, in order; of keys that change meanwhile it returns some state.
 //! A scan from a snapshot returns exactly the snapshot.
 
-use crate::collector::is_over;
 use crate::delegation::{Asked, Copied, Plan, Spare};
 use crate::error::Result;
-use crate::expiries::Met;
 use crate::keyspace::{AnyIndex, Keyspace, KeyspaceHandle};
 use crate::snapshot::Snapshot;
 use crate::store::{Core, Store};
@@ -18,7 +16,6 @@ use hither_index::{Ref, Start};
 use hither_log::Log;
 use hither_sync::epoch;
 use std::ops::{Bound, ControlFlow};
-use std::time::Instant;
 
 /// References taken at once, if it is not known that fewer are wanted.
 const FIRST_GROUP: usize = 128;
@@ -27,8 +24,6 @@ const LARGEST_GROUP: usize = 256;
 const SAVED_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
 const AHEAD: usize = 32;
-/// A search for expired keys looks at the time after so many.
-const LOOK_EVERY: u64 = 256;
 
 /// What is going to be read of entries, and so is loaded ahead.
 #[derive(Clone, Copy)]
@@ -490,32 +485,5 @@ impl Core {
             let (key, value, expiry_ms) = self.log.pair(found.0);
             f(key, value, expiry_ms)
         }))
-    }
-
-    /// Finds up to `limit` keys whose entries have expired, with their versions, until `end` at most.
-    pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize, end: Option<Instant>) -> Vec<(Vec<u8>, u64)> {
-        let mut found = Vec::new();
-        keyspace.expiries.search(|| {
-            let (mut met, mut seen) = (Met::default(), 0u64);
-            let walked = self.walk(keyspace, Part::Head, |reference| {
-                let expiry = self.log.expiry_of(reference.0);
-                let is_expired = self.is_expired(expiry);
-                met.expired += u64::from(is_expired);
-                met.to_come += u64::from(expiry != 0 && !is_expired);
-                // What is damaged does not say so reliably.
-                if is_expired && self.ensure_whole(reference).is_ok() {
-                    let entry = self.log.entry(reference.0);
-                    found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
-                }
-                seen += 1;
-                // A close waits for the search of the background.
-                met.cut_short = found.len() >= limit || seen.is_multiple_of(LOOK_EVERY) && (is_over(end) || self.committer.refuses());
-                Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-            });
-            // Dropped on the way: it has seen what it has seen.
-            met.cut_short |= walked.is_err();
-            met
-        });
-        found
     }
 }

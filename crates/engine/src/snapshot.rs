@@ -12,9 +12,10 @@
 //!
 //! # Expiry
 //!
-//! What had expired when the snapshot was taken is absent from it, whatever else stays: its time is read once, after S was drawn and before writers are waited for. Not earlier: a
-//! sweep that deletes an expired entry at or below S began its section before, and had read the clock before that, so it took nothing that the snapshot would still show. Not later: what is
-//! overwritten meanwhile, above S, had not expired yet.
+//! What had expired when the snapshot was taken is absent from it, whatever else stays: its time is read once, when it is registered and before S is drawn. So whoever judges expiry with a version
+//! above S in hand, or having seen one, does so later. A write that counts on what it has found alive, because its condition asked for it or because it tells its caller, judges after it has drawn
+//! its version (again, if it has before): if it comes after a snapshot, it finds nothing alive that had expired for that. A sweep that deletes an expired entry asks, with its version drawn, which snapshots
+//! will show the delete, and leaves the entry if it had not expired for one of them ([`Snapshots::agree_that_expired`]). One that it does not see reads its time later than the sweep did.
 //!
 //! # Cost
 //!
@@ -51,6 +52,8 @@ const PIECE: usize = 1_000;
 /// One snapshot as writers see it.
 pub(crate) struct State {
     version: AtomicU64,
+    /// When it was taken, in milliseconds since 1970, by the store's time; known as soon as the version is.
+    taken_ms: AtomicU64,
     created: Instant,
     /// Nobody reads it any more, and nothing is saved for it.
     ended: AtomicBool,
@@ -141,6 +144,13 @@ impl Snapshots {
         self.list.read().iter().map(|state| state.wait_for_version()).min()
     }
 
+    /// Whether what expires at this time had expired for all snapshots that will show the write of `version`, which was drawn before.
+    #[cold]
+    pub fn agree_that_expired(&self, expiry_ms: u64, version: u64) -> bool {
+        let shows = |state: &Arc<State>| state.wait_for_version() >= version;
+        self.list.read().iter().all(|state| !shows(state) || expiry_ms <= state.taken_ms.load(Ordering::Relaxed))
+    }
+
     /// Number of snapshots and the age of the oldest.
     pub fn alive(&self) -> (usize, Duration) {
         let list = self.list.read();
@@ -202,15 +212,17 @@ impl Store {
         let core = self.core.clone();
         let state = Arc::new(State {
             version: AtomicU64::new(PENDING),
+            taken_ms: AtomicU64::new(0),
             created: Instant::now(),
             ended: AtomicBool::new(false),
             saved: Mutex::default(),
         });
         core.snapshots.list.write().push(state.clone());
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
-        let mut taken_ms = 0;
-        let publish = |version| state.version.store(version, Ordering::Release);
-        let version = core.log.clock.stable_with(publish, || taken_ms = core.now_ms());
+        // Behind the count, and before the version: see the module's head.
+        let taken_ms = core.now_ms();
+        state.taken_ms.store(taken_ms, Ordering::Relaxed);
+        let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
         Snapshot { taken_ms, core, state, version }
     }
 }
@@ -314,176 +326,4 @@ impl Snapshot {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::collector::{Need, Turn};
-    use crate::{CollectorKind, Condition, Durability, Expiry, Kind, Options, WriteOptions};
-    use hither_log::TakeBack;
-    use hither_topology::Topology;
-
-    fn open(collector: CollectorKind) -> Store {
-        let options = Options {
-            in_memory: true,
-            capacity: 64 << 20,
-            max_capacity: 64 << 20,
-            segment_bytes: 16 << 10,
-            shards: 1,
-            topology: Some(Arc::new(Topology::single())),
-            durability: Durability::Process,
-            background: false,
-            collector,
-            ..Options::default()
-        };
-        Store::open(options).unwrap()
-    }
-
-    fn put(store: &Store, keyspace: &KeyspaceHandle, key: u64, value: u8) {
-        store.write_wait(keyspace, &key.to_be_bytes(), Some(&[value; 40])).unwrap();
-    }
-
-    /// Regression: what a snapshot had told to be gone was there again once the clock was set back.
-    #[test]
-    fn what_a_snapshot_told_to_have_expired_stays_so() {
-        let store = open(CollectorKind::Batched);
-        for kind in [Kind::Hash, Kind::Ordered] {
-            let keyspace = store.create_keyspace(&format!("{kind:?}"), kind).unwrap();
-            let first = store.core.told_ms().max(store.core.now_ms() - 1_000) + 1;
-            for key in 0..3u64 {
-                let options = WriteOptions { expiry: Some(Expiry::AtMs(first + key)), ..WriteOptions::default() };
-                store.write(&keyspace, &key.to_be_bytes(), Some(b"value"), Condition::None, &options).map(drop).unwrap();
-            }
-            let snapshot = store.snapshot();
-            assert!(store.core.told_ms() < first && snapshot.get_with(&keyspace, &0u64.to_be_bytes(), |_| ()).unwrap().is_none());
-            assert_eq!(store.core.told_ms(), first);
-            match kind {
-                Kind::Hash => assert!(snapshot.get_with(&keyspace, &2u64.to_be_bytes(), |_| ()).unwrap().is_none()),
-                Kind::Ordered => {
-                    let all = ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction: Direction::Forward, expect: 9 };
-                    snapshot.scan(&keyspace, &all, |_, _| panic!("it has expired")).unwrap();
-                }
-            }
-            assert_eq!(store.core.told_ms(), first + 2);
-        }
-    }
-
-    /// A snapshot that ends beside the drop of a keyspace has left the list, so that [`Snapshots::forget`] does not meet it, while it keeps entries of the keyspace still; its
-    /// pin is younger than the stamp of a segment that was emptied of them.
-    #[test]
-    fn a_snapshot_that_ends_beside_a_drop_counts_nothing_in_a_next_life() {
-        for collector in [CollectorKind::Batched, CollectorKind::Chain] {
-            // Should the drop have been too fast, there is nothing to be seen.
-            assert!((0..20).any(|_| end_beside_a_drop(collector)), "{collector:?}");
-        }
-    }
-
-    fn end_beside_a_drop(collector: CollectorKind) -> bool {
-        const SHOWN: u64 = 3_000;
-        let store = open(collector);
-        let core = &store.core;
-        let kept = store.create_keyspace("kept", Kind::Hash).unwrap();
-        let passing = store.create_keyspace("passing", Kind::Hash).unwrap();
-        // Half garbage: worth a pass.
-        (0..2 * SHOWN).for_each(|number| put(&store, &passing, number / 2, 1));
-        // So that the drop takes long.
-        (SHOWN..200_000).for_each(|key| put(&store, &passing, key, 1));
-        let snapshot = store.snapshot();
-        (0..SHOWN).for_each(|key| put(&store, &passing, key, 2));
-        core.seal(TakeBack::All).unwrap();
-        let state = snapshot.state.clone();
-        let in_time = std::thread::scope(|scope| {
-            let dropping = scope.spawn(|| store.drop_keyspace("passing").unwrap());
-            while store.open_keyspace("passing").is_some() {
-                std::thread::yield_now();
-            }
-            core.collect(None, Need::Some, Turn::Round).unwrap();
-            if !core.log.has_retiring() {
-                // Nothing was emptied while the drop lasted.
-                dropping.join().unwrap();
-                return false;
-            }
-            // Holds the end of the snapshot up where it is about to let go of what it kept.
-            let saved = state.saved.lock();
-            if !saved.contains_key(&passing.0.info.id) {
-                drop(saved);
-                dropping.join().unwrap();
-                return false;
-            }
-            let ending = scope.spawn(move || drop(snapshot));
-            while core.snapshots.any() {
-                std::thread::yield_now();
-            }
-            // It has left the list by then, or waits.
-            std::thread::sleep(Duration::from_millis(5));
-            // The drop must wait for it, or do it itself.
-            let begun = Instant::now();
-            while !dropping.is_finished() && begun.elapsed() < Duration::from_secs(2) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            core.reuse_freed(hither_log::Wait::No).unwrap();
-            (0..5 * SHOWN).for_each(|key| put(&store, &kept, key, 3));
-            drop(saved);
-            ending.join().unwrap();
-            true
-        });
-        let report = store.check().unwrap();
-        assert!(report.is_sound(), "{collector:?}: {report:?}");
-        in_time
-    }
-
-    /// Regression: the end of a snapshot held up all writers of what others showed for as long as it let go of what it had kept.
-    #[test]
-    fn a_snapshot_that_ends_holds_up_no_writer() {
-        let store = open(CollectorKind::Batched);
-        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        (0..10).for_each(|key| put(&store, &keyspace, key, 1));
-        let (ending, other) = (store.snapshot(), store.snapshot());
-        put(&store, &keyspace, 0, 2);
-        let state = ending.state.clone();
-        let (told, written) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            let saved = state.saved.lock();
-            scope.spawn(move || drop(ending));
-            while store.core.snapshots.count.load(Ordering::SeqCst) > 1 {
-                std::thread::yield_now();
-            }
-            // It waits for the lock by then, with whatever it holds.
-            std::thread::sleep(Duration::from_millis(50));
-            let (store, keyspace) = (&store, &keyspace);
-            scope.spawn(move || {
-                put(store, keyspace, 1, 2);
-                told.send(()).unwrap();
-            });
-            let outcome = written.recv_timeout(Duration::from_secs(20));
-            drop(saved);
-            outcome.expect("a write waits for the end of a snapshot");
-        });
-        assert_eq!(other.get_with(&keyspace, &1u64.to_be_bytes(), |value| value[0]).unwrap(), Some(1));
-        assert_eq!(store.core.snapshots.alive().0, 1);
-        drop(other);
-        assert!(store.check().unwrap().is_sound());
-    }
-
-    /// Keys that were deleted since are in the side table only; a drop of the keyspace takes them from there while the keys are being listed.
-    #[test]
-    fn a_list_of_keys_beside_a_drop_is_whole_or_refused() {
-        const KEYS: u64 = 20_000;
-        let mut refused = 0;
-        for round in 0..40 {
-            let store = open(CollectorKind::Batched);
-            let keyspace = store.create_keyspace("passing", Kind::Hash).unwrap();
-            (0..KEYS).for_each(|key| put(&store, &keyspace, key, 1));
-            let snapshot = store.snapshot();
-            (0..KEYS / 10).for_each(|key| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap()));
-            std::thread::scope(|scope| {
-                let listing = scope.spawn(|| snapshot.sorted_keys(&keyspace));
-                std::thread::sleep(Duration::from_micros(50 * round));
-                store.drop_keyspace("passing").unwrap();
-                match listing.join().unwrap() {
-                    Ok(keys) => assert_eq!(keys.len() as u64, KEYS, "round {round}: keys that the snapshot shows are missing"),
-                    Err(_) => refused += 1,
-                }
-            });
-        }
-        assert!(refused > 0);
-    }
-}
+mod tests;

@@ -5,16 +5,22 @@
 
 use crate::collector::{is_over, lock_until};
 use crate::error::ErrorKind;
+use crate::expiries::Met;
 use crate::keyspace::Keyspace;
+use crate::scan::Part;
 use crate::store::Core;
 use crate::write::{Attempt, Change, Condition, Written};
 use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Parts of rest for one part of sweeping: a tenth of the time.
 pub(crate) const SWEEP_REST: u32 = 9;
 /// Expired keys removed per pass and keyspace.
 pub(crate) const SWEEP: usize = 10_000;
+
+/// A search for expired keys looks at the time after so many.
+const LOOK_EVERY: u64 = 256;
 
 impl Core {
     /// Deletes keys whose time has come: an expired entry retires like a tombstone. Returns how many; [`SWEEP`] or more mean that some may be left.
@@ -82,6 +88,33 @@ impl Core {
             *last = Some(SpaceSweep { ended: Instant::now(), took: started.elapsed(), made });
         }
         made
+    }
+
+    /// Finds up to `limit` keys whose entries have expired, with their versions, until `end` at most.
+    pub fn expired_keys(&self, keyspace: &Keyspace, limit: usize, end: Option<Instant>) -> Vec<(Vec<u8>, u64)> {
+        let mut found = Vec::new();
+        keyspace.expiries.search(|| {
+            let (mut met, mut seen) = (Met::default(), 0u64);
+            let walked = self.walk(keyspace, Part::Head, |reference| {
+                let expiry = self.log.expiry_of(reference.0);
+                let is_expired = self.is_expired(expiry);
+                met.expired += u64::from(is_expired);
+                met.to_come += u64::from(expiry != 0 && !is_expired);
+                // What is damaged does not say so reliably.
+                if is_expired && self.ensure_whole(reference).is_ok() {
+                    let entry = self.log.entry(reference.0);
+                    found.push((entry.key.to_vec(), self.log.version_of(reference.0, &entry)));
+                }
+                seen += 1;
+                // A close waits for the search of the background.
+                met.cut_short = found.len() >= limit || seen.is_multiple_of(LOOK_EVERY) && (is_over(end) || self.committer.refuses());
+                Ok(if met.cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            });
+            // Dropped on the way: it has seen what it has seen.
+            met.cut_short |= walked.is_err();
+            met
+        });
+        found
     }
 }
 

@@ -308,8 +308,10 @@ impl Core {
                 located.candidate = Ref::NONE;
             }
             located.verified = true;
-            if !self.holds(change.condition, located.candidate, |expiry_ms| self.is_expired(expiry_ms)) {
-                return Ok(Written::nothing(latch.last_version(), false, self.is_there(located.candidate)));
+            // Judged once, for the condition and for the caller.
+            let is_there = self.is_there(located.candidate);
+            if !self.holds(change.condition, located.candidate, |_| !is_there) {
+                return Ok(Written::nothing(latch.last_version(), false, is_there));
             }
         }
         if change.value.is_none() && located.candidate.is_none() {
@@ -323,6 +325,9 @@ impl Core {
         }
 
         let version = writer.draw_versions(latch.last_version(), 1);
+        if !self.holds_still(change.condition, located.candidate, version) {
+            return Ok(Written::nothing(latch.last_version(), false, false));
+        }
         let name = (keyspace.info.id, key.hash);
         let deleted = self.committer.recent_deletes.get(name);
         let parent = deleted.unwrap_or(located.candidate).0;
@@ -438,6 +443,16 @@ impl Core {
     #[cold]
     fn is_there(&self, current: Ref) -> bool {
         current.is_some() && !self.is_expired(self.log.expiry_of(current.0))
+    }
+
+    /// Whether a condition that has held for `current` holds, by the time, with `version` drawn: see the head of [`crate::snapshot`].
+    #[inline(always)]
+    fn holds_still(&self, condition: Condition<'_>, current: Ref, version: u64) -> bool {
+        match condition {
+            Condition::None | Condition::Version(None) | Condition::Value(None) => true,
+            Condition::Version(Some(_)) | Condition::Value(Some(_)) => !self.is_expired(self.log.expiry_of(current.0)),
+            Condition::Sweep(_) => !self.snapshots.any() || self.snapshots.agree_that_expired(self.log.expiry_of(current.0), version),
+        }
     }
 
     /// Whether `condition` holds for the verified reference `current`, which is absent if `is_expired` says so of its time. Call with the key's latch.

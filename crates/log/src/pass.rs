@@ -165,7 +165,7 @@ impl Log {
         }
         let bytes = segment.tombstone_bytes.load(Ordering::Relaxed);
         let base = segment.base_version.load(Ordering::Relaxed);
-        // What was written there, but not moved there, came after the segment was opened, mostly: this is an estimate.
+        // What was written there, but not moved there, came after the segment was opened. (Not where that was opened for an older version: then the estimate is too low.)
         let oldest = if base == 0 || segment.is_cold() { base } else { base + ROOM_BELOW };
         // Those below the base of a new segment will say their version (`docs/adr/0024`), in half as much again.
         if self.clock.upper_bound() > oldest + ROOM_BELOW / 2 { bytes + bytes / 2 } else { bytes }

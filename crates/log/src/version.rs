@@ -88,17 +88,16 @@ impl VersionClock {
     /// # Panics
     /// If called inside a writer section.
     pub fn stable(&self) -> u64 {
-        self.stable_with(|_| {}, || {})
+        self.stable_with(|_| {})
     }
 
-    /// Like [`VersionClock::stable`]; calls `publish` with the version before it waits, so that writers that wait for it can finish, and then `raised`: whatever section begins
-    /// behind that draws above the version.
-    pub fn stable_with(&self, publish: impl FnOnce(u64), raised: impl FnOnce()) -> u64 {
+    /// Like [`VersionClock::stable`]; calls `publish` with the version before it waits, so that writers that wait for it can finish.
+    pub fn stable_with(&self, publish: impl FnOnce(u64)) -> u64 {
         let version = self.next.fetch_add(1, Ordering::SeqCst);
         self.unused.fetch_add(1, Ordering::Release);
         self.floor.fetch_max(version, Ordering::SeqCst);
         publish(version);
-        epoch::synchronize_writers_with(raised);
+        epoch::synchronize_writers();
         version
     }
 }

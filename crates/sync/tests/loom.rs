@@ -36,7 +36,7 @@ fn reclamation(wait: bool) {
         };
         linked.store(false, Ordering::Release);
         if wait {
-            domain.synchronize(false, || {});
+            domain.synchronize(false);
         }
         destroyed.store(true, Ordering::Release);
         reader.join().unwrap();
@@ -70,7 +70,7 @@ fn writer_section(announce_as_writer: bool) {
             })
         };
         if begun.load(Ordering::Acquire) {
-            domain.synchronize(true, || {});
+            domain.synchronize(true);
             assert_eq!(written.load(Ordering::Relaxed), 1, "a writer section was not waited for");
         }
         writer.join().unwrap();
@@ -106,7 +106,7 @@ fn a_section_inside_a_pin_is_waited_for() {
             })
         };
         if begun.load(Ordering::Acquire) {
-            domain.synchronize(true, || {});
+            domain.synchronize(true);
             assert_eq!(written.load(Ordering::Relaxed), 1);
         }
         writer.join().unwrap();

@@ -58,6 +58,7 @@ fn without_threads_a_store_is_read_and_written_and_a_load_refused() {
     }
     let refused = alone(&["put", "--durability", "interval:100", "--keyspace", "ordered", "key 7", "lost?"]);
     assert!(refused.0 == Some(3) && refused.2.contains("at each interval cannot be started"), "{refused:?}");
+    assert_eq!(alone(&["get", "--durability", "interval:100", "--read-only", "--keyspace", "ordered", "key 7"]).1, "other\n");
     // Without the checkpoint everything is scanned.
     let checkpoint = std::fs::read_dir(store.data()).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
     checkpoint.filter(|path| path.to_string_lossy().contains("checkpoint")).for_each(|path| std::fs::remove_file(path).unwrap());

@@ -72,7 +72,7 @@ impl Core {
         scratch.gather(batch);
         let Scratch { members, stripes, sorted } = scratch;
         let latches = self.lock_all(batch, members, stripes, sorted);
-        let (unmet_one, seen) = self.examine_preconditions(batch)?;
+        let Examined { unmet: unmet_one, newest: seen, soonest } = self.examine_preconditions(batch)?;
         if let Some(number) = unmet_one {
             *unmet = number;
             return Ok(Written::nothing(latches.last_version(), false, false));
@@ -97,6 +97,13 @@ impl Core {
             commit.ensure_may_fit()?;
         }
         let first = writer.draw_versions(latches.last_version(), commit.members.len() as u64);
+        // Again, with the versions drawn: see the head of `crate::snapshot`.
+        if let Some((expiry_ms, number)) = soonest
+            && self.is_expired(expiry_ms)
+        {
+            *unmet = number;
+            return Ok(Written::nothing(latches.last_version(), false, false));
+        }
         commit.append(first, level, default_expiry_ms, &mut writer)?;
         let newest = first + commit.members.len() as u64 - 1;
         if level != Durability::Sync && self.durability == Durability::Sync {
@@ -172,10 +179,10 @@ impl Core {
         Ok(())
     }
 
-    /// The number of the first precondition that does not hold, and the newest version that they have seen: of an entry, though it has expired, else of a delete.
+    /// Looks at the preconditions in order, up to the first that does not hold.
     #[inline(always)]
-    fn examine_preconditions(&self, batch: &Contents) -> Result<(Option<usize>, u64)> {
-        let mut newest = 0;
+    fn examine_preconditions(&self, batch: &Contents) -> Result<Examined> {
+        let mut examined = Examined::default();
         // Of one moment, when all latches are held: of two that expire at one time, both are there or none. Most batches ask about nothing that expires.
         let now_ms = OnceCell::new();
         let is_expired = |expiry_ms| expiry_ms != 0 && self.was_expired(expiry_ms, *now_ms.get_or_init(|| self.now_ms()));
@@ -185,16 +192,32 @@ impl Core {
             self.ensure_readable(keyspace, key)?;
             let current = with_index!(keyspace, index => index.get(key, &self.resolver()));
             if !self.holds(Condition::Version(*version), current, is_expired) {
-                return Ok((Some(number), newest));
+                examined.unmet = Some(number);
+                return Ok(examined);
             }
             let seen = match current {
                 Ref::NONE => self.latches.last_delete(self.latches.stripe_of(key.hash)),
                 current => self.log.version_of(current.0, &self.log.entry(current.0)),
             };
-            newest = newest.max(seen);
+            examined.newest = examined.newest.max(seen);
+            let expiry_ms = if version.is_some() { self.log.expiry_of(current.0) } else { 0 };
+            if expiry_ms != 0 && examined.soonest.is_none_or(|(soonest, _)| expiry_ms < soonest) {
+                examined.soonest = Some((expiry_ms, number));
+            }
         }
-        Ok((None, newest))
+        Ok(examined)
     }
+}
+
+/// What a batch's preconditions have found.
+#[derive(Default)]
+struct Examined {
+    /// The number of the first that does not hold.
+    unmet: Option<usize>,
+    /// The newest version that they have seen: of an entry, though it has expired, else of a delete.
+    newest: u64,
+    /// When the first of those that were found alive expires, and its number.
+    soonest: Option<(u64, usize)>,
 }
 
 /// A commit under its latches. Gives back on drop the places that are still locked.

@@ -82,6 +82,7 @@ fn swap_beside_reads(kind: Kind, life: Duration) -> bool {
     let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
     let keyspace = store.create_keyspace("k", kind).unwrap();
     let expired = put_expiring(&store, &keyspace, b"value", life);
+    let mut has_waited = false;
     let reads = READS.iter().filter(|(name, _)| kind == Kind::Ordered || *name != "deferred scan");
     points.hold("zero");
     std::thread::scope(|scope| {
@@ -95,8 +96,9 @@ fn swap_beside_reads(kind: Kind, life: Duration) -> bool {
             assert_eq!(applied, existed);
             applied
         });
-        while points.waiting("zero") == 0 && !swap.is_finished() {
+        while !has_waited && !swap.is_finished() {
             std::thread::sleep(Duration::from_millis(1));
+            has_waited = points.waiting("zero") > 0;
         }
         sleep_until(expired);
         let readers: Vec<_> = reads.map(|(name, read)| (name, scope.spawn(move || read(store, keyspace)))).collect();
@@ -106,7 +108,7 @@ fn swap_beside_reads(kind: Kind, life: Duration) -> bool {
         let swapped = swap.join().unwrap();
         let expected = swapped.then_some(b'w');
         found.into_iter().for_each(|(name, found)| assert_eq!(found, expected, "{kind:?}: {name}"));
-        swapped
+        swapped && has_waited
     })
 }
 
@@ -136,6 +138,21 @@ fn a_snapshot_keeps_what_has_not_expired_when_its_version_is_drawn() {
         assert!(matches!(shown.as_deref(), Some(b"before" | b"after")), "{shown:?}");
         assert_eq!(store.get_with(&keyspace, KEY, <[u8]>::to_vec).unwrap(), Some(b"after".to_vec()));
     });
+}
+
+/// Found by reading: where a key was there its put-if-absent was refused, and, when its time had come a moment later, told that there had been no key.
+#[test]
+fn a_condition_and_its_outcome_are_judged_at_one_moment() {
+    let store = Store::open(Options { in_memory: true, ..small() }).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    for number in 0..100u32 {
+        let options = WriteOptions { expiry: Some(Expiry::AtMs(store.now_ms() + 2)), ..WriteOptions::new() };
+        let put_if_absent = || store.write(&keyspace, &number.to_le_bytes(), Some(b"value"), Condition::Version(None), &options).unwrap();
+        assert!(put_if_absent().0);
+        while let (false, existed, _) = put_if_absent() {
+            assert!(existed, "key {number} was there, and was not");
+        }
+    }
 }
 
 /// Found by reading: each condition of a batch looked at the time anew, so that of two keys that expired at once one was there and the other not.

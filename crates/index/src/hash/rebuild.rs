@@ -21,7 +21,7 @@
 
 use super::HashTable;
 use super::directory::{MAX_DEPTH, POSITION_BITS, POSITIONS, Segment, empty_segment, end_of, halves_of, home_line, position_of, share_of};
-use super::line::{HAS_LOST, LINE_SLOTS, Line, OVERFLOW, PAIR_SLOTS, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
+use super::line::{FROZEN, HAS_LOST, LINE_SLOTS, Line, OVERFLOW, PAIR_SLOTS, Pair, first_slot, free_slots, tag_at, tag_of, with_tag};
 use super::protocol::{Point, Protocol, Rule};
 use crate::{Ref, Resolver};
 use hither_sync::epoch;
@@ -140,11 +140,17 @@ fn each_prefetched<R: Resolver>(slots: &[(usize, u64, Ref)], resolver: &R, mut v
 struct Known(Vec<(Ref, bool)>);
 
 impl Known {
-    /// Asks about all that is in a segment, beside its writers.
+    /// Asks about all that is in a segment, beside its writers, until another thread freezes it: that has asked.
     #[cold]
     fn of<R: Resolver>(segment: Segment, resolver: &R) -> Known {
         let mut known = vec![(Ref::NONE, false); segment.capacity()];
-        each_prefetched(&slots_of(segment), resolver, |slot, _, reference| known[slot] = (reference, resolver.is_sound(reference)));
+        // SAFETY: the caller has read the segment from the directory under its pin.
+        let is_taken = || unsafe { segment.pair(0) }.flags() & FROZEN != 0;
+        each_prefetched(&slots_of(segment), resolver, |slot, _, reference| {
+            if !is_taken() {
+                known[slot] = (reference, resolver.is_sound(reference));
+            }
+        });
         Known(known)
     }
 

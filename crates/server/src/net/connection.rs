@@ -308,21 +308,26 @@ impl Connection {
 
     /// Sends what may be sent, up to [`SENT_BYTES`]. Whether it has to come again, though no event will say so: there is more. `now`: about.
     pub fn flush(&mut self, shared: &Shared, now: Instant) -> bool {
-        let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
-        let waiting = self.outbox.waiting();
-        if most > 0 && waiting > most {
-            // The client asks for more than it reads.
-            let why = format!("{waiting} bytes of replies wait for it, more than max-output ({most})");
-            self.session.client.log_closed(Level::Warn, &why);
-            self.broken = true;
-            return false;
-        }
+        self.flush_up_to(SENT_BYTES, shared, now)
+    }
+
+    fn flush_up_to(&mut self, bytes: usize, shared: &Shared, now: Instant) -> bool {
         if let Err(error) = self.channel.flush()
             && error.kind() != ErrorKind::WouldBlock
         {
             self.lose(&error);
         }
-        self.send(SENT_BYTES, now)
+        let again = self.send(bytes, now);
+        let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
+        let waiting = self.outbox.waiting();
+        // What only its turn has left does not count: it reads.
+        if most > 0 && waiting > most && !again && !self.broken {
+            // The client asks for more than it reads.
+            let why = format!("{waiting} bytes of replies wait for it, more than max-output ({most})");
+            self.session.client.log_closed(Level::Warn, &why);
+            self.broken = true;
+        }
+        again
     }
 
     /// Sends up to `most` bytes; whether the socket may take more of what there is.

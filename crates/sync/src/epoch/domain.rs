@@ -182,10 +182,9 @@ impl Domain {
         unsafe { chunk.as_ref() }.is_none_or(|chunk| Self::slot_passed(&chunk.slots[number % CHUNK], stamp, true))
     }
 
-    /// Waits for all pins (only writer sections, if `writers`) that began before. Calls `stamped` in between: those that begin behind that see what was stored before this call.
-    pub fn synchronize(&self, writers: bool, stamped: impl FnOnce()) {
+    /// Waits for all pins (only writer sections, if `writers`) that began before.
+    pub fn synchronize(&self, writers: bool) {
         let stamp = self.stamp();
-        stamped();
         self.each_slot(|slot| {
             let mut spins = 0u32;
             while !Self::slot_passed(slot, stamp, writers) {

@@ -255,7 +255,7 @@ mod global {
     /// If the current thread is pinned: it would wait for itself.
     pub fn synchronize() {
         assert!(!is_pinned(), "synchronize() inside an epoch pin would wait for itself");
-        DOMAIN.synchronize(false, || {});
+        DOMAIN.synchronize(false);
     }
 
     /// As [`synchronize`], but until `end` at most; whether all have ended.
@@ -279,16 +279,8 @@ mod global {
     /// # Panics
     /// If the current thread is in a writer section.
     pub fn synchronize_writers() {
-        synchronize_writers_with(|| {});
-    }
-
-    /// As [`synchronize_writers`]; calls `stamped` before it waits. A section that begins after that sees whatever was stored before this call.
-    ///
-    /// # Panics
-    /// If the current thread is in a writer section.
-    pub fn synchronize_writers_with(stamped: impl FnOnce()) {
         assert!(!is_writing(), "synchronize_writers() inside a writer section would wait for itself");
-        DOMAIN.synchronize(true, stamped);
+        DOMAIN.synchronize(true);
     }
 
     /// Raises the epoch and returns a stamp: what was made unreachable before may be reclaimed once [`has_passed`].
@@ -309,8 +301,8 @@ mod global {
 
 #[cfg(not(loom))]
 pub use global::{
-    Guard, has_passed, is_pinned, is_writing, pin, pin_writer, stamp, synchronize, synchronize_until, synchronize_writers,
-    synchronize_writers_with, thread_number, writer_has_passed,
+    Guard, has_passed, is_pinned, is_writing, pin, pin_writer, stamp, synchronize, synchronize_until, synchronize_writers, thread_number,
+    writer_has_passed,
 };
 
 #[cfg(all(test, not(loom)))]

@@ -71,6 +71,21 @@ fn a_turn_sends_a_part_of_long_replies() {
     assert_eq!(replies[..], *b"+OK\r\n".repeat(5));
 }
 
+/// Regression: what a turn had left of a reply counted, before the next one, against who read as fast as it was sent to.
+#[test]
+fn more_than_max_output_may_wait_for_the_next_turn_but_not_for_the_client() {
+    let (shared, mut connection, _other) = connection();
+    shared.settings.max_output_bytes.store(12, Ordering::Relaxed);
+    connection.outbox.bytes = b"+OK\r\n".repeat(5);
+    connection.outbox.appended(0, 0);
+    assert!(connection.flush_up_to(10, &shared, Instant::now()) && !connection.broken, "15 are left");
+    assert!(!connection.flush_up_to(100, &shared, Instant::now()) && !connection.broken);
+    connection.outbox.bytes = vec![b'x'; 64 << 20];
+    connection.outbox.appended(0, 0);
+    while connection.flush(&shared, Instant::now()) {}
+    assert!(connection.broken && connection.outbox.waiting() > 12, "it does not read");
+}
+
 /// Regression: a client that had hung up while its command waited took what came in the same turn.
 #[test]
 fn who_has_hung_up_takes_nothing() {
