@@ -32,7 +32,7 @@ impl Store {
         found.map(KeyspaceHandle)
     }
 
-    /// Creates a keyspace; durable at return. Refused in the callback of a ticket, like whatever changes the catalogue ([`Error::InsideCallback`]).
+    /// Creates a keyspace; durable at return. Refused in the callback of a ticket, like whatever changes the catalogue ([`crate::Error::InsideCallback`]).
     pub fn create_keyspace(&self, name: &str, kind: Kind) -> Result<KeyspaceHandle> {
         ensure_outside_callbacks("create_keyspace")?;
         self.core.committer.ensure_writable()?;
