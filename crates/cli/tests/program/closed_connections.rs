@@ -36,7 +36,11 @@ fn who_asks_for_more_than_it_reads_is_closed_with_a_line() {
         std::thread::sleep(Duration::from_millis(10));
     }
     server.expect_log(&["level=warn event=client-closed", &address(&client), "max-output (1100000)"]);
+}
 
+#[test]
+fn a_monitor_that_does_not_read_is_closed_with_a_line() {
+    let server = Server::start(&Store::any(), &["--max-output", "2M"]);
     let mut monitor = server.client();
     monitor.run("MONITOR");
     // Its thread cannot take what gathers for it while it sleeps.
