@@ -89,7 +89,7 @@ impl Maintenance {
         let committing = starting.spawn("hither-commit", |core, stop| core.committer.while_in_background(|| run_commits(core, stop)));
         if let Err(error) = committing {
             core.committer.note_alone();
-            let wants_syncs = (core.needs_sync || core.log.needs_flush()) && core.committer.ensure_writable().is_ok();
+            let wants_syncs = (core.needs_sync || core.log.needs_flush()) && !core.committer.refuses();
             if let (true, Durability::Interval(_)) = (wants_syncs, core.durability) {
                 return Err(Error::Io(format!(
                     "the thread that makes writes durable at each interval cannot be started ({error}); allow more threads (ulimit -u), or open the store at the level sync or process"

@@ -449,9 +449,8 @@ impl Core {
     #[inline(always)]
     fn holds_still(&self, condition: Condition<'_>, current: Ref, version: u64) -> bool {
         match condition {
-            Condition::None | Condition::Version(None) | Condition::Value(None) => true,
-            Condition::Version(Some(_)) | Condition::Value(Some(_)) => !self.is_expired(self.log.expiry_of(current.0)),
             Condition::Sweep(_) => !self.snapshots.any() || self.snapshots.agree_that_expired(self.log.expiry_of(current.0), version),
+            condition => !condition.wants_presence() || !self.is_expired(self.log.expiry_of(current.0)),
         }
     }
 

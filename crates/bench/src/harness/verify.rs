@@ -58,11 +58,10 @@ impl<T: Target> Team<'_, T> {
     /// What is wrong, and what the target says.
     pub fn verify(&self, present: Present, workloads: &[Workload]) -> Result<u64> {
         let found = self.read_all(present)?;
-        match present {
-            Present::Count(expected) if found != expected => {
-                return Err(Error::WrongData(format!("{found} keys are there, of {expected} that were written")));
-            }
-            _ => {}
+        if let Present::Count(expected) = present
+            && found != expected
+        {
+            return Err(Error::WrongData(format!("{found} keys are there, of {expected} that were written")));
         }
         if self.target.is_ordered() {
             let scanned = self.scan_all()?;
