@@ -230,8 +230,8 @@ pub struct PutArgs {
     /// The key
     #[command(flatten)]
     pub key: KeyArgs,
-    /// The value; - reads it from standard input
-    #[arg(allow_hyphen_values = true)]
+    /// The value; - reads it from standard input. One that begins with a hyphen and is no number stands behind --
+    #[arg(allow_negative_numbers = true)]
     pub value: OsString,
     /// The record disappears after this time, a whole number of a unit: 500ms, 30s, 5m, 2h, 7d; a number alone is in seconds
     #[arg(long, value_name = "TIME", value_parser = units::time_to_live)]

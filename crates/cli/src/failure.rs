@@ -54,6 +54,13 @@ pub enum Failure {
     },
     /// The store refused or failed.
     Store(hither::Error),
+    /// The store did not open, though `--salvage` was given.
+    Salvage {
+        /// Why.
+        error: hither::Error,
+        /// Whether the command is one of those that make do with more.
+        only_reads: bool,
+    },
     /// There is no copy of the store.
     Copy(hither::CopyError),
     /// A file or stream other than the store failed.
@@ -87,7 +94,7 @@ impl Failure {
             Self::ClosedPipe => 0,
             Self::NotFound(_) => 1,
             Self::Usage(_) | Self::Input { .. } => 2,
-            Self::Store(error) => store_status(error.kind()),
+            Self::Store(error) | Self::Salvage { error, .. } => store_status(error.kind()),
             Self::Copy(error) => error.kind().map_or(3, store_status),
             Self::Io { source, .. } if is_full(source.kind()) => 6,
             Self::Io { .. } => 3,
@@ -158,6 +165,21 @@ fn store_text(error: &Error) -> String {
     }
 }
 
+/// The same where `--salvage` did not help, so that nobody is told to use it.
+fn salvage_text(error: &Error, only_reads: bool) -> String {
+    match error {
+        Error::Damaged(_) | Error::OlderCopy(_) if only_reads => {
+            format!("{}; --salvage does not get past this: restore all pools of the store from a backup", error.finding())
+        }
+        Error::Damaged(_) | Error::OlderCopy(_) => format!(
+            "{}; commands that write do not get past this; save what is readable in a new store (`hither copy DIR --salvage`), or restore all pools of \
+             the store from a backup",
+            error.finding()
+        ),
+        other => store_text(other),
+    }
+}
+
 /// The same for a copy: which of the two stores it is.
 fn copy_text(error: &CopyError) -> String {
     match error {
@@ -191,6 +213,7 @@ impl fmt::Display for Failure {
                 write!(f, "{name}, line {line}: {what}{advice}")
             }
             Self::Store(error) => f.write_str(&store_text(error)),
+            Self::Salvage { error, only_reads } => f.write_str(&salvage_text(error, *only_reads)),
             Self::Copy(error) => f.write_str(&copy_text(error)),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::ClosedPipe => f.write_str("standard output was closed"),
@@ -201,7 +224,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Store(error) => Some(error),
+            Self::Store(error) | Self::Salvage { error, .. } => Some(error),
             Self::Copy(error) => Some(error),
             Self::Io { source, .. } => Some(source),
             _ => None,
@@ -239,6 +262,22 @@ mod tests {
         ] {
             let text = Failure::Store(error).to_string();
             assert!(text.contains(advice), "{text}");
+        }
+    }
+
+    /// Regression: who had given `--salvage` was told to use it.
+    #[test]
+    fn where_salvage_did_not_help_it_is_not_the_advice() {
+        for (only_reads, advice) in [(true, "from a backup"), (false, "`hither copy DIR --salvage`")] {
+            for error in [Error::Damaged("page 0 is torn".into()), Error::OlderCopy("pool a is an older copy".into())] {
+                let status = store_status(error.kind());
+                let failure = Failure::Salvage { error, only_reads };
+                let text = failure.to_string();
+                assert!(text.contains(advice) && !text.contains("use --salvage"), "{text}");
+                assert_eq!(failure.status(), status);
+            }
+            let other = Failure::Salvage { error: Error::NotFound("/x".into()), only_reads };
+            assert!(other.to_string().contains("`hither load`") && other.status() == 7);
         }
     }
 

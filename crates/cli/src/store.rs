@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 
 use hither::{Builder, Db, Durability, Keyspace, KeyspaceOptions, MediumChoice, Progress};
+use hither_server::data::databases;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{Kind, Medium, StoreArgs};
@@ -32,7 +33,8 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let builder = builder(args)?.read_only(only_reads && (args.read_only || args.salvage));
     let opened = builder.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
     bar.finish_and_clear();
-    let db = opened?;
+    let refused = |error| if args.salvage { Failure::Salvage { error, only_reads } } else { error.into() };
+    let db = opened.map_err(refused)?;
     for damage in &db.recovery().salvaged {
         output::salvaged(&damage.to_string(), args.json);
     }
@@ -72,7 +74,8 @@ fn tell_other_size(args: &StoreArgs, db: &Db) {
     let rounded = |bytes| pools.iter().map(|pool| per_pool(bytes).div_ceil(pool.segment_bytes).saturating_mul(pool.segment_bytes)).sum();
     let (has, may_have) = pools.iter().fold((0, 0), |(has, may), pool| (has + pool.capacity_bytes, may + pool.max_bytes));
     let differs = |asked: Option<u64>, is: u64| asked.map(rounded).is_some_and(|asked: u64| asked != is);
-    if differs(args.capacity, has) || differs(args.max_capacity, may_have) {
+    // A store that has grown since is larger than what it was begun with.
+    if args.capacity.map(rounded).is_some_and(|asked: u64| asked > has) || differs(args.max_capacity, may_have) {
         let what = format!(
             "the store exists and keeps its size: {}, growing to {} at most; --capacity and --max-capacity are for new stores \
              (to change them, make one with `hither copy`)",
@@ -119,10 +122,29 @@ pub fn open_keyspace(args: &StoreArgs, missing: Missing) -> Result<(Db, Keyspace
     Ok((db, keyspace))
 }
 
+/// As [`open_keyspace`], for a command that changes what is there.
+pub fn change_keyspace(args: &StoreArgs) -> Result<(Db, Keyspace), Failure> {
+    let (db, keyspace) = open_keyspace(args, Missing::Refuse)?;
+    ensure_no_servers(&db, args.keyspace())?;
+    Ok((db, keyspace))
+}
+
+/// Refuses to write where a server has its databases: entries of its keyspaces lead into one another, and whoever writes to one of them makes wrong answers of others.
+fn ensure_no_servers(db: &Db, name: &str) -> Result<(), Failure> {
+    if !databases::is_served(db, name)? {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "keyspace \"{name}\" is a part of the databases that a server has in this store; write to them through it (`hither serve`), and load dumps of \
+         databases into a new store, before a server opens it"
+    )))
+}
+
 /// Opens or creates the store and the keyspace of a command that writes. A kind that contradicts an existing keyspace is refused.
 pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
     Keyspace::check_name(args.keyspace())?;
     let db = open(args, Missing::Create)?;
+    ensure_no_servers(&db, args.keyspace())?;
     let keyspace = match db.open_keyspace(args.keyspace())? {
         Some(keyspace) => keyspace,
         None => db.create_keyspace(args.keyspace(), options(kind.unwrap_or(Kind::Ordered)))?,
@@ -134,7 +156,7 @@ pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keys
 
 /// As [`create_keyspace`], but the store and the keyspace must be there.
 pub fn continue_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
-    let (db, keyspace) = open_keyspace(args, Missing::Refuse)?;
+    let (db, keyspace) = change_keyspace(args)?;
     ensure_kind(&keyspace, kind)?;
     tell_volatile(args, &db);
     Ok((db, keyspace))

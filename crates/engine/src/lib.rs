@@ -14,7 +14,7 @@
 //!
 //! A [`Store`] is `Send + Sync`; any number of threads may use it. Reads take no lock.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod batch;
 mod bound;

@@ -10,20 +10,32 @@ use crate::store;
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    let (report, sound) = match examine(args) {
+    let (report, verdict) = match examine(args) {
         // A store that is too damaged to open is not sound: the question is answered.
-        Err(Failure::Store(error)) if error.kind() == ErrorKind::Damaged => (unopened(&error.finding(), out.is_json()), false),
+        Err(Failure::Store(error)) if error.kind() == ErrorKind::Damaged => (unopened(&error.finding(), out.is_json()), Verdict::NotSound),
+        Err(Failure::Salvage { error, .. }) if error.kind() == ErrorKind::Damaged => {
+            (unopened(&error.finding(), out.is_json()), Verdict::Lost)
+        }
         other => other?,
     };
-    crate::told(Outcome::from_bool(sound), print(report, sound, out))
+    crate::told(Outcome::from_bool(verdict == Verdict::Sound), print(report, verdict, out))
 }
 
-fn examine(args: &StoreArgs) -> Result<(Value, bool), Failure> {
+/// What is said of a store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Sound,
+    NotSound,
+    /// Not even `--salvage` opens it.
+    Lost,
+}
+
+fn examine(args: &StoreArgs) -> Result<(Value, Verdict), Failure> {
     let db = store::open_whole(args)?;
     let report = db.check()?;
-    let sound = report.is_sound();
+    let verdict = if report.is_sound() { Verdict::Sound } else { Verdict::NotSound };
     let report = serde_json::to_value(report).map_err(|error| Failure::Usage(format!("the report cannot be written: {error}")))?;
-    Ok((report, sound))
+    Ok((report, verdict))
 }
 
 /// The report on a store that does not open: programs get all fields, and nothing (null) in those that nobody has counted.
@@ -37,17 +49,19 @@ fn unopened(problem: &str, all: bool) -> Value {
     report
 }
 
-fn print(mut report: Value, sound: bool, out: &mut Output) -> Result<(), Failure> {
+fn print(mut report: Value, verdict: Verdict, out: &mut Output) -> Result<(), Failure> {
     if out.is_json() {
         if let Value::Object(fields) = &mut report {
-            fields.insert("sound".into(), sound.into());
+            fields.insert("sound".into(), (verdict == Verdict::Sound).into());
         }
         return out.document(&report);
     }
     out.bytes(tree::render(&report).as_bytes())?;
-    out.text(if sound {
-        "sound"
-    } else {
-        "NOT SOUND: the problems are listed above; restore the pools from a backup, or use --salvage with dump to save what is readable"
+    out.text(match verdict {
+        Verdict::Sound => "sound",
+        Verdict::NotSound => {
+            "NOT SOUND: the problems are listed above; restore the pools from a backup, or use --salvage with dump to save what is readable"
+        }
+        Verdict::Lost => "NOT SOUND, and --salvage does not open it either: restore the pools from a backup",
     })
 }

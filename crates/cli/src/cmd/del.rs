@@ -23,16 +23,19 @@ struct RangeReport {
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, del: DelArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    if del.range.prefix.as_ref().is_some_and(|prefix| prefix.is_empty()) {
-        return Err(Failure::Usage(
-            "an empty --prefix is that of every key; if all are to go, give --from \"\", or use `hither drop`".into(),
-        ));
+    // A variable that was not set, most often.
+    for (option, bound) in [("--prefix", &del.range.prefix), ("--from", &del.range.from)] {
+        if bound.as_ref().is_some_and(|bound| bound.is_empty()) {
+            return Err(Failure::Usage(format!(
+                "an empty {option} leaves no key out; leave out the option, or use `hither drop` if all are to go"
+            )));
+        }
     }
     let Some(key) = del.key else {
         return delete_range(args, &Range::of(del.range, del.escape)?, out);
     };
     let key = units::bytes(key, del.escape)?;
-    let (db, keyspace) = store::open_keyspace(args, store::Missing::Refuse)?;
+    let (db, keyspace) = store::change_keyspace(args)?;
     let deleted = keyspace.delete(&key)?;
     store::close(db, args)?;
     if out.is_json() {
@@ -44,7 +47,7 @@ pub fn run(args: &StoreArgs, del: DelArgs, out: &mut Output) -> Result<Outcome, 
 }
 
 fn delete_range(args: &StoreArgs, range: &Range, out: &mut Output) -> Result<Outcome, Failure> {
-    let (db, keyspace) = store::open_keyspace(args, store::Missing::Refuse)?;
+    let (db, keyspace) = store::change_keyspace(args)?;
     if keyspace.kind() != Kind::Ordered {
         let what = format!(
             "keyspace \"{}\" is a hash keyspace, which has no ranges; delete keys one by one, or all of them with `hither drop`",

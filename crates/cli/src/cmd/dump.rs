@@ -45,15 +45,31 @@ fn entries(snapshot: &Snapshot, keyspace: &Keyspace, mut each: impl FnMut(&Entry
 
 /// Where a link to a file leads: it stays, and what it leads to is replaced. Looked up once. Any other name stands for itself.
 fn followed(path: &Path) -> Result<PathBuf, Failure> {
-    let leads_to_file = !stands_for_open_file(path)
-        && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink())
-        && fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    if !leads_to_file {
-        return Ok(path.to_owned());
+    let is_link = !stands_for_open_file(path) && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+    match fs::metadata(path) {
+        Ok(metadata) if is_link && metadata.is_file() => {}
+        Err(error) if is_link && error.kind() == std::io::ErrorKind::NotFound => return Ok(end_of_links(path)),
+        _ => return Ok(path.to_owned()),
     }
     // Opened first, so that the system refuses links that it would not let anybody write through.
     let opened = File::options().write(true).open(path);
     opened.and_then(|_| fs::canonicalize(path)).map_err(|source| Failure::path("writing", path, source))
+}
+
+/// The name at the end of links that lead to nothing yet.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut end = path.to_owned();
+    // As many as the system follows.
+    for _ in 0..40 {
+        let Ok(target) = fs::read_link(&end) else { break };
+        end = directory_of(&end).join(target);
+    }
+    end
+}
+
+/// Where a file of this name lies.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whether there is a pool or a checkpoint under this name (a dump may begin with a key of these letters, but has no zeros), or a store would make one.
@@ -64,7 +80,7 @@ fn is_of_a_store(path: &Path) -> bool {
 /// Whether a store beside a file of this name takes it for its own.
 fn has_name_of_a_store(path: &Path) -> bool {
     let is_pool = |name: &OsStr| name.as_bytes().starts_with(b"node") && name.as_bytes().ends_with(b".hither");
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let is_taken = path.file_name().is_some_and(|name| is_pool(name) || name == "checkpoint.hither" || name == "checkpoint.hither.tmp");
     is_taken && fs::read_dir(directory).is_ok_and(|files| files.flatten().any(|file| is_pool(&file.file_name())))
 }
@@ -116,8 +132,7 @@ fn stands_for_open_file(path: &Path) -> bool {
 
 /// Makes a file's name durable: a loss of power must not bring back what it stood for before.
 fn sync_name(path: &Path) -> std::io::Result<()> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match File::open(directory) {
+    match File::open(directory_of(path)) {
         Ok(directory) => directory.sync_all(),
         // One that may be written to but not read; whoever made it so answers for its names.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
@@ -125,10 +140,15 @@ fn sync_name(path: &Path) -> std::io::Result<()> {
     }
 }
 
+/// The longest name of a file.
+const NAME_BYTES: usize = 255;
+
+/// The name with the process's number behind it, and without its own end where it would be too long.
 fn unfinished_name(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    name.into()
+    let end = format!(".{}.part", std::process::id());
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let kept = &name[..name.len().min(NAME_BYTES - end.len())];
+    path.with_file_name(OsStr::from_bytes(&[kept, end.as_bytes()].concat()))
 }
 
 fn write_to(path: &Path, to: &OpenOptions, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<File, Failure> {

@@ -25,7 +25,8 @@ impl<R: BufRead> KvSource<R> {
         let number = self.lines.number;
         let mut line = self.lines.line.as_slice();
         if !self.raw {
-            line = line.strip_suffix(b"\r").unwrap_or(line);
+            // Before a newline only: a last line without one may have been cut off in the middle of a value.
+            line = line.strip_suffix(b"\r").filter(|_| !self.lines.unended).unwrap_or(line);
             line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         }
         let (expires_at_ms, line) = if self.raw { (0, line) } else { expiry(line).map_err(|what| bad(number, what))? };
@@ -85,6 +86,13 @@ mod tests {
         assert_eq!(records, [("a".into(), "1".into()), ("b".into(), "x\ty\\\n".into()), ("d".into(), String::new())]);
         assert_eq!(bad.iter().map(|line| line.0).collect::<Vec<_>>(), [2, 3, 5, 6]);
         assert!(bad[0].1.contains("no tab") && bad[1].1.contains("empty") && bad[2].1.contains("--raw"), "{bad:?}");
+    }
+
+    /// Regression: a carriage return was dropped at the end of the input, too, where no newline follows.
+    #[test]
+    fn a_carriage_return_without_a_newline_is_the_values() {
+        let (records, _) = drain(KvSource::new(&b"a\t1\r\nb\t2\r"[..], false));
+        assert_eq!(records, [("a".into(), "1".into()), ("b".into(), "2\r".into())]);
     }
 
     #[test]

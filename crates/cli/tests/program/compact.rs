@@ -1,6 +1,7 @@
 //! `hither compact` on the real program: what it gives back, what it refuses, and SIGKILL in the middle of it.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -41,7 +42,12 @@ fn it_needs_a_store_that_nobody_has_open_and_a_share() {
     assert!(store.run(&["compact"]).expect(7).err().contains("no store"));
     store.feed(&["load"], b"a\t1\n").done();
     store.run(&["compact", "--garbage", "0"]).expect(2);
-    let hold = || store.command(&["load"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let hold = || {
+        let mut holder = store.command(&["load"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        // The store is opened for the first record. Who is refused does not read it.
+        let _ = holder.stdin.as_mut().unwrap().write_all(b"b\t2\n");
+        holder
+    };
     let mut holder = hold();
     let refused = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));

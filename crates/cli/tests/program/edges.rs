@@ -89,6 +89,16 @@ fn a_dump_to_a_link_goes_where_it_leads() {
     std::os::unix::fs::symlink(&target, &link).unwrap();
     store.run(&["dump", link.to_str().unwrap()]).done();
     assert_eq!((link.is_symlink(), std::fs::read(&target).unwrap().as_slice()), (true, &b"key\tvalue\n"[..]));
+    // Also by several links to what is not there yet; and a name may be as long as the system takes it.
+    let long = "n".repeat(255);
+    std::fs::create_dir(store.path("days")).unwrap();
+    std::os::unix::fs::symlink(format!("days/{long}"), store.path("next")).unwrap();
+    let first = store.path("first");
+    std::os::unix::fs::symlink("next", &first).unwrap();
+    store.run(&["dump", first.to_str().unwrap()]).done();
+    assert_eq!(std::fs::read(store.path("days").join(&long)).unwrap(), b"key\tvalue\n");
+    assert!(first.is_symlink() && store.path("next").is_symlink());
+    assert_eq!(std::fs::read_dir(store.path("days")).unwrap().count(), 1);
     let pool = store.path("pool");
     std::os::unix::fs::symlink(store.data().join("node0.hither"), &pool).unwrap();
     store.run(&["dump", pool.to_str().unwrap()]).expect(2);

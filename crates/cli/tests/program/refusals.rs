@@ -1,5 +1,6 @@
 //! What the program refuses: wrong use, full, locked and damaged stores, places that cannot be written. What it says, its exit status, and that nothing is lost or left behind.
 
+use crate::common::wire::{Server, text};
 use crate::common::{Store, flip, program, run, write};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
@@ -419,6 +420,14 @@ fn a_bad_call_leaves_no_store_behind() {
         assert!(!store.feed(call, b"k\tv\n").expect(2).err().is_empty());
         assert!(!store.data().exists(), "{:?} makes a store", &call[..1]);
     }
+    // Nor does an input whose first record is none.
+    for (call, input) in [(&["load", "--kind", "hash"][..], "no tab\n"), (&["load", "--format", "jsonl", "--key", "id"], "{\"other\":1}\n")]
+    {
+        assert!(store.feed(call, input.as_bytes()).expect(2).err().contains("line 1"));
+        assert!(!store.data().exists(), "{call:?} makes a store");
+    }
+    assert!(store.feed(&["load", "--skip-bad"], b"no tab\nk\tv\n").done().err().contains("1 bad line"));
+    assert_eq!(store.dump("default"), b"k\tv\n");
 }
 
 /// Regression: it was passed over without a word, and `copy --keyspace` copied all keyspaces.
@@ -458,5 +467,41 @@ fn no_time_to_live_is_refused() {
     for ttl in ["0", "0ms", "0d"] {
         assert!(store.run(&["put", "k", "v", "--ttl", ttl]).expect(2).err().contains("hither del"), "{ttl}");
         assert!(!store.data().exists());
+    }
+}
+
+/// Regression: `put` into the keyspace `server` had the next hash show the fields of another; `load` and `del` did the like.
+#[test]
+fn databases_of_a_server_take_no_writes_from_beside() {
+    let store = Store::any();
+    let server = Server::start(&store, &[]);
+    server.client().run("HSET first secret 42");
+    assert_eq!(server.terminate(), 0);
+    for name in ["server", "db0", "db0.rows", "db9"] {
+        let calls =
+            [&["put", "next collection", "oops"][..], &["load"], &["load", "--skip", "1"], &["del", "first"], &["del", "--from", "a"]];
+        // A keyspace that is missing is no less the server's.
+        for call in calls.iter().filter(|call| name != "db9" || call[0] == "put" || call.len() == 1) {
+            let refused = store.feed(&[*call, &["--keyspace", name]].concat(), b"k\tv\n").expect(2).err();
+            assert!(refused.contains("hither serve") && refused.contains("load dumps"), "{call:?} {name}: {refused}");
+        }
+    }
+    let dumps = ["server", "db0", "db0.rows"].map(|name| (name, store.dump(name)));
+    let names = store.run(&["keyspaces"]).done().out();
+    assert!(!names.contains("db9"), "{names}");
+    // Into a new store they go in any order, and without the counter numbers go on behind those in use.
+    for order in [&[0, 1, 2][..], &[2, 1, 0], &[1, 2]] {
+        let restored = Store::any();
+        for (name, dump) in order.iter().map(|number| &dumps[*number]) {
+            restored.feed(&["load", "--keyspace", name], dump).done();
+        }
+        let server = Server::start(&restored, &[]);
+        let mut client = server.client();
+        client.run("HSET second mine 1");
+        assert_eq!(
+            (text(&client.run("HGET first secret")), client.number("HLEN first"), client.number("HLEN second")),
+            ("42".into(), 1, 1)
+        );
+        assert_eq!(server.terminate(), 0);
     }
 }

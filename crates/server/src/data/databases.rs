@@ -5,7 +5,7 @@
 //! for threads that serve clients: those ask [`Databases::find`], which never waits, and leave the rest to [`crate::changes`]. What waits for one sync in a million calls, or in the
 //! life of a database, is ([`Databases::next_number`], [`Database::note_collection`]).
 
-use super::encoding;
+use super::encoding::{self, Head};
 use super::mark::Mark;
 use super::mend::{self, Mended};
 use super::reaper::Reaper;
@@ -120,7 +120,7 @@ impl Databases {
         let keyspace = db.keyspace(OWN)?;
         let mark = Mark::new(keyspace.clone());
         let mended = mend_if_due(&db, &mark)?;
-        let numbers = Numbers::open(keyspace)?;
+        let numbers = Numbers::open(&db, keyspace)?;
         mark.begin(&db)?;
         let (generation, changing) = (AtomicU64::new(0), Mutex::new(()));
         let databases = Databases { slots, generation, changing, numbers, mark, mended, reaper: Reaper::default(), db };
@@ -275,7 +275,17 @@ fn index_of(name: &str) -> Option<u16> {
 /// Whether a server's data rest on the keyspace of this name: what it holds leads into others, or others into it. In a store that none has opened, such names are as good as any.
 pub fn rest_on(db: &Db, name: &str) -> Result<bool> {
     let was_served = || db.open_keyspace(OWN)?.map_or(Ok(false), |own| own.contains(Numbers::KEY));
-    Ok((name == OWN || index_of(name).is_some()) && was_served()?)
+    Ok(is_a_name_of_ours(name) && was_served()?)
+}
+
+/// Whether a server has opened this store and the keyspace of this name is its own. What dumps of another store's databases have brought here is nobody's yet.
+pub fn is_served(db: &Db, name: &str) -> Result<bool> {
+    let was_served = || db.open_keyspace(OWN)?.map_or(Ok(false), |own| Mark::new(own).is_own(db));
+    Ok(is_a_name_of_ours(name) && was_served()?)
+}
+
+fn is_a_name_of_ours(name: &str) -> bool {
+    name == OWN || index_of(name).is_some()
 }
 
 fn keys_name(index: u16) -> String {
@@ -289,6 +299,8 @@ fn rows_name(index: u16) -> String {
 /// Numbers that are never given out twice: the counter on media is always ahead.
 struct Numbers {
     keyspace: Keyspace,
+    /// Above the numbers that were there when it was opened.
+    least: u64,
     /// Next number, and the first that is not reserved.
     state: Mutex<(u64, u64)>,
 }
@@ -297,10 +309,16 @@ impl Numbers {
     const KEY: &[u8] = b"next collection";
     /// Numbers reserved at once.
     const BLOCK: u64 = 1 << 20;
+    /// No server has come as far: what says so was written by somebody else.
+    const END: u64 = 1 << 63;
 
-    /// If the store is full, numbers are reserved when the first one is asked for.
-    fn open(keyspace: Keyspace) -> Result<Numbers> {
-        let numbers = Numbers { keyspace, state: Mutex::new((0, 0)) };
+    /// Above all that collections of the store have. If the store is full, numbers are reserved when the first one is asked for. O(databases); without a counter, O(keys).
+    fn open(db: &Db, keyspace: Keyspace) -> Result<Numbers> {
+        let mut last = last_number_of_rows(db)?;
+        if read_counter(&keyspace)?.is_none() {
+            last = last.max(last_number_of_heads(db)?);
+        }
+        let numbers = Numbers { keyspace, least: last + 1, state: Mutex::new((0, 0)) };
         match numbers.reserve() {
             Ok(block) => *numbers.state.lock() = block,
             Err(error) if error.kind().is_lack_of_space() => {}
@@ -320,13 +338,52 @@ impl Numbers {
 
     /// Waits for durability whatever the store's level is, once in a million collections: one that survives a loss of power must not share its number with a later one.
     fn reserve(&self) -> Result<(u64, u64)> {
-        let reserved = self.keyspace.get(Self::KEY)?;
-        let first = reserved.and_then(|bytes| bytes.try_into().ok()).map_or(1, u64::from_be_bytes);
+        let first = read_counter(&self.keyspace)?.unwrap_or(0).max(self.least);
         let end = first + Self::BLOCK;
         let durably = WriteOptions::new().durability(Durability::Sync);
         without_bound(|| self.keyspace.put_with(Self::KEY, &end.to_be_bytes(), &durably))?.wait()?;
         Ok((first, end))
     }
+}
+
+/// The first number that is not reserved. A row that no server writes says nothing.
+fn read_counter(keyspace: &Keyspace) -> Result<Option<u64>> {
+    let row = keyspace.get(Numbers::KEY)?;
+    Ok(row.and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes).filter(|first| *first < Numbers::END))
+}
+
+/// The highest number that a row of any database has, 0 if there is none: the counter may have come from an older dump than the rows, or been lost with a damaged segment. What
+/// cannot be read is passed over.
+fn last_number_of_rows(db: &Db) -> Result<u64> {
+    let mut last = 0;
+    for rows in keyspaces_where(db, rows_name)? {
+        for number_row in [encoding::registry_row, encoding::members_prefix] {
+            let row = rows.range(&number_row(0)[..]..&number_row(Numbers::END)[..])?.rev().find_map(Result::ok);
+            last = last.max(row.and_then(|(row, _)| encoding::number_of(&row)).unwrap_or(0));
+        }
+    }
+    Ok(last)
+}
+
+/// The highest number that a key of any database leads to, 0 if there is none.
+fn last_number_of_heads(db: &Db) -> Result<u64> {
+    let mut last = 0;
+    for keys in keyspaces_where(db, keys_name)? {
+        let heads = keys.range(..)?.filter_map(Result::ok).filter_map(|(_, entry)| Head::decode(&entry));
+        last = heads.map(|head| head.number).filter(|number| *number < Numbers::END).fold(last, u64::max);
+    }
+    Ok(last)
+}
+
+/// The keyspaces that have this name for some database, also for those that this server does not serve.
+fn keyspaces_where(db: &Db, name_for: impl Fn(u16) -> String) -> Result<Vec<Keyspace>> {
+    let mut found = Vec::new();
+    for keyspace in db.keyspaces() {
+        if index_of(&keyspace.name).is_some_and(|index| keyspace.name == name_for(index)) {
+            found.extend(db.open_keyspace(&keyspace.name)?);
+        }
+    }
+    Ok(found)
 }
 
 /// The bounds of all member rows of a collection.
@@ -352,5 +409,31 @@ mod tests {
         assert_eq!(databases.existing().len(), 2);
         assert_eq!(reaper::sweep(&databases).unwrap(), 1);
         assert!(rows.is_empty());
+    }
+
+    /// The number of the first collection that is made in a store with this counter, rows of collection `row` and a key that leads to collection `head`.
+    fn first_number(counter: Option<&[u8]>, row: u64, head: u64) -> u64 {
+        let db = Db::builder().in_memory().open().unwrap();
+        let [own, keys, rows] = [OWN, &keys_name(40), &rows_name(40)].map(|name| db.keyspace(name).unwrap());
+        if let Some(counter) = counter {
+            own.put(Numbers::KEY, counter).unwrap();
+        }
+        rows.put(&encoding::registry_row(row - 1), b"lower").unwrap();
+        rows.put(&encoding::row(row, encoding::part::FIELD, b"field"), b"value").unwrap();
+        rows.put(encoding::MARKER, b"").unwrap();
+        keys.put(b"string", &encoding::string_entry(&u64::MAX.to_be_bytes())).unwrap();
+        keys.put(b"hash", &Head { kind: encoding::Type::Hash, number: head, count: 1 }.encode()).unwrap();
+        Databases::open(db, 16).unwrap().next_number().unwrap()
+    }
+
+    /// Regression: numbers began at 1 in a store without a counter, at an older one that a dump had brought, and at 1 again where the row had another length.
+    #[test]
+    fn a_number_in_use_is_not_given_out_whatever_the_counter_says() {
+        assert_eq!(first_number(None, 7, 5), 8);
+        assert_eq!(first_number(None, 5, 7), 8);
+        assert_eq!(first_number(Some(&3u64.to_be_bytes()), 7, 7), 8);
+        assert_eq!(first_number(Some(b"oops"), 5, 9), 10);
+        assert_eq!(first_number(Some(&100u64.to_be_bytes()), 7, 7), 100);
+        assert_eq!(first_number(Some(&u64::MAX.to_be_bytes()), u64::MAX, 7), 8, "of nonsense");
     }
 }

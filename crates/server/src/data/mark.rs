@@ -125,6 +125,11 @@ impl Mark {
         Ok(())
     }
 
+    /// Whether a server of this store has made it.
+    pub fn is_own(&self, db: &Db) -> Result<bool> {
+        Ok(matches!(self.find(db)?, Some(Found::Own(_))))
+    }
+
     fn find(&self, db: &Db) -> Result<Option<Found>> {
         let Some(bytes) = self.keyspace.get(Self::KEY)? else { return Ok(None) };
         let Some((version, store)) = bytes.split_first_chunk() else { return Ok(Some(Found::Other(0))) };

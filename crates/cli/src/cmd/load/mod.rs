@@ -21,7 +21,7 @@ use self::pipeline::{Feeder, Plan};
 use self::report::Reporter;
 use crate::args::{Format, LoadArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
-use crate::input::{Bad, CsvSource, JsonlSource, KvSource, Source, SourceError};
+use crate::input::{Bad, CsvSource, JsonlSource, KvSource, Record, Source, SourceError};
 use crate::output::{self, Output};
 use crate::{stdin, store};
 
@@ -45,7 +45,7 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     let input = Input::open(&args.file)?;
     let mut reporter = Reporter::new(out.is_json(), input.length, Arc::clone(&input.consumed));
     let source = source(&args, input.reader)?;
-    let mut reader = RecordReader { name: input.name, args: &args, source, json: out.is_json(), skipped: 0, bad_lines: 0 };
+    let mut reader = RecordReader { name: input.name, args: &args, source, first: None, json: out.is_json(), skipped: 0, bad_lines: 0 };
     // Before a store is made for it.
     reader.begin()?;
     // What is passed over is reported as durable: it must be somewhere.
@@ -169,6 +169,8 @@ struct RecordReader<'a> {
     name: String,
     args: &'a LoadArgs,
     source: Box<dyn Source>,
+    /// What was read before there was a store for it.
+    first: Option<Record>,
     json: bool,
     skipped: u64,
     bad_lines: u64,
@@ -178,27 +180,36 @@ struct RecordReader<'a> {
 const TOLD: u64 = 20;
 
 impl RecordReader<'_> {
-    /// Reads up to the first record.
+    /// Reads the first record, so that an input of another format is refused before anything is done for it.
     fn begin(&mut self) -> Result<(), Failure> {
-        self.source.begin().map_err(|error| self.failure(error))
+        self.source.begin().map_err(|error| self.failure(error))?;
+        self.first = self.next()?;
+        Ok(())
+    }
+
+    /// The next record, bad lines before it left out if those are skipped.
+    fn next(&mut self) -> Result<Option<Record>, Failure> {
+        while let Some(next) = self.source.next_record() {
+            match next {
+                Ok(record) => return Ok(Some(record)),
+                Err(SourceError::Bad(bad)) if self.args.skip_bad => self.leave_out(&bad),
+                Err(error) => return Err(self.failure(error)),
+            }
+        }
+        Ok(None)
     }
 
     /// Feeds all records, up to the first bad line unless those are skipped, or until writing fails.
     fn feed(&mut self, feeder: &mut Feeder) -> Result<(), Failure> {
-        while let Some(next) = self.source.next_record() {
-            match next {
-                Ok(_) if self.skipped < self.args.skip => {
-                    self.skipped += 1;
-                    feeder.pass_over();
-                }
-                Ok(record) => {
-                    if feeder.push(record).is_err() {
-                        return Ok(());
-                    }
-                }
-                Err(SourceError::Bad(bad)) if self.args.skip_bad => self.leave_out(&bad),
-                Err(error) => return Err(self.failure(error)),
+        let mut next = self.first.take();
+        while let Some(record) = next {
+            if self.skipped < self.args.skip {
+                self.skipped += 1;
+                feeder.pass_over();
+            } else if feeder.push(record).is_err() {
+                return Ok(());
             }
+            next = self.next()?;
         }
         self.ensure_skipped()
     }
