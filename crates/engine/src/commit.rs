@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::recent_deletes::RecentDeletes;
 use hither_log::Log;
-use hither_sync::epoch;
+use hither_sync::{Attendance, epoch};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub(crate) struct Committer {
     pub commits: AtomicU64,
     pub requested: AtomicU64,
     /// A thread in the background runs callbacks.
-    in_background: AtomicBool,
+    in_background: Attendance,
     /// No thread could be started that would make durable what it is asked for: whoever asks does it.
     alone: AtomicBool,
     /// Wakes the background committer.
@@ -97,7 +97,7 @@ impl Committer {
             recent_deletes: RecentDeletes::default(),
             commits: AtomicU64::new(0),
             requested: AtomicU64::new(0),
-            in_background: AtomicBool::new(false),
+            in_background: Attendance::default(),
             alone: AtomicBool::new(false),
             wake: Condvar::new(),
             wake_lock: Mutex::new(false),
@@ -193,12 +193,7 @@ impl Committer {
 
     /// Whether the calling thread runs a callback, and another thread may run what comes of that.
     fn leaves_callbacks(&self) -> bool {
-        is_in_callback() && self.has_background()
-    }
-
-    /// Whether there is a thread in the background.
-    pub fn has_background(&self) -> bool {
-        self.in_background.load(Ordering::Acquire)
+        is_in_callback() && self.in_background.any()
     }
 
     /// No thread in the background could be started.
@@ -213,15 +208,7 @@ impl Committer {
 
     /// Runs `f`, which runs callbacks from time to time, in the background.
     pub fn while_in_background(&self, f: impl FnOnce()) {
-        struct Until<'a>(&'a AtomicBool);
-        impl Drop for Until<'_> {
-            fn drop(&mut self) {
-                self.0.store(false, Ordering::Release);
-            }
-        }
-        self.in_background.store(true, Ordering::Release);
-        let _until = Until(&self.in_background);
-        f();
+        self.in_background.during(f);
     }
 
     /// Runs the callbacks that others have left. Call with no lock of the store held.

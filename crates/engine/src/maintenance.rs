@@ -25,6 +25,8 @@ const READY_TICK: Duration = Duration::from_secs(1);
 const VERIFICATION_REST: u32 = 4;
 /// No segment was opened for so long: nobody writes, or so little that collectors have time.
 const LULL: Duration = Duration::from_secs(1);
+/// How often the time is remembered, while anybody is told that something has expired.
+const CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Between passes that leave nothing behind.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -97,7 +99,8 @@ impl Maintenance {
             }
         }
         starting.spawn_if_possible("hither-maintain", run_maintenance);
-        starting.spawn_if_possible("hither-expire", run_expiry);
+        starting.spawn_if_possible("hither-expire", |core, stop| core.expiring.during(|| run_expiry(core, stop)));
+        starting.spawn_if_possible("hither-clock", run_clock);
         if core.log.has_unverified() {
             starting.spawn_if_possible("hither-verify", run_verification);
         }
@@ -303,10 +306,19 @@ fn run_maintenance(core: &Core, stop: &Stop) {
 fn run_expiry(core: &Core, stop: &Stop) {
     let mut pause = SWEEP_EVERY;
     while !stop.wait(pause) {
-        let started = Instant::now();
-        let deleted = core.sweep_expired();
-        let rest = started.elapsed() * SWEEP_REST;
-        pause = if deleted < SWEEP { rest.max(SWEEP_EVERY) } else { rest };
+        let swept = core.sweep_those_there(None);
+        let rest = swept.busy * SWEEP_REST;
+        pause = if swept.deleted < SWEEP { rest.max(SWEEP_EVERY) } else { rest };
+    }
+}
+
+/// Has the pool remember the time that somebody was told. A thread of its own: it must be late for nothing that takes long.
+fn run_clock(core: &Core, stop: &Stop) {
+    while !stop.wait(CLOCK_EVERY) {
+        if core.committer.ensure_writable().is_ok() {
+            // What fails is told by the next write.
+            let _ = core.persist_told();
+        }
     }
 }
 

@@ -23,12 +23,12 @@ use crate::sweeps::SpaceSweep;
 use hither_cache::Cache;
 use hither_index::{Hasher, Index};
 use hither_log::{Flush, Log};
-use hither_sync::epoch;
 use hither_sync::latch::LatchTable;
+use hither_sync::{Attendance, epoch};
 use parking_lot::{Mutex, ReentrantMutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// An open store. See the crate's documentation for its guarantees.
@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub compacting: ReentrantMutex<()>,
     /// Held over each write of the sweeper, and over a check, which has to see one state. Taken before what keeps passes off.
     pub sweeping: Mutex<()>,
+    /// Who deletes what has expired, in the background.
+    pub expiring: Attendance,
     /// Held by the writer that sweeps because it found no space; what came of it the last time.
     pub space_sweep: Mutex<Option<SpaceSweep>>,
     /// Share of garbage from which on a segment is collected in the background.
@@ -181,6 +183,7 @@ impl Store {
             collections: Collections::default(),
             compacting: ReentrantMutex::default(),
             sweeping: Mutex::default(),
+            expiring: Attendance::default(),
             space_sweep: Mutex::default(),
             gc_threshold: options.gc_threshold.clamp(0.01, 1.0),
             spill: options.spill,
@@ -216,8 +219,7 @@ impl Store {
     /// Makes durable that what somebody was told to have expired has, whatever the machine's clock says at the next start. Waits for a sync if that was not so.
     #[doc(hidden)]
     pub fn persist_expiries(&self) -> Result<()> {
-        let told = self.core.clock_floor_ms.load(Ordering::Relaxed);
-        if told > self.core.log.pool(0).clock_ms() { self.core.persist_clock() } else { Ok(()) }
+        self.core.persist_told()
     }
 
     /// What recovery did at open.

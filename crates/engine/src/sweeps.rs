@@ -29,21 +29,28 @@ impl Core {
     }
 
     /// Until `end` at most.
-    fn sweep_those_there(&self, end: Option<Instant>) -> Swept {
+    pub(crate) fn sweep_those_there(&self, end: Option<Instant>) -> Swept {
         let keyspaces: Vec<_> = self.keyspaces.read().values().filter(|keyspace| keyspace.expiries.are_there()).cloned().collect();
         let mut swept = Swept::default();
         if keyspaces.is_empty() || self.committer.ensure_writable().is_err() || self.persist_clock().is_err() {
             return swept;
         }
         for keyspace in keyspaces {
-            for (key, version) in self.expired_keys(&keyspace, SWEEP, end) {
+            let started = Instant::now();
+            let expired = self.expired_keys(&keyspace, SWEEP, end);
+            swept.busy += started.elapsed();
+            for (key, version) in expired {
                 if is_over(end) {
                     return swept;
                 }
                 // A check may take long.
                 let Some(_no_check) = lock_until(&self.sweeping, end) else { return swept };
                 let change = Change { key: &key, value: None, expiry_ms: 0, condition: Condition::Sweep(version) };
-                match self.delete_swept(&keyspace, &change) {
+                let started = Instant::now();
+                let written = self.delete_swept(&keyspace, &change);
+                // One that failed has waited, for room most likely.
+                swept.busy += if written.is_ok() { started.elapsed() } else { Duration::ZERO };
+                match written {
                     Ok(written) if written.applied() => swept.deleted += 1,
                     Ok(_) => swept.late += 1,
                     Err(error) if error.kind() == ErrorKind::Damaged => {}
@@ -67,8 +74,8 @@ impl Core {
         if is_sweeping() {
             return false;
         }
-        // Where nobody in the background searches everything, this has to.
-        let end = end.filter(|_| self.committer.has_background());
+        // Where nobody in the background searches everything, this has to: it begins at the same place each time.
+        let end = end.filter(|_| self.expiring.any());
         let asked = Instant::now();
         let Some(mut last) = lock_until(&self.space_sweep, end) else { return false };
         if let Some(last) = &*last {
@@ -130,8 +137,10 @@ pub(crate) fn is_sweeping() -> bool {
 
 /// What a sweep came to.
 #[derive(Default)]
-struct Swept {
-    deleted: usize,
+pub(crate) struct Swept {
+    pub deleted: usize,
+    /// How long it has searched and deleted, without what it has waited for others or for room.
+    pub busy: Duration,
     /// Keys that others have deleted, or written, after they were found.
     late: usize,
 }
@@ -205,6 +214,47 @@ mod tests {
         });
         assert_eq!(deleted, 0);
         assert_eq!(store.core.sweep_expired(), 1);
+    }
+
+    /// Regression: where only the thread that deletes what has expired was missing, each writer without space searched the first keys alone, and found nothing for ever.
+    #[test]
+    fn who_has_no_thread_that_sweeps_searches_everything() {
+        let store = Store::open(Options { in_memory: true, background: false, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+        let core = &store.core;
+        for key in 0..2_000u64 {
+            store.write_wait(&keyspace, &key.to_be_bytes(), Some(b"value")).unwrap();
+        }
+        drop(store.write(&keyspace, b"last", Some(b"value"), Condition::None, &WriteOptions::new().expires_at_ms(1)).unwrap());
+        core.committer.while_in_background(|| {
+            assert!(!core.expiring.during(|| core.sweep_for_space(Some(Instant::now()))), "somebody else will find it");
+            assert!(core.sweep_for_space(Some(Instant::now())));
+        });
+    }
+
+    /// Regression: the time was remembered before each sweep only, and a check of the whole store, or a long search, kept the next one from coming.
+    #[test]
+    fn the_time_is_remembered_though_nobody_sweeps() {
+        let store = Store::open(Options { in_memory: true, ..Options::default() }).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let core = &store.core;
+        let _check = core.sweeping.lock();
+        for round in 0..2 {
+            let soon = WriteOptions::new().ttl(Duration::from_millis(20));
+            drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &soon).unwrap());
+            // A minute is for ever.
+            let until = |met: &dyn Fn() -> bool| {
+                (0..6000).any(|_| {
+                    met() || {
+                        std::thread::sleep(Duration::from_millis(10));
+                        false
+                    }
+                })
+            };
+            assert!(until(&|| store.get_versioned(&keyspace, b"key").unwrap().is_none()));
+            let told = core.told_ms();
+            assert!(until(&|| core.log.pool(0).clock_ms() >= told), "round {round}: what was told is forgotten at a crash");
+        }
     }
 
     /// Regression: a search for expired keys took the flag that there are any down while it lasted. A checkpoint that was taken meanwhile said that there were none, and

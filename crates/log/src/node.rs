@@ -10,8 +10,9 @@ use crate::segment::{Chunk, Segment, SegmentState};
 use crate::streams::Active;
 use crate::zeroed::Zeroed;
 use hither_pmem::Pool;
+use hither_sync::Attendance;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// So long after a pool could not grow it is taken for one that cannot.
@@ -46,7 +47,7 @@ pub(crate) struct NodePool {
     pub disk_full_at: Mutex<Option<Instant>>,
     pub segments_reused: AtomicU64,
     /// Threads that collect here in the background.
-    pub collecting: AtomicUsize,
+    pub collecting: Attendance,
     /// Segments opened for writes since the store was opened.
     pub openings: AtomicU64,
     /// It may grow, but more than half of its full segments is garbage, which collectors turn into room instead.
@@ -130,7 +131,7 @@ impl NodePool {
             growing: Mutex::default(),
             zeroing: Mutex::default(),
             segments_reused: AtomicU64::new(0),
-            collecting: AtomicUsize::new(0),
+            collecting: Attendance::default(),
             openings: AtomicU64::new(0),
             collected_first: AtomicBool::new(false),
             collection_ns_per_byte: AtomicU64::new(0),

@@ -11,7 +11,7 @@
 use crate::log::{Log, Room};
 use crate::node::NodePool;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The longest pause for one step.
@@ -94,21 +94,12 @@ impl Log {
 
     /// Runs `f`, which collects on `node` from time to time, in the background.
     pub fn while_collecting(&self, node: usize, f: impl FnOnce()) {
-        struct Until<'a>(&'a AtomicUsize);
-        impl Drop for Until<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        let collecting = &self.pools[node].collecting;
-        collecting.fetch_add(1, Ordering::Relaxed);
-        let _until = Until(collecting);
-        f();
+        self.pools[node].collecting.during(f);
     }
 
     /// Whether somebody collects on `node` in the background.
     pub fn has_collectors(&self, node: usize) -> bool {
-        self.pools[node].collecting.load(Ordering::Relaxed) > 0
+        self.pools[node].collecting.any()
     }
 }
 

@@ -1,9 +1,10 @@
 //! What several layers need to run concurrently: an epoch scheme with cheap announcements ([`epoch`]), striped key
-//! latches that also order versions ([`latch`]), turns of threads that one of them can have alone ([`turns`]), a way to wake background threads ([`Bell`]), what a thread is told for a while ([`with_value`]), the kernel's rule for a thread ([`schedule`]), bytes of sockets ([`socket`]), work that several threads share ([`together()`]), and cache-line padding ([`Padded`]).
+//! latches that also order versions ([`latch`]), turns of threads that one of them can have alone ([`turns`]), a way to wake background threads ([`Bell`]), whether there are any ([`Attendance`]), what a thread is told for a while ([`with_value`]), the kernel's rule for a thread ([`schedule`]), bytes of sockets ([`socket`]), work that several threads share ([`together()`]), and cache-line padding ([`Padded`]).
 //!
 //! Nothing here touches media. Locks never live on media (rule 3 of the crash model): a crash forgets them all.
 
 pub mod atomic;
+mod attendance;
 mod barrier;
 mod bell;
 pub mod epoch;
@@ -14,6 +15,7 @@ pub mod socket;
 mod together;
 pub mod turns;
 
+pub use attendance::Attendance;
 pub use bell::Bell;
 pub use scoped::with_value;
 pub use together::{map_together, together};

@@ -57,6 +57,12 @@ impl Core {
         }
     }
 
+    /// Persists the time if what somebody was told is not on media yet. Waits for a sync then.
+    pub fn persist_told(&self) -> Result<()> {
+        let told = self.clock_floor_ms.load(Ordering::Relaxed);
+        if told > self.log.pool(0).clock_ms() { self.persist_clock() } else { Ok(()) }
+    }
+
     /// Persists the time, so that a clock that is set back revives nothing.
     pub fn persist_clock(&self) -> Result<()> {
         let now = self.now_ms();
