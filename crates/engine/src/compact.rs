@@ -5,7 +5,7 @@
 //!
 //! Crash: it consists of passes like any other (`collector`); at any step the store is what it was.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Core, Store};
 use hither_log::{Candidate, TakeBack, Wait};
 use serde::Serialize;
@@ -61,8 +61,8 @@ impl Store {
     /// What a snapshot shows, and tombstones that a checkpoint under way needs, stay. So does, up to a segment for each shard, what is written meanwhile.
     ///
     /// # Errors
-    /// [`crate::Error::InsideCallback`] if called by `on_progress`; [`crate::Error::ReadOnly`] after a failed sync; errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was compacted.
-    /// The store is sound, and as compact as it became.
+    /// [`crate::Error::InsideCallback`] if called by `on_progress`; [`crate::Error::ReadOnly`] after a failed sync; errors of the medium; [`crate::Error::DiskFull`] if there is no room for a checkpoint, when all but deletes was compacted;
+    /// [`crate::Error::Damaged`] if damage was found, when all segments without any were compacted. The store is sound, and as compact as it became.
     pub fn compact(&self, garbage: f64, mut on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         crate::store::ensure_may_wait("compact")?;
         if garbage.is_nan() {
@@ -114,9 +114,16 @@ impl Core {
         let taken = if self.log.keeps_tombstones() { self.checkpoints.take(self, false, &mut || true).map(drop) } else { Ok(()) };
         let in_use = self.log.usage().iter().map(|usage| usage.segments - usage.free).sum::<u64>();
         let expected = self.log.candidates(self.collector.tombstones(), worth).len();
-        let mut done = 0;
+        let (mut done, mut damage) = (0, None);
         while done < in_use {
-            let freed = self.collect_worth(garbage)? as u64;
+            // What is damaged stays, is no victim any more, and no reason to leave out the others.
+            let freed = match self.collect_worth(garbage) {
+                Err(found) if found.kind() == ErrorKind::Damaged => {
+                    damage = damage.or(Some(found));
+                    1
+                }
+                freed => freed? as u64,
+            };
             self.reuse_freed(Wait::Yes)?;
             done += freed;
             if on_progress(CompactProgress { done, expected: (expected as u64).max(done) }).is_break() {
@@ -128,7 +135,7 @@ impl Core {
         }
         match taken {
             Err(Error::DiskFull(what)) => Err(Error::DiskFull(format!("the store was compacted but for deletes, which stay: {what}"))),
-            taken => taken.map(|()| true),
+            taken => taken.and(damage.map_or(Ok(true), Err)),
         }
     }
 }

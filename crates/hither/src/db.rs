@@ -184,7 +184,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::InsideCallback`] if called by `on_progress` or the callback of a ticket, [`Error::InsideRead`]; [`Error::Config`] if `garbage` is no number; [`Error::ReadOnly`] after a failed sync; [`Error::DiskFull`] if there
-    /// is no room for a checkpoint, when all but deletes was compacted; errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. The store is sound, and as compact as it became.
+    /// is no room for a checkpoint, when all but deletes was compacted; [`Error::Damaged`] if damage was found, when all segments without any were compacted; errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. The store is sound, and as compact as it became.
     pub fn compact_with(&self, garbage: f64, on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         self.store.compact(garbage, on_progress)
     }

@@ -89,13 +89,11 @@ impl GarbageMap {
 }
 
 impl Log {
-    /// Counts an entry as garbage during recovery, when no writer slot is at hand, and remembers that collectors need not ask for it.
+    /// Counts an entry as garbage during recovery, when no writer slot is at hand, and remembers that collectors need not ask for it. A tombstone, too, if it has lost to
+    /// something newer of its key, which keeps out whatever it kept out.
     pub fn note_garbage(&self, reference: u64, size: u64, tombstone: bool) {
         self.count_dead(reference, size, tombstone);
-        // A tombstone may be needed although the index has nothing for its key.
-        if !tombstone {
-            self.know_garbage(reference);
-        }
+        self.know_garbage(reference);
     }
 
     /// Remembers that collectors need not ask for the entry behind `reference`, which is counted as garbage already: G1 must hold, and the segment be kept from being

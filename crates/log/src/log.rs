@@ -68,6 +68,8 @@ pub struct Log {
     pub(crate) reuse: Mutex<()>,
     /// Segments whose entries nobody has verified yet.
     pub(crate) unverified: AtomicU64,
+    /// Where the verification of segments has come to ([`Log::next_life`]).
+    pub(crate) verified_to: AtomicU64,
     /// Reasons why a reader may not take an entry as it lies there: unverified segments, a meter, and what the engine knows. One word, so that
     /// the shortest read asks once.
     pub(crate) reasons: AtomicU64,
@@ -157,6 +159,7 @@ impl Log {
             reclaim: Mutex::new(()),
             reuse: Mutex::new(()),
             unverified: AtomicU64::new(0),
+            verified_to: AtomicU64::new(0),
             reasons: AtomicU64::new(metered.into()),
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),

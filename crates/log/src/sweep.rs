@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::pass::Tombstones;
 use crate::segment::{Segment, SegmentState};
 use hither_sync::epoch;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// One life of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,24 @@ impl Log {
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
         let awaits = |segment: &Segment| awaits_checkpoint(segment, floor);
         self.pools.iter().any(|pool| pool.existing().iter().any(awaits))
+    }
+
+    /// The next one that is wanted, from where the last call with `cursor` came to; over all calls each segment is looked at once, and those that are given out once more.
+    pub(crate) fn next_life(&self, cursor: &AtomicU64, mut wanted: impl FnMut(&Segment) -> bool) -> Option<SegmentLife> {
+        let from = cursor.load(Ordering::Relaxed);
+        let (first_node, first_index) = ((from >> 32) as usize, (from & u64::from(u32::MAX)) as usize);
+        for (node, pool) in self.pools.iter().enumerate().skip(first_node) {
+            let first = if node == first_node { first_index } else { 0 };
+            for (index, segment) in pool.existing().iter().enumerate().skip(first) {
+                let generation = segment.generation.load(Ordering::Relaxed);
+                if wanted(segment) {
+                    // Others may be ahead.
+                    cursor.fetch_max((node as u64) << 32 | index as u64, Ordering::Relaxed);
+                    return Some(SegmentLife { node: node as u32, index: index as u32, generation });
+                }
+            }
+        }
+        None
     }
 
     pub(crate) fn lives_of(&self, mut wanted: impl FnMut(&Segment) -> bool) -> Vec<SegmentLife> {

@@ -78,11 +78,13 @@ impl Log {
     /// [`Error::Damaged`]; the next call goes on with another segment.
     pub fn verify_next<'a>(&'a self, mut meet: impl FnMut(&[Met<'a>])) -> Result<bool> {
         let wanted = |segment: &Segment| segment.in_use() && segment.unverified.load(Relaxed) && !segment.damaged.load(Relaxed);
-        for life in self.lives_of(wanted) {
-            // Beside collectors: one may free it, but what is read stays as it is.
+        // Segments are unverified from the beginning or, if damage is found in them, not wanted. So what the cursor has passed stays behind.
+        while let Some(life) = self.next_life(&self.verified_to, wanted) {
+            // Beside collectors: one may free it, but what is read stays as it is. One that was freed is verified, or about to be.
             if let Some(_pinned) = self.pin_life(&life) {
                 return self.verify_pinned(life.node as usize, life.index, &mut meet).map(|()| true);
             }
+            std::thread::yield_now();
         }
         Ok(false)
     }
@@ -183,7 +185,29 @@ mod tests {
     use crate::log::Log;
     use hither_pmem::CreateOptions;
     use std::sync::Barrier;
+    use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::SeqCst;
+
+    /// Regression: for each segment that was verified all segments of the store were looked at.
+    #[test]
+    fn each_segment_is_looked_at_once_or_twice() {
+        let log = Log::for_tests(&CreateOptions::new(8 << 20));
+        let segments = log.pools[0].existing().len();
+        let (cursor, mut looks, mut given) = (AtomicU64::new(0), 0, Vec::new());
+        let mut next = || {
+            log.next_life(&cursor, |segment| {
+                looks += 1;
+                // Two of three.
+                segment.generation.load(SeqCst) == 0 && looks % 3 != 0
+            })
+        };
+        while let Some(life) = next() {
+            log.pools[0].segments[life.index as usize].generation.store(1, SeqCst);
+            given.push(life.index);
+        }
+        assert!(given.len() > 20 && given.is_sorted_by(|a, b| a < b), "{given:?}");
+        assert!(looks <= segments + given.len(), "{looks} looks at {segments} segments");
+    }
 
     /// Verification beside a collector that finds damage: in the end the segment is unverified, and at no time does the count hide a reason that another has noted.
     #[test]

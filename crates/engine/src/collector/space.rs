@@ -5,7 +5,7 @@
 
 use super::sweep::URGENT_SWEEP_SHARE;
 use super::{LAST_GAIN, Need, Stopwatch, Turn, is_over};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::store::Core;
 use hither_log::{TakeBack, Tombstones, Wait};
 use std::sync::atomic::Ordering;
@@ -81,11 +81,15 @@ impl Core {
         let reused = || self.collections.reused.load(Ordering::Acquire);
         let before = reused();
         self.seal(TakeBack::All)?;
-        self.collect(None, Need::Some, Turn::Round)?;
+        let damage = match self.collect(None, Need::Some, Turn::Round) {
+            // It stays, and holds up nothing.
+            Err(damage) if damage.kind() == ErrorKind::Damaged => Some(damage),
+            collected => collected.map(|_| None)?,
+        };
         // What is swept goes with the next collection.
         self.sweep_all()?;
         self.reuse_freed(Wait::Yes)?;
-        Ok((reused() - before) as usize)
+        damage.map_or(Ok((reused() - before) as usize), Err)
     }
 
     /// Seals full segments, so that they can be collected.

@@ -450,6 +450,45 @@ fn copies_of_old_tombstones_keep_their_versions() {
     assert!(store.stats().collections.moved_tombstones > 0, "{:?}", store.stats().collections);
 }
 
+/// Regression: a recovery by scan counted tombstones that had lost to newer entries as garbage, but a pass copied them all the same, beyond what it had room for.
+#[test]
+fn tombstones_that_have_lost_are_garbage_after_a_scan() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |dir: &std::path::Path| {
+        let options = Options { in_memory: false, paths: vec![(None, dir.to_owned())], ..small_options() };
+        Store::open(Options { checkpoints: crate::CheckpointMode::Off, durability: crate::Durability::Process, ..options }).unwrap()
+    };
+    let store = open(dir.path());
+    let keyspace = store.create_keyspace("keys", Kind::Hash).unwrap();
+    for round in 0..3u64 {
+        for step in 0..1_200 {
+            let (key, lives) = (step % 300, step % 40 == 39);
+            let key = if lives { 10_000 + 2_000 * round + step } else { key };
+            let value = (lives || step / 300 % 2 == 0).then_some(b"a value!".as_slice());
+            store.write_wait(&keyspace, &key.to_be_bytes(), value).unwrap();
+        }
+    }
+    let copy = crash(dir.path());
+    drop((keyspace, store));
+    let store = open(copy.path());
+    assert_eq!(store.recovery().source, crate::RestartSource::Scan);
+    let core = &store.core;
+    core.log.close_open(Tombstones::Swept, |_| false);
+    core.seal(TakeBack::All).unwrap();
+    let growth = core.growth_of_copies();
+    let passes = core.begin_passes(&EVERY_VICTIM, growth).unwrap();
+    assert!(!passes.is_empty());
+    for pass in &passes {
+        let permitted = growth.most_of(pass.bytes_to_move());
+        let taken = run_measured(core, pass, growth);
+        assert!(taken < permitted + 128, "{taken} bytes of {permitted}");
+    }
+    core.free_victims(passes).unwrap();
+    let moved = store.stats().collections.moved_tombstones;
+    assert!((1..=300).contains(&moved), "{moved} tombstones of 300 keys");
+    assert!(store.check().unwrap().is_sound());
+}
+
 /// Regression: where a pass of the batched collector had been cut short, and its copy had been moved on, an entry and a copy of it lay side by side that no link joins. The sweep that
 /// the chain collector begins with passed over both for their common version, and the one that is not current came back after a delete.
 #[test]
