@@ -44,10 +44,10 @@ impl Freed {
 impl Log {
     /// Bytes appended so far, by node. O(segments).
     pub fn appended(&self) -> Vec<AppendedBytes> {
+        // What is freed meanwhile would be missing, or counted twice. First: whoever frees may be at it for long, and others want the other lock for something short.
+        let _none_freed = self.reuse.lock();
         let _one_at_a_time = self.reclaim.lock();
         self.fold_slots(TakeBack::None);
-        // What is freed meanwhile would be missing, or counted twice.
-        let _none_freed = self.reuse.lock();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let of_pool = |pool: &crate::node::NodePool| {
             let mut sum = AppendedBytes { fresh: read(&pool.freed.fresh), moved: read(&pool.freed.moved) };

@@ -10,6 +10,7 @@ use crate::node::NodePool;
 use crate::segment::{Chunk, Segment, SegmentState};
 use hither_pmem::{Descriptor, SegmentState as OnMedia};
 use hither_sync::epoch;
+use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -87,13 +88,10 @@ impl Log {
             return Ok(0);
         }
         let reused = {
-            // Who does not wait leaves it to whoever is at it.
-            let one_at_a_time = if wait == Wait::No { self.reuse.try_lock() } else { Some(self.reuse.lock()) };
-            if one_at_a_time.is_none() {
-                return Ok(0);
-            }
+            // Whoever is at it may zero segment after segment: that is left to them.
+            let Some(_one_at_a_time) = self.lock_reuse(wait) else { return Ok(0) };
             self.stamp_retired();
-            self.free_ready()?
+            self.free_ready(wait)?
         };
         if reused > 0 || wait == Wait::No || epoch::is_pinned() {
             return Ok(reused);
@@ -102,8 +100,16 @@ impl Log {
             Wait::Until(end) => _ = epoch::synchronize_until(end),
             _ => epoch::synchronize(),
         }
-        let _one_at_a_time = self.reuse.lock();
-        self.free_ready()
+        let Some(_one_at_a_time) = self.lock_reuse(wait) else { return Ok(0) };
+        self.free_ready(wait)
+    }
+
+    fn lock_reuse(&self, wait: Wait) -> Option<MutexGuard<'_, ()>> {
+        match wait {
+            Wait::No => self.reuse.try_lock(),
+            Wait::Yes => Some(self.reuse.lock()),
+            Wait::Until(end) => self.reuse.try_lock_until(end),
+        }
     }
 
     /// Waits until all writer sections under way have ended, and makes what they wrote durable; returns the version up to which that is so.
@@ -178,7 +184,7 @@ impl Log {
         }
     }
 
-    fn free_ready(&self) -> Result<usize> {
+    fn free_ready(&self, wait: Wait) -> Result<usize> {
         let mut ready = self
             .select(|segment| segment.state() == SegmentState::Retiring && Self::has_left(segment.retire_stamp.load(Ordering::Relaxed)));
         let mut pinned = vec![0; self.pools.len()];
@@ -192,14 +198,17 @@ impl Log {
             // Whoever superseded an entry there has left, but what it counted may not be folded yet (C2).
             self.fold_dead();
         }
-        self.free_each(&ready)
+        self.free_each(&ready, wait)
     }
 
-    /// Zeroes segments and hands them on; how many. What cannot be zeroed stays as it is and holds up no other: the next call meets it again. Its error is returned if nothing else was to be had, or if
+    /// Zeroes segments and hands them on; how many: one at least, for who waits until a certain time. What cannot be zeroed stays as it is and holds up no other: the next call meets it again. Its error is returned if nothing else was to be had, or if
     /// it is the end of all writing.
-    fn free_each(&self, ready: &[(usize, u32)]) -> Result<usize> {
+    fn free_each(&self, ready: &[(usize, u32)], wait: Wait) -> Result<usize> {
         let (mut count, mut failed) = (0, None);
         for &(node, index) in ready {
+            if count > 0 && matches!(wait, Wait::Until(end) if end <= Instant::now()) {
+                break;
+            }
             let pool = &self.pools[node];
             // It may be freed unread: nothing in it is needed.
             self.forget_unverified(&pool.segments[index as usize]);
@@ -284,5 +293,32 @@ impl NodePool {
             self.add_free(part);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hither_pmem::CreateOptions;
+    use std::time::Duration;
+
+    /// Regression: a write without space waited for another thread to zero all that it handed on, however little patience it had.
+    #[test]
+    fn who_has_no_time_leaves_the_handing_on_to_whoever_is_at_it() {
+        let log = Log::for_tests(&CreateOptions::new(1 << 20));
+        log.pools[0].retiring.fetch_add(1, Ordering::Relaxed);
+        let other = log.reuse.lock();
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| log.reuse_freed(Wait::Until(Instant::now())));
+            // A minute is for ever.
+            let is_over = (0..6000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                asks.is_finished()
+            });
+            drop(other);
+            assert!(is_over, "it has waited for the other");
+            assert_eq!(asks.join().unwrap().unwrap(), 0);
+        });
+        log.pools[0].retiring.fetch_sub(1, Ordering::Relaxed);
     }
 }

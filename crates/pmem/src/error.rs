@@ -9,6 +9,16 @@ use std::path::{Path, PathBuf};
 /// The result of a pool operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What to do about a call that has failed.
+fn io_advice(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::PermissionDenied => "give this user permission for the file and its directory",
+        _ => {
+            "look into the system's log for what the device or the file system says; if it does not go away, restore the pool from a backup"
+        }
+    }
+}
+
 /// The path of a pool in a message; in-memory pools have none.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Place(pub(crate) Option<PathBuf>);
@@ -185,7 +195,7 @@ pub enum Error {
         needed: u64,
     },
     /// A call to the operating system failed.
-    #[error("{pool}: {action} at offset {offset} failed: {source}")]
+    #[error("{pool}: {action} at offset {offset} failed: {source}; {}", io_advice(source))]
     Io {
         /// Which pool.
         pool: Place,
@@ -316,4 +326,20 @@ fn holder(pid: Option<u32>) -> String {
 
 fn read_only_hint(possible: bool) -> &'static str {
     if possible { "; reading only is possible" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    /// Regression: a pool that another user had made was read in vain, and nothing said what to do.
+    #[test]
+    fn a_call_that_failed_says_what_to_do() {
+        for (kind, advice) in [(ErrorKind::PermissionDenied, "give this user permission"), (ErrorKind::Other, "system's log")] {
+            let (pool, action) = (Place::of(Some(Path::new("/a/pool"))), "opening the file");
+            let text = Error::Io { pool, action, offset: 7, source: kind.into() }.to_string();
+            assert!(text.contains("/a/pool: opening the file at offset 7 failed: ") && text.contains(advice), "{text}");
+        }
+    }
 }

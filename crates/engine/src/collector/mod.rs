@@ -315,7 +315,7 @@ impl Core {
         for pass in self.begin_passes(wanted, growth)? {
             let node = pass.node();
             bill.turn_to(node);
-            match self.run_pass(&pass, growth) {
+            match self.run_pass(&pass, growth, wanted.turn.end()) {
                 Ok(true) => emptied.push(pass),
                 // No room to move to: what was freed may be had once readers have left.
                 Ok(false) => {}
@@ -406,15 +406,15 @@ impl Core {
         }
     }
 
-    /// Empties the victim; false, with nothing done, if there is no room for what it holds.
-    fn run_pass(&self, pass: &Pass<'_>, growth: Growth) -> Result<bool> {
+    /// Empties the victim; false, with nothing done, if there is no room for what it holds, or none before `end` beside others.
+    fn run_pass(&self, pass: &Pass<'_>, growth: Growth, end: Option<Instant>) -> Result<bool> {
         debug_assert!(!epoch::is_pinned(), "a pass waits for readers and writers");
         let node = pass.node();
         let _permit = match growth.most_of(pass.bytes_to_move()) {
             0 => None,
             most => {
                 let gap = self.log.pool(node).segment_bytes();
-                match self.collections.movers[node].enter(most, gap, || self.log.room_to_move(node)) {
+                match self.collections.movers[node].enter(most, gap, end, || self.log.room_to_move(node)) {
                     None => return Ok(false),
                     permit => permit,
                 }

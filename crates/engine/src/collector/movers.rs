@@ -8,6 +8,7 @@
 
 use hither_log::MoveRoom;
 use parking_lot::{Condvar, Mutex};
+use std::time::Instant;
 
 /// Passes of one node that are moving entries.
 #[derive(Debug, Default)]
@@ -32,8 +33,9 @@ pub(crate) struct Permit<'a> {
 }
 
 impl Movers {
-    /// A permit for moving up to `bytes`; waits for others if there is no room beside them. `None` if there is not even room alone. `gap`: bytes of a segment.
-    pub fn enter(&self, bytes: u64, gap: u64, room: impl Fn() -> MoveRoom) -> Option<Permit<'_>> {
+    /// A permit for moving up to `bytes`; waits for others if there is no room beside them, until `end` if there is one. `None` if there is not even room alone, or not in time.
+    /// `gap`: bytes of a segment.
+    pub fn enter(&self, bytes: u64, gap: u64, end: Option<Instant>, room: impl Fn() -> MoveRoom) -> Option<Permit<'_>> {
         let promised = bytes + gap;
         let mut busy = self.busy.lock();
         loop {
@@ -47,7 +49,11 @@ impl Movers {
             if busy.passes == 0 {
                 return None;
             }
-            self.left.wait(&mut busy);
+            match end {
+                None => self.left.wait(&mut busy),
+                Some(end) if self.left.wait_until(&mut busy, end).timed_out() => return None,
+                Some(_) => {}
+            }
         }
     }
 }
@@ -72,12 +78,13 @@ mod tests {
     #[test]
     fn alone_a_pass_needs_room_for_itself_and_beside_others_for_all() {
         let movers = Movers::default();
-        let enter = |bytes, fresh, rest| movers.enter(bytes, SEGMENT, || MoveRoom { fresh, rest });
+        let enter = |bytes, fresh, rest| movers.enter(bytes, SEGMENT, Some(Instant::now()), || MoveRoom { fresh, rest });
         assert!(enter(900, 0, 0).is_none(), "no room at all");
         assert!(enter(900, 800, 800).is_none(), "it may not be split at a gap");
         assert!(enter(900, 0, 900).is_some() && enter(900, 1000, 0).is_some());
         let first = enter(900, SEGMENT, 0).expect("alone");
         let second = enter(900, 4 * SEGMENT, 0).expect("room for both, with a gap each");
+        assert!(enter(900, SEGMENT, 0).is_none(), "beside them there is no room in time");
         drop(first);
         drop(second);
         assert_eq!(movers.busy.lock().promised, 0);
@@ -90,7 +97,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let permit = movers.enter(900, SEGMENT, || MoveRoom { fresh: 2 * SEGMENT, rest: 0 }).expect("alone there is room");
+                        let permit =
+                            movers.enter(900, SEGMENT, None, || MoveRoom { fresh: 2 * SEGMENT, rest: 0 }).expect("alone there is room");
                         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         std::thread::yield_now();
                         now.fetch_sub(1, Ordering::SeqCst);

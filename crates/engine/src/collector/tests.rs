@@ -36,7 +36,7 @@ fn victims_are_freed_only_when_sections_under_way_have_ended() {
     core.seal(TakeBack::All).unwrap();
     let wanted = Wanted { node: None, need: Need::Any, least: 0.1, first: false, turn: Turn::Pass(None) };
     let mut passes = core.begin_passes(&wanted, Growth::None).unwrap();
-    assert!(passes.len() == 1 && core.run_pass(&passes[0], Growth::None).unwrap());
+    assert!(passes.len() == 1 && core.run_pass(&passes[0], Growth::None, None).unwrap());
     let (begun, ended) = (Barrier::new(2), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -291,7 +291,7 @@ fn a_tombstone_longer_than_a_segment_that_must_stay_after_all_takes_no_space() {
     // A checkpoint begins.
     core.log.keep_tombstones_after(0);
     let free = core.log.room_to_move(0);
-    let outcome = core.run_pass(holds_tombstone[0], Growth::None);
+    let outcome = core.run_pass(holds_tombstone[0], Growth::None, None);
     assert!(outcome.as_ref().is_err_and(|error| error.kind().is_lack_of_space()), "it is not freed: {outcome:?}");
     assert_eq!(core.log.room_to_move(0), free, "nothing was opened for it");
     drop(passes);
@@ -340,7 +340,7 @@ const EVERY_VICTIM: Wanted = Wanted { node: None, need: Need::Any, least: 0.0, f
 /// Runs a pass; returns how much room its copies have taken.
 fn run_measured(core: &Core, pass: &Pass<'_>, growth: Growth) -> u64 {
     let before = core.log.room_to_move(0);
-    assert!(core.run_pass(pass, growth).unwrap());
+    assert!(core.run_pass(pass, growth, None).unwrap());
     let after = core.log.room_to_move(0);
     before.fresh + before.rest - after.fresh - after.rest
 }
@@ -520,7 +520,7 @@ fn what_passes_cut_short_left_twice_does_not_come_back() {
     }
     let second = current();
     let pass = begin(core, second);
-    assert!(second != first && core.run_pass(&pass, Growth::None).unwrap());
+    assert!(second != first && core.run_pass(&pass, Growth::None, None).unwrap());
     assert_eq!(core.free_victims(vec![pass]).unwrap() + core.reuse_freed(Wait::Yes).unwrap(), 2);
     assert!(![first, second].contains(&current()));
     drop((store, keyspace));
@@ -538,7 +538,7 @@ fn what_passes_cut_short_left_twice_does_not_come_back() {
         }
     });
     let pass = begin(core, tombstone);
-    assert!(core.run_pass(&pass, Growth::None).unwrap());
+    assert!(core.run_pass(&pass, Growth::None, None).unwrap());
     assert_eq!(core.free_victims(vec![pass]).unwrap(), 1);
     drop((store, keyspace));
     let (store, keyspace) = open(CollectorKind::Chain);
