@@ -59,6 +59,8 @@ pub struct Session {
     pub output_limit: usize,
     /// When its last command ended, if the next one follows at once: then that one's time begins there, and the clock is read once for each.
     pub ended: Option<Instant>,
+    /// When the first command of its turn began.
+    pub began: Option<Instant>,
     pub(crate) database: Option<(u64, Arc<Database>)>,
     /// A transaction that nothing is left of.
     pub(crate) spare: Option<Box<Txn>>,
@@ -108,6 +110,7 @@ impl Session {
             closing: false,
             output_limit: usize::MAX,
             ended: None,
+            began: None,
             database: None,
             spare: None,
             effects: Vec::new(),
@@ -119,11 +122,11 @@ impl Session {
 
     /// As after connecting.
     pub fn reset(&mut self) {
-        let closing = self.closing;
+        let (closing, began) = (self.closing, self.began);
         self.client.name.lock().clear();
         *self.client.user.lock() = crate::acl::DEFAULT.to_owned();
         *self = Session::new(self.shared.clone(), self.client.clone());
-        self.closing = closing;
+        (self.closing, self.began) = (closing, began);
         self.client.database.store(0, Ordering::Relaxed);
         self.client.protocol.store(2, Ordering::Relaxed);
         self.publish();
@@ -244,6 +247,12 @@ impl Session {
             self.closing = true;
             self.client.log_closed(Level::Warn, &"a reply is larger than max-output, and it takes none that would say so (CLIENT REPLY)");
         }
+    }
+
+    /// How long its turn had taken when its last command ended; 0 if that is not known.
+    #[inline]
+    pub fn turn_time(&self) -> Duration {
+        self.ended.zip(self.began).map_or(Duration::ZERO, |(ended, began)| ended.saturating_duration_since(began))
     }
 
     /// Whether its last command waits.
@@ -450,6 +459,7 @@ impl Session {
             shared.monitors.show(shared, &self.client, self.index, command, args);
         }
         let started = self.ended.take().unwrap_or_else(Instant::now);
+        self.began.get_or_insert(started);
         self.client.note_active(started);
         let outcome = if command.has(flag::EXEC) {
             transactions::exec(self, shared, out, rests_on)

@@ -15,12 +15,14 @@ use hither_resp::{Args, Limits, Parser, Protocol, Writer, peek_key};
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Reads of one turn; then others have theirs.
 const READS: usize = 8;
+/// Once its commands have taken so long, a turn ends with the one that runs.
+const TURN_TIME: Duration = Duration::from_millis(20);
 /// Bytes that are sent in one turn; then others have theirs. Who reads as fast as it is sent to would keep the thread until all of a long reply has left.
 const SENT_BYTES: usize = 1 << 20;
 /// Room that is made at once for what is still missing of a request.
@@ -62,6 +64,8 @@ pub struct Connection {
     stalled: bool,
     /// Commands wait until CLIENT PAUSE is over.
     held: bool,
+    /// Commands wait for its next turn.
+    cut: bool,
     /// The command that waits is to run again.
     roused: bool,
     /// The other side has hung up, though not all that it sent may have been read.
@@ -87,6 +91,7 @@ impl Connection {
             authenticated,
             stalled: false,
             held: false,
+            cut: false,
             roused: false,
             hung_up: false,
             arrived: None,
@@ -152,7 +157,8 @@ impl Connection {
         self.give_up_if_hung_up();
         // What waits for data runs again only if there may be some, or could not run when there was.
         let runs = !self.session.is_waiting() || self.roused || self.stalled || self.held;
-        (self.stalled, self.held, self.roused) = (false, false, false);
+        (self.stalled, self.held, self.cut, self.roused) = (false, false, false, false);
+        self.session.began = None;
         if !self.input.is_empty() && runs {
             self.run_input(shared, ahead);
         }
@@ -165,6 +171,9 @@ impl Connection {
             }
             // As in Redis: clients that give up come again, and each of their attempts would run at the end of the pause.
             self.session.closing |= self.held && self.hung_up;
+            if self.cut {
+                return !self.session.closing && !self.stalled;
+            }
             if !self.readable || self.ended || self.session.closing || self.stalled || self.held {
                 return false;
             }
@@ -267,6 +276,7 @@ impl Connection {
                 break;
             }
             at += length;
+            self.cut = self.is_turn_over(shared);
             let mut done = 0;
             for number in 0..ahead.count() {
                 // With other limits, the others are to be parsed again.
@@ -277,6 +287,7 @@ impl Connection {
                     return at + done;
                 }
                 done = ahead.end(number);
+                self.cut = self.is_turn_over(shared);
             }
             at += done;
             self.take_limits();
@@ -286,7 +297,12 @@ impl Connection {
 
     /// Whether requests that have arrived may run. A command that waits runs whatever else waits: others may be queued behind it.
     fn may_run(&self) -> bool {
-        !self.session.closing && !self.session.client.is_killed() && (!self.is_paused() || self.session.is_waiting())
+        !self.cut && !self.session.closing && !self.session.client.is_killed() && (!self.is_paused() || self.session.is_waiting())
+    }
+
+    /// Whether others have their turns now, after a command.
+    fn is_turn_over(&self, shared: &Shared) -> bool {
+        self.session.turn_time() > TURN_TIME || shared.stopping.load(Ordering::Relaxed)
     }
 
     /// Whether the client has other limits than before: it has said who it is.

@@ -477,3 +477,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@
 //!
 //! # The end
 //!
-//! On a stop the threads take no more commands, wait up to [`core::LINGER`] for replies that wait or are being sent, and end. Then the store is closed.
+//! On a stop the threads take no more commands than those that run, wait up to [`core::LINGER`] for replies that wait or are being sent, and end. Then the store is closed.
 
 pub mod ahead;
 pub mod connection;

@@ -1,0 +1,59 @@
+use super::*;
+use crate::config::{Config, DebugCommand};
+use std::io::{Read, Write};
+use std::net;
+
+/// A loop that runs nowhere, and so many clients of it, in its first places.
+fn with_clients<const N: usize>() -> (Arc<Shared>, Core, [net::TcpStream; N]) {
+    let config = Config { enable_debug_command: DebugCommand::Yes, ..Config::default() };
+    let shared = Shared::new(hither::Db::builder().in_memory().open().unwrap(), config, 1).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut core = make(&shared, vec![(listener, false)], 1).unwrap().remove(0);
+    let clients = [(); N].map(|()| {
+        let client = net::TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        core.accept();
+        client
+    });
+    (shared, core, clients)
+}
+
+/// Longer than a turn.
+const SLOW: &[u8] = b"DEBUG SLEEP 0.021\r\n";
+
+/// Regression: whoever had sent many commands that take long kept the thread until all had run.
+#[test]
+fn slow_commands_of_one_client_let_others_have_their_turns() {
+    let (shared, mut core, [mut slow, mut other]) = with_clients();
+    slow.write_all(&[&SLOW.repeat(3)[..], b"PING\r\n"].concat()).unwrap();
+    other.write_all(b"PING\r\n").unwrap();
+    core.note(0, true, false);
+    core.note(1, true, false);
+    // No further event tells of what was read and has not run.
+    for calls in 2..6 {
+        core.serve();
+        core.settle();
+        assert_eq!(shared.total_calls(), calls);
+    }
+    for (mut client, expected) in [(slow, &b"+OK\r\n+OK\r\n+OK\r\n+PONG\r\n"[..]), (other, b"+PONG\r\n")] {
+        let mut replies = vec![0; expected.len()];
+        client.read_exact(&mut replies).unwrap();
+        assert_eq!(replies, expected);
+    }
+}
+
+/// Regression: a stop was seen when all that a client had sent had run.
+#[test]
+fn a_stop_ends_turns() {
+    let (shared, mut core, [mut client]) = with_clients();
+    client.write_all(&b"PING\r\n".repeat(3)).unwrap();
+    shared.stopping.store(true, Ordering::Release);
+    core.note(0, true, false);
+    core.serve();
+    core.run();
+    assert_eq!(shared.total_calls(), 1);
+    let mut replies = Vec::new();
+    client.read_to_end(&mut replies).unwrap();
+    assert_eq!(replies, b"+PONG\r\n");
+}
