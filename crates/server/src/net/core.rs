@@ -269,6 +269,9 @@ impl Core {
 
     fn serve(&mut self) {
         let mut slots = std::mem::take(&mut self.to_serve);
+        // Who has not done all in the last round may have had an event since.
+        slots.sort_unstable();
+        slots.dedup();
         for group in slots.chunks(GROUP) {
             self.receive(group);
             self.room.ended = None;

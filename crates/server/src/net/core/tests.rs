@@ -22,6 +22,18 @@ fn with_clients<const N: usize>() -> (Arc<Shared>, Core, [net::TcpStream; N]) {
 /// Longer than a turn.
 const SLOW: &[u8] = b"DEBUG SLEEP 0.021\r\n";
 
+/// Regression: with each event of a round it got one turn more in all rounds to come.
+#[test]
+fn who_always_has_something_to_run_has_one_turn_in_a_round() {
+    let (shared, mut core, [mut client]) = with_clients();
+    client.write_all(&SLOW.repeat(10)).unwrap();
+    for round in 1..4 {
+        core.note(0, true, false);
+        core.serve();
+        assert_eq!((core.to_serve.as_slice(), shared.total_calls()), (&[0][..], round));
+    }
+}
+
 /// Regression: whoever had sent many commands that take long kept the thread until all had run.
 #[test]
 fn slow_commands_of_one_client_let_others_have_their_turns() {
