@@ -9,6 +9,7 @@ use super::{Context, Outcome, help};
 use crate::acl::password::hex;
 use crate::acl::selector::{CATEGORIES, Denied, Selector};
 use crate::events::Level;
+use crate::net::can_be_read_again;
 use crate::saving::Work;
 use crate::shared::now_ms;
 use hither_resp::{Args, Writer};
@@ -195,7 +196,9 @@ fn whoami(context: &mut Context<'_>) -> Outcome {
 }
 
 fn load(context: &mut Context<'_>) -> Outcome {
-    context.shared.settings.load_users().map_err(|why| error(&why))?;
+    let settings = &context.shared.settings;
+    let read = settings.acl.file().and_then(can_be_read_again).and_then(|()| settings.load_users());
+    read.map_err(|why| error(&why))?;
     close_clients_without_user(context);
     context.reply.ok();
     Ok(())

@@ -45,7 +45,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{File, FileType};
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -277,14 +277,31 @@ pub fn check_files(config: &Config) -> Result<(), StartError> {
 /// Whether all of these can be read now and once more: what comes from a pipe would be gone.
 fn can_be_read_twice<'a>(mut paths: impl Iterator<Item = &'a PathBuf>) -> Result<bool, StartError> {
     paths.try_fold(true, |all, path| {
-        let is_pipe = |kind: FileType| !kind.is_file() && !kind.is_dir();
         let read = || match std::fs::metadata(path) {
-            Ok(found) if is_pipe(found.file_type()) => Ok(false),
+            Ok(found) if comes_once(found.file_type()) => Ok(false),
             // Of a directory this is an error.
             _ => File::open(path)?.read(&mut [0]).map(|_| all),
         };
         read().map_err(|source| StartError::File { path: path.clone(), source })
     })
+}
+
+/// Whether it is a pipe or its like: what comes from there is gone then, and who opens it waits for somebody who writes.
+fn comes_once(kind: FileType) -> bool {
+    !kind.is_file() && !kind.is_dir()
+}
+
+/// Asks whether a file that was read at the start can be read again, by a thread that must not wait for somebody to write it.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn can_be_read_again(path: &Path) -> Result<(), String> {
+    match std::fs::metadata(path) {
+        Ok(found) if comes_once(found.file_type()) => {
+            Err(format!("{} is no regular file, so it is read at the start only", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes fewer clients than the settings say if the system does not let the process have so many files open, and has the log say so.

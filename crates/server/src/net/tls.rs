@@ -3,6 +3,7 @@
 //! The handshake runs in the loop like everything else; it never sleeps. What a client can make the server hold before its handshake is done is bounded: by rustls
 //! (64 KiB of one handshake message), by [`MAX_HANDSHAKES`] at a time, and by [`HANDSHAKE_TIME`].
 
+use super::can_be_read_again;
 use crate::config::{ClientCertificates, TlsConfig};
 use hither_sync::socket;
 use mio::net::TcpStream;
@@ -11,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use std::fs::Metadata;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +34,7 @@ struct Watch {
     looked: Instant,
 }
 
-/// Of each file when it was written, its length and its number; `None`: it cannot be found.
+/// Of each file when it was written, its length and its number; `None`: it cannot be found, or is none that can be read again.
 type Stamps = [Option<(SystemTime, u64, u64)>; 3];
 
 /// The certificates in force, and how many handshakes are under way.
@@ -58,9 +60,11 @@ impl Tls {
     /// Reads the files again; connections that are there keep what they have.
     ///
     /// # Errors
-    /// As for [`Tls::load`]; what was in force stays.
+    /// As for [`Tls::load`], and for what can be read once only; what was in force stays.
     pub fn reload(&self) -> std::result::Result<(), String> {
         *self.watch.lock() = Watch { stamps: stamps(&self.files), looked: Instant::now() };
+        let TlsConfig { cert_file, key_file, ca_cert_file, .. } = &self.files;
+        [cert_file, key_file].into_iter().chain(ca_cert_file).try_for_each(|path| can_be_read_again(path))?;
         *self.config.write() = read(&self.files)?;
         Ok(())
     }
@@ -106,7 +110,7 @@ impl Drop for Handshake {
 
 fn stamps(files: &TlsConfig) -> Stamps {
     let stamp = |path: &Path| {
-        let found = std::fs::metadata(path).ok()?;
+        let found = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
         Some((found.modified().ok()?, found.len(), found.ino()))
     };
     [stamp(&files.cert_file), stamp(&files.key_file), files.ca_cert_file.as_deref().and_then(stamp)]

@@ -15,6 +15,7 @@ mod mending;
 mod names;
 mod network;
 mod pipelines;
+mod pipes;
 mod removals;
 mod sessions;
 mod transactions;
