@@ -40,9 +40,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// `hither serve` on this store, at any free port, once it is ready.
+    /// `hither serve` on this store, at any free port, once it is ready; with two threads unless it is told otherwise.
     pub fn start(store: &Store, arguments: &[&str]) -> Server {
-        Server::begin(store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat()))
+        let threads: &[&str] = if arguments.contains(&"--threads") { &[] } else { &["--threads", "2"] };
+        Server::begin(store.command(&[&["serve", "--port", "0"], threads, arguments].concat()))
     }
 
     /// The same by a shell that does this first.

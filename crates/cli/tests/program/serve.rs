@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -343,4 +343,20 @@ fn its_threads_keep_to_the_processors_it_was_given() {
     let threads = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
     let affinities = threads.map(|thread| sched_getaffinity(Pid::from_raw(thread)).unwrap()).collect::<Vec<_>>();
     assert!(affinities.len() > 3 && affinities.iter().all(|affinity| *affinity == only), "{affinities:?}");
+}
+
+/// Regression: each went to the first processors: those of several servers to the same ones.
+#[test]
+fn fewer_threads_than_processors_go_where_there_is_room() {
+    let all = sched_getaffinity(None).unwrap();
+    if (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).count() < 2 {
+        eprintln!("SKIPPED: there is one processor");
+        return;
+    }
+    let server = Server::start(&Store::any(), &["--threads", "1"]);
+    let mut tasks = std::fs::read_dir(format!("/proc/{}/task", server.id())).unwrap().map(|task| task.unwrap().path());
+    let is_serving = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "hither-serve-0\n");
+    let thread = tasks.find(is_serving).unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap();
+    assert_eq!(text(&server.client().run("PING")), "PONG", "it has begun");
+    assert_eq!(sched_getaffinity(Pid::from_raw(thread)).unwrap(), all);
 }

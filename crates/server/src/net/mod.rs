@@ -1,6 +1,6 @@
 //! Threads and connections.
 //!
-//! One thread for each processor, pinned there, with an event loop of its own ([`core`]). When it wakes up it does not preempt what runs there, unless the settings say so: clients on the same
+//! One thread for each processor, pinned there (fewer are not: the system knows which processors are free), with an event loop of its own ([`core`]). When it wakes up it does not preempt what runs there, unless the settings say so: clients on the same
 //! machine get to send more before they are answered, so that a round has more to do. The first one accepts and hands each connection, once and for
 //! all, to the thread with the fewest. A thread runs the commands of its connections in place: no command ever passes from thread to thread.
 //!
@@ -175,10 +175,11 @@ impl Server {
             };
             self.metrics = Some(named("hither-metrics").spawn(serve)?);
         }
+        let count = cores.len();
         for (index, mut core) in cores.into_iter().enumerate() {
             let shared = self.shared.clone();
             let serve = move || {
-                pin(index);
+                pin(index, count);
                 if !shared.settings.started.wakeup_preemption {
                     // Where that is refused, it is only slower.
                     let _ = forgo_wakeup_preemption();
@@ -324,11 +325,14 @@ fn named(name: &str) -> std::thread::Builder {
     std::thread::Builder::new().name(name.to_owned())
 }
 
-/// Pins this thread to one of the processors that the process may use. Where that is refused, the scheduler decides: slower, not wrong.
-fn pin(index: usize) {
+/// Pins this thread, one of `count`, to one of the processors that the process may use, if each of those gets one: fewer would go where those of other servers, which count in the same way, are.
+/// Where that is refused, the scheduler decides: slower, not wrong.
+pub(crate) fn pin(index: usize, count: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect();
-    if let Some(processor) = processors.get(index % processors.len().max(1)) {
+    if count >= processors.len()
+        && let Some(processor) = processors.get(index % processors.len().max(1))
+    {
         let mut set = CpuSet::new();
         set.set(*processor);
         let _ = sched_setaffinity(None, &set);
