@@ -10,6 +10,7 @@
 
 use crate::commands::failure::{Failure, of_store};
 use crate::data::{Database, Found};
+use crate::net::unpin;
 use crate::session::Session;
 use crate::shared::{Client, Shared};
 use crate::waiting::Request;
@@ -98,7 +99,10 @@ impl Changes {
         let mut queue = self.queue.lock();
         if !queue.running {
             let shared = shared.clone();
-            let spawned = std::thread::Builder::new().name("hither-change".into()).spawn(move || run(&shared));
+            let spawned = std::thread::Builder::new().name("hither-change".into()).spawn(move || {
+                unpin();
+                run(&shared);
+            });
             // The one before has nothing left to do, so nothing is lost with its handle.
             queue.thread = Some(spawned.map_err(|error| Failure::made(format!("ERR cannot start a thread: {error}")))?);
             queue.running = true;
@@ -218,6 +222,7 @@ mod tests {
     use crate::config::Config;
     use hither::Db;
     use hither_resp::Args;
+    use std::path::Path;
     use std::sync::Barrier;
 
     struct Tester {
@@ -292,6 +297,37 @@ mod tests {
         assert_eq!([a.run("GET k"), c.run("GET k")], ["$-1 "; 2]);
         assert!(shared.waiting.is_empty());
         shared.changes.finish();
+    }
+
+    /// Of each thread that changes databases, the processors that it may use.
+    fn processors_of_changes() -> Vec<String> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+        // One that has ended meanwhile has no name.
+        let changes = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "hither-change\n"));
+        changes.filter_map(|task| processors_of(&task)).collect()
+    }
+
+    fn processors_of(task: &Path) -> Option<String> {
+        let status = std::fs::read_to_string(task.join("status")).ok()?;
+        status.lines().find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned)
+    }
+
+    /// Regression: it kept to the processor of the thread that serves, which it was in the way of for several syncs.
+    #[test]
+    fn changes_run_on_all_processors() {
+        let shared = shared();
+        let pinned = || {
+            crate::net::pin(0, usize::MAX);
+            let barrier = hold(&shared, 3);
+            let found = processors_of_changes();
+            barrier.wait();
+            found
+        };
+        let found = std::thread::scope(|scope| scope.spawn(pinned).join().unwrap());
+        shared.changes.finish();
+        let all = processors_of(Path::new("/proc/self")).unwrap();
+        // Those of other tests are not pinned either.
+        assert!(!found.is_empty() && found.iter().all(|processors| *processors == all), "{found:?} of {all}");
     }
 
     #[test]
