@@ -42,7 +42,7 @@ pub struct Reaper {
     pub reaped: AtomicU64,
     /// Runs between the two looks at what is going to be removed.
     #[cfg(test)]
-    between_looks: Mutex<Option<Box<dyn FnMut() + Send>>>,
+    pub(crate) between_looks: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
 
 #[derive(Default)]

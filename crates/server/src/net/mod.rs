@@ -159,8 +159,11 @@ impl Server {
             shared.settings.load_users().map_err(StartError::Acl)?;
         }
         let cores = core::make(shared, listeners, count).map_err(StartError::Threads)?;
-        let databases = shared.databases.clone();
-        let reaper = named("hither-reap").spawn(move || reaper::run(&databases)).map_err(StartError::Threads)?;
+        let (shared, databases) = (shared.clone(), shared.databases.clone());
+        let reap = move || {
+            shared.or_stop("removes what was deleted", || reaper::run(&databases));
+        };
+        let reaper = named("hither-reap").spawn(reap).map_err(StartError::Threads)?;
         Ok((cores, reaper))
     }
 
@@ -169,7 +172,8 @@ impl Server {
         if let Some(listener) = metrics {
             let (shared, ended) = (self.shared.clone(), self.ended.clone());
             let serve = move || {
-                if let Err(error) = crate::metrics::http::run(&shared, listener, &ended) {
+                let outcome = shared.or_stop("serves metrics", || crate::metrics::http::run(&shared, listener, &ended));
+                if let Some(Err(error)) = outcome {
                     events::log(Level::Error, "metrics-ended", &[("why", &error)]);
                 }
             };
@@ -349,12 +353,40 @@ pub(crate) fn unpin() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Session;
+    use hither_resp::Args;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_panic_of_a_thread_ends_the_server() {
         let db = Db::builder().in_memory().open().unwrap();
         let server = Server::start(db, Config { port: 0, threads: 2, ..Config::default() }).unwrap();
         server.shared().or_stop("serves clients", || -> () { panic!("for the test") });
+        assert!(server.wait().unwrap_err().to_string().contains("has panicked"));
+    }
+
+    /// Regression: nobody noticed, and what was deleted stayed.
+    #[test]
+    fn so_does_one_of_the_thread_that_removes_what_was_deleted() {
+        let db = Db::builder().in_memory().open().unwrap();
+        let server = Server::start(db, Config { port: 0, threads: 1, ..Config::default() }).unwrap();
+        let shared = server.shared().clone();
+        *shared.databases.reaper.between_looks.lock() = Some(Box::new(|| panic!("for the test")));
+        let mut session = Session::new(shared.clone(), shared.clients.add("test".into(), "test".into(), 0));
+        for command in [&["hset", "h", "f", "v"][..], &["del", "h"]] {
+            let (bytes, mut ranges) = (command.concat(), Vec::new());
+            command.iter().fold(0, |at, word| {
+                ranges.push(at..at + word.len());
+                at + word.len()
+            });
+            session.execute(&shared, Args::new(bytes.as_bytes(), &ranges), &mut Vec::new());
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while !server.reaper.is_finished() {
+            assert!(Instant::now() < end, "it has not panicked");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(shared.stopping.load(Ordering::Acquire));
         assert!(server.wait().unwrap_err().to_string().contains("has panicked"));
     }
 }
