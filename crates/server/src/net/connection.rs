@@ -335,8 +335,8 @@ impl Connection {
         }
         let again = self.send(bytes, now);
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
-        let waiting = self.outbox.waiting();
-        // What only its turn has left does not count: it reads.
+        // What waits for a sync does not count, nor what only its turn has left: it reads.
+        let waiting = self.outbox.ready().len();
         if most > 0 && waiting > most && !again && !self.broken {
             // The client asks for more than it reads.
             let why = format!("{waiting} bytes of replies wait for it, more than max-output ({most})");

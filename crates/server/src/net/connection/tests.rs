@@ -126,3 +126,16 @@ fn little_is_held_for_who_has_not_logged_in() {
     connection.take_in(&shared, b"AUTH secret\r\nPING\r\n", &mut ahead);
     assert_eq!(connection.outbox.ready(), b"+OK\r\n+PONG\r\n");
 }
+
+/// Regression: who read everything was closed because a sync took long.
+#[test]
+fn replies_that_wait_for_a_sync_do_not_count_against_max_output() {
+    let (shared, mut connection, _other) = connection();
+    shared.settings.max_output_bytes.store(12, Ordering::Relaxed);
+    connection.outbox.bytes = b"+OK\r\n".repeat(5);
+    connection.outbox.appended(0, 7);
+    assert!(!connection.flush(&shared, Instant::now()) && !connection.broken);
+    connection.outbox.release(7);
+    assert!(!connection.flush(&shared, Instant::now()) && !connection.broken);
+    assert_eq!(connection.outbox.waiting(), 0);
+}
