@@ -116,7 +116,7 @@ fn restore(context: &mut Context<'_>) -> Outcome {
         Value::SortedSet(_) => Type::SortedSet,
     };
     let mut collection = Collection::fresh(Head { kind, number: shared.databases.next_number()?, count: 0 });
-    fill(txn, &mut collection, &value);
+    fill(txn, &mut collection, value);
     collection.set_expiry(expires_at_ms);
     collection.save(txn, key)?;
     if expires_at_ms != 0 {
@@ -125,15 +125,15 @@ fn restore(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-fn fill(txn: &mut Txn, collection: &mut Collection, value: &Value) {
+fn fill(txn: &mut Txn, collection: &mut Collection, value: Value) {
     match value {
         Value::String(_) => {}
         Value::Hash(pairs) => {
-            for (field, value) in pairs {
-                txn.put_row(&row(collection.number(), part::FIELD, field), value.clone());
-            }
             collection.head.count = pairs.len() as u64;
+            for (field, value) in pairs {
+                txn.put_row(&row(collection.number(), part::FIELD, &field), value);
+            }
         }
-        Value::SortedSet(pairs) => pairs.iter().for_each(|(member, score)| zsets::put(txn, collection, member, None, *score)),
+        Value::SortedSet(pairs) => pairs.into_iter().for_each(|(member, score)| zsets::put(txn, collection, &member, None, score)),
     }
 }

@@ -81,7 +81,7 @@ struct Held {
 }
 
 /// What a write takes besides its key and entry, roughly: its place in the map, and in what would take it back.
-const PER_WRITE: usize = 2 * size_of::<(Place, Option<Item>)>();
+pub const PER_WRITE: usize = 2 * size_of::<(Place, Option<Item>)>();
 
 fn held_by(key: &[u8], item: Option<&Item>) -> usize {
     PER_WRITE + key.len() + item.map_or(0, |item| item.entry.len())

@@ -10,7 +10,8 @@
 
 pub mod packed;
 
-use crate::data::encoding::Type;
+use crate::data::encoding::{ROW_PREFIX_BYTES, Type};
+use crate::data::txn::PER_WRITE;
 use std::collections::HashSet;
 
 /// A value.
@@ -111,7 +112,7 @@ impl Payload {
     }
 }
 
-/// What a value may take in memory while it is read.
+/// What a value may take in memory while it is read and written.
 pub struct Memory {
     left: usize,
     exceeded: bool,
@@ -125,14 +126,25 @@ impl Memory {
 
     /// Takes some for a string of this length. `None`: there is not enough.
     fn take(&mut self, length: usize) -> Option<()> {
-        let left = self.left.checked_sub(length.saturating_add(size_of::<Vec<u8>>()));
+        self.take_bytes(length.saturating_add(size_of::<Vec<u8>>()))
+    }
+
+    fn take_bytes(&mut self, count: usize) -> Option<()> {
+        let left = self.left.checked_sub(count);
         self.exceeded |= left.is_none();
         self.left = left?;
         Some(())
     }
+
+    /// Takes some for the rows that a member of this name becomes. The value of a field moves into its row.
+    fn take_rows(&mut self, of: Type, name: usize) -> Option<()> {
+        let row = PER_WRITE + ROW_PREFIX_BYTES + name;
+        // Of a sorted set one has the score as its value, the other in its key.
+        self.take_bytes(if of == Type::Hash { row } else { 2 * (row + size_of::<f64>()) })
+    }
 }
 
-/// Reads a payload, with `most` bytes of memory for its strings.
+/// Reads a payload, with `most` bytes of memory for its strings and for the rows that become of them.
 pub fn read(payload: &[u8], most: usize) -> Result<Value, Refused> {
     let at = payload.len().checked_sub(FOOTER_BYTES).ok_or(Refused::Footer)?;
     let (body, footer) = payload.split_at(at);
@@ -249,30 +261,38 @@ impl<'a> Reader<'a, '_> {
         let kind = self.byte()?;
         Some(match kind {
             kind::STRING => Value::String(self.text()?),
-            kind::HASH => Value::Hash(self.pairs(Reader::text)?),
-            kind::SORTED_SET => Value::SortedSet(self.pairs(|reader| reader.array().map(f64::from_le_bytes))?),
-            kind::SORTED_SET_TEXT => Value::SortedSet(self.pairs(Reader::score_text)?),
-            kind::HASH_ZIPLIST => Value::Hash(in_pairs(packed::ziplist(&self.text()?, self.memory)?)?.collect()),
-            kind::HASH_LISTPACK => Value::Hash(in_pairs(packed::listpack(&self.text()?, self.memory)?)?.collect()),
-            kind::SORTED_SET_ZIPLIST => Value::SortedSet(scored(packed::ziplist(&self.text()?, self.memory)?)?),
-            kind::SORTED_SET_LISTPACK => Value::SortedSet(scored(packed::listpack(&self.text()?, self.memory)?)?),
+            kind::HASH => Value::Hash(self.pairs(Type::Hash, Reader::text)?),
+            kind::SORTED_SET => Value::SortedSet(self.pairs(Type::SortedSet, |reader| reader.array().map(f64::from_le_bytes))?),
+            kind::SORTED_SET_TEXT => Value::SortedSet(self.pairs(Type::SortedSet, Reader::score_text)?),
+            kind::HASH_ZIPLIST => Value::Hash(in_pairs(packed::ziplist(&self.text()?, self.memory)?, Type::Hash, self.memory)?),
+            kind::HASH_LISTPACK => Value::Hash(in_pairs(packed::listpack(&self.text()?, self.memory)?, Type::Hash, self.memory)?),
+            kind::SORTED_SET_ZIPLIST => Value::SortedSet(scored(packed::ziplist(&self.text()?, self.memory)?, self.memory)?),
+            kind::SORTED_SET_LISTPACK => Value::SortedSet(scored(packed::listpack(&self.text()?, self.memory)?, self.memory)?),
             _ => return None,
         })
     }
 
-    fn pairs<T>(&mut self, mut second: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<(Vec<u8>, T)>> {
-        (0..self.plain_length()?).map(|_| Some((self.text()?, second(self)?))).collect()
+    fn pairs<T>(&mut self, of: Type, mut second: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<(Vec<u8>, T)>> {
+        let count = self.plain_length()?;
+        let pair = |_| {
+            let (name, second) = (self.text()?, second(self)?);
+            self.memory.take_rows(of, name.len())?;
+            Some((name, second))
+        };
+        (0..count).map(pair).collect()
     }
 }
 
 /// Two by two.
-fn in_pairs(items: Vec<Vec<u8>>) -> Option<impl Iterator<Item = (Vec<u8>, Vec<u8>)>> {
+fn in_pairs(items: Vec<Vec<u8>>, of: Type, memory: &mut Memory) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut items = items.len().is_multiple_of(2).then(|| items.into_iter())?;
-    Some(std::iter::from_fn(move || Some((items.next()?, items.next()?))))
+    let pairs = std::iter::from_fn(|| Some((items.next()?, items.next()?)));
+    pairs.map(|(name, second)| memory.take_rows(of, name.len()).map(|()| (name, second))).collect()
 }
 
-fn scored(items: Vec<Vec<u8>>) -> Option<Vec<(Vec<u8>, f64)>> {
-    in_pairs(items)?.map(|(member, score)| Some((member, crate::commands::arguments::parse_float(&score)?))).collect()
+fn scored(items: Vec<Vec<u8>>, memory: &mut Memory) -> Option<Vec<(Vec<u8>, f64)>> {
+    let score = |(member, score): (Vec<u8>, Vec<u8>)| Some((member, crate::commands::arguments::parse_float(&score)?));
+    in_pairs(items, Type::SortedSet, memory)?.into_iter().map(score).collect()
 }
 
 /// The polynomial of Jones, reflected, as Redis uses it.

@@ -309,6 +309,34 @@ fn what_restore_unpacks_is_bounded() {
     assert_eq!(client.run("STRLEN k"), (2 * 264 * times + 2).to_string());
 }
 
+/// A payload of a hash or sorted set with so many members of four bytes.
+fn of_members(kind: u8, count: u32, value: &[u8]) -> Vec<u8> {
+    let mut body = [&[kind, 0x80], &count.to_be_bytes()[..]].concat();
+    for member in 0..count {
+        body.push(4);
+        body.extend_from_slice(&member.to_be_bytes());
+        body.extend_from_slice(value);
+    }
+    sealed(&body)
+}
+
+/// Regression: the strings alone counted, and not the rows that become of them: a MiB of short members took more than twenty.
+#[test]
+fn what_restore_writes_is_bounded() {
+    let db = Db::builder().in_memory().open().unwrap();
+    let shared = Shared::new(db, Config { max_request_bytes: MIB, ..Config::default() }, 1).unwrap();
+    let mut client = Client::new(&shared);
+    for (kind, value) in [(5, &[0; 8][..]), (4, &[1, b'v'])] {
+        let (too_large, fits) = (of_members(kind, 17_000, value), of_members(kind, 2_000, value));
+        let (reply, held) = peak(|| client.raw(&[b"RESTORE", b"k", b"0", &too_large, b"REPLACE"]));
+        assert!(held < 4 * MIB, "held {held} bytes");
+        assert_eq!(String::from_utf8_lossy(&reply), "-ERR the value takes more memory than max-request\r\n");
+        let (reply, held) = peak(|| client.raw(&[b"RESTORE", b"k", b"0", &fits, b"REPLACE"]));
+        assert!(reply == b"+OK\r\n" && held < 4 * MIB, "held {held} bytes");
+    }
+    client.script("HLEN k => 2000");
+}
+
 const TOO_MUCH: &[u8] =
     b"-ERR the commands of the transaction write more than max-request, so nothing was done: divide them among several\r\n";
 
