@@ -469,7 +469,11 @@ impl Session {
         };
         let ended = Instant::now();
         self.ended = Some(ended);
-        if outcome.as_ref().is_err_and(|failure| !matches!(**failure, Failure::Wait(_))) {
+        if let Err(failure) = &outcome {
+            if matches!(**failure, Failure::Wait(_)) {
+                // It counts with the attempt that ends it.
+                return outcome;
+            }
             CoreStats::add(&self.stats().failed[number], 1);
         }
         self.note_time(shared, found, args, ended.duration_since(started));

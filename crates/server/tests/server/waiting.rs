@@ -27,6 +27,18 @@ fn three() -> (Arc<Shared>, [Client; 3]) {
     (shared, clients)
 }
 
+/// Regression: each of its attempts was a call in the histogram, and its time that of one which found nothing.
+#[test]
+fn a_command_that_has_waited_is_one_call_with_one_time() {
+    let (_shared, [mut first, mut second, _]) = three();
+    waits(&mut first, "BZPOPMIN z 0");
+    waits(&mut first, "BZPOPMIN z 0");
+    second.script("LATENCY HISTOGRAM bzpopmin => []\nZADD z 1 m => 1");
+    assert_eq!(first.run("BZPOPMIN z 0"), "[z m 1]");
+    let histogram = second.run("LATENCY HISTOGRAM bzpopmin");
+    assert!(histogram.starts_with("[bzpopmin [calls 1 "), "{histogram}");
+}
+
 #[test]
 fn who_came_first_is_served_first() {
     let (shared, [mut first, mut second, mut third]) = three();
