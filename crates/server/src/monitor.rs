@@ -106,6 +106,7 @@ impl Watching {
         let monitor = Arc::new(Monitor { client: client.clone(), lines: Mutex::default() });
         shared.monitors.all.lock().push(monitor.clone());
         shared.monitors.count.fetch_add(1, Ordering::Relaxed);
+        client.watches_others.store(true, Ordering::Relaxed);
         Watching { monitor, shared: shared.clone() }
     }
 
@@ -119,6 +120,7 @@ impl Drop for Watching {
     fn drop(&mut self) {
         self.shared.monitors.all.lock().retain(|monitor| !Arc::ptr_eq(monitor, &self.monitor));
         self.shared.monitors.count.fetch_sub(1, Ordering::Relaxed);
+        self.monitor.client.watches_others.store(false, Ordering::Relaxed);
     }
 }
 

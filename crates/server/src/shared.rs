@@ -318,6 +318,8 @@ pub struct Client {
     pub input_bytes: AtomicUsize,
     /// See above.
     pub output_bytes: AtomicUsize,
+    /// It is shown what others do: MONITOR.
+    pub watches_others: AtomicBool,
     /// It is to be closed.
     pub killed: AtomicBool,
     /// Its place among the connections of its thread.
@@ -381,10 +383,13 @@ impl Client {
             self.name.lock(),
             age.as_secs(),
             idle.as_secs(),
-            match () {
-                () if self.wait.is_asleep() => "b",
-                () if queued < 0 => "N",
-                () => "x",
+            match (self.watches_others.load(Ordering::Relaxed), self.wait.is_asleep(), queued >= 0) {
+                (false, false, false) => "N",
+                (true, false, false) => "O",
+                (false, true, _) => "b",
+                (true, true, _) => "Ob",
+                (false, false, true) => "x",
+                (true, false, true) => "Ox",
             },
             self.database.load(Ordering::Relaxed),
             self.watched.load(Ordering::Relaxed),
@@ -420,6 +425,7 @@ impl Clients {
             watched_bytes: AtomicUsize::new(0),
             input_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
+            watches_others: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             slot: AtomicUsize::new(0),
             wait: WaitState::default(),

@@ -399,6 +399,21 @@ fn lists_of_clients_name_commands_as_a_whole() {
     assert!(list.contains(" cmd=client|list ") && list.contains(" cmd=get "), "{list}");
 }
 
+/// As in Redis. Regression: it was shown as any other.
+#[test]
+fn a_monitor_is_one_in_lists_of_clients() {
+    let mut monitor = Client::new(&shared());
+    let mut client = Client::new(&monitor.shared);
+    let id = monitor.session.client.id;
+    let mut has_flags = |flags: &str| client.run(&format!("CLIENT LIST ID {id}")).contains(&format!(" flags={flags} "));
+    monitor.script("MONITOR => OK\nMONITOR => OK");
+    assert!(has_flags("O"));
+    monitor.script("MULTI => OK");
+    assert!(has_flags("Ox"));
+    monitor.script("RESET => RESET");
+    assert!(has_flags("N"));
+}
+
 /// Regression: all commands of a transaction were shown with the last one's database.
 #[test]
 fn monitors_are_shown_each_command_of_a_transaction_in_its_database() {
