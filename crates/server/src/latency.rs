@@ -1,13 +1,13 @@
 //! The latency monitor: events that took longer than `latency-monitor-threshold` milliseconds, as in Redis.
 //!
-//! Events: `command` and `fast-command` (a command's own time), `durability-wait` (replies that waited for a sync), `loop` (one round of a thread). A threshold of 0 switches it off. Memory:
+//! Events: `command` and `fast-command` (a command's own time), `durability-wait` (replies that waited for a sync), `loop` (one round of a thread, without its waiting for events). A threshold of 0 switches it off. Memory:
 //! [`SAMPLES`] samples of each event.
 
 use crate::shared::now_ms;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Samples that are kept of an event, at most one per second.
 pub const SAMPLES: usize = 160;
@@ -43,6 +43,14 @@ impl Monitor {
         let threshold = self.threshold_ms.load(Ordering::Relaxed);
         if threshold != 0 && took.as_millis() as u64 >= threshold {
             self.add(event, now_ms() / 1000, took.as_millis() as u64);
+        }
+    }
+
+    /// The same of one that ends now; the clock is read only if it is on.
+    #[inline]
+    pub fn note_since(&self, event: &'static str, began: Instant) {
+        if self.threshold_ms.load(Ordering::Relaxed) != 0 {
+            self.note(event, began.elapsed());
         }
     }
 

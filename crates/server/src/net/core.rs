@@ -207,6 +207,7 @@ impl Core {
         if self.now.saturating_duration_since(self.last_tick) >= TICK {
             self.tick();
         }
+        self.shared.settings.latency.note_since("loop", self.now);
     }
 
     /// Waits until there is something to do; what was written is asked for before that.
@@ -441,8 +442,6 @@ impl Core {
 
     /// Closes clients that were killed or are idle for too long, and sees to pauses that are over and wakes that failed.
     fn tick(&mut self) {
-        // A round waits for TICK at most, and comes here TICK after the last time: more is work.
-        self.shared.settings.latency.note("loop", self.last_tick.elapsed().saturating_sub(2 * TICK));
         self.last_tick = Instant::now();
         self.shared.cores[self.index].alive_ms.store(now_ms(), Ordering::Relaxed);
         self.refusals.log_if_due();

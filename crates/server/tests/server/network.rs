@@ -481,5 +481,11 @@ fn latency_is_kept_and_told() {
     assert!(words.starts_with(b"command: 1 times"), "{}", String::from_utf8_lossy(&words));
     assert_eq!(say(&mut client, "LATENCY RESET command").unwrap(), Value::Integer(1));
     assert_eq!(say(&mut client, "LATENCY HISTORY command").unwrap(), Value::Array(Vec::new()));
+    // Regression: a round was told as up to 200 ms shorter than it was.
+    say(&mut client, "CONFIG SET latency-monitor-threshold 100").unwrap();
+    say(&mut client, "LATENCY RESET").unwrap();
+    say(&mut client, "DEBUG SLEEP 0.12").unwrap();
+    let Value::Array(rounds) = say(&mut client, "LATENCY HISTORY loop").unwrap() else { panic!() };
+    assert!(!rounds.is_empty());
     server.stop();
 }
