@@ -168,7 +168,7 @@ impl Acl {
         self.file.as_deref().ok_or_else(|| "there is no ACL file: start the server with --aclfile FILE".to_owned())
     }
 
-    /// Replaces all users by those of the file; a default user that is not there stays as a new one.
+    /// Replaces all users by those of the file; a default user that is not there stays as it is.
     ///
     /// # Errors
     /// What is wrong, and in which line; nothing has changed then.

@@ -75,7 +75,7 @@ impl User {
         match rule.to_ascii_lowercase().as_slice() {
             b"on" => self.enabled = true,
             b"off" => self.enabled = false,
-            // Payloads of RESTORE are not taken at all.
+            // Payloads of RESTORE are always checked.
             b"sanitize-payload" | b"skip-sanitize-payload" => {}
             b"nopass" => (self.nopass, self.passwords) = (true, Vec::new()),
             b"resetpass" => (self.nopass, self.passwords) = (false, Vec::new()),

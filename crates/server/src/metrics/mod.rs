@@ -69,7 +69,7 @@ fn commands(shared: &Shared, page: &mut Page) {
         .map(|(number, command)| (number, command.full_name(), sum(|core| &core.calls, number)))
         .filter(|(_, _, calls)| *calls > 0)
         .collect();
-    page.family("commands_total", "counter", "Commands run or queued, by name.");
+    page.family("commands_total", "counter", "Commands run, by name; of a transaction once it is applied.");
     for (_, name, calls) in &called {
         page.sample("commands_total", &[("command", name)], calls);
     }
@@ -163,7 +163,7 @@ fn store(shared: &Shared, page: &mut Page) {
     page.one(
         "collections_reaped_total",
         "counter",
-        "Rows of deleted hashes and sorted sets that were removed.",
+        "Deleted hashes and sorted sets whose rows were removed.",
         shared.databases.reaper.reaped.load(Ordering::Relaxed),
     );
     page.one("checkpoint_age_seconds", "gauge", "Age of the newest checkpoint.", stats.checkpoints.age_ms as f64 / 1e3);
