@@ -3,7 +3,7 @@
 //! A client that pipelines has many requests under way. Run one after the other, each waits for its own cache misses; asked for together
 //! ([`Keyspace::prefetch`](hither::Keyspace::prefetch)), the misses overlap. So a connection parses the first request of what has arrived, and this the complete ones
 //! behind it, up to [`AHEAD`]. They run in order all the same, each as if it had just been parsed: whatever ends the turn in between (a command that waits, a
-//! client that has to be closed, too many replies) forgets those that have not run, and they are parsed again. What is incomplete or wrong is left to the connection's
+//! client that has to be closed, too many replies, its time) forgets those that have not run, and they are parsed again. What is incomplete or wrong is left to the connection's
 //! own parser, which remembers how far it came and answers errors.
 //!
 //! One for each thread, empty between turns.
