@@ -427,7 +427,7 @@ impl Ticket {
     }
 
     /// Calls `f` once the write is durable or can no longer become so; at once if that is known. `f` runs on a thread that led a commit or waited for one, perhaps
-    /// one of the store's, but inside no other callback, and must not block: to close, check, compact or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
+    /// one of the store's, but inside no other callback, and must not block: to close, check, compact, copy or reclaim the store, to take a checkpoint, or to make, drop or rename keyspaces is refused there ([`Error::InsideCallback`]). If it panics,
     /// that is reported as for a thread that panics, and goes no further.
     pub fn on_durable(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         match &self.core {

@@ -106,7 +106,7 @@ impl Builder {
         self
     }
 
-    /// What an acknowledged write survives (default: a power loss).
+    /// What an acknowledged write survives (default: a power loss). An interval below a millisecond counts as one.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
         self
@@ -227,7 +227,7 @@ impl Builder {
         self
     }
 
-    /// Share of garbage, 0 to 1, from which on a segment is worth collecting in the background (default 0.5).
+    /// Share of garbage, 0 to 1, from which on a segment is worth collecting in the background (default 0.5). Less than 0.01 counts as that, more than 1 as 1; what is no number is refused at [`Builder::open`].
     pub fn gc_threshold(mut self, share: f64) -> Self {
         self.options.gc_threshold = share;
         self
@@ -276,7 +276,10 @@ impl Builder {
     /// Opens the store, creating or recovering it as need be.
     ///
     /// # Errors
-    /// Everything that [`crate::Error`] says about opening: a locked, missing, foreign, newer or damaged pool, a full disk.
+    /// [`Error::Config`](crate::Error::Config) for settings that contradict each other or what is there (sizes, directories, media, nodes);
+    /// [`NotFound`](crate::Error::NotFound) where there is no store and none is to be made; [`MissingPool`](crate::Error::MissingPool), [`WrongPool`](crate::Error::WrongPool), [`OlderCopy`](crate::Error::OlderCopy)
+    /// where pools do not belong together; [`Foreign`](crate::Error::Foreign), [`NewerFormat`](crate::Error::NewerFormat) and [`Damaged`](crate::Error::Damaged) for what is in them; [`Locked`](crate::Error::Locked) while another process
+    /// has it open; [`NotWritable`](crate::Error::NotWritable), [`DiskFull`](crate::Error::DiskFull) and [`Io`](crate::Error::Io) for files and devices.
     pub fn open(self) -> Result<Db> {
         Ok(Db::from_store(Store::open(self.options)?))
     }

@@ -112,7 +112,7 @@ impl Db {
         Ok(Keyspace::new(self.store.clone(), self.store.create_keyspace(name, options.kind)?))
     }
 
-    /// Opens a keyspace if there is one of this name.
+    /// Opens a keyspace if there is one of this name. Waits for keyspaces that are being exchanged.
     ///
     /// # Errors
     /// None so far.

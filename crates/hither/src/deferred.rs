@@ -1,8 +1,4 @@
-//! Operations that never wait for durability: for servers, whose threads must not sleep in a sync.
-//!
-//! The outcome of each names the version that it *rests on*; 0 means that it may be told at once. Before that version is durable
-//! ([`Db::durable_version`], [`Db::ticket_at`]) the outcome may not be told to anyone who takes what is told for durable. The other operations
-//! of this library do the same by waiting.
+//! Operations that never wait for durability: see "Operations that do not wait" in the documentation of the crate.
 
 use crate::batch::Batch;
 use crate::db::Db;
@@ -18,7 +14,7 @@ impl Keyspace {
         self.store.prefetch(&self.handle, keys);
     }
 
-    /// Calls `f` with the value of `key` in place; also gives what the answer rests on. `f` must be short.
+    /// Calls `f` with the value of `key` in place; also gives the version that the answer [rests on](crate#operations-that-do-not-wait). `f` must be short.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -27,7 +23,7 @@ impl Keyspace {
         self.store.peek_with(&self.handle, key, f)
     }
 
-    /// Calls `f(key, value, found)` for the pairs between two bounds in order until it breaks; gives what that rests on.
+    /// Calls `f(key, value, found)` for the pairs between two bounds in order until it breaks; gives the version that it [rests on](crate#operations-that-do-not-wait).
     ///
     /// # Errors
     /// [`crate::Error::NotOrdered`] for a hash keyspace; those of [reads](crate#errors).
@@ -41,7 +37,7 @@ impl Keyspace {
         self.store.scan_deferred(&self.handle, &range_of(from, to, reverse, usize::MAX), f)
     }
 
-    /// Writes `key`, or removes it if there is no `value`.
+    /// Writes `key`, or removes it if there is no `value`, [without a wait](crate#operations-that-do-not-wait).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -50,7 +46,7 @@ impl Keyspace {
         self.store.write_deferred(&self.handle, key, value, Condition::None, options)
     }
 
-    /// Writes `key`, or removes it if there is no `value`, if its version is this (`None`: if it is absent).
+    /// Writes `key`, or removes it if there is no `value`, [without a wait](crate#operations-that-do-not-wait), if its version is this (`None`: if it is absent).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -61,7 +57,7 @@ impl Keyspace {
 }
 
 impl Batch {
-    /// Applies it if its preconditions hold. A batch without writes only says whether they hold.
+    /// Applies it if its preconditions hold, [without a wait](crate#operations-that-do-not-wait). A batch without writes only says whether they hold.
     ///
     /// # Errors
     /// See [`Batch::commit`], but for [`crate::Error::PreconditionFailed`]: [`Deferred::applied`] says that.
@@ -72,12 +68,15 @@ impl Batch {
 }
 
 impl Db {
-    /// Everything at or below this version is durable.
+    /// Everything at or below this version is durable. O(1), without a wait.
+    ///
+    /// Not to be waited for in a loop: it rises with syncs, and where the medium needs none (persistent memory, memory) writes are durable without anybody raising it. What waits is a
+    /// [ticket](Db::ticket_at).
     pub fn durable_version(&self) -> u64 {
         self.store.durable_version()
     }
 
-    /// A version that all writes made so far rest on or are below of, whatever their level, for [`Db::ticket_at`]. O(threads).
+    /// A version that all writes made so far rest on or are below of, whatever their level, for [`Db::ticket_at`]. Waits for writes under way (for no sync). O(threads).
     pub fn written_version(&self) -> u64 {
         self.store.written_version()
     }

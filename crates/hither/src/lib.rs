@@ -38,7 +38,7 @@
 //!
 //! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock, but for those that meet what is not durable yet. Closures given to reads (`get_with`, `multi_get_with`, `scan_with`,
 //! `scan_first`, `for_each`, `peek_with`, `scan_deferred`, also of a snapshot) run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
-//! (`reclaim`, `compact`, `check`, `checkpoint`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
+//! (`reclaim`, `compact`, `check`, `checkpoint`, `copy_to`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
 //! A child of `fork` must not use a store of its parent's, nor open one before it executes another program: what other threads held at the fork is never released in it. Open after daemonising.
 //! In the callback of a [`Ticket`], which may run on a thread of the store, the same is refused with [`Error::InsideCallback`], and so is whatever makes, drops or renames keyspaces.
 //!
@@ -51,6 +51,25 @@
 //! * **Writes** fail with these; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::Utilization`] and [`Error::DiskFull`] for lack of space; with [`Error::TooLarge`] and [`Error::ValueTooLong`], where it is no use to try again; with
 //!   [`Error::Io`] if the medium refuses a segment; with [`Error::OpenedReadOnly`] in a store that was opened so; with [`Error::Closed`] after [`Db::close`]. Then nothing was written. After **[`Error::ReadOnly`]** the outcome is open: the sync behind the write itself may be the one that failed, so it may have
 //!   been made, and may be there when the store is opened again, or not. Until then the store takes no writes.
+//!
+//! # Operations that do not wait
+//!
+//! For servers, whose threads must not sleep in a sync, [`Keyspace::peek_with`], [`Keyspace::scan_deferred`], [`Keyspace::write_deferred`], [`Keyspace::write_if_deferred`] and [`Batch::commit_deferred`] tell
+//! at once, and with the outcome the version that it *rests on*: whoever takes what is told for durable must not be told before that version is. 0 means that it may be told at once.
+//! The other operations do the same by waiting. (Where the system gives the store no thread for commits, these make the commit themselves, and wait.)
+//!
+//! ```
+//! # fn main() -> hither::Result<()> {
+//! # let db = hither::Db::builder().in_memory().open()?;
+//! # let users = db.keyspace("users")?;
+//! let put = users.write_deferred(b"alice", Some(b"1815"), &hither::WriteOptions::new())?;
+//! let (born, rests_on) = users.peek_with(b"alice", |value, _| value.to_vec())?;
+//! // Other requests are served here, and then, once for many of them:
+//! db.ticket_at(rests_on.max(put.rests_on)).wait()?;
+//! assert_eq!(born.as_deref(), Some(&b"1815"[..]));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Limits
 //!
