@@ -53,6 +53,7 @@ impl Session {
             });
             let Err(failure) = outcome else { return Ok(()) };
             self.effects.clear();
+            self.cursors.clear();
             self.looked_up = [0; 2];
             match *failure {
                 // Somebody was faster.
@@ -132,6 +133,9 @@ impl Session {
         let [found, not_found] = std::mem::take(&mut self.looked_up);
         CoreStats::add(&self.stats().hits, found);
         CoreStats::add(&self.stats().misses, not_found);
+        if !self.cursors.is_empty() {
+            shared.cursors.insert_all(std::mem::take(&mut self.cursors));
+        }
         // Hardly any command has such.
         if !self.refusals.is_empty() || !self.effects.is_empty() {
             let refusals = std::mem::take(&mut self.refusals);

@@ -28,6 +28,36 @@ pub enum Over {
 /// Database, and what of it.
 pub type Scope = (u16, Over);
 
+/// Cursors that were answered and are kept once the attempt is applied: no more of them than [`Cursors`] would keep.
+#[derive(Default)]
+pub struct Given {
+    cursors: VecDeque<(u64, Scope, Vec<u8>)>,
+    /// Of all positions.
+    bytes: usize,
+}
+
+impl Given {
+    /// Adds one; the oldest go.
+    pub fn push(&mut self, cursor: u64, scope: Scope, position: Vec<u8>) {
+        self.bytes += position.len();
+        self.cursors.push_back((cursor, scope, position));
+        while self.cursors.len() > CAPACITY || self.bytes > MOST_BYTES {
+            let Some((_, _, oldest)) = self.cursors.pop_front() else { break };
+            self.bytes -= oldest.len();
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.cursors.is_empty()
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = Given::default();
+    }
+}
+
 /// All cursors of a server.
 #[derive(Default)]
 pub struct Cursors {
@@ -67,6 +97,11 @@ impl Cursors {
             let Some(oldest) = state.order.pop_front() else { break };
             state.bytes -= state.positions.remove(&oldest).map_or(0, |(_, position)| position.len());
         }
+    }
+
+    /// Keeps all of these.
+    pub fn insert_all(&self, given: Given) {
+        given.cursors.into_iter().for_each(|(cursor, scope, position)| self.insert(cursor, scope, position));
     }
 
     /// The position of a cursor of this scope.

@@ -9,6 +9,7 @@ use crate::commands::failure::Failure;
 use crate::commands::table::{Numbered, TABLE, flag};
 use crate::commands::transactions;
 use crate::config::DebugCommand;
+use crate::cursors::Given;
 use crate::data::{Database, Txn};
 use crate::events::{self, Level};
 use crate::monitor::Watching;
@@ -66,7 +67,9 @@ pub struct Session {
     pub(crate) spare: Option<Box<Txn>>,
     /// What is to be done once this attempt is applied.
     pub(crate) effects: Vec<Effect>,
-    /// The same, also if it fails.
+    /// Cursors that this attempt's commands have answered. Nobody knows one of a command that fails.
+    pub(crate) cursors: Given,
+    /// As the effects, also if it fails.
     pub(crate) refusals: Vec<Effect>,
     /// Keys that the commands of this attempt have looked up to read: found, and not found.
     pub(crate) looked_up: [u64; 2],
@@ -114,6 +117,7 @@ impl Session {
             database: None,
             spare: None,
             effects: Vec::new(),
+            cursors: Given::default(),
             refusals: Vec::new(),
             looked_up: [0; 2],
             shared,

@@ -285,7 +285,7 @@ pub fn position(context: &Context<'_>, scope: Scope, cursor: &[u8]) -> Result<Op
 pub fn reply_cursor(context: &mut Context<'_>, scope: Scope, last: Option<Vec<u8>>) {
     let cursor = last.map_or(0, |last| {
         let cursor = context.shared.cursors.number();
-        context.once_applied(move |shared, _| shared.cursors.insert(cursor, scope, last));
+        context.session.cursors.push(cursor, scope, last);
         cursor
     });
     context.reply.bulk(cursor.to_string().as_bytes());

@@ -1,8 +1,10 @@
 //! What commands hold while they run, besides their replies.
 
 use super::{MIB, NAME_BYTES, NAMES, VALUE_BYTES, filled, filled_with, peak, words};
+use crate::common::show;
 use hither_resp::Value;
 use hither_server::Config;
+use hither_server::cursors::MOST_BYTES;
 
 /// Regression: an EXISTS of a million times the same large key copied it as often, and so did each look within a transaction; DEL and SET copied what they removed.
 #[test]
@@ -132,4 +134,20 @@ fn sets_are_combined_one_by_one() {
         let (_, held) = peak(|| client.raw(&words(line)));
         assert!(held < most, "{line}: held {held} bytes");
     }
+}
+
+/// Regression: EXEC held the cursors of all its SCANs, with a key each, though most are forgotten as soon as they are known.
+#[test]
+fn no_more_cursors_are_held_than_are_kept() {
+    let (_shared, mut client) = filled(0);
+    let lines = ["SCAN 0 COUNT 1 TYPE hash", "HSCAN f 0 COUNT 1 MATCH none", "ZSCAN z 0 COUNT 1 MATCH none"];
+    client.script("SELECT 1 => OK\nMULTI => OK");
+    (0..2_000).for_each(|_| assert_eq!(client.run(lines[0]), "QUEUED"));
+    client.run("SELECT 0");
+    (0..1_000).for_each(|number| assert_eq!(client.run(lines[1 + number % 2]), "QUEUED"));
+    let (reply, held) = peak(|| client.call(&[b"EXEC"]));
+    assert!(held < MOST_BYTES + 4 * MIB, "held {held} bytes");
+    let Value::Array(replies) = reply else { panic!("{reply:?}") };
+    let cursor = |reply: &Value| show(reply)[1..].split(' ').next().unwrap().to_owned();
+    client.script(&format!("HSCAN f {} COUNT 1000 MATCH x => [0 []]", cursor(&replies[2_999])));
 }
