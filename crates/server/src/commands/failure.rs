@@ -26,8 +26,8 @@ pub enum Failure {
     ReplyTooLarge,
     /// The command would hold more than max-request of what the store holds.
     HeldTooLarge,
-    /// The commands of a transaction write more than it may hold until its end.
-    WritesTooLarge,
+    /// What the commands of a transaction write, with the keys that they read, is more than it may hold until its end.
+    TransactionTooLarge,
 }
 
 impl From<Error> for Failure {
@@ -85,7 +85,7 @@ impl Failure {
             | Failure::Wait(_)
             | Failure::ReplyTooLarge
             | Failure::HeldTooLarge
-            | Failure::WritesTooLarge => false,
+            | Failure::TransactionTooLarge => false,
         }
     }
 
@@ -99,8 +99,8 @@ impl Failure {
             Failure::Wait(_) => "ERR the command has to wait".into(),
             Failure::ReplyTooLarge => "ERR the reply is larger than max-output, so nothing was done".into(),
             Failure::HeldTooLarge => "ERR the command would hold more than max-request of the store in memory, so nothing was done".into(),
-            Failure::WritesTooLarge => {
-                "ERR the commands of the transaction write more than max-request, so nothing was done: divide them among several".into()
+            Failure::TransactionTooLarge => {
+                "ERR what the commands of the transaction write, with the keys that they read, is more than max-request, so nothing was done: divide them among several".into()
             }
         }
     }

@@ -117,6 +117,9 @@ impl Room {
     /// What is held is in an allocation and a place in a table or list, or two.
     const HELD_BYTES: usize = 64;
 
+    /// What a key that was read takes more than that, roughly: a place in a table that may be half empty, and in what is committed.
+    const READ_BYTES: usize = 192;
+
     /// What a reply still has.
     pub fn of(reply: &Writer<'_>) -> Room {
         Room { left: reply.room(), exceeded: false, of_reply: true }
@@ -136,6 +139,14 @@ impl Room {
             None => self.exceeded = true,
         }
         if self.exceeded { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Takes room for a key that the commit is going to depend on: it is kept until then, and once more in what is committed.
+    pub fn take_read(&mut self, key: &[u8]) -> Outcome {
+        match self.take(2 * key.len() + Room::READ_BYTES) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => self.check(),
+        }
     }
 
     /// Whether everything fits so far.

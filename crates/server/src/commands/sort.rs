@@ -64,7 +64,8 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    fn follow(self, txn: &mut Txn, member: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    /// What it leads to. The commit depends on the key, so that is held until then, whether or not it is there.
+    fn follow(self, txn: &mut Txn, member: &[u8], room: &mut Room) -> Result<Option<Vec<u8>>, Failure> {
         let Pattern::Key { before, behind, field } = self else {
             return Ok(matches!(self, Pattern::Member).then(|| member.to_vec()));
         };
@@ -72,6 +73,7 @@ impl<'a> Pattern<'a> {
         if is_nowhere(&key) {
             return Ok(None);
         }
+        room.take_read(&key)?;
         let Some(item) = txn.load(&key)? else { return Ok(None) };
         match (Type::of(&item.entry), field) {
             (Some(Type::String), None) => Ok(Some(item.entry[1..].to_vec())),
@@ -173,15 +175,14 @@ impl Rank {
 fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>, room: &mut Room) -> Result<Vec<Vec<u8>>, Failure> {
     let mut ranked = Vec::with_capacity(members.len());
     for member in members {
-        let by = options.by.map_or_else(|| Ok(Some(member.clone())), |by| by.follow(txn, &member))?;
+        let by = options.by.map_or_else(|| Ok(Some(member.clone())), |by| by.follow(txn, &member, room))?;
         let rank = match (options.alpha, by) {
             (true, text) => Rank::Text(text),
             (false, Some(text)) => Rank::Number(weight(&text)?),
             (false, None) => Rank::Number(0.0),
         };
-        // The text, and the key that it was found at, which the commit depends on.
         let held = if let Rank::Text(Some(text)) = &rank { text.len() } else { 0 };
-        if room.take(held + member.len()).is_break() {
+        if room.take(held).is_break() {
             room.check()?;
         }
         ranked.push((rank, member));
@@ -194,7 +195,7 @@ fn ranked(txn: &mut Txn, options: &SortOptions<'_>, members: Vec<Vec<u8>>, room:
 }
 
 /// The members that are answered, in order.
-fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8], mut room: Room) -> Result<Vec<Vec<u8>>, Failure> {
+fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8], room: &mut Room) -> Result<Vec<Vec<u8>>, Failure> {
     let Some(set) = open(txn, key, Type::SortedSet)? else { return Ok(Vec::new()) };
     let unsorted = matches!(options.by, Some(Pattern::Nowhere));
     // What is left in its own order is not read beyond the last that is asked for.
@@ -214,7 +215,7 @@ fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8], mut room: Room) 
     if unsorted {
         return Ok(members);
     }
-    let mut members = ranked(txn, options, members, &mut room)?;
+    let mut members = ranked(txn, options, members, room)?;
     let stretch = options.stretch(members.len());
     members.truncate(stretch.end);
     Ok(members.split_off(stretch.start))
@@ -224,7 +225,8 @@ fn chosen(txn: &mut Txn, options: &SortOptions<'_>, key: &[u8], mut room: Room) 
 fn sort(context: &mut Context<'_>) -> Outcome {
     let options = SortOptions::parse(context)?;
     let Context { txn, reply, args, shared, .. } = context;
-    let chosen = chosen(txn, &options, &args[1], Room::held(shared))?;
+    let mut room = Room::held(shared);
+    let chosen = chosen(txn, &options, &args[1], &mut room)?;
     let get: &[Pattern<'_>] = if options.get.is_empty() { &[Pattern::Member] } else { &options.get };
     reply.array(chosen.len() * get.len());
     for member in &chosen {
@@ -232,7 +234,7 @@ fn sort(context: &mut Context<'_>) -> Outcome {
             if reply.is_full() {
                 return Ok(());
             }
-            match pattern.follow(txn, member)? {
+            match pattern.follow(txn, member, &mut room)? {
                 Some(value) => reply.bulk(&value),
                 None => reply.null(),
             }

@@ -146,7 +146,7 @@ fn run_all(shared: &Arc<Shared>, session: &mut Session, txn: &mut Txn, queue: &[
         let index = session.index;
         let end = run_one(shared, session, txn, queued, out)?;
         if txn.holds_more_than(most) {
-            return Err(Box::new(Failure::WritesTooLarge));
+            return Err(Box::new(Failure::TransactionTooLarge));
         }
         let ended = Instant::now();
         done.push(Done { index, took: ended.duration_since(started), end });

@@ -70,15 +70,28 @@ pub struct Txn {
     drained: Vec<scans::Drained>,
 }
 
-/// What the writes of several commands take until they are committed, in bytes.
+/// What several commands hold until they are committed, in bytes.
 #[derive(Default)]
 struct Held {
+    /// What they write.
     now: usize,
-    /// When this command began.
-    before: usize,
+    /// The keys that they have read, watched ones left out: those count elsewhere.
+    read: usize,
+    /// Both when this command began.
+    before: (usize, usize),
     /// The most that one command has added.
     largest: usize,
 }
+
+impl Held {
+    /// A command is over: it has written so much.
+    fn end_command(&mut self, written: usize) {
+        self.largest = self.largest.max(written + self.read - self.before.1);
+    }
+}
+
+/// What a read takes besides its key, roughly: its place in the table, with what is free there.
+const PER_READ: usize = 2 * size_of::<((u16, Vec<u8>), Option<u64>)>();
 
 /// What a write takes besides its key and entry, roughly: its place in the map, and in what would take it back.
 pub const PER_WRITE: usize = 2 * size_of::<(Place, Option<Item>)>();
@@ -153,7 +166,7 @@ impl Txn {
     /// The next of several commands begins.
     pub fn begin_command(&mut self) {
         self.undo.clear();
-        self.held.before = self.held.now;
+        self.held.before = (self.held.now, self.held.read);
         (self.unfit, self.looked_up) = (None, [0; 2]);
         self.began_in = Some(self.database.clone());
     }
@@ -163,15 +176,18 @@ impl Txn {
     /// # Errors
     /// It wrote what no store can hold; [`Txn::commit`] would fail.
     pub fn end_command(&mut self) -> Result<()> {
-        if self.isolated {
-            self.held.largest = self.held.largest.max(self.held.now.saturating_sub(self.held.before));
+        if let Some(error) = self.unfit.take() {
+            return Err(error);
         }
-        self.unfit.take().map_or(Ok(()), Err)
+        if self.isolated {
+            self.held.end_command(self.held.now.saturating_sub(self.held.before.0));
+        }
+        Ok(())
     }
 
-    /// Whether what its commands have written takes more than so many bytes, that of the largest left out: each may write what it could write alone.
+    /// Whether what its commands have read and written takes more than so many bytes, that of the largest left out: each may hold what it could hold alone.
     pub fn holds_more_than(&self, limit: usize) -> bool {
-        self.held.now.saturating_sub(self.held.largest) > limit
+        (self.held.now + self.held.read).saturating_sub(self.held.largest) > limit
     }
 
     /// Takes back all that was written since [`Txn::begin_command`]. What the command has read still counts: its error tells of that.
@@ -185,7 +201,8 @@ impl Txn {
                 Undo::Removed(orphan) => drop(self.orphans.insert(orphan)),
             }
         }
-        self.held.now = self.held.before;
+        self.held.now = self.held.before.0;
+        self.held.end_command(0);
         if let Some(database) = self.began_in.take() {
             self.database = database;
         }
@@ -257,7 +274,9 @@ impl Txn {
         }
         let (told, version) = self.peek(key, f)?;
         self.touch(self.database.clone());
-        self.note_read((place.0, place.2), version);
+        if self.note_read((place.0, place.2), version) && self.isolated {
+            self.held.read += PER_READ + key.len();
+        }
         Ok(told)
     }
 
@@ -311,9 +330,12 @@ impl Txn {
         self.examine(key, |found| found.map(|(entry, expires_at_ms)| Item { entry: entry.to_vec(), expires_at_ms }))
     }
 
-    /// The first version counts: if it has changed at the commit, that must fail. But a key may be absent again by then, and have been there meanwhile.
-    fn note_read(&mut self, key: (u16, Vec<u8>), version: Option<u64>) {
+    /// The first version counts: if it has changed at the commit, that must fail. But a key may be absent again by then, and have been there meanwhile. Whether it had not been
+    /// read before.
+    fn note_read(&mut self, key: (u16, Vec<u8>), version: Option<u64>) -> bool {
+        let known = self.reads.len();
         self.torn |= *self.reads.entry(key).or_insert(version) != version;
+        self.reads.len() > known
     }
 
     /// Writes a key's entry whatever is there, at once if this is a lone command: for values that do not depend on anything.

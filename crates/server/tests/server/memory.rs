@@ -338,7 +338,7 @@ fn what_restore_writes_is_bounded() {
 }
 
 const TOO_MUCH: &[u8] =
-    b"-ERR the commands of the transaction write more than max-request, so nothing was done: divide them among several\r\n";
+    b"-ERR what the commands of the transaction write, with the keys that they read, is more than max-request, so nothing was done: divide them among several\r\n";
 
 /// Clients of a server that takes 8 MiB for a request, and for what EXEC writes.
 fn with_narrow_requests() -> Client {

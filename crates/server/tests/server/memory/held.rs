@@ -1,10 +1,12 @@
 //! What commands hold while they run, besides their replies.
 
-use super::{MIB, NAME_BYTES, NAMES, VALUE_BYTES, filled, filled_with, peak, words};
+use super::{MIB, NAME_BYTES, NAMES, TOO_MUCH, VALUE_BYTES, filled, filled_with, peak, words};
 use crate::common::show;
 use hither_resp::Value;
 use hither_server::Config;
 use hither_server::cursors::MOST_BYTES;
+
+const HELD_TOO_MUCH: &[u8] = b"-ERR the command would hold more than max-request of the store in memory, so nothing was done\r\n";
 
 /// Regression: an EXISTS of a million times the same large key copied it as often, and so did each look within a transaction; DEL and SET copied what they removed.
 #[test]
@@ -79,8 +81,7 @@ fn what_a_command_holds_besides_its_reply_is_bounded() {
     let before = client.raw(&words("HITHER.RANGE - +"));
     for line in lines {
         let (reply, held) = peak(|| client.raw(&words(line)));
-        let refused = b"-ERR the command would hold more than max-request of the store in memory, so nothing was done\r\n";
-        assert!(reply == refused, "{line}: {}", String::from_utf8_lossy(&reply[..reply.len().min(200)]));
+        assert!(reply == HELD_TOO_MUCH, "{line}: {}", String::from_utf8_lossy(&reply[..reply.len().min(200)]));
         assert!(held < 3 * MIB, "{line}: held {held} bytes");
     }
     assert!(client.raw(&words("HITHER.RANGE - +")) == before && client.run("ZCARD z") == NAMES.to_string());
@@ -150,4 +151,29 @@ fn no_more_cursors_are_held_than_are_kept() {
     let Value::Array(replies) = reply else { panic!("{reply:?}") };
     let cursor = |reply: &Value| show(reply)[1..].split(' ').next().unwrap().to_owned();
     client.script(&format!("HSCAN f {} COUNT 1000 MATCH x => [0 []]", cursor(&replies[2_999])));
+}
+
+/// Regression: the keys that the patterns of SORT lead to are kept until the commit, there or not, and nobody counted them.
+#[test]
+fn the_keys_that_sort_follows_are_bounded() {
+    let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
+    client.run(&format!("ZADD short{}", (0..1_000).map(|number| format!(" 1 {number}")).collect::<String>()));
+    let pattern = "p".repeat(NAME_BYTES);
+    for line in ["SORT short BY PATTERN*", "SORT short BY nosort GET PATTERN*", "SORT short BY nosort GET # GET PATTERN*->f"] {
+        let (reply, held) = peak(|| client.raw(&words(&line.replace("PATTERN", &pattern))));
+        assert_eq!(String::from_utf8_lossy(&reply), String::from_utf8_lossy(HELD_TOO_MUCH), "{line}");
+        assert!(held < 3 * MIB, "{line}: held {held} bytes");
+    }
+    client.script("SORT few BY none* GET none* GET # => [nil 0 nil 1]\nSORT short BY w* LIMIT 0 2 GET # => [0 1]");
+    // Those of all commands of a transaction.
+    client.run("MULTI");
+    (0..100).for_each(|number| assert_eq!(client.run(&format!("SORT few BY {}", format!("{number}*").repeat(200))), "QUEUED"));
+    assert!(client.run("EXEC").starts_with("[[0 1] [0 1]"));
+    client.run("MULTI");
+    for number in 0..20 {
+        assert_eq!(client.run(&format!("SORT few BY {number}{pattern}*")), "QUEUED");
+    }
+    let (reply, held) = peak(|| client.raw(&[b"EXEC"]));
+    assert_eq!(String::from_utf8_lossy(&reply), String::from_utf8_lossy(TOO_MUCH));
+    assert!(held < 3 * MIB, "held {held} bytes");
 }
