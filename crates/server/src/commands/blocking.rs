@@ -7,7 +7,7 @@ use super::table::flag::{BLOCKING, FAST, MOVABLE_KEYS, WRITE};
 use super::table::{Command, entries};
 use super::zsets::combine::PopOptions;
 use super::zsets::take;
-use super::{Context, Outcome, Room};
+use super::{Context, Outcome};
 use crate::data::encoding::Type;
 use crate::waiting::{End, MOST_KEY_BYTES, MOST_KEYS, Request};
 use hither_resp::{Writer, parse_integer};
@@ -130,7 +130,7 @@ fn pop_one(context: &mut Context<'_>, reverse: bool) -> Outcome {
     let deadline = seconds(&args[last])?;
     for key in args.iter().skip(1).take(last - 1) {
         let Some(mut set) = open_in_turn(context, key)? else { continue };
-        let taken = take(context.txn, key, &mut set, reverse, 1, Room::of(&context.reply))?;
+        let taken = take(context, key, &mut set, reverse, 1)?;
         let Some((member, score)) = taken.first() else { continue };
         context.reply.array(3);
         context.reply.bulk(key);

@@ -149,7 +149,7 @@ fn copy_to(context: &mut Context<'_>, index: u16, replace: bool, remove: bool) -
     if is_taken && !replace {
         return Ok(false);
     }
-    let rows = rows_of(txn, &item, Room::held(context.shared))?;
+    let rows = rows_of(txn, &item, Room::of_rows(context.shared))?;
     txn.select(target);
     paste(context, &item, rows)?;
     context.txn.select(source);

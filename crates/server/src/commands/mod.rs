@@ -108,6 +108,8 @@ pub struct Room {
     left: usize,
     exceeded: bool,
     of_reply: bool,
+    /// What a string takes besides its bytes.
+    besides: usize,
 }
 
 impl Room {
@@ -120,21 +122,33 @@ impl Room {
     /// What a key that was read takes more than that, roughly: a place in a table that may be half empty, and in what is committed.
     const READ_BYTES: usize = 192;
 
+    /// What a row takes that is going to be written or deleted, besides, roughly: what was found, two places in the tree of writes with a key each, and the store's own list of what it is to do.
+    const ROW_BYTES: usize = 384;
+
     /// What a reply still has.
     pub fn of(reply: &Writer<'_>) -> Room {
-        Room { left: reply.room(), exceeded: false, of_reply: true }
+        Room { left: reply.room(), exceeded: false, of_reply: true, besides: Room::LEAST_BYTES }
     }
 
     /// For what is no reply: as much as a request may have.
     pub fn held(shared: &Shared) -> Room {
-        Room { left: shared.settings.started.max_request_bytes, exceeded: false, of_reply: false }
+        Room { left: shared.settings.started.max_request_bytes, exceeded: false, of_reply: false, besides: Room::HELD_BYTES }
+    }
+
+    /// For rows that are going to be written, or deleted.
+    pub fn of_rows(shared: &Shared) -> Room {
+        Room { besides: Room::ROW_BYTES, ..Room::held(shared) }
+    }
+
+    /// For members of sorted sets that are: each has two rows.
+    pub fn of_members(shared: &Shared) -> Room {
+        Room { besides: 2 * Room::ROW_BYTES, ..Room::held(shared) }
     }
 
     /// Takes room for a string of so many bytes. Breaks when there is not enough; then [`Room::check`] fails.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> ControlFlow<()> {
-        let besides = if self.of_reply { Room::LEAST_BYTES } else { Room::HELD_BYTES };
-        match self.left.checked_sub(bytes.saturating_add(besides)) {
+        match self.left.checked_sub(bytes.saturating_add(self.besides)) {
             Some(left) => self.left = left,
             None => self.exceeded = true,
         }

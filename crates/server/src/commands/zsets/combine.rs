@@ -95,7 +95,7 @@ fn combine(context: &mut Context<'_>, at: usize, operation: Operation, name: &st
         }
     }
     // What is stored is no reply.
-    let room = if at == 1 { Room::of(&context.reply) } else { Room::held(context.shared) };
+    let room = if at == 1 { Room::of(&context.reply) } else { Room::of_members(context.shared) };
     let sets: Vec<Weighed> = opened.into_iter().zip(weights).map(|(set, weight)| Weighed { set, weight }).collect();
     let mut merged = match operation {
         Operation::Union => union(context.txn, sets, aggregate, room)?,
@@ -359,7 +359,7 @@ impl<'a> PopOptions<'a> {
 
     /// Takes from the set at a key, and answers.
     pub fn pop(&self, context: &mut Context<'_>, key: &[u8], mut set: Collection) -> Outcome {
-        let taken = take(context.txn, key, &mut set, self.reverse, self.count, Room::of(&context.reply))?;
+        let taken = take(context, key, &mut set, self.reverse, self.count)?;
         let reply = &mut context.reply;
         reply.array(2);
         reply.bulk(key);

@@ -311,18 +311,22 @@ fn zpopmax(context: &mut Context<'_>) -> Outcome {
     pop(context, true)
 }
 
-/// Removes up to `count` members from the lower end of a sorted set, or the upper. Fails when there is no `room` for them in the reply.
-pub fn take(txn: &mut Txn, key: &[u8], set: &mut Collection, reverse: bool, count: usize, mut room: Room) -> Result<Vec<Scored>, Failure> {
+/// Removes up to `count` members from the lower end of a sorted set, or the upper. Fails when there is no room for them in the reply, or for what removing them takes.
+pub fn take(context: &mut Context<'_>, key: &[u8], set: &mut Collection, reverse: bool, count: usize) -> Result<Vec<Scored>, Failure> {
+    let Context { txn, reply, shared, .. } = context;
+    let (mut room, mut held) = (Room::of(reply), Room::of_members(shared));
     let mut taken: Vec<Scored> = Vec::new();
     if count == 0 {
         return Ok(taken);
     }
     each(txn, set, reverse, |member, score| {
         room.take(member.len())?;
+        held.take(member.len())?;
         taken.push((member.to_vec(), score));
         if taken.len() >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     room.check()?;
+    held.check()?;
     for (member, score) in &taken {
         remove(txn, set, member, *score)?;
     }
@@ -331,7 +335,7 @@ pub fn take(txn: &mut Txn, key: &[u8], set: &mut Collection, reverse: bool, coun
 }
 
 fn pop(context: &mut Context<'_>, reverse: bool) -> Outcome {
-    let Context { txn, reply, args, .. } = context;
+    let args = context.args;
     let count = match args.get(2) {
         None => None,
         Some(count) if args.len() == 3 => {
@@ -340,10 +344,11 @@ fn pop(context: &mut Context<'_>, reverse: bool) -> Outcome {
         }
         Some(_) => return Err(Failure::SYNTAX),
     };
-    let popped = match open(txn, &args[1], Type::SortedSet)? {
-        Some(mut set) => take(txn, &args[1], &mut set, reverse, count.unwrap_or(1), Room::of(reply))?,
+    let popped = match open(context.txn, &args[1], Type::SortedSet)? {
+        Some(mut set) => take(context, &args[1], &mut set, reverse, count.unwrap_or(1))?,
         None => Vec::new(),
     };
+    let reply = &mut context.reply;
     match (count, popped.first()) {
         // Without a count one pair, and not a list of pairs.
         (None, Some((member, score))) => {

@@ -377,7 +377,7 @@ fn zrangestore(context: &mut Context<'_>) -> Outcome {
     let (query, _) = Query::parse(context, 3, None)?;
     let source = open(context.txn, &context.args[2], Type::SortedSet)?;
     let found = match source {
-        Some(set) => query.run(context.txn, &set, Room::held(context.shared))?,
+        Some(set) => query.run(context.txn, &set, Room::of_members(context.shared))?,
         None => Vec::new(),
     };
     store(context, found)
@@ -431,7 +431,7 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
     let found = match range {
         Range::Places(from, to) if from_beginning(set.len() as i64, from, to) == (0, set.len() as i64 - 1) => None,
         Range::Stretch(stretch) if stretch.is_all() => None,
-        range => Some(Query::all(range).run(txn, &set, Room::held(shared))?).filter(|found| found.len() != set.len()),
+        range => Some(Query::all(range).run(txn, &set, Room::of_members(shared))?).filter(|found| found.len() != set.len()),
     };
     let Some(found) = found else {
         // All: without the key nothing leads to their rows, which go in the background.

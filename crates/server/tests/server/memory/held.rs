@@ -177,3 +177,47 @@ fn the_keys_that_sort_follows_are_bounded() {
     assert_eq!(String::from_utf8_lossy(&reply), String::from_utf8_lossy(TOO_MUCH));
     assert!(held < 3 * MIB, "held {held} bytes");
 }
+
+/// Regression: of what is written, names counted and nothing else to speak of; of what is popped, only the reply.
+#[test]
+fn members_that_are_written_count_with_what_their_rows_take() {
+    let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
+    for first in (0..15_000u32).step_by(100) {
+        let numbers = first..first + 100;
+        client.run(&format!("ZADD short{}", numbers.clone().map(|number| format!(" {number} {number}")).collect::<String>()));
+        client.run(&format!("HSET fields{}", numbers.map(|number| format!(" {number} v")).collect::<String>()));
+    }
+    let refused = [
+        "ZRANGESTORE to short 0 -1",
+        "ZUNIONSTORE to 1 short",
+        "ZINTERSTORE to 1 short",
+        "ZDIFFSTORE to 1 short",
+        "ZPOPMIN short 14999",
+        "ZPOPMAX short 15000",
+        "ZMPOP 1 short MIN COUNT 15000",
+        "BZMPOP 0 1 short MAX COUNT 15000",
+        "ZREMRANGEBYRANK short 1 -1",
+        "COPY short to",
+        "COPY fields to",
+    ];
+    for line in refused {
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        assert!(held < 3 * MIB, "{line}: held {held} bytes");
+        assert_eq!(String::from_utf8_lossy(&reply), String::from_utf8_lossy(HELD_TOO_MUCH), "{line}");
+    }
+    client.script("ZCARD short => 15000\nEXISTS to => 0");
+    let done = [
+        "ZRANGESTORE to short 0 999",
+        "ZUNIONSTORE to 2 to none",
+        "COPY to again",
+        "ZPOPMIN short 1000",
+        "ZPOPMAX short 1000",
+        "ZMPOP 1 short MIN COUNT 1000",
+        "ZREMRANGEBYRANK short 0 999",
+    ];
+    for line in done {
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        assert!(!reply.starts_with(b"-") && held < 3 * MIB, "{line}: held {held} bytes");
+    }
+    client.script("ZCARD to => 1000\nZCARD again => 1000\nZCARD short => 11000");
+}
