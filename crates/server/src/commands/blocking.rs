@@ -100,18 +100,16 @@ fn check_keys<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Outcome {
     Ok(())
 }
 
-/// The set at a key, if this command may take from it now.
+/// The set at a key, if this command may take from it now. Something else is an error for who has just come, whoever waits there.
 fn open_in_turn(context: &mut Context<'_>, key: &[u8]) -> Result<Option<Collection>, Failure> {
     let Context { txn, session, shared, .. } = context;
     let wait = session.wait.as_deref();
-    if !txn.is_isolated() && !shared.waiting.is_first(wait, txn.database().index, key) {
-        return Ok(None);
-    }
-    match open(txn, key, Type::SortedSet) {
+    let set = match open(txn, key, Type::SortedSet) {
         // Who waits already goes on when something else has come: as in Redis.
-        Err(Failure::Text(_)) if wait.is_some() => Ok(None),
-        outcome => outcome,
-    }
+        Err(Failure::Text(_)) if wait.is_some() => return Ok(None),
+        outcome => outcome?,
+    };
+    Ok(set.filter(|_| txn.is_isolated() || shared.waiting.is_first(wait, txn.database().index, key)))
 }
 
 fn bzpopmin(context: &mut Context<'_>) -> Outcome {

@@ -59,6 +59,22 @@ fn who_came_first_is_served_first() {
     first.script("EXISTS b => 0");
 }
 
+/// Regression: who came later waited until the first was gone, and whatever was there then.
+#[test]
+fn something_else_at_a_key_is_an_error_for_who_comes_later() {
+    const WRONG: &str = "!WRONGTYPE Operation against a key holding the wrong kind of value";
+    let (shared, [mut first, mut second, mut third]) = three();
+    waits(&mut first, "BZPOPMIN k 0");
+    third.script("SET k v => OK");
+    assert_eq!(second.run("BZPOPMIN k 0"), WRONG);
+    assert_eq!(second.run("BZMPOP 0 2 other k MIN"), WRONG);
+    waits(&mut first, "BZPOPMIN k 0");
+    assert_eq!(shared.waiting.len(), 1, "who came before goes on");
+    third.script("DEL k => 1\nZADD k 1 m => 1");
+    waits(&mut second, "BZPOPMIN k 0");
+    first.script("BZPOPMIN k 0 => [k m 1]");
+}
+
 #[test]
 fn whatever_makes_a_sorted_set_wakes() {
     let (shared, [mut waiter, mut other, _]) = three();
