@@ -44,15 +44,19 @@ impl Asked {
     }
 }
 
-fn string(context: &mut Context<'_>, place: usize) -> Result<Vec<u8>, Failure> {
-    let item = context.txn.load(&context.args[place])?;
-    let bytes = item.as_ref().map_or(Ok(&[][..]), |item| bytes_of(&item.entry));
-    bytes.map(<[u8]>::to_vec).map_err(|_| Failure::text("ERR The specified keys must contain string values"))
+/// What `f` makes of the string in an argument's key; without one, of nothing.
+fn string<R>(context: &mut Context<'_>, place: usize, f: impl Fn(&[u8]) -> R) -> Result<R, Failure> {
+    let found = context.txn.examine(&context.args[place], |found| found.map_or(Ok(f(b"")), |(entry, _)| bytes_of(entry).map(&f)))?;
+    found.map_err(|_| Failure::text("ERR The specified keys must contain string values"))
 }
 
 fn lcs(context: &mut Context<'_>) -> Outcome {
-    let (a, b) = (string(context, 1)?, string(context, 2)?);
+    let (width, height) = (string(context, 1, <[u8]>::len)?, string(context, 2, <[u8]>::len)?);
     let asked = Asked::parse(context)?;
+    Table::cells(width, height)?;
+    // They are looked at once more, now that they are known to be small enough to be held.
+    context.txn.looked_up = [0; 2];
+    let (a, b) = (string(context, 1, <[u8]>::to_vec)?, string(context, 2, <[u8]>::to_vec)?);
     let table = Table::new(&a, &b)?;
     let reply = &mut context.reply;
     if asked.length {
@@ -100,11 +104,15 @@ struct Table {
 }
 
 impl Table {
+    /// How many lengths the table of two strings has.
+    fn cells(a: usize, b: usize) -> Result<usize, Failure> {
+        let cells = (a + 1).checked_mul(b + 1).filter(|cells| *cells <= MAX_TABLE_BYTES / size_of::<u32>());
+        cells.ok_or(Failure::text("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"))
+    }
+
     fn new(a: &[u8], b: &[u8]) -> Result<Table, Failure> {
         let width = b.len() + 1;
-        let cells = (a.len() + 1).checked_mul(width).filter(|cells| *cells <= MAX_TABLE_BYTES / size_of::<u32>());
-        let cells = cells.ok_or(Failure::text("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"))?;
-        let mut table = Table { lengths: vec![0; cells], width };
+        let mut table = Table { lengths: vec![0; Table::cells(a.len(), b.len())?], width };
         for (i, byte) in a.iter().enumerate() {
             let (above, row) = table.lengths[i * width..(i + 2) * width].split_at_mut(width);
             for (j, other) in b.iter().enumerate() {

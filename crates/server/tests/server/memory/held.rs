@@ -221,3 +221,15 @@ fn members_that_are_written_count_with_what_their_rows_take() {
     }
     client.script("ZCARD to => 1000\nZCARD again => 1000\nZCARD short => 11000");
 }
+
+/// Regression: both strings were copied before their lengths were looked at.
+#[test]
+fn strings_that_are_too_long_to_compare_are_not_copied() {
+    let (_shared, mut client) = filled(0);
+    for line in ["LCS s0 s1", "LCS s0 s1 IDX"] {
+        let (reply, held) = peak(|| client.raw(&words(line)));
+        assert!(reply.starts_with(b"-ERR Insufficient memory"), "{}", String::from_utf8_lossy(&reply));
+        assert!(held < VALUE_BYTES / 2, "held {held} bytes");
+    }
+    client.script("MSET a abc b bxc => OK\nLCS a b => bc\nLCS a none => ''\nLCS a h => !ERR The specified keys must contain string values");
+}
