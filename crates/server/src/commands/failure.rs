@@ -78,14 +78,10 @@ impl Failure {
     /// Whether it concerns one command of a transaction alone, and the others go on.
     pub fn is_of_one_command(&self) -> bool {
         match self {
-            Failure::Text(_) => true,
+            // That is found out before anything is written.
+            Failure::Text(_) | Failure::HeldTooLarge => true,
             Failure::Store(error) => matches!(error, Error::KeyEmpty | Error::KeyTooLong { .. } | Error::ValueTooLong { .. }),
-            Failure::Again
-            | Failure::Watched
-            | Failure::Wait(_)
-            | Failure::ReplyTooLarge
-            | Failure::HeldTooLarge
-            | Failure::TransactionTooLarge => false,
+            Failure::Again | Failure::Watched | Failure::Wait(_) | Failure::ReplyTooLarge | Failure::TransactionTooLarge => false,
         }
     }
 

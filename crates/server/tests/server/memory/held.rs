@@ -233,3 +233,16 @@ fn strings_that_are_too_long_to_compare_are_not_copied() {
     }
     client.script("MSET a abc b bxc => OK\nLCS a b => bc\nLCS a none => ''\nLCS a h => !ERR The specified keys must contain string values");
 }
+
+/// Regression: EXEC failed as a whole.
+#[test]
+fn what_one_command_of_a_transaction_may_not_hold_is_its_own_error() {
+    let (_shared, mut client) = filled_with(Config { max_request_bytes: MIB, ..Config::default() }, 0);
+    client
+        .script("SET to kept => OK\nMULTI => OK\nSET a 1 => QUEUED\nZRANGESTORE to z 0 -1 => QUEUED\nMOVE h 1 => QUEUED\nINCR a => QUEUED");
+    let refused = show(&Value::Error(HELD_TOO_MUCH[1..HELD_TOO_MUCH.len() - 2].to_vec()));
+    let (reply, held) = peak(|| client.run("EXEC"));
+    assert_eq!(reply, format!("[OK {refused} {refused} 2]"));
+    assert!(held < 3 * MIB, "held {held} bytes");
+    client.script("GET a => 2\nGET to => kept\nHLEN h => 24\nSELECT 1 => OK\nEXISTS h => 0");
+}
