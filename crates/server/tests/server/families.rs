@@ -388,6 +388,22 @@ fn common_subsequences() {
     );
 }
 
+/// Regression: ZINCRBY answered -0, and ZSCORE 0 then.
+#[test]
+fn a_score_is_answered_as_it_is_stored() {
+    script(
+        "ZINCRBY z -0 new => 0
+        ZSCORE z new => 0
+        ZADD z INCR -0.0 other => 0
+        ZADD z -0 third => 1
+        ZINCRBY z -0 third => 0
+        ZADD z 1 third => 0
+        ZADD z INCR -1 third => 0
+        ZRANGE z 0 -1 WITHSCORES => [new 0 other 0 third 0]
+        ZRANGEBYSCORE z (-0 0 => []",
+    );
+}
+
 #[test]
 fn several_sorted_sets() {
     script(

@@ -195,9 +195,9 @@ fn answer(reply: &mut Writer<'_>, options: &AddOptions, count: i64, score: Optio
     Ok(())
 }
 
-/// The score after an increment. A new member's is the increment as it is: 0 and -0 would be 0.
+/// The score after an increment, as it is stored: of a new member that of 0, so that -0 is 0.
 fn sum(old: Option<f64>, increment: f64) -> f64 {
-    old.map_or(increment, |old| old + increment)
+    old.unwrap_or(0.0) + increment
 }
 
 fn zincrby(context: &mut Context<'_>) -> Outcome {
