@@ -4,6 +4,7 @@
 //! included. After some attempts in vain it is made alone ([`crate::turns`]).
 
 use crate::acl::User;
+use crate::changes::Change;
 use crate::commands::failure::Failure;
 use crate::commands::table::{Command, flag};
 use crate::commands::{Context, Now};
@@ -13,6 +14,7 @@ use crate::session::{Replies, Session};
 use crate::shared::{CoreStats, Shared};
 use crate::transaction::Watches;
 use crate::turns::{ATTEMPTS_ALONE, ATTEMPTS_BESIDE_OTHERS, Held};
+use crate::waiting::Request;
 use hither::{Error, WriteOptions};
 use hither_resp::{Args, Protocol, Writer};
 use std::sync::Arc;
@@ -51,7 +53,7 @@ impl Session {
                 }
                 outcome
             });
-            let Err(failure) = outcome else { return Ok(()) };
+            let Err(failure) = outcome.map_err(|failure| self.or_ask_for_lost(failure)) else { return Ok(()) };
             self.effects.clear();
             self.cursors.clear();
             self.looked_up = [0; 2];
@@ -81,6 +83,16 @@ impl Session {
         }
         events::log_few(Level::Error, "command-given-up", &[("client", &self.client.id), ("attempts-alone", &ATTEMPTS_ALONE)]);
         Err(Box::new(Failure::Again))
+    }
+
+    /// What failed because a change of databases has left nothing of one ([`Databases::lost`]) waits until that is made: if it cannot be, that is the error.
+    ///
+    /// [`Databases::lost`]: crate::data::Databases::lost
+    fn or_ask_for_lost(&self, failure: Box<Failure>) -> Box<Failure> {
+        let Failure::Store(Error::KeyspaceDropped(name)) = &*failure else { return failure };
+        let Some(index) = self.shared().databases.lost(name) else { return failure };
+        let pending = self.shared().changes.begin(self.shared(), Change::Make(index), &self.client);
+        Box::new(pending.map_or_else(|failure| failure, |pending| Failure::Wait(Box::new(Request::for_change(pending)))))
     }
 
     /// Runs `work` and commits; [`Failure::Again`] if somebody was faster.

@@ -94,6 +94,15 @@ struct Slot {
     database: Option<Arc<Database>>,
     /// It is being replaced: what is here refuses commands, or will.
     changing: bool,
+    /// A change that failed half way has left nothing in the store: what is here refuses whatever touches a key. Who needs it has it made anew.
+    lost: bool,
+}
+
+impl Slot {
+    /// The database, if the store has it.
+    fn whole(&self) -> Option<&Arc<Database>> {
+        self.database.as_ref().filter(|_| !self.lost)
+    }
 }
 
 /// All databases.
@@ -160,17 +169,22 @@ impl Databases {
     }
 
     fn get_alone(&self, index: u16) -> Result<Arc<Database>> {
-        if let Some(database) = &self.slots[usize::from(index)].read().database {
+        if let Some(database) = self.slots[usize::from(index)].read().whole() {
             return Ok(database.clone());
         }
         let database = Arc::new(make(&self.db, index)?);
-        self.slots[usize::from(index)].write().database = Some(database.clone());
+        *self.slots[usize::from(index)].write() = Slot { database: Some(database.clone()), ..Slot::default() };
         Ok(database)
     }
 
     /// The databases that exist.
     pub fn existing(&self) -> Vec<Arc<Database>> {
-        self.slots.iter().filter_map(|slot| slot.read().database.clone()).collect()
+        self.slots.iter().filter_map(|slot| slot.read().whole().cloned()).collect()
+    }
+
+    /// The database that a keyspace of this name was a part of, if a change that failed has left nothing of it.
+    pub fn lost(&self, name: &str) -> Option<u16> {
+        index_of(name).filter(|index| self.slots.get(usize::from(*index)).is_some_and(|slot| slot.read().lost))
     }
 
     /// Removes all keys of a database at once. Waits for syncs. A crash in between leaves rows without heads, which the reaper removes.
@@ -201,14 +215,18 @@ impl Databases {
         Ok(())
     }
 
-    /// Puts in the places of databases what `change` leaves in the store, also if it fails half way: then perhaps none. Meanwhile [`Databases::find`] says so.
+    /// Puts in the places of databases what `change` leaves in the store, also if it fails half way: then perhaps none, and what was there stays, for commands that touch no
+    /// key. Meanwhile [`Databases::find`] says so.
     pub(crate) fn replace(&self, indexes: &[u16], change: impl FnOnce() -> Result<()>) -> Result<()> {
         let slot = |index: u16| self.slots[usize::from(index)].write();
         indexes.iter().for_each(|index| slot(*index).changing = true);
         let outcome = change();
         for index in indexes {
             let database = reopen(&self.db, *index, outcome.is_err()).map(Arc::new);
-            *slot(*index) = Slot { database, changing: false };
+            let mut slot = slot(*index);
+            slot.changing = false;
+            slot.lost = database.is_none() && slot.database.is_some();
+            slot.database = database.or(slot.database.take());
         }
         self.generation.fetch_add(1, Ordering::AcqRel);
         outcome

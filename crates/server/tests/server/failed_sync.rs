@@ -133,6 +133,11 @@ fn a_flush_that_fails_half_way_is_an_error() {
             assert!(reply.starts_with("MISCONF"), "{skip}: {reply}");
         }
         assert_eq!(other.run("GET k"), ["1"]);
+        // Regression: who came new was refused whatever it asked for.
+        let mut fresh = Client::of(&server);
+        assert_eq!(fresh.run("PING\nSELECT 1\nGET k\nSELECT 0"), ["PONG", "OK", "1", "OK"], "{skip}");
+        assert_eq!(fresh.run("GET k"), replies[replies.len() - 1..], "{skip}");
+        assert!(fresh.run("INFO keyspace")[0].contains("db1:keys=1"), "{skip}");
         server.stop();
     }
     assert_eq!((replies.first().unwrap().as_str(), replies.last().unwrap().as_str()), ("1", "Null"));
