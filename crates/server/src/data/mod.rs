@@ -47,8 +47,9 @@
 //! # Atomicity and durability
 //!
 //! A command is a [`txn::Txn`]: it reads, remembers versions, collects writes, and commits one batch with what it read as preconditions; on a conflict
-//! it runs again. MULTI/EXEC is the same with several commands, so it is atomic on media as well. Nothing here waits for durability: a transaction tells
-//! the version it rests on, and its reply is held back until that is durable (see [`crate::net`]).
+//! it runs again. MULTI/EXEC is the same with several commands, so it is atomic on media as well. A transaction does not wait for its own durability: it tells
+//! the version it rests on, and its reply is held back until that is durable (see [`crate::net`]). What waits for a sync while it runs is the first collection of a database
+//! ([`txn::Txn::register`]), and one in a million of new ones ([`Databases::next_number`]).
 
 pub mod databases;
 pub mod encoding;

@@ -1,7 +1,7 @@
 //! Sorted sets: two rows for each member, by name and by score, see [`crate::data`]. This file: members one by one; [`ranges`]: stretches of
 //! them; [`combine`]: several sets at once.
 //!
-//! Ranks are counted from the nearer end: O(rank).
+//! Ranks are counted from the end that the command says, ZRANK from the lowest score on, ZREVRANK from the highest: O(rank).
 
 pub mod combine;
 pub mod ranges;
