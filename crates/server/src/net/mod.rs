@@ -253,9 +253,9 @@ impl Server {
         self.metrics.map(JoinHandle::join);
         self.shared.databases.reaper.stop();
         let _ = self.reaper.join();
-        // If that fails, the next start mends what there may be.
-        let _ = self.shared.databases.mark.end(&self.shared.databases.db);
         let why = self.shared.ended_because.lock().take();
+        // If that fails, or after a panic, which may have left anything, the next start mends what there may be.
+        let _ = why.is_none().then(|| self.shared.databases.mark.end(&self.shared.databases.db));
         why.map_or(Ok(()), |why| Err(Ended(why)))
     }
 }
@@ -360,9 +360,16 @@ mod tests {
     #[test]
     fn a_panic_of_a_thread_ends_the_server() {
         let db = Db::builder().in_memory().open().unwrap();
-        let server = Server::start(db, Config { port: 0, threads: 2, ..Config::default() }).unwrap();
+        let start = || Server::start(db.clone(), Config { port: 0, threads: 2, ..Config::default() }).unwrap();
+        let server = start();
         server.shared().or_stop("serves clients", || -> () { panic!("for the test") });
         assert!(server.wait().unwrap_err().to_string().contains("has panicked"));
+        // That was no orderly end.
+        for mends in [true, false] {
+            let server = start();
+            assert_eq!(server.shared().databases.mended.is_some(), mends);
+            server.stop();
+        }
     }
 
     /// Regression: nobody noticed, and what was deleted stayed.
