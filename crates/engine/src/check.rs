@@ -123,8 +123,9 @@ impl Core {
     fn check_cover(&self, report: &mut CheckReport) {
         let keyspaces = self.keyspaces_by_id();
         let mut tombstones: HashMap<(u32, u64), u64> = HashMap::new();
-        self.log.visit_all(|_, version, keyspace, entry| {
-            if entry.op() == Op::Delete && !entry.is_dead() {
+        self.log.visit_all(|reference, version, keyspace, entry| {
+            // One that passes for garbage is dropped with its segment, so another must do.
+            if entry.op() == Op::Delete && !entry.is_dead() && !self.log.is_known_garbage(reference) {
                 let newest = tombstones.entry((keyspace, self.hasher.key(entry.key).hash)).or_default();
                 *newest = version.max(*newest);
             }
@@ -221,6 +222,28 @@ mod tests {
         store.core.log.note_garbage(reference.0, 0, false);
         let report = store.check().unwrap();
         assert!(report.problems.iter().any(|problem| problem.contains("passes for garbage")), "{report:?}");
+    }
+
+    /// So is what would come back, because a tombstone that is all that keeps it out passes for garbage.
+    #[test]
+    fn a_needed_tombstone_that_passes_for_garbage_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = vec![(None, dir.path().to_owned())];
+        let (capacity, max_capacity) = (1 << 20, 1 << 20);
+        let medium = crate::MediumChoice::File;
+        let options = Options { paths, medium, capacity, max_capacity, segment_bytes: 64 << 10, background: false, ..Options::default() };
+        let store = Store::open(options).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        store.write_wait(&keyspace, b"one key!", Some(b"a value!")).unwrap();
+        store.write_wait(&keyspace, b"one key!", None).unwrap();
+        assert!(store.check().unwrap().is_sound());
+        store.core.log.visit_all(|reference, _, _, entry| {
+            if entry.op() == hither_log::Op::Delete {
+                store.core.log.know_garbage(reference);
+            }
+        });
+        let report = store.check().unwrap();
+        assert!(report.problems.iter().any(|problem| problem.contains("nothing newer keeps it out")), "{report:?}");
     }
 
     /// What a restart by scan would lose because a mark is wrong is found by a check.

@@ -116,18 +116,19 @@ impl Core {
         let expected = self.log.candidates(self.collector.tombstones(), worth).len();
         let (mut done, mut damage) = (0, None);
         while done < in_use {
+            let before = self.collections.stats().segments;
             // What is damaged stays, is no victim any more, and no reason to leave out the others.
             let freed = match self.collect_worth(garbage) {
                 Err(found) if found.kind() == ErrorKind::Damaged => {
                     damage = damage.or(Some(found));
-                    1
+                    1 + self.collections.stats().segments - before
                 }
                 freed => freed? as u64,
             };
             self.reuse_freed(Wait::Yes)?;
             done += freed;
             if on_progress(CompactProgress { done, expected: (expected as u64).max(done) }).is_break() {
-                return Ok(false);
+                return damage.map_or(Ok(false), Err);
             }
             if freed == 0 {
                 break;

@@ -7,7 +7,7 @@
 //!
 //! * P1. While a pass that buries is in progress its victim's descriptor carries [`COLLECTING`], durably, since before the first mark and the first copy.
 //! * P2. A tombstone is dropped only if it is not newer than the newest checkpoint, nor than one being made ([`Log::keep_tombstones_after`]), or if the index has
-//!   something newer for its key.
+//!   something newer for its key, or had when the log was scanned (its garbage bit): what has superseded that since keeps out all that is older, too.
 //! * P3. When the descriptor becomes free, everything that was moved is durable, and so is every mark.
 
 use crate::address;

@@ -354,9 +354,11 @@ fn fewer_threads_than_processors_go_where_there_is_room() {
         return;
     }
     let server = Server::start(&Store::any(), &["--threads", "1"]);
+    // A thread gives itself its name and its processors when it begins.
+    let mut client = server.client();
+    assert_eq!(text(&client.run("PING")), "PONG");
     let mut tasks = std::fs::read_dir(format!("/proc/{}/task", server.id())).unwrap().map(|task| task.unwrap().path());
     let is_serving = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "hither-serve-0\n");
     let thread = tasks.find(is_serving).unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap();
-    assert_eq!(text(&server.client().run("PING")), "PONG", "it has begun");
     assert_eq!(sched_getaffinity(Pid::from_raw(thread)).unwrap(), all);
 }

@@ -99,6 +99,17 @@ fn a_compaction_leaves_out_nothing_but_the_damaged() {
         let keys = [DAMAGED, 3 * KEYS, 6 * KEYS];
         keys.iter().for_each(|key| damage(&store, *key));
         let what = format!("{collector:?} {kind:?}");
+        let mut rounds = 0;
+        let outcome = store.compact(0.01, |_| {
+            if rounds == 0 {
+                rounds += 1;
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        let found = store.stats().damage.len();
+        assert_eq!(outcome.is_err(), found > 0, "{what}: whoever ends it is told what was found");
         let outcome = store.compact(0.01, |_| ControlFlow::Continue(()));
         assert_eq!(outcome.map_err(|error| error.kind()), Err(ErrorKind::Damaged), "{what}");
         assert_eq!(store.stats().damage.len(), keys.len(), "{what}");

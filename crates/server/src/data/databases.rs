@@ -10,7 +10,7 @@ use super::mark::Mark;
 use super::mend::{self, Mended};
 use super::reaper::Reaper;
 use crate::events::{self, Level};
-use hither::{Db, Durability, Keyspace, Result, WriteOptions, without_bound};
+use hither::{Db, Durability, Keyspace, Kind, Result, WriteOptions, without_bound};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -332,11 +332,12 @@ impl Numbers {
 
     /// Above all that collections of the store have. If the store is full, numbers are reserved when the first one is asked for. O(databases); without a counter, O(keys).
     fn open(db: &Db, keyspace: Keyspace) -> Result<Numbers> {
-        let mut last = last_number_of_rows(db)?;
+        let mut used = Used::default();
+        used.see_rows(db)?;
         if read_counter(&keyspace)?.is_none() {
-            last = last.max(last_number_of_heads(db)?);
+            used.see_heads(db)?;
         }
-        let numbers = Numbers { keyspace, least: last + 1, state: Mutex::new((0, 0)) };
+        let numbers = Numbers { keyspace, least: used.least(), state: Mutex::new((0, 0)) };
         match numbers.reserve() {
             Ok(block) => *numbers.state.lock() = block,
             Err(error) if error.kind().is_lack_of_space() => {}
@@ -370,34 +371,60 @@ fn read_counter(keyspace: &Keyspace) -> Result<Option<u64>> {
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes).filter(|first| *first < Numbers::END))
 }
 
-/// The highest number that a row of any database has, 0 if there is none: the counter may have come from an older dump than the rows, or been lost with a damaged segment. What
-/// cannot be read is passed over.
-fn last_number_of_rows(db: &Db) -> Result<u64> {
-    let mut last = 0;
-    for rows in keyspaces_where(db, rows_name)? {
-        for number_row in [encoding::registry_row, encoding::members_prefix] {
-            let row = rows.range(&number_row(0)[..]..&number_row(Numbers::END)[..])?.rev().find_map(Result::ok);
-            last = last.max(row.and_then(|(row, _)| encoding::number_of(&row)).unwrap_or(0));
+/// Which numbers the collections of a store have: the counter may have come from an older dump than the rows, or been lost with a damaged segment.
+#[derive(Default)]
+struct Used {
+    /// The highest, 0 if there is none.
+    last: u64,
+    /// Something could not be read that may have a higher one.
+    unread: bool,
+}
+
+impl Used {
+    /// Numbers that are left out where something could not be read: more than anybody has made of them.
+    const GAP: u64 = 1 << 40;
+
+    /// The rows of all databases, which lie in the order of numbers.
+    fn see_rows(&mut self, db: &Db) -> Result<()> {
+        for rows in keyspaces_where(db, rows_name)? {
+            for number_row in [encoding::registry_row, encoding::members_prefix] {
+                match rows.range(&number_row(0)[..]..&number_row(Numbers::END)[..])?.next_back() {
+                    None => {}
+                    Some(Ok((row, _))) => self.last = self.last.max(encoding::number_of(&row).unwrap_or(0)),
+                    Some(Err(_)) => self.unread = true,
+                }
+            }
         }
+        Ok(())
     }
-    Ok(last)
+
+    /// What the keys of all databases lead to.
+    fn see_heads(&mut self, db: &Db) -> Result<()> {
+        for keys in keyspaces_where(db, keys_name)? {
+            for pair in keys.range(..)? {
+                let Ok((_, entry)) = pair else {
+                    // Nothing comes behind it.
+                    self.unread = true;
+                    break;
+                };
+                let number = Head::decode(&entry).map_or(0, |head| head.number);
+                self.last = self.last.max(if number < Numbers::END { number } else { 0 });
+            }
+        }
+        Ok(())
+    }
+
+    /// The first that nobody has.
+    fn least(&self) -> u64 {
+        self.last + 1 + if self.unread { Self::GAP } else { 0 }
+    }
 }
 
-/// The highest number that a key of any database leads to, 0 if there is none.
-fn last_number_of_heads(db: &Db) -> Result<u64> {
-    let mut last = 0;
-    for keys in keyspaces_where(db, keys_name)? {
-        let heads = keys.range(..)?.filter_map(Result::ok).filter_map(|(_, entry)| Head::decode(&entry));
-        last = heads.map(|head| head.number).filter(|number| *number < Numbers::END).fold(last, u64::max);
-    }
-    Ok(last)
-}
-
-/// The keyspaces that have this name for some database, also for those that this server does not serve.
+/// The keyspaces that have this name for some database, also for those that this server does not serve. A server's are ordered; others may have such a name by chance.
 fn keyspaces_where(db: &Db, name_for: impl Fn(u16) -> String) -> Result<Vec<Keyspace>> {
     let mut found = Vec::new();
     for keyspace in db.keyspaces() {
-        if index_of(&keyspace.name).is_some_and(|index| keyspace.name == name_for(index)) {
+        if keyspace.kind == Kind::Ordered && index_of(&keyspace.name).is_some_and(|index| keyspace.name == name_for(index)) {
             found.extend(db.open_keyspace(&keyspace.name)?);
         }
     }
@@ -433,6 +460,10 @@ mod tests {
     fn first_number(counter: Option<&[u8]>, row: u64, head: u64) -> u64 {
         let db = Db::builder().in_memory().open().unwrap();
         let [own, keys, rows] = [OWN, &keys_name(40), &rows_name(40)].map(|name| db.keyspace(name).unwrap());
+        // No server has made these.
+        for name in [keys_name(41), rows_name(41)] {
+            db.create_keyspace(&name, hither::KeyspaceOptions::hash()).unwrap();
+        }
         if let Some(counter) = counter {
             own.put(Numbers::KEY, counter).unwrap();
         }
@@ -453,5 +484,7 @@ mod tests {
         assert_eq!(first_number(Some(b"oops"), 5, 9), 10);
         assert_eq!(first_number(Some(&100u64.to_be_bytes()), 7, 7), 100);
         assert_eq!(first_number(Some(&u64::MAX.to_be_bytes()), u64::MAX, 7), 8, "of nonsense");
+        let far = Used { last: 7, unread: true }.least();
+        assert!(far > 1 << 40 && far < Numbers::END, "what cannot be read is left far behind");
     }
 }

@@ -126,7 +126,12 @@ impl Connection {
     /// Whether commands have to wait until replies have left.
     fn is_paused(&self) -> bool {
         let most = if self.session.authenticated { PAUSE_BYTES } else { STRANGER_PAUSE_BYTES };
-        self.outbox.waiting() > most
+        // What waits for a sync is sent all at once when that has come, and must then not be more than may wait for the client.
+        let kept = match self.session.shared().settings.max_output_bytes.load(Ordering::Relaxed) {
+            0 => most,
+            max_output => most.min(max_output / 2),
+        };
+        self.outbox.waiting() > kept
     }
 
     /// Reads into `early` ahead of its turn, if it is going to read then. Pass the same bytes to [`Connection::serve`], which has to follow.

@@ -138,6 +138,9 @@ fn a_flush_that_fails_half_way_is_an_error() {
         assert_eq!(fresh.run("PING\nSELECT 1\nGET k\nSELECT 0"), ["PONG", "OK", "1", "OK"], "{skip}");
         assert_eq!(fresh.run("GET k"), replies[replies.len() - 1..], "{skip}");
         assert!(fresh.run("INFO keyspace")[0].contains("db1:keys=1"), "{skip}");
+        // Regression: the number of keys was that of before, where there were none.
+        let (count, key) = (fresh.run("DBSIZE").remove(0), &replies[replies.len() - 1]);
+        assert_eq!(count == "Integer(1)", key == "1", "{skip}: {count} keys, {key}");
         server.stop();
     }
     assert_eq!((replies.first().unwrap().as_str(), replies.last().unwrap().as_str()), ("1", "Null"));

@@ -431,7 +431,7 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
     let found = match range {
         Range::Places(from, to) if from_beginning(set.len() as i64, from, to) == (0, set.len() as i64 - 1) => None,
         Range::Stretch(stretch) if stretch.is_all() => None,
-        range => Some(Query::all(range).run(txn, &set, Room::of_members(shared))?).filter(|found| found.len() != set.len()),
+        range => Some(Query::all(range).run(txn, &set, Room::held(shared))?).filter(|found| found.len() != set.len()),
     };
     let Some(found) = found else {
         // All: without the key nothing leads to their rows, which go in the background.
@@ -439,6 +439,10 @@ fn remove_range(context: &mut Context<'_>, range: Range) -> Outcome {
         reply.count(set.len());
         return Ok(());
     };
+    let mut rows = Room::of_members(shared);
+    if found.iter().any(|(member, _)| rows.take(member.len()).is_break()) {
+        return rows.check();
+    }
     for (member, score) in &found {
         remove(txn, &mut set, member, *score)?;
     }

@@ -139,3 +139,16 @@ fn replies_that_wait_for_a_sync_do_not_count_against_max_output() {
     assert!(!connection.flush(&shared, Instant::now()) && !connection.broken);
     assert_eq!(connection.outbox.waiting(), 0);
 }
+
+/// Regression: up to a MiB of replies waited for a sync, which was more than a smaller max-output when that had come.
+#[test]
+fn no_more_waits_for_a_sync_than_may_wait_for_the_client() {
+    let (shared, mut connection, _other) = connection();
+    connection.outbox.bytes = b"+OK\r\n".repeat(7_000);
+    connection.outbox.appended(0, 7);
+    assert!(!connection.is_paused());
+    shared.settings.max_output_bytes.store(64 << 10, Ordering::Relaxed);
+    assert!(connection.is_paused(), "more than half of it is there");
+    shared.settings.max_output_bytes.store(0, Ordering::Relaxed);
+    assert!(!connection.is_paused(), "there is no bound");
+}
