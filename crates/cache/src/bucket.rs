@@ -299,12 +299,17 @@ impl Locked<'_> {
     /// access was not chosen as a sample: then only a stale copy is refreshed. True if the item is cached now.
     pub fn offer(&mut self, policy: Policy, hash: u64, weight: u32, counted: bool, record: &Record<'_>) -> bool {
         let tag = tag_of(hash);
-        let own = (0..SLOTS).find(|slot| self.tag(*slot) == tag && self.is_of(*slot, record.key));
+        let own = self.slot_of(tag, record.key);
         let clock = if counted { self.advance(policy) } else { self.bucket.load(CLOCK) };
         if let Some(slot) = own {
             let frequency = self.bucket.frequency(slot);
             let frequency = if counted { policy.after(frequency, weight, clock) } else { frequency };
-            return self.put(policy, (slot, tag), frequency, record);
+            if !self.fits_beside_stronger(policy, slot, frequency, record) {
+                self.clear(slot);
+                return false;
+            }
+            self.put(policy, (slot, tag), frequency, record);
+            return true;
         }
         if !counted {
             return false;
@@ -319,7 +324,10 @@ impl Locked<'_> {
             return false;
         }
         let victim = (!is_free).then(|| (self.tag(slot), self.bucket.frequency(slot)));
-        let placed = self.put(policy, (slot, tag), frequency, record);
+        let placed = self.fits_beside_stronger(policy, slot, frequency, record);
+        if placed {
+            self.put(policy, (slot, tag), frequency, record);
+        }
         if policy.has_admission() {
             match victim.filter(|_| placed) {
                 Some((tag, frequency)) => self.remember(ghost, tag, frequency),
@@ -355,17 +363,41 @@ impl Locked<'_> {
         ARENA + usize::from(lane16(self.bucket.pair(OFFSETS), slot))
     }
 
-    /// Writes `record` into `slot`, whatever was there. If the arena is too full, weaker items leave it; if there are none, the slot stays empty.
-    fn put(&mut self, policy: Policy, (slot, tag): (usize, u16), frequency: u32, record: &Record<'_>) -> bool {
-        let (lengths, arena) = (record.lengths(), self.bucket.0.len() - ARENA);
+    /// The slot of this key.
+    fn slot_of(&self, tag: u16, key: &[u8]) -> Option<usize> {
+        (0..SLOTS).find(|slot| self.tag(*slot) == tag && self.is_of(*slot, key))
+    }
+
+    /// Empties the slot of this key, if it has one.
+    pub fn forget_key(&mut self, hash: u64, key: &[u8]) {
+        if let Some(slot) = self.slot_of(tag_of(hash), key) {
+            self.clear(slot);
+        }
+    }
+
+    fn clear(&mut self, slot: usize) {
         self.begin_change();
         self.set_lane16(TAGS, slot, 0);
+    }
+
+    /// Whether the arena takes `record` in the place of what is in `slot`, if all leave that are not stronger. Asked before anybody does.
+    fn fits_beside_stronger(&self, policy: Policy, slot: usize, frequency: u32, record: &Record<'_>) -> bool {
+        let stays = |other: &usize| *other != slot && self.tag(*other) != 0 && policy.counts() && self.bucket.frequency(*other) > frequency;
+        let words = |slot: usize| Lengths::unpack(self.bucket.load(self.start_of(slot) + 2)).words();
+        let stronger: usize = (0..SLOTS).filter(stays).map(words).sum();
+        stronger + record.lengths().words() <= self.bucket.0.len() - ARENA
+    }
+
+    /// Writes `record` into `slot`, whatever was there. If the arena is too full, the weakest items leave it: it fits beside those that must stay.
+    fn put(&mut self, policy: Policy, (slot, tag): (usize, u16), frequency: u32, record: &Record<'_>) {
+        let (lengths, arena) = (record.lengths(), self.bucket.0.len() - ARENA);
+        self.clear(slot);
         let mut end = self.pack();
         while end + lengths.words() > arena {
             let weakest = self.weakest();
-            let stronger = policy.counts() && self.bucket.frequency(weakest) > frequency;
-            if self.tag(weakest) == 0 || stronger {
-                return false;
+            debug_assert!(self.tag(weakest) != 0, "an empty arena takes it");
+            if policy.has_admission() {
+                self.remember(None, self.tag(weakest), self.bucket.frequency(weakest));
             }
             self.set_lane16(TAGS, weakest, 0);
             end = self.pack();
@@ -374,7 +406,6 @@ impl Locked<'_> {
         self.set_lane16(OFFSETS, slot, end as u16);
         self.set_lane16(TAGS, slot, tag);
         self.set_frequency(slot, frequency);
-        true
     }
 
     fn write_record(&self, at: usize, record: &Record<'_>) {

@@ -260,15 +260,18 @@ impl Cache {
     ///
     /// The caller must have read the record, under the epoch pin that it still holds, from the entry to which the index led it (C1).
     pub fn offer(&self, hash: u64, reader: u32, home: u32, counted: bool, record: &Record<'_>) -> bool {
-        if record.value.len() > MAX_VALUE_BYTES || record.key.len() > MAX_KEY_BYTES {
-            return false;
-        }
         let Some((bucket, _)) = self.bucket(hash) else { return false };
-        if !bucket.has_room_for(record) {
+        let is_short = record.value.len() <= MAX_VALUE_BYTES && record.key.len() <= MAX_KEY_BYTES;
+        let fits = is_short && bucket.has_room_for(record);
+        if is_short && !fits && counted {
             self.counters.count(Count::Misfits);
-            return false;
         }
         let Some(mut locked) = bucket.try_lock() else { return false };
+        if !fits {
+            // A copy of before stays no longer: each get would offer the item again.
+            locked.forget_key(hash, record.key);
+            return false;
+        }
         locked.offer(self.options.policy, hash, self.options.weights.weight(reader, home), counted, record)
     }
 
@@ -279,6 +282,12 @@ impl Cache {
         {
             locked.forget(found.slot);
         }
+    }
+
+    /// Items so far that were sampled and too long for a bucket.
+    #[cfg(test)]
+    pub(crate) fn misfits(&self) -> u64 {
+        self.counters.sums().get(Count::Misfits)
     }
 
     /// Gets so far that updated a frequency or offered an item.

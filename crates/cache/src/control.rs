@@ -31,7 +31,7 @@ pub enum OffReason {
     NotWorthwhile,
     /// No probe has found a reason to switch it on yet.
     NotNeededYet,
-    /// Gets were less than a tenth of all operations.
+    /// Gets of keys that are there were less than a tenth of all operations.
     WriteHeavy,
     /// It served less than a tenth of gets.
     FewHits,

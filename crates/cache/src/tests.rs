@@ -172,6 +172,45 @@ fn frequencies_outlive_updates_but_not_deletes() {
     assert!(look(0).is_none());
 }
 
+/// Regression: items left the cache for one that did not fit in the end; and a copy of before stayed when its item had become too long, so that each get offered that again and counted
+/// as a misfit, which switched the cache off.
+#[test]
+fn what_does_not_fit_throws_nobody_out_and_leaves_no_copy_of_before() {
+    for policy in [Policy::Adaptive, Policy::Raf, Policy::Lfu] {
+        let cache = cache(policy, 12 << 10, true);
+        cache.tick(0, 0, &|| Holdings { entries: 1 << 40, pair_bytes: 16 });
+        let _pin = epoch::pin();
+        let offer = |number: u64, counted, length: usize| {
+            let (key, value) = (number.to_le_bytes(), vec![7; length]);
+            cache.offer(number << 48, 0, 0, counted, &Record { reference: 1, generation: 1, expiry_ms: 0, key: &key, value: &value })
+        };
+        let look = |number: u64| cache.look(number << 48, &number.to_le_bytes());
+        let held = || (1..=8).filter(|number| look(*number).is_some()).collect::<Vec<_>>();
+        (1..=8).for_each(|number| assert!(offer(number, true, 8)));
+        let hot: Vec<u64> = held().into_iter().take(5).collect();
+        for number in hot.iter().cycle().take(2_000) {
+            cache.count_hit(&look(*number).unwrap(), 0, 0);
+        }
+        let mut refused = 0;
+        // Not so many that they age.
+        for number in 100..220u64 {
+            let before = held();
+            if !offer(number, true, 200 + number as usize % 100) {
+                refused += 1;
+                assert_eq!(held(), before, "{policy:?} {number}");
+            }
+            assert!(hot.iter().all(|number| look(*number).is_some()), "{policy:?} {number}");
+        }
+        assert!(refused > 50, "{policy:?}: {refused}");
+        let before = cache.misfits();
+        for (number, length) in [(hot[0], 1_000), (hot[1], MAX_VALUE_BYTES + 1)] {
+            assert!(!offer(number, false, length) && look(number).is_none(), "{policy:?} {length}");
+        }
+        assert_eq!(cache.misfits(), before, "{policy:?}: of gets that are samples");
+        assert!(!offer(hot[2], true, 1_000) && cache.misfits() == before + 1, "{policy:?}");
+    }
+}
+
 /// Runs gets, each of a number that `draw` gives, and ticks; returns the states that were passed.
 fn run(cache: &Cache, gets: u64, writes_per_get: u64, holdings: Holdings, mut draw: impl FnMut() -> u64) -> Vec<&'static str> {
     let mut states = vec![];

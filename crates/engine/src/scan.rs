@@ -20,8 +20,6 @@ use std::ops::{Bound, ControlFlow};
 /// References taken at once, if it is not known that fewer are wanted.
 const FIRST_GROUP: usize = 128;
 const LARGEST_GROUP: usize = 256;
-/// Keys that are taken at once of what a snapshot saved: of a long stretch only the beginning, or each group would go through all that comes behind it.
-const SAVED_GROUP: usize = 256;
 /// Entries whose lines are requested ahead of the one that is read.
 const AHEAD: usize = 32;
 
@@ -102,6 +100,8 @@ struct Merge<'a> {
     /// The index has nothing beyond.
     at_end: bool,
     position: &'a Position,
+    /// Keys that are taken at once of what the snapshot saved: of a long stretch only the beginning, or each group would go through all that comes behind it.
+    most: usize,
 }
 
 /// What a snapshot shows for a key.
@@ -234,7 +234,7 @@ impl Core {
                 (None, Some(asked)) => self.visit_delegated_group(keyspace, &refs, asked, range, &mut f)?.map_continue(|()| None),
                 (Some(snapshot), asked) => {
                     let asked = asked.as_mut().map(Asked::waited);
-                    let merge = Merge { snapshot, refs: &refs, asked, at_end, position: &position };
+                    let merge = Merge { snapshot, refs: &refs, asked, at_end, position: &position, most: group };
                     self.visit_snapshot_group(keyspace, &merge, range, &mut f)?
                 }
             };
@@ -351,13 +351,12 @@ impl Core {
         let backward = range.direction == Direction::Backward;
         let (from, to) = if backward { (far, near) } else { (near, far) };
         let stretch = ScanRange { from, to, direction: range.direction, expect: usize::MAX };
-        let saved = if stretch.is_empty() { Vec::new() } else { group.snapshot.saved_between(keyspace, &stretch, SAVED_GROUP) };
-        // There may be more behind it.
-        let reached = saved.get(SAVED_GROUP - 1).map(|(key, _)| key);
+        let saved = (!stretch.is_empty()).then(|| group.snapshot.saved_between(keyspace, &stretch, group.most));
+        let reached = saved.as_ref().filter(|saved| saved.more).and_then(|saved| saved.keys.last()).map(|(key, _)| key);
         // Keys in order; a saved entry hides the index's one of the same key, which is newer.
         let mut merged: Vec<(&[u8], Option<Shown<'_>>)> =
             (0..readable).map(|i| (group.key(&self.log, i), group.shown(keyspace, &self.log, i))).collect();
-        merged.extend(saved.iter().map(|(key, reference)| (&**key, Some(Shown::Entry(*reference)))));
+        merged.extend(saved.iter().flat_map(|saved| &saved.keys).map(|(key, reference)| (&**key, Some(Shown::Entry(*reference)))));
         // Again: a drop takes what was saved.
         keyspace.ensure_usable()?;
         merged.sort_by(|(a, _), (b, _)| if backward { b.cmp(a) } else { a.cmp(b) });

@@ -48,6 +48,31 @@ pub(crate) struct Snapshots {
 
 /// Keys that are listed, or let go of, at a time: writers may wait for that.
 const PIECE: usize = 1_000;
+/// Bytes of keys that are listed at once: the table is locked meanwhile, and writers may wait for it.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Saved keys that were listed together.
+pub(crate) struct Listed {
+    /// With their references.
+    pub keys: Vec<(Box<[u8]>, Ref)>,
+    /// Behind them are others.
+    pub more: bool,
+}
+
+impl Listed {
+    /// The first of `found`, up to `most` and as many bytes of keys, one at least.
+    fn of<'a>(mut found: impl Iterator<Item = (&'a Box<[u8]>, &'a Arc<Retained>)>, most: usize) -> Listed {
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        for (key, retained) in found.by_ref() {
+            bytes += key.len();
+            keys.push((key.clone(), retained.get()));
+            if keys.len() == most || bytes >= PIECE_BYTES {
+                break;
+            }
+        }
+        Listed { keys, more: found.next().is_some() }
+    }
+}
 
 /// One snapshot as writers see it.
 pub(crate) struct State {
@@ -189,7 +214,7 @@ impl State {
     fn saved_behind(&self, keyspace: u32, from: Bound<&[u8]>) -> Vec<Box<[u8]>> {
         let saved = self.saved.lock();
         let keys = saved.get(&keyspace).map(|keys| keys.range::<[u8], _>((from, Bound::Unbounded)));
-        keys.into_iter().flatten().take(PIECE).map(|(key, _)| key.clone()).collect()
+        Listed::of(keys.into_iter().flatten(), PIECE).keys.into_iter().map(|(key, _)| key).collect()
     }
 
     fn lookup(&self, keyspace: u32, key: &[u8]) -> Option<Ref> {
@@ -315,13 +340,13 @@ impl Snapshot {
         self.state.saved_behind(keyspace.info.id, key.map_or(Bound::Unbounded, Bound::Excluded))
     }
 
-    /// The first `most` keys saved in the side table in `range`, which is not empty, in its direction, with their references: what the index may no longer hold.
-    pub(crate) fn saved_between(&self, keyspace: &Keyspace, range: &ScanRange<'_>, most: usize) -> Vec<(Box<[u8]>, Ref)> {
+    /// The first keys saved in the side table in `range`, which is not empty, in its direction, `most` at most: what the index may no longer hold.
+    pub(crate) fn saved_between(&self, keyspace: &Keyspace, range: &ScanRange<'_>, most: usize) -> Listed {
         let saved = self.state.saved.lock();
-        let Some(keys) = saved.get(&keyspace.info.id) else { return Vec::new() };
+        let Some(keys) = saved.get(&keyspace.info.id) else { return Listed { keys: Vec::new(), more: false } };
         let mut keys = keys.range::<[u8], _>((range.from, range.to));
         let next = || if range.direction == Direction::Forward { keys.next() } else { keys.next_back() };
-        std::iter::from_fn(next).take(most).map(|(key, retained)| (key.clone(), retained.get())).collect()
+        Listed::of(std::iter::from_fn(next), most)
     }
 }
 

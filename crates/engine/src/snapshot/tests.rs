@@ -182,3 +182,49 @@ fn what_a_snapshot_would_show_alive_is_not_swept_below_it() {
     drop(snapshot);
     assert!(agree(taken_ms + 1, version));
 }
+
+/// Regression: for a pair that was asked for, hundreds of saved keys were copied, of whatever length, with the table locked that writers wait for.
+#[test]
+fn of_saved_keys_few_are_listed_at_once_and_none_is_left_out() {
+    let store = open(CollectorKind::Batched);
+    let keyspace = store.create_keyspace("k", Kind::Ordered).unwrap();
+    // Some are so long that a few of them are as many as are listed; a stretch between them stays in the index.
+    let key_of = |number: u32| {
+        let mut key = number.to_be_bytes().to_vec();
+        key.resize(if number.is_multiple_of(5) { 60_000 } else { 8 }, b'x');
+        key
+    };
+    let keys: Vec<_> = (0..60).map(key_of).collect();
+    for key in &keys {
+        store.write_wait(&keyspace, key, Some(&key[..4])).unwrap();
+    }
+    let snapshot = store.snapshot();
+    let is_kept = |number: usize| (20..30).contains(&number);
+    for (number, key) in keys.iter().enumerate().filter(|(number, _)| !is_kept(*number)) {
+        let value = number.is_multiple_of(2).then_some(&b"newer"[..]);
+        store.write_wait(&keyspace, key, value).unwrap();
+    }
+    let everything = |direction| ScanRange { from: Bound::Unbounded, to: Bound::Unbounded, direction, expect: usize::MAX };
+    let some = snapshot.saved_between(&keyspace.0, &everything(Direction::Forward), 3);
+    assert!(some.keys.len() == 3 && some.more);
+    let some = snapshot.saved_between(&keyspace.0, &everything(Direction::Backward), 60);
+    let bytes: usize = some.keys.iter().map(|(key, _)| key.len()).sum();
+    assert!(some.more && bytes < PIECE_BYTES + 60_000, "{bytes} bytes of {} keys", some.keys.len());
+    assert!(snapshot.saved_behind(&keyspace.0, None).len() < 50);
+    for direction in [Direction::Forward, Direction::Backward] {
+        for expect in [1, 2, 7, usize::MAX] {
+            let mut shown = Vec::new();
+            let range = ScanRange { expect, ..everything(direction) };
+            let collect = |key: &[u8], value: &[u8]| {
+                assert_eq!(value, &key[..4]);
+                shown.push(key.to_vec());
+                std::ops::ControlFlow::Continue(())
+            };
+            snapshot.scan(&keyspace, &range, collect).unwrap();
+            if direction == Direction::Backward {
+                shown.reverse();
+            }
+            assert!(shown == keys, "{direction:?} {expect}: {} of {} keys", shown.len(), keys.len());
+        }
+    }
+}

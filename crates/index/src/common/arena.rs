@@ -5,7 +5,7 @@
 //! * **Type-stable.** A chunk serves one class for ever and goes back to the operating system only with the arena. So a
 //!   number that was a node's once always leads to a node's header, whose version word tells whether it lives.
 //! * **Recycling.** Retired nodes pass through `hither_sync::epoch` in batches, since each deferral costs a barrier.
-//! * **Footprint.** A class starts with a chunk of 64 KiB of small pages and grows fourfold up to 2 MiB huge-page chunks.
+//! * **Footprint.** A class starts with a chunk of 64 KiB of small pages and grows fourfold, at last twofold, up to 2 MiB huge-page chunks.
 //!   Untouched memory costs nothing, so an empty index touches one page.
 //!
 //! # Numbers
