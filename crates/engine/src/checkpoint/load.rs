@@ -14,7 +14,7 @@ use super::store::CheckpointImage;
 use crate::keyspace::{AnyIndex, Keyspace, Kind};
 use crate::resolver::{LogResolver, Wary};
 use hither_index::hash::image::Images;
-use hither_index::{Hasher, OrderedIndex, PieceSource, Ref, SortedPiece};
+use hither_index::{Hasher, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece};
 use hither_log::VERSION_BITS;
 use hither_log::replay::{SegmentToScan, TOTALS_RECORDED};
 use hither_log::{COLD_SHARD, Covered, Log, Placement, SegmentRow};
@@ -324,7 +324,7 @@ impl Loader<'_> {
         if checksum(into) == block.checksum { Ok(()) } else { Err(format!("the block at {} is damaged", block.offset)) }
     }
 
-    /// `reads_log`: the index takes all keys from there, so that damage would put them out of order.
+    /// `reads_log`: the index takes keys from there, unless they are words, so that damage would put them out of order.
     fn ordered<I: OrderedIndex>(&self, index: &I, blocks: &[BlockRow], hasher: Hasher, reads_log: bool) -> Result<(), String> {
         if blocks.iter().any(|block| block.kind == BlockKind::Images) {
             return Err("it holds images of a table for an ordered keyspace".into());
@@ -332,14 +332,26 @@ impl Loader<'_> {
         let damaged = AtomicU64::new(0);
         let resolver = Wary::new(LogResolver { log: self.log, hasher }, true, &damaged);
         let _pin = epoch::pin();
-        if !blocks.iter().all(|block| block.kind == BlockKind::Words) {
+        if blocks.iter().all(|block| block.kind == BlockKind::Words) {
+            self.ordered_words(index, blocks, reads_log, &resolver)?;
+        } else {
             // Where keys begin alike, any ordered index looks at some of them.
             index.load_pieces(&mut Run::new(self, blocks, reads_log), &resolver);
-            return match damaged.into_inner() {
-                0 => Ok(()),
-                reference => Err(format!("{:?} leads to no valid entry", Ref(reference))),
-            };
         }
+        match damaged.into_inner() {
+            0 => Ok(()),
+            reference => Err(format!("{:?} leads to no valid entry", Ref(reference))),
+        }
+    }
+
+    /// Blocks of words only, several runs of them at a time.
+    fn ordered_words<I: OrderedIndex>(
+        &self,
+        index: &I,
+        blocks: &[BlockRow],
+        reads_log: bool,
+        resolver: &impl Resolver,
+    ) -> Result<(), String> {
         let firsts = self.first_words(blocks)?;
         if !firsts.is_sorted() {
             return Err("its blocks are out of order".into());
@@ -350,7 +362,7 @@ impl Loader<'_> {
             run.before = firsts.get((i + 1) * share).copied();
         }
         let mut sources: Vec<&mut dyn PieceSource> = runs.iter_mut().map(|run| run as &mut dyn PieceSource).collect();
-        index.load_words(&mut sources, &resolver);
+        index.load_words(&mut sources, resolver);
         Ok(())
     }
 
@@ -413,7 +425,8 @@ impl<'a> Run<'a> {
         let inside = self.before.is_none_or(|before| piece.words().is_some_and(|words| words.last().is_none_or(|last| *last < before)));
         decoded.filter(|()| inside).ok_or_else(|| format!("the block at {} holds no keys in order", block.offset))?;
         let damaged = |reference: &&hither_index::Ref| self.loader.log.verified_entry(reference.0).is_none();
-        match piece.refs().iter().filter(|_| self.reads_log).find(damaged) {
+        let reads_log = self.reads_log && piece.words().is_none();
+        match piece.refs().iter().filter(|_| reads_log).find(damaged) {
             None => Ok(()),
             Some(reference) => Err(format!("{reference:?} leads to no valid entry")),
         }

@@ -8,11 +8,11 @@ use super::BTree;
 use super::leaf::{Entry, LEAF_SLOTS, Leaf};
 use super::protocol::{Point, Protocol};
 use super::split::New;
-use super::spot::{Above, Prepare, Whole};
+use super::spot::{Above, Prepare};
 use crate::common::node::LARGE;
 use crate::common::slice::slice_at;
 use crate::common::version::{Restart, retry};
-use crate::{PieceSource, Ref, Resolver, SortedPiece};
+use crate::{Ref, Resolver, SortedPiece};
 use std::collections::VecDeque;
 
 /// Slots filled per leaf: 93 %.
@@ -52,11 +52,16 @@ impl<P: Protocol> BTree<P> {
     }
 
     /// See [`crate::OrderedIndex::load_pieces`]: the log is read only where a key is the second one behind a slice.
-    pub(super) fn load_keys<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
+    pub(crate) fn load_keys<'a, R: Resolver>(
+        &'a self,
+        above: &impl Above<'a>,
+        next_piece: &mut dyn FnMut(&mut SortedPiece) -> bool,
+        resolver: &R,
+    ) {
         let (mut piece, mut last, mut word) = (SortedPiece::default(), Last::default(), [0; 8]);
-        while source.next_piece(&mut piece) {
+        while next_piece(&mut piece) {
             for i in 0..piece.len() {
-                self.append(&Whole(self), &mut last, piece.key(i, &mut word), piece.refs()[i], resolver);
+                self.append(above, &mut last, piece.key(i, &mut word), piece.refs()[i], resolver);
             }
         }
     }

@@ -275,7 +275,7 @@ impl<P: Protocol> OrderedIndex for BTree<P> {
     }
 
     fn load_pieces<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
-        self.load_keys(source, resolver);
+        self.load_keys(&Whole(self), &mut |piece| source.next_piece(piece), resolver);
     }
 
     fn load_words<R: Resolver>(&self, runs: &mut [&mut dyn PieceSource], _resolver: &R) {

@@ -11,17 +11,50 @@ use super::read::WORD;
 use super::subtree::{RUN_FILL, SubtreeOf, is_subtree};
 use crate::btree::Token;
 use crate::btree::protocol::Protocol;
-use crate::btree::spot::Whole;
+use crate::btree::spot::{Above, Whole};
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
 use crate::common::version::retry;
-use crate::{Ref, Resolver};
+use crate::{PieceSource, Ref, Resolver, SortedPiece};
 use std::collections::VecDeque;
 
 /// References whose keys are being loaded.
 const AHEAD: usize = 24;
+/// Keys that are handed to the B+-tree together.
+const PIECE: usize = 64;
 /// Slots of a leaf that is built: half of what it holds at most. Where models fit badly, inserts will split it further.
 const LEAF: usize = max_blocks(LEAF_HEAD) * 8 / 2;
+
+/// What is to be loaded.
+#[derive(Clone, Copy)]
+struct Coming {
+    reference: Ref,
+    /// Its key, if it has eight bytes and is at hand. Any other is read from the log.
+    word: Option<u64>,
+}
+
+impl Coming {
+    fn of(entry: &Entry) -> Coming {
+        Coming { reference: Ref(entry.value), word: Some(entry.slice) }
+    }
+
+    /// The key; `word` is where it lies if it is at hand.
+    fn key<'a, R: Resolver>(self, word: &'a mut [u8; 8], resolver: &'a R) -> &'a [u8] {
+        match self.word {
+            Some(known) => {
+                *word = known.to_be_bytes();
+                word
+            }
+            None => resolver.key(self.reference),
+        }
+    }
+
+    fn prefetch<R: Resolver>(self, resolver: &R) {
+        if self.word.is_none() {
+            resolver.prefetch(self.reference);
+        }
+    }
+}
 
 impl<P: Protocol> Learned<P> {
     /// See [`crate::OrderedIndex::bulk_load`].
@@ -29,17 +62,39 @@ impl<P: Protocol> Learned<P> {
     /// # Panics
     /// If a key comes twice.
     pub(super) fn load_sorted<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+        self.load(&mut refs.map(|reference| Coming { reference, word: None }), resolver);
+    }
+
+    /// See [`crate::OrderedIndex::load_pieces`]: of pieces that consist of words the log is not read.
+    pub(super) fn load_known<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
+        let (mut piece, mut at) = (SortedPiece::default(), 0);
+        let mut coming = std::iter::from_fn(|| {
+            while at == piece.len() {
+                at = 0;
+                if !source.next_piece(&mut piece) {
+                    piece.clear();
+                    return None;
+                }
+            }
+            at += 1;
+            Some(Coming { reference: piece.refs()[at - 1], word: piece.words().map(|words| words[at - 1]) })
+        });
+        self.load(&mut coming, resolver);
+    }
+
+    fn load<R: Resolver>(&self, coming: &mut dyn Iterator<Item = Coming>, resolver: &R) {
         let mut ahead = VecDeque::with_capacity(AHEAD);
         let mut leaf: Vec<Entry> = Vec::with_capacity(LEAF);
+        let mut word = [0; 8];
         loop {
             while ahead.len() < AHEAD
-                && let Some(reference) = refs.next()
+                && let Some(next) = coming.next()
             {
-                resolver.prefetch(reference);
-                ahead.push_back(reference);
+                next.prefetch(resolver);
+                ahead.push_back(next);
             }
-            let next = ahead.pop_front().map(|reference| (reference, slice_at(resolver.key(reference), 0)));
-            if let Some((reference, (slice, WORD))) = next
+            let next = ahead.pop_front().map(|next| (next, slice_at(next.key(&mut word, resolver), 0)));
+            if let Some((Coming { reference, .. }, (slice, WORD))) = next
                 && leaf.len() < LEAF
             {
                 assert!(leaf.last().is_none_or(|last| last.slice < slice), "bulk_load needs strictly ascending keys");
@@ -48,34 +103,42 @@ impl<P: Protocol> Learned<P> {
             }
             let fits = || if leaf.is_empty() { next.is_none() } else { fits(&leaf) };
             if self.is_empty_leaf() && !fits() {
-                let rest = next.map(|(reference, _)| reference).into_iter().chain(ahead).chain(refs);
-                let mut all = leaf.iter().map(|entry| Ref(entry.value)).chain(rest);
+                let rest = next.map(|(next, _)| next).into_iter().chain(ahead).chain(coming);
                 self.plant_root();
-                return self.tree.load_sorted(&Whole(&self.tree), &mut all, resolver);
+                return self.load_below(&Whole(&self.tree), &mut leaf.iter().map(Coming::of).chain(rest), resolver);
             }
             self.append_leaf(&leaf, resolver);
             leaf.clear();
             match next {
                 None => return,
-                Some((reference, (slice, WORD))) if !self.ends_in_subtree(slice) => leaf.push(Entry { slice, value: reference.0 }),
-                Some((reference, (slice, _))) => {
-                    self.append_one(reference, resolver);
+                Some((next, (slice, WORD))) if !self.ends_in_subtree(slice) => leaf.push(Entry { slice, value: next.reference.0 }),
+                Some((next, (slice, _))) => {
+                    self.append_one(next, resolver);
                     if self.ends_in_subtree(slice) {
-                        return self.load_last(&mut ahead.into_iter().chain(refs), resolver);
+                        let last = SubtreeOf { index: self, key: &[0xff; 8] };
+                        return self.load_below(&last, &mut ahead.into_iter().chain(coming), resolver);
                     }
                 }
             }
         }
     }
 
+    /// Loads what comes into the B+-tree below this cell, behind all there is.
+    fn load_below<'a, R: Resolver>(&'a self, above: &impl Above<'a>, coming: &mut dyn Iterator<Item = Coming>, resolver: &R) {
+        let (mut some, mut word) = (Vec::with_capacity(PIECE), [0; 8]);
+        let mut pieces = |piece: &mut SortedPiece| {
+            some.clear();
+            some.extend(coming.take(PIECE).inspect(|next| next.prefetch(resolver)));
+            piece.clear();
+            some.iter().for_each(|next| piece.push(next.key(&mut word, resolver), next.reference));
+            !piece.is_empty()
+        };
+        self.tree.load_keys(above, &mut pieces, resolver);
+    }
+
     /// Whether `slice` belongs into a subtree, and so does whatever is greater.
     fn ends_in_subtree(&self, slice: u64) -> bool {
         self.descend_ranged(slice).is_ok_and(|range| range.high.is_none() && is_subtree(range.node))
-    }
-
-    /// Loads what comes behind all there is, into the last subtree.
-    fn load_last<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
-        self.tree.load_sorted(&SubtreeOf { index: self, key: &[0xff; 8] }, refs, resolver);
     }
 
     /// Whether one leaf is all there is: an index that was emptied may have more, subtrees among them (S1).
@@ -93,8 +156,9 @@ impl<P: Protocol> Learned<P> {
     }
 
     /// Adds the greatest key so far by a search.
-    fn append_one<R: Resolver>(&self, reference: Ref, resolver: &R) {
-        let installed = self.replace(Token::NOWHERE, resolver.key(reference), Ref::NONE, reference, resolver);
+    fn append_one<R: Resolver>(&self, next: Coming, resolver: &R) {
+        let mut word = [0; 8];
+        let installed = self.replace(Token::NOWHERE, next.key(&mut word, resolver), Ref::NONE, next.reference, resolver);
         assert!(installed.is_ok(), "bulk_load needs strictly ascending keys");
     }
 
@@ -104,7 +168,7 @@ impl<P: Protocol> Learned<P> {
             return;
         }
         if self.append_whole(entries).is_err() {
-            return entries.iter().for_each(|entry| self.append_one(Ref(entry.value), resolver));
+            return entries.iter().for_each(|entry| self.append_one(Coming::of(entry), resolver));
         }
         entries.iter().for_each(|_| self.tree.keys.one_more());
         if !fits(entries) {

@@ -208,6 +208,51 @@ fn bulk_loads_with_doubles() {
     world.check_all();
 }
 
+/// A log that nobody may read.
+struct Closed;
+
+impl crate::Resolver for Closed {
+    fn prefetch(&self, _: Ref) {
+        panic!("the log is asked for an entry");
+    }
+
+    fn key(&self, _: Ref) -> &[u8] {
+        panic!("the log is read");
+    }
+
+    fn hash(&self, _: Ref) -> u64 {
+        unreachable!("the index needs no hashes")
+    }
+}
+
+/// Regression: keys of eight bytes were read from the log, one after the other in the order of keys, though they were at hand.
+#[test]
+fn words_are_loaded_without_the_log() {
+    type Order = fn(u64) -> u64;
+    // What lines fit, what they do not, and what they do not from the middle on.
+    let orders: [Order; 3] =
+        [|i| i << 30, |i| 1 << (i % 63) | i, |i| if i < 30_000 { i << 20 } else { u64::MAX / 2 + (1 << (i % 60) | i) }];
+    for order in orders {
+        let mut world = World::new(LearnedIndex::new());
+        for key in (0..60_000).map(|i| order(i).to_be_bytes()) {
+            world.model.insert(key.to_vec(), world.log.append(&key));
+        }
+        let mut pairs = world.model.iter();
+        let mut source = |piece: &mut crate::SortedPiece| {
+            piece.clear();
+            pairs.by_ref().take(1_000).for_each(|(key, reference)| piece.push(key, *reference));
+            !piece.is_empty()
+        };
+        {
+            let _pin = epoch::pin();
+            world.index.load_words(&mut [&mut source], &Closed);
+        }
+        world.check_all();
+        (0..3_000u64).for_each(|i| world.put(&(order(i) + 1).to_be_bytes()));
+        world.check_all();
+    }
+}
+
 /// Regression: an index that was loaded with nothing was a B+-tree for ever after.
 #[test]
 fn loading_nothing_plants_no_subtree() {
