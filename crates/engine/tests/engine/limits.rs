@@ -127,9 +127,9 @@ fn shards_share_the_segments_that_there_are() {
         let store = Store::open(options()).unwrap();
         failpoints.arm("fallocate", FailAt { skip: 0, count: u64::MAX, errno: 28 });
         let count = fill(&store);
-        // Of three segments, since each shard's last chunk, a sixteenth of one, may be left with room.
+        // Of three segments, since each shard's last chunk, a sixteenth of one, may be left with room, as chance has it. Without sharing it is the entries before the fourth shard's first.
         let usage = store.stats().pools[0].usage.clone();
-        assert!(usage.live_bytes > 5 * SEGMENT / 4, "{count} entries, {usage:?}");
+        assert!(usage.live_bytes > SEGMENT, "{count} entries, {usage:?}");
         assert!(store.check().unwrap().is_sound());
         store.close().unwrap();
         drop(store);
