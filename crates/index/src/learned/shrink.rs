@@ -58,7 +58,7 @@ impl<P: Protocol> Learned<P> {
         }
         match spot.parent {
             Some(parent) if parent.inner.count() > 1 => {
-                if let Some(pair) = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice)? {
+                if let Some(pair) = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice, usize::MAX)? {
                     spot.leaf.remove(slot.place);
                     self.merge_pair(pair);
                     return Ok(());
@@ -94,8 +94,7 @@ impl<P: Protocol> Learned<P> {
     fn try_mend(&self, spot: &Spot<'_>, slice: u64) -> Result<(), Restart> {
         if let Some(parent) = spot.parent.filter(|parent| parent.inner.count() > 1)
             && spot.leaf.count() <= MERGE_LEAVES
-            && let Some(pair) = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice)?
-            && pair.left.count() + pair.right.count() <= MERGE_LEAVES
+            && let Some(pair) = self.lock_pair(spot.cell, parent, (spot.leaf, spot.version), slice, MERGE_LEAVES)?
         {
             self.merge_pair(pair);
             return Ok(());
@@ -115,23 +114,21 @@ impl<P: Protocol> Learned<P> {
         if at.inner.count() > FEW || parent.inner.count() < 2 {
             return Ok(false);
         }
-        let Some(pair) = self.lock_pair(cell, parent, (at.inner, at.version), slice)? else { return Ok(false) };
-        let fits = pair.left.count() + pair.right.count() <= MERGE_INNER;
-        if fits {
-            P::reached(Point::ArrayInnerMerge);
-            self.merge_pair(pair);
-        }
-        Ok(fits)
+        let Some(pair) = self.lock_pair(cell, parent, (at.inner, at.version), slice, MERGE_INNER)? else { return Ok(false) };
+        P::reached(Point::ArrayInnerMerge);
+        self.merge_pair(pair);
+        Ok(true)
     }
 
-    /// Locks `node`, the child of `parent` for `slice`, with the neighbour to its left, or to its right if there is none to the left; `None` if neither can
-    /// merge with it.
+    /// Locks `node`, the child of `parent` for `slice`, with the neighbour to its left, or to its right if there is none to the left; `None`, with nothing locked, if neither can
+    /// merge with it, or both together have more than `most` slots.
     fn lock_pair<'a>(
         &'a self,
         cell: u64,
         parent: Parent<'a>,
         (node, version): (Gapped<'a>, u64),
         slice: u64,
+        most: usize,
     ) -> Result<Option<Pair<'a>>, Restart> {
         let (inner, shape) = (parent.inner, parent.inner.shape());
         let own = inner.child_place(shape, slice);
@@ -157,6 +154,10 @@ impl<P: Protocol> Learned<P> {
         let (other, two) = (Gapped(other), inner.count() == 2);
         let other_version = other.0.version().try_read()?;
         inner.0.version().check(parent.version)?;
+        // Before the locks, which hold up readers: at these versions the counts are so.
+        if node.count() + other.count() > most {
+            return Ok(None);
+        }
         let is_root = self.tree.root.address.load(Ordering::Acquire) == inner.0.address();
         // Another root than the parent says nothing: the cell's version is checked by its lock, the parent's by its own.
         let collapse = if two && is_root { Some(self.tree.root.version.lock(cell)?) } else { None };
