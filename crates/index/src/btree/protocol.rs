@@ -62,6 +62,8 @@ pub enum Point {
     ArrayInnerMerge,
     /// A learned root with a single child left gave way to it.
     ArrayCollapse,
+    /// Two learned neighbours and the node above were locked, to become one.
+    ArrayPair,
     /// A half-done structure change of a planted twin.
     HalfDone,
 }

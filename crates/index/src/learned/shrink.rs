@@ -164,6 +164,7 @@ impl<P: Protocol> Learned<P> {
         let parent_lock = inner.0.version().lock(parent.version)?;
         let lock = node.0.version().lock(version)?;
         let other_lock = other.0.version().lock(other_version)?;
+        P::reached(Point::ArrayPair);
         let (left, left_lock, right, right_lock) =
             if other_is_left { (other, other_lock, node, lock) } else { (node, lock, other, other_lock) };
         debug_assert!(left.0.meta().level() > 0 || left.next() == right.0.address());

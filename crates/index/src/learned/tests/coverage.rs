@@ -6,6 +6,11 @@ use crate::common::twins::Counts;
 use crate::conformance::Rng;
 use crate::conformance::ordered::{self, World};
 use crate::learned::Learned;
+use crate::learned::gapped::Gapped;
+use crate::learned::subtree::is_subtree;
+use hither_sync::epoch;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 const POINTS: [Point; 13] = [
     Point::ScanRead,
@@ -58,4 +63,42 @@ fn the_ordered_suite_holds_and_every_structure_change_is_reached() {
     ordered::run_all(Learned::<Counting>::new);
     large();
     REACHED.assert_all(&POINTS, 1);
+}
+
+static PAIRS: AtomicUsize = AtomicUsize::new(0);
+
+struct CountingPairs;
+
+impl Protocol for CountingPairs {
+    fn reached(point: Point) {
+        PAIRS.fetch_add(usize::from(matches!(point, Point::ArrayPair)), Relaxed);
+    }
+}
+
+/// Regression: a delete in a leaf of few slots beside a full one locked both, and the inner node above, before it saw that they are too many to merge.
+#[test]
+fn a_small_leaf_beside_a_full_one_locks_nothing_in_vain() {
+    let mut world = World::new(Learned::<CountingPairs>::new());
+    let key = |i: u64| (i << 40).to_be_bytes();
+    (0..40_000u64).for_each(|i| world.put(&key(i)));
+    let first = |world: &World<Learned<CountingPairs>>| {
+        let _pin = epoch::pin();
+        let (leaf, _) = world.index.descend(0).unwrap();
+        assert!(!is_subtree(leaf));
+        Gapped(leaf).count()
+    };
+    let mut least = 0;
+    while first(&world) > 2 {
+        world.delete(&key(least));
+        least += 1;
+    }
+    for _ in 0..100 {
+        world.delete(&key(least));
+        world.put(&key(least));
+    }
+    assert_eq!((first(&world), PAIRS.load(Relaxed)), (2, 0));
+    // The last one leaves with its leaf.
+    (least..least + 2).for_each(|i| world.delete(&key(i)));
+    assert_eq!(PAIRS.load(Relaxed), 1);
+    world.check_all();
 }

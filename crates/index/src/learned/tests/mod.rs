@@ -5,9 +5,7 @@ mod twins;
 
 use super::LearnedIndex;
 use super::block::Entry;
-use super::gapped::Gapped;
 use super::subtree::is_subtree;
-use crate::common::node::INNER_HEAD;
 use crate::conformance::ordered::{self, World};
 use crate::conformance::{FakeLog, Rng, point};
 use crate::{Index, OrderedIndex, Ref, Start};
@@ -207,38 +205,6 @@ fn bulk_loads_with_doubles() {
     }
     world.check_all();
     (0..9000u64).for_each(|i| world.put(&(i * 3 + 1).to_be_bytes()));
-    world.check_all();
-}
-
-/// Regression: a delete in a leaf of few slots beside a full one locked both, and the inner node above, before it saw that they are too many to merge.
-#[test]
-fn a_small_leaf_beside_a_full_one_locks_nothing_in_vain() {
-    let mut world = World::new(LearnedIndex::new());
-    let key = |i: u64| (i << 40).to_be_bytes();
-    (0..40_000u64).for_each(|i| world.put(&key(i)));
-    let first = |world: &World<LearnedIndex>| {
-        let _pin = epoch::pin();
-        let (leaf, _) = world.index.descend(0).unwrap();
-        assert!(!is_subtree(leaf));
-        Gapped(leaf).count()
-    };
-    let version_above = |world: &World<LearnedIndex>| {
-        let _pin = epoch::pin();
-        let (root, version) = world.index.tree.top().unwrap();
-        assert_eq!(root.meta().class(), INNER_HEAD, "there are several leaves");
-        version
-    };
-    let mut least = 0;
-    while first(&world) > 2 {
-        world.delete(&key(least));
-        least += 1;
-    }
-    let before = version_above(&world);
-    for _ in 0..100 {
-        world.delete(&key(least));
-        world.put(&key(least));
-    }
-    assert_eq!((first(&world), version_above(&world)), (2, before));
     world.check_all();
 }
 
