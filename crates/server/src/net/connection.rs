@@ -72,6 +72,17 @@ pub struct Connection {
     hung_up: bool,
     /// What came of reading ahead of its turn: see [`Connection::receive`].
     arrived: Option<std::io::Result<usize>>,
+    /// See [`most_held`]: as it was at the last flush, so that it changes within no turn.
+    most_held: usize,
+}
+
+/// Bytes of replies above which the next commands wait, if the bound of output is so small: what waits for a sync is sent all at once when that has come, and must then not be
+/// more than may wait for the client.
+fn most_held(shared: &Shared) -> usize {
+    match shared.settings.max_output_bytes.load(Ordering::Relaxed) {
+        0 => usize::MAX,
+        max_output => max_output / 2,
+    }
 }
 
 impl Connection {
@@ -80,6 +91,7 @@ impl Connection {
         let authenticated = session.authenticated;
         let limits = limits_for(&session);
         Connection {
+            most_held: most_held(session.shared()),
             channel,
             session,
             outbox: Outbox::default(),
@@ -126,12 +138,7 @@ impl Connection {
     /// Whether commands have to wait until replies have left.
     fn is_paused(&self) -> bool {
         let most = if self.session.authenticated { PAUSE_BYTES } else { STRANGER_PAUSE_BYTES };
-        // What waits for a sync is sent all at once when that has come, and must then not be more than may wait for the client.
-        let kept = match self.session.shared().settings.max_output_bytes.load(Ordering::Relaxed) {
-            0 => most,
-            max_output => most.min(max_output / 2),
-        };
-        self.outbox.waiting() > kept
+        self.outbox.waiting() > most.min(self.most_held)
     }
 
     /// Reads into `early` ahead of its turn, if it is going to read then. Pass the same bytes to [`Connection::serve`], which has to follow.
@@ -169,7 +176,8 @@ impl Connection {
         }
         self.show_commands();
         for _ in 0..READS {
-            self.stalled |= self.is_paused();
+            // What has arrived ahead of its turn is taken in in any case: nobody has it but this turn.
+            self.stalled |= self.arrived.is_none() && self.is_paused();
             if self.session.is_waiting() {
                 self.give_up_if_hung_up();
                 return false;
@@ -340,9 +348,10 @@ impl Connection {
         }
         let again = self.send(bytes, now);
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
-        // What waits for a sync does not count, nor what only its turn has left: it reads.
+        self.most_held = most_held(shared);
+        // What waits for a sync does not count, nor what only its turn has left: it reads. Behind a sync there may be one reply more than commands wait for.
         let waiting = self.outbox.ready().len();
-        if most > 0 && waiting > most && !again && !self.broken {
+        if most > 0 && waiting > most.saturating_add(self.most_held.min(PAUSE_BYTES)) && !again && !self.broken {
             // The client asks for more than it reads.
             let why = format!("{waiting} bytes of replies wait for it, more than max-output ({most})");
             self.session.client.log_closed(Level::Warn, &why);

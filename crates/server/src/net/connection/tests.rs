@@ -146,9 +146,41 @@ fn no_more_waits_for_a_sync_than_may_wait_for_the_client() {
     let (shared, mut connection, _other) = connection();
     connection.outbox.bytes = b"+OK\r\n".repeat(7_000);
     connection.outbox.appended(0, 7);
-    assert!(!connection.is_paused());
-    shared.settings.max_output_bytes.store(64 << 10, Ordering::Relaxed);
-    assert!(connection.is_paused(), "more than half of it is there");
-    shared.settings.max_output_bytes.store(0, Ordering::Relaxed);
-    assert!(!connection.is_paused(), "there is no bound");
+    let mut is_paused_with = |max_output| {
+        shared.settings.max_output_bytes.store(max_output, Ordering::Relaxed);
+        connection.flush(&shared, Instant::now());
+        connection.is_paused()
+    };
+    assert!(!is_paused_with(1 << 20));
+    assert!(is_paused_with(64 << 10), "more than half of it is there");
+    assert!(!is_paused_with(0), "there is no bound");
+}
+
+/// What has been read ahead of a connection's turn is that connection's, though its bound has changed since, or its replies have become too many: whoever took the buffer
+/// in a later turn would run what another client has sent.
+#[test]
+fn what_has_arrived_is_taken_in_whatever_has_changed_since() {
+    use std::io::Write;
+    let (shared, mut connection, mut other) = connection();
+    let (mut room, mut early, now) = (Room::default(), [0; 100], Instant::now());
+    other.write_all(b"SET a 1\r\n").unwrap();
+    connection.note_readable();
+    while connection.arrived.as_ref().is_none_or(|read| read.is_err()) {
+        connection.arrived = None;
+        connection.receive(&mut early);
+    }
+    connection.outbox.bytes = b"+OK\r\n".repeat(2_000);
+    connection.outbox.appended(0, 7);
+    connection.most_held = 8 << 10;
+    assert!(connection.is_paused());
+    connection.serve(&shared, &early, &mut room, now);
+    assert!(connection.arrived.is_none() && connection.stalled);
+    connection.outbox.release(7);
+    connection.outbox.sent(connection.outbox.waiting());
+    connection.serve(&shared, b"SET b 2\r\n", &mut room, now);
+    let client = shared.clients.add("test".into(), "test".into(), 0);
+    let mut reply = Vec::new();
+    Session::new(shared.clone(), client).execute(&shared, Args::new(b"EXISTSab", &[0..6, 6..7, 7..8]), &mut reply);
+    assert_eq!(reply, b":1\r\n");
+    assert_eq!(connection.outbox.ready(), b"+OK\r\n");
 }
