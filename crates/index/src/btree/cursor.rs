@@ -97,7 +97,7 @@ impl<R: Resolver> Slots for Requesting<'_, R> {
 
 /// References with their keys, where the slot holds the whole key.
 #[derive(Default)]
-struct Keyed {
+pub(crate) struct Keyed {
     refs: Vec<Ref>,
     words: Vec<Option<u64>>,
 }
@@ -121,8 +121,30 @@ impl Slots for Keyed {
 }
 
 impl Keyed {
+    /// Appends a key of eight bytes.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, word: u64, reference: Ref) {
+        self.words.push(Some(word));
+        self.refs.push(reference);
+    }
+
+    /// Appends all to a piece; what is not known is read from the log.
+    pub(crate) fn append_to<R: Resolver>(&self, piece: &mut SortedPiece, resolver: &R) {
+        let mut at = 0;
+        for stretch in self.words.chunk_by(|a, b| a.is_some() == b.is_some()) {
+            let refs = &self.refs[at..at + stretch.len()];
+            match stretch[0] {
+                None => piece.extend_resolved(refs, resolver),
+                Some(_) => {
+                    stretch.iter().flatten().zip(refs).for_each(|(word, reference)| piece.push(&word.to_be_bytes(), *reference));
+                }
+            }
+            at += stretch.len();
+        }
+    }
+
     /// As [`go_on_behind`]; a key that the slot holds may be put into `word`.
-    fn go_on_behind<'a, R: Resolver>(&mut self, word: &'a mut [u8; 8], resolver: &'a R) -> Option<&'a [u8]> {
+    pub(crate) fn go_on_behind<'a, R: Resolver>(&mut self, word: &'a mut [u8; 8], resolver: &'a R) -> Option<&'a [u8]> {
         while let Some((reference, known)) = self.refs.last().zip(self.words.last()) {
             if let Some(known) = known {
                 *word = known.to_be_bytes();
@@ -177,17 +199,7 @@ impl<P: Protocol> BTree<P> {
             }
             back_off(&mut spins);
         }
-        let mut at = 0;
-        for stretch in found.words.chunk_by(|a, b| a.is_some() == b.is_some()) {
-            let refs = &found.refs[at..at + stretch.len()];
-            match stretch[0] {
-                None => piece.extend_resolved(refs, resolver),
-                Some(_) => {
-                    stretch.iter().flatten().zip(refs).for_each(|(word, reference)| piece.push(&word.to_be_bytes(), *reference));
-                }
-            }
-            at += stretch.len();
-        }
+        found.append_to(piece, resolver);
     }
 
     /// See [`crate::Index::for_each`].

@@ -57,7 +57,7 @@ use crate::btree::protocol::{Protocol, Sound};
 use crate::common::node::LEAF_HEAD;
 use crate::common::slice::slice_at;
 use crate::common::version::retry;
-use crate::{Conflict, Hinted, Index, Key, Located, Look, OrderedIndex, PieceSource, Ref, Resolver, Start};
+use crate::{Conflict, Hinted, Index, Key, Located, Look, OrderedIndex, PieceSource, Ref, Resolver, SortedPiece, Start};
 use gapped::Gapped;
 use std::sync::atomic::Ordering;
 use subtree::{SubtreeOf, is_subtree};
@@ -218,6 +218,10 @@ impl<P: Protocol> OrderedIndex for Learned<P> {
 
     fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
         self.load_sorted(refs, resolver);
+    }
+
+    fn copy_sorted<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
+        self.copy_into(start, limit, piece, resolver);
     }
 
     fn load_pieces<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {

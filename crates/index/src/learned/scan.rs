@@ -6,21 +6,46 @@
 //! that it returned.
 
 use super::Learned;
-use super::block::WIDTH;
+use super::block::{Block, WIDTH};
 use super::gapped::{Gapped, Hit, Place, Shape};
 use super::read::WORD;
 use super::subtree::is_subtree;
-use crate::btree::cursor::Cursor as SubtreeCursor;
+use crate::btree::cursor::{Cursor as SubtreeCursor, Keyed, Slots};
 use crate::btree::protocol::{Point, Protocol, Rule};
 use crate::common::node::{INNER_HEAD, Node};
 use crate::common::slice::slice_at;
 use crate::common::version::{Restart, back_off};
 use crate::common::visit::{CHUNK, go_on_behind, visit_runs};
-use crate::{Ref, Resolver, Start};
+use crate::{Ref, Resolver, SortedPiece, Start};
 use std::cmp::Ordering;
+use std::ops::Range;
 
 /// Slots read between two validations.
 const RUN: usize = 256;
+
+/// What a cursor collects slots in, those of subtrees and those of learned leaves, which are keys of eight bytes.
+trait Collecting: Slots {
+    /// Appends slots of a block.
+    fn add_block(&mut self, block: Block<'_>, slots: Range<usize>, backward: bool);
+}
+
+impl Collecting for Vec<Ref> {
+    #[inline(always)]
+    fn add_block(&mut self, block: Block<'_>, slots: Range<usize>, backward: bool) {
+        if backward {
+            self.extend(slots.rev().map(|i| Ref(block.value(i))));
+        } else {
+            self.extend(slots.map(|i| Ref(block.value(i))));
+        }
+    }
+}
+
+impl Collecting for Keyed {
+    fn add_block(&mut self, block: Block<'_>, slots: Range<usize>, backward: bool) {
+        debug_assert!(!backward, "keys are copied in ascending order");
+        slots.for_each(|i| self.push(block.slice(i), Ref(block.value(i))));
+    }
+}
 
 /// A place in a leaf.
 struct LeafCursor<'a> {
@@ -67,6 +92,20 @@ impl<P: Protocol> Learned<P> {
                 }
             }
         }
+    }
+
+    /// See [`crate::OrderedIndex::copy_sorted`].
+    pub(super) fn copy_into<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
+        let (mut found, mut word, mut spins) = (Keyed::default(), [0; 8], 0);
+        while found.len() < limit {
+            let place = found.go_on_behind(&mut word, resolver).map_or(start, Start::After);
+            let room = limit - found.len();
+            if self.seek(place, false, room, resolver).and_then(|mut cursor| cursor.run(self, room, &mut found, resolver)).is_ok() {
+                break;
+            }
+            back_off(&mut spins);
+        }
+        found.append_to(piece, resolver);
     }
 
     /// See [`crate::Index::for_each`].
@@ -177,18 +216,18 @@ impl Gapped<'_> {
 impl<'a> Cursor<'a> {
     /// Appends up to `limit` references to `out` and moves behind them; fewer mean that the end was reached. If it fails,
     /// what it has appended is valid, and the cursor is not.
-    fn run<P: Protocol, R: Resolver>(
+    fn run<P: Protocol, R: Resolver, S: Collecting>(
         &mut self,
         index: &'a Learned<P>,
         limit: usize,
-        out: &mut Vec<Ref>,
+        out: &mut S,
         resolver: &R,
     ) -> Result<(), Restart> {
         let end = out.len().saturating_add(limit);
         loop {
             match &mut self.inside {
                 Inside::Subtree(cursor, _) => cursor.run(&index.tree, end - out.len(), out)?,
-                Inside::Leaf(cursor) => cursor.run::<P>(self.backward, end, out)?,
+                Inside::Leaf(cursor) => cursor.run::<P, S>(self.backward, end, out)?,
             }
             if out.len() == end || !self.step(index, end - out.len(), resolver)? {
                 return Ok(());
@@ -226,11 +265,11 @@ impl<'a> Cursor<'a> {
 impl<'a> LeafCursor<'a> {
     /// Reads up to the leaf's end or until `out` has `end` references.
     #[inline(always)]
-    fn run<P: Protocol>(&mut self, backward: bool, end: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+    fn run<P: Protocol, S: Collecting>(&mut self, backward: bool, end: usize, out: &mut S) -> Result<(), Restart> {
         loop {
             let (mark, room) = (out.len(), (end - out.len()).min(RUN));
             let at = if backward { self.read_down(room, out) } else { self.read_up(room, out) };
-            self.validate::<P>(mark, out)?;
+            self.validate::<P, S>(mark, out)?;
             self.at = at;
             if out.len() == end || out.len() - mark < room {
                 return Ok(());
@@ -240,13 +279,13 @@ impl<'a> LeafCursor<'a> {
 
     /// Reads up to `room` slots upward; where it ended.
     #[inline(always)]
-    fn read_up(&self, mut room: usize, out: &mut Vec<Ref>) -> Place {
+    fn read_up<S: Collecting>(&self, mut room: usize, out: &mut S) -> Place {
         let (end, mut at) = (self.leaf.shape().end(), self.at);
         while at.block < end && room > 0 {
             let block = self.leaf.block(at.block);
             let (from, count) = (at.index, block.count());
             let to = count.min(from + room);
-            out.extend((from..to).map(|i| Ref(block.value(i))));
+            out.add_block(block, from..to, false);
             if to < count {
                 return Place { block: at.block, index: to };
             }
@@ -258,13 +297,13 @@ impl<'a> LeafCursor<'a> {
 
     /// Reads up to `room` slots downward; where it ended.
     #[inline(always)]
-    fn read_down(&self, mut room: usize, out: &mut Vec<Ref>) -> Place {
+    fn read_down<S: Collecting>(&self, mut room: usize, out: &mut S) -> Place {
         let (shape, mut at) = (self.leaf.shape(), self.at);
         while (shape.first()..shape.end()).contains(&at.block) && room > 0 {
             let block = self.leaf.block(at.block);
             let to = at.index.min(block.count());
             let from = to.saturating_sub(room);
-            out.extend((from..to).rev().map(|i| Ref(block.value(i))));
+            out.add_block(block, from..to, true);
             if from > 0 || at.block == shape.first() {
                 return Place { block: at.block, index: from };
             }
@@ -276,7 +315,7 @@ impl<'a> LeafCursor<'a> {
 
     /// Drops what was read since `mark` if the leaf has changed.
     #[inline(always)]
-    fn validate<P: Protocol>(&self, mark: usize, out: &mut Vec<Ref>) -> Result<(), Restart> {
+    fn validate<P: Protocol, S: Collecting>(&self, mark: usize, out: &mut S) -> Result<(), Restart> {
         P::reached(Point::ScanRead);
         if P::heeds(Rule::ScanValidates) && !self.leaf.0.version().same(self.version) {
             out.truncate(mark);

@@ -227,7 +227,7 @@ impl crate::Resolver for Closed {
 
 /// Regression: keys of eight bytes were read from the log, one after the other in the order of keys, though they were at hand.
 #[test]
-fn words_are_loaded_without_the_log() {
+fn words_are_loaded_and_copied_without_the_log() {
     type Order = fn(u64) -> u64;
     // What lines fit, what they do not, and what they do not from the middle on.
     let orders: [Order; 3] =
@@ -246,6 +246,11 @@ fn words_are_loaded_without_the_log() {
         {
             let _pin = epoch::pin();
             world.index.load_words(&mut [&mut source], &Closed);
+            let mut copied = crate::SortedPiece::default();
+            world.index.copy_sorted(Start::Edge, 1_000_000, &mut copied, &Closed);
+            let words = copied.words().unwrap();
+            assert!(words.iter().map(|word| word.to_be_bytes().to_vec()).eq(world.model.keys().cloned()));
+            assert!(copied.refs().iter().eq(world.model.values()) && !copied.is_resolved());
         }
         world.check_all();
         (0..3_000u64).for_each(|i| world.put(&(order(i) + 1).to_be_bytes()));
