@@ -328,6 +328,8 @@ impl Locked<'_> {
         if placed {
             self.put(policy, (slot, tag), frequency, record);
         }
+        // Others that have left with the victim may have taken its place.
+        let ghost = ghost.filter(|ghost| self.ghost(*ghost).0 == tag);
         if policy.has_admission() {
             match victim.filter(|_| placed) {
                 Some((tag, frequency)) => self.remember(ghost, tag, frequency),

@@ -260,11 +260,15 @@ impl Cache {
     ///
     /// The caller must have read the record, under the epoch pin that it still holds, from the entry to which the index led it (C1).
     pub fn offer(&self, hash: u64, reader: u32, home: u32, counted: bool, record: &Record<'_>) -> bool {
-        let Some((bucket, _)) = self.bucket(hash) else { return false };
+        let Some((bucket, at)) = self.bucket(hash) else { return false };
         let is_short = record.value.len() <= MAX_VALUE_BYTES && record.key.len() <= MAX_KEY_BYTES;
         let fits = is_short && bucket.has_room_for(record);
         if is_short && !fits && counted {
             self.counters.count(Count::Misfits);
+        }
+        // Most that do not fit never did: nobody locks a bucket for them.
+        if !fits && bucket.find(at, hash, record.key).is_none() {
+            return false;
         }
         let Some(mut locked) = bucket.try_lock() else { return false };
         if !fits {

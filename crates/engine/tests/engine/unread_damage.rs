@@ -7,7 +7,6 @@ use hither_engine::{
     OrderedKind, RestartSource, Result, ScanRange, Store, WriteOptions,
 };
 use std::ops::{Bound, ControlFlow};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const KEYS: u64 = 300;
