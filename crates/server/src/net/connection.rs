@@ -76,8 +76,8 @@ pub struct Connection {
     most_held: usize,
 }
 
-/// Bytes of replies above which the next commands wait, if the bound of output is so small: what waits for a sync is sent all at once when that has come, and must then not be
-/// more than may wait for the client.
+/// Bytes of replies above which the next commands wait, if the bound of output is so small: what waits for a sync is sent all at once when that has come, and of small
+/// replies it must then not be more than may wait for the client.
 fn most_held(shared: &Shared) -> usize {
     match shared.settings.max_output_bytes.load(Ordering::Relaxed) {
         0 => usize::MAX,
@@ -349,9 +349,9 @@ impl Connection {
         let again = self.send(bytes, now);
         let most = shared.settings.max_output_bytes.load(Ordering::Relaxed);
         self.most_held = most_held(shared);
-        // What waits for a sync does not count, nor what only its turn has left: it reads. Behind a sync there may be one reply more than commands wait for.
+        // What waits for a sync does not count, nor what only its turn has left: it reads.
         let waiting = self.outbox.ready().len();
-        if most > 0 && waiting > most.saturating_add(self.most_held.min(PAUSE_BYTES)) && !again && !self.broken {
+        if most > 0 && waiting > most && !again && !self.broken {
             // The client asks for more than it reads.
             let why = format!("{waiting} bytes of replies wait for it, more than max-output ({most})");
             self.session.client.log_closed(Level::Warn, &why);
