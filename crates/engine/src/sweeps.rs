@@ -159,6 +159,14 @@ mod tests {
     use crate::{Durability, Kind, MediumChoice, Options, Store, WriteOptions};
     use std::time::{Duration, Instant};
 
+    /// Waits until it is so; false if it is not within a minute, which is for ever.
+    fn comes(is_so: impl Fn() -> bool) -> bool {
+        (0..6000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            is_so()
+        })
+    }
+
     /// Regression: a time to live below a millisecond was none, and what was written with it was never there.
     #[test]
     fn a_time_to_live_is_not_shortened() {
@@ -203,11 +211,7 @@ mod tests {
         let check = store.core.sweeping.lock();
         let deleted = std::thread::scope(|scope| {
             let sweep = scope.spawn(|| store.core.sweep_those_there(Some(Instant::now() + Duration::from_millis(50))).deleted);
-            // A minute is for ever.
-            let is_over = (0..6000).any(|_| {
-                std::thread::sleep(Duration::from_millis(10));
-                sweep.is_finished()
-            });
+            let is_over = comes(|| sweep.is_finished());
             drop(check);
             assert!(is_over, "it has waited for the check");
             sweep.join().unwrap()
@@ -242,18 +246,9 @@ mod tests {
         for round in 0..2 {
             let soon = WriteOptions::new().ttl(Duration::from_millis(20));
             drop(store.write(&keyspace, b"key", Some(b"value"), Condition::None, &soon).unwrap());
-            // A minute is for ever.
-            let until = |met: &dyn Fn() -> bool| {
-                (0..6000).any(|_| {
-                    met() || {
-                        std::thread::sleep(Duration::from_millis(10));
-                        false
-                    }
-                })
-            };
-            assert!(until(&|| store.get_versioned(&keyspace, b"key").unwrap().is_none()));
+            assert!(comes(|| store.get_versioned(&keyspace, b"key").unwrap().is_none()));
             let told = core.told_ms();
-            assert!(until(&|| core.log.pool(0).clock_ms() >= told), "round {round}: what was told is forgotten at a crash");
+            assert!(comes(|| core.log.pool(0).clock_ms() >= told), "round {round}: what was told is forgotten at a crash");
         }
     }
 

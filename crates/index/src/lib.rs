@@ -374,29 +374,11 @@ pub trait OrderedIndex: Index {
     fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R);
 
     /// Appends up to `limit` keys with their references, in order from `start`, to `piece`; fewer mean that the end was reached. Guarantees as
-    /// [`OrderedIndex::scan`]. An index that holds whole keys need not read them from the log.
-    fn copy_sorted<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
-        let mut refs = Vec::with_capacity(limit.min(1 << 16));
-        self.scan(start, false, limit, &mut refs, resolver);
-        piece.extend_resolved(&refs, resolver);
-    }
+    /// [`OrderedIndex::scan`]. Keys that the index holds whole are not read from the log.
+    fn copy_sorted<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R);
 
     /// As [`OrderedIndex::bulk_load`], from keys that are at hand, so that the log need hardly be read.
-    fn load_pieces<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R) {
-        let (mut piece, mut at) = (SortedPiece::default(), 0);
-        let mut refs = std::iter::from_fn(|| {
-            while at == piece.len() {
-                at = 0;
-                if !source.next_piece(&mut piece) {
-                    piece.clear();
-                    return None;
-                }
-            }
-            at += 1;
-            Some(piece.refs()[at - 1])
-        });
-        self.bulk_load(&mut refs, resolver);
-    }
+    fn load_pieces<R: Resolver>(&self, source: &mut dyn PieceSource, resolver: &R);
 
     /// As [`OrderedIndex::load_pieces`], from several runs of keys of eight bytes, each wholly before the next one. An index that can builds them
     /// in parallel, one thread per run.

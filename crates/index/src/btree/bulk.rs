@@ -8,7 +8,7 @@ use super::BTree;
 use super::leaf::{Entry, LEAF_SLOTS, Leaf};
 use super::protocol::{Point, Protocol};
 use super::split::New;
-use super::spot::{Above, Prepare};
+use super::spot::{Above, Prepare, Whole};
 use crate::common::node::LARGE;
 use crate::common::slice::slice_at;
 use crate::common::version::{Restart, retry};
@@ -36,7 +36,7 @@ impl<P: Protocol> BTree<P> {
     ///
     /// # Panics
     /// If a key comes twice.
-    pub(crate) fn load_sorted<'a, R: Resolver>(&'a self, above: &impl Above<'a>, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
+    pub(super) fn load_sorted<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
         let mut ahead = VecDeque::with_capacity(AHEAD);
         let mut last = Last::default();
         loop {
@@ -47,7 +47,7 @@ impl<P: Protocol> BTree<P> {
                 ahead.push_back(reference);
             }
             let Some(reference) = ahead.pop_front() else { return };
-            self.append(above, &mut last, resolver.key(reference), reference, resolver);
+            self.append(&Whole(self), &mut last, resolver.key(reference), reference, resolver);
         }
     }
 

@@ -267,7 +267,7 @@ impl<P: Protocol> OrderedIndex for BTree<P> {
     }
 
     fn bulk_load<R: Resolver>(&self, refs: &mut dyn Iterator<Item = Ref>, resolver: &R) {
-        self.load_sorted(&Whole(self), refs, resolver);
+        self.load_sorted(refs, resolver);
     }
 
     fn copy_sorted<R: Resolver>(&self, start: Start<'_>, limit: usize, piece: &mut SortedPiece, resolver: &R) {
