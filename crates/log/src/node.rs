@@ -35,6 +35,8 @@ pub(crate) struct NodePool {
     /// What collectors left of their chunks. Their segments may be closed; they are not sealed before.
     pub cold_rests: Mutex<Vec<Chunk>>,
     pub alloc: Mutex<Allocator>,
+    /// Active segments of shards that are for deletes.
+    pub open_for_deletes: AtomicU64,
     /// Held while the pool grows.
     pub growing: Mutex<()>,
     /// Held while a free segment is zeroed, where that is done ahead of writers (`ready`).
@@ -122,12 +124,13 @@ impl NodePool {
             garbage: GarbageMap::new(if options.garbage_bits { max } else { 0 }, segment_bytes),
             hot: HotSet::new(),
             folded: Mutex::default(),
-            active: (0..shards + 2).map(|_| Mutex::new(Active { segment: None, tail: 0, end: 0 })).collect(),
+            active: (0..shards + 2).map(|_| Mutex::new(Active::NONE)).collect(),
             cold_rests: Mutex::default(),
             disk_full_at: Mutex::default(),
             retiring: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             alloc: Mutex::new(Allocator { free: std::collections::BTreeSet::new(), count: pool.segment_count() }),
+            open_for_deletes: AtomicU64::new(0),
             growing: Mutex::default(),
             zeroing: Mutex::default(),
             segments_reused: AtomicU64::new(0),
@@ -194,6 +197,11 @@ impl NodePool {
         u64::from(self.pool.max_segments() - self.pool.segment_count())
     }
 
+    /// Bytes of the segments that deletes may have when puts have no more.
+    pub fn bytes_for_deletes(&self) -> u64 {
+        (self.reserve(Filler::Put) - self.reserve(Filler::Delete)) * self.segment_bytes()
+    }
+
     /// Free segments that are not for everybody.
     pub fn reserve(&self, kind: Filler) -> u64 {
         let (max, existing) = (u64::from(self.pool.max_segments()), u64::from(self.pool.segment_count()));
@@ -204,6 +212,15 @@ impl NodePool {
             Filler::Delete => reserve / 3,
             Filler::Move => 0,
         }
+    }
+
+    /// As [`NodePool::reserve`], without what deletes have open of it: that is at their service.
+    pub fn reserve_now(&self, kind: Filler) -> u64 {
+        let reserve = self.reserve(kind);
+        if kind != Filler::Put {
+            return reserve;
+        }
+        reserve.saturating_sub(self.open_for_deletes.load(Ordering::Relaxed)).max(self.reserve(Filler::Delete))
     }
 
     pub fn usage(&self) -> PoolUsage {

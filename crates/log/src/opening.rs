@@ -144,7 +144,7 @@ impl NodePool {
 
     /// Finds `run_len` adjacent free segments, growing the pool within its limit. The reserve is kept of segments that exist: when the disk turns out to be full, there is no other.
     fn allocate(&self, log: &Log, run_len: u32, kind: Filler) -> Result<u32> {
-        let reserve = self.reserve(kind);
+        let reserve = self.reserve_now(kind);
         loop {
             let (missing, count, free) = {
                 let mut alloc = self.alloc.lock();
@@ -225,7 +225,7 @@ impl Log {
     /// Bytes of the segments of a node that puts may have now.
     pub fn bytes_for_puts(&self, node: usize) -> u64 {
         let pool = &self.pools[node];
-        (pool.free_segments() + pool.can_grow_by()).saturating_sub(pool.reserve(Filler::Put)) * pool.segment_bytes()
+        (pool.free_segments() + pool.can_grow_by()).saturating_sub(pool.reserve_now(Filler::Put)) * pool.segment_bytes()
     }
 
     fn most_bytes(&self, kind: Filler) -> u64 {

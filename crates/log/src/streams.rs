@@ -3,9 +3,11 @@
 //! There is a stream for each shard, one for hot entries of all shards, and one for moved entries. Where no segment is to be had for a shard, it takes of what
 //! the others have open ([`share_segments`]): an entry's shard is of no importance once it lies somewhere.
 //!
+//! What a delete opens when there is no more for puts stays with deletes, and their chunks there hold nothing but their tombstones.
+//!
 //! Thread safety: one lock for each stream, held while a chunk is carved or a segment opened.
 
-use crate::entry::Parts;
+use crate::entry::{Op, Parts};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::node::NodePool;
@@ -30,6 +32,12 @@ pub(crate) struct Active {
     /// Next byte to hand out, as offset in the pool.
     pub tail: u64,
     pub end: u64,
+    /// A delete has opened it, when there was none for puts any more: it is for deletes, or they would have none where a put comes after each of them.
+    pub for_deletes: bool,
+}
+
+impl Active {
+    pub const NONE: Active = Active { segment: None, tail: 0, end: 0, for_deletes: false };
 }
 
 /// Entries longer than this part of a chunk are long.
@@ -74,15 +82,18 @@ impl NodePool {
         }
         let mut active = self.active[shard].lock();
         let size = parts.size(chunk.keyspace, chunk.base_version);
-        if active.segment != Some(chunk.segment) || active.tail != chunk.end || active.end - chunk.cursor < size {
+        let is_last = active.segment == Some(chunk.segment) && active.tail == chunk.end.next_multiple_of(64);
+        if !is_last || active.end - chunk.cursor < size || !self.admits(&mut active, parts) {
             return None;
         }
         // Whole lines: the next one's are its own.
-        let end = (chunk.cursor + size.max(self.least_chunk(parts))).next_multiple_of(64).min(active.end);
+        let least = if active.for_deletes { 0 } else { self.least_chunk(parts) };
+        let tail = (chunk.cursor + size.max(least)).next_multiple_of(64).min(active.end);
+        let end = if active.for_deletes { chunk.cursor + size } else { tail };
         // What is in it is counted with the segment, as if this were another chunk: whoever asks how much is live counts a chunk for what is in a writer's hands.
         self.segments[chunk.segment as usize].absorb(&std::mem::replace(&mut chunk.tally, Tally::EMPTY));
         let more = end - chunk.end;
-        (active.tail, chunk.end) = (end, end);
+        (active.tail, chunk.end) = (tail, end);
         Some(more)
     }
 
@@ -96,7 +107,7 @@ impl NodePool {
             let mut active = active.lock();
             let index = active.segment?;
             let base_version = self.segments[index as usize].base_version.load(Ordering::Relaxed);
-            let fits = crate::entry::version_fits(base_version, parts.version);
+            let fits = crate::entry::version_fits(base_version, parts.version) && self.admits(&mut active, parts);
             fits.then(|| self.carve(index, &mut active, parts, self.least_chunk(parts))).flatten()
         })
     }
@@ -135,6 +146,9 @@ impl NodePool {
         let mut active = active.lock();
         loop {
             if let Some(segment) = active.segment {
+                if !self.admits(&mut active, parts) {
+                    return Err(log.full_error());
+                }
                 // A collector fills its chunk without a gap, and gives the rest back: it may be large.
                 let least = if purpose.kind == Filler::Move { self.segment_bytes() / 2 } else { self.least_chunk(parts) };
                 if fits(&self.segments[segment as usize])
@@ -145,7 +159,31 @@ impl NodePool {
                 self.close_active(&mut active);
             }
             let segment = self.open_segments(log, 1, purpose)?;
-            *active = Active { segment: Some(segment), tail: self.pool.segment_offset(segment), end: self.segment_end(segment) };
+            let (tail, end) = (self.pool.segment_offset(segment), self.segment_end(segment));
+            let for_deletes = purpose.kind == Filler::Delete && self.is_kept_for_deletes();
+            self.open_for_deletes.fetch_add(for_deletes.into(), Ordering::Relaxed);
+            *active = Active { segment: Some(segment), tail, end, for_deletes };
+        }
+    }
+
+    /// Whether the segment that was opened just now is one of those that puts could not have had. In a small pool it is for all: before deletes have used up what is theirs, what they left elsewhere
+    /// is a hundredth of each segment, which is worth a pass (`docs/adr/0014`), and a segment is much.
+    fn is_kept_for_deletes(&self) -> bool {
+        let kept = self.reserve(Filler::Put) - self.reserve(Filler::Delete);
+        u64::from(self.pool.max_segments()) >= 50 * kept && self.free_segments() + self.can_grow_by() < self.reserve_now(Filler::Put)
+    }
+
+    /// Whether `parts` may go to the active segment. What is for deletes is for all again once there is room.
+    fn admits(&self, active: &mut Active, parts: &Parts<'_>) -> bool {
+        if active.for_deletes && parts.op != Op::Delete && self.has_room() {
+            self.give_to_all(active);
+        }
+        !active.for_deletes || parts.op == Op::Delete
+    }
+
+    fn give_to_all(&self, active: &mut Active) {
+        if std::mem::take(&mut active.for_deletes) {
+            self.open_for_deletes.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -181,9 +219,11 @@ impl NodePool {
         if left < size {
             return None;
         }
-        let bytes = size.next_multiple_of(64).max(least).min(left);
+        // Chunks begin with lines. What is left of a delete's line is nobody's.
+        let (least, line) = if active.for_deletes { (0, 1) } else { (least, 64) };
+        let bytes = size.next_multiple_of(line).max(least).min(left);
         let cursor = active.tail;
-        active.tail += bytes;
+        active.tail = (cursor + bytes).next_multiple_of(64).min(active.end);
         segment.open_chunks.fetch_add(1, Ordering::Relaxed);
         Some(Chunk {
             segment: index,
@@ -238,6 +278,7 @@ impl NodePool {
     }
 
     fn close_active(&self, active: &mut Active) {
+        self.give_to_all(active);
         if let Some(segment) = active.segment.take() {
             self.segments[segment as usize].set_state(SegmentState::Closed);
         }
@@ -270,7 +311,7 @@ impl NodePool {
             return false;
         }
         self.segments[index as usize].set_state(SegmentState::Open);
-        *active = Active { segment: Some(index), tail, end };
+        *active = Active { segment: Some(index), tail, end, for_deletes: false };
         true
     }
 

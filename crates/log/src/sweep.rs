@@ -212,6 +212,11 @@ impl Log {
         found
     }
 
+    /// Bytes of the segments that deletes may have when puts have no more. Once tombstones fill them, only what is collected makes room.
+    pub fn bytes_for_deletes(&self, node: usize) -> u64 {
+        self.pools[node].bytes_for_deletes()
+    }
+
     /// Bytes of tombstones, in full segments of a node, that no sweep has made free to go.
     pub fn unswept_tombstone_bytes(&self, node: usize) -> u64 {
         let pool = &self.pools[node];

@@ -48,7 +48,7 @@ use chain::ChainCollector;
 use effort::{Bill, Effort, Stopwatch};
 use movers::Movers;
 pub(crate) use space::Search;
-use sweep::{SWEEP_SHARE, URGENT_SWEEP_SHARE};
+use sweep::Due;
 
 /// A pass must gain at least this share of a segment, however short space is: it costs a write of the rest.
 const LEAST_GAIN: f64 = 0.05;
@@ -284,7 +284,7 @@ impl Core {
             Need::Any => LEAST_GAIN,
             Need::Growth | Need::Some | Need::None => self.gc_threshold,
         };
-        self.sweep_if_due(node, if need.is_urgent() { URGENT_SWEEP_SHARE } else { SWEEP_SHARE }, turn)?;
+        self.sweep_if_due(node, if need.is_urgent() { Due::Urgent } else { Due::WithTime }, turn)?;
         // While there is time, what gains by waiting waits: young segments of hot keys lose more entries soon.
         let first = matches!(need, Need::None | Need::Some) && node.is_some();
         // Not before: a sweep has a bill of its own, and what is collected within it has another.

@@ -3,7 +3,7 @@
 //! Thread safety: any number of writers make space at the same time, beside the collectors; each empties one victim at a time, and holds no latch and no pin. Crash: as
 //! for any pass ([`super`]).
 
-use super::sweep::URGENT_SWEEP_SHARE;
+use super::sweep::Due;
 use super::{LAST_GAIN, Need, Stopwatch, Turn, is_over};
 use crate::error::{ErrorKind, Result};
 use crate::store::Core;
@@ -101,7 +101,7 @@ impl Core {
 
     /// Makes every tombstone free to go that may.
     pub fn sweep_all(&self) -> Result<()> {
-        self.sweep_if_due(None, u64::MAX, Turn::Round)
+        self.sweep_if_due(None, Due::Always, Turn::Round)
     }
 
     /// For a write that found no space where `search` has brought it: makes some, waits for somebody who does, or goes on to another node. False if there is nothing to be gained on any.
@@ -161,7 +161,7 @@ impl Core {
 
     /// Whether a sweep of `node` is due still, of which somebody was just at a part, or, where writes go elsewhere, one of another node that its collectors may not have begun yet.
     fn awaits_sweep(&self, node: usize) -> bool {
-        let awaits = |other: usize| (other == node || self.leaves_sweeps(other)) && self.is_sweep_due(Some(other), URGENT_SWEEP_SHARE);
+        let awaits = |other: usize| (other == node || self.leaves_sweeps(other)) && self.is_sweep_due(Some(other), Due::Urgent);
         (0..self.log.nodes()).filter(|&other| self.spill || other == node).any(awaits)
     }
 

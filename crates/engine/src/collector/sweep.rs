@@ -25,11 +25,22 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A sweep reads the log; it is due when tombstones that no sweep has seen take one part in so many of it.
-pub(super) const SWEEP_SHARE: u64 = 16;
+const SWEEP_SHARE: u64 = 16;
 /// The same if space is short.
-pub(super) const URGENT_SWEEP_SHARE: u64 = 64;
+const URGENT_SWEEP_SHARE: u64 = 64;
 /// A sweep rests at most so long after a segment.
 const LONGEST_REST: Duration = Duration::from_millis(20);
+
+/// How many tombstones make a sweep due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// One part in [`SWEEP_SHARE`] of a node's segments.
+    WithTime,
+    /// One part in [`URGENT_SWEEP_SHARE`], or half of what is kept for deletes: they would have nothing left in a large store.
+    Urgent,
+    /// Any.
+    Always,
+}
 
 /// Whose superseded entries are marked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,19 +78,25 @@ struct Sweep<'a> {
 }
 
 impl Core {
-    /// Whether tombstones of a node, of `node` if given, that no sweep has seen take more than one part in `share` of its segments.
-    pub(super) fn is_sweep_due(&self, node: Option<usize>, share: u64) -> bool {
+    /// Whether tombstones of a node, of `node` if given, that no sweep has seen take so much.
+    pub(super) fn is_sweep_due(&self, node: Option<usize>, due: Due) -> bool {
         let is_due = |node: usize| {
             let pool = self.log.pool(node);
-            self.log.unswept_tombstone_bytes(node) > u64::from(pool.segment_count()) * pool.segment_bytes() / share
+            let all = u64::from(pool.segment_count()) * pool.segment_bytes();
+            let most = match due {
+                Due::WithTime => all / SWEEP_SHARE,
+                Due::Urgent => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node) / 2),
+                Due::Always => 0,
+            };
+            self.log.unswept_tombstone_bytes(node) > most
         };
         self.collector.tombstones() == Tombstones::Swept
             && (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(is_due)
     }
 
     /// Makes tombstones free to go once that is due. For somebody who waits, collectors do it, or else it ends once there is room, or no time is left; the next sweep goes on there.
-    pub(super) fn sweep_if_due(&self, node: Option<usize>, share: u64, turn: Turn) -> Result<()> {
-        let is_due = || self.is_sweep_due(node, share);
+    pub(super) fn sweep_if_due(&self, node: Option<usize>, due: Due, turn: Turn) -> Result<()> {
+        let is_due = || self.is_sweep_due(node, due);
         if !is_due() {
             return Ok(());
         }
@@ -91,17 +108,17 @@ impl Core {
         }
         let done = &self.collections;
         // Collections go on while somebody sweeps. Only who asks for it waits.
-        let one_at_a_time = if share == u64::MAX { Some(done.sweeping.lock()) } else { done.sweeping.try_lock() };
+        let one_at_a_time = if due == Due::Always { Some(done.sweeping.lock()) } else { done.sweeping.try_lock() };
         // Somebody else may have been at it.
         if let Some(mut rest) = one_at_a_time.filter(|_| is_due()) {
-            if share == u64::MAX {
+            if due == Due::Always {
                 // What was left is about older tombstones only.
                 *rest = None;
             }
             let reused = done.reused.load(Ordering::Acquire);
             let is_enough = || matches!(turn, Turn::Pass(end) if done.reused.load(Ordering::Acquire) != reused || is_over(end));
             let between = |took: Duration| {
-                self.between_sweeps(share, turn, took)?;
+                self.between_sweeps(due, turn, took)?;
                 Ok(if is_enough() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             };
             let swept = self.sweep(Scope::Deleted, &mut rest, &between);
@@ -113,7 +130,7 @@ impl Core {
 
     /// After a sweep has read a segment, which took so long: collects where space has become short meanwhile, or rests as long, for a sweep of a large log
     /// takes seconds.
-    fn between_sweeps(&self, share: u64, turn: Turn, took: Duration) -> Result<()> {
+    fn between_sweeps(&self, due: Due, turn: Turn, took: Duration) -> Result<()> {
         // A close waits for this thread.
         self.committer.ensure_writable()?;
         let mut is_short = false;
@@ -128,7 +145,7 @@ impl Core {
             self.collect(Some(node), need, turn)?;
             self.reuse_freed(Wait::No)?;
         }
-        if !is_short && share == SWEEP_SHARE {
+        if !is_short && due == Due::WithTime {
             std::thread::sleep(took.min(LONGEST_REST));
         }
         Ok(())

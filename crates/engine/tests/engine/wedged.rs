@@ -45,6 +45,58 @@ fn whoever_is_refused_can_still_delete() {
     }
 }
 
+/// A store of a thousand small segments: what deletes may use in addition to what puts get holds less than a hundredth of a segment's entries for each of them.
+fn many_segments(gc_threads: usize) -> Options {
+    let sizes = Options { capacity: 16 << 20, max_capacity: 16 << 20, segment_bytes: 16 << 10, shards: 1, ..small() };
+    Options { in_memory: true, background: true, gc_threads, ..sizes }
+}
+
+/// Regression: tombstones of keys that lie far apart filled what is kept for them before they were so many that a sweep was due, and before any segment had so much garbage that it was emptied. From
+/// then on nothing could be deleted, and nothing made room.
+#[test]
+fn a_full_store_can_be_emptied_in_any_order() {
+    for gc_threads in [0, 1] {
+        let store = Store::open(many_segments(gc_threads)).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 8]));
+        let keys = (0..).find(|key| put(*key).is_err()).unwrap();
+        // One of each segment, and so on.
+        let in_turn = (0..400).flat_map(|first| (first..keys).step_by(400));
+        for (number, key) in in_turn.take(20_000).enumerate() {
+            let deleted = store.write_wait(&keyspace, &key.to_be_bytes(), None);
+            assert!(deleted.is_ok_and(|was_there| was_there), "{number} of {keys} were deleted, {gc_threads} collectors");
+        }
+        assert_eq!(keyspace.len() as u64, keys - 20_000);
+        (0..15_000).for_each(|key| assert!(!put(keys + key).unwrap(), "there is room again"));
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
+/// Regression: where each put came after a delete, puts filled the segments that deletes had opened of what is kept for them, and at last neither had any.
+#[test]
+fn puts_leave_to_deletes_what_is_theirs() {
+    for gc_threads in [0, 1] {
+        let store = Store::open(many_segments(gc_threads)).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 100]));
+        let keys = (0..).find(|key| put(*key).is_err()).unwrap();
+        let mut there: Vec<u64> = (0..keys).collect();
+        let mut random = Random(3);
+        for number in 0..10_000 {
+            let at = random.below(there.len() as u64) as usize;
+            let deleted = store.write_wait(&keyspace, &there.swap_remove(at).to_be_bytes(), None);
+            assert!(deleted.is_ok_and(|was_there| was_there), "{number} deletes among {keys} keys, {gc_threads} collectors");
+            // Refused at times.
+            if put(keys + number).is_ok() {
+                there.push(keys + number);
+            }
+        }
+        assert_eq!(keyspace.len(), there.len());
+        there.iter().for_each(|key| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap()));
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
 /// Regression: a collector's chunk was half a segment, and what did not fit into the rest of one left a gap in the middle. So the entries of one segment could take two, and a full
 /// store had nothing left for deletes.
 #[test]
