@@ -332,10 +332,12 @@ impl Made {
     pub(crate) fn remove(&self) {
         let mut stays = false;
         for (at, file) in self.files.iter().enumerate().rev() {
+            let was_there = file.exists();
             if at > 0 || !stays {
                 let _ = Pool::discard_unborn(file);
             }
-            stays |= file.exists();
+            // Not gone before that is durable: a power loss could bring it back, without the lowest one.
+            stays |= file.exists() || (was_there && self.sync_name(file).is_err());
         }
         for dir in self.directories.iter().rev() {
             let _ = std::fs::remove_dir(dir);

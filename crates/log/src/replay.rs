@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::reclaim::TakeBack;
 use crate::segment::{SegmentState, Tally};
-use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia};
+use hither_pmem::{Descriptor, Pool, SegmentState as OnMedia, Unreadable};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +38,8 @@ pub struct ScanTotals {
     pub torn: u64,
     /// Offset in the pool of the first of them.
     pub first_torn: u64,
+    /// What could not be read.
+    pub unreadable: Unreadable,
     /// Offset in the pool behind the last word that is not zero. (The last 24 bytes of a segment are not looked at: no entry begins there.)
     pub tail: u64,
 }
@@ -136,7 +138,10 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn through(pool: &'a Pool, segment: u32, descriptor: &Descriptor) -> Walk<'a> {
         let (bytes, start) = content_of(pool, segment, descriptor.run_len);
-        Walk::of(bytes, start, descriptor.generation, descriptor.run_len > 1)
+        let unreadable = pool.cover_unreadable(start, bytes.len() as u64);
+        let mut walk = Walk::of(bytes, start, descriptor.generation, descriptor.run_len > 1);
+        walk.totals.unreadable = unreadable;
+        walk
     }
 
     fn of(bytes: &'a [u8], start: u64, generation: u64, is_run: bool) -> Walk<'a> {
@@ -237,7 +242,7 @@ pub fn name_of(pool: &Pool, node: u32) -> String {
     pool.path().map_or_else(|| format!("of node {node}"), |path| path.display().to_string())
 }
 
-/// Verifies a scan against the descriptor: sealed segments must be whole, and open ones too if the store was closed cleanly (`clean`).
+/// Verifies a scan against the descriptor: all must be readable, sealed segments must be whole, and open ones too if the store was closed cleanly (`clean`).
 pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, clean: bool) -> Result<()> {
     let damaged = |what: String| Error::Damaged {
         pool: name_of(pool, segment.node),
@@ -245,6 +250,10 @@ pub fn verify_totals(pool: &Pool, segment: &SegmentToScan, totals: &ScanTotals, 
         offset: if totals.first_torn != 0 { totals.first_torn } else { pool.segment_offset(segment.index) },
         what,
     };
+    if totals.unreadable.is_any() {
+        let (pool, offset) = (name_of(pool, segment.node), totals.unreadable.first);
+        return Err(Error::Damaged { pool, segment: segment.index, offset, what: totals.unreadable.to_string() });
+    }
     let d = &segment.descriptor;
     if d.state == OnMedia::Sealed && totals.torn > 0 {
         return Err(damaged(format!("{} places hold neither zeros nor a valid entry", totals.torn)));
@@ -352,8 +361,9 @@ impl Log {
         for (segment, totals) in scanned.iter().filter(|(segment, _)| segment.descriptor.state == OnMedia::Active) {
             let pool = &self.pools[segment.node as usize].pool;
             let start = pool.segment_offset(segment.index);
-            // After an orderly close the last sync of it has succeeded.
-            if !pool.was_clean() {
+            // After an orderly close the last sync of it has succeeded. What is damaged stays as it is.
+            let is_kept = self.pools[segment.node as usize].segments[segment.index as usize].salvaged.load(Ordering::Relaxed);
+            if !pool.was_clean() && !is_kept {
                 pool.rewrite(start, totals.tail);
             }
             pool.flush(start, (totals.tail - start) as usize);

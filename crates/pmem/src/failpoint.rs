@@ -24,6 +24,8 @@ pub struct Failpoints {
     /// Points that nobody passes, and how many stand there.
     held: Mutex<HashMap<&'static str, usize>>,
     released: Condvar,
+    /// Ranges of the pool that pass for unreadable.
+    unreadable: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Failpoints {
@@ -61,6 +63,16 @@ impl Failpoints {
     pub fn release(&self, point: &'static str) {
         self.held.lock().remove(point);
         self.released.notify_all();
+    }
+
+    /// Has the bytes from `from` to `to` of the pool pass for such as cannot be read, for [`Pool::cover_unreadable`](crate::Pool::cover_unreadable).
+    pub fn make_unreadable(&self, from: u64, to: u64) {
+        self.unreadable.lock().push((from, to));
+    }
+
+    /// Whether some byte of the range passes for such a one.
+    pub(crate) fn is_unreadable(&self, from: u64, to: u64) -> bool {
+        self.unreadable.lock().iter().any(|&(first, end)| first < to && from < end)
     }
 
     fn pass(&self, point: &'static str) {

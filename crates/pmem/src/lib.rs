@@ -37,7 +37,7 @@ pub use failpoint::{FailAt, Failpoints};
 pub use layout::{CATALOGUE_MAX_BYTES, MAX_MEMBERS, default_segment_bytes};
 pub use medium::{MediumChoice, MediumInfo, MediumKind, PersistenceDomain};
 pub use options::{CreateOptions, OpenOptions, new_uuid};
-pub use pool::Pool;
+pub use pool::{Pool, Unreadable};
 pub use random::Randomness;
 pub use salvage::Salvaged;
 pub use sigbus::install_sigbus_guard;

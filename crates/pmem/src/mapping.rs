@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::ptr;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::error::{Error, Place, Result};
@@ -113,6 +114,23 @@ impl Mapping {
     pub(crate) fn let_go(&self, off: u64, len: u64) {
         // SAFETY: the range lies in this struct's reserve and is mapped from a file and shared, so nothing is lost.
         let _ = unsafe { rustix::mm::madvise(self.base.add(off as usize).cast(), len as usize, Advice::LinuxDontNeed) };
+    }
+
+    /// Reads the pages of a range in; false if one cannot be: its device reports an error, its memory is poisoned, or the file ends before it. Whoever touched such a page would get
+    /// SIGBUS. True as well where the kernel cannot tell (before Linux 5.14).
+    pub(crate) fn populate(&self, off: u64, len: u64) -> bool {
+        // SAFETY: the range lies in this struct's reserve and is mapped; to read pages in changes nothing.
+        let outcome = unsafe { rustix::mm::madvise(self.base.add(off as usize).cast(), len as usize, Advice::LinuxPopulateRead) };
+        !matches!(outcome, Err(Errno::FAULT | Errno::HWPOISON | Errno::IO))
+    }
+
+    /// Has a range show zeros instead of what cannot be read there. They may be written if nothing reaches the file anyway.
+    pub(crate) fn cover(&self, off: u64, len: u64, writable: bool) -> std::io::Result<()> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: the range lies in this struct's reserve and is mapped; whoever reads there meanwhile finds zeros instead of a fault.
+        unsafe { rustix::mm::mmap_anonymous(self.base.add(off as usize).cast(), len as usize, protection, flags) }?;
+        Ok(())
     }
 
     /// Makes huge pages of a range of a file on tmpfs that has no pages yet, which saves copying them together later. Best effort. The kernel

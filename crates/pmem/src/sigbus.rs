@@ -1,5 +1,5 @@
-//! SIGBUS: a page of a mapped pool that is not there any more (the file was truncated by somebody else), or memory that the hardware
-//! reports as poisoned.
+//! SIGBUS: a page of a mapped pool that is not there any more (the file was truncated by somebody else), that its device cannot read, or memory that the hardware
+//! reports as poisoned. Whoever reads much in the background looks before (`Pool::cover_unreadable`); this is for all others.
 //!
 //! Stated behaviour (`docs/crash-model.md`): the process stops. No read of such a page may be answered and no write to it acknowledged, and
 //! a store that lost a page must not go on. Without the guard the kernel's default does that silently; with it, the message says which
@@ -110,7 +110,7 @@ fn report(name: &[u8], offset: usize) {
             break;
         }
     }
-    let tail = b" is gone: the file was truncated, the memory is damaged, or a file system that copies on write is full (SIGBUS). Stopping so that nothing wrong is acknowledged.\n";
+    let tail = b" is gone: its device reports an error, the memory is damaged, the file was truncated, or its file system has shut down, or copies on write and is full (SIGBUS). Stopping so that nothing wrong is acknowledged.\n";
     for part in [b"hither: ", name, b": the page at offset ", &digits[at..], tail] {
         // SAFETY: `write` is async-signal-safe and the buffer is valid; there is nothing to do about a failure.
         let _ = unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };

@@ -44,6 +44,7 @@ struct Inner {
     alive: Arc<()>,
     emulated: bool,
     nodes: Vec<Node>,
+    memory_only: Vec<u32>,
     /// Dense node by processor number.
     node_of_cpu: Vec<u32>,
     /// Nodes that have processors, in order: threads are assigned to these only.
@@ -53,9 +54,26 @@ struct Inner {
 }
 
 impl Topology {
-    /// The machine's topology; one node if sysfs tells none or something this store cannot use.
+    /// The machine's nodes that have processors; one node if sysfs tells none or something this store cannot use. Memory without processors, as CXL memory is to the system, is
+    /// [left out](Topology::memory_only): no thread is near it, so that a pool there would be written only when all others are full.
     pub fn detect() -> Topology {
-        Topology::from_sysfs(Path::new("/sys/devices/system/node")).unwrap_or_else(|_| Topology::single())
+        Topology::with_processors(Path::new("/sys/devices/system/node")).unwrap_or_else(|_| Topology::single())
+    }
+
+    /// As [`Topology::from_sysfs`], of the nodes that have processors, or of all if none has.
+    pub fn with_processors(root: &Path) -> Result<Topology, TopologyError> {
+        let mut found = sysfs::read_nodes(root)?;
+        let has_processors: Vec<bool> = found.iter().map(|node| !node.cpus.is_empty()).collect();
+        if !has_processors.contains(&true) {
+            return Topology::of_nodes(found, Vec::new());
+        }
+        let memory_only = found.iter().filter(|node| node.cpus.is_empty()).map(|node| node.os_id).collect();
+        found.retain(|node| !node.cpus.is_empty());
+        for node in &mut found {
+            let mut stays = has_processors.iter();
+            node.distances.retain(|_| stays.next() == Some(&true));
+        }
+        Topology::of_nodes(found, memory_only)
     }
 
     /// One node that holds everything.
@@ -65,12 +83,15 @@ impl Topology {
 
     /// Reads a topology from a folder laid out as `/sys/devices/system/node`.
     pub fn from_sysfs(root: &Path) -> Result<Topology, TopologyError> {
-        let found = sysfs::read_nodes(root)?;
+        Topology::of_nodes(sysfs::read_nodes(root)?, Vec::new())
+    }
+
+    fn of_nodes(found: Vec<SysfsNode>, memory_only: Vec<u32>) -> Result<Topology, TopologyError> {
         if found.len() > MAX_NODES {
             return Err(TopologyError::TooManyNodes { found: found.len(), max: MAX_NODES });
         }
         let nodes = found.into_iter().map(|SysfsNode { os_id, cpus, distances }| Node { os_id, cpus, distances });
-        Ok(TopologyBuilder::of(nodes.collect(), false).build())
+        Ok(TopologyBuilder { memory_only, ..TopologyBuilder::of(nodes.collect(), false) }.build())
     }
 
     /// `count` emulated nodes (clamped to 1..=[`MAX_NODES`]) with the paper's costs.
@@ -92,6 +113,11 @@ impl Topology {
     /// The node of that number.
     pub fn node(&self, node: u32) -> Option<&Node> {
         self.0.nodes.get(node as usize)
+    }
+
+    /// The operating system's numbers of the nodes that were left out because they have no processors ([`Topology::detect`]).
+    pub fn memory_only(&self) -> &[u32] {
+        &self.0.memory_only
     }
 
     /// What accesses from `accessor` to memory of `home` cost.
@@ -201,6 +227,7 @@ impl std::fmt::Debug for Topology {
 #[derive(Debug, Clone)]
 pub struct TopologyBuilder {
     nodes: Vec<Node>,
+    memory_only: Vec<u32>,
     emulated: bool,
     costs: NodeCosts,
 }
@@ -216,7 +243,7 @@ impl TopologyBuilder {
 
     fn of(nodes: Vec<Node>, emulated: bool) -> TopologyBuilder {
         let costs = NodeCosts::defaults(nodes.len());
-        TopologyBuilder { nodes, emulated, costs }
+        TopologyBuilder { nodes, memory_only: Vec::new(), emulated, costs }
     }
 
     /// Latencies in nanoseconds from `accessor` to `home`; unknown nodes are ignored.
@@ -259,6 +286,7 @@ impl TopologyBuilder {
             alive: Arc::new(()),
             emulated: self.emulated,
             nodes: self.nodes,
+            memory_only: self.memory_only,
             node_of_cpu,
             assignable,
             costs: self.costs,
@@ -324,6 +352,30 @@ mod tests {
         assert_eq!(topology.current_node(), 0);
         assert_eq!((0..4).map(|_| topology.assign_thread()).collect::<Vec<_>>(), [0, 1, 0, 1]);
         assert!(matches!(topology.pin_current_thread_to_node(2), Err(TopologyError::Pin { node: 2, .. })));
+    }
+
+    /// Regression: memory without processors got a pool of its own, to which nothing was written before all others were full; and where it came between two nodes, threads of the second one
+    /// wrote to the first one's pool.
+    #[test]
+    fn memory_without_processors_is_no_node_of_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let nodes = [(0, "0-99", "10 17 21"), (1, "", "17 10 28"), (2, "100-999", "21 28 10")];
+        fixture::write(dir.path(), "0-2", &nodes);
+        let topology = Topology::with_processors(dir.path()).unwrap();
+        assert_eq!((topology.node_count(), topology.memory_only()), (2, &[1][..]));
+        let seen = [0, 1].map(|node| topology.node(node).unwrap().clone());
+        assert_eq!(seen.each_ref().map(|node| (node.os_id, &node.distances[..])), [(0, &[10, 21][..]), (2, &[21, 10])]);
+        assert_eq!((0..4).map(|_| topology.assign_thread()).collect::<Vec<_>>(), [0, 1, 0, 1]);
+        // More than a store may have, and two that count.
+        let (distances, dir) = ("10 ".repeat(18), tempfile::tempdir().unwrap());
+        let nodes: Vec<_> = (0..18).map(|id| (id, if id < 2 { ["0", "1"][id as usize] } else { "" }, distances.as_str())).collect();
+        fixture::write(dir.path(), "0-17", &nodes);
+        assert!(matches!(Topology::from_sysfs(dir.path()), Err(TopologyError::TooManyNodes { found: 18, .. })));
+        assert_eq!(Topology::with_processors(dir.path()).unwrap().node_count(), 2);
+        // None has any: all count.
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write(dir.path(), "0-1", &[(0, "", "10 21"), (1, "", "21 10")]);
+        assert_eq!(Topology::with_processors(dir.path()).unwrap().node_count(), 2);
     }
 
     /// Asks where the thread runs when the thread's values are destroyed, and tells what came of it.

@@ -23,6 +23,9 @@ const TRIAL_BYTES: u64 = 1 << 20;
 struct Report {
     version: &'static str,
     nodes: Vec<NodeReport>,
+    /// Memory without processors: no node of a store.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    memory_only_nodes: Vec<u32>,
     flush: &'static str,
     huge_pages: HugePages,
     places: Vec<PlaceReport>,
@@ -92,11 +95,13 @@ fn examine(places: Vec<Place>, choice: MediumChoice) -> Report {
     let places: Vec<PlaceReport> = places.into_iter().map(|place| place_report(place, choice)).collect();
     let huge_pages = huge_pages(Path::new("/"));
     let advice = advice(&places, &huge_pages);
-    Report { version: env!("CARGO_PKG_VERSION"), nodes: nodes(), flush: FlushKind::detect().name(), huge_pages, places, advice }
+    let topology = Topology::detect();
+    let (nodes, memory_only_nodes) = (nodes(&topology), topology.memory_only().to_vec());
+    let flush = FlushKind::detect().name();
+    Report { version: env!("CARGO_PKG_VERSION"), nodes, memory_only_nodes, flush, huge_pages, places, advice }
 }
 
-fn nodes() -> Vec<NodeReport> {
-    let topology = Topology::detect();
+fn nodes(topology: &Topology) -> Vec<NodeReport> {
     let report = |number| {
         let node = topology.node(number)?;
         let memory_bytes = memory_bytes(Path::new("/"), node.os_id);

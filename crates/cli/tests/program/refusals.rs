@@ -361,6 +361,11 @@ fn what_cannot_be_written_is_named_with_what_to_do() {
     refused(&["put", "k", "v"], "empty/a/b", &["empty/a/b: Permission denied", &format!("write permission for {empty},")]);
     mode("data", 0o000);
     refused(&["get", "k"], "data", &["data/node0.hither", "enter the directory"]);
+    // Others may enter it and not read it: nobody can make names in it durable.
+    mode("data/node0.hither", 0o666);
+    mode("data", 0o711);
+    let entered = command(&["get", "k"], "data").unwrap();
+    assert_eq!((entered.status.code(), entered.stdout.as_slice()), (Some(0), &b"v\n"[..]), "{entered:?}");
     mode("data", 0o755);
     mode("empty", 0o755);
 }

@@ -35,6 +35,7 @@ mod set_aside;
 mod shortcuts;
 mod too_large;
 mod unread_damage;
+mod unreadable;
 mod utilization;
 mod verification;
 mod walks;

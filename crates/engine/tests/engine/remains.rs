@@ -230,3 +230,22 @@ fn creation_fails_and_begins_again(point: &'static str, skip: u64) -> bool {
     Store::open(options()).map(drop).unwrap_or_else(|error| panic!("after {point} {skip} failed ({first:?}): {error}"));
     failed
 }
+
+/// Regression: of what a failed creation took back nothing was durable, and after a power loss the pool of node 1 could be there without that of node 0.
+#[test]
+fn the_first_pool_goes_when_the_others_are_gone_for_sure() {
+    let count_syncs = |skip: u64| {
+        let (roots, points) = ([0, 1].map(|_| tempfile::tempdir().unwrap()), Failpoints::new());
+        points.arm("fallocate", FailAt { skip: 1, count: 1, errno: 28 });
+        points.arm("sync_directory", FailAt { skip, count: u64::MAX, errno: 5 });
+        let paths = [(Some(0), roots[0].path()), (Some(1), roots[1].path())];
+        let error = Store::open(Options { failpoints: Some(points.clone()), ..at(&paths) }).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DiskFull, "{error}");
+        let remains = [0, 1].map(|node| roots[node].path().join(format!("node{node}.hither")).exists());
+        (points.reached("sync_directory"), remains)
+    };
+    let (all, remains) = count_syncs(u64::MAX);
+    assert_eq!(remains, [false, false]);
+    // The last two are of what was removed: node 1's first.
+    assert_eq!(count_syncs(all - 2).1, [true, false]);
+}

@@ -58,7 +58,11 @@ impl Pool {
     /// Has what is read of a range from now on come from the device: after a sync that failed, the page cache may hold, and take for clean, what never got there, and no
     /// later sync would write it. Call before the range is looked at, and before anybody writes: what was dirty was written at open; or for segments whose content means nothing any more. Nothing where there are no syncs.
     /// O(bytes that are cached).
+    ///
+    /// # Panics
+    /// If the range is not inside the pool.
     pub fn forget_cached(&self, from: u64, to: u64) {
+        assert!(from <= to && to <= self.len_mapped(), "what is forgotten is inside the pool");
         if let Some(file) = self.access.file().filter(|_| self.needs_sync()) {
             self.access.mapping().let_go(from, to - from);
             storage::forget_cached(file, from, to);

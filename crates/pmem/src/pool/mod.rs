@@ -15,13 +15,16 @@ mod segments;
 mod storage;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unreadable;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 pub(crate) use access::Access;
+pub use unreadable::Unreadable;
 
 use crate::error::Result;
 use crate::layout::Geometry;
@@ -46,6 +49,8 @@ pub struct Pool {
     lost_settled: bool,
     /// Nothing reaches the file.
     is_private: bool,
+    /// Pages that could not be read, and show zeros (`unreadable`).
+    covered: Mutex<BTreeSet<u64>>,
     hugepages: bool,
     bind_os_node: Option<u32>,
     node: u32,

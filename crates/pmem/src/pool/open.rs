@@ -101,7 +101,7 @@ impl Pool {
         let bytes = loaded.geometry.pool_bytes(loaded.info.segment_count);
         let access = storage.map(bytes, loaded.geometry.pool_bytes(loaded.info.max_segments), loaded.info.node, run)?;
         let known = loaded.known_segments;
-        Pool::assemble(access, loaded, medium, run).refuse_older_page_0(known)
+        Pool::assemble(access, loaded, medium, run).refuse_unreadable_metadata()?.refuse_older_page_0(known)
     }
 
     /// Refuses a pool whose page 0 was replaced by an older copy: growth makes new segments current there before it uses them. `count` is what page 0 says.
@@ -131,6 +131,7 @@ impl Pool {
             salvage: notes,
             lost_settled,
             is_private: run.is_private(),
+            covered: Mutex::default(),
             hugepages: run.hugepages,
             bind_os_node: run.bind_os_node,
             node: info.node,

@@ -211,15 +211,18 @@ pub(super) fn is_unwritten(file: &File, off: u64, len: u64) -> bool {
     begins_empty && is_fast() && ends_empty()
 }
 
-/// Gives the file blocks for `[off, off + len)`, never sparse, and makes that durable. On failure the file has its old length.
+/// Gives the file blocks for `[off, off + len)`, never sparse, which hold zeros, and makes that durable. On failure the file ends before them.
+/// What lies there already, of a growth that a crash cut short or of whoever put two files together, is given back first: nothing looks at it, and what is new passes for empty.
 pub(super) fn preallocate(place: &Place, file: &File, off: u64, len: u64, run: &Runtime) -> Result<()> {
-    let before = require_length(place, file, off)?;
+    if require_length(place, file, off)? > off {
+        file.set_len(off).map_err(io(place, "cutting off what lies behind the pool's end", off))?;
+    }
     let synced = || failpoint::check(run.failpoints.as_ref(), "sync").and_then(|()| file.sync_all());
     let failed = |e: std::io::Error| Error::SyncFailed { pool: place.clone(), detail: e.to_string() };
     let result = allocate(place, file, off, len, run).and_then(|()| synced().map_err(failed));
-    if result.is_err() && before == off {
+    if result.is_err() {
         // Best effort: what was allocated is beyond the pool's end and harmless, but it would keep the disk full.
-        let _ = file.set_len(before);
+        let _ = file.set_len(off);
     }
     result
 }

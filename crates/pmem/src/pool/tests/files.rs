@@ -13,17 +13,17 @@ use crate::{CreateOptions, Emulate, Error, FailAt, Failpoints, MediumChoice, Med
 use crate::{StoreKind, SyncPhase, Tracer};
 
 /// Tests run on whatever holds the temporary folder; the medium is stated where it matters.
-fn folder() -> (tempfile::TempDir, PathBuf) {
+pub(super) fn folder() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node0.pool");
     (dir, path)
 }
 
-fn on_file() -> CreateOptions {
+pub(super) fn on_file() -> CreateOptions {
     CreateOptions { medium: MediumChoice::File, ..small() }
 }
 
-fn born(path: &Path, o: &CreateOptions) -> Pool {
+pub(super) fn born(path: &Path, o: &CreateOptions) -> Pool {
     let pool = Pool::create(path, o).unwrap();
     pool.finish_creation().unwrap();
     pool
@@ -318,18 +318,6 @@ fn a_failed_sync_poisons_until_reopened() {
     let pool = Pool::open(&path, &OpenOptions::new()).unwrap();
     assert!(!pool.is_poisoned());
     pool.commit_descriptor(0, &active(1)).unwrap();
-}
-
-#[test]
-fn a_failed_sync_while_growing_poisons_too() {
-    let (_dir, path) = folder();
-    let points = Failpoints::new();
-    let pool = born(&path, &CreateOptions { failpoints: Some(points.clone()), ..on_file() });
-    points.arm("sync", FailAt { skip: 0, count: 1, errno: libc::EIO });
-    assert!(matches!(pool.grow(1), Err(Error::SyncFailed { .. })));
-    assert!(pool.is_poisoned());
-    drop(pool);
-    assert_eq!(Pool::open(&path, &OpenOptions::new()).unwrap().segment_count(), 16);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod cached;
 mod crash;
 mod damage;
 mod files;
+mod growth;
 mod links;
 mod placement;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -1,0 +1,109 @@
+//! Pages that the device cannot give: openings refuse them by name, what reads in the background reports them and goes on, and a salvage keeps all else.
+
+use crate::common::{get, put, small};
+use hither_engine::{CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, RestartSource, Store};
+use hither_pmem::Failpoints;
+use std::path::Path;
+
+const KEYS: u64 = 3_000;
+const PAGE: usize = 4096;
+
+fn options(dir: &Path) -> Options {
+    Options { paths: vec![(None, dir.to_owned())], medium: MediumChoice::File, durability: Durability::Sync, ..small() }
+}
+
+fn value_of(number: u64) -> Vec<u8> {
+    format!("value {number:06} {}", "x".repeat(300)).into_bytes()
+}
+
+/// Makes a store and closes it.
+fn fill(options: &Options) {
+    let store = Store::open(options.clone()).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (0..KEYS).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
+    store.close().unwrap();
+}
+
+/// Where in the pool's file the value of a key lies.
+fn place_of(dir: &Path, number: u64) -> usize {
+    let (bytes, held) = (std::fs::read(dir.join("node0.hither")).unwrap(), value_of(number));
+    bytes.windows(held.len()).position(|window| window == held).expect("it is there")
+}
+
+/// The same options, with the page of that place unreadable.
+fn with_bad_page(options: &Options, place: usize) -> Options {
+    let points = Failpoints::new();
+    points.make_unreadable(place as u64, place as u64 + 1);
+    Options { failpoints: Some(points), ..options.clone() }
+}
+
+/// Regression: an opening that met such a page ended with the process, and so did one with salvage.
+#[test]
+fn a_scan_refuses_a_page_that_cannot_be_read_and_a_salvage_keeps_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { checkpoints: CheckpointMode::Off, ..options(dir.path()) };
+    fill(&options);
+    let place = place_of(dir.path(), 1_000);
+    let bad = with_bad_page(&options, place);
+    let error = Store::open(bad.clone()).map(drop).unwrap_err();
+    let text = error.to_string();
+    assert!(error.kind() == ErrorKind::Damaged && text.contains("cannot be read"), "{text}");
+    assert!(text.contains(&format!("at byte {}", place / PAGE * PAGE)), "{text}");
+    for salvaged in [Options { salvage: true, ..bad.clone() }, Options { salvage: true, medium: MediumChoice::PrivateCopy, ..bad }] {
+        let store = Store::open(salvaged).unwrap();
+        assert_eq!(store.recovery().salvaged.len(), 1, "{:?}", store.recovery().salvaged);
+        let keyspace = store.open_keyspace("k").unwrap();
+        let missing = (0..KEYS).filter(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none()).count();
+        // A page holds a dozen, and parts of two more.
+        assert!((8..=15).contains(&missing), "{missing}");
+        assert!((0..KEYS).all(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none_or(|found| found == value_of(number))));
+        assert!(!store.check().unwrap().is_sound());
+        store.close().unwrap();
+    }
+    // The page is well again.
+    let store = Store::open(options).unwrap();
+    assert_eq!(store.open_keyspace("k").unwrap().len() as u64, KEYS);
+    assert!(store.check().unwrap().is_sound());
+}
+
+/// Which keys can be read right; the others are refused as damaged.
+fn readable(store: &Store) -> u64 {
+    let keyspace = store.open_keyspace("k").unwrap();
+    let is_right = |number: &u64| match store.get_with(&keyspace, &number.to_be_bytes(), <[u8]>::to_vec) {
+        Ok(found) => found.is_some_and(|found| found == value_of(*number)),
+        Err(error) => error.kind() != ErrorKind::Damaged,
+    };
+    (0..KEYS).filter(is_right).count() as u64
+}
+
+/// Regression: a page that nobody had asked for ended a server as soon as the verification in the background came to it, and each of its successors.
+#[test]
+fn a_verification_reports_a_page_that_cannot_be_read_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    fill(&options);
+    let store = Store::open(with_bad_page(&options, place_of(dir.path(), 1_000))).unwrap();
+    assert_eq!(store.recovery().source, RestartSource::Clean);
+    store.verify_unread();
+    let damage = store.stats().damage;
+    assert!(damage.len() == 1 && damage[0].contains("cannot be read"), "{damage:?}");
+    let count = readable(&store);
+    assert!((KEYS - 15..=KEYS - 8).contains(&count), "{count} of {KEYS}");
+    assert!(!store.check().unwrap().is_sound());
+}
+
+/// The same with pages that the system refuses indeed: behind the end of a file that was cut short.
+#[test]
+fn a_verification_goes_on_behind_the_end_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    fill(&options);
+    let cut = place_of(dir.path(), KEYS / 2) / PAGE * PAGE;
+    let store = Store::open(options).unwrap();
+    std::fs::OpenOptions::new().write(true).open(dir.path().join("node0.hither")).unwrap().set_len(cut as u64).unwrap();
+    store.verify_unread();
+    let damage = store.stats().damage;
+    assert!(damage.len() > 3 && damage.iter().all(|what| what.contains("cannot be read")), "{damage:?}");
+    let count = readable(&store);
+    assert!(count > KEYS / 3 && count < KEYS * 2 / 3, "{count} of {KEYS}");
+}

@@ -1,0 +1,192 @@
+//! Pages that cannot be read: a sector that has gone bad, poisoned memory, a file that was cut short meanwhile.
+//!
+//! A touch of such a page is a SIGBUS, which ends the process (the `sigbus` module). So whoever reads much, that nobody has asked for, looks first: recovery, verification, checks
+//! and collectors. From then on the page shows zeros, which no checksum takes for an entry, and nobody can write there (a page of a private copy takes writes, which go nowhere). Nothing else is lost to readers, and a later opening looks again.
+//!
+//! Thread safety: any number of threads, beside readers. Pages of memory and of devices without a file system are not looked at.
+
+use super::Pool;
+use crate::error::{Error, Result};
+use crate::layout::{DESCRIPTOR_BYTES, PAGE_BYTES, TABLE_OFF};
+use crate::medium::MediumKind;
+
+/// What of a range cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unreadable {
+    /// How many bytes, by whole pages.
+    pub bytes: u64,
+    /// Where the first of them are in the pool.
+    pub first: u64,
+}
+
+/// What every message says of it.
+const WHY: &str = "cannot be read: the device reports an error, or the memory is poisoned";
+
+impl Unreadable {
+    /// Whether there is anything.
+    pub fn is_any(&self) -> bool {
+        self.bytes > 0
+    }
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes {WHY}", self.bytes)
+    }
+}
+
+impl Pool {
+    /// Looks whether a range can be read, which is mapped; what cannot shows zeros from now on, and takes no writes. The range is widened to whole pages. O(pages).
+    ///
+    /// # Panics
+    /// If the range is not inside the pool.
+    pub fn cover_unreadable(&self, off: u64, len: u64) -> Unreadable {
+        assert!(off.checked_add(len).is_some_and(|end| end <= self.len_mapped()), "the range is inside the pool");
+        let mut found = Unreadable::default();
+        if self.may_be_unreadable() && len > 0 {
+            let page = PAGE_BYTES.max(rustix::param::page_size() as u64);
+            let (from, to) = (off / page * page, (off + len).next_multiple_of(page));
+            self.find_unreadable((from, to), page, &mut found);
+        }
+        found
+    }
+
+    /// Only of files in the page cache or on persistent memory. (What failpoints say counts everywhere.)
+    fn may_be_unreadable(&self) -> bool {
+        let is_looked_at = match self.medium.kind {
+            MediumKind::File => true,
+            MediumKind::FsDax => self.medium.filesystem != "tmpfs",
+            _ => false,
+        };
+        is_looked_at || self.access.failpoints().is_some()
+    }
+
+    /// Halves the range until it can be read, or is a page.
+    fn find_unreadable(&self, (from, to): (u64, u64), page: u64, found: &mut Unreadable) {
+        let planted = self.access.failpoints().is_some_and(|points| points.is_unreadable(from, to));
+        let is_readable = || self.access.file().is_none() || self.access.mapping().populate(from, to - from);
+        // What shows zeros since an earlier look can be read, and is missing all the same.
+        let is_covered = self.covered.lock().range(from..to).next().is_some();
+        if !planted && !is_covered && is_readable() {
+            return;
+        }
+        if to - from > page {
+            let middle = (from + (to - from) / 2).next_multiple_of(page);
+            self.find_unreadable((from, middle), page, found);
+            self.find_unreadable((middle, to), page, found);
+            return;
+        }
+        if found.bytes == 0 {
+            found.first = from;
+        }
+        found.bytes += page;
+        // If even that fails, a touch ends the process, as it would have.
+        if self.covered.lock().insert(from) {
+            let _ = self.access.mapping().cover(from, page, self.is_private);
+        }
+    }
+
+    /// As [`Pool::cover_unreadable`], for catalogue and segment table, before they are believed. Passed over only where nothing is written to them.
+    pub(super) fn refuse_unreadable_metadata(mut self) -> Result<Pool> {
+        let end = self.geometry.descriptor_offset(self.geometry.max_segments as u32);
+        for from in (PAGE_BYTES..end).step_by(PAGE_BYTES as usize) {
+            let unreadable = self.cover_unreadable(from, PAGE_BYTES.min(end - from));
+            if unreadable.is_any() {
+                let error = self.unreadable_metadata(from);
+                if !self.is_private {
+                    return Err(error);
+                }
+                self.salvage.pass_over(error, "zeros take its place")?;
+            }
+        }
+        Ok(self)
+    }
+
+    fn unreadable_metadata(&self, offset: u64) -> Error {
+        let (pool, detail) = (self.access.place().clone(), format!("{PAGE_BYTES} bytes {WHY}"));
+        match offset.checked_sub(TABLE_OFF) {
+            None => Error::DamagedSuperblock { pool, what: "the catalogue", offset, detail },
+            Some(off) => Error::DamagedDescriptor { pool, segment: (off / DESCRIPTOR_BYTES) as u32, offset, detail },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::layout::{CATALOGUE_OFF, PAGE_BYTES, TABLE_OFF};
+    use crate::{CreateOptions, Error, Failpoints, MediumChoice, OpenOptions, Pool};
+    use std::path::Path;
+
+    /// A pool in a file that the page cache holds, with a word in each page of its four segments.
+    fn fill(path: &Path) -> Pool {
+        let sizes = CreateOptions { segment_bytes: 16 << 10, max_bytes: 64 << 10, ..CreateOptions::new(64 << 10) };
+        let pool = Pool::create(path, &CreateOptions { medium: MediumChoice::File, ..sizes }).unwrap();
+        pool.finish_creation().unwrap();
+        (pool.segment_offset(0)..pool.len_mapped()).step_by(PAGE_BYTES as usize).for_each(|page| pool.store_u64(page, page));
+        pool.sync().unwrap();
+        pool
+    }
+
+    fn open(path: &Path, unreadable: u64, medium: MediumChoice, salvage: bool) -> Result<Pool, Error> {
+        let points = Failpoints::new();
+        points.make_unreadable(unreadable, unreadable + 1);
+        Pool::open(path, &OpenOptions { medium, salvage, failpoints: Some(points), ..OpenOptions::new() })
+    }
+
+    #[test]
+    fn what_cannot_be_read_shows_zeros_and_all_else_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        drop(fill(&path));
+        let page = rustix::param::page_size() as u64;
+        for at in (0..64 << 10).step_by(page as usize) {
+            let bad = TABLE_OFF.next_multiple_of(16 << 10) + at;
+            let pool = open(&path, bad + 70, MediumChoice::File, false).unwrap();
+            assert_eq!(pool.segment_offset(0) + at, bad);
+            let all = || pool.cover_unreadable(pool.segment_offset(0), 64 << 10);
+            assert_eq!((all().bytes, all().first), (page, bad));
+            assert!(!pool.cover_unreadable(pool.segment_offset(0), at).is_any());
+            let is_right = |page: u64| pool.load_u64(page) == if page == bad { 0 } else { page };
+            assert!((pool.segment_offset(0)..pool.len_mapped()).step_by(page as usize).all(is_right), "{bad}");
+        }
+    }
+
+    /// The kernel answers as it does for a bad sector. A touch would end the process.
+    #[test]
+    fn pages_that_the_system_cannot_give_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        let pool = fill(&path);
+        let page = rustix::param::page_size() as u64;
+        let cut = pool.segment_offset(2) + page;
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
+        assert!(!pool.cover_unreadable(pool.segment_offset(0), 32 << 10).is_any());
+        // Again, too, when they can be read as zeros.
+        for _ in 0..2 {
+            let rest = pool.cover_unreadable(pool.segment_offset(0), 64 << 10);
+            assert_eq!((rest.first, rest.bytes), (cut, pool.len_mapped() - cut));
+        }
+        assert_eq!([pool.load_u64(cut - page), pool.load_u64(cut), pool.load_u64(pool.len_mapped() - 8)], [cut - page, 0, 0]);
+    }
+
+    #[test]
+    fn unreadable_metadata_is_named_and_passed_over_in_copies_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        let pool = fill(&path);
+        pool.set_catalogue(b"keyspaces").unwrap();
+        drop(pool);
+        for (bad, what) in [(CATALOGUE_OFF, "the catalogue"), (TABLE_OFF - 1, "the catalogue"), (TABLE_OFF, "descriptor")] {
+            for (medium, salvage) in [(MediumChoice::File, false), (MediumChoice::File, true), (MediumChoice::PrivateCopy, false)] {
+                let error = open(&path, bad, medium, salvage).map(drop).unwrap_err();
+                assert!(matches!(error, Error::DamagedSuperblock { .. } | Error::DamagedDescriptor { .. }));
+                let (text, at) = (error.to_string(), format!("{}", bad / PAGE_BYTES * PAGE_BYTES));
+                assert!([what, "cannot be read", &at].iter().all(|part| text.contains(part)), "{text}");
+            }
+            let copy = open(&path, bad, MediumChoice::PrivateCopy, true).unwrap();
+            assert_eq!(copy.salvage_notes().len(), 1, "{:?}", copy.salvage_notes());
+            assert_eq!(copy.load_u64(copy.segment_offset(3)), copy.segment_offset(3));
+        }
+    }
+}
