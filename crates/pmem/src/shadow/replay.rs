@@ -23,6 +23,8 @@ pub(super) struct Pending {
     pub(super) off: u64,
     pub(super) value: [u8; 8],
     thread: u64,
+    /// It went around the caches.
+    streamed: bool,
 }
 
 /// Names a cell; the order groups words of a line.
@@ -193,7 +195,7 @@ impl Replay {
             }
             self.visible[at..at + 8].copy_from_slice(&value);
             let cell = self.cell(word, kind);
-            self.cells.entry(cell).or_default().push(Pending { seq: self.at, off: word, value, thread });
+            self.cells.entry(cell).or_default().push(Pending { seq: self.at, off: word, value, thread, streamed: kind == StoreKind::Streaming });
         }
     }
 
@@ -219,7 +221,7 @@ impl Replay {
         }
         for (line, seq) in self.flushed.remove(&thread).unwrap_or_default() {
             for word in (line..line + LINE_BYTES as u64).step_by(8) {
-                self.settle(Cell::Word(word), seq);
+                self.settle_flushed(Cell::Word(word), seq, thread);
             }
         }
         if self.rules == Emulate::Eadr {
@@ -250,8 +252,17 @@ impl Replay {
 
     /// Makes the stores of a cell up to `seq` durable.
     fn settle(&mut self, cell: Cell, seq: usize) {
+        self.settle_while(cell, |pending| pending.seq <= seq);
+    }
+
+    /// As [`Replay::settle`], by a flush and fence of `thread`. What another one stored around the caches may be in that processor's buffers still, where no flush finds it.
+    fn settle_flushed(&mut self, cell: Cell, seq: usize, thread: u64) {
+        self.settle_while(cell, |pending| pending.seq <= seq && (!pending.streamed || pending.thread == thread));
+    }
+
+    fn settle_while(&mut self, cell: Cell, is_durable: impl Fn(&Pending) -> bool) {
         let Some(list) = self.cells.get_mut(&cell) else { return };
-        let durable = list.iter().take_while(|p| p.seq <= seq).count();
+        let durable = list.iter().take_while(|pending| is_durable(pending)).count();
         for pending in list.drain(..durable) {
             self.durable[pending.off as usize..pending.off as usize + 8].copy_from_slice(&pending.value);
             if cell == Cell::Memory {

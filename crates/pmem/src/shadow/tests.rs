@@ -116,6 +116,27 @@ fn streaming_stores_need_the_fence_only() {
     }
 }
 
+/// What is stored around the caches waits in the buffers of its processor, where another one's flush and fence do not come; with its own fence it is durable.
+#[test]
+fn another_threads_flush_makes_no_streaming_store_durable() {
+    for fenced in [false, true] {
+        let log = log();
+        log.store(0, &7u64.to_le_bytes(), StoreKind::Streaming);
+        if fenced {
+            log.fence();
+        }
+        // In the same line, which is flushed as a whole.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                word(&log, 8, 8);
+                persist(&log, 0, 64);
+            });
+        });
+        let expected = if fenced { vec![vec![7, 8]] } else { vec![vec![0, 8], vec![7, 8]] };
+        assert_eq!(outcomes(&log, Emulate::Adr, &[0, 8]), expected.into_iter().collect(), "fenced: {fenced}");
+    }
+}
+
 #[test]
 fn eadr_allows_prefixes_only() {
     let log = log();
