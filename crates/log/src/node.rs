@@ -197,11 +197,6 @@ impl NodePool {
         u64::from(self.pool.max_segments() - self.pool.segment_count())
     }
 
-    /// Bytes of the segments that deletes may have when puts have no more.
-    pub fn bytes_for_deletes(&self) -> u64 {
-        (self.reserve(Filler::Put) - self.reserve(Filler::Delete)) * self.segment_bytes()
-    }
-
     /// Free segments that are not for everybody.
     pub fn reserve(&self, kind: Filler) -> u64 {
         let (max, existing) = (u64::from(self.pool.max_segments()), u64::from(self.pool.segment_count()));

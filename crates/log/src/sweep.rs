@@ -14,6 +14,7 @@
 use crate::entry::EntryView;
 use crate::error::Result;
 use crate::log::Log;
+use crate::opening::Filler;
 use crate::pass::Tombstones;
 use crate::segment::{Segment, SegmentState};
 use hither_sync::epoch;
@@ -212,9 +213,12 @@ impl Log {
         found
     }
 
-    /// Bytes of the segments that deletes may have when puts have no more. Once tombstones fill them, only what is collected makes room.
-    pub fn bytes_for_deletes(&self, node: usize) -> u64 {
-        self.pools[node].bytes_for_deletes()
+    /// Bytes of the segments of a node that deletes may have when puts have no more, if deletes have begun with them. Once tombstones fill them, only what is collected makes room.
+    pub fn bytes_for_deletes(&self, node: usize) -> Option<u64> {
+        let pool = &self.pools[node];
+        let kept = pool.reserve(Filler::Put) - pool.reserve(Filler::Delete);
+        let have_begun = pool.free_segments() + pool.can_grow_by() < pool.reserve(Filler::Put);
+        have_begun.then_some(kept * pool.segment_bytes())
     }
 
     /// Bytes of tombstones, in full segments of a node, that no sweep has made free to go.

@@ -36,7 +36,7 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 pub(super) enum Due {
     /// One part in [`SWEEP_SHARE`] of a node's segments.
     WithTime,
-    /// One part in [`URGENT_SWEEP_SHARE`], or half of what is kept for deletes: they would have nothing left in a large store.
+    /// One part in [`URGENT_SWEEP_SHARE`], or half of what is kept for deletes, once they have begun with that: they would have nothing left in a large store.
     Urgent,
     /// Any.
     Always,
@@ -85,7 +85,7 @@ impl Core {
             let all = u64::from(pool.segment_count()) * pool.segment_bytes();
             let most = match due {
                 Due::WithTime => all / SWEEP_SHARE,
-                Due::Urgent => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node) / 2),
+                Due::Urgent => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node).map_or(all, |kept| kept / 2)),
                 Due::Always => 0,
             };
             self.log.unswept_tombstone_bytes(node) > most

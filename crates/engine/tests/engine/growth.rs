@@ -40,7 +40,7 @@ fn open(options: Options) -> Store {
 
 /// Rests for as long as collectors need to free what a round takes, however busy the processors are.
 fn let_collectors_catch_up(store: &Store) {
-    let end = Instant::now() + Duration::from_secs(1);
+    let end = Instant::now() + Duration::from_secs(20);
     std::thread::sleep(Duration::from_millis(5));
     while store.stats().pools[0].usage.free < 6 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));

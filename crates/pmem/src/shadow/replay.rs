@@ -195,7 +195,13 @@ impl Replay {
             }
             self.visible[at..at + 8].copy_from_slice(&value);
             let cell = self.cell(word, kind);
-            self.cells.entry(cell).or_default().push(Pending { seq: self.at, off: word, value, thread, streamed: kind == StoreKind::Streaming });
+            self.cells.entry(cell).or_default().push(Pending {
+                seq: self.at,
+                off: word,
+                value,
+                thread,
+                streamed: kind == StoreKind::Streaming,
+            });
         }
     }
 
