@@ -137,7 +137,7 @@ struct Row {
 /// Adds the row of a run that has ended, once all keys were found.
 fn push_row(report: &mut Report, opened: &Opened, keys: u64, row: Row) -> Result<()> {
     let (live, after) = megabytes(opened);
-    opened.get_permuted(keys, keys, 1, key)?;
+    opened.get_permuted(keys, 8, keys, 1, key)?;
     let done = opened.db.stats().collections;
     report.push(vec![
         row.experiment.into(),

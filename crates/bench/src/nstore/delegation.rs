@@ -1,7 +1,8 @@
 //! Scans by length of values and read threads (NStore, Fig. 9b): what delegation saves in remote reads, and what it costs.
 //!
 //! A store over two emulated nodes, each key written on one of them in turn; a thread on node 0 scans 100 pairs from random keys on. Read threads of node 1
-//! take the remote entries, whatever their size, so that small ones show what they cost; without threads the scan reads them itself, prefetching.
+//! take the remote entries, whatever their size, so that small ones show what they cost; without threads the scan reads them itself, prefetching. Every scan has to give
+//! just the pairs that come next in the order of keys, and every byte of their values is checked, which is part of the processor's time.
 //!
 //! The nodes share one memory here, so a remote read takes no longer than a local one: the clock shows the costs of delegation and none of its gain. What it
 //! gains is in the read cost: latencies of all reads for each pair by the paper's figures, on the scanning thread and in all. A second run with the meter
@@ -9,11 +10,12 @@
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hither::{Builder, Db, Durability, Stats, Topology};
 
-use super::drive::{Opened, failed, fill, is_of, race};
+use super::drive::{Opened, Timed, failed, fill, is_of, race};
 use super::{Chart, NstoreArgs, Report};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
@@ -63,9 +65,9 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
 }
 
 fn measure(setting: &Setting) -> Result<Vec<serde_json::Value>> {
-    let (timed, _) = run_scans(setting, false)?;
-    let (_, counted) = run_scans(setting, true)?;
-    let pairs = (setting.scans * SCAN) as f64;
+    let Scanned { timed, pairs, .. } = run_scans(setting, false)?;
+    // The same scans, and so the same pairs.
+    let counted = run_scans(setting, true)?.counted;
     let link = |to: u32| Topology::emulated(NODES as usize).link(0, to).read_ns;
     let scanner_ns = counted.local * link(0) + counted.remote * link(1);
     // Delegated reads are local to the thread that makes them.
@@ -74,7 +76,7 @@ fn measure(setting: &Setting) -> Result<Vec<serde_json::Value>> {
         setting.value_bytes.into(),
         setting.read_threads.into(),
         (timed.mops * 1e6).into(),
-        (timed.cpu_ns / SCAN as f64).into(),
+        (timed.cpu_ns * setting.scans as f64 / pairs).into(),
         (counted.local / pairs).into(),
         (counted.remote / pairs).into(),
         (counted.delegated / pairs).into(),
@@ -123,38 +125,75 @@ fn await_read_threads(db: &Db, count: u64) {
     }
 }
 
-fn run_scans(setting: &Setting, metered: bool) -> Result<(super::drive::Timed, Counted)> {
-    let topology = Topology::emulated(NODES as usize);
-    let bind = |node: u32| topology.bind_current_thread(node).map_err(|error| Error::store("hither", error));
-    let opened = Opened::new(builder(setting, &topology).meter(metered), Index::Ordered)?;
-    let mut value = vec![0; setting.value_bytes];
-    for item in 0..setting.keys {
-        bind((item % u64::from(NODES)) as u32)?;
-        fill(&mut value, item);
-        opened.keyspace.put(&key(item), &value).map_err(failed)?;
-    }
-    await_read_threads(&opened.db, setting.read_threads as u64 * u64::from(NODES));
-    let before = opened.db.stats();
-    let timed = race(1, setting.scans, |_| {
-        bind(0)?;
-        let mut random = Random::new(17);
-        (0..setting.scans).try_for_each(|_| scan(&opened, random.below(setting.keys)))
-    })?;
-    Ok((timed, Counted::between(&before, &opened.db.stats())))
+/// What scans took, and read.
+struct Scanned {
+    timed: Timed,
+    counted: Counted,
+    /// Pairs that they came to.
+    pairs: f64,
 }
 
-/// Scans from an item's key on; the first pair must be that item's.
-fn scan(opened: &Opened, item: u64) -> Result<()> {
-    let (from, mut seen, mut right) = (key(item), 0, false);
-    let visit = |found: &[u8], value: &[u8]| {
-        if seen == 0 {
-            right = found == from && is_of(value, item);
+fn run_scans(setting: &Setting, metered: bool) -> Result<Scanned> {
+    let loaded = Loaded::new(setting, metered)?;
+    let db = &loaded.opened.db;
+    await_read_threads(db, setting.read_threads as u64 * u64::from(NODES));
+    let (before, pairs) = (db.stats(), AtomicU64::new(0));
+    let timed = race(1, setting.scans, |_| {
+        loaded.bind(0)?;
+        let mut random = Random::new(17);
+        for _ in 0..setting.scans {
+            pairs.fetch_add(loaded.scan(random.below(setting.keys) as usize)?, Ordering::Relaxed);
         }
-        seen += 1;
-        if seen < SCAN { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    };
-    opened.keyspace.scan_with(Bound::Included(&from[..]), Bound::Unbounded, false, visit).map_err(failed)?;
-    if right { Ok(()) } else { Err(Error::WrongData(format!("a scan from item {item} does not begin with it"))) }
+        Ok(())
+    })?;
+    Ok(Scanned { timed, counted: Counted::between(&before, &db.stats()), pairs: pairs.into_inner() as f64 })
+}
+
+/// A store that holds all items.
+struct Loaded {
+    opened: Opened,
+    topology: Topology,
+    value_bytes: usize,
+    /// Keys in ascending order, with their items.
+    pairs: Vec<([u8; 8], u64)>,
+}
+
+impl Loaded {
+    fn new(setting: &Setting, metered: bool) -> Result<Loaded> {
+        let topology = Topology::emulated(NODES as usize);
+        let opened = Opened::new(builder(setting, &topology).meter(metered), Index::Ordered)?;
+        let mut pairs: Vec<_> = (0..setting.keys).map(|item| (key(item), item)).collect();
+        pairs.sort_unstable();
+        let loaded = Loaded { opened, topology, value_bytes: setting.value_bytes, pairs };
+        let mut value = vec![0; setting.value_bytes];
+        for item in 0..setting.keys {
+            loaded.bind((item % u64::from(NODES)) as u32)?;
+            fill(&mut value, item);
+            loaded.opened.keyspace.put(&key(item), &value).map_err(failed)?;
+        }
+        Ok(loaded)
+    }
+
+    fn bind(&self, node: u32) -> Result<()> {
+        self.topology.bind_current_thread(node).map_err(|error| Error::store("hither", error))
+    }
+
+    /// Scans from the key on that `rank` others come before; how many pairs it came to: those that come next, all of them, and each with its value.
+    fn scan(&self, rank: usize) -> Result<u64> {
+        let expected = &self.pairs[rank..self.pairs.len().min(rank + SCAN as usize)];
+        let (mut seen, mut right) = (0, true);
+        let visit = |found: &[u8], value: &[u8]| {
+            right &= expected.get(seen).is_some_and(|(key, item)| found == key && is_of(value, self.value_bytes, *item));
+            seen += 1;
+            if seen < SCAN as usize { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let from = Bound::Included(&expected[0].0[..]);
+        self.opened.keyspace.scan_with(from, Bound::Unbounded, false, visit).map_err(failed)?;
+        if right && seen == expected.len() {
+            return Ok(seen as u64);
+        }
+        Err(Error::WrongData(format!("a scan from item {} on gave pairs that are wrong, missing or out of order", expected[0].1)))
+    }
 }
 
 fn notes() -> Vec<String> {
@@ -172,10 +211,38 @@ fn notes() -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn setting() -> Setting {
+        Setting { keys: 3_000, scans: 50, value_bytes: 256, read_threads: 0 }
+    }
+
+    /// Regression: only the first pair of a scan was compared, of its value eight bytes, and nobody counted how many came.
+    #[test]
+    fn a_scan_is_refused_for_any_pair_that_is_wrong_missing_or_too_many() {
+        let loaded = Loaded::new(&setting(), false).unwrap();
+        let (keyspace, (key, item)) = (&loaded.opened.keyspace, loaded.pairs[1_040]);
+        let refused = || matches!(loaded.scan(1_000), Err(Error::WrongData(_)));
+        let mut value = vec![0; 256];
+        for at in [0, 8, 255] {
+            fill(&mut value, item);
+            value[at] ^= 1;
+            keyspace.put(&key, &value).unwrap();
+            assert!(refused(), "byte {at} of the forty-first value");
+        }
+        keyspace.delete(&key).unwrap();
+        assert!(refused(), "it is missing");
+        fill(&mut value, item);
+        keyspace.put(&key, &value).unwrap();
+        assert_eq!((loaded.scan(1_000).unwrap(), loaded.scan(2_990).unwrap()), (100, 10));
+        keyspace.put(&[key.as_slice(), &[0]].concat(), &value).unwrap();
+        assert!(refused(), "a pair that nobody wrote");
+        keyspace.delete(&loaded.pairs[2_999].0).unwrap();
+        assert!(loaded.scan(2_990).is_err(), "the last one is missing");
+    }
+
     /// The claim of the experiment, at a small size.
     #[test]
     fn read_threads_take_the_remote_reads_off_the_scanner() {
-        let counted = |read_threads| run_scans(&Setting { keys: 3_000, scans: 50, value_bytes: 256, read_threads }, true).unwrap().1;
+        let counted = |read_threads| run_scans(&Setting { read_threads, ..setting() }, true).unwrap().counted;
         let (plain, delegated) = (counted(0), counted(2));
         assert!(plain.remote > 2_000.0 && plain.delegated == 0.0);
         // Sixteen pairs of each scan are read directly, half of them remote.

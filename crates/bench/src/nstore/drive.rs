@@ -1,7 +1,7 @@
 //! What the experiments share: threads that start together and are timed by the clock and by the processor, and a loaded store.
 //!
 //! Rates by the clock say what the machine did; nanoseconds of the processor do not count what others took of it meanwhile, so they are steadier on a
-//! machine that is shared. Neither counts what is drawn before.
+//! machine that is shared. Neither counts what is drawn before. Processor time contains the check of every byte that is read.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::harness::pin;
 use crate::target::store::Index;
 use crate::target::{Error, Result};
+use crate::workload::data::{fill_rising, is_rising_from};
 use crate::workload::permutation::Permutation;
 
 /// What threads did together.
@@ -82,7 +83,7 @@ impl Opened {
         Ok(Opened { db, keyspace })
     }
 
-    /// Writes every item once, from several threads: item `i` has the key `key(i)` and a value of `value_bytes` that begins with `i`.
+    /// Writes every item once, from several threads: item `i` has the key `key(i)` and the value of `value_bytes` that [`fill`] makes of it.
     pub fn put_all<K: AsRef<[u8]>>(&self, items: u64, value_bytes: usize, threads: usize, key: impl Fn(u64) -> K + Sync) -> Result<Timed> {
         let each = items / threads as u64;
         race(threads, each, |thread| {
@@ -96,13 +97,19 @@ impl Opened {
         })
     }
 
-    /// Reads items in a permuted order, `ops` for each thread, and checks them.
-    pub fn get_permuted<K: AsRef<[u8]>>(&self, items: u64, ops: u64, threads: usize, key: impl Fn(u64) -> K + Sync) -> Result<Timed> {
-        let order = Permutation::new(items, 7);
+    /// Reads items in a permuted order, `ops` for each thread, and checks them; their values have `value_bytes`.
+    pub fn get_permuted<K: AsRef<[u8]>>(
+        &self,
+        items: u64,
+        value_bytes: usize,
+        ops: u64,
+        threads: usize,
+        key: impl Fn(u64) -> K + Sync,
+    ) -> Result<Timed> {
+        let orders: Vec<Vec<u64>> = (0..threads).map(|thread| permuted(items, ops, start(items, thread, threads))).collect();
         race(threads, ops, |thread| {
-            for i in 0..ops {
-                let item = order.at((i + thread as u64 * items / 2) % items);
-                let right = self.keyspace.get_with(key(item).as_ref(), |value| is_of(value, item)).map_err(failed)?;
+            for &item in &orders[thread] {
+                let right = self.keyspace.get_with(key(item).as_ref(), |value| is_of(value, value_bytes, item)).map_err(failed)?;
                 if right != Some(true) {
                     return Err(Error::WrongData(format!("item {item} is not what was written")));
                 }
@@ -112,22 +119,31 @@ impl Opened {
     }
 }
 
-/// Makes `value` that of `item`.
-pub fn fill(value: &mut [u8], item: u64) {
-    let bytes = item.to_le_bytes();
-    let len = value.len().min(8);
-    value[..len].copy_from_slice(&bytes[..len]);
+/// The place in the order of `items` at which a thread begins: no two of them read the same items in step.
+fn start(items: u64, thread: usize, threads: usize) -> u64 {
+    thread as u64 * items / threads as u64
 }
 
-/// Whether `value` is that of `item`.
-pub fn is_of(value: &[u8], item: u64) -> bool {
-    let len = value.len().min(8);
-    value[..len] == item.to_le_bytes()[..len]
+/// So many items of the permuted order, from a place on, over and over.
+fn permuted(items: u64, count: u64, start: u64) -> Vec<u64> {
+    let order = Permutation::new(items, 7);
+    (0..count).map(|i| order.at((start + i) % items)).collect()
+}
+
+/// Makes `value` that of `item`: its number, or as much of that as there is room for, and words that follow from it.
+pub fn fill(value: &mut [u8], item: u64) {
+    fill_rising(item, value);
+}
+
+/// Whether `value` is that of `item`, of so many bytes.
+pub fn is_of(value: &[u8], bytes: usize, item: u64) -> bool {
+    value.len() == bytes && is_rising_from(item, value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
@@ -147,7 +163,34 @@ mod tests {
         let opened = Opened::new(Db::builder().in_memory(), Index::Ordered).unwrap();
         opened.put_all(1_000, 8, 2, u64::to_be_bytes).unwrap();
         assert_eq!(opened.keyspace.len(), 1_000);
-        opened.get_permuted(1_000, 1_000, 2, u64::to_be_bytes).unwrap();
-        assert!(opened.get_permuted(1_000, 1_000, 2, |item| (item ^ 1).to_be_bytes()).is_err());
+        opened.get_permuted(1_000, 8, 1_000, 2, u64::to_be_bytes).unwrap();
+        assert!(opened.get_permuted(1_000, 8, 1_000, 2, |item| (item ^ 1).to_be_bytes()).is_err());
+    }
+
+    /// Regression: of longer values only the first eight bytes were compared.
+    #[test]
+    fn every_byte_of_a_value_is_checked() {
+        for bytes in [1, 7, 8, 9, 100, 300] {
+            let mut value = vec![0; bytes];
+            fill(&mut value, 77);
+            assert!(is_of(&value, bytes, 77) && !is_of(&value, bytes, 78) && !is_of(&value[1..], bytes, 77));
+            assert!(bytes == 1 || !is_of(&value[..bytes - 1], bytes, 77), "a shorter value of {bytes} bytes");
+            for at in 0..bytes {
+                value[at] ^= 1;
+                assert!(!is_of(&value, bytes, 77), "byte {at} of {bytes}");
+                value[at] ^= 1;
+            }
+        }
+    }
+
+    /// Regression: from three threads on two of them read the same items at the same time.
+    #[test]
+    fn no_two_threads_read_in_step() {
+        for threads in 1..=256 {
+            let starts: HashSet<u64> = (0..threads).map(|thread| permuted(1_000, 1, start(1_000, thread, threads))[0]).collect();
+            assert_eq!(starts.len(), threads);
+        }
+        let seen: HashSet<u64> = permuted(1_000, 1_000, start(1_000, 2, 3)).into_iter().collect();
+        assert_eq!(seen.len(), 1_000, "each item once");
     }
 }

@@ -30,7 +30,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
                 )?;
                 let key = |item: u64| &keys[item as usize];
                 let put = opened.put_all(count, 8, threads, key)?;
-                let get = opened.get_permuted(count, args.ops().min(2 * count) / threads as u64, threads, key)?;
+                let get = opened.get_permuted(count, 8, args.ops().min(2 * count) / threads as u64, threads, key)?;
                 let index_bytes = opened.db.stats().keyspaces.iter().map(|keyspace| keyspace.index_bytes).sum::<u64>();
                 report.push(vec![
                     dataset.name().into(),

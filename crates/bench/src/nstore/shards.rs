@@ -41,7 +41,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
                 }
                 Ok(())
             })?;
-            let get = opened.get_permuted(keys, updates, threads, key)?;
+            let get = opened.get_permuted(keys, 8, updates, threads, key)?;
             for (operation, timed) in [("put", put), ("update zipf 0.9", update), ("get", get)] {
                 let taken = opened.db.stats().shards;
                 report.push(vec![threads.into(), operation.into(), taken.into(), timed.mops.into(), timed.cpu_ns.into()]);

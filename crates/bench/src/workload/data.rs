@@ -112,15 +112,7 @@ impl DataSet {
             return;
         }
         let first = if out.len() < 8 { value_word(key, 0) } else { first };
-        let (words, tail) = out.as_chunks_mut::<8>();
-        let mut next = first;
-        for word in words {
-            *word = next.to_le_bytes();
-            next = next.wrapping_add(GOLDEN);
-        }
-        if !tail.is_empty() {
-            tail.copy_from_slice(&next.to_le_bytes()[..tail.len()]);
-        }
+        fill_rising(first, out);
     }
 
     /// Checks every byte of a value that was read under `key`; the version if it is sound.
@@ -135,7 +127,7 @@ impl DataSet {
         };
         let first = u64::from_le_bytes(*head);
         let version = first as u32;
-        let sound = first == value_word(key, version) && (rest.is_empty() || rest_is_sound(first, rest));
+        let sound = first == value_word(key, version) && (rest.is_empty() || is_rising_from(first.wrapping_add(GOLDEN), rest));
         sound.then_some(version)
     }
 
@@ -158,13 +150,28 @@ pub fn is_version_of(first: [u8; 8], value: &[u8]) -> bool {
 #[inline(always)]
 pub fn is_long_version_of(first: [u8; 8], bytes: usize, value: &[u8]) -> bool {
     let Some((head, rest)) = value.split_first_chunk::<8>() else { return false };
-    value.len() == bytes && is_version_of(first, head) && rest_is_sound(u64::from_le_bytes(*head), rest)
+    value.len() == bytes && is_version_of(first, head) && is_rising_from(u64::from_le_bytes(*head).wrapping_add(GOLDEN), rest)
 }
 
+/// Fills `out` with `first` and the words that follow from it, each a constant more than the one before.
 #[inline(always)]
-fn rest_is_sound(first: u64, rest: &[u8]) -> bool {
-    let (words, tail) = rest.as_chunks::<8>();
-    let (mut expected, mut differing) = (first.wrapping_add(GOLDEN), 0);
+pub(crate) fn fill_rising(first: u64, out: &mut [u8]) {
+    let (words, tail) = out.as_chunks_mut::<8>();
+    let mut next = first;
+    for word in words {
+        *word = next.to_le_bytes();
+        next = next.wrapping_add(GOLDEN);
+    }
+    if !tail.is_empty() {
+        tail.copy_from_slice(&next.to_le_bytes()[..tail.len()]);
+    }
+}
+
+/// Whether `bytes` are what [`fill_rising`] makes of `first`.
+#[inline(always)]
+pub(crate) fn is_rising_from(first: u64, bytes: &[u8]) -> bool {
+    let (words, tail) = bytes.as_chunks::<8>();
+    let (mut expected, mut differing) = (first, 0);
     for word in words {
         differing |= u64::from_le_bytes(*word) ^ expected;
         expected = expected.wrapping_add(GOLDEN);
