@@ -1,7 +1,8 @@
 //! Puts and gets by index and distribution of keys (NStore, Fig. 13): what the learned index brings, where a B+-tree is better, and what order costs against a
 //! hash table.
 //!
-//! The store is in memory that does not survive, so that what differs is the index. Every key is put once, then read in a permuted order; values are checked.
+//! The store is in memory that does not survive, so that what differs is the index; writes are durable at return, as on persistent memory, so that they take the path that they would take there.
+//! Every key is put once, then read in a permuted order; values are checked.
 
 use hither::{Db, Durability};
 
@@ -25,7 +26,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
             for (index, name) in [(Index::Hash, "hash"), (Index::Ordered, "b+-tree"), (Index::Learned, "learned")] {
                 let capacity = (64 << 20) + 2 * bytes;
                 let opened = Opened::new(
-                    Db::builder().in_memory().durability(Durability::Process).capacity(capacity).max_capacity(4 * capacity),
+                    Db::builder().in_memory().durability(Durability::Sync).capacity(capacity).max_capacity(4 * capacity),
                     index,
                 )?;
                 let key = |item: u64| &keys[item as usize];
