@@ -31,6 +31,7 @@ mod chain;
 mod checkpoint;
 pub mod crc;
 mod dead;
+mod dirty;
 pub mod entry;
 mod error;
 mod garbage;

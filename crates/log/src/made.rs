@@ -97,7 +97,7 @@ impl<'a> Writer<'a> {
     /// Appends what [`EntryRoom::make_pair`] made just before, with nothing else appended meanwhile, and starts its write-back; returns its reference.
     #[inline(always)]
     pub fn append_made(&mut self, made: &MadePair, op: Op, version: u64) -> u64 {
-        let reference = self.write_plain(made.offset, &made.words, Flush::Now);
+        let reference = self.write_plain(made.shard, made.offset, &made.words, Flush::Now);
         self.take_made(made.shard, made.offset, entry::MIN_BYTES, (op, version));
         reference
     }

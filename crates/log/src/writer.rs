@@ -12,6 +12,7 @@
 
 use crate::address;
 use crate::dead::DeadCounts;
+use crate::dirty::DirtyRanges;
 use crate::entry::{self, Op, Parts, Place};
 use crate::error::Result;
 use crate::hot::SAMPLE_EVERY;
@@ -30,8 +31,8 @@ pub(crate) struct SlotState {
     pub block: VersionBlock,
     /// By shard; the last one is for hot entries of all shards.
     pub chunks: Box<[Chunk]>,
-    /// Ranges written without a flush, by node: (offset, bytes).
-    pub dirty: Vec<Vec<(u64, u64)>>,
+    /// Ranges written without a flush.
+    pub dirty: DirtyRanges,
 }
 
 pub(crate) struct Slot {
@@ -56,7 +57,7 @@ impl Slot {
             state: UnsafeCell::new(SlotState {
                 block: VersionBlock::default(),
                 chunks: vec![Chunk::NONE; shards].into_boxed_slice(),
-                dirty: vec![Vec::new(); nodes],
+                dirty: DirtyRanges::default(),
             }),
         })
     }
@@ -160,25 +161,6 @@ pub struct Append {
 }
 
 impl Log {
-    /// Writes back everything that was appended with [`Flush::Later`] by writer sections that have ended, and fences.
-    pub fn flush_dirty(&self) {
-        if !self.needs_flush() {
-            return;
-        }
-        let mut dirty: Vec<(usize, u64, u64)> = Vec::new();
-        self.with_slots(|_, slot| {
-            for (node, ranges) in slot.dirty.iter_mut().enumerate() {
-                dirty.extend(ranges.drain(..).map(|(offset, bytes)| (node, offset, bytes)));
-            }
-        });
-        for (node, offset, bytes) in dirty {
-            self.pools[node].pool.flush(offset, bytes as usize);
-        }
-        for pool in &self.pools {
-            pool.pool.fence();
-        }
-    }
-
     /// A writer on the current thread's node.
     #[inline(always)]
     pub fn writer(&self) -> Writer<'_> {
@@ -295,13 +277,13 @@ impl Writer<'_> {
                 && let Some(words) = parts.encode_plain(&place)
             {
                 chunk.take(parts, 32);
-                return Ok(self.write_plain(place.offset, &words, how.flush));
+                return Ok(self.write_plain(shard, place.offset, &words, how.flush));
             }
         } else if room >= entry::MIN_BYTES + 8
             && let Some(words) = parts.encode_plain_member(&place)
         {
             chunk.take(parts, 40);
-            return Ok(self.write_plain(place.offset, &words, how.flush));
+            return Ok(self.write_plain(shard, place.offset, &words, how.flush));
         }
         // A copy, so that the parts themselves need not be in memory.
         let copy = *parts;
@@ -310,11 +292,11 @@ impl Writer<'_> {
 
     /// Writes an encoded entry into space that a chunk gave away.
     #[inline(always)]
-    pub(crate) fn write_plain<const N: usize>(&mut self, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
+    pub(crate) fn write_plain<const N: usize>(&mut self, shard: usize, offset: u64, words: &[u64; N], flush: Flush) -> u64 {
         let size = 8 * N as u64;
         // SAFETY: the chunk is this slot's alone, inside an active segment, and these bytes were never written before.
         unsafe { self.pool.pool.write_words(offset, words) };
-        self.finish(offset, size, flush);
+        self.finish(shard, offset, size, flush);
         // By the time this shard has its next turn, the line is here.
         hither_sync::prefetch_write(self.pool.pool.base().wrapping_add(offset as usize + 64));
         address::pack(self.pool.node, offset, size)
@@ -345,7 +327,7 @@ impl Writer<'_> {
         let place =
             Place { generation: chunk.generation, base_version: chunk.base_version, keyspace: chunk.keyspace, offset: chunk.cursor };
         chunk.take(parts, size);
-        self.write_entry(parts, &place, size, how.flush);
+        self.write_entry(parts, (shard, &place), size, how.flush);
         if let Some(before) = set_aside {
             let own = std::mem::replace(&mut self.slot.chunks[shard], before);
             self.pool.give_back(&own);
@@ -361,14 +343,14 @@ impl Writer<'_> {
         }
         let size = parts.size(run.keyspace, run.base_version);
         let place = Place { generation: run.generation, base_version: run.base_version, keyspace: run.keyspace, offset: run.cursor };
-        self.write_entry(parts, &place, size, how.flush);
+        self.write_entry(parts, (shard, &place), size, how.flush);
         let mut tally = Tally::EMPTY;
         tally.count(parts.op, parts.version, size);
         self.pool.close_run(run.segment, &tally);
         Ok(address::pack(self.pool.node, place.offset, size))
     }
 
-    fn write_entry(&mut self, parts: &Parts<'_>, place: &Place, size: u64, flush: Flush) {
+    fn write_entry(&mut self, parts: &Parts<'_>, (shard, place): (usize, &Place), size: u64, flush: Flush) {
         parts.with_head(place, |words| {
             let key_at = place.offset + 8 * words.len() as u64;
             let pool = &self.pool.pool;
@@ -379,15 +361,15 @@ impl Writer<'_> {
                 pool.write(key_at + parts.key.len() as u64, parts.value);
             }
         });
-        self.finish(place.offset, size, flush);
+        self.finish(shard, place.offset, size, flush);
     }
 
     #[inline(always)]
-    fn finish(&mut self, offset: u64, size: u64, flush: Flush) {
+    fn finish(&mut self, shard: usize, offset: u64, size: u64, flush: Flush) {
         match flush {
             Flush::Now => self.pool.pool.flush(offset, size as usize),
             Flush::ByCaller => {}
-            Flush::Later if self.pool.pool.needs_flush() => self.remember_dirty(offset, size),
+            Flush::Later if self.pool.pool.needs_flush() => self.remember_dirty(shard, offset, size),
             Flush::Later => {}
         }
     }
@@ -398,14 +380,10 @@ impl Writer<'_> {
     }
 
     #[cold]
-    fn remember_dirty(&mut self, offset: u64, size: u64) {
+    fn remember_dirty(&mut self, shard: usize, offset: u64, size: u64) {
         // Before the entry is installed: whoever finds it there finds this, too.
         self.log.lags.store(true, Ordering::Relaxed);
-        let dirty = &mut self.slot.dirty[self.pool.node as usize];
-        match dirty.last_mut() {
-            Some((start, len)) if *start + *len == offset => *len += size,
-            _ => dirty.push((offset, size)),
-        }
+        self.slot.dirty.add(shard, offset, size);
     }
 
     /// Sees to it that `parts` fits into the shard's chunk: lengthens it, or takes another. Of a long entry, whose chunk is its own, the one before is returned, if it has room for others: to go on with.

@@ -1,0 +1,111 @@
+//! What was written without a flush, on media that need one: the stretches that a commit writes back.
+//!
+//! A writer fills a chunk of each stream from its beginning on, so the newest stretch of a stream grows; it is put aside when the stream goes on elsewhere. Writes that
+//! were flushed at once may lie between: short ones are written back again, or each of those around them would be a stretch. So what is remembered takes 16 bytes for each
+//! chunk, or for each [`BRIDGED`] bytes where writes of both kinds take turns. How long that may go on is bounded, too, whoever asks for a commit or not: sealing a
+//! segment makes all durable that was written before, and no segment is used again that was not sealed.
+//!
+//! Thread safety: ranges are part of a writer's slot. Nothing of this is on media.
+
+use crate::log::Log;
+use std::mem::{replace, take};
+use std::ops::Range;
+
+/// The longest gap that is written back, too: four lines.
+const BRIDGED: u64 = 256;
+
+/// Ranges of a pool, as offsets, that one slot's writes have left.
+#[derive(Default)]
+pub(crate) struct DirtyRanges {
+    /// By stream; empty ones are of no use any more.
+    newest: Vec<Range<u64>>,
+    older: Vec<Range<u64>>,
+}
+
+impl DirtyRanges {
+    /// Remembers what a write to a stream has left.
+    pub fn add(&mut self, stream: usize, offset: u64, bytes: u64) {
+        if self.newest.len() <= stream {
+            self.newest.resize(stream + 1, 0..0);
+        }
+        let newest = &mut self.newest[stream];
+        if !newest.is_empty() && (newest.end..=newest.end + BRIDGED).contains(&offset) {
+            newest.end = offset + bytes;
+            return;
+        }
+        let before = replace(newest, offset..offset + bytes);
+        if !before.is_empty() {
+            self.older.push(before);
+        }
+    }
+
+    /// All of them, which are forgotten.
+    fn take(&mut self) -> impl Iterator<Item = Range<u64>> {
+        let newest = self.newest.iter_mut().map(take).filter(|range| !range.is_empty());
+        self.older.drain(..).chain(newest)
+    }
+}
+
+impl Log {
+    /// Writes back everything that was appended with [`Flush::Later`](crate::Flush::Later) by writer sections that have ended, and fences.
+    pub fn flush_dirty(&self) {
+        if !self.needs_flush() {
+            return;
+        }
+        let mut dirty: Vec<(usize, Range<u64>)> = Vec::new();
+        // Slots lie node by node.
+        self.with_slots(|position, slot| dirty.extend(slot.dirty.take().map(|range| (position / self.slots_per_node, range))));
+        for (node, range) in dirty {
+            self.pools[node].pool.flush(range.start, (range.end - range.start) as usize);
+        }
+        for pool in &self.pools {
+            pool.pool.fence();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Parts;
+    use crate::{Flush, Op};
+    use hither_pmem::{CreateOptions, Emulate};
+
+    #[test]
+    fn a_stream_that_goes_on_has_one_range() {
+        let mut dirty = DirtyRanges::default();
+        for (stream, offset) in [(0, 4096), (3, 65_536), (0, 4128), (3, 65_568), (0, 4160 + BRIDGED), (0, 4193 + 2 * BRIDGED), (3, 4096)] {
+            dirty.add(stream, offset, 32);
+        }
+        let mut found: Vec<_> = dirty.take().collect();
+        found.sort_by_key(|range| range.start);
+        let (first, second) = (4096..4192 + BRIDGED, 4193 + 2 * BRIDGED..4225 + 2 * BRIDGED);
+        assert_eq!(found, [first, 4096..4128, second, 65_536..65_600]);
+        assert_eq!(dirty.take().count(), 0);
+        dirty.add(3, 4128, 32);
+        assert!(dirty.take().eq(std::iter::once(4128..4160)), "what was taken does not come again");
+    }
+
+    /// Regression: each write that went to another shard than the one before it was remembered by itself, 16 bytes for 32.
+    #[test]
+    fn what_is_remembered_is_little_beside_what_was_written() {
+        const WRITES: u64 = 100_000;
+        let pool = CreateOptions { emulate: Some(Emulate::Adr), segment_bytes: 64 << 10, ..CreateOptions::new(16 << 20) };
+        let log = Log::for_tests_with(&pool, 64);
+        assert!(log.needs_flush());
+        for i in 0..WRITES {
+            let key = i.to_le_bytes();
+            let parts = Parts { op: Op::Insert, key: &key, value: &key, keyspace: 1, ..Parts::EMPTY };
+            // Every other write is flushed at once, of every other thousand.
+            let flush = if i % 2_000 < 1_000 && i % 2 == 1 { Flush::Now } else { Flush::Later };
+            log.write_to_shard_for_tests(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58, parts, flush);
+        }
+        let mut ranges = 0;
+        log.with_slots(|_, slot| ranges += slot.dirty.newest.len() + slot.dirty.older.len());
+        assert!((64..=2_000).contains(&ranges), "{ranges} ranges for {WRITES} writes");
+        log.flush_dirty();
+        let mut left = 0;
+        log.with_slots(|_, slot| left += slot.dirty.take().count());
+        assert_eq!(left, 0);
+    }
+}
