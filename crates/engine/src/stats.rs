@@ -138,7 +138,7 @@ pub struct Stats {
     pub utilization_limit: Option<u32>,
     /// Those bytes.
     pub live_limit_bytes: Option<u64>,
-    /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
+    /// DRAM of indexes, states of existing segments, writer slots with what they count and remember, and the cache, in bytes.
     pub dram_bytes: u64,
     /// Of that, what says which entries are garbage: bits, counters of segments, and the counts of writers.
     pub garbage_info_bytes: u64,
@@ -196,6 +196,8 @@ impl Store {
         keyspaces.sort_by_key(|keyspace| keyspace.info.id);
         // Folds the writers' slots, which the checkpoint's figures need.
         let pools = self.pool_stats();
+        // The part before the whole, which grows.
+        let garbage_info_bytes = core.log.garbage_dram_bytes() as u64;
         Stats {
             keyspaces: keyspaces
                 .iter()
@@ -213,7 +215,7 @@ impl Store {
             utilization_limit: core.utilization,
             live_limit_bytes: core.log.most_live_bytes(),
             dram_bytes: (core.index_bytes() + core.log.dram_bytes()) as u64 + core.cache.stats().used_bytes,
-            garbage_info_bytes: core.log.garbage_dram_bytes() as u64,
+            garbage_info_bytes,
             version: core.log.clock.upper_bound(),
             durable_version: if core.needs_sync { core.committer.durable() } else { 0 },
             commits: core.committer.commits.load(std::sync::atomic::Ordering::Relaxed),

@@ -192,9 +192,9 @@ pub struct Stats {
     pub shards: u64,
     /// Durability level: "sync", "interval" or "process".
     pub durability: &'static str,
-    /// DRAM of indexes, segment states, writer slots and the cache, in bytes.
+    /// DRAM of indexes, states of existing segments, writer slots with what they count and remember, and the cache, in bytes.
     pub dram_bytes: u64,
-    /// Of that, what says which entries are garbage: states of segments, and the counts of writers.
+    /// Of that, what says which entries are garbage: bits, counters of segments, and the counts of writers.
     pub garbage_info_bytes: u64,
     /// An upper bound of the versions given out.
     pub version: u64,

@@ -1,4 +1,4 @@
-//! Bytes ever appended to a pool, by writers and by collectors: what write amplification is made of, and what DRAM the accounts take.
+//! Bytes ever appended to a pool, by writers and by collectors: what write amplification is made of.
 //!
 //! A segment counts what is in it; what was in segments that have been freed since is remembered here. Thread safety: sums under the lock of reclamation,
 //! so that no segment counts twice or not at all; exact when no writer or collector is in the middle of something. Nothing is on media.
@@ -56,14 +56,5 @@ impl Log {
             sum
         };
         self.pools.iter().map(of_pool).collect()
-    }
-
-    /// DRAM that says what is garbage: the counters of existing segments, the bits of entries, and the counts that writers keep until they are folded.
-    /// O(segments + slots).
-    pub fn garbage_dram_bytes(&self) -> usize {
-        let states: usize = self.pools.iter().map(|pool| pool.pool.segment_count() as usize * Segment::COUNTER_BYTES).sum();
-        let counts: usize = self.slots.iter().flat_map(|slot| &slot.dead).map(crate::dead::DeadCounts::dram_bytes).sum();
-        let folded: usize = self.pools.iter().map(|pool| size_of_val(&**pool.folded.lock())).sum();
-        states + self.garbage_map_bytes() + counts + folded
     }
 }

@@ -44,6 +44,11 @@ impl DirtyRanges {
         let newest = self.newest.iter_mut().map(take).filter(|range| !range.is_empty());
         self.older.drain(..).chain(newest)
     }
+
+    /// Bytes of DRAM.
+    pub fn dram_bytes(&self) -> usize {
+        (self.newest.capacity() + self.older.capacity()) * size_of::<Range<u64>>()
+    }
 }
 
 impl Log {

@@ -32,6 +32,7 @@ mod checkpoint;
 pub mod crc;
 mod dead;
 mod dirty;
+mod dram;
 pub mod entry;
 mod error;
 mod garbage;

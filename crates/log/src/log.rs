@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::node::{NodePool, PoolUsage};
 use crate::opening::Filler;
 use crate::reclaim::TakeBack;
-use crate::segment::{Chunk, Segment, SegmentState};
+use crate::segment::SegmentState;
 use crate::version::VersionClock;
 use crate::writer::Slot;
 use hither_pmem::{Pool, Randomness};
@@ -292,12 +292,6 @@ impl Log {
         let segments = (0..placement.segments()).map(|number| placement.segment(number));
         let segments = segments.map(|(node, index)| &self.pools[node].segments[index]);
         segments.map(|segment| if segment.in_use() { segment.live_bytes() } else { 0 }).collect()
-    }
-
-    /// Bytes of DRAM for segment states, for what is known to be garbage, and for writer slots.
-    pub fn dram_bytes(&self) -> usize {
-        let segments: usize = self.pools.iter().map(|pool| pool.segments.len() * size_of::<Segment>()).sum();
-        segments + self.garbage_map_bytes() + self.slots.len() * (size_of::<Padded<Slot>>() + (self.shards() + 1) * size_of::<Chunk>())
     }
 }
 
