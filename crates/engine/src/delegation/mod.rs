@@ -51,7 +51,7 @@ pub struct DelegationSetting {
     /// latency, or nodes of the machine whose media are DRAM themselves.
     pub threads: usize,
     /// Mean bytes of a group's remote entries (key, value and 16 to 40 more) from which on they are delegated; 0, the default: never.
-    /// By what was counted it may pay from 512 on, where the hand-over, 100 to 130 ns of the scanning thread for each remote entry, is about what the paper's
+    /// By what was counted it may pay from 512 on, where the hand-over, some 60 ns of the scanning thread for each remote entry (and up to 200 where they are small), is less than the paper's
     /// remote link takes for the entry; nobody has measured it on media that are remote (`docs/experiments.md`).
     pub from_bytes: u64,
 }
