@@ -33,7 +33,7 @@ impl Lmdb {
     /// Makes a store in an empty directory.
     pub fn create(spec: &RunSpec, directory: &Path) -> Result<Self> {
         let sync = wants_sync("lmdb", spec)?;
-        let pair = (spec.key_bytes + spec.value_bytes + 64) as u64;
+        let pair = spec.key_bytes as u64 + spec.mean_value_bytes().ceil() as u64 + 64;
         let map = ((spec.keys + 2 * spec.ops()) * pair * 3 + (1 << 30)).next_multiple_of(1 << 20);
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map as usize).max_readers(spec.threads as u32 * 2 + 16);

@@ -232,7 +232,7 @@ fn yardstick(args: &YardstickArgs) -> Result<()> {
     if found.map_on_huge_pages == Some(false) {
         say("(the map was on small pages: the kernel refused huge ones)")?;
     }
-    let place = Place { keys: args.keys, threads: 1, thread: 0, seed: 1 };
+    let place = Place { keys: args.keys, threads: 1, thread: 0, inserted: 0, seed: 1 };
     for workload in ["load", "get:uniform", "get:zipf", "delete"] {
         let workload = workload.parse().expect("a valid workload");
         say(&format!("stream of {workload}: {:.2} ns per operation in the measured loop", generation_ns(&workload, &place, 2_000_000)))?;

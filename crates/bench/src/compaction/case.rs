@@ -215,7 +215,7 @@ impl Case {
     }
 
     fn team<'a>(&self, target: &'a StoreTarget, data: &'a DataSet, workload: &'a Workload, epoch: u32) -> Team<'a, StoreTarget> {
-        Team { target, data, workload, threads: self.threads, keys: self.keys, seed: 1, epoch }
+        Team { target, data, workload, threads: self.threads, keys: self.keys, inserted: 0, seed: 1, epoch }
     }
 
     fn overwrite(&self, target: &StoreTarget, data: &DataSet, workload: &Workload, ops: u64, epoch: u32) -> Result<Course> {
@@ -238,7 +238,7 @@ impl Case {
 
 fn load(target: &StoreTarget, data: &DataSet, keys: u64, threads: usize) -> Result<()> {
     let workload = Workload { kind: Kind::Load, distribution: Distribution::Uniform };
-    let team = Team { target, data, workload: &workload, threads, keys, seed: 1, epoch: 0 };
+    let team = Team { target, data, workload: &workload, threads, keys, inserted: 0, seed: 1, epoch: 0 };
     Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team).map(drop)
 }
 

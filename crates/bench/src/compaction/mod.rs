@@ -18,7 +18,7 @@ use crate::harness::spec::Collector;
 use crate::report::experiment::{Chart, Report};
 use crate::target::store::Index;
 use crate::target::{Error, Result};
-use crate::workload::Workload;
+use crate::workload::{Distribution, Workload, etc};
 use case::{Case, Measured, Way};
 use techniques::Step;
 
@@ -223,7 +223,7 @@ impl CompactionArgs {
                                     cleaners,
                                     threads: self.threads,
                                     keys: self.keys(),
-                                    value_bytes: (workload.distribution != crate::workload::Distribution::Etc).then_some(value_bytes),
+                                    value_bytes: (workload.distribution != Distribution::Etc).then_some(value_bytes),
                                     utilization,
                                     workload,
                                     shift: self.shift,
@@ -361,6 +361,8 @@ fn peers(args: &CompactionArgs, prefix: &[OsString], report: &mut Report) -> Res
     let bytes = args.value_bytes.first().copied().unwrap_or(8);
     for peer in &args.peer {
         for workload in args.workloads() {
+            let fixed = (workload.distribution != Distribution::Etc).then_some(bytes);
+            let pair = 8.0 + fixed.map_or_else(|| etc::mean_value_bytes(keys), |bytes| bytes as f64);
             let request =
                 format!("--keys {keys} --ops {ops} --threads {} --value-bytes {bytes} --medium dax --durability process", args.threads);
             let record = runner.peer(peer, &request, &["load-batch=1000", &workload.to_string()])?.pop();
@@ -371,14 +373,14 @@ fn peers(args: &CompactionArgs, prefix: &[OsString], report: &mut Report) -> Res
             set("workload", workload.to_string().into());
             set("writers", args.threads.into());
             set("keys", keys.into());
-            set("value_bytes", bytes.into());
+            set("value_bytes", fixed.into());
             set("mops", (record.ops_per_s / 1e6).into());
             set("p50_us", record.p50_us.into());
             set("p99_us", record.p99_us.into());
             set("p999_us", record.p999_us.into());
             set("p9999_us", record.p9999_us.into());
             set("max_us", record.max_us.into());
-            set("space_amplification", record.disk_bytes_per_key.map(|disk| disk / (8 + bytes) as f64).into());
+            set("space_amplification", record.disk_bytes_per_key.map(|disk| disk / pair).into());
             set("note", "process durability".into());
             report.push(row);
         }

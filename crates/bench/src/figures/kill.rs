@@ -100,8 +100,16 @@ impl KillSpec {
         let (spec, load) = (&self.spec, Self::load_workload());
         let target = StoreTarget::create_with(self.builder(), self.index())?;
         let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
-        let team =
-            Team { target: &target, data: &data, workload: &load, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 0 };
+        let team = Team {
+            target: &target,
+            data: &data,
+            workload: &load,
+            threads: spec.threads,
+            keys: spec.keys,
+            inserted: 0,
+            seed: spec.seed,
+            epoch: 0,
+        };
         Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team)?;
         let mut overwrites = Overwrites::new(&target, &data, spec)?;
         match self.behind {
@@ -128,8 +136,16 @@ impl KillSpec {
             return Err(Error::WrongData(format!("{} keys came back of {}", target.pairs(), spec.keys)));
         }
         let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
-        let team =
-            Team { target: &target, data: &data, workload: &load, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 0 };
+        let team = Team {
+            target: &target,
+            data: &data,
+            workload: &load,
+            threads: spec.threads,
+            keys: spec.keys,
+            inserted: 0,
+            seed: spec.seed,
+            epoch: 0,
+        };
         let keys = team.verify(Present::All, &[])?;
         Ok(Recovered { seconds, threads: spec.threads, keys, overwrites: 0, report: target.recovery() })
     }

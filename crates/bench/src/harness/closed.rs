@@ -86,7 +86,7 @@ mod tests {
 
     fn measure(target: &MapTarget, workload: &str, ops: u64, epoch: u32) -> Result<Outcome> {
         let (data, workload) = (DataSet::new(8, 8, 3), workload.parse::<Workload>().expect("valid"));
-        let team = Team { target, data: &data, workload: &workload, threads: 2, keys: 10_001, seed: 1, epoch };
+        let team = Team { target, data: &data, workload: &workload, threads: 2, keys: 10_001, inserted: 0, seed: 1, epoch };
         Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sample_every: 8 }.run(&team)
     }
 
@@ -109,7 +109,7 @@ mod tests {
         let store = StoreTarget::create_with(hither::Db::builder().in_memory(), Index::Hash).expect("a store");
         let measure = |value_bytes, workload: &str, ops, epoch| {
             let (data, workload) = (DataSet::new(8, value_bytes, 3), workload.parse::<Workload>().expect("valid"));
-            let team = Team { target: &store, data: &data, workload: &workload, threads: 2, keys: 3_001, seed: 1, epoch };
+            let team = Team { target: &store, data: &data, workload: &workload, threads: 2, keys: 3_001, inserted: 0, seed: 1, epoch };
             Closed { ops, warmup_ops: 100, at_most: Duration::from_secs(60), sample_every: 8 }.run(&team)
         };
         for (epoch, value_bytes) in [(0, 48), (10, 53), (20, 256), (30, 257)] {
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn verification_sees_presence_and_absence() {
         let (map, data, workload) = (MapTarget::new(10), DataSet::new(8, 8, 3), "load".parse::<Workload>().expect("valid"));
-        let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 500, seed: 1, epoch: 0 };
+        let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 500, inserted: 0, seed: 1, epoch: 0 };
         assert_eq!(team.verify(Present::None, &[]).expect("empty"), 500);
         assert!(team.verify(Present::All, &[]).is_err());
         Closed { ops: 0, warmup_ops: 0, at_most: Duration::from_secs(9), sample_every: 1 }.run(&team).expect("load");

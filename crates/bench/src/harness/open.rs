@@ -154,7 +154,7 @@ mod tests {
     /// 2,000 gets at 10,000 per second.
     fn stalling(target: &Stalling, warmup_ops: u64, at_most: Duration) -> Outcome {
         let (data, workload) = (DataSet::new(8, 8, 3), "get:uniform".parse::<Workload>().expect("valid"));
-        let team = Team { target, data: &data, workload: &workload, threads: 1, keys: 1000, seed: 1, epoch: 0 };
+        let team = Team { target, data: &data, workload: &workload, threads: 1, keys: 1000, inserted: 0, seed: 1, epoch: 0 };
         Open { rate: 10_000.0, ops: 2_000, warmup_ops, at_most }.run(&team).expect("a run")
     }
 

@@ -44,7 +44,7 @@ pub struct Record {
     pub keys: u64,
     /// Length of a key.
     pub key_bytes: usize,
-    /// Length of a value.
+    /// Length of a value; of ETC the mean.
     pub value_bytes: usize,
     /// `dax` (forced on tmpfs), `file` or `volatile`.
     pub medium: String,

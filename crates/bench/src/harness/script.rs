@@ -16,7 +16,6 @@ use super::team::{Outcome, Team};
 use super::verify::Present;
 use super::{median, memory, pin};
 use crate::target::{Error, Result, Target};
-use crate::workload::data::DataSet;
 use crate::workload::{Distribution, Kind, Workload};
 
 /// What one run says about one workload.
@@ -54,7 +53,7 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
     drop(Latencies::default());
     let before = memory::anonymous_bytes();
     let target = make(directory.path())?;
-    let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
+    let data = spec.data();
     let mut script = spec.workloads.clone();
     let implicit = script.first().is_none_or(|w| !w.kind.loads());
     if implicit {
@@ -64,11 +63,13 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
     // What the index of any store may take for its keys.
     memory::warm(spec.keys as usize * 40);
     let mut present = Present::None;
+    let (threads, keys, seed) = (spec.threads, spec.keys, spec.seed);
+    let mut inserted = 0;
     for (phase, workload) in script.iter().enumerate() {
-        let team =
-            Team { target: &target, data: &data, workload, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: phase as u32 };
+        let team = Team { target: &target, data: &data, workload, threads, keys, inserted, seed, epoch: phase as u32 };
         let outcome = measure(spec, &team, implicit && phase == 0)?;
-        present = present.after(workload.kind, outcome.ops, spec.keys);
+        present = present.after(workload.kind, outcome.ops, keys);
+        inserted += if workload.kind.inserts() { spec.most_inserts() } else { 0 };
         if phase == 0 {
             let per_key = |bytes: u64| bytes as f64 / outcome.ops.max(1) as f64;
             run.dram = before.zip(memory::anonymous_bytes()).map(|(before, after)| per_key(after.saturating_sub(before)));
@@ -81,8 +82,7 @@ fn one_run<T: Target>(spec: &RunSpec, preload: Kind, make: &impl Fn(&Path) -> Re
     }
     if spec.verify {
         let last = script.last().expect("a script has a load");
-        let team =
-            Team { target: &target, data: &data, workload: last, threads: spec.threads, keys: spec.keys, seed: spec.seed, epoch: 200 };
+        let team = Team { target: &target, data: &data, workload: last, threads, keys, inserted, seed, epoch: 200 };
         team.verify(present, &script)?;
     }
     Ok(run)
@@ -122,7 +122,7 @@ fn join(spec: &RunSpec, runs: &[Run], phase: usize, machine: &Machine) -> Record
         threads: spec.threads,
         keys: spec.keys,
         key_bytes: spec.key_bytes,
-        value_bytes: spec.value_bytes,
+        value_bytes: spec.mean_value_bytes().round() as usize,
         medium: spec.medium.to_string(),
         durability: spec.durability.to_string(),
         mode: if open.is_some() { "open" } else { "closed" }.into(),
@@ -152,7 +152,9 @@ fn join(spec: &RunSpec, runs: &[Run], phase: usize, machine: &Machine) -> Record
 mod tests {
     use super::*;
     use crate::target::map::MapTarget;
+    use crate::target::store::{Index, StoreSession, StoreTarget};
     use clap::Parser;
+    use std::sync::Mutex;
 
     #[derive(Parser)]
     struct Program {
@@ -160,9 +162,12 @@ mod tests {
         spec: RunSpec,
     }
 
+    fn spec(args: &str) -> RunSpec {
+        Program::try_parse_from(["x"].into_iter().chain(args.split_whitespace())).expect("valid arguments").spec
+    }
+
     fn records(args: &str) -> Result<Vec<Record>> {
-        let args = args.split_whitespace();
-        let spec = Program::try_parse_from(["x"].into_iter().chain(args)).expect("valid arguments").spec;
+        let spec = spec(args);
         run_script(&spec, Kind::Load, |_| Ok(MapTarget::new(spec.keys)))
     }
 
@@ -174,6 +179,64 @@ mod tests {
         assert!(records.iter().all(|r| r.runs.len() == 3 && r.ops_per_s > 0.0 && r.p50_us > 0.0));
         assert_eq!(records[1].checked, 5000);
         assert_eq!(records[0].mode, "closed");
+    }
+
+    /// A store that tells at its end how many pairs it holds, and bytes of entries.
+    struct Counted<'a>(StoreTarget, &'a Mutex<(u64, u64)>);
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            *self.1.lock().expect("not poisoned") = (self.0.pairs(), self.0.entry_bytes());
+        }
+    }
+
+    impl Target for Counted<'_> {
+        type Session<'s>
+            = StoreSession<'s>
+        where
+            Self: 's;
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+        fn settings(&self) -> Vec<(String, String)> {
+            self.0.settings()
+        }
+        fn session(&self) -> Result<StoreSession<'_>> {
+            self.0.session()
+        }
+        fn is_ordered(&self) -> bool {
+            self.0.is_ordered()
+        }
+    }
+
+    /// Pairs at the end, bytes of entries, and records.
+    fn counted(args: &str) -> Result<(u64, u64, Vec<Record>)> {
+        let (spec, found) = (spec(&format!("{args} --medium volatile --verify --dir /tmp")), Mutex::default());
+        let make = |directory: &Path| StoreTarget::create(&spec, Index::Ordered, directory).map(|target| Counted(target, &found));
+        let records = run_script(&spec, Kind::Load, make)?;
+        let (pairs, bytes) = found.into_inner().expect("not poisoned");
+        Ok((pairs, bytes, records))
+    }
+
+    /// Regression: what a second workload inserted were overwrites of what the first had.
+    #[test]
+    fn each_workload_inserts_keys_of_its_own() {
+        let pairs = |script: &str| counted(&format!("--keys 2000 --ops 1000 -w load {script}")).expect("records").0;
+        assert_eq!(pairs("-w insert -w insert"), 4_000);
+        // As many as in either alone, from the same seeds.
+        let (first, both) = (pairs("-w ycsb-d"), pairs("-w ycsb-d -w ycsb-e -w update -w insert"));
+        assert!(both >= first + 1_000 + 20, "{first}, {both}");
+    }
+
+    /// Regression: outside of `compaction` overwrites of ETC had values of one length.
+    #[test]
+    fn values_of_etc_have_its_lengths() {
+        let (pairs, bytes, records) = counted("--keys 2000 -w load -w get:etc").expect("records");
+        assert_eq!((pairs, records[0].value_bytes), (2_000, 121));
+        assert!((2_000 * 140..2_000 * 160).contains(&bytes), "{bytes}");
+        let updated = counted("--keys 2000 -w load -w update:etc -w ycsb-a").expect("records");
+        assert_eq!((updated.0, updated.2.len()), (2_000, 3));
+        assert!(self::records("--keys 2000 -w get:etc --medium volatile --dir /tmp").is_err(), "the map's values are words");
     }
 
     /// Regression: what a load that the time had ended did not come to was missed.

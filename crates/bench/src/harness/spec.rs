@@ -10,7 +10,8 @@ use clap::{Args, ValueEnum};
 use hither::CollectorKind;
 
 use crate::target::{Error, Result};
-use crate::workload::Workload;
+use crate::workload::data::DataSet;
+use crate::workload::{Distribution, Workload, etc};
 
 /// Where the pairs are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -82,7 +83,7 @@ pub struct RunSpec {
     /// Length of a key (4 to 65,536)
     #[arg(long, default_value_t = 8)]
     pub key_bytes: usize,
-    /// Length of a value
+    /// Length of a value; if a workload has the distribution etc, all values have ETC's
     #[arg(long, default_value_t = 8)]
     pub value_bytes: usize,
     /// Threads
@@ -162,6 +163,25 @@ impl RunSpec {
         self.warmup.unwrap_or(self.ops() / 10)
     }
 
+    /// More ids than a workload inserts: each thread may do one operation more than its share.
+    pub fn most_inserts(&self) -> u64 {
+        self.ops() + self.warmup() + self.threads as u64
+    }
+
+    /// Keys and values of all workloads: one length for each key, whichever of them writes it.
+    pub fn data(&self) -> DataSet {
+        if self.has_etc() { DataSet::etc(self.seed) } else { DataSet::new(self.key_bytes, self.value_bytes, self.seed) }
+    }
+
+    fn has_etc(&self) -> bool {
+        self.workloads.iter().any(|workload| workload.distribution == Distribution::Etc)
+    }
+
+    /// Mean length of the values of all keys.
+    pub fn mean_value_bytes(&self) -> f64 {
+        if self.has_etc() { etc::mean_value_bytes(self.keys) } else { self.value_bytes as f64 }
+    }
+
     /// The directory for stores.
     pub fn directory(&self) -> PathBuf {
         let default = || if self.medium == Medium::File { std::env::temp_dir() } else { PathBuf::from("/dev/shm") };
@@ -180,8 +200,13 @@ impl RunSpec {
         if self.keys > 1 << 40 || !(4..=65_536).contains(&self.key_bytes) || self.value_bytes > 512 << 20 {
             return refuse("at most 2^40 keys, keys of 4 to 65,536 bytes, values of at most 512 MiB");
         }
-        if self.key_bytes < 8 && 2 * (self.keys + self.ops()) > 1 << (8 * self.key_bytes) {
+        let inserting = self.workloads.iter().filter(|workload| workload.kind.inserts()).count() as u64;
+        let ids = inserting.max(1).saturating_mul(self.most_inserts()).saturating_add(self.keys);
+        if self.key_bytes < 8 && ids > 1 << (8 * self.key_bytes - 1) {
             return refuse("keys that short cannot be that many");
+        }
+        if self.has_etc() && self.key_bytes != 8 {
+            return refuse("keys of ETC have 8 bytes");
         }
         if self.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) || !(self.seconds.is_finite() && self.seconds > 0.0) {
             return refuse("the rate and the seconds must be above 0");
@@ -191,8 +216,9 @@ impl RunSpec {
 
     /// Bytes that a log-structured store writes for all workloads if nothing is reused.
     pub fn log_bytes(&self) -> u64 {
-        let plain = self.key_bytes == 8 && self.value_bytes == 8;
-        let entry = (if plain { 40 } else { 40 + self.key_bytes + self.value_bytes }).next_multiple_of(8) as f64;
+        let plain = self.key_bytes == 8 && self.value_bytes == 8 && !self.has_etc();
+        let value_bytes = self.mean_value_bytes().ceil() as usize;
+        let entry = (if plain { 40 } else { 40 + self.key_bytes + value_bytes }).next_multiple_of(8) as f64;
         let each = (self.ops() + self.warmup()) as f64;
         let phase = |w: &Workload| if w.kind.loads() { 0.0 } else { w.kind.write_share() * each.max(self.keys as f64) };
         let writes = self.keys as f64 + self.workloads.iter().map(phase).sum::<f64>();
@@ -247,6 +273,8 @@ mod tests {
             &["--key-bytes", "3"],
             &["--rate", "0"],
             &["--key-bytes", "4", "--keys", "4000000000"],
+            &["--key-bytes", "4", "--keys", "1000", "--ops", "500000000", "-w", "insert", "-w", "ycsb-d", "-w", "insert", "-w", "insert"],
+            &["--key-bytes", "16", "-w", "update:etc"],
         ] {
             assert!(parse(args).validate().is_err(), "{args:?}");
         }

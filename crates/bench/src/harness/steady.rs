@@ -117,7 +117,7 @@ mod tests {
     fn expected(workload: &str, ops: u64, epoch: u64) -> (u64, u64) {
         let (mut reads, mut timed) = (0, 0);
         for thread in 0..2 {
-            let place = Place { keys: 1_000, threads: 2, thread, seed: 1 ^ epoch };
+            let place = Place { keys: 1_000, threads: 2, thread, inserted: 0, seed: 1 ^ epoch };
             let mut stream = Stream::new(&workload.parse().expect("valid"), &place, ops / 2);
             for number in 1..=ops / 2 {
                 let is_put = stream.take().kind() == OpKind::Put;
@@ -133,7 +133,7 @@ mod tests {
         let (map, data) = (MapTarget::new(1_000), DataSet::new(8, 8, 3));
         let run = |workload: &str, ops, epoch| {
             let workload = workload.parse::<Workload>().expect("valid");
-            let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 1_000, seed: 1, epoch };
+            let team = Team { target: &map, data: &data, workload: &workload, threads: 2, keys: 1_000, inserted: 0, seed: 1, epoch };
             let course = Steady { ops, at_most: Duration::from_secs(60), sample_every: 4, slice: Duration::from_millis(1) };
             course.run(&team)
         };

@@ -26,6 +26,8 @@ pub struct Team<'a, T> {
     pub threads: usize,
     /// Keys that are in the store (or are to be loaded).
     pub keys: u64,
+    /// Ids behind those of `keys` that phases before this one may have inserted.
+    pub inserted: u64,
     /// Seed of the streams.
     pub seed: u64,
     /// Distinguishes the versions of this phase from those of others.
@@ -76,6 +78,12 @@ pub(super) struct Member<'a, S> {
     pub thread: usize,
 }
 
+impl<T> Team<'_, T> {
+    fn place(&self) -> Place {
+        Place { keys: self.keys, threads: self.threads, thread: 0, inserted: self.inserted, seed: self.seed }
+    }
+}
+
 impl<T: Target> Team<'_, T> {
     /// Runs `body` on every thread with a stream of `count(thread)` operations. `body` waits at the barrier exactly once
     /// before it starts its clock. An error of any thread is the error of the measurement.
@@ -89,7 +97,7 @@ impl<T: Target> Team<'_, T> {
                 let (barrier, body) = (&barrier, &body);
                 scope.spawn(move || {
                     pin_thread(thread, self.threads);
-                    let place = Place { keys: self.keys, threads: self.threads, thread, seed: self.seed ^ u64::from(self.epoch) };
+                    let place = Place { thread, seed: self.seed ^ u64::from(self.epoch), ..self.place() };
                     let stream = Stream::new(self.workload, &place, count);
                     let session = match self.target.session() {
                         Ok(session) => session,

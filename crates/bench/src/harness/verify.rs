@@ -159,7 +159,7 @@ mod tests {
     fn verify(hidden: Option<usize>, script: &[&str], present: Present) -> Result<u64> {
         let (target, data) = (Gappy { pairs: Mutex::default(), hidden }, DataSet::new(8, 8, 3));
         let workloads: Vec<Workload> = script.iter().map(|name| name.parse().expect("valid")).collect();
-        let team = |workload, epoch| Team { target: &target, data: &data, workload, threads: 2, keys: 3_000, seed: 1, epoch };
+        let team = |workload, epoch| Team { target: &target, data: &data, workload, threads: 2, keys: 3_000, inserted: 0, seed: 1, epoch };
         for (epoch, workload) in workloads.iter().enumerate() {
             let closed = Closed { ops: 500, warmup_ops: 0, at_most: Duration::from_secs(60), sample_every: 8 };
             closed.run(&team(workload, epoch as u32))?;

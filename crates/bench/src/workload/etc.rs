@@ -35,6 +35,12 @@ pub fn value_bytes(id: u64) -> usize {
     }
 }
 
+/// The mean length of the values of the first `keys` ids; of many, that of the first hundred thousand, which have all lengths.
+pub fn mean_value_bytes(keys: u64) -> f64 {
+    let ids = keys.clamp(1, 100_000);
+    (0..ids).map(value_bytes).sum::<usize>() as f64 / ids as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +51,8 @@ mod tests {
         let share = |least: usize, most: usize| lengths.iter().filter(|bytes| (least..=most).contains(bytes)).count();
         assert_eq!([share(1, 13), share(14, 300), share(301, 1024)], [40_000, 55_000, 5_000]);
         assert!((0..1_000).all(|id| is_large(id) == (value_bytes(id) > 300)));
+        let mean = mean_value_bytes(50_000_000);
+        assert!((120.0..125.0).contains(&mean), "0.4 × 7 + 0.55 × 157 + 0.05 × 662.5: {mean}");
         assert!((0..count_large(1_000)).all(|n| is_large(large(n)) && large(n) < 1_000));
     }
 }

@@ -5,7 +5,7 @@
 //! [`generation_ns`] measures what remains in the loop.
 //!
 //! Ids: `0..keys` are loaded; thread `t` of `T` inserts `keys + t`, `keys + t + T`, … so that threads never wait for each
-//! other. The *latest* distribution of a thread counts its own inserts as the newest and then the loaded ids from the end;
+//! other; where earlier phases have inserted, it begins behind their ids. The *latest* distribution of a thread counts its own inserts as the newest and then the loaded ids from the end;
 //! it therefore never asks for a key that another thread has not written yet.
 //!
 //! Thread safety: one stream per thread. Invariant: the same seed, thread and counts give the same stream.
@@ -93,11 +93,18 @@ pub struct Place {
     pub threads: usize,
     /// This thread.
     pub thread: usize,
+    /// Ids behind those of the loaded keys that phases before this one may have inserted.
+    pub inserted: u64,
     /// The run's seed.
     pub seed: u64,
 }
 
 impl Place {
+    /// The first id that this thread inserts.
+    fn first_insert(&self) -> u64 {
+        self.keys + self.inserted + self.thread as u64
+    }
+
     /// How many of `0..keys` belong to this thread.
     pub fn share(&self) -> u64 {
         let (threads, thread) = (self.threads as u64, self.thread as u64);
@@ -123,7 +130,7 @@ impl Stream {
         let (first, stride) = (place.thread as u64, place.threads as u64);
         let (inner, len) = match workload.kind {
             Kind::Load | Kind::LoadBatch(_) => (Inner::Strided { first, stride }, place.share()),
-            Kind::Insert => (Inner::Strided { first: place.keys + first, stride }, count),
+            Kind::Insert => (Inner::Strided { first: place.first_insert(), stride }, count),
             Kind::Delete => {
                 let order = Permutation::new(place.keys, place.seed);
                 let ids = (0..place.share()).map(|i| order.at(first + i * stride));
@@ -203,7 +210,7 @@ impl Chooser {
             Distribution::MovedZipf(theta) => Source::Moved(ScrambledZipf::new(place.keys, theta), place.keys / 2),
             Distribution::Etc => Source::Etc(ScrambledZipf::new(place.keys, 0.99)),
         };
-        Self { keys: place.keys, inserted: 0, next_insert: place.keys + place.thread as u64, stride: place.threads as u64, source }
+        Self { keys: place.keys, inserted: 0, next_insert: place.first_insert(), stride: place.threads as u64, source }
     }
 
     fn choose(&self, random: &mut Random) -> u64 {
@@ -294,7 +301,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn place(thread: usize) -> Place {
-        Place { keys: 1001, threads: 3, thread, seed: 9 }
+        Place { keys: 1001, threads: 3, thread, inserted: 0, seed: 9 }
     }
 
     fn all(workload: &str, thread: usize, count: u64) -> Vec<Op> {
@@ -344,6 +351,24 @@ mod tests {
                 }
             }
             assert!(newest > 5_000, "new keys are read most: {newest}");
+        }
+    }
+
+    /// Regression: what a later phase inserted were overwrites of what an earlier one had.
+    #[test]
+    fn a_later_phase_inserts_behind_an_earlier_one() {
+        for workload in ["insert", "ycsb-d", "ycsb-e"] {
+            let mut written: HashSet<u64> = (0..1001).collect();
+            for inserted in [0, 3_000] {
+                for thread in 0..3 {
+                    let place = Place { inserted, ..place(thread) };
+                    let mut stream = Stream::new(&workload.parse().expect("valid"), &place, 1_000);
+                    let ops = (0..1_000).map(|_| stream.take());
+                    for op in ops.filter(|op| op.kind() == OpKind::Put) {
+                        assert!(written.insert(op.id()), "an insert is new");
+                    }
+                }
+            }
         }
     }
 

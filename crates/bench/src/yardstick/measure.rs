@@ -76,7 +76,8 @@ impl Request {
 
     fn phase(&self, map: &MapTarget, kind: Kind, distribution: Distribution, epoch: u32) -> Result<f64> {
         let (data, workload) = (DataSet::new(8, 8, 1), Workload { kind, distribution });
-        let team = Team { target: map, data: &data, workload: &workload, threads: self.threads, keys: self.keys, seed: 1, epoch };
+        let team =
+            Team { target: map, data: &data, workload: &workload, threads: self.threads, keys: self.keys, inserted: 0, seed: 1, epoch };
         let closed = Closed { ops: self.gets, warmup_ops: self.gets / 10, at_most: Duration::from_secs(600), sample_every: 32 };
         Ok(closed.run(&team)?.ops_per_s())
     }
