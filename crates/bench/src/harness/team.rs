@@ -30,7 +30,7 @@ pub struct Team<'a, T> {
     pub inserted: u64,
     /// Seed of the streams.
     pub seed: u64,
-    /// Distinguishes the versions of this phase from those of others.
+    /// The number of this phase: its streams are not those of others, and its versions begin elsewhere.
     pub epoch: u32,
 }
 

@@ -52,7 +52,8 @@ pub(super) struct Worker<'d, S> {
 }
 
 impl<'d, S: Session> Worker<'d, S> {
-    /// `epoch` tells the versions of one phase and thread from those of others.
+    /// `epoch` says where versions begin, so that most overwrites change the value. Those of two phases or threads may be the same: of the epoch eight bits count, and a thread
+    /// that writes more than 2²⁴ times comes to versions of others. No check rests on that, for any version of a key's value is sound.
     pub(super) fn new(session: S, data: &'d DataSet, workload: &Workload, epoch: u32) -> Self {
         let group = workload.kind.group() as usize;
         let prepared = data.fixed_value_bytes().filter(|bytes| data.key_bytes() == 8 && (8..=LONGEST_AHEAD).contains(bytes));
