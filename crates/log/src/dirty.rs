@@ -73,7 +73,8 @@ impl Log {
 mod tests {
     use super::*;
     use crate::entry::Parts;
-    use crate::{Flush, Op};
+    use crate::{Flush, Log, Op, address};
+    use hither_pmem::shadow::{ShadowLog, ShadowRng};
     use hither_pmem::{CreateOptions, Emulate};
 
     #[test]
@@ -89,6 +90,30 @@ mod tests {
         assert_eq!(dirty.take().count(), 0);
         dirty.add(3, 4128, 32);
         assert!(dirty.take().eq(std::iter::once(4128..4160)), "what was taken does not come again");
+    }
+
+    /// Entries of several streams and chunks, some of which were flushed at once.
+    #[test]
+    fn all_that_is_remembered_is_written_back() {
+        let (events, sizes) = (ShadowLog::new(), CreateOptions::new(64 << 12));
+        let (tracer, emulate) = (events.clone(), Some(Emulate::Adr));
+        let log = Log::for_tests_with(&CreateOptions { segment_bytes: 4096, emulate, tracer: Some(tracer), ..sizes }, 4);
+        log.pool(0).finish_creation().expect("memory");
+        log.load_tables(None).expect("no damage");
+        let mut entries = Vec::new();
+        for i in 0..300u64 {
+            let (key, flush) = (i.to_le_bytes(), if i % 7 == 3 { Flush::Now } else { Flush::Later });
+            let parts = Parts { op: Op::Insert, key: &key, value: &[1; 40][..8 + (i % 4) as usize * 8], keyspace: 1, ..Parts::EMPTY };
+            entries.push(log.write_to_shard_for_tests(i * i % 4, parts, flush).0);
+        }
+        log.flush_dirty();
+        for image in events.images(Emulate::Adr, events.len(), 40, &mut ShadowRng::new(1)) {
+            for at in entries.iter().map(|reference| address::unpack(*reference).offset) {
+                for offset in (at..at + 32).step_by(8) {
+                    assert_eq!(image[offset as usize..][..8], log.pool(0).load_u64(offset).to_le_bytes(), "offset {offset}");
+                }
+            }
+        }
     }
 
     /// Regression: each write that went to another shard than the one before it was remembered by itself, 16 bytes for 32.
