@@ -8,7 +8,7 @@
 use super::Pool;
 use crate::error::{Error, Result};
 use crate::layout::{DESCRIPTOR_BYTES, PAGE_BYTES, TABLE_OFF};
-use crate::medium::MediumKind;
+use crate::medium::{MediumInfo, MediumKind};
 
 /// What of a range cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,14 +52,12 @@ impl Pool {
         found
     }
 
-    /// Only of files in the page cache or on persistent memory. (What failpoints say counts everywhere.)
+    /// Only files, and on tmpfs only where the page cache is what counts, or nothing is at stake. (What failpoints say counts everywhere.)
     fn may_be_unreadable(&self) -> bool {
-        let is_looked_at = match self.medium.kind {
-            MediumKind::File => true,
-            MediumKind::FsDax => self.medium.filesystem != "tmpfs",
-            _ => false,
-        };
-        is_looked_at || self.access.failpoints().is_some()
+        let MediumInfo { kind, filesystem, .. } = &self.medium;
+        let is_memory = filesystem == "tmpfs" && *kind != MediumKind::File && !self.is_private;
+        let is_file = self.access.file().is_some() && *kind != MediumKind::DevDax;
+        is_file && !is_memory || self.access.failpoints().is_some()
     }
 
     /// Halves the range until it can be read, or is a page.
@@ -157,17 +155,24 @@ mod tests {
     fn pages_that_the_system_cannot_give_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pool");
-        let pool = fill(&path);
-        let page = rustix::param::page_size() as u64;
-        let cut = pool.segment_offset(2) + page;
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
-        assert!(!pool.cover_unreadable(pool.segment_offset(0), 32 << 10).is_any());
-        // Again, too, when they can be read as zeros.
-        for _ in 0..2 {
-            let rest = pool.cover_unreadable(pool.segment_offset(0), 64 << 10);
-            assert_eq!((rest.first, rest.bytes), (cut, pool.len_mapped() - cut));
+        for medium in [MediumChoice::File, MediumChoice::PrivateCopy, MediumChoice::Volatile] {
+            _ = std::fs::remove_file(&path);
+            drop(fill(&path));
+            let pool = Pool::open(&path, &OpenOptions { medium, ..OpenOptions::new() }).unwrap();
+            if medium == MediumChoice::Volatile && pool.medium().filesystem == "tmpfs" {
+                continue;
+            }
+            let page = rustix::param::page_size() as u64;
+            let cut = pool.segment_offset(2) + page;
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
+            assert!(!pool.cover_unreadable(pool.segment_offset(0), 32 << 10).is_any());
+            // Again, too, when they can be read as zeros.
+            for _ in 0..2 {
+                let rest = pool.cover_unreadable(pool.segment_offset(0), 64 << 10);
+                assert_eq!((rest.first, rest.bytes), (cut, pool.len_mapped() - cut), "{medium:?}");
+            }
+            assert_eq!([pool.load_u64(cut - page), pool.load_u64(cut), pool.load_u64(pool.len_mapped() - 8)], [cut - page, 0, 0]);
         }
-        assert_eq!([pool.load_u64(cut - page), pool.load_u64(cut), pool.load_u64(pool.len_mapped() - 8)], [cut - page, 0, 0]);
     }
 
     #[test]
