@@ -213,12 +213,16 @@ impl Log {
         found
     }
 
-    /// Bytes of the segments of a node that deletes may have when puts have no more, if deletes have begun with them. Once tombstones fill them, only what is collected makes room.
-    pub fn bytes_for_deletes(&self, node: usize) -> Option<u64> {
+    /// Bytes of the segments of a node that deletes may have when puts have no more. Once tombstones fill them, only what is collected makes room.
+    pub fn bytes_for_deletes(&self, node: usize) -> u64 {
         let pool = &self.pools[node];
-        let kept = pool.reserve(Filler::Put) - pool.reserve(Filler::Delete);
-        let have_begun = pool.free_segments() + pool.can_grow_by() < pool.reserve(Filler::Put);
-        have_begun.then_some(kept * pool.segment_bytes())
+        (pool.reserve(Filler::Put) - pool.reserve(Filler::Delete)) * pool.segment_bytes()
+    }
+
+    /// Whether deletes have begun with those.
+    pub fn deletes_use_the_reserve(&self, node: usize) -> bool {
+        let pool = &self.pools[node];
+        pool.free_segments() + pool.can_grow_by() < pool.reserve(Filler::Put)
     }
 
     /// Bytes of tombstones, in full segments of a node, that no sweep has made free to go.

@@ -284,7 +284,12 @@ impl Core {
             Need::Any => LEAST_GAIN,
             Need::Growth | Need::Some | Need::None => self.gc_threshold,
         };
-        self.sweep_if_due(node, if need.is_urgent() { Due::Urgent } else { Due::WithTime }, turn)?;
+        let due = match need {
+            Need::Last => Due::Last,
+            Need::Any => Due::Urgent,
+            Need::Growth | Need::Some | Need::None => Due::WithTime,
+        };
+        self.sweep_if_due(node, due, turn)?;
         // While there is time, what gains by waiting waits: young segments of hot keys lose more entries soon.
         let first = matches!(need, Need::None | Need::Some) && node.is_some();
         // Not before: a sweep has a bill of its own, and what is collected within it has another.

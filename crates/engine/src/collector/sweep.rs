@@ -36,8 +36,10 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 pub(super) enum Due {
     /// One part in [`SWEEP_SHARE`] of a node's segments.
     WithTime,
-    /// One part in [`URGENT_SWEEP_SHARE`], or half of what is kept for deletes, once they have begun with that: they would have nothing left in a large store.
+    /// One part in [`URGENT_SWEEP_SHARE`], or as for [`Due::Last`] once deletes have begun with what is kept for them.
     Urgent,
+    /// The same, or half of what is kept for deletes: in a large store they would have nothing left, and what they have freed would be refused.
+    Last,
     /// Any.
     Always,
 }
@@ -85,7 +87,8 @@ impl Core {
             let all = u64::from(pool.segment_count()) * pool.segment_bytes();
             let most = match due {
                 Due::WithTime => all / SWEEP_SHARE,
-                Due::Urgent => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node).map_or(all, |kept| kept / 2)),
+                Due::Urgent if !self.log.deletes_use_the_reserve(node) => all / URGENT_SWEEP_SHARE,
+                Due::Urgent | Due::Last => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node) / 2),
                 Due::Always => 0,
             };
             self.log.unswept_tombstone_bytes(node) > most
@@ -94,7 +97,7 @@ impl Core {
             && (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(is_due)
     }
 
-    /// Makes tombstones free to go once that is due. For somebody who waits, collectors do it, or else it ends once there is room, or no time is left; the next sweep goes on there.
+    /// Makes tombstones free to go once that is due. For somebody who waits, collectors do it if it is due for them, or else it ends once there is room, or no time is left; the next sweep goes on there.
     pub(super) fn sweep_if_due(&self, node: Option<usize>, due: Due, turn: Turn) -> Result<()> {
         let is_due = || self.is_sweep_due(node, due);
         if !is_due() {
@@ -102,6 +105,7 @@ impl Core {
         }
         if let (Turn::Pass(_), Some(node)) = (turn, node)
             && self.leaves_sweeps(node)
+            && (due != Due::Last || self.is_sweep_due(Some(node), Due::Urgent))
         {
             self.log.few_free(node).ring();
             return Ok(());

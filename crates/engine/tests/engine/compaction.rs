@@ -4,6 +4,7 @@ use crate::common::{scrambled, small};
 use hither_engine::{CollectorKind, Durability, Error, KeyspaceHandle, Kind, MediumChoice, Options, Store};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const SEGMENT: u64 = 64 << 10;
 const VALUE: [u8; 40] = [1; 40];
@@ -132,7 +133,8 @@ fn statistics_of_collections_add_up() {
     }
     // The collector may end a pass between the counts of the pool and those of the store.
     let settled = |stats: &hither_engine::Stats| stats.pools[0].collected_segments == stats.collections.segments;
-    let stats = (0..1000).map(|_| store.stats()).find(settled).expect("the collector rests now and then");
+    let looks = (0..60_000).inspect(|_| std::thread::sleep(Duration::from_millis(1)));
+    let stats = looks.map(|_| store.stats()).find(settled).expect("the collector rests now and then");
     let (pool, done) = (&stats.pools[0], &stats.collections);
     let entry = stats.pools[0].usage.live_bytes / keys;
     let written = entry * keys * rounds;
