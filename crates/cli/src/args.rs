@@ -70,6 +70,9 @@ pub struct StoreArgs {
     /// Most live data while this command runs, in per cent of what the store may grow to, 1 to 95 [default: what fits]
     #[arg(long, value_name = "PERCENT", global = true, value_parser = clap::value_parser!(u32).range(1..=95))]
     pub utilization: Option<u32>,
+    /// Whether `serve` makes a store that is not there; it does if absent.
+    #[arg(skip)]
+    pub create: Option<bool>,
     /// How long a write waits for space; the library's default if absent.
     #[arg(skip)]
     pub space_patience: Option<std::time::Duration>,

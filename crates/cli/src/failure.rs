@@ -127,7 +127,10 @@ pub const AGAINST_DAMAGE: &str = "restore the pool from a backup, or use --salva
 fn store_text(error: &Error) -> String {
     match error {
         Error::NotFound(dir) => {
-            format!("no store in {}; give the directory of a store, or make one with `hither load` or `hither put`", dir.display())
+            format!(
+                "no store in {}; give the directory of a store, mount its disk, or make one with `hither load`, `hither put` or `hither serve`",
+                dir.display()
+            )
         }
         Error::Full { used, limit } => format!(
             "the store is full: {used} of {limit} bytes are in segments and none can be freed yet; delete or expire data, or copy it to a \

@@ -3,6 +3,7 @@
 //! | flag | environment | file (TOML) | default |
 //! |---|---|---|---|
 //! | `--data` | `HITHER_DATA` | `data = ["DIR"]` | must be given |
+//! | `--create` | `HITHER_CREATE` | `create = true` | yes: a store that is not there is made |
 //! | `--capacity`, `--max-capacity` | | `capacity = "64M"`, `max-capacity = "64G"` | those of a new store |
 //! | `--utilization` | `HITHER_UTILIZATION` | `utilization = 80` | what fits |
 //! | `--listen` (repeatable) | `HITHER_LISTEN`, separated by commas | `listen = ["127.0.0.1"]` | 127.0.0.1 |
@@ -54,6 +55,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
+    /// Make the store if there is none: yes or no [default: yes]
+    #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
+    pub create: Option<bool>,
     /// Address to listen at; may be given several times [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<Vec<IpAddr>>,
@@ -149,6 +153,7 @@ impl ServeArgs {
     fn or(self, other: ServeArgs) -> ServeArgs {
         ServeArgs {
             config: self.config.or(other.config),
+            create: self.create.or(other.create),
             listen: self.listen.or(other.listen),
             port: self.port.or(other.port),
             threads: self.threads.or(other.threads),
@@ -204,6 +209,7 @@ impl ServeArgs {
         };
         Ok(ServeArgs {
             listen: listen.map(|all: Result<Option<Vec<IpAddr>>, Failure>| all).transpose()?.flatten(),
+            create: yes_no("HITHER_CREATE")?,
             port: parse("HITHER_PORT", variable("HITHER_PORT"))?,
             threads: fits("HITHER_THREADS")?,
             wakeup_preemption: yes_no("HITHER_WAKEUP_PREEMPTION")?,
@@ -330,6 +336,7 @@ impl ServeArgs {
         if store.data.is_empty() && store::variable().is_none() {
             store.data = all.data.clone().unwrap_or_default().into_iter().map(Into::into).collect();
         }
+        store.create = all.create;
         store.capacity = store.capacity.or(size_of("capacity", all.capacity.as_ref(), units::store_size)?);
         store.max_capacity = store.max_capacity.or(size_of("max-capacity", all.max_capacity.as_ref(), units::store_size)?);
         store.utilization = store.utilization.or(all.utilization);

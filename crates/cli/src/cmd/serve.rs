@@ -36,7 +36,8 @@ pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     backup::ensure_directory(&config).map_err(refused)?;
     check_files(&config).map_err(|error| refused_file(error, &config))?;
     ensure_free(&config)?;
-    let db = store::open(&args, Missing::Create)?;
+    let missing = if args.create.unwrap_or(true) { Missing::Create } else { Missing::Refuse };
+    let db = store::open(&args, missing)?;
     log(
         Level::Info,
         "recovered",

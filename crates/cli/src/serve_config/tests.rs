@@ -148,9 +148,9 @@ const FLAGS: [(&str, &str); 19] = [
     ("log-level", "warn"),
 ];
 
-/// They, with two of the three that are yes or no alike and the third not.
+/// They, with all but one of those that are yes or no alike.
 fn flags(odd: usize, yes: bool) -> Vec<(&'static str, String)> {
-    let switches = ["wakeup-preemption", "protected-mode", "tls-only"].into_iter().enumerate();
+    let switches = ["wakeup-preemption", "protected-mode", "tls-only", "create"].into_iter().enumerate();
     let switches = switches.map(|(at, name)| (name, ((at == odd) == yes).to_string()));
     FLAGS.iter().map(|(name, value)| (*name, (*value).to_owned())).chain(switches).collect()
 }
@@ -223,7 +223,7 @@ fn expected(odd: usize, yes: bool) -> Config {
 
 #[test]
 fn every_setting_of_every_layer_arrives() {
-    for (odd, yes) in [(0, true), (1, true), (2, true), (1, false)] {
+    for (odd, yes) in [(0, true), (1, true), (2, true), (3, true), (1, false)] {
         let flags = flags(odd, yes);
         let (given, variables, lines) = (from_flags(&flags), from_variables(&flags), from_lines(&flags));
         // Each has what the one before has, and what only it can have.
@@ -238,7 +238,7 @@ fn every_setting_of_every_layer_arrives() {
         let resolved = lines.resolve(&mut store).unwrap();
         assert_eq!(format!("{resolved:#?}"), format!("{:#?}", expected(odd, yes)));
         assert_eq!(events::level(), Level::Warn);
-        assert_eq!((store.data, store.utilization), (vec!["here".into()], Some(11)));
+        assert_eq!((store.data, store.utilization, store.create), (vec!["here".into()], Some(11), Some((odd == 3) == yes)));
         assert_eq!((store.capacity, store.max_capacity), (units::store_size("12M").ok(), units::store_size("13M").ok()));
     }
 }

@@ -193,6 +193,36 @@ fn a_server_that_is_open_to_all_says_so() {
     }
 }
 
+/// The exit status of a server that is not to start, and what it has said; one that does start is killed.
+fn said_instead_of_serving(store: &Store, arguments: &[&str]) -> (i32, String) {
+    let mut command = store.command(&[&["serve", "--port", "0"], arguments].concat());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
+        said += &(line + "\n");
+        if ["event=ready", "\"event\":\"ready\""].iter().any(|ready| said.contains(ready)) {
+            child.kill().unwrap();
+        }
+    }
+    (child.wait().unwrap().code().unwrap_or(-1), said)
+}
+
+/// Regression: with its disk not mounted, a server made an empty store on the disk below, and nothing could forbid that.
+#[test]
+fn no_store_is_made_where_that_is_forbidden() {
+    let store = Store::any();
+    let file = store.path("settings.toml");
+    common::write(&file, "create = false\n");
+    let file = file.to_str().unwrap();
+    for more in [["--create", "no"], ["--config", file]] {
+        let (status, said) = said_instead_of_serving(&store, &more);
+        assert!(status == 7 && said.contains("no store in") && said.contains("mount its disk"), "{status}: {said}");
+        assert!(!store.data().exists(), "{more:?}: a store was made");
+    }
+    assert_eq!(Server::start(&store, &["--config", file, "--create", "yes"]).terminate(), 0);
+    assert_eq!(Server::start(&store, &["--create", "no"]).terminate(), 0, "one that is there is served");
+}
+
 /// Regression: files of users and certificates were looked at when the store was open: it was made, or recovered, for nothing, and its collections were gone through by the next server.
 #[test]
 fn files_that_cannot_be_taken_are_refused_before_the_store_is_opened() {
