@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hither::Durability;
 
+use crate::output::Form;
 use crate::units;
 
 const AFTER_HELP: &str = "\
@@ -70,6 +71,9 @@ pub struct StoreArgs {
     /// Most live data while this command runs, in per cent of what the store may grow to, 1 to 95 [default: what fits]
     #[arg(long, value_name = "PERCENT", global = true, value_parser = clap::value_parser!(u32).range(1..=95))]
     pub utilization: Option<u32>,
+    /// Whether standard error is a log of events, that of a server.
+    #[arg(skip)]
+    pub logs: bool,
     /// Whether `serve` makes a store that is not there; it does if absent.
     #[arg(skip)]
     pub create: Option<bool>,
@@ -85,6 +89,15 @@ impl StoreArgs {
     /// The keyspace's name.
     pub fn keyspace(&self) -> &str {
         self.keyspace.as_deref().unwrap_or("default")
+    }
+
+    /// How standard error is told what is no failure.
+    pub fn form(&self) -> Form {
+        match (self.logs, self.json) {
+            (true, _) => Form::Log,
+            (false, true) => Form::Json,
+            (false, false) => Form::Text,
+        }
     }
 }
 

@@ -316,6 +316,7 @@ impl ServeArgs {
 
     /// With `--json`, which is the log's format here.
     pub fn for_programs(self) -> Result<ServeArgs, Failure> {
+        events::set_json(true);
         match self.log_format.as_deref() {
             None | Some("json") => Ok(ServeArgs { log_format: Some("json".into()), ..self }),
             Some(other) => {
@@ -326,6 +327,8 @@ impl ServeArgs {
 
     /// All layers, the defaults last; what concerns the store goes into `store` where that is not set.
     pub fn resolve(self, store: &mut StoreArgs) -> Result<Config, Failure> {
+        // What is wrong with the rest is told in this form.
+        self.set_log()?;
         let unreadable = std::env::vars_os().find(|(name, value)| is_unreadable(name, value));
         if let Some((name, _)) = unreadable {
             return Err(Failure::Usage(format!("{} is not UTF-8", name.display())));
@@ -333,6 +336,7 @@ impl ServeArgs {
         let environment = ServeArgs::from_environment(|name| std::env::var(name).ok())?;
         let file = self.config.as_deref().map(ServeArgs::from_file).transpose()?.unwrap_or_default();
         let all = self.or(environment).or(file);
+        all.set_log()?;
         if store.data.is_empty() && store::variable().is_none() {
             store.data = all.data.clone().unwrap_or_default().into_iter().map(Into::into).collect();
         }
@@ -344,7 +348,6 @@ impl ServeArgs {
             let size = size_of(name, text, units::size)?;
             Ok::<_, Failure>(size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)))
         };
-        all.set_log()?;
         let default = Config::default();
         let databases = all.databases.unwrap_or(default.databases);
         if !(1..=256).contains(&databases) {

@@ -36,13 +36,13 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let refused = |error| if args.salvage { Failure::Salvage { error, only_reads } } else { error.into() };
     let db = opened.map_err(refused)?;
     for damage in &db.recovery().salvaged {
-        output::salvaged(&damage.to_string(), args.json);
+        output::salvaged(&damage.to_string(), args.form());
     }
     let recovery = db.recovery();
     if !recovery.checkpoint_refused.is_empty() {
         let what =
             format!("the checkpoint of the indexes was not used ({}); the whole log was scanned instead", recovery.checkpoint_refused);
-        output::note(&what, args.json);
+        output::note(&what, args.form());
     }
     tell_clock(args, &db);
     if args.capacity.or(args.max_capacity).is_some() {
@@ -63,7 +63,7 @@ fn tell_clock(args: &StoreArgs, db: &Db) {
              right, or, if it was wrong before, make a new store with `hither copy`",
             ahead_ms / 1000
         );
-        output::warning(&what, args.json);
+        output::warning(&what, args.form());
     }
 }
 
@@ -82,7 +82,7 @@ fn tell_other_size(args: &StoreArgs, db: &Db) {
             show_bytes(has),
             show_bytes(may_have)
         );
-        output::note(&what, args.json);
+        output::note(&what, args.form());
     }
 }
 
@@ -171,7 +171,7 @@ fn tell_volatile(args: &StoreArgs, db: &Db) {
     if let Some(pool) = pools.iter().find(|pool| pool.medium == "volatile") {
         let what =
             format!("{} lies in memory (medium volatile): what is written survives a kill of the program, but no loss of power", pool.path);
-        output::note(&what, args.json);
+        output::note(&what, args.form());
     }
 }
 
@@ -200,7 +200,7 @@ pub fn warn_of_spills(db: &Db, args: &StoreArgs) {
          `hither copy` it into a new store with a larger --max-capacity",
         show_bytes(first.max_bytes)
     );
-    output::warning(&what, args.json);
+    output::warning(&what, args.form());
 }
 
 /// The directories of the command line, or of the environment.

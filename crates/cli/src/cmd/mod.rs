@@ -37,7 +37,7 @@ pub fn run(cli: Cli, out: &mut Output) -> Result<Outcome, Failure> {
         Command::Keyspaces => keyspaces::run(store, out),
         Command::Drop(args) => drop::run(store, &args, out),
         Command::Doctor => doctor::run(store, out),
-        Command::Serve(args) => serve::run(store, *args),
+        Command::Serve(args) => Ok(serve::run(store, *args)),
         Command::Bench(args) => Ok(bench::run(args)),
     }
 }

@@ -17,6 +17,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// How long a command that writes waits for space in a store that is full, before it is refused with -OOM: all clients of its thread wait with it.
@@ -24,11 +25,18 @@ const SPACE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a store is opened that is served: reads of the server do not ask the cache of entries (`peek_with`), so there is none that would only take memory and attention.
 fn of_server(args: &StoreArgs) -> StoreArgs {
-    StoreArgs { space_patience: Some(SPACE_PATIENCE), cache_bytes: Some(0), ..args.clone() }
+    StoreArgs { space_patience: Some(SPACE_PATIENCE), cache_bytes: Some(0), logs: true, ..args.clone() }
 }
 
-/// Runs the command.
-pub fn run(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
+/// Runs the command. That it fails is an event of its log, too.
+pub fn run(args: &StoreArgs, serve: ServeArgs) -> Outcome {
+    serve_until_told(args, serve).unwrap_or_else(|failure| {
+        log(Level::Error, "failed", &[("status", &failure.status()), ("why", &failure)]);
+        Outcome::Exit(ExitCode::from(failure.status()))
+    })
+}
+
+fn serve_until_told(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failure> {
     let mut args = of_server(args);
     let serve = if args.json { serve.for_programs()? } else { serve };
     let config = serve.resolve(&mut args)?;

@@ -17,7 +17,7 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
         out.bytes(tree::render(&report).as_bytes())?;
     }
     if !args.salvage && report["damage"].as_array().is_some_and(|findings| !findings.is_empty()) {
-        output::warning(&format!("the store is damaged; {AGAINST_DAMAGE} (`hither check` lists all damage)"), args.json);
+        output::warning(&format!("the store is damaged; {AGAINST_DAMAGE} (`hither check` lists all damage)"), args.form());
     }
     Ok(Outcome::Done)
 }

@@ -15,6 +15,7 @@ use serde::{Serialize, Serializer};
 use crate::escape::escape;
 use crate::failure::Failure;
 use crate::input::BYTE_ORDER_MARK;
+use hither_server::events::{Level, log};
 
 /// Standard output of a command.
 pub struct Output {
@@ -146,24 +147,38 @@ pub fn stderr(line: &str) {
     let _ = writeln!(std::io::stderr(), "{shown}");
 }
 
+/// How standard error is told something that is no failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A line of text.
+    Text,
+    /// A JSON object.
+    Json,
+    /// An event of the server's log.
+    Log,
+}
+
 /// Tells standard error something that is no failure.
-pub fn note(what: &str, json: bool) {
-    tell("note", what, json);
+pub fn note(what: &str, form: Form) {
+    tell("note", Level::Info, what, form);
 }
 
 /// Warns on standard error: the command goes on, but something is not as it should be.
-pub fn warning(what: &str, json: bool) {
-    tell("warning", what, json);
+pub fn warning(what: &str, form: Form) {
+    tell("warning", Level::Warn, what, form);
 }
 
 /// Tells standard error what damage was passed over.
-pub fn salvaged(what: &str, json: bool) {
-    tell("salvaged", what, json);
+pub fn salvaged(what: &str, form: Form) {
+    tell("salvaged", Level::Warn, what, form);
 }
 
-fn tell(kind: &str, what: &str, json: bool) {
-    let text = if json { serde_json::json!({ kind: what }).to_string() } else { format!("hither: {kind}: {what}") };
-    stderr(&text);
+fn tell(kind: &str, level: Level, what: &str, form: Form) {
+    match form {
+        Form::Text => stderr(&format!("hither: {kind}: {what}")),
+        Form::Json => stderr(&serde_json::json!({ kind: what }).to_string()),
+        Form::Log => log(level, kind, &[("what", &what)]),
+    }
 }
 
 #[cfg(test)]

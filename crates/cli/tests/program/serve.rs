@@ -327,6 +327,27 @@ fn a_server_for_programs_logs_json() {
     assert!(both.contains("--log-format text"), "{both}");
 }
 
+/// Regression: notes, warnings and the failure that ends the server were text between objects.
+#[test]
+fn all_that_a_server_says_is_one_log() {
+    let store = Store::any();
+    let events = |arguments: &[&str], level: &str, event: &str| {
+        let (status, said) = said_instead_of_serving(&store, arguments);
+        let events: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        assert!(events.iter().all(|event| event["time"].is_number() && event["level"].is_string()), "{said}");
+        assert!(events.iter().any(|one| one["level"] == level && one["event"] == event), "{event}: {said}");
+        status
+    };
+    assert_eq!(events(&["--log-format", "json", "--create", "no"], "error", "failed"), 7);
+    assert_eq!(events(&["--log-format", "json", "--max-clients", "0"], "error", "failed"), 2);
+    assert_eq!(events(&["--json", "--config", "/no/such/file"], "error", "failed"), 3);
+    let small = ["--capacity", "1M", "--max-capacity", "1M"];
+    common::run(&[&["put", "k", "v", "--data", store.data().to_str().unwrap()][..], &small].concat()).done();
+    assert_eq!(events(&["--log-format", "json"], "info", "note"), -1, "it keeps its size, and serves");
+    let (status, said) = said_instead_of_serving(&Store::any(), &["--create", "no"]);
+    assert!(status == 7 && said.starts_with("time=") && said.contains(" level=error event=failed status=7 why="), "{said}");
+}
+
 /// A file with a wrong line is refused by its number, and without the password.
 #[test]
 fn a_wrong_settings_file_is_refused_by_its_line() {

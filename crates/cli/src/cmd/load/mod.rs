@@ -22,7 +22,7 @@ use self::report::Reporter;
 use crate::args::{Format, LoadArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::input::{Bad, CsvSource, JsonlSource, KvSource, Record, Source, SourceError};
-use crate::output::{self, Output};
+use crate::output::{self, Form, Output};
 use crate::{stdin, store};
 
 /// What a load did; the last line with `--json`.
@@ -45,7 +45,7 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     let input = Input::open(&args.file)?;
     let mut reporter = Reporter::new(out.is_json(), input.length, Arc::clone(&input.consumed));
     let source = source(&args, input.reader)?;
-    let mut reader = RecordReader { name: input.name, args: &args, source, first: None, json: out.is_json(), skipped: 0, bad_lines: 0 };
+    let mut reader = RecordReader { name: input.name, args: &args, source, first: None, form: store.form(), skipped: 0, bad_lines: 0 };
     // Before a store is made for it.
     reader.begin()?;
     // What is passed over is reported as durable: it must be somewhere.
@@ -171,7 +171,7 @@ struct RecordReader<'a> {
     source: Box<dyn Source>,
     /// What was read before there was a store for it.
     first: Option<Record>,
-    json: bool,
+    form: Form,
     skipped: u64,
     bad_lines: u64,
 }
@@ -219,7 +219,7 @@ impl RecordReader<'_> {
         self.bad_lines += 1;
         if self.bad_lines <= TOLD {
             let more = if self.bad_lines == TOLD { "; any others are only counted" } else { "" };
-            output::warning(&format!("{}, line {}: {}; left out{more}", self.name, bad.line, bad.what), self.json);
+            output::warning(&format!("{}, line {}: {}; left out{more}", self.name, bad.line, bad.what), self.form);
         }
     }
 
@@ -238,7 +238,7 @@ impl RecordReader<'_> {
     fn warn(&self) {
         if self.source.ends_within_line() {
             let what = format!("{} does not end with a newline: if it was cut off, its last record is not whole", self.name);
-            output::warning(&what, self.json);
+            output::warning(&what, self.form);
         }
     }
 
