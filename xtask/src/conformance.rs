@@ -1,7 +1,8 @@
 //! `cargo xtask conformance`: client libraries of Redis against `hither serve`; see `conformance/README.md`.
 //!
 //! Each library is installed by its own package manager into the build directory, and its program runs against a fresh server. A program
-//! that is missing, or an installation that fails (no network, most likely), is a skip with the reason; a check that fails is a failure.
+//! that is missing, or an installation that fails (no network, most likely), is a skip with the reason; a program that does not compile, or a check
+//! that fails, is a failure, and so is the skip of a client that was asked for by name.
 
 use crate::args::Args;
 use crate::exec::{Step, Tally, exists};
@@ -9,7 +10,7 @@ use crate::stage::Done;
 use crate::workspace::{root, target_dir};
 use crate::{Failure, suites};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +24,8 @@ struct Client {
     needs: &'static [&'static str],
     /// Installs it into a folder that holds a copy of its own.
     install: fn(&Path) -> Vec<Step>,
+    /// Compiles its program, where running does not do that.
+    build: fn(&Path) -> Vec<Step>,
     /// Runs the checks against a port.
     run: fn(&Path, &str) -> Step,
     /// Whether it is part of each push.
@@ -35,11 +38,11 @@ const RUN_LIMIT_S: u64 = 120;
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
 const CLIENTS: &[Client] = &[
-    Client { name: "redis-py", needs: &["python3"], install: install_python, run: run_python, short: true },
-    Client { name: "ioredis", needs: &["node", "npm"], install: install_node, run: run_node, short: true },
-    Client { name: "go-redis", needs: &["go"], install: install_go, run: run_go, short: false },
-    Client { name: "jedis", needs: &["java", "mvn"], install: install_java, run: run_java, short: false },
-    Client { name: "ycsb", needs: &["java", "mvn"], install: install_java, run: run_java, short: true },
+    Client { name: "redis-py", needs: &["python3"], install: install_python, build: nothing, run: run_python, short: true },
+    Client { name: "ioredis", needs: &["node", "npm"], install: install_node, build: nothing, run: run_node, short: true },
+    Client { name: "go-redis", needs: &["go"], install: install_go, build: build_go, run: run_go, short: false },
+    Client { name: "jedis", needs: &["java", "mvn"], install: install_java, build: nothing, run: run_java, short: false },
+    Client { name: "ycsb", needs: &["java", "mvn"], install: install_java, build: nothing, run: run_java, short: true },
 ];
 
 fn install(program: impl AsRef<std::ffi::OsStr>) -> Step {
@@ -65,7 +68,15 @@ fn run_node(dir: &Path, port: &str) -> Step {
 }
 
 fn install_go(dir: &Path) -> Vec<Step> {
+    vec![install("go").arg("-C").arg(dir).args(["mod", "download"])]
+}
+
+fn build_go(dir: &Path) -> Vec<Step> {
     vec![install("go").arg("-C").arg(dir).args(["build", "-o", "check"])]
+}
+
+fn nothing(_: &Path) -> Vec<Step> {
+    Vec::new()
 }
 
 fn run_go(dir: &Path, port: &str) -> Step {
@@ -88,7 +99,8 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     if let Some(unknown) = only.iter().find(|name| CLIENTS.iter().all(|client| client.name != name.as_str())) {
         return Err(format!("no client named {unknown}; there are: {}", CLIENTS.iter().map(|c| c.name).collect::<Vec<_>>().join(", ")));
     }
-    match check(|client| only.is_empty() || only.iter().any(|name| name == client.name)) {
+    let done = check(|client| only.is_empty() || only.iter().any(|name| name == client.name));
+    match done.and_then(|done| if only.is_empty() { Ok(done) } else { whole(done) }) {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
             eprintln!("xtask: {failure}");
@@ -107,20 +119,27 @@ pub fn all() -> Result<Done, Failure> {
     check(|_| true)
 }
 
+/// What was asked for by name must not be left out without a failure.
+fn whole(done: Done) -> Result<Done, Failure> {
+    match done {
+        Done::Passed(tally) => Ok(Done::Passed(tally)),
+        Done::Partly(_, why) => Err(why),
+        Done::Skipped(why) => Err(format!("skipped: {why}")),
+    }
+}
+
 fn check(wanted: impl Fn(&Client) -> bool) -> Result<Done, Failure> {
     suites::build_program()?;
     let mut total = Tally::default();
     let (mut ran, mut skipped, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for client in CLIENTS.iter().filter(|client| wanted(client)) {
-        match ready(client) {
-            Err(why) => skipped.push(format!("{} ({why})", client.name)),
-            Ok(dir) => match against_fresh_server(client, &dir) {
-                Ok(tally) => {
-                    ran.push(client.name);
-                    total.add(&tally);
-                }
-                Err(why) => failed.push(format!("{}: {why}", client.name)),
-            },
+        match of(client, &target_dir().join("conformance").join(client.name)) {
+            Ok(Done::Passed(tally) | Done::Partly(tally, _)) => {
+                ran.push(client.name);
+                total.add(&tally);
+            }
+            Ok(Done::Skipped(why)) => skipped.push(format!("{} ({why})", client.name)),
+            Err(why) => failed.push(format!("{}: {why}", client.name)),
         }
     }
     println!("ran: {}", list(&ran));
@@ -137,21 +156,29 @@ fn list<S: AsRef<str>>(names: &[S]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ") }
 }
 
-/// A folder with the client's program and its library, or why there is none.
-fn ready(client: &Client) -> Result<PathBuf, String> {
+/// Makes the client's program ready in a folder, and runs it.
+fn of(client: &Client, dir: &Path) -> Result<Done, Failure> {
     if let Some(missing) = client.needs.iter().find(|program| !exists(program)) {
-        return Err(format!("{missing} is not installed"));
+        return Ok(Done::Skipped(format!("{missing} is not installed")));
     }
-    let (from, to) = (root().join("conformance").join(client.name), target_dir().join("conformance").join(client.name));
-    copy(&from, &to).map_err(|error| format!("copying {}: {error}", client.name))?;
-    for step in (client.install)(&to) {
-        step.run().map_err(|why| format!("cannot be installed: {why}"))?;
+    copy(&root().join("conformance").join(client.name), dir).map_err(|error| format!("copying it: {error}"))?;
+    if let Err(why) = all_of((client.install)(dir)) {
+        return Ok(Done::Skipped(format!("cannot be installed: {why}")));
     }
-    Ok(to)
+    all_of((client.build)(dir))?;
+    against_fresh_server(client, dir).map(Done::Passed)
 }
 
-/// Copies the files of a folder, so that nothing is installed into the source tree.
+fn all_of(steps: Vec<Step>) -> Result<(), Failure> {
+    steps.into_iter().try_for_each(|step| step.run().map(drop))
+}
+
+/// Copies the files of a folder, so that nothing is installed into the source tree. Libraries of another version that are there would be found first.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    let libraries = to.join("lib");
+    if libraries.exists() {
+        std::fs::remove_dir_all(libraries)?;
+    }
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
@@ -259,6 +286,35 @@ mod tests {
         assert!(log.into_inner().unwrap().ends_with("later\n"));
         drop(sender);
         assert!(port(&ready, READY_LIMIT).unwrap_err().contains("ended"));
+    }
+
+    /// What becomes of a client that is made ready like this; `check` looks at its folder.
+    fn done_of(install: fn(&Path) -> Vec<Step>, build: fn(&Path) -> Vec<Step>, check: fn(&Path)) -> Result<Done, Failure> {
+        let dir = target_dir().join(format!("conformance-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("lib")).unwrap();
+        std::fs::write(dir.join("lib/old.jar"), "").unwrap();
+        let client = Client { name: "redis-py", needs: &["sh"], install, build, run: run_python, short: false };
+        let done = of(&client, &dir);
+        check(&dir);
+        std::fs::remove_dir_all(&dir).unwrap();
+        done
+    }
+
+    /// Regression: a program that did not compile could not be installed, and was left out; old libraries stayed.
+    #[test]
+    fn what_cannot_be_fetched_is_left_out_and_what_does_not_compile_fails() {
+        let fails = |_: &Path| vec![Step::new("false")];
+        let has_no_library = |dir: &Path| assert!(dir.join("check.py").is_file() && !dir.join("lib").exists());
+        assert!(matches!(done_of(fails, nothing, has_no_library), Ok(Done::Skipped(why)) if why.contains("installed")));
+        assert!(matches!(done_of(nothing, fails, has_no_library), Err(why) if why.contains("exit status 1")));
+    }
+
+    /// Regression: a client that was asked for by name and left out was a success.
+    #[test]
+    fn a_client_that_is_asked_for_is_not_left_out() {
+        assert!(whole(Done::Skipped("go is not installed".to_owned())).is_err());
+        assert!(whole(Done::Partly(Tally::default(), "without go-redis".to_owned())).is_err());
+        assert!(whole(Done::Passed(Tally::default())).is_ok());
     }
 
     #[test]

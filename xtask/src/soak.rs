@@ -3,7 +3,7 @@
 //! It never stops at a failure: the report is worth most when something failed. The time is shared out among the stages that
 //! can use any amount of it; the others take what they take. The report of a full run goes to `docs/measurements/soak-DATE.json`, or
 //! `soak-DATE-2.json` and so on where that is there; that of a quick or partial one to the build directory.
-//! It names date and commit as they were at the beginning, and has passed only if no stage failed or was skipped; what `--only` leaves out is listed.
+//! It names date and commit as they were at the beginning, and has passed only if no stage failed, was skipped or did a part only; what `--only` leaves out is listed.
 
 use crate::args::Args;
 use crate::exec::{Step, Tally, repeat_for};
@@ -192,7 +192,7 @@ fn run_guest(context: &Context) -> Result<Done, Failure> {
     guest::run(if context.quick { guest::Size::Short } else { guest::Size::Long }).map(Done::Passed)
 }
 
-/// Whether all stages did their work, as far as it can be done here, and found nothing.
+/// Whether all stages did the whole of their work, and found nothing.
 fn has_passed(records: &[Record]) -> bool {
     records.iter().all(|record| record.status() == "passed")
 }
@@ -211,6 +211,7 @@ fn report(context: &Context, records: &[Record]) -> Value {
         "passed": has_passed(records),
         "failed": named("failed"),
         "skipped": named("skipped"),
+        "partly": named("partly"),
         "left_out": left_out.collect::<Vec<_>>(),
         "stages": records.iter().map(stage_report).collect::<Vec<_>>(),
     })
@@ -283,6 +284,9 @@ mod tests {
         assert_eq!(good["left_out"].as_array().unwrap().len(), STAGES.len() - 1);
         let skipped = report(&[passed(), record("guest", Ok(Done::Skipped("no emulator".to_owned())))]);
         assert_eq!((&skipped["skipped"], &skipped["passed"]), (&json!(["guest"]), &json!(false)));
+        // Regression: a stage that had left something out had passed like any other.
+        let partly = report(&[passed(), record("clients", Ok(Done::Partly(Tally::default(), "without jedis".to_owned())))]);
+        assert_eq!((&partly["partly"], &partly["skipped"], &partly["passed"]), (&json!(["clients"]), &json!([]), &json!(false)));
         let failed = report(&[passed(), record("kill", Err("broken".to_owned()))]);
         assert_eq!((&failed["failed"], &failed["passed"]), (&json!(["kill"]), &json!(false)));
     }

@@ -63,10 +63,11 @@ pub struct Record {
 }
 
 impl Record {
-    /// `passed`, `skipped` or `failed`.
+    /// `passed`, `partly`, `skipped` or `failed`.
     pub fn status(&self) -> &'static str {
         match self.outcome {
-            Ok(Done::Passed(_) | Done::Partly(..)) => "passed",
+            Ok(Done::Passed(_)) => "passed",
+            Ok(Done::Partly(..)) => "partly",
             Ok(Done::Skipped(_)) => "skipped",
             Err(_) => "failed",
         }
@@ -157,13 +158,12 @@ pub fn summarise(records: &[Record], planned: usize) -> bool {
     }
     println!("{:<10} {:<8} {:>8.1} {:>10.1}", "total", "", elapsed.as_secs_f64(), processor.as_secs_f64());
     let failed = records.iter().filter(|record| record.outcome.is_err()).count();
-    let skipped = records.iter().filter(|record| record.status() == "skipped").count();
+    let count = |status| records.iter().filter(|record| record.status() == status).count();
+    let (passed, partly, skipped) = (count("passed"), count("partly"), count("skipped"));
     let unreached = planned.saturating_sub(records.len());
     println!(
-        "\n{} tests passed, {} ignored; stages: {} passed, {skipped} skipped, {failed} failed, {unreached} not reached",
-        total.passed,
-        total.ignored,
-        records.len() - failed - skipped,
+        "\n{} tests passed, {} ignored; stages: {passed} passed, {partly} in part, {skipped} skipped, {failed} failed, {unreached} not reached",
+        total.passed, total.ignored,
     );
     failed == 0
 }
@@ -199,7 +199,7 @@ mod tests {
         let (elapsed, processor) = (Duration::from_secs(9), Duration::ZERO);
         let outcome = || Ok(Done::Partly(Tally { passed: 2, ..Tally::default() }, "without: a".to_owned()));
         let record = |budget_s| Record { name: "one", budget_s, elapsed, processor, outcome: outcome() };
-        assert_eq!((record(9).status(), record(9).tally().passed, record(9).note()), ("passed", 2, "without: a".to_owned()));
+        assert_eq!((record(9).status(), record(9).tally().passed, record(9).note()), ("partly", 2, "without: a".to_owned()));
         assert_eq!(record(8).note(), "over its budget; without: a");
     }
 

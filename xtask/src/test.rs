@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that a push needs, in 15 minutes on two cores from a cold clone, if each stage keeps its budget.
 //!
-//! A stage is skipped only where its tool cannot exist; a tool that can be installed is installed. The budgets, but for the guest, add up to the
+//! Compilers, Redis and the parts of Rust that are missing are installed. A stage is skipped, or done in part, where a tool is missing that is not: rustup, the
+//! emulator (`--guest` installs it), what the client libraries need, and whatever the package manager of a library cannot fetch. The table says so, and the run passes. The budgets, but for the guest, add up to the
 //! 15 minutes; a stage over its budget is reported, not failed, because other people's machines differ.
 
 use crate::args::Args;
