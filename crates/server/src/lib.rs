@@ -42,6 +42,7 @@ pub mod slowlog;
 pub mod transaction;
 pub mod turns;
 pub mod waiting;
+pub mod writable;
 
 pub use config::Config;
 pub use net::Server;

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -28,8 +29,7 @@ impl Store {
     pub fn on_dax() -> Option<Self> {
         let store = Self::in_memory();
         if store.is_none() {
-            // To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
-            let _ = writeln!(std::io::stdout(), "HITHER_COUNT skipped_without_shm 1");
+            skipped("without_shm");
         }
         store
     }
@@ -100,6 +100,25 @@ impl Store {
     pub fn dump(&self, keyspace: &str) -> Vec<u8> {
         self.run(&["dump", "--keyspace", keyspace]).done().0.stdout
     }
+}
+
+/// Counts a test that cannot be done here. To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+pub fn skipped(why: &str) {
+    let _ = writeln!(std::io::stdout(), "HITHER_COUNT skipped_{why} 1");
+}
+
+/// Has the program run by somebody whom permissions bind; they do not bind the superuser.
+pub fn bind(command: &mut Command) -> &mut Command {
+    if rustix::process::getuid().is_root() { command.uid(65534).gid(65534) } else { command }
+}
+
+/// Whether [`bind`] works here; where it does not, that is counted.
+pub fn can_bind() -> bool {
+    let can = bind(program().arg("--version")).output().is_ok();
+    if !can {
+        skipped("without_other_user");
+    }
+    can
 }
 
 fn write_input(child: &mut Child, input: &[u8]) {

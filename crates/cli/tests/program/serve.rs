@@ -195,7 +195,10 @@ fn a_server_that_is_open_to_all_says_so() {
 
 /// The exit status of a server that is not to start, and what it has said; one that does start is killed.
 fn said_instead_of_serving(store: &Store, arguments: &[&str]) -> (i32, String) {
-    let mut command = store.command(&[&["serve", "--port", "0"], arguments].concat());
+    said_until_ready(store.command(&[&["serve", "--port", "0"], arguments].concat()))
+}
+
+fn said_until_ready(mut command: Command) -> (i32, String) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
     for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
@@ -290,7 +293,8 @@ fn a_password_that_does_not_count_is_told() {
 #[test]
 fn all_addresses_of_both_kinds_are_listened_at() {
     if let Err(error) = std::net::TcpListener::bind("[::1]:0") {
-        eprintln!("SKIPPED: this machine has no IPv6: {error}");
+        eprintln!("this machine has no IPv6: {error}");
+        common::skipped("without_ipv6");
         return;
     }
     let server = Server::start(&Store::any(), &["--listen", "0.0.0.0", "--listen", "::"]);
@@ -348,6 +352,36 @@ fn all_that_a_server_says_is_one_log() {
     assert!(status == 7 && said.starts_with("time=") && said.contains(" level=error event=failed status=7 why="), "{said}");
 }
 
+/// Regression: below a unit that lets a server write to few places, the first ACL SAVE or backup was the first to tell.
+#[test]
+fn directories_that_cannot_be_written_to_are_told() {
+    use std::os::unix::fs::PermissionsExt;
+    if !common::can_bind() {
+        return;
+    }
+    let store = Store::on_file();
+    let mode = |name: &str, mode: u32| std::fs::set_permissions(store.path(name), PermissionsExt::from_mode(mode)).unwrap();
+    let [users, backups] = ["etc/users.acl", "backups"].map(|name| store.path(name).to_str().unwrap().to_owned());
+    for name in ["etc", "backups"] {
+        std::fs::create_dir(store.path(name)).unwrap();
+    }
+    common::write(&store.path("etc/users.acl"), "user default on nopass ~* &* +@all");
+    mode("", 0o777);
+    let said = |directories: u32| {
+        mode("etc", directories);
+        mode("backups", directories);
+        let mut command = store.command(&["serve", "--port", "0", "--aclfile", &users, "--backup-dir", &backups]);
+        common::bind(&mut command);
+        said_until_ready(command).1
+    };
+    let told = said(0o555);
+    for setting in ["aclfile", "backup-dir"] {
+        assert!(told.contains(&format!("level=warn event=not-writable setting={setting} path=")), "{told}");
+    }
+    assert!(told.contains("event=ready"), "it serves all the same: {told}");
+    assert!(!said(0o777).contains("not-writable"));
+}
+
 /// A file with a wrong line is refused by its number, and without the password.
 #[test]
 fn a_wrong_settings_file_is_refused_by_its_line() {
@@ -401,7 +435,7 @@ fn its_threads_keep_to_the_processors_it_was_given() {
 fn fewer_threads_than_processors_go_where_there_is_room() {
     let all = sched_getaffinity(None).unwrap();
     if (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).count() < 2 {
-        eprintln!("SKIPPED: there is one processor");
+        common::skipped("with_one_processor");
         return;
     }
     let server = Server::start(&Store::any(), &["--threads", "1"]);

@@ -37,6 +37,7 @@ use crate::config::Config;
 use crate::data::reaper;
 use crate::events::{self, Level};
 use crate::shared::Shared;
+use crate::writable;
 use hither::Db;
 use hither_sync::schedule::forgo_wakeup_preemption;
 use mio::net::TcpListener;
@@ -117,6 +118,7 @@ impl Server {
         let reserved = descriptors::reserve(count, db.stats().pools.len());
         bound_clients(&mut config, reserved);
         backup::ensure_directory(&config)?;
+        writable::tell(&config);
         let mut listeners = Vec::new();
         if !config.tls_only {
             listeners.extend(listen::at(&config.listen, config.port)?.into_iter().map(|(address, listener)| (address, listener, false)));
