@@ -14,14 +14,19 @@ pub enum Done {
     Skipped(String),
 }
 
-/// What tests count that need a tmpfs on `/dev/shm` with room for them and found none.
-const WITHOUT_SHM: &str = "skipped_without_shm";
+/// How the counts of tests begin that could not do their work here; the rest says what for.
+const SKIPPED: &str = "skipped_";
+
+/// Which tests were skipped, if any.
+fn lacking(tally: &Tally) -> Option<String> {
+    let skipped = tally.counts.iter().filter_map(|(name, count)| Some((name.strip_prefix(SKIPPED)?, count)));
+    let told: Vec<String> = skipped.map(|(why, count)| format!("{count} skipped {}", why.replace('_', " "))).collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}
 
 impl Done {
-    /// The same, but only in part if tests could not do their work for want of memory.
-    fn in_part_without_shm(self) -> Done {
-        let lacking =
-            |tally: &Tally| tally.counts.get(WITHOUT_SHM).map(|count| format!("{count} tests skipped: /dev/shm is missing or too small"));
+    /// The same, but only in part if tests could not do their work here.
+    fn in_part_if_skipped(self) -> Done {
         match self {
             Done::Passed(tally) => match lacking(&tally) {
                 Some(what) => Done::Partly(tally, what),
@@ -123,7 +128,7 @@ pub fn run_all<C>(stages: &[Stage<C>], selection: &Selection, context: &C) -> Re
         }
         println!("\n== {}: {}", stage.name, stage.about);
         let (start, before) = (Instant::now(), machine::processor_time_of_children());
-        let outcome = (stage.run)(context).map(Done::in_part_without_shm);
+        let outcome = (stage.run)(context).map(Done::in_part_if_skipped);
         let processor = machine::processor_time_of_children().saturating_sub(before);
         let record = Record { name: stage.name, budget_s: stage.budget_s, elapsed: start.elapsed(), processor, outcome };
         println!("== {}: {} after {:.1} s{}", record.name, record.status(), record.elapsed.as_secs_f64(), colon(&record.note()));
@@ -203,18 +208,20 @@ mod tests {
         assert_eq!(record(8).note(), "over its budget; without: a");
     }
 
-    /// Regression: tests that found too little memory had passed like any other.
+    /// Regression: tests that found too little memory, or could not mount, had passed like any other.
     #[test]
-    fn tests_that_found_no_memory_are_noted() {
+    fn tests_that_were_skipped_are_noted() {
         let tally = |output: &str| Tally::of(output);
         let lacking = || tally("test on_dax ... HITHER_COUNT skipped_without_shm 1\nHITHER_COUNT skipped_without_shm 2");
         let note = |done: Done| {
-            let outcome = Ok(done.in_part_without_shm());
+            let outcome = Ok(done.in_part_if_skipped());
             Record { name: "one", budget_s: 9, elapsed: Duration::ZERO, processor: Duration::ZERO, outcome }.note()
         };
-        assert_eq!(note(Done::Passed(lacking())), "3 tests skipped: /dev/shm is missing or too small");
-        assert_eq!(note(Done::Partly(lacking(), "without: a".to_owned())), "without: a; 3 tests skipped: /dev/shm is missing or too small");
+        assert_eq!(note(Done::Passed(lacking())), "3 skipped without shm");
+        assert_eq!(note(Done::Partly(lacking(), "without: a".to_owned())), "without: a; 3 skipped without shm");
         assert_eq!(note(Done::Partly(tally(""), "without: a".to_owned())), "without: a");
+        let two = "HITHER_COUNT skipped_without_mounting 1\nHITHER_COUNT skipped_with_one_processor 2\nHITHER_COUNT images 2";
+        assert_eq!(note(Done::Passed(tally(two))), "2 skipped with one processor, 1 skipped without mounting");
         assert_eq!(note(Done::Passed(tally("HITHER_COUNT images 2"))), "");
     }
 

@@ -4,7 +4,7 @@
 //! (it marks the ancestors of what it moves, wherever they lie), the catalogue and the clock, which lie in node 0's pool. The late flush of relaxed writes is done by
 //! whoever leads the commit, for all nodes; it stores nothing, and that, too, is asserted.
 
-use crate::common::{on_tmpfs, scrambled};
+use crate::common::{on_tmpfs, scrambled, skipped};
 use hither_engine::{
     Batch, Condition, Durability, Error, KeyspaceHandle, Kind, MediumChoice, MeterReport, Options, ScanRange, Store, WriteOptions,
 };
@@ -412,13 +412,12 @@ fn pools_on_tmpfs_are_asked_for_on_their_nodes() {
     };
     let store = Store::open(options).unwrap();
     let [Some(first), Some(second)] = policies() else {
-        eprintln!("skipped: this kernel does not tell where pages are asked for");
-        return;
+        // This kernel does not tell where pages are asked for.
+        return skipped("without_placement");
     };
     let is_filtered = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("Seccomp:\t2"));
     if is_filtered && !first.contains("prefer:") {
-        eprintln!("skipped: what this process may ask of the kernel is filtered");
-        return;
+        return skipped("with_filtered_calls");
     }
     assert!(first.contains("prefer:0"), "{first}");
     assert!(second.contains("prefer:1") || !std::path::Path::new("/sys/devices/system/node/node1").exists(), "{second}");

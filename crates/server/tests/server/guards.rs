@@ -1,6 +1,6 @@
 //! What keeps clients out, holds them up, or holds little for them: pauses, addresses, clients that have not said who they are.
 
-use crate::common::{Client, connect, say, send, start_with, until};
+use crate::common::{Client, connect, say, send, skipped, start_with, until};
 use hither::{Db, MediumChoice};
 use hither_pmem::{OpenOptions, Pool};
 use hither_server::config::DebugCommand;
@@ -60,8 +60,8 @@ fn listening_at(listen: &[IpAddr]) -> Server {
 fn all_addresses_of_both_kinds_can_be_listened_at() {
     let (four, six) = (IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED));
     if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
-        eprintln!("SKIPPED: this machine has no IPv6: {error}");
-        return;
+        eprintln!("this machine has no IPv6: {error}");
+        return skipped("without_ipv6");
     }
     // The one for IPv6 alone takes clients of both.
     for listen in [&[four, six][..], &[six, four], &[six]] {

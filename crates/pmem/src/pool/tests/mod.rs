@@ -18,10 +18,14 @@ use crate::{CreateOptions, Descriptor, Emulate, MediumChoice, OpenOptions, Pool,
 pub(crate) fn on_tmpfs() -> Option<tempfile::TempDir> {
     let dir = tempfile::tempdir_in("/dev/shm").ok();
     if dir.is_none() {
-        // To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
-        let _ = std::io::Write::write_all(&mut std::io::stdout(), b"HITHER_COUNT skipped_without_shm 1\n");
+        skipped("without_shm");
     }
     dir
+}
+
+/// Counts a test that cannot be done here. To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+pub(super) fn skipped(why: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("HITHER_COUNT skipped_{why} 1\n").as_bytes());
 }
 
 /// A small pool: 16 segments of 4 KiB now, up to 32.

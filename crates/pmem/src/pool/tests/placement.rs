@@ -27,7 +27,7 @@ fn pages_on_tmpfs_are_asked_for_on_the_node() {
     let Some(folder) = on_tmpfs() else { return };
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     if !crate::mapping::prefer_node_for_file(&file, 0, 4096, 0) {
-        eprintln!("skipped: this kernel takes no wishes for placement");
+        super::skipped("without_placement");
         return;
     }
     let (path, pool) = pool_in(&folder, CreateOptions { bind_os_node: Some(0), ..CreateOptions::new(8 * MIB) });
