@@ -24,6 +24,7 @@ pub mod cmd;
 pub mod escape;
 pub mod failure;
 pub mod input;
+pub mod notify;
 pub mod options;
 pub mod output;
 pub mod range;

@@ -1,21 +1,18 @@
 //! `serve`: the store for Redis clients, until SIGTERM, SIGINT or the command SHUTDOWN.
 //!
 //! Standard error gets one line for each event, see [`hither_server::events`]. With NOTIFY_SOCKET (systemd, `Type=notify`) the service manager is told when it is
-//! ready and when it stops.
+//! ready, when it stops, and to have patience before and after that ([`crate::notify`]).
 
 use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome};
+use crate::notify::{self, Patience};
 use crate::serve_config::ServeArgs;
 use crate::store::{self, Missing};
 use hither_server::backup;
 use hither_server::events::{Level, log};
 use hither_server::net::{StartError, check_files, listen};
 use hither_server::{Config, Server};
-use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -44,6 +41,7 @@ fn serve_until_told(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failu
     backup::ensure_directory(&config).map_err(refused)?;
     check_files(&config).map_err(|error| refused_file(error, &config))?;
     ensure_free(&config)?;
+    let patience = Patience::begin();
     let missing = if args.create.unwrap_or(true) { Missing::Create } else { Missing::Refuse };
     let db = store::open(&args, missing)?;
     log(
@@ -67,11 +65,14 @@ fn serve_until_told(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failu
         log(Level::Info, "metrics", &[("address", &address)]);
     }
     log(Level::Info, "ready", &[("address", &server.address())]);
-    notify("READY=1");
+    drop(patience);
+    notify::tell(notify::READY);
     let ended = server.wait();
-    notify("STOPPING=1");
+    notify::tell(notify::STOPPING);
     log(Level::Info, "stopping", &[]);
+    let patience = Patience::begin();
     db.close()?;
+    drop(patience);
     log(Level::Info, "closed", &[]);
     // With an exit status that has a service manager start it again.
     ended.map_err(|why| Failure::Io { what: "serving".into(), source: std::io::Error::other(why) })?;
@@ -132,23 +133,6 @@ fn refused(error: StartError) -> Failure {
     }
 }
 
-/// Tells the service manager, if there is one.
-fn notify(state: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    if let Err(error) = notify_at(&path, state) {
-        log(Level::Warn, "notify-failed", &[("state", &state), ("why", &error)]);
-    }
-}
-
-/// One datagram; a path that begins with `@` is a name without a file.
-fn notify_at(path: &OsStr, state: &str) -> std::io::Result<()> {
-    let address = match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => UnixAddr::from_abstract_name(name)?,
-        None => UnixAddr::from_pathname(path)?,
-    };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,17 +151,5 @@ mod tests {
             store::builder(args).unwrap().topology(topology).open().unwrap().stats().cache.capacity_bytes
         };
         assert_eq!([cache_bytes(&args), cache_bytes(&of_server(&args))], [64 << 20, 0]);
-    }
-
-    #[test]
-    fn the_service_manager_is_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("notify");
-        let socket = UnixDatagram::bind(&path).unwrap();
-        notify_at(path.as_os_str(), "READY=1").unwrap();
-        let mut text = [0; 32];
-        let length = socket.recv(&mut text).unwrap();
-        assert_eq!(&text[..length], b"READY=1");
-        assert!(notify_at(OsStr::new("/nowhere/at/all"), "READY=1").is_err());
     }
 }

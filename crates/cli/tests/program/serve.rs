@@ -382,6 +382,20 @@ fn directories_that_cannot_be_written_to_are_told() {
     assert!(!said(0o777).contains("not-writable"));
 }
 
+/// Regression: a recovery that took longer than the unit allows was killed, and begun anew, without end; a close that did was killed, and made the next start long.
+#[test]
+fn the_service_manager_is_told_to_have_patience() {
+    let store = Store::any();
+    let socket = std::os::unix::net::UnixDatagram::bind(store.path("notify")).unwrap();
+    let server = Server::start_limited(&store, &format!("export NOTIFY_SOCKET={}", store.path("notify").display()), &[]);
+    assert_eq!(server.terminate(), 0);
+    socket.set_nonblocking(true).unwrap();
+    let mut buffer = [0; 100];
+    let told = std::iter::from_fn(|| socket.recv(&mut buffer).ok().map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned()));
+    let told: Vec<String> = told.map(|message| message.split('=').next().unwrap().to_owned()).collect();
+    assert_eq!(told, ["EXTEND_TIMEOUT_USEC", "READY", "STOPPING", "EXTEND_TIMEOUT_USEC"]);
+}
+
 /// A file with a wrong line is refused by its number, and without the password.
 #[test]
 fn a_wrong_settings_file_is_refused_by_its_line() {
