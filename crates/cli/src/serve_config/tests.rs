@@ -125,6 +125,18 @@ fn what_cannot_be_read_is_refused() {
     }
 }
 
+/// Regression: the manual installed a file that was nowhere.
+#[test]
+fn the_file_that_is_shipped_can_be_read_with_its_examples() {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/server.toml"));
+    let shipped = ServeArgs::from_file(path).unwrap();
+    assert_eq!(shipped, ServeArgs { data: Some(vec!["/var/lib/hither/store".into()]), ..ServeArgs::default() });
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line));
+    let examples: ServeArgs = toml::from_str(&lines.collect::<Vec<_>>().join("\n")).unwrap();
+    assert_eq!((examples.create, examples.port, examples.utilization), (Some(false), Some(6379), Some(80)));
+}
+
 /// Every setting that has a flag, with a value of its own but for what is yes or no.
 const FLAGS: [(&str, &str); 19] = [
     ("listen", "127.0.0.7"),
