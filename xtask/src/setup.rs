@@ -1,6 +1,7 @@
 //! `cargo xtask setup`: installs what the checks need and the machine lacks. Running it again changes nothing.
 //!
-//! Debian's `apt-get` and `rustup` do the work; where one of them is missing, the message says what to install by hand.
+//! Debian's `apt-get` (by way of `sudo -n` for those who are not root) and `rustup` do the work; where one of them is missing or fails, the message says what to
+//! install by hand. Debian starts the Redis that it installs, and at each boot: that is undone at once, for the tests start their own.
 
 use crate::args::Args;
 use crate::exec::{self, Step};
@@ -14,12 +15,15 @@ pub struct Tool {
     package: &'static str,
 }
 
+/// A program, its package and its service.
+const REDIS: &str = "redis-server";
+
 /// What building and the tests need.
 pub const FOR_TESTS: &[Tool] = &[
     Tool { program: "cc", package: "gcc" },
     Tool { program: "timeout", package: "coreutils" },
     // What the server is compared with, and its clients.
-    Tool { program: "redis-server", package: "redis-server" },
+    Tool { program: REDIS, package: REDIS },
     Tool { program: "redis-cli", package: "redis-tools" },
 ];
 
@@ -60,12 +64,15 @@ pub fn for_tests() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The version of cargo-fuzz that is installed. Another one that is there will do.
+const CARGO_FUZZ: &str = "cargo-fuzz@0.13.2";
+
 /// Installs cargo-fuzz.
 pub fn cargo_fuzz() -> Result<(), Failure> {
     if works(workspace::cargo(), &["fuzz", "--version"]) {
         return Ok(());
     }
-    Step::cargo().args(["install", "--locked", "cargo-fuzz"]).run().map(drop)
+    Step::cargo().args(["install", "--locked", CARGO_FUZZ]).run().map(drop)
 }
 
 /// Installs the sources of the standard library, which the thread sanitizer needs instrumented.
@@ -88,10 +95,20 @@ pub fn install(tools: &[Tool]) -> Result<(), Failure> {
     if missing.is_empty() {
         return Ok(());
     }
+    let by_hand = format!("install these Debian packages or their like by hand: {}", missing.join(" "));
     if !exec::exists("apt-get") {
-        return Err(format!("install these Debian packages or their like by hand: {}", missing.join(" ")));
+        return Err(by_hand);
     }
-    let install = || privileged().args(["apt-get", "install", "--yes", "--no-install-recommends"]).args(&missing).run();
+    println!("installing Debian packages: {}", missing.join(" "));
+    install_packages(&missing).map_err(|why| format!("{why}; {by_hand}"))?;
+    if missing.contains(&REDIS) && Path::new("/run/systemd/system").exists() {
+        privileged().args(["systemctl", "disable", "--now", REDIS]).run()?;
+    }
+    Ok(())
+}
+
+fn install_packages(missing: &[&str]) -> Result<(), Failure> {
+    let install = || privileged().args(["apt-get", "install", "--yes", "--no-install-recommends"]).args(missing).run();
     // The package lists of a fresh machine are empty or old: fetch them only if needed.
     if install().is_err() {
         privileged().args(["apt-get", "update"]).run()?;
