@@ -6,6 +6,9 @@
 # Exit status 0 only if everything that was reported durable is there and nothing else.
 set -euo pipefail
 export LC_ALL=C
+# Names that are given are relative to where the caller is.
+[[ "${HITHER_BIN:-}" != */* ]] || HITHER_BIN=$(realpath -- "$HITHER_BIN")
+temporary=$(realpath -- "${HITHER_DEMO_DIR:-${TMPDIR:-/tmp}}")
 cd "$(dirname "$0")/.."
 
 say() { printf '\n== %s\n' "$*"; }
@@ -13,7 +16,7 @@ fail() { printf 'demo: FAILED: %s\n' "$*" >&2; exit 1; }
 show() { printf '$ hither %s\n' "$*"; "$hither" "$@"; }
 
 readonly wanted=300000
-work=$(mktemp -d "${HITHER_DEMO_DIR:-${TMPDIR:-/tmp}}/hither-demo.XXXXXX")
+work=$(mktemp -d "$temporary/hither-demo.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 export HITHER_DATA="$work/store"
 
@@ -23,7 +26,7 @@ build() {
         hither=$HITHER_BIN
     else
         cargo build --release -p hither-cli
-        hither="${CARGO_TARGET_DIR:-target}/release/hither"
+        hither="$(cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release/hither"
     fi
     "$hither" --version
 }

@@ -4,16 +4,38 @@ use crate::Failure;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// The root folder of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace's root folder")
 }
 
-/// The build directory that cargo would use; the variants (loom, sanitizers) get folders of their own inside it, because
+/// The build directory that cargo uses, by whatever setting; the variants (loom, sanitizers) get folders of their own inside it, because
 /// each of them builds everything with other flags.
 pub fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    // Where cargo does not answer it builds nothing either.
+    DIR.get_or_init(|| ask(&mut metadata()).ok().as_ref().and_then(target_of).unwrap_or_else(|| root().join("target"))).clone()
+}
+
+fn target_of(metadata: &Value) -> Option<PathBuf> {
+    metadata["target_directory"].as_str().map(PathBuf::from)
+}
+
+/// The command that tells about the workspace.
+fn metadata() -> Command {
+    let mut command = Command::new(cargo());
+    command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root());
+    command
+}
+
+fn ask(command: &mut Command) -> Result<Value, Failure> {
+    let output = command.output().map_err(|error| format!("cannot run cargo metadata: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 
 /// The cargo that runs this program.
@@ -29,15 +51,7 @@ pub struct Metadata {
 impl Metadata {
     /// Asks cargo.
     pub fn load() -> Result<Self, Failure> {
-        let output = Command::new(cargo())
-            .args(["metadata", "--no-deps", "--format-version", "1"])
-            .current_dir(root())
-            .output()
-            .map_err(|error| format!("cannot run cargo metadata: {error}"))?;
-        if !output.status.success() {
-            return Err(format!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr)));
-        }
-        let mut value: Value = serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+        let mut value = ask(&mut metadata())?;
         let Value::Array(packages) = value["packages"].take() else { return Err("cargo metadata lists no packages".to_owned()) };
         Ok(Metadata { packages })
     }
@@ -71,4 +85,17 @@ impl Metadata {
 
 fn array(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: only `CARGO_TARGET_DIR` was looked at, and no other setting of cargo's.
+    #[test]
+    fn the_build_directory_is_where_cargo_has_it() {
+        let asked = target_of(&ask(metadata().env_remove("CARGO_TARGET_DIR").env("CARGO_BUILD_TARGET_DIR", "/some/where")).unwrap());
+        assert_eq!(asked, Some(PathBuf::from("/some/where")));
+        assert!(target_dir().is_absolute());
+    }
 }
