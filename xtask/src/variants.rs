@@ -7,6 +7,7 @@ use crate::exec::Step;
 use crate::stage::Done;
 use crate::workspace::{Metadata, root, target_dir};
 use crate::{exec, programs, setup};
+use std::path::Path;
 
 /// The crates that may contain unsafe code.
 const UNSAFE_CRATES: [&str; 4] = ["hither-sync", "hither-pmem", "hither-log", "hither-index"];
@@ -57,7 +58,12 @@ pub fn thread_sanitizer() -> Result<Done, Failure> {
 
 /// The option that names the file of what a sanitizer shall not report; the file says why.
 fn suppressions(sanitizer: &str) -> String {
-    format!("suppressions={}", root().join(format!("xtask/{sanitizer}-suppressions.txt")).display())
+    option_of(&root().join(format!("xtask/{sanitizer}-suppressions.txt")))
+}
+
+/// In quotes: a space or a colon would end the option.
+fn option_of(path: &Path) -> String {
+    format!("suppressions=\"{}\"", path.display())
 }
 
 /// The flags are unstable; `RUSTC_BOOTSTRAP` lets the stable compiler take them, which is good enough for a check.
@@ -84,4 +90,16 @@ pub fn cross() -> Result<Done, Failure> {
 
 fn with_flags(step: Step, variant: &str, flags: &str) -> Step {
     step.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", target_dir().join(variant))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: in a folder with a space in its name the sanitizers found no file.
+    #[test]
+    fn the_file_of_a_sanitizer_is_one_option() {
+        assert_eq!(option_of(Path::new("/a b/c:d.txt")), "suppressions=\"/a b/c:d.txt\"");
+        assert!(suppressions("lsan").ends_with("xtask/lsan-suppressions.txt\""));
+    }
 }
