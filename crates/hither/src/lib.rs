@@ -28,7 +28,8 @@
 //! # What is promised
 //!
 //! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call returned (or its [`Ticket`] says so).
-//!   [`Durability::Process`] survives a crash of the process. A read never returns what could still be lost at the store's level: at
+//!   [`Durability::Interval`] and [`Durability::Process`] survive a crash of the process; a power loss takes at most what was written within the interval before it and
+//!   while a sync took, or, at `Process`, what was not synced yet. A read never returns what could still be lost at the store's level: at
 //!   `Sync` on a file it may have to wait for a sync, if it finds what was written or deleted just now. (A walk over many keys waits least by a [`Snapshot`], which is
 //!   made durable once.)
 //! * **Atomicity.** A [`Batch`] is applied entirely or not at all, also across a crash.
