@@ -89,9 +89,14 @@ public final class Check {
         expect(count.get(), 1L);
         r.set("w", "1");
         r.watch("w");
+        Transaction inTime = r.multi();
+        inTime.set("w", "2");
+        expect(inTime.exec(), List.of("OK"));
+        expect(r.get("w"), "2");
+        r.watch("w");
         other.set("w", "77");
         Transaction late = r.multi();
-        late.set("w", "2");
+        late.set("w", "3");
         expect(late.exec(), null);
         expect(r.get("w"), "77");
     }

@@ -1,7 +1,8 @@
 //! `cargo xtask`: set-up, checks and long campaigns of the workspace, one file per command.
 //!
-//! Single-threaded but for the threads that copy the output of child processes. Writes nothing outside the target
-//! directory, except what `setup` installs and the report of `soak` under `docs/measurements/`.
+//! One thread does the work, but for those that run test programs side by side and those that read what children say. Writes nothing outside the build
+//! directory, except what `setup` installs, the report of `soak` under `docs/measurements/`, what the fuzzer builds and finds (`fuzz/target`, `fuzz/corpus`,
+//! `fuzz/artifacts`), `crates/bench-peers/target`, and what the guest keeps of its kernel (`numa-pmem-guest` in the user's cache directory).
 
 #![forbid(unsafe_code)]
 

@@ -56,7 +56,7 @@ pub fn run(args: &NstoreArgs) -> Result<Report> {
 fn notes() -> Vec<String> {
     [
         "The paper (Fig. 14): puts, and updates with Zipf 0.9, are best with 16 shards at 2 threads, 64 at 16 and 128 at 32; reads do not depend on the number.",
-        "Here the default is 16 on media with direct access, or fewer in a small store.",
+        "Here the default on media with direct access is 4 for each processor of a node, 16 at least and 64 at most, or fewer in a small store.",
     ]
     .map(String::from)
     .into()
