@@ -96,6 +96,8 @@ pub struct Log {
     pub(crate) paced: AtomicBool,
     /// Tombstones newer than this stay: a checkpoint may name what they deleted.
     pub(crate) tombstone_floor: AtomicU64,
+    /// Some page could not be read (`replay::unreadable`).
+    pub(crate) unreadable: AtomicBool,
     /// Bytes of segments opened so far: tells when a checkpoint is worth while.
     pub(crate) opened_bytes: AtomicU64,
 }
@@ -173,6 +175,7 @@ impl Log {
             lags,
             paced: AtomicBool::new(false),
             tombstone_floor: AtomicU64::new(u64::MAX),
+            unreadable: AtomicBool::new(false),
             opened_bytes: AtomicU64::new(0),
         }
     }

@@ -204,7 +204,8 @@ impl NodePool {
         let reserve = (max / 64).clamp(3, 9).min(max / 4).min(existing / 2);
         match kind {
             Filler::Put => reserve,
-            Filler::Delete => reserve / 3,
+            // Copies of one victim may take half as much again as the victim.
+            Filler::Delete => (reserve / 3).max(2).min(reserve.saturating_sub(1)),
             Filler::Move => 0,
         }
     }

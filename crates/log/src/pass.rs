@@ -154,13 +154,13 @@ impl Log {
     fn must_wait(&self, segment: &Segment, tombstones: Tombstones) -> bool {
         tombstones == Tombstones::Buried
             && segment.tombstones.load(Ordering::Relaxed) > 0
-            && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstone_floor.load(Ordering::Relaxed)
+            && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstones_stay_after()
     }
 
     /// Bytes of a segment's tombstones, as copies, unless all of them may go.
     fn kept_tombstone_bytes(&self, segment: &Segment) -> u64 {
         let newest = segment.newest_tombstone.load(Ordering::Relaxed);
-        if segment.may_drop(newest, self.tombstone_floor.load(Ordering::Relaxed)) {
+        if segment.may_drop(newest, self.tombstones_stay_after()) {
             return 0;
         }
         let bytes = segment.tombstone_bytes.load(Ordering::Relaxed);
@@ -348,6 +348,7 @@ impl Log {
     /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment in use; returns what was found.
     pub fn visit_segment<'a>(&'a self, node: usize, index: u32, mut visit: impl FnMut(u64, u64, u32, &EntryView<'a>)) -> ScanTotals {
         let pool = &self.pools[node];
+        self.look_at_unverified(node, index);
         let descriptor = pool.describe(index, OnMedia::Sealed);
         replay::scan(&pool.pool, index, &descriptor, |offset, entry| {
             let reference = address::pack(node as u32, offset, entry.size);
@@ -405,7 +406,7 @@ impl Pass<'_> {
 
     /// Whether a tombstone of the victim may go although nothing newer of its key is there.
     pub fn may_drop_tombstone(&self, version: u64) -> bool {
-        self.victim().may_drop(version, self.log.tombstone_floor.load(Ordering::Relaxed))
+        self.victim().may_drop(version, self.log.tombstones_stay_after())
     }
 
     /// Reads the victim before it is trusted, if nobody has since the store was opened.

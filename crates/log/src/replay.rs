@@ -138,10 +138,7 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn through(pool: &'a Pool, segment: u32, descriptor: &Descriptor) -> Walk<'a> {
         let (bytes, start) = content_of(pool, segment, descriptor.run_len);
-        let unreadable = pool.cover_unreadable(start, bytes.len() as u64);
-        let mut walk = Walk::of(bytes, start, descriptor.generation, descriptor.run_len > 1);
-        walk.totals.unreadable = unreadable;
-        walk
+        Walk::of(bytes, start, descriptor.generation, descriptor.run_len > 1)
     }
 
     fn of(bytes: &'a [u8], start: u64, generation: u64, is_run: bool) -> Walk<'a> {
@@ -273,13 +270,14 @@ impl Log {
     pub fn scan_segment<'a>(&'a self, segment: &SegmentToScan, mut visit: impl FnMut(u64, u64, &EntryView<'a>)) -> ScanTotals {
         let pool = &self.pools[segment.node as usize];
         let mut tally = Tally::EMPTY;
+        let unreadable = self.cover_unreadable(segment.node as usize, segment.index, segment.descriptor.run_len);
         let totals = scan(&pool.pool, segment.index, &segment.descriptor, |offset, entry| {
             let version = entry.version(segment.descriptor.base_version);
             tally.count(entry.op(), version, entry.size);
             visit(address::pack(segment.node, offset, entry.size), version, entry);
         });
         pool.segments[segment.index as usize].absorb(&tally);
-        totals
+        ScanTotals { unreadable, ..totals }
     }
 
     /// The keyspaces of all entries of these segments.
@@ -293,8 +291,9 @@ impl Log {
         found
     }
 
-    /// Calls `visit` for every entry of a segment, without counting anything.
+    /// Calls `visit` for every entry of a segment, without counting anything. During recovery.
     pub fn peek_segment(&self, segment: &SegmentToScan, mut visit: impl FnMut(&EntryView<'_>)) {
+        self.cover_unreadable(segment.node as usize, segment.index, segment.descriptor.run_len);
         scan(&self.pools[segment.node as usize].pool, segment.index, &segment.descriptor, |_, entry| visit(entry));
     }
 
@@ -400,7 +399,8 @@ impl Log {
                     continue;
                 }
                 let descriptor = pool.pool.descriptor(index)?;
-                let totals = scan(&pool.pool, index, &descriptor, |_, _| {});
+                let unreadable = self.look_at_unverified(node, index);
+                let totals = ScanTotals { unreadable, ..scan(&pool.pool, index, &descriptor, |_, _| {}) };
                 let segment = SegmentToScan { node: node as u32, index, descriptor };
                 let counted = (u64::from(state.entries.load(Ordering::Relaxed)), state.written_bytes.load(Ordering::Relaxed));
                 let problem = verify_totals(&pool.pool, &segment, &totals, false).err().map(|error| error.finding()).or_else(|| {
@@ -421,6 +421,7 @@ impl Log {
 
 mod tables;
 mod torn;
+mod unreadable;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! There is a stream for each shard, one for hot entries of all shards, and one for moved entries. Where no segment is to be had for a shard, it takes of what
 //! the others have open ([`share_segments`]): an entry's shard is of no importance once it lies somewhere.
 //!
-//! What a delete opens when there is no more for puts stays with deletes, and their chunks there hold nothing but their tombstones.
+//! What a delete opens when there is no more for puts stays with deletes, and their chunks there hold nothing but what they write.
 //!
 //! Thread safety: one lock for each stream, held while a chunk is carved or a segment opened.
 
@@ -173,12 +173,14 @@ impl NodePool {
         u64::from(self.pool.max_segments()) >= 50 * kept && self.free_segments() + self.can_grow_by() < self.reserve_now(Filler::Put)
     }
 
-    /// Whether `parts` may go to the active segment. What is for deletes is for all again once there is room.
+    /// Whether `parts` may go to the active segment. What is for deletes is for all again once there is room; and for puts of batches, which may be a part of what deletes: a field of a
+    /// collection goes with a put of what the collection counts.
     fn admits(&self, active: &mut Active, parts: &Parts<'_>) -> bool {
-        if active.for_deletes && parts.op != Op::Delete && self.has_room() {
+        let is_plain_put = parts.op != Op::Delete && parts.batch.is_none();
+        if active.for_deletes && is_plain_put && self.has_room() {
             self.give_to_all(active);
         }
-        !active.for_deletes || parts.op == Op::Delete
+        !active.for_deletes || !is_plain_put
     }
 
     fn give_to_all(&self, active: &mut Active) {
@@ -311,7 +313,10 @@ impl NodePool {
             return false;
         }
         self.segments[index as usize].set_state(SegmentState::Open);
-        *active = Active { segment: Some(index), tail, end, for_deletes: false };
+        // As many as there are missing of what is kept: nobody remembers which.
+        let for_deletes = shard != u32::from(COLD_SHARD) && self.is_kept_for_deletes();
+        self.open_for_deletes.fetch_add(for_deletes.into(), Ordering::Relaxed);
+        *active = Active { segment: Some(index), tail, end, for_deletes };
         true
     }
 

@@ -159,6 +159,9 @@ impl Log {
     /// Whether some full segment holds tombstones that stay only until the next checkpoint, and at least `least` of it would be gained without that: where tombstones hold up their segment
     /// whatever is no live entry, else themselves, if a sweep has made them free to go.
     pub fn tombstones_hold_garbage(&self, least: f64, tombstones: Tombstones) -> bool {
+        if self.has_unreadable() {
+            return false;
+        }
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
         let is_swept =
             |segment: &Segment| segment.newest_tombstone.load(Ordering::Relaxed).min(segment.swept_to.load(Ordering::Relaxed)) > floor;
@@ -177,6 +180,9 @@ impl Log {
 
     /// Whether tombstones stay in full segments only until the next checkpoint. O(segments).
     pub fn tombstones_await_checkpoint(&self) -> bool {
+        if self.has_unreadable() {
+            return false;
+        }
         let floor = self.tombstone_floor.load(Ordering::Relaxed);
         let awaits = |segment: &Segment| awaits_checkpoint(segment, floor);
         self.pools.iter().any(|pool| pool.existing().iter().any(awaits))
@@ -219,20 +225,28 @@ impl Log {
         (pool.reserve(Filler::Put) - pool.reserve(Filler::Delete)) * pool.segment_bytes()
     }
 
-    /// Whether deletes have begun with those.
-    pub fn deletes_use_the_reserve(&self, node: usize) -> bool {
+    /// Whether half of those are gone.
+    pub fn deletes_run_short(&self, node: usize) -> bool {
         let pool = &self.pools[node];
-        pool.free_segments() + pool.can_grow_by() < pool.reserve(Filler::Put)
+        let (for_puts, for_deletes) = (pool.reserve(Filler::Put), pool.reserve(Filler::Delete));
+        pool.free_segments() + pool.can_grow_by() < for_puts - (for_puts - for_deletes) / 2
+    }
+
+    /// Whether all of those are gone.
+    pub fn deletes_have_nothing(&self, node: usize) -> bool {
+        let pool = &self.pools[node];
+        pool.free_segments() + pool.can_grow_by() <= pool.reserve(Filler::Delete)
+    }
+
+    /// Whether a sweep would make at least one part in `share` of some full segment of the node free to go.
+    pub fn has_unswept_of(&self, node: usize, share: u64) -> bool {
+        let pool = &self.pools[node];
+        pool.existing().iter().any(|segment| unswept_bytes(segment) > pool.segment_bytes() / share)
     }
 
     /// Bytes of tombstones, in full segments of a node, that no sweep has made free to go.
     pub fn unswept_tombstone_bytes(&self, node: usize) -> u64 {
-        let pool = &self.pools[node];
-        let unswept = |segment: &&Segment| {
-            is_full(segment) && segment.newest_tombstone.load(Ordering::Relaxed) > segment.swept_to.load(Ordering::Relaxed)
-        };
-        let segments = pool.existing().iter();
-        segments.filter(unswept).map(|segment| segment.tombstone_bytes.load(Ordering::Relaxed)).sum()
+        self.pools[node].existing().iter().map(unswept_bytes).sum()
     }
 
     /// Calls `visit(reference, version, keyspace, entry)` for every valid entry of a segment that is in that life still, with the segment pinned, and then
@@ -271,6 +285,12 @@ impl Log {
             }
         }
     }
+}
+
+/// Bytes of a full segment's tombstones that no sweep has made free to go.
+fn unswept_bytes(segment: &Segment) -> u64 {
+    let is_unswept = is_full(segment) && segment.newest_tombstone.load(Ordering::Relaxed) > segment.swept_to.load(Ordering::Relaxed);
+    if is_unswept { segment.tombstone_bytes.load(Ordering::Relaxed) } else { 0 }
 }
 
 /// Whether tombstones of a segment stay only until a checkpoint comes that covers more than this version.

@@ -126,6 +126,7 @@ impl Log {
         };
         let end = if descriptor.state == OnMedia::Active { tail_at_open } else { u64::MAX };
         let (mut entries, mut bytes) = (0, 0);
+        let unreadable = self.look_at_unverified(node, index);
         let totals = replay::scan(&pool.pool, index, &descriptor, |offset, entry| {
             // Writers may be at work behind the end.
             let counts = offset < end;
@@ -137,7 +138,7 @@ impl Log {
                 visit(Met { reference, keyspace: entry.keyspace(descriptor.keyspace), entry: *entry });
             }
         });
-        let totals = ScanTotals { entries, bytes, ..totals };
+        let totals = ScanTotals { entries, bytes, unreadable, ..totals };
         let scanned = SegmentToScan { node: node as u32, index, descriptor };
         if let Err(damage) = replay::verify_totals(&pool.pool, &scanned, &totals, true) {
             segment.damaged.store(true, SeqCst);

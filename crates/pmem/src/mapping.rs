@@ -124,6 +124,18 @@ impl Mapping {
         !matches!(outcome, Err(Errno::FAULT | Errno::HWPOISON | Errno::IO))
     }
 
+    /// Whether the kernel can tell.
+    pub(crate) fn can_populate() -> bool {
+        let page = rustix::param::page_size();
+        // SAFETY: a new page of anonymous memory, which is unmapped at once.
+        unsafe {
+            let Ok(at) = rustix::mm::mmap_anonymous(ptr::null_mut(), page, ProtFlags::READ, MapFlags::PRIVATE) else { return false };
+            let told = rustix::mm::madvise(at, page, Advice::LinuxPopulateRead).is_ok();
+            let _ = rustix::mm::munmap(at, page);
+            told
+        }
+    }
+
     /// Has a range show zeros instead of what cannot be read there. They may be written if nothing reaches the file anyway.
     pub(crate) fn cover(&self, off: u64, len: u64, writable: bool) -> std::io::Result<()> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;

@@ -54,6 +54,8 @@ use sweep::Due;
 const LEAST_GAIN: f64 = 0.05;
 /// The same for a write that would fail otherwise: dear, but it goes on.
 const LAST_GAIN: f64 = 0.01;
+/// The same where not even a delete would have room.
+const STUCK_GAIN: f64 = 0.0025;
 /// Bytes of the victims that share one search and one settling, in the background.
 const ROUND_BYTES: u64 = 2 << 20;
 /// Passes of such a round: so many at least, and at most.
@@ -280,6 +282,7 @@ impl Core {
     pub fn collect(&self, node: Option<usize>, need: Need, turn: Turn) -> Result<usize> {
         self.committer.ensure_writable()?;
         let least = match need {
+            Need::Last if node.is_some_and(|node| self.log.deletes_have_nothing(node)) => STUCK_GAIN,
             Need::Last => LAST_GAIN,
             Need::Any => LEAST_GAIN,
             Need::Growth | Need::Some | Need::None => self.gc_threshold,

@@ -36,9 +36,10 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 pub(super) enum Due {
     /// One part in [`SWEEP_SHARE`] of a node's segments.
     WithTime,
-    /// One part in [`URGENT_SWEEP_SHARE`], or as for [`Due::Last`] once deletes have begun with what is kept for them.
+    /// One part in [`URGENT_SWEEP_SHARE`], or as for [`Due::Last`] once deletes have used up half of what is kept for them.
     Urgent,
-    /// The same, or half of what is kept for deletes: in a large store they would have nothing left, and what they have freed would be refused.
+    /// The same, or a third of what is kept for deletes: in a large store they would have nothing left, and what they have freed would be refused. Where they have nothing left, whatever makes a segment
+    /// worth a pass.
     Last,
     /// Any.
     Always,
@@ -87,13 +88,16 @@ impl Core {
             let all = u64::from(pool.segment_count()) * pool.segment_bytes();
             let most = match due {
                 Due::WithTime => all / SWEEP_SHARE,
-                Due::Urgent if !self.log.deletes_use_the_reserve(node) => all / URGENT_SWEEP_SHARE,
-                Due::Urgent | Due::Last => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node) / 2),
+                Due::Urgent if !self.log.deletes_run_short(node) => all / URGENT_SWEEP_SHARE,
+                Due::Urgent | Due::Last => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node) / 3),
                 Due::Always => 0,
             };
-            self.log.unswept_tombstone_bytes(node) > most
+            let is_last_resort = || self.log.deletes_have_nothing(node) && self.log.has_unswept_of(node, URGENT_SWEEP_SHARE);
+            self.log.unswept_tombstone_bytes(node) > most || due == Due::Last && is_last_resort()
         };
+        // Where some page cannot be read, no sweep makes tombstones free to go.
         self.collector.tombstones() == Tombstones::Swept
+            && !self.log.has_unreadable()
             && (0..self.log.nodes()).filter(|&other| node.is_none_or(|node| node == other)).any(is_due)
     }
 

@@ -1,7 +1,7 @@
 //! Regression: full stores that nothing made room in again, not even deletes and compactions; and what a snapshot shows while a collector moves it.
 
 use crate::common::{Random, scrambled, small};
-use hither_engine::{CollectorKind, Durability, Kind, MediumChoice, Options, Store};
+use hither_engine::{Batch, CollectorKind, Durability, Kind, MediumChoice, Options, Store};
 use hither_pmem::{CreateOptions, Pool, StoreKind, SyncPhase, Tracer};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -95,6 +95,48 @@ fn puts_leave_to_deletes_what_is_theirs() {
         there.iter().for_each(|key| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap()));
         assert!(store.check().unwrap().is_sound());
     }
+}
+
+/// Regression: where entries of several keyspaces are moved, their copies may be longer, and what deletes left of a small pool was too little for those of one victim.
+#[test]
+fn a_small_store_of_several_keyspaces_goes_on_to_evict() {
+    for (capacity, value_bytes) in [(1 << 20, 8), (2 << 20, 8), (4 << 20, 100)] {
+        let sizes = Options { capacity, max_capacity: capacity, segment_bytes: 64 << 10, shards: 4, ..small() };
+        let store = Store::open(Options { in_memory: true, ..sizes }).unwrap();
+        store.create_keyspace("other", Kind::Hash).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&vec![1; value_bytes]));
+        let keys = (0..).find(|key| put(*key).is_err()).unwrap();
+        let mut there: Vec<u64> = (0..keys).collect();
+        let mut random = Random(3);
+        for number in 0..4_000 {
+            let at = random.below(there.len() as u64) as usize;
+            let deleted = store.write_wait(&keyspace, &there.swap_remove(at).to_be_bytes(), None);
+            assert!(deleted.is_ok_and(|was_there| was_there), "{number} deletes among {keys} keys, {capacity} bytes");
+            if put(keys + number).is_ok() {
+                there.push(keys + number);
+            }
+        }
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
+/// Regression: what deletes have open of the last segments took no puts, not even those without which a field of a collection cannot be deleted.
+#[test]
+fn batches_that_delete_more_than_they_put_go_on_in_a_full_store() {
+    let store = Store::open(many_segments(0)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 100]));
+    put(u64::MAX).unwrap();
+    let keys = (0..).find(|key| put(*key).is_err()).unwrap();
+    for number in 0..10_000 {
+        let mut batch = Batch::default();
+        batch.delete(&keyspace, &(number * 7 % keys).to_be_bytes());
+        batch.put(&keyspace, &u64::MAX.to_be_bytes(), &number.to_be_bytes(), 0);
+        store.commit_wait(&batch).unwrap_or_else(|error| panic!("{number} of {keys}: {error}"));
+    }
+    assert_eq!(keyspace.len() as u64, keys + 1 - 10_000);
+    assert!(store.check().unwrap().is_sound());
 }
 
 /// Regression: a collector's chunk was half a segment, and what did not fit into the rest of one left a gap in the middle. So the entries of one segment could take two, and a full

@@ -1,13 +1,13 @@
 //! Pages that cannot be read: a sector that has gone bad, poisoned memory, a file that was cut short meanwhile.
 //!
-//! A touch of such a page is a SIGBUS, which ends the process (the `sigbus` module). So whoever reads much, that nobody has asked for, looks first: recovery, verification, checks
-//! and collectors. From then on the page shows zeros, which no checksum takes for an entry, and nobody can write there (a page of a private copy takes writes, which go nowhere). Nothing else is lost to readers, and a later opening looks again.
+//! A touch of such a page is a SIGBUS, which ends the process (the `sigbus` module). So whoever reads much, that nobody has asked for, may look first. From then on the page shows zeros, which no checksum takes for an entry, and nobody can write there (a page of a private copy takes writes, which go nowhere). Nothing else is lost to readers, and a later opening looks again.
 //!
 //! Thread safety: any number of threads, beside readers. Pages of memory and of devices without a file system are not looked at.
 
 use super::Pool;
 use crate::error::{Error, Result};
 use crate::layout::{DESCRIPTOR_BYTES, PAGE_BYTES, TABLE_OFF};
+use crate::mapping::Mapping;
 use crate::medium::{MediumInfo, MediumKind};
 
 /// What of a range cannot be read.
@@ -37,6 +37,16 @@ impl std::fmt::Display for Unreadable {
 }
 
 impl Pool {
+    /// Whether the kernel tells of pages that cannot be read (Linux 5.14 and newer do). If not, all pass for readable.
+    pub fn can_find_unreadable() -> bool {
+        Mapping::can_populate()
+    }
+
+    /// What is looked at as a whole: a page of the system, or of the format if that is larger.
+    pub fn page_bytes(&self) -> u64 {
+        PAGE_BYTES.max(rustix::param::page_size() as u64)
+    }
+
     /// Looks whether a range can be read, which is mapped; what cannot shows zeros from now on, and takes no writes. The range is widened to whole pages. O(pages).
     ///
     /// # Panics
@@ -45,9 +55,8 @@ impl Pool {
         assert!(off.checked_add(len).is_some_and(|end| end <= self.len_mapped()), "the range is inside the pool");
         let mut found = Unreadable::default();
         if self.may_be_unreadable() && len > 0 {
-            let page = PAGE_BYTES.max(rustix::param::page_size() as u64);
-            let (from, to) = (off / page * page, (off + len).next_multiple_of(page));
-            self.find_unreadable((from, to), page, &mut found);
+            let page = self.page_bytes();
+            self.find_unreadable((off / page * page, (off + len).next_multiple_of(page)), &mut found);
         }
         found
     }
@@ -60,36 +69,40 @@ impl Pool {
         is_file && !is_memory || self.access.failpoints().is_some()
     }
 
-    /// Halves the range until it can be read, or is a page.
-    fn find_unreadable(&self, (from, to): (u64, u64), page: u64, found: &mut Unreadable) {
-        let planted = self.access.failpoints().is_some_and(|points| points.is_unreadable(from, to));
-        let is_readable = || self.access.file().is_none() || self.access.mapping().populate(from, to - from);
+    /// Page by page if the whole cannot be read: a device may take seconds for each attempt at what it cannot give.
+    fn find_unreadable(&self, range: (u64, u64), found: &mut Unreadable) {
+        if self.is_readable(range.0, range.1) {
+            return;
+        }
+        let page = self.page_bytes();
+        for from in (range.0..range.1).step_by(page as usize).filter(|from| !self.is_readable(*from, from + page)) {
+            if found.bytes == 0 {
+                found.first = from;
+            }
+            found.bytes += page;
+            // If even that fails, a touch ends the process, as it would have.
+            if self.covered.lock().insert(from) {
+                let _ = self.access.mapping().cover(from, page, self.is_private);
+            }
+        }
+    }
+
+    fn is_readable(&self, from: u64, to: u64) -> bool {
+        let is_planted = || self.access.failpoints().is_some_and(|points| points.is_unreadable(from, to));
         // What shows zeros since an earlier look can be read, and is missing all the same.
         let is_covered = self.covered.lock().range(from..to).next().is_some();
-        if !planted && !is_covered && is_readable() {
-            return;
-        }
-        if to - from > page {
-            let middle = (from + (to - from) / 2).next_multiple_of(page);
-            self.find_unreadable((from, middle), page, found);
-            self.find_unreadable((middle, to), page, found);
-            return;
-        }
-        if found.bytes == 0 {
-            found.first = from;
-        }
-        found.bytes += page;
-        // If even that fails, a touch ends the process, as it would have.
-        if self.covered.lock().insert(from) {
-            let _ = self.access.mapping().cover(from, page, self.is_private);
-        }
+        !is_covered && !is_planted() && (self.access.file().is_none() || self.access.mapping().populate(from, to - from))
     }
 
     /// As [`Pool::cover_unreadable`], for catalogue and segment table, before they are believed. Passed over only where nothing is written to them.
     pub(super) fn refuse_unreadable_metadata(mut self) -> Result<Pool> {
         let end = self.geometry.descriptor_offset(self.geometry.max_segments as u32);
-        for from in (PAGE_BYTES..end).step_by(PAGE_BYTES as usize) {
-            let unreadable = self.cover_unreadable(from, PAGE_BYTES.min(end - from));
+        if !self.cover_unreadable(PAGE_BYTES, end - PAGE_BYTES).is_any() {
+            return Ok(self);
+        }
+        let page = self.page_bytes();
+        for from in (PAGE_BYTES..end).step_by(page as usize) {
+            let unreadable = self.cover_unreadable(from, page.min(end - from));
             if unreadable.is_any() {
                 let error = self.unreadable_metadata(from);
                 if !self.is_private {
@@ -113,6 +126,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use crate::layout::{CATALOGUE_OFF, PAGE_BYTES, TABLE_OFF};
+    use crate::pool::tests::skipped;
     use crate::{CreateOptions, Error, Failpoints, MediumChoice, OpenOptions, Pool};
     use std::path::Path;
 
@@ -153,6 +167,9 @@ mod tests {
     /// The kernel answers as it does for a bad sector. A touch would end the process.
     #[test]
     fn pages_that_the_system_cannot_give_are_found() {
+        if !Pool::can_find_unreadable() {
+            return skipped("without_populate");
+        }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pool");
         for medium in [MediumChoice::File, MediumChoice::PrivateCopy, MediumChoice::Volatile] {

@@ -80,8 +80,20 @@ impl Mark {
         let Some(error) = outcome.as_ref().err().filter(|error| error.kind().is_lack_of_space()) else { return outcome };
         events::log(Level::Warn, "no-room-for-mark", &[("why", error)]);
         match self.find(db)? {
-            Some(Found::Own(ENDED) | Found::Other(ENDED)) => self.keyspace.delete_with(Self::KEY, &durably())?.1.wait(),
+            Some(Found::Own(ENDED) | Found::Other(ENDED)) => self.remove(db),
             _ => Ok(()),
+        }
+    }
+
+    /// Where not even a delete has room, after a collection of all that brings any.
+    fn remove(&self, db: &Db) -> Result<()> {
+        let remove = || self.keyspace.delete_with(Self::KEY, &durably()).and_then(|(_, ticket)| ticket.wait());
+        match remove() {
+            Err(error) if error.kind().is_lack_of_space() => {
+                db.compact_with(0.001, |_| std::ops::ControlFlow::Continue(()))?;
+                remove()
+            }
+            removed => removed,
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn on_tmpfs() -> Option<tempfile::TempDir> {
 }
 
 /// Counts a test that cannot be done here. To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
-pub(super) fn skipped(why: &str) {
+pub(crate) fn skipped(why: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("HITHER_COUNT skipped_{why} 1\n").as_bytes());
 }
 
