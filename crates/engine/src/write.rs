@@ -342,6 +342,7 @@ impl Core {
             expiry_ms: change.expiry_ms,
             batch: None,
             shortcut: change.value.map_or(0, |value| self.shortcuts.to(index, located.token, key.bytes.len() + value.len())),
+            frees: false,
         };
         let flush = if level == Durability::Sync { Flush::Now } else { Flush::Later };
         let reference = Ref(writer.append(&parts, Append { hash: key.hash, flush }).map_err(|error| Box::new(Error::from(error)))?);

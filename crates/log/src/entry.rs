@@ -137,6 +137,15 @@ pub struct Parts<'a> {
     pub batch: Option<BatchTag>,
     /// The word of a [`shortcut`], or 0. An entry without length word goes without.
     pub shortcut: u64,
+    /// It belongs to a batch that deletes, and takes no more than that gives back: it may have what is kept for deletes. Not a part of the entry.
+    pub frees: bool,
+}
+
+impl Parts<'_> {
+    /// Whether it may have what is kept for deletes.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.op == Op::Delete || self.frees
+    }
 }
 
 impl Parts<'static> {
@@ -152,6 +161,7 @@ impl Parts<'static> {
         expiry_ms: 0,
         batch: None,
         shortcut: 0,
+        frees: false,
     };
 }
 

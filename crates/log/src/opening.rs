@@ -47,7 +47,7 @@ pub(crate) enum Filler {
 
 impl Purpose {
     pub fn of(parts: &Parts<'_>, shard: usize) -> Purpose {
-        let kind = if parts.op == crate::Op::Delete { Filler::Delete } else { Filler::Put };
+        let kind = if parts.makes_room() { Filler::Delete } else { Filler::Put };
         Purpose { keyspace: parts.keyspace, shard: shard as u32, kind, version: parts.version }
     }
 }

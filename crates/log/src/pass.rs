@@ -150,8 +150,11 @@ impl Log {
         (run_len == 1).then(|| Candidate { node: node as u32, index, gain, live, age: self.age_of(segment) + bytes })
     }
 
-    /// Whether a segment holds a tombstone that must stay, and would go with it (P2).
+    /// Whether a segment holds a tombstone that must stay, and would go with it (P2). Or what keeps out an entry on a page that cannot be read: no chain leads behind it.
     fn must_wait(&self, segment: &Segment, tombstones: Tombstones) -> bool {
+        if tombstones == Tombstones::Buried && self.has_unreadable() {
+            return true;
+        }
         tombstones == Tombstones::Buried
             && segment.tombstones.load(Ordering::Relaxed) > 0
             && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstones_stay_after()

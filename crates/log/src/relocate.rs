@@ -235,6 +235,7 @@ impl Relocator<'_> {
             batch: None,
             // What is moved is cold, and likely to stay where it is then.
             shortcut: 0,
+            frees: false,
         };
         let size = self.find_place(&mut parts)?;
         let place = self.next_place();

@@ -7,7 +7,7 @@
 //!
 //! Thread safety: one lock for each stream, held while a chunk is carved or a segment opened.
 
-use crate::entry::{Op, Parts};
+use crate::entry::Parts;
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::node::NodePool;
@@ -166,21 +166,17 @@ impl NodePool {
         }
     }
 
-    /// Whether the segment that was opened just now is one of those that puts could not have had. In a small pool it is for all: before deletes have used up what is theirs, what they left elsewhere
-    /// is a hundredth of each segment, which is worth a pass (`docs/adr/0014`), and a segment is much.
+    /// Whether the segment that was opened just now is one of those that puts could not have had. (In the smallest pools nothing is kept.)
     fn is_kept_for_deletes(&self) -> bool {
-        let kept = self.reserve(Filler::Put) - self.reserve(Filler::Delete);
-        u64::from(self.pool.max_segments()) >= 50 * kept && self.free_segments() + self.can_grow_by() < self.reserve_now(Filler::Put)
+        self.reserve(Filler::Delete) > 0 && self.free_segments() + self.can_grow_by() < self.reserve_now(Filler::Put)
     }
 
-    /// Whether `parts` may go to the active segment. What is for deletes is for all again once there is room; and for puts of batches, which may be a part of what deletes: a field of a
-    /// collection goes with a put of what the collection counts.
+    /// Whether `parts` may go to the active segment. What is for deletes is for all again once there is room.
     fn admits(&self, active: &mut Active, parts: &Parts<'_>) -> bool {
-        let is_plain_put = parts.op != Op::Delete && parts.batch.is_none();
-        if active.for_deletes && is_plain_put && self.has_room() {
+        if active.for_deletes && !parts.makes_room() && self.has_room() {
             self.give_to_all(active);
         }
-        !active.for_deletes || !is_plain_put
+        !active.for_deletes || parts.makes_room()
     }
 
     fn give_to_all(&self, active: &mut Active) {

@@ -211,6 +211,7 @@ fn entries_are_written_as_documented() {
         expiry_ms: 77,
         batch: Some(BatchTag { size: 3, index: 2 }),
         shortcut: shortcut::word(0x0034_8765_4321, 0xBEEF),
+        frees: false,
     };
     let words = parts.encode_head(&at).words().to_vec();
     let flags = field(words[0], place("bits: entry_word0", "flags"));

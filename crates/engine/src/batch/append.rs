@@ -37,7 +37,7 @@ impl Commit<'_> {
         // One shard for all: the shard only says which segment an entry lies in, and one chunk means one stretch of lines to flush.
         let hash = self.members[0].operation.hash;
         let flush = if level == Durability::Sync { Flush::ByCaller } else { Flush::Later };
-        let (core, batch) = (self.core, self.batch);
+        let (core, batch, frees) = (self.core, self.batch, self.frees());
         let mut appending = Appending { commit: self, writer, appended: 0, whole: false };
         let (mut start, mut end) = (0, 0);
         for index in 0..size as usize {
@@ -58,6 +58,7 @@ impl Commit<'_> {
                 expiry_ms: if operation.delete || operation.expiry_ms != 0 { operation.expiry_ms } else { default_expiry_ms },
                 batch: (size > 1).then_some(BatchTag { size, index: index as u32 }),
                 shortcut: value.map_or(0, |value| Self::shortcut_to(core, batch, member, operation.key_len as usize + value.len())),
+                frees,
             };
             let reference = appending.writer.append(&parts, Append { hash, flush })?;
             appending.commit.members[index].reference = Ref(reference);

@@ -289,6 +289,12 @@ impl Commit<'_> {
         sizes.sum()
     }
 
+    /// Whether it deletes, and gives back what it takes: in a full store it goes on as a delete does.
+    #[inline(always)]
+    pub(super) fn frees(&self) -> bool {
+        self.deletes && !self.grows()
+    }
+
     /// Whether it takes more live bytes than it gives back.
     #[cold]
     fn grows(&self) -> bool {

@@ -55,7 +55,8 @@ const LEAST_GAIN: f64 = 0.05;
 /// The same for a write that would fail otherwise: dear, but it goes on.
 const LAST_GAIN: f64 = 0.01;
 /// The same where not even a delete would have room.
-const STUCK_GAIN: f64 = 0.0025;
+const STUCK_GAIN: f64 = 1.0 / STUCK_SHARE as f64;
+const STUCK_SHARE: u64 = 400;
 /// Bytes of the victims that share one search and one settling, in the background.
 const ROUND_BYTES: u64 = 2 << 20;
 /// Passes of such a round: so many at least, and at most.

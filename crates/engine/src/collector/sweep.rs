@@ -11,7 +11,7 @@
 //! Cost: one reading of the log, sequential, and a write per mark. It is due when tombstones take a certain share of the log, so per delete it is bounded.
 
 use super::effort::Bill;
-use super::{Need, Turn, is_over};
+use super::{Need, STUCK_SHARE, Turn, is_over};
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::Core;
@@ -92,7 +92,7 @@ impl Core {
                 Due::Urgent | Due::Last => (all / URGENT_SWEEP_SHARE).min(self.log.bytes_for_deletes(node) / 3),
                 Due::Always => 0,
             };
-            let is_last_resort = || self.log.deletes_have_nothing(node) && self.log.has_unswept_of(node, URGENT_SWEEP_SHARE);
+            let is_last_resort = || self.log.deletes_have_nothing(node) && self.log.has_unswept_of(node, STUCK_SHARE);
             self.log.unswept_tombstone_bytes(node) > most || due == Due::Last && is_last_resort()
         };
         // Where some page cannot be read, no sweep makes tombstones free to go.

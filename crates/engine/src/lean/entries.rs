@@ -128,6 +128,7 @@ impl Strings<'_> {
             expiry_ms: 0,
             batch: None,
             shortcut: 0,
+            frees: false,
         }
     }
 }

@@ -131,9 +131,11 @@ fn pages_that_were_readable_are_not_hidden_from_readers() {
     let store = Store::open(Options { failpoints: Some(points.clone()), ..options }).unwrap();
     assert!(!store.has_unverified());
     let keyspace = store.open_keyspace("k").unwrap();
-    // Sweeps have something to do.
-    (KEYS..2 * KEYS).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
-    (KEYS..2 * KEYS).for_each(|number| assert!(store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap()));
+    // Sweeps have something to do: tombstones in full segments.
+    for _ in 0..3 {
+        (KEYS..2 * KEYS).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
+        (KEYS..2 * KEYS).for_each(|number| assert!(store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap()));
+    }
     // Since now.
     let place = place_of(dir.path(), 1_000) as u64;
     points.make_unreadable(place, place + 1);

@@ -139,6 +139,44 @@ fn batches_that_delete_more_than_they_put_go_on_in_a_full_store() {
     assert!(store.check().unwrap().is_sound());
 }
 
+/// Regression: batches of puts took what a delete had opened, until there was nothing left for another.
+#[test]
+fn batches_of_puts_leave_to_deletes_what_is_theirs() {
+    let store = Store::open(many_segments(0)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let put_two = |key: u64| {
+        let mut batch = Batch::default();
+        [0, 1].iter().for_each(|more| batch.put(&keyspace, &(2 * key + more).to_be_bytes(), &[1; 1_000], 0));
+        store.commit_wait(&batch)
+    };
+    let mut next = (0..).find(|key| put_two(*key).is_err()).unwrap();
+    for key in 0..600u64 {
+        assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).is_ok_and(|was_there| was_there), "{key} deletes");
+        next = (next..).find(|key| put_two(*key).is_err()).unwrap();
+    }
+    assert!(store.check().unwrap().is_sound());
+}
+
+/// Regression: in a small pool puts took all of what a delete had opened, and there was nothing left for another.
+#[test]
+fn puts_leave_to_deletes_what_is_theirs_in_small_pools_too() {
+    for (capacity, value_bytes) in [(512 << 10, 50), (1 << 20, 8), (3 << 20, 300)] {
+        let segment_bytes = (capacity / 16).min(64 << 10);
+        let sizes = Options { capacity, max_capacity: capacity, segment_bytes, shards: 2, ..small() };
+        let store = Store::open(Options { in_memory: true, ..sizes }).unwrap();
+        store.create_keyspace("other", Kind::Hash).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&vec![1; value_bytes]));
+        let mut next = (0..).find(|key| put(*key).is_err()).unwrap();
+        for key in 0..1_000u64 {
+            let deleted = store.write_wait(&keyspace, &key.to_be_bytes(), None);
+            assert!(deleted.is_ok_and(|was_there| was_there), "{key} deletes, {capacity} bytes");
+            next = (next..).find(|key| put(*key).is_err()).unwrap();
+        }
+        assert!(store.check().unwrap().is_sound());
+    }
+}
+
 /// Regression: a collector's chunk was half a segment, and what did not fit into the rest of one left a gap in the middle. So the entries of one segment could take two, and a full
 /// store had nothing left for deletes.
 #[test]

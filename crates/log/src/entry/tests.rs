@@ -127,6 +127,7 @@ proptest! {
             key: &key, value: &value, version, parent, parent_generation: tag, keyspace, expiry_ms,
             batch: batch.map(|(size, index)| BatchTag { size, index }),
             shortcut,
+            frees: false,
         };
         let mut bytes = image(&parts, &PLACE);
         prop_assert!(bytes.len() as u64 <= parts.max_size().max(MIN_BYTES));

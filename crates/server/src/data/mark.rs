@@ -90,7 +90,10 @@ impl Mark {
         let remove = || self.keyspace.delete_with(Self::KEY, &durably()).and_then(|(_, ticket)| ticket.wait());
         match remove() {
             Err(error) if error.kind().is_lack_of_space() => {
-                db.compact_with(0.001, |_| std::ops::ControlFlow::Continue(()))?;
+                // What it could not do is no matter if there is room then.
+                if let Err(error) = db.compact_with(0.001, |_| std::ops::ControlFlow::Continue(())) {
+                    events::log(Level::Warn, "no-room-for-mark", &[("why", &error)]);
+                }
                 remove()
             }
             removed => removed,
