@@ -102,7 +102,10 @@ pub fn install(tools: &[Tool]) -> Result<(), Failure> {
     println!("installing Debian packages: {}", missing.join(" "));
     install_packages(&missing).map_err(|why| format!("{why}; {by_hand}"))?;
     if missing.contains(&REDIS) && Path::new("/run/systemd/system").exists() {
-        privileged().args(["systemctl", "disable", "--now", REDIS]).run()?;
+        // The tests use ports of their own: one that cannot be stopped disturbs nobody.
+        if let Err(why) = privileged().args(["systemctl", "disable", "--now", REDIS]).run() {
+            println!("note: the service of {REDIS} could not be stopped: {why}");
+        }
     }
     Ok(())
 }
