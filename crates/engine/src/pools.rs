@@ -352,11 +352,14 @@ pub(crate) fn sync_name(path: &Path) -> std::io::Result<()> {
         Some(above) if above.as_os_str().is_empty() => Path::new("."),
         Some(above) => above,
     };
-    match std::fs::File::open(above) {
-        Ok(above) => above.sync_all(),
-        // A directory that may be passed through but not read; whoever made it so answers for its names.
+    sync_directory(above)
+}
+
+/// Makes the names in a directory durable. One that may be passed through but not read cannot be synced: whoever made it so answers for its names.
+pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    match std::fs::File::open(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        Err(error) => Err(error),
+        directory => directory?.sync_all(),
     }
 }
 

@@ -197,6 +197,11 @@ impl NodePool {
         u64::from(self.pool.max_segments() - self.pool.segment_count())
     }
 
+    /// Segments that are free, or can be made.
+    pub fn within_reach(&self) -> u64 {
+        self.free_segments() + self.can_grow_by()
+    }
+
     /// Free segments that are not for everybody.
     pub fn reserve(&self, kind: Filler) -> u64 {
         let (max, existing) = (u64::from(self.pool.max_segments()), u64::from(self.pool.segment_count()));

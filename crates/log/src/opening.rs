@@ -225,7 +225,7 @@ impl Log {
     /// Bytes of the segments of a node that puts may have now.
     pub fn bytes_for_puts(&self, node: usize) -> u64 {
         let pool = &self.pools[node];
-        (pool.free_segments() + pool.can_grow_by()).saturating_sub(pool.reserve_now(Filler::Put)) * pool.segment_bytes()
+        pool.within_reach().saturating_sub(pool.reserve_now(Filler::Put)) * pool.segment_bytes()
     }
 
     fn most_bytes(&self, kind: Filler) -> u64 {

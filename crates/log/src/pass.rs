@@ -152,12 +152,11 @@ impl Log {
 
     /// Whether a segment holds a tombstone that must stay, and would go with it (P2). Or what keeps out an entry on a page that cannot be read: no chain leads behind it.
     fn must_wait(&self, segment: &Segment, tombstones: Tombstones) -> bool {
-        if tombstones == Tombstones::Buried && self.has_unreadable() {
-            return true;
-        }
-        tombstones == Tombstones::Buried
-            && segment.tombstones.load(Ordering::Relaxed) > 0
-            && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstones_stay_after()
+        let goes_with_a_tombstone = || {
+            segment.tombstones.load(Ordering::Relaxed) > 0
+                && segment.newest_tombstone.load(Ordering::Relaxed) > self.tombstones_stay_after()
+        };
+        tombstones == Tombstones::Buried && (self.has_unreadable() || goes_with_a_tombstone())
     }
 
     /// Bytes of a segment's tombstones, as copies, unless all of them may go.

@@ -80,7 +80,7 @@ impl Log {
     /// Where a collector can move entries to on `node`: free segments and those that can be made, and what is left of the one that moved entries go to now.
     pub fn room_to_move(&self, node: usize) -> MoveRoom {
         let pool = &self.pools[node];
-        MoveRoom { fresh: (pool.free_segments() + pool.can_grow_by()) * pool.segment_bytes(), rest: pool.cold_rest(self) }
+        MoveRoom { fresh: pool.within_reach() * pool.segment_bytes(), rest: pool.cold_rest(self) }
     }
 
     /// A relocator for `node`. What it copies is found to be live after this.

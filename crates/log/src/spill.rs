@@ -53,7 +53,7 @@ impl Away {
 impl NodePool {
     /// Whether a put may have a segment, or make one, as far as is known.
     pub fn has_room(&self) -> bool {
-        self.free_segments() + self.can_grow_by() > self.reserve_now(Filler::Put)
+        self.within_reach() > self.reserve_now(Filler::Put)
     }
 
     /// Looks whether the pool is full still, if it counts as that; whether it is.

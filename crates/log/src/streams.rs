@@ -168,7 +168,7 @@ impl NodePool {
 
     /// Whether the segment that was opened just now is one of those that puts could not have had. (In the smallest pools nothing is kept.)
     fn is_kept_for_deletes(&self) -> bool {
-        self.reserve(Filler::Delete) > 0 && self.free_segments() + self.can_grow_by() < self.reserve_now(Filler::Put)
+        self.reserve(Filler::Delete) > 0 && self.within_reach() < self.reserve_now(Filler::Put)
     }
 
     /// Whether `parts` may go to the active segment. What is for deletes is for all again once there is room.

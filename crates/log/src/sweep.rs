@@ -229,13 +229,13 @@ impl Log {
     pub fn deletes_run_short(&self, node: usize) -> bool {
         let pool = &self.pools[node];
         let (for_puts, for_deletes) = (pool.reserve(Filler::Put), pool.reserve(Filler::Delete));
-        pool.free_segments() + pool.can_grow_by() < for_puts - (for_puts - for_deletes) / 2
+        pool.within_reach() < for_puts - (for_puts - for_deletes) / 2
     }
 
     /// Whether all of those are gone.
     pub fn deletes_have_nothing(&self, node: usize) -> bool {
         let pool = &self.pools[node];
-        pool.free_segments() + pool.can_grow_by() <= pool.reserve(Filler::Delete)
+        pool.within_reach() <= pool.reserve(Filler::Delete)
     }
 
     /// Whether a sweep would make at least one part in `share` of some full segment of the node free to go.

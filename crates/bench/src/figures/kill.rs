@@ -94,22 +94,18 @@ impl KillSpec {
         Workload { kind: Kind::Load, distribution: Distribution::Uniform }
     }
 
+    fn team<'a>(&self, target: &'a StoreTarget, data: &'a DataSet, workload: &'a Workload) -> Team<'a, StoreTarget> {
+        let spec = &self.spec;
+        Team { target, data, workload, threads: spec.threads, keys: spec.keys, inserted: 0, seed: spec.seed, epoch: 0 }
+    }
+
     /// Loads, overwrites keys up to the moment that is asked for, says so, and goes on until it is killed.
     pub fn leave(&self) -> Result<()> {
         pin::prepare();
         let (spec, load) = (&self.spec, Self::load_workload());
         let target = StoreTarget::create_with(self.builder(), self.index())?;
         let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
-        let team = Team {
-            target: &target,
-            data: &data,
-            workload: &load,
-            threads: spec.threads,
-            keys: spec.keys,
-            inserted: 0,
-            seed: spec.seed,
-            epoch: 0,
-        };
+        let team = self.team(&target, &data, &load);
         Closed { ops: 0, warmup_ops: 0, at_most: Duration::MAX, sample_every: 64 }.run(&team)?;
         let mut overwrites = Overwrites::new(&target, &data, spec)?;
         match self.behind {
@@ -136,16 +132,7 @@ impl KillSpec {
             return Err(Error::WrongData(format!("{} keys came back of {}", target.pairs(), spec.keys)));
         }
         let data = DataSet::new(spec.key_bytes, spec.value_bytes, spec.seed);
-        let team = Team {
-            target: &target,
-            data: &data,
-            workload: &load,
-            threads: spec.threads,
-            keys: spec.keys,
-            inserted: 0,
-            seed: spec.seed,
-            epoch: 0,
-        };
+        let team = self.team(&target, &data, &load);
         let keys = team.verify(Present::All, &[])?;
         Ok(Recovered { seconds, threads: spec.threads, keys, overwrites: 0, report: target.recovery() })
     }

@@ -120,12 +120,8 @@ pub(crate) fn lying_in(directory: &Path) -> Option<PathBuf> {
     Some(directory.join(NAME)).filter(|path| path.symlink_metadata().is_ok())
 }
 
-/// A directory that may be passed through but not read cannot be synced: whoever made it so answers for its names, as for those of the pools.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        directory => directory.and_then(|directory| directory.sync_all()).map_err(|error| named(path, &error)),
-    }
+    crate::pools::sync_directory(path).map_err(|error| named(path, &error))
 }
 
 impl CheckpointStore for FileStore {

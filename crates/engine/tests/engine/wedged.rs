@@ -1,7 +1,7 @@
 //! Regression: full stores that nothing made room in again, not even deletes and compactions; and what a snapshot shows while a collector moves it.
 
 use crate::common::{Random, scrambled, small};
-use hither_engine::{Batch, CollectorKind, Durability, Kind, MediumChoice, Options, Store};
+use hither_engine::{Batch, CollectorKind, Durability, KeyspaceHandle, Kind, MediumChoice, Options, Store};
 use hither_pmem::{CreateOptions, Pool, StoreKind, SyncPhase, Tracer};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,25 +72,30 @@ fn a_full_store_can_be_emptied_in_any_order() {
     }
 }
 
+/// Fills a store, then deletes a key at random before each put of a new one, some of which are refused; the keys that are there.
+fn evict(store: &Store, keyspace: &KeyspaceHandle, value_bytes: usize, rounds: u64, what: &str) -> Vec<u64> {
+    let put = |key: u64| store.write_wait(keyspace, &key.to_be_bytes(), Some(&vec![1; value_bytes]));
+    let keys = (0..).find(|key| put(*key).is_err()).unwrap();
+    let mut there: Vec<u64> = (0..keys).collect();
+    let mut random = Random(3);
+    for number in 0..rounds {
+        let at = random.below(there.len() as u64) as usize;
+        let deleted = store.write_wait(keyspace, &there.swap_remove(at).to_be_bytes(), None);
+        assert!(deleted.is_ok_and(|was_there| was_there), "{number} deletes among {keys} keys, {what}");
+        if put(keys + number).is_ok() {
+            there.push(keys + number);
+        }
+    }
+    there
+}
+
 /// Regression: where each put came after a delete, puts filled the segments that deletes had opened of what is kept for them, and at last neither had any.
 #[test]
 fn puts_leave_to_deletes_what_is_theirs() {
     for gc_threads in [0, 1] {
         let store = Store::open(many_segments(gc_threads)).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[1; 100]));
-        let keys = (0..).find(|key| put(*key).is_err()).unwrap();
-        let mut there: Vec<u64> = (0..keys).collect();
-        let mut random = Random(3);
-        for number in 0..10_000 {
-            let at = random.below(there.len() as u64) as usize;
-            let deleted = store.write_wait(&keyspace, &there.swap_remove(at).to_be_bytes(), None);
-            assert!(deleted.is_ok_and(|was_there| was_there), "{number} deletes among {keys} keys, {gc_threads} collectors");
-            // Refused at times.
-            if put(keys + number).is_ok() {
-                there.push(keys + number);
-            }
-        }
+        let there = evict(&store, &keyspace, 100, 10_000, &format!("{gc_threads} collectors"));
         assert_eq!(keyspace.len(), there.len());
         there.iter().for_each(|key| assert!(store.write_wait(&keyspace, &key.to_be_bytes(), None).unwrap()));
         assert!(store.check().unwrap().is_sound());
@@ -105,18 +110,7 @@ fn a_small_store_of_several_keyspaces_goes_on_to_evict() {
         let store = Store::open(Options { in_memory: true, ..sizes }).unwrap();
         store.create_keyspace("other", Kind::Hash).unwrap();
         let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
-        let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&vec![1; value_bytes]));
-        let keys = (0..).find(|key| put(*key).is_err()).unwrap();
-        let mut there: Vec<u64> = (0..keys).collect();
-        let mut random = Random(3);
-        for number in 0..4_000 {
-            let at = random.below(there.len() as u64) as usize;
-            let deleted = store.write_wait(&keyspace, &there.swap_remove(at).to_be_bytes(), None);
-            assert!(deleted.is_ok_and(|was_there| was_there), "{number} deletes among {keys} keys, {capacity} bytes");
-            if put(keys + number).is_ok() {
-                there.push(keys + number);
-            }
-        }
+        evict(&store, &keyspace, value_bytes, 4_000, &format!("{capacity} bytes"));
         assert!(store.check().unwrap().is_sound());
     }
 }
