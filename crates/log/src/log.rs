@@ -70,6 +70,8 @@ pub struct Log {
     pub(crate) unverified: AtomicU64,
     /// Where the verification of segments has come to ([`Log::next_life`]).
     pub(crate) verified_to: AtomicU64,
+    /// Where the look at pages ahead of it has come to ([`Log::look_at_next`]); held while one segment is looked at.
+    pub(crate) looked_to: Mutex<AtomicU64>,
     /// Reasons why a reader may not take an entry as it lies there: unverified segments, a meter, and what the engine knows. One word, so that
     /// the shortest read asks once.
     pub(crate) reasons: AtomicU64,
@@ -162,6 +164,7 @@ impl Log {
             reuse: Mutex::new(()),
             unverified: AtomicU64::new(0),
             verified_to: AtomicU64::new(0),
+            looked_to: Mutex::default(),
             reasons: AtomicU64::new(metered.into()),
             passes: AtomicU64::new(0),
             settles_begun: AtomicU64::new(0),

@@ -49,6 +49,8 @@ pub(crate) struct Segment {
     pub torn: AtomicBool,
     /// Its entries were taken over from a checkpoint, and nobody has verified their checksums since.
     pub unverified: AtomicBool,
+    /// Somebody has looked at all its pages while it was unverified: what cannot be read shows zeros.
+    pub looked_at: AtomicBool,
     /// Where its entries ended then, as offset in the pool; 0: it was full.
     pub tail_at_open: AtomicU64,
     /// Its verification found damage.
@@ -141,7 +143,7 @@ impl Segment {
         self.torn.store(false, Ordering::Relaxed);
         self.zeroed.store(false, Ordering::Relaxed);
         self.was_open.store(false, Ordering::Relaxed);
-        for flag in [&self.unverified, &self.damaged, &self.salvaged, &self.marks_unsure] {
+        for flag in [&self.unverified, &self.looked_at, &self.damaged, &self.salvaged, &self.marks_unsure] {
             flag.store(false, Ordering::Relaxed);
         }
     }

@@ -4,7 +4,8 @@
 //! verifies segment by segment. Once all are, a read costs one predictable branch. A segment with damage stays unverified: what is whole
 //! in it can be read, and it is not collected.
 //!
-//! Whoever verifies in the background meets every entry, as a scan would have, and can tell what is garbage ([`Log::verify_next`]).
+//! Whoever verifies in the background meets every entry, as a scan would have, and can tell what is garbage ([`Log::verify_next`]). To tell it, the current entries of keys are
+//! read, which may lie in any segment: so before the first is verified, all are looked at for pages that cannot be read ([`Log::look_at_next`]).
 //!
 //! # Thread safety
 //!
@@ -69,7 +70,22 @@ impl Log {
         Err(Error::Damaged { pool: replay::name_of(&pool.pool, at.node), segment: index as u32, offset: at.offset, what: what.into() })
     }
 
-    /// Verifies the next unverified segment; `Ok(false)` if there is none left to do. Call outside epoch pins.
+    /// Looks for pages that cannot be read in the next unverified segment that nobody has looked at; false once all have been. The verification reports what was found. Call outside
+    /// epoch pins.
+    pub fn look_at_next(&self) -> bool {
+        let looked_to = self.looked_to.lock();
+        let wanted = |segment: &Segment| segment.in_use() && segment.unverified.load(Relaxed) && !segment.looked_at.load(Relaxed);
+        while let Some(life) = self.next_life(&looked_to, wanted) {
+            if let Some(_pinned) = self.pin_life(&life) {
+                self.look_at_unverified(life.node as usize, life.index);
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// Verifies the next unverified segment; `Ok(false)` if there is none left to do. Call outside epoch pins, and when all have been looked at ([`Log::look_at_next`]).
     ///
     /// Of a segment that holds garbage, `meet` gets all entries that were there when the store was opened, some at a time, tombstones excepted: whoever has the
     /// indexes can tell which of them are garbage ([`Log::know_garbage`]). The segment is not opened again meanwhile.

@@ -1,8 +1,8 @@
 //! Pages that the device cannot give: openings refuse them by name, what reads in the background reports them and goes on, and a salvage keeps all else.
 
-use crate::common::{get, put, small};
+use crate::common::{get, put, skipped, small};
 use hither_engine::{CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, RestartSource, Store};
-use hither_pmem::Failpoints;
+use hither_pmem::{Failpoints, Pool};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -91,6 +91,35 @@ fn a_verification_reports_a_page_that_cannot_be_read_and_goes_on() {
     let count = readable(&store);
     assert!((KEYS - 15..=KEYS - 8).contains(&count), "{count} of {KEYS}");
     assert!(!store.check().unwrap().is_sound());
+}
+
+/// The same with pages that the system refuses indeed: behind the end of a file that was cut short. Regression: what was looked up to tell garbage lay in segments that nobody had looked
+/// at, and the process ended.
+#[test]
+fn a_verification_goes_on_behind_the_end_of_a_file() {
+    if !Pool::can_find_unreadable() {
+        return skipped("without_populate");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { shards: 1, ..options(dir.path()) };
+    let store = Store::open(options.clone()).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let put_again = |number: u64| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number));
+    (0..KEYS).for_each(put_again);
+    // What was written first is written anew, and anew in its own place: segments that are being filled lie before the others.
+    (0..KEYS / 4).for_each(put_again);
+    store.reclaim().unwrap();
+    (0..KEYS / 4).for_each(put_again);
+    store.close().unwrap();
+    drop((store, keyspace));
+    let cut = place_of(dir.path(), KEYS * 2 / 3) / PAGE * PAGE;
+    let store = Store::open(options).unwrap();
+    std::fs::OpenOptions::new().write(true).open(dir.path().join("node0.hither")).unwrap().set_len(cut as u64).unwrap();
+    store.verify_unread();
+    let damage = store.stats().damage;
+    assert!(damage.len() > 3 && damage.iter().all(|what| what.contains("cannot be read")), "{damage:?}");
+    let count = readable(&store);
+    assert!(count > KEYS / 3 && count < KEYS * 4 / 5, "{count} of {KEYS}");
 }
 
 /// Regression: whoever looked at such a page in a segment that had been verified had it show zeros, which readers took for the absence of its keys.

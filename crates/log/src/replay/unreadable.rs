@@ -57,6 +57,7 @@ impl Log {
         } else {
             self.cover_unreadable(node, index, segment.run_len.load(Relaxed))
         };
+        segment.looked_at.store(true, SeqCst);
         if found.is_any() && !segment.unverified.load(SeqCst) {
             // Verified by another thread just before.
             segment.damaged.store(true, SeqCst);
