@@ -6,7 +6,6 @@
 use crate::error::Result;
 use crate::keyspace::with_index;
 use crate::recovery::Recovery;
-use crate::resolver::LogResolver;
 use hither_index::{Index, Ref};
 use hither_log::pass::COLLECTING;
 use hither_log::replay::SegmentToScan;
@@ -31,8 +30,7 @@ impl Recovery<'_> {
     /// Whether the index names this very entry. What lies in keyspaces that were dropped is not.
     fn is_current(&self, reference: Ref, entry: &EntryView<'_>, keyspace: u32) -> bool {
         let Some(&at) = self.by_id.get(&keyspace) else { return false };
-        let resolver = LogResolver { log: self.log, hasher: self.hasher };
-        with_index!(self.keyspaces[at], index => index.get(self.hasher.key(entry.key), &resolver)) == reference
+        with_index!(self.keyspaces[at], index => index.get(self.hasher.key(entry.key), &self.resolver())) == reference
     }
 
     /// Marks dead every entry that is not current of the keys whose chains are broken; returns the number of marks. Reads the whole log, if

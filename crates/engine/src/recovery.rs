@@ -99,6 +99,8 @@ pub(super) struct Recovery<'a> {
 pub(crate) struct Basis<'a> {
     pub in_use: &'a [SegmentToScan],
     pub loaded: Option<&'a Loaded>,
+    /// A salvage has passed over something already.
+    pub passed_over: bool,
     /// Removes a checkpoint that does not count, durably.
     pub drop_unusable: &'a dyn Fn() -> Result<()>,
 }
@@ -206,7 +208,8 @@ pub(crate) fn run(
     report.tombstones = recovery.remove_tombstones();
     let unscanned = loaded.map_or(Vec::new(), |loaded| log.unscanned(&loaded.open));
     log.resume(&[scanned, unscanned].concat())?;
-    log.clock.raise(report.last_version);
+    let is_whole = !basis.passed_over && report.salvaged.is_empty();
+    log.clock.raise(if is_whole { report.last_version } else { log.beyond_unseen_versions(report.last_version) });
     report.keys = keyspaces.iter().map(|keyspace| keyspace.len() as u64).sum();
     report.elapsed_ms = started.elapsed().as_millis() as u64;
     Ok(report)
@@ -357,7 +360,7 @@ impl<'a> Recovery<'a> {
 
     #[inline(always)]
     fn install_in<I: Index>(&self, index: &I, found: &Found<'_>) {
-        let resolver = Wary::new(LogResolver { log: self.log, hasher: self.hasher }, self.loaded.is_some(), &self.damaged);
+        let resolver = self.resolver();
         let key = found.key;
         let prepared = index.prepare_write(key, &resolver);
         let _latch = self.latches.of(key.hash).lock();
@@ -378,6 +381,12 @@ impl<'a> Recovery<'a> {
             return;
         }
         index.install(place.token, key, old, found.reference, &resolver).expect("the latch is held, so the reference read is still there");
+    }
+
+    /// How the indexes see the log meanwhile.
+    #[inline(always)]
+    pub(super) fn resolver(&self) -> Wary<'_> {
+        Wary::new(LogResolver { log: self.log, hasher: self.hasher }, self.loaded.is_some(), &self.damaged)
     }
 
     /// Refuses what was made of a checkpoint that leads to a damaged entry. A scan of everything would refuse that, too.
@@ -452,7 +461,7 @@ impl<'a> Recovery<'a> {
 
     /// Tombstones have done their work in the indexes.
     fn remove_tombstones(&self) -> u64 {
-        let resolver = LogResolver { log: self.log, hasher: self.hasher };
+        let resolver = self.resolver();
         let _pin = epoch::pin();
         let tombstones = self.tombstones.lock();
         for found in &*tombstones {

@@ -63,8 +63,17 @@ impl<'a> Wary<'a> {
         Wary { resolver, doubts, damaged, whole: AtomicU64::new(0) }
     }
 
+    /// Of what nobody has read, some page may be one that cannot be read: nobody knows then whose entry it is.
+    #[inline(always)]
+    fn look_before(&self, reference: Ref) {
+        if self.doubts && !self.resolver.log.look_before(reference.0) {
+            self.damaged.store(reference.0, Relaxed);
+        }
+    }
+
     #[inline(never)]
     fn look_closely(&self, reference: Ref) -> bool {
+        self.look_before(reference);
         let is_whole = self.resolver.log.verified_entry(reference.0).is_some();
         if is_whole { &self.whole } else { self.damaged }.store(reference.0, Relaxed);
         is_whole
@@ -79,16 +88,19 @@ impl Resolver for Wary<'_> {
 
     #[inline(always)]
     fn key(&self, reference: Ref) -> &[u8] {
+        self.look_before(reference);
         self.resolver.key(reference)
     }
 
     #[inline(always)]
     fn matches(&self, reference: Ref, key: &[u8]) -> bool {
+        self.look_before(reference);
         self.resolver.matches(reference, key) && self.is_sound(reference)
     }
 
     #[inline(always)]
     fn hash(&self, reference: Ref) -> u64 {
+        self.look_before(reference);
         self.resolver.hash(reference)
     }
 

@@ -44,6 +44,7 @@ impl Restart {
         let in_use = log.load_tables(options.salvage.then_some(&mut salvaged))?;
         salvage::name_lost(names, log, &in_use, &mut salvaged);
         let catalogue = &names.catalogue;
+        let _looking = log.begin_looking();
         let (mut refused, mut found) = (String::new(), None);
         let place = checkpoint::store_of(options);
         if options.salvage {
@@ -75,13 +76,13 @@ impl Restart {
             }
             None => Ok(()),
         };
-        let basis = Basis { in_use: &in_use, loaded, drop_unusable: &drop_unusable };
+        let basis = Basis { in_use: &in_use, loaded, passed_over: !salvaged.is_empty(), drop_unusable: &drop_unusable };
         let mut recovery = recovery::run(log, hasher, &keyspaces, catalogue.next_id, options, &basis)?;
         recovery.elapsed_ms = started.elapsed().as_millis() as u64;
         (recovery.checkpoint_ms, recovery.checkpoint_refused) = (checkpoint_ms, refused);
         recovery.salvaged.splice(0..0, salvaged);
         let kept = found.as_ref().map(|(saved, loaded, _)| (saved, loaded));
-        let checkpoints = Checkpoints::new(options, kept, recovery.bytes, recovery.threads);
+        let checkpoints = Checkpoints::new(options, kept, &recovery);
         if let Some((_, loaded)) = kept {
             log.keep_tombstones_after(loaded.version);
             // A crash may have left it behind, or a program that does not know it. Tombstones may go now that older ones need.

@@ -229,7 +229,7 @@ impl Log {
 
 fn counted(row: SegmentRow, segment: &Segment) -> SegmentRow {
     SegmentRow {
-        covered: !segment.salvaged.load(Relaxed),
+        covered: true,
         torn: segment.torn.load(Relaxed),
         entries: segment.entries.load(Relaxed),
         tombstones: segment.tombstones.load(Relaxed),

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::node::{NodePool, PoolUsage};
 use crate::opening::Filler;
 use crate::reclaim::TakeBack;
+use crate::replay::Lookout;
 use crate::segment::SegmentState;
 use crate::version::VersionClock;
 use crate::writer::Slot;
@@ -98,8 +99,10 @@ pub struct Log {
     pub(crate) paced: AtomicBool,
     /// Tombstones newer than this stay: a checkpoint may name what they deleted.
     pub(crate) tombstone_floor: AtomicU64,
-    /// Some page could not be read (`replay::unreadable`).
+    /// Some page could not be read, or some segment was set aside (`replay::unreadable`, `replay::tables`).
     pub(crate) unreadable: AtomicBool,
+    /// What an opening has looked at before it read there.
+    pub(crate) lookout: Lookout,
     /// Bytes of segments opened so far: tells when a checkpoint is worth while.
     pub(crate) opened_bytes: AtomicU64,
 }
@@ -179,6 +182,7 @@ impl Log {
             paced: AtomicBool::new(false),
             tombstone_floor: AtomicU64::new(u64::MAX),
             unreadable: AtomicBool::new(false),
+            lookout: Lookout::default(),
             opened_bytes: AtomicU64::new(0),
         }
     }

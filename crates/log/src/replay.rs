@@ -423,5 +423,8 @@ mod tables;
 mod torn;
 mod unreadable;
 
+pub use unreadable::Looking;
+pub(crate) use unreadable::Lookout;
+
 #[cfg(test)]
 mod tests;

@@ -55,7 +55,7 @@ pub(crate) struct Segment {
     pub tail_at_open: AtomicU64,
     /// Its verification found damage.
     pub damaged: AtomicBool,
-    /// An opening has passed over damage in it: no checkpoint covers it, so that every opening finds that.
+    /// This opening has passed over damage in it.
     pub salvaged: AtomicBool,
     /// It was open when the store was opened: a crash may have torn holes into it.
     pub was_open: AtomicBool,

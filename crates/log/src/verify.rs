@@ -13,7 +13,7 @@
 //! zeroed under the reader, who would take that for damage.
 
 use crate::address;
-use crate::entry::{EntryView, Op};
+use crate::entry::{EntryView, MIN_BYTES, Op};
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::replay::{self, ScanTotals, SegmentToScan};
@@ -66,8 +66,11 @@ impl Log {
         if !pool.segments[index].unverified.load(Relaxed) || self.verified_entry(reference).is_some() {
             return Ok(());
         }
-        let what = "an entry's checksum does not match";
-        Err(Error::Damaged { pool: replay::name_of(&pool.pool, at.node), segment: index as u32, offset: at.offset, what: what.into() })
+        let (pool, first) = (&pool.pool, pool.pool.segment_offset(index as u32));
+        let len = self.size_of(reference).clamp(MIN_BYTES, first + pool.segment_bytes() - at.offset);
+        let unreadable = pool.cover_unreadable(at.offset, len);
+        let what = if unreadable.is_any() { unreadable.to_string() } else { "an entry's checksum does not match".to_owned() };
+        Err(Error::Damaged { pool: replay::name_of(pool, at.node), segment: index as u32, offset: at.offset, what })
     }
 
     /// Looks for pages that cannot be read in the next unverified segment that nobody has looked at; false once all have been. The verification reports what was found. Call outside

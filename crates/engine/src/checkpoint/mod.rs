@@ -38,6 +38,7 @@ mod write;
 
 use crate::error::{Error, Result};
 use crate::options::{CheckpointMode, Options, wall_clock_ms};
+use crate::recovery::RecoveryReport;
 use crate::store::Core;
 use format::Header;
 use hither_log::{Log, SegmentRow};
@@ -202,23 +203,28 @@ pub(crate) fn is_copy(options: &Options) -> bool {
 }
 
 impl Checkpoints {
-    /// After recovery, which loaded `loaded` (from `saved`) or nothing and scanned `scanned` bytes.
-    pub fn new(options: &Options, loaded: Option<(&load::Saved, &load::Loaded)>, scanned: u64, threads: usize) -> Checkpoints {
+    /// After a recovery that loaded `loaded` (from `saved`) or nothing.
+    ///
+    /// Where a salvage passed over something, none are taken: an opening that can read all of it again takes what the checkpoint does not name for superseded.
+    pub fn new(options: &Options, loaded: Option<(&load::Saved, &load::Loaded)>, recovery: &RecoveryReport) -> Checkpoints {
         let current =
             loaded.map(|(saved, loaded)| Current::new(saved.header.taken_ms, loaded.bytes, loaded.keys, &saved.tables, &loaded.rows));
+        let is_wanted = options.checkpoints != CheckpointMode::Off;
+        let is_whole = recovery.salvaged.is_empty();
         let state = State {
             covered_version: loaded.map_or(u64::MAX, |(_, loaded)| loaded.version),
             current,
             invalidations: 0,
             opened_bytes: 0,
-            backlog_bytes: scanned,
+            backlog_bytes: recovery.bytes,
             taken: 0,
-            failure: None,
+            failure: (is_wanted && !is_whole).then(|| String::from("none are taken while damage is passed over by a salvage")),
         };
-        let place = (options.checkpoints != CheckpointMode::Off).then(|| store_of(options)).flatten();
+        let place = (is_wanted && is_whole).then(|| store_of(options)).flatten();
         let kept = place.is_some();
         let store = place.filter(|_| !is_copy(options));
-        Checkpoints { store, kept, mode: options.checkpoints, threads: threads as u64, taking: Mutex::new(()), state: Mutex::new(state) }
+        let (mode, threads) = (options.checkpoints, recovery.threads as u64);
+        Checkpoints { store, kept, mode, threads, taking: Mutex::new(()), state: Mutex::new(state) }
     }
 
     /// Whether checkpoints are taken here: they are kept, and the store is not only looked at.

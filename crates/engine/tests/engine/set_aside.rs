@@ -103,3 +103,41 @@ fn a_run_one_segment_longer_than_its_entry_is_salvaged() {
         assert!(get(&store, &store.open_keyspace("k").unwrap(), b"key") == Some(value), "{len}: {:?}", store.recovery().salvaged);
     }
 }
+
+/// Regression: tombstones went though what they keep out lay in a segment that was set aside: deleted keys came back with it when a copy had its descriptor set right.
+#[test]
+fn deletes_of_what_is_set_aside_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node0.hither");
+    let options = |medium| Options { shards: 1, ..options(dir.path(), medium) };
+    let value = |number: u64| vec![number as u8; 1_000];
+    let store = Store::open(options(MediumChoice::File)).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (0..200u64).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value(number)));
+    let deleted = 0..40u64;
+    deleted.clone().for_each(|number| assert!(store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap()));
+    (200..400u64).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value(number)));
+    drop((store, keyspace));
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The segment that was filled first.
+    let slot = current_slot(&bytes, 0);
+    bytes[slot + 8] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+
+    let store = Store::open(Options { salvage: true, ..options(MediumChoice::File) }).unwrap();
+    assert!(!store.recovery().salvaged.is_empty());
+    let keyspace = store.open_keyspace("k").unwrap();
+    for _ in 0..5 {
+        (200..400u64).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value(number)));
+        while store.reclaim().unwrap() > 0 {}
+        let _ = store.compact(0.001, |_| std::ops::ControlFlow::Continue(()));
+    }
+    assert!(store.stats().collections.segments > 5, "{:?}", store.stats().collections);
+    drop((store, keyspace));
+
+    let store = Store::open(Options { salvage: true, ..options(MediumChoice::PrivateCopy) }).unwrap();
+    let keyspace = store.open_keyspace("k").unwrap();
+    let back: Vec<_> = deleted.filter(|number| get(&store, &keyspace, &number.to_be_bytes()).is_some()).collect();
+    let kept = (40..60u64).filter(|number| get(&store, &keyspace, &number.to_be_bytes()) == Some(value(*number))).count();
+    assert!(back.is_empty() && kept == 20, "{back:?} are back, {kept} of 20 are there: {:?}", store.recovery().salvaged);
+}

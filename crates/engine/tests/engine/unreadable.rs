@@ -1,7 +1,7 @@
 //! Pages that the device cannot give: openings refuse them by name, what reads in the background reports them and goes on, and a salvage keeps all else.
 
-use crate::common::{get, put, skipped, small};
-use hither_engine::{CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, RestartSource, Store};
+use crate::common::{crash, get, put, skipped, small};
+use hither_engine::{CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, OrderedKind, RestartSource, Store};
 use hither_pmem::{Failpoints, Pool};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -184,5 +184,110 @@ fn deleted_keys_stay_away_when_their_page_is_well_again() {
         let keyspace = store.open_keyspace("k").unwrap();
         let back: Vec<_> = deleted.filter(|number| get(&store, &keyspace, &number.to_be_bytes()).is_some()).collect();
         assert!(back.is_empty(), "{back:?}, verified first: {verify_first}");
+    }
+}
+
+/// Regression: a checkpoint that was taken while a salvage had passed over something told the next opening that what lay there was superseded, and its entries were gone for good; deletes of
+/// what lay beside it were forgotten.
+#[test]
+fn a_salvage_that_writes_leaves_no_checkpoint() {
+    // In a segment of moved entries, and in one of others.
+    for near in [1_000, 2_500] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { shards: 1, ..options(dir.path()) };
+        let store = Store::open(options.clone()).unwrap();
+        let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+        (0..KEYS).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
+        // What is left of the first half is moved.
+        (0..KEYS / 2).filter(|number| number % 4 != 0).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
+        while store.reclaim().unwrap() > 0 {}
+        assert!(store.stats().collections.segments > 2, "{:?}", store.stats().collections);
+        store.close().unwrap();
+        drop((store, keyspace));
+
+        let bad = with_bad_page(&options, place_of(dir.path(), near));
+        let store = Store::open(Options { salvage: true, ..bad }).unwrap();
+        let keyspace = store.open_keyspace("k").unwrap();
+        let (missing, there): (Vec<u64>, Vec<_>) = (0..KEYS).partition(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none());
+        assert!((8..=15).contains(&missing.len()), "{missing:?}");
+        // Of the same segment.
+        let deleted: Vec<_> = there.into_iter().filter(|number| number.abs_diff(near) < 80).collect();
+        deleted.iter().for_each(|number| assert!(store.write_wait(&keyspace, &number.to_be_bytes(), None).unwrap()));
+        assert!(!store.stats().checkpoints.enabled && store.stats().checkpoints.failure.contains("salvage"));
+        store.checkpoint().unwrap();
+        store.close().unwrap();
+        drop((store, keyspace));
+
+        let store = Store::open(options).unwrap();
+        assert_eq!(store.recovery().source, RestartSource::Scan);
+        let keyspace = store.open_keyspace("k").unwrap();
+        let lost: Vec<_> = missing.iter().filter(|number| get(&store, &keyspace, &number.to_be_bytes()).is_none()).collect();
+        let back: Vec<_> = deleted.iter().filter(|number| get(&store, &keyspace, &number.to_be_bytes()).is_some()).collect();
+        assert!(lost.is_empty() && back.is_empty(), "near {near}: lost {lost:?}, back {back:?}");
+        assert_eq!(keyspace.len() as u64, KEYS - deleted.len() as u64);
+    }
+}
+
+/// Regression: versions went on behind what a salvage could read, and what it could not read had higher ones: when that was well again, it took the place of what had been acknowledged since.
+#[test]
+fn what_is_written_after_a_salvage_is_newer_than_what_it_could_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { shards: 1, checkpoints: CheckpointMode::Off, ..options(dir.path()) };
+    let store = Store::open(options.clone()).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    (0..500u64).for_each(|number| put(&store, &keyspace, &number.to_be_bytes(), &value_of(number)));
+    // The last of them begins in the last page.
+    (0..50u64).for_each(|number| put(&store, &keyspace, b"key", &value_of(KEYS + number)));
+    store.close().unwrap();
+    drop((store, keyspace));
+
+    let points = Failpoints::new();
+    points.make_unreadable(place_of(dir.path(), KEYS) as u64, place_of(dir.path(), KEYS + 49) as u64 + 400);
+    let store = Store::open(Options { salvage: true, failpoints: Some(points), ..options.clone() }).unwrap();
+    let keyspace = store.open_keyspace("k").unwrap();
+    assert_eq!(get(&store, &keyspace, b"key"), None);
+    put(&store, &keyspace, b"key", b"since");
+    store.close().unwrap();
+    drop((store, keyspace));
+
+    let store = Store::open(options).unwrap();
+    assert_eq!(get(&store, &store.open_keyspace("k").unwrap(), b"key").as_deref(), Some(&b"since"[..]));
+}
+
+/// Regression: an opening that used a checkpoint came upon such a page where it looked single entries up, which ended the process, and every later opening.
+#[test]
+fn an_opening_with_a_checkpoint_refuses_what_it_looks_up() {
+    // Where keys begin alike, a learned index reads them when it is loaded.
+    let alike = |number: u64| format!("keys that begin alike {number:08}").into_bytes();
+    for (kind, ordered, is_closed) in [
+        (Kind::Hash, OrderedKind::default(), false),
+        (Kind::Ordered, OrderedKind::BTree, false),
+        (Kind::Ordered, OrderedKind::Learned, true),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { ordered_index: ordered, ..options(dir.path()) };
+        let store = Store::open(options.clone()).unwrap();
+        let keyspace = store.create_keyspace("k", kind).unwrap();
+        (0..KEYS).for_each(|number| put(&store, &keyspace, &alike(number), &value_of(number)));
+        store.checkpoint().unwrap();
+        let place = place_of(dir.path(), 1_000);
+        let left = if is_closed {
+            store.close().unwrap();
+            dir
+        } else {
+            // What was written since is looked up.
+            (990..1_010).for_each(|number| put(&store, &keyspace, &alike(number), b"new"));
+            crash(dir.path())
+        };
+        drop((store, keyspace));
+        let options = Options { paths: vec![(None, left.path().to_owned())], ..options };
+        let copy = crash(left.path());
+        let whole = Store::open(Options { paths: vec![(None, copy.path().to_owned())], ..options.clone() }).unwrap();
+        assert_ne!(whole.recovery().source, RestartSource::Scan);
+        assert_eq!(whole.open_keyspace("k").unwrap().len() as u64, KEYS);
+        drop(whole);
+        let Err(error) = Store::open(with_bad_page(&options, place)) else { panic!("{kind:?}, {ordered:?}: nobody looked") };
+        let text = error.to_string();
+        assert!(error.kind() == ErrorKind::Damaged && text.contains("cannot be read"), "{kind:?}, {ordered:?}: {text}");
     }
 }

@@ -97,7 +97,11 @@ impl Log {
                     Some(salvaged) => salvage_descriptor(&pool.pool, index, salvaged)?,
                 };
                 index += match descriptor {
-                    None => pool.set_aside(index),
+                    None => {
+                        // What it holds may be readable again some day, and what of it was deleted must stay so.
+                        self.unreadable.store(true, Ordering::SeqCst);
+                        pool.set_aside(index)
+                    }
                     Some(descriptor) if descriptor.state == OnMedia::Free => pool.register_free(index, &descriptor)?,
                     Some(descriptor) => {
                         found.push(SegmentToScan { node: pool.node, index, descriptor });
@@ -107,6 +111,19 @@ impl Log {
             }
         }
         Ok(found)
+    }
+}
+
+/// More versions than are given out while all that is written goes into segments that a salvage cannot read.
+const UNSEEN_VERSIONS: u64 = 1 << 40;
+
+impl Log {
+    /// A version above all that entries may have which a salvage could not read, where `newest` is the highest that was seen: those entries may be readable again some day, and what is written
+    /// from now on must count then. After [`Log::load_tables`].
+    pub fn beyond_unseen_versions(&self, newest: u64) -> u64 {
+        let bases = self.pools.iter().flat_map(|pool| pool.existing()).map(|segment| segment.base_version.load(Ordering::Relaxed));
+        let newest = bases.max().unwrap_or(0).max(newest);
+        newest + UNSEEN_VERSIONS.min(((1 << VERSION_BITS) - newest.min(1 << VERSION_BITS)) / 2)
     }
 }
 

@@ -8,13 +8,39 @@
 //!
 //! Thread safety: any number of threads, beside readers. Of segments that are being filled only whole pages before the place where that went on are looked at: nobody writes there.
 
+use crate::address;
+use crate::entry::MIN_BYTES;
 use crate::log::Log;
 use crate::segment::SegmentState;
 use hither_pmem::Unreadable;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// What is looked at together: about what the kernel maps around a fault.
+const BLOCK_BYTES: u64 = 64 << 10;
+
+/// What an opening has looked at before it read there.
+///
+/// One that uses a checkpoint reads single entries of segments that it does not scan. To look at all of such a segment would be to read it.
+#[derive(Debug, Default)]
+pub(crate) struct Lookout {
+    is_on: AtomicBool,
+    /// By node: a bit for each block of the segments; empty where nothing is looked at.
+    looked: OnceLock<Vec<Box<[AtomicU64]>>>,
+}
+
+/// An opening under way: see [`Log::begin_looking`].
+pub struct Looking<'a>(&'a Lookout);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.is_on.store(false, Release);
+    }
+}
 
 impl Log {
-    /// Whether some page could not be read since the log was opened.
+    /// Whether some page could not be read since the log was opened, or a segment was set aside.
     pub fn has_unreadable(&self) -> bool {
         self.unreadable.load(Relaxed)
     }
@@ -44,6 +70,52 @@ impl Log {
             self.unreadable.store(true, SeqCst);
         }
         found
+    }
+
+    /// Until the result is dropped, what leads to entries that nobody has read has [`Log::look_before`] look first. While a store is opened: later, readers that trust verified segments must not
+    /// be shown zeros.
+    pub fn begin_looking(&self) -> Looking<'_> {
+        self.lookout.looked.get_or_init(|| {
+            let blocks = |pool: &crate::node::NodePool| u64::from(pool.pool.segment_count()) * pool.segment_bytes().div_ceil(BLOCK_BYTES);
+            let words = |pool: &crate::node::NodePool| if pool.pool.may_be_unreadable() { blocks(pool).div_ceil(64) } else { 0 };
+            self.pools.iter().map(|pool| (0..words(pool)).map(|_| AtomicU64::new(0)).collect()).collect()
+        });
+        self.lookout.is_on.store(true, Release);
+        Looking(&self.lookout)
+    }
+
+    /// Whether the entry behind a reference can be read, as far as this opening is to look; what cannot shows zeros.
+    #[inline]
+    pub fn look_before(&self, reference: u64) -> bool {
+        !self.lookout.is_on.load(Acquire) || self.look_at_entry(reference)
+    }
+
+    #[cold]
+    fn look_at_entry(&self, reference: u64) -> bool {
+        let at = address::unpack(reference);
+        let looked = self.lookout.looked.get().and_then(|looked| looked.get(at.node as usize));
+        let Some(looked) = looked.filter(|bits| !bits.is_empty()) else { return true };
+        let look = |len| self.look_at_blocks(looked, at.node as usize, (at.offset, len));
+        match address::tagged_size(reference) {
+            Some(size) => look(size),
+            None => look(MIN_BYTES) && look(self.size_of(reference)),
+        }
+    }
+
+    fn look_at_blocks(&self, looked: &[AtomicU64], node: usize, (offset, len): (u64, u64)) -> bool {
+        let pool = &self.pools[node].pool;
+        let (start, block_bytes) = (pool.segment_offset(0), BLOCK_BYTES.min(pool.segment_bytes()));
+        let end = (offset + len.max(1)).min(pool.segment_offset(pool.segment_count()));
+        for block in (offset - start) / block_bytes..(end - start).div_ceil(block_bytes) {
+            let (word, bit) = (&looked[(block / 64) as usize], 1 << (block % 64));
+            if word.load(Acquire) & bit == 0 {
+                if pool.cover_unreadable(start + block * block_bytes, block_bytes).is_any() {
+                    self.unreadable.store(true, SeqCst);
+                }
+                word.fetch_or(bit, Release);
+            }
+        }
+        !self.has_unreadable() || !pool.cover_unreadable(offset, end - offset).is_any()
     }
 
     /// As [`Log::cover_unreadable`], if the segment is not verified. The segment must not be freed, or be pinned.

@@ -61,8 +61,8 @@ impl Pool {
         found
     }
 
-    /// Only files, and on tmpfs only where the page cache is what counts, or nothing is at stake. (What failpoints say counts everywhere.)
-    fn may_be_unreadable(&self) -> bool {
+    /// Whether pages of this pool are looked at: of files, and on tmpfs only where the page cache is what counts, or nothing is at stake. (What failpoints say counts everywhere.)
+    pub fn may_be_unreadable(&self) -> bool {
         let MediumInfo { kind, filesystem, .. } = &self.medium;
         let is_memory = filesystem == "tmpfs" && *kind != MediumKind::File && !self.is_private;
         let is_file = self.access.file().is_some() && *kind != MediumKind::DevDax;
