@@ -246,6 +246,10 @@ impl Store {
         core.snapshots.count.fetch_add(1, Ordering::SeqCst);
         // Behind the count, and before the version: see the module's head.
         let taken_ms = core.now_ms();
+        if core.keyspaces.read().values().any(|keyspace| keyspace.expiries.are_there()) {
+            // Whoever judges later what has expired must not do so by an earlier time.
+            core.remember_time(taken_ms);
+        }
         state.taken_ms.store(taken_ms, Ordering::Relaxed);
         let version = core.log.clock.stable_with(|version| state.version.store(version, Ordering::Release));
         Snapshot { taken_ms, core, state, version }

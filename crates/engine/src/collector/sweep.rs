@@ -15,7 +15,7 @@ use super::{Need, STUCK_SHARE, Turn, is_over};
 use crate::error::Result;
 use crate::keyspace::{Keyspace, with_index};
 use crate::store::Core;
-use hither_index::{Index, Ref};
+use hither_index::{Index, Ref, Resolver};
 use hither_log::{EntryView, Op, SegmentLife, Sweeping, TombstoneFilter, Tombstones, Wait};
 use hither_sync::epoch;
 use std::collections::HashMap;
@@ -290,7 +290,7 @@ impl Sweep<'_> {
                 other => other > version,
             })
         };
-        current.is_none() || (current != reference && supersedes(current))
+        current.is_none() || (current != reference && core.resolver().is_sound(current) && supersedes(current))
     }
 }
 

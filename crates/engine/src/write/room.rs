@@ -4,6 +4,7 @@
 
 use super::Attempt;
 use crate::collector::{Search, is_over};
+use crate::commit::is_in_callback;
 use crate::error::{Error, Result};
 use crate::store::Core;
 use hither_log::{pace, share_segments};
@@ -32,10 +33,14 @@ impl Core {
         }
     }
 
-    /// Sleeps as long as this thread owes for space that it took while there was little: in no section, with no latch.
+    /// Sleeps for as long as this thread owes for space that it took while there was little: in no section, with no latch. Inside a read or a callback the thread goes on owing: its pin
+    /// keeps freed segments from being reused, and a callback may hold up whoever waits for a commit.
     #[cold]
     #[inline(never)]
     fn pay_pause(&self) {
+        if epoch::is_pinned() || is_in_callback() {
+            return;
+        }
         let pause = pace::pay();
         let done = &self.collections;
         done.paced_writes.fetch_add(1, Ordering::Relaxed);

@@ -66,3 +66,11 @@ pub fn crash(dir: &Path) -> tempfile::TempDir {
     }
     copy
 }
+
+/// Changes the file where it holds `held`, for the last time.
+pub fn damage(pool: &Path, held: &[u8], change: impl FnOnce(&mut [u8])) {
+    let mut bytes = std::fs::read(pool).unwrap();
+    let at = bytes.windows(held.len()).rposition(|window| window == held).expect("it is there");
+    change(&mut bytes[at..at + held.len()]);
+    std::fs::write(pool, bytes).unwrap();
+}

@@ -9,9 +9,9 @@ use std::time::Duration;
 const CAPACITY: u64 = 8 << 20;
 const ENTRY_BYTES: u64 = 80;
 
-/// A store in memory with so much of it live, after as many overwrites as it has room for entries, from two threads.
-fn overwritten(live: f64, gc_threads: usize) -> Store {
-    let store = Store::open(Options {
+/// A store in memory.
+fn store(gc_threads: usize) -> Store {
+    Store::open(Options {
         in_memory: true,
         capacity: CAPACITY,
         max_capacity: CAPACITY,
@@ -22,7 +22,12 @@ fn overwritten(live: f64, gc_threads: usize) -> Store {
         gc_threads,
         ..Options::default()
     })
-    .unwrap();
+    .unwrap()
+}
+
+/// A store with so much of it live, after as many overwrites as it has room for entries, from two threads.
+fn overwritten(live: f64, gc_threads: usize) -> Store {
+    let store = store(gc_threads);
     let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
     let keys = (CAPACITY as f64 * live) as u64 / ENTRY_BYTES;
     let put = |key: u64| store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[7; 48])).unwrap();
@@ -56,4 +61,27 @@ fn nobody_is_slowed_down_where_nobody_collects() {
     let done = overwritten(0.8, 0).stats().collections;
     assert!(done.stalls > 0 && done.segments > 0, "writers collect by themselves: {done:?}");
     assert_eq!((done.paced_writes, done.paced_ns), (0, 0), "{done:?}");
+}
+
+/// Regression: a put that a reader made in its closure slept with the reader's pin, and nothing that had been freed could be handed on, least of all while there was little space.
+#[test]
+fn nobody_sleeps_inside_a_read() {
+    let store = store(1);
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let keys = (CAPACITY as f64 * 0.8) as u64 / ENTRY_BYTES;
+    (0..keys).for_each(|key| assert!(!store.write_wait(&keyspace, &key.to_be_bytes(), Some(&[7; 48])).unwrap()));
+    let (paced, mut random) = (|| store.stats().collections.paced_writes, 1);
+    let mut put_some = |how_many: u64| {
+        for _ in 0..how_many {
+            random = scrambled(random);
+            // Inside a read nobody waits for space.
+            let _ = store.write_wait(&keyspace, &((random >> 33) % keys).to_be_bytes(), Some(&[7; 48]));
+        }
+    };
+    while paced() < 20 {
+        put_some(100);
+        let before = paced();
+        store.get_with(&keyspace, &0u64.to_be_bytes(), |_| put_some(400)).unwrap();
+        assert_eq!(paced(), before);
+    }
 }

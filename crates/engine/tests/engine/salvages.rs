@@ -1,6 +1,6 @@
 //! Openings with salvage of damaged stores, also such as write: what is readable stays, and the damage is not forgotten.
 
-use crate::common::{crash, get, put, small};
+use crate::common::{crash, damage, get, put, small};
 use hither_engine::{Batch, CheckpointMode, Durability, ErrorKind, Kind, MediumChoice, Options, Store};
 use hither_topology::Topology;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,6 @@ const SETTLED: usize = 2176;
 
 fn options(dir: &Path) -> Options {
     Options { paths: vec![(None, dir.to_owned())], medium: MediumChoice::File, durability: Durability::Sync, ..small() }
-}
-
-/// Changes the file where it holds `held`, for the last time.
-fn damage(pool: &Path, held: &[u8], change: impl FnOnce(&mut [u8])) {
-    let mut bytes = std::fs::read(pool).unwrap();
-    let at = bytes.windows(held.len()).rposition(|window| window == held).expect("it is there");
-    change(&mut bytes[at..at + held.len()]);
-    std::fs::write(pool, bytes).unwrap();
 }
 
 fn value_of(number: u64) -> Vec<u8> {

@@ -369,3 +369,42 @@ fn what_an_index_keeps_for_damaged_is_not_written_over() {
         assert!((0..20_000).all(|number| common::get(&store, &keyspace, &key_of(number, false)) == Some(value_of(number))));
     }
 }
+
+/// Regression: a sweep took a damaged entry that nobody had verified for what superseded an older one, and marked that dead: a salvage, which falls back to it, no longer found it.
+#[test]
+fn what_is_damaged_supersedes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { medium: MediumChoice::File, shards: 1, ..options(dir.path(), OrderedKind::default()) };
+    let store = Store::open(options.clone()).unwrap();
+    let keyspace = store.create_keyspace("k", Kind::Hash).unwrap();
+    let put = |store: &Store, keyspace: &KeyspaceHandle, key: &[u8], value: &[u8]| store.write_wait(keyspace, key, Some(value)).unwrap();
+    let fill = |store: &Store, keyspace: &KeyspaceHandle| {
+        (0..400u64).for_each(|number| assert!(!put(store, keyspace, &number.to_be_bytes(), &[7; 300])));
+        (0..400u64).for_each(|number| assert!(store.write_wait(keyspace, &number.to_be_bytes(), None).unwrap()));
+    };
+    // The key has been deleted once, so that sweeps look at its entries.
+    put(&store, &keyspace, b"key", b"first");
+    store.write_wait(&keyspace, b"key", None).unwrap();
+    put(&store, &keyspace, b"key", b"the one before");
+    // What keeps the segments of both from being emptied.
+    (1_000..1_200u64).for_each(|number| assert!(!put(&store, &keyspace, &number.to_be_bytes(), &[7; 300])));
+    put(&store, &keyspace, b"key", b"the newest value of the key");
+    (1_200..1_500u64).for_each(|number| assert!(!put(&store, &keyspace, &number.to_be_bytes(), &[7; 300])));
+    store.close().unwrap();
+    drop((store, keyspace));
+    common::damage(&dir.path().join("node0.hither"), b"the newest value of the key", |value| value[5] ^= 1);
+
+    let store = Store::open(options.clone()).unwrap();
+    assert_eq!(store.recovery().source, RestartSource::Clean, "nothing was read");
+    let keyspace = store.open_keyspace("k").unwrap();
+    for _ in 0..4 {
+        fill(&store, &keyspace);
+        // It may come upon the damage.
+        let _ = store.reclaim();
+    }
+    assert!(store.stats().collections.sweeps > 0);
+    drop((store, keyspace));
+    let store = Store::open(Options { medium: MediumChoice::PrivateCopy, salvage: true, ..options }).unwrap();
+    let found = common::get(&store, &store.open_keyspace("k").unwrap(), b"key");
+    assert_eq!(found.as_deref(), Some(&b"the one before"[..]), "{:?}", store.recovery().salvaged);
+}
