@@ -4,10 +4,11 @@ use crate::keyspace::Keyspace;
 use hither_engine::{Error, Result, Store, Ticket, WriteOptions};
 use std::sync::Arc;
 
-/// Several writes, over any keys and keyspaces, that happen entirely or not at all. Of several operations on one key the last counts.
+/// Several writes, over any keys and keyspaces, that take effect entirely or not at all. Of several writes of one key,
+/// the last one counts.
 ///
-/// Readers may see some keys of a batch before others: those of ordered keyspaces become visible in the order in which they were added. A
-/// [`crate::Snapshot`] sees all of it or nothing.
+/// While a batch is applied, plain readers may see some of its keys before others; those of ordered keyspaces become
+/// visible in the order in which they were added. A [`crate::Snapshot`] sees all of the batch or nothing.
 ///
 /// ```
 /// # let db = hither::Db::builder().in_memory().open()?;
@@ -38,7 +39,8 @@ impl Batch {
         self.put_with_expiry(keyspace, key, value, 0)
     }
 
-    /// Adds a put of a key that expires at this time, in milliseconds since 1970 (0: as the options say with which it is committed, by default never).
+    /// Adds a put of a key that expires at this time, in milliseconds since 1970. With 0, the options of the commit
+    /// decide; by default the key never expires.
     #[inline]
     pub fn put_with_expiry(&mut self, keyspace: &Keyspace, key: &[u8], value: &[u8], expires_at_ms: u64) -> &mut Self {
         self.note_store(keyspace);
@@ -53,45 +55,52 @@ impl Batch {
         self
     }
 
-    /// Makes the whole batch depend on the key having this version (`None`: on the key being absent). A batch at level `sync` is durable no earlier than what its conditions rest on.
+    /// Makes the whole batch depend on the key having this version (`None`: on the key being absent). A batch at level
+    /// `sync` becomes durable no earlier than the data that its conditions rest on.
     pub fn require_version(&mut self, keyspace: &Keyspace, key: &[u8], version: Option<u64>) -> &mut Self {
         self.note_store(keyspace);
         self.inner.require_version(&keyspace.handle, key, version);
         self
     }
 
-    /// Number of writes in it.
+    /// Number of writes in the batch.
     pub fn len(&self) -> usize {
         self.inner.len()
     }
 
-    /// Bytes of the keys and values in it: for programs that commit when there is enough. O(1).
+    /// Bytes of the keys and values in the batch, for programs that commit from a certain size on. O(1).
     pub fn bytes(&self) -> usize {
         self.inner.bytes()
     }
 
-    /// Takes everything out of it, conditions included; the memory stays.
+    /// Removes everything from the batch, conditions included. Keeps the allocated memory.
     pub fn clear(&mut self) {
         self.inner.clear();
         self.foreign = None;
     }
 
-    /// Whether it holds neither writes nor conditions.
+    /// Whether the batch holds neither writes nor conditions.
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
     }
 
-    /// Applies it; durable at the store's level when it returns. It stays as it is, so that it can be committed again if it was refused.
+    /// Applies the batch. It is durable at the store's level when this returns. The batch keeps its content, so that it
+    /// can be committed again after an error.
     ///
     /// # Errors
-    /// [`Error::PreconditionFailed`], [`Error::ForeignKeyspace`], [`Error::BatchTooLarge`], if nothing was applied; those of [writes](crate#errors).
+    /// [`Error::PreconditionFailed`], [`Error::ForeignKeyspace`], [`Error::BatchTooLarge`]: nothing was applied; those
+    /// of [writes](crate#errors).
     #[inline]
     pub fn commit(&self) -> Result<()> {
         self.ensure_own()?;
         self.store.commit_wait(&self.inner)
     }
 
-    /// Applies it and returns at once with a ticket; but where it has conditions, or writes nothing, it may wait until what it saw is durable ([`Batch::commit_deferred`] does not). An expiry among the options is for the puts that have none of their own.
+    /// Starts the commit and returns a [`Ticket`] without waiting for durability.
+    ///
+    /// The writes are visible at return; the ticket reports when they are durable. A batch that has conditions, or
+    /// writes nothing, may wait until the data that it saw is durable ([`Batch::commit_deferred`] never waits). An
+    /// expiry among the options applies to the puts that have none of their own.
     ///
     /// # Errors
     /// See [`Batch::commit`].

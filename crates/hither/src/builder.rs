@@ -7,19 +7,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the storage is taken for. (The engine knows two more: a private mapping, which is what [`Builder::read_only`] is for, and one that a kill makes lose what a loss of power would, for its tests. Neither
-/// keeps what a write that returned has promised, so no user may choose them.)
+/// What kind of medium the store takes its storage for.
+///
+/// The engine has two more kinds, which users must not choose, because on neither of them a write that has returned
+/// keeps its promise. One is a private mapping: [`Builder::read_only`] uses it. The other is for the engine's tests: on
+/// it, a kill of the process loses what a power loss would.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MediumChoice {
-    /// What detection finds.
+    /// The medium that detection finds.
     #[default]
     Auto,
-    /// Direct access: also on tmpfs (as an emulation that is not durable), never silently on a disk file.
+    /// Persistent memory with direct access. On tmpfs this is an emulation that is not durable. A file behind a page
+    /// cache is refused: the store would look durable without being so.
     ForcedDax,
-    /// Syncs, whatever it is.
+    /// A file that needs syncs, whatever the storage is.
     File,
-    /// No durability.
+    /// Volatile memory: nothing is synced. On a file, data survive a crash of the process but not a power loss.
     Volatile,
 }
 
@@ -34,7 +38,7 @@ impl From<MediumChoice> for hither_engine::MediumChoice {
     }
 }
 
-/// What would acknowledge writes that reach no file cannot be chosen.
+/// Media that acknowledge writes that reach no file cannot be chosen.
 ///
 /// ```compile_fail,E0599
 /// let _ = hither::Db::builder().medium(hither::MediumChoice::PrivateCopy);
@@ -46,7 +50,7 @@ impl From<MediumChoice> for hither_engine::MediumChoice {
 #[cfg(doctest)]
 struct NoOtherMedia;
 
-/// Settings of a store, then [`Builder::open`].
+/// Settings of a store. [`Builder::open`] opens it with them.
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing happens before `open`"]
 pub struct Builder {
@@ -54,14 +58,16 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The store's directory; it gets one pool per NUMA node of the machine. To be given once, and not beside [`Builder::in_memory`].
+    /// Sets the store's directory, which gets one pool per NUMA node of the machine. Give it once, and not together
+    /// with [`Builder::in_memory`].
     pub fn path(mut self, path: impl AsRef<Path>) -> Self {
         self.options.paths.push((None, path.as_ref().to_owned()));
         self
     }
 
-    /// The directory of one node's pool, such as the mount point of its persistent memory. Nodes count from 0 without a gap. Not beside [`Builder::path`]; beside
-    /// [`Builder::in_memory`] it says only that the node has a pool, and nothing is kept there.
+    /// Sets the directory of one node's pool, such as the mount point of its persistent memory. Nodes count from 0
+    /// without a gap. Not together with [`Builder::path`]. Together with [`Builder::in_memory`] it only says that the
+    /// node has a pool: nothing is stored in the directory.
     pub fn node_path(mut self, node: u32, path: impl AsRef<Path>) -> Self {
         self.options.paths.push((Some(node), path.as_ref().to_owned()));
         self
@@ -74,51 +80,59 @@ impl Builder {
         self
     }
 
-    /// No files: everything is gone when the store is closed. Not beside [`Builder::path`].
+    /// Keeps the store in memory, without files: closing it discards all data. Not together with [`Builder::path`].
     pub fn in_memory(mut self) -> Self {
         self.options.in_memory = true;
         self
     }
 
-    /// Bytes of log to preallocate at creation, all nodes together (default, and 0: 64 MiB, or what the store may grow to if that is less). Ignored for an existing store.
+    /// Bytes of log to preallocate at creation, all nodes together. Default, also for 0: 64 MiB, or the maximum
+    /// capacity if that is less. Ignored for an existing store.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.options.capacity = bytes;
         self
     }
 
-    /// Bytes of log that the store may grow to, all nodes together (default 64 GiB, or the capacity if larger). Fixed at creation.
+    /// Bytes of log that the store may grow to, all nodes together. Default: 64 GiB, or the capacity if that is larger.
+    /// Fixed at creation.
     pub fn max_capacity(mut self, bytes: u64) -> Self {
         self.options.max_capacity = bytes;
         self
     }
 
-    /// The most that live data may take, in per cent of what the store may grow to, 1 to 95 (default: what fits beside the store's reserve, a few segments). Writes that would add to it are refused with
-    /// [`crate::Error::Utilization`] then, at once; deletes, overwrites with values that are no longer, and batches that take no more than they give go on. Collection is the cheaper the more room
-    /// there is beside live data. Looked at when a segment is opened, so the open segments' rest may come on top. For this open store only.
+    /// The most that live data may take, in per cent of what the store may grow to, 1 to 95. Default: as much as fits
+    /// beside the store's reserve of a few segments. Applies to this open store only.
+    ///
+    /// At the limit, writes that would add live data fail at once with [`crate::Error::Utilization`]. Deletes,
+    /// overwrites with values at most as long as the old ones, and batches that free at least as much as they take
+    /// still succeed. The more room there is beside live data, the cheaper collection is. The limit is checked when a
+    /// segment is opened, so live data may exceed it by the rest of the open segments.
     pub fn utilization(mut self, percent: u32) -> Self {
         self.options.utilization = Some(percent);
         self
     }
 
-    /// How long a write that finds no space waits while collectors make some, before it is refused (default 60 s). A thread that serves many at once has less.
+    /// How long a write that finds no space waits for collectors to free some before it fails (default 60 s). Choose
+    /// less for a thread that serves many clients: all of them wait with it.
     pub fn space_patience(mut self, patience: Duration) -> Self {
         self.options.space_patience = patience;
         self
     }
 
-    /// What an acknowledged write survives (default: a power loss). An interval below a millisecond counts as one.
+    /// What an acknowledged write survives (default: a power loss). An interval below a millisecond counts as one
+    /// millisecond.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
         self
     }
 
-    /// What to take the storage for (default: what detection finds).
+    /// What kind of medium to take the storage for (default: the one that detection finds).
     pub fn medium(mut self, medium: MediumChoice) -> Self {
         self.options.medium = medium.into();
         self
     }
 
-    /// The NUMA topology (default: the machine's).
+    /// The NUMA topology (default: that of the machine).
     pub fn topology(mut self, topology: Arc<Topology>) -> Self {
         self.options.topology = Some(topology);
         self
@@ -136,41 +150,44 @@ impl Builder {
         self
     }
 
-    /// Bytes of DRAM for a cache of entries (default 64 MiB; 0: none). It serves stores over several nodes, where reads of another node's
-    /// memory are slower, and switches itself off while it does not help; a store that cannot gain from it never has one. Only `get`, `get_with`
-    /// and their forms for many keys ask it.
+    /// Bytes of DRAM for a cache of entries (default 64 MiB; 0: no cache). The cache serves stores over several nodes,
+    /// where reads of another node's memory are slower. It switches itself off while it does not help; a store that
+    /// cannot gain from it never has one. Only `get`, `get_with` and their forms for many keys use it.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.options.cache.bytes = Some(bytes);
         self
     }
 
-    /// Who stays in the cache (default: [`CachePolicy::Adaptive`]).
+    /// Which entries stay in the cache (default: [`CachePolicy::Adaptive`]).
     pub fn cache_policy(mut self, policy: CachePolicy) -> Self {
         self.options.cache.policy = policy;
         self
     }
 
-    /// Keeps the cache on whatever the workload: for comparisons (default no).
+    /// Keeps the cache switched on whatever the workload, for comparisons (default no).
     pub fn cache_forced(mut self, forced: bool) -> Self {
         self.options.cache.forced = forced;
         self
     }
 
-    /// Threads of each node that read for scans of other nodes what lies on theirs (default 2; 0: none). A store that cannot gain from them has none in
-    /// any case: one node, links of equal latency, or media that are DRAM.
+    /// Number of read threads of each node (default 2; 0: none). They read their node's entries for scans that run on
+    /// other nodes. A store that cannot gain from them has none in any case: a store of one node, over links of equal
+    /// latency, or on media that are DRAM.
     pub fn read_threads(mut self, threads: usize) -> Self {
         self.options.delegation.threads = threads;
         self
     }
 
-    /// Mean bytes of the entries on other nodes from which on a scan has them read there (default 0: never; 512 is where it may begin to
-    /// pay on slow remote media with idle processors: measure). An entry is its key, its value and 16 to 40 bytes more.
+    /// Mean size of a scan's remote entries, in bytes, from which on read threads of the entries' node read them
+    /// (default 0: never). An entry is its key, its value and 16 to 40 bytes more. On slow remote media with idle
+    /// processors this may begin to pay at 512: measure.
     pub fn delegate_from_bytes(mut self, bytes: u64) -> Self {
         self.options.delegation.from_bytes = bytes;
         self
     }
 
-    /// When checkpoints of the indexes are taken, so that a restart scans little (default: at a clean close, and in the background as needed).
+    /// When the store takes checkpoints of its indexes, so that a restart scans little. Default: at a clean close, and
+    /// in the background as needed.
     pub fn checkpoints(mut self, mode: CheckpointMode) -> Self {
         self.options.checkpoints = mode;
         self
@@ -194,72 +211,88 @@ impl Builder {
         self
     }
 
-    /// Whether threads of a node whose pool is full write to another node's (default yes): remote writes are slower, but nothing fails before all
-    /// nodes are full. [`crate::PoolStats::spilling`] and [`crate::PoolStats::spills`] say when that happens. If not, such a write fails with [`crate::Error::Full`].
+    /// Whether threads of a node whose pool is full write to the pool of another node (default yes). Remote writes are
+    /// slower, but no write fails before all nodes are full; [`crate::PoolStats::spilling`] and
+    /// [`crate::PoolStats::spills`] report them. If not, a write to a full pool fails with [`crate::Error::Full`].
     pub fn spill(mut self, spill: bool) -> Self {
         self.options.spill = spill;
         self
     }
 
-    /// The index of ordered keyspaces (default [`OrderedKind::BTree`]). The media do not depend on it.
+    /// The index of ordered keyspaces (default [`OrderedKind::BTree`]). The format of the media does not depend on it.
     pub fn ordered_index(mut self, kind: OrderedKind) -> Self {
         self.options.ordered_index = kind;
         self
     }
 
-    /// How segments full of garbage are emptied (default [`CollectorKind::Batched`]). The media do not depend on it.
+    /// How segments full of garbage are emptied (default [`CollectorKind::Batched`]). The format of the media does not
+    /// depend on it.
     pub fn collector(mut self, kind: CollectorKind) -> Self {
         self.options.collector = kind;
         self
     }
 
-    /// Entries of ordered keyspaces whose key and value have at least so many bytes (default [`SHORTCUT_FROM_BYTES`](crate::SHORTCUT_FROM_BYTES), `None`: none do) carry a
-    /// shortcut: where the index names them, so that a collector need not search. It takes 16 bytes of media; smaller entries are not worth it, and a pair of 8 and 8 bytes never
-    /// carries one. Takes effect on what is written from now on.
+    /// Least size of key and value, in bytes, from which on entries of ordered keyspaces carry a shortcut (default
+    /// [`SHORTCUT_FROM_BYTES`](crate::SHORTCUT_FROM_BYTES); `None`: no entry does). A shortcut records where the index
+    /// names the entry, so that a collector need not search for it.
+    ///
+    /// A shortcut takes 16 bytes of media, which is not worth it for smaller entries; a pair of 8 and 8 bytes never
+    /// carries one. The setting applies to entries written from now on.
     pub fn shortcut_from_bytes(mut self, bytes: Option<usize>) -> Self {
         self.options.shortcut_from_bytes = bytes;
         self
     }
 
-    /// Whether entries of keys that are written often get segments of their own (default yes), where that is worth it; never on files, whose log has one tail.
+    /// Whether entries of keys that are written often get segments of their own where that is worth it (default yes).
+    /// Never on files, whose log has one tail.
     pub fn separate_hot(mut self, separate: bool) -> Self {
         self.options.separate_hot = separate;
         self
     }
 
-    /// Share of garbage, 0 to 1, from which on a segment is worth collecting in the background (default 0.5). Less than 0.01 counts as that, more than 1 as 1; what is no number is refused at [`Builder::open`].
+    /// Share of garbage, 0 to 1, from which on a segment is worth collecting in the background (default 0.5). A value
+    /// below 0.01 counts as 0.01, one above 1 as 1. [`Builder::open`] refuses a value that is not a number.
     pub fn gc_threshold(mut self, share: f64) -> Self {
         self.options.gc_threshold = share;
         self
     }
 
-    /// Collector threads per node (default 1). With 0, writers collect by themselves when the store is full.
+    /// Collector threads per node (default 1). With 0, writers collect garbage themselves when the store is full.
     pub fn gc_threads(mut self, threads: usize) -> Self {
         self.options.gc_threads = threads;
         self
     }
 
-    /// Opens the store to look at it (default no). Not a byte of its files changes, and no permission to write is needed: a checkpoint is used and left as it is, and after a crash
-    /// each opening recovers anew, in memory. Several may have a store open so at the same time; one that writes is refused meanwhile, and the other way round
-    /// ([`crate::Error::Locked`]). Writes, and whatever else changes the store, fail with [`crate::Error::OpenedReadOnly`]. Keys that have expired are not shown.
+    /// Opens the store for reading only (default no). Not a byte of its files changes, and no write permission is
+    /// needed. A checkpoint is used and left as it is; after a crash each opening recovers anew, in memory. Keys that
+    /// have expired are not shown. Writes and all other changes fail with [`crate::Error::OpenedReadOnly`].
     ///
-    /// After a failed sync open the store once without this first: a read-only opening shows what the system's cache of the files holds, which may never have reached the device.
+    /// Several processes may have a store open for reading at the same time. Meanwhile an opening for writing is
+    /// refused, and the other way round ([`crate::Error::Locked`]).
     ///
-    /// A store that is not there is not made. Not for stores in memory, nor for dax devices, which cannot be mapped privately. The choice of a medium has no effect, and the statistics
-    /// tell that of the private mapping, `volatile`.
+    /// After a failed sync, open the store for writing once before you open it read-only: a read-only opening shows the
+    /// system's cache of the files, whose content may never have reached the device.
+    ///
+    /// A store that does not exist is not created. Stores in memory cannot be opened read-only, nor can dax devices,
+    /// which cannot be mapped privately. The choice of a medium has no effect; the statistics report the medium of the
+    /// private mapping, `volatile`.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.options.read_only = read_only;
         self
     }
 
-    /// Opens a damaged store with what is readable (default no). See [`crate::RecoveryReport::salvaged`]. Damage of page 0 and of the catalogue is made do with only
-    /// where nothing reaches the files ([`Builder::read_only`]). So is a descriptor mended; elsewhere its segment is set aside: nobody reads it, and nobody writes over it.
+    /// Opens a damaged store with the data that is readable (default no). [`crate::RecoveryReport::salvaged`] lists the
+    /// damage.
+    ///
+    /// Damage of page 0 and of the catalogue is tolerated only where nothing reaches the files
+    /// ([`Builder::read_only`]). There, a damaged segment descriptor is mended, too. Elsewhere its segment is set
+    /// aside: it is neither read nor overwritten.
     pub fn salvage(mut self, salvage: bool) -> Self {
         self.options.salvage = salvage;
         self
     }
 
-    /// Is called now and then during recovery, from recovery's threads.
+    /// Sets a function that recovery's threads call now and then to report their progress.
     pub fn on_progress(mut self, f: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.options.on_progress = Some(Arc::new(f));
         self
@@ -273,13 +306,17 @@ impl Builder {
         self.options
     }
 
-    /// Opens the store, creating or recovering it as need be.
+    /// Opens the store. Creates it if there is none, or recovers it, as needed.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for settings that contradict each other or what is there (sizes, directories, media, nodes);
-    /// [`NotFound`](crate::Error::NotFound) where there is no store and none is to be made; [`MissingPool`](crate::Error::MissingPool), [`WrongPool`](crate::Error::WrongPool), [`OlderCopy`](crate::Error::OlderCopy)
-    /// where pools do not belong together; [`Foreign`](crate::Error::Foreign), [`NewerFormat`](crate::Error::NewerFormat) and [`Damaged`](crate::Error::Damaged) for what is in them; [`Locked`](crate::Error::Locked) while another process
-    /// has it open; [`NotWritable`](crate::Error::NotWritable), [`DiskFull`](crate::Error::DiskFull) and [`Io`](crate::Error::Io) for files and devices.
+    /// [`Error::Config`](crate::Error::Config) if settings contradict each other or the existing store (sizes,
+    /// directories, media, nodes); [`NotFound`](crate::Error::NotFound) if there is no store and none may be created;
+    /// [`MissingPool`](crate::Error::MissingPool), [`WrongPool`](crate::Error::WrongPool) and
+    /// [`OlderCopy`](crate::Error::OlderCopy) if the pools do not belong together; [`Foreign`](crate::Error::Foreign),
+    /// [`NewerFormat`](crate::Error::NewerFormat) and [`Damaged`](crate::Error::Damaged) for the content of the pools;
+    /// [`Locked`](crate::Error::Locked) while another process has the store open;
+    /// [`NotWritable`](crate::Error::NotWritable), [`DiskFull`](crate::Error::DiskFull) and [`Io`](crate::Error::Io)
+    /// for files and devices.
     pub fn open(self) -> Result<Db> {
         Ok(Db::from_store(Store::open(self.options)?))
     }

@@ -1,7 +1,8 @@
 //! Copies of a store that is in use: all keyspaces as they are at one moment, in a new store.
 //!
-//! A copy is made from a [`Snapshot`], so readers and writers go on; what they overwrite and delete meanwhile is kept until the copy is done. Nothing of the format is copied: it is a store of its own, with
-//! its own limits, nodes, segments and versions.
+//! A copy is made from a [`Snapshot`], so readers and writers go on; the store keeps what they overwrite and delete
+//! until the copy is done. A copy does not copy the format: it is a store of its own, with its own limits, nodes,
+//! segments and versions.
 
 use crate::builder::Builder;
 use crate::db::Db;
@@ -12,28 +13,29 @@ use hither_engine::{CheckpointMode, Durability, Error, ErrorKind, Kind, Options,
 use serde::Serialize;
 use std::ops::ControlFlow;
 
-/// Keys and bytes after which progress is told.
+/// Keys, and bytes, after which progress is reported.
 const TELL_KEYS: u64 = 1024;
 const TELL_BYTES: u64 = 8 << 20;
-/// Bytes after which what was copied is made durable: the end does not wait for all of it.
+/// Bytes after which the copied data is made durable, so that the end does not wait for all of it.
 const SYNC_BYTES: u64 = 64 << 20;
-/// Keys of a hash keyspace whose cache misses overlap.
+/// Keys of a hash keyspace that are prefetched together, so that their cache misses overlap.
 const PREFETCHED: usize = 64;
 
-/// Why there is no copy.
+/// Why a copy failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The store that was to be copied. [`Error::KeyspaceDropped`]: somebody has dropped or renamed a keyspace meanwhile; try again.
+    /// The store to be copied failed. With [`Error::KeyspaceDropped`] a keyspace was dropped or renamed meanwhile: try
+    /// again.
     Source(Error),
-    /// The copy: its directory, its disk, its size.
+    /// The copy failed: its directory, its disk, its size.
     Target(Error),
-    /// Whoever looked at the progress did not want to go on.
+    /// `on_progress` ended the copy.
     Stopped,
 }
 
 impl CopyError {
-    /// The kind of what failed, if something did.
+    /// The kind of the error, if there was one.
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             CopyError::Source(error) | CopyError::Target(error) => Some(error.kind()),
@@ -61,27 +63,27 @@ impl std::error::Error for CopyError {
     }
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyProgress {
-    /// Keys that were copied.
+    /// Keys copied so far.
     pub keys: u64,
-    /// About how many there are.
+    /// Approximate number of keys to copy.
     pub expected: u64,
 }
 
-/// What a copy holds.
+/// Content of a finished copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CopyReport {
-    /// Keyspaces, empty ones included.
+    /// Number of keyspaces, empty ones included.
     pub keyspaces: usize,
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// The version of the store that was copied: later writes are not in it.
+    /// The version of the copied store that the copy shows: later writes are not in it.
     pub version: u64,
 }
 
@@ -108,18 +110,24 @@ impl Db {
         self.copy_to_with(target, |_| ControlFlow::Continue(()))
     }
 
-    /// Copies all keyspaces, as they are at one moment, into a new store: a backup of a store that is in use, or the way to other limits. `target` names its directories, in which there must be no
-    /// store, and its settings; without a [`Builder::max_capacity`] it may grow as far as this one. Keys keep their times of expiry; versions are new. `on_progress` is called now and then, and may
-    /// end it.
+    /// Copies all keyspaces, as they are at one moment, into a new store. Use it to back up a store that is in use, or
+    /// to move the data to a store with other limits.
     ///
-    /// The copy is there, durable and closed, when this returns, and not before: until then it lies in a directory `NAME.PID.N.part` beside its place (`copy.PID.N.part` in a directory
-    /// that was there before), which a crash leaves. After an error nothing is left of it.
+    /// `target` gives the settings of the new store and its directories, which must not hold a store. Without a
+    /// [`Builder::max_capacity`] the copy may grow as far as this store. Keys keep their times of expiry; versions are
+    /// new. `on_progress` is called now and then, and ends the copy by returning [`ControlFlow::Break`].
     ///
-    /// O(keys). Readers and writers go on. The new store's indexes take as much DRAM as this one's until it is closed. Memory grows with the number of distinct keys that are overwritten or deleted meanwhile, too, and what they
-    /// held takes space in the store, as for any [`Snapshot`].
+    /// When this returns, the copy is in its place, durable and closed. Until then it lies in a directory
+    /// `NAME.PID.N.part` beside its place (`copy.PID.N.part` inside a directory that existed before), which a crash
+    /// leaves behind. After an error nothing is left of it.
+    ///
+    /// O(keys). Readers and writers go on. The new store's indexes take as much DRAM as this one's until it is closed.
+    /// As for any [`Snapshot`], memory grows with the number of distinct keys that are overwritten or deleted
+    /// meanwhile, and their old values take space in the store.
     ///
     /// # Errors
-    /// [`CopyError`] tells whether it is the store, the copy or `on_progress`. In the callback of a ticket, or the closure of a read, [`Error::InsideCallback`] and [`Error::InsideRead`].
+    /// [`CopyError`] distinguishes failures of the store, of the copy, and a stop by `on_progress`. In the callback of
+    /// a ticket: [`Error::InsideCallback`]; in the closure of a read: [`Error::InsideRead`].
     pub fn copy_to_with(&self, target: Builder, on_progress: impl FnMut(CopyProgress) -> ControlFlow<()>) -> Result<CopyReport, CopyError> {
         let mut options = target.into_options();
         self.adapt(&mut options);
@@ -127,7 +135,7 @@ impl Db {
         let target = Builder::from_options(options).open().map_err(CopyError::Target)?;
         let report = Copy::new(&target, on_progress).fill(self);
         if report.is_err() {
-            // Nobody waits until what is removed is durable.
+            // The files are about to be removed, so nothing of them need become durable.
             target.store.abandon();
         }
         let (report, nodes) = (report?, target.stats().pools.len());
@@ -136,7 +144,8 @@ impl Db {
         Ok(report)
     }
 
-    /// Where no limit is named the copy has this store's, if that is not below what is to be preallocated. One checkpoint, at its close, is enough.
+    /// Without a limit of its own, the copy gets this store's limit, or its own capacity if that is larger. It takes
+    /// only one checkpoint, at its close.
     fn adapt(&self, options: &mut Options) {
         if options.max_capacity == 0 {
             let limit: u64 = self.stats().pools.iter().map(|pool| pool.max_bytes).sum();
@@ -148,16 +157,16 @@ impl Db {
     }
 }
 
-/// A copy under way.
+/// A copy in progress.
 struct Copy<'a, P> {
     target: &'a Db,
     on_progress: P,
     keys: u64,
     bytes: u64,
     expected: u64,
-    /// Of keys and bytes, when progress was told last.
+    /// Keys and bytes at the last progress report.
     told: (u64, u64),
-    /// Of bytes, when they were made durable last.
+    /// Bytes at the last sync.
     synced: u64,
 }
 
@@ -194,13 +203,13 @@ impl<'a, P: FnMut(CopyProgress) -> ControlFlow<()>> Copy<'a, P> {
         Ok(())
     }
 
-    /// In no order: sorting would take the memory of all keys.
+    /// Copies in no order: sorting would take the memory of all keys.
     fn take_hash(&mut self, snapshot: &Snapshot, from: &Keyspace, into: &Keyspace) -> Result<(), CopyError> {
         let mut pieces = snapshot.inner().key_pieces(&from.handle);
         loop {
             let may_be_there = pieces.has_met_all();
             let Some(keys) = pieces.next() else { return Ok(()) };
-            // Also if all of them are there by now.
+            // Reports progress even if all of these keys are there by now.
             self.tell()?;
             for keys in keys.map_err(CopyError::Source)?.chunks(PREFETCHED) {
                 from.prefetch(keys);
@@ -209,7 +218,7 @@ impl<'a, P: FnMut(CopyProgress) -> ControlFlow<()>> Copy<'a, P> {
                         continue;
                     }
                     let found = snapshot.inner().get_expiring(&from.handle, key, |value, expires_at_ms| (value.to_vec(), expires_at_ms));
-                    // New ones come, too, which the snapshot does not show.
+                    // Keys written since come, too; the snapshot does not show them.
                     if let Some((value, expires_at_ms)) = found.map_err(CopyError::Source)? {
                         self.put(into, key, &value, expires_at_ms)?;
                     }
@@ -219,7 +228,7 @@ impl<'a, P: FnMut(CopyProgress) -> ControlFlow<()>> Copy<'a, P> {
     }
 
     fn put(&mut self, into: &Keyspace, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<(), CopyError> {
-        // Closing it makes all of it durable.
+        // Closing the copy makes all of it durable.
         let options = WriteOptions::new().durability(Durability::Process).expires_at_ms(expires_at_ms);
         let _ = into.put_with(key, value, &options).map_err(CopyError::Target)?;
         self.keys += 1;

@@ -1,4 +1,4 @@
-//! The store.
+//! The open store.
 
 use crate::batch::Batch;
 use crate::builder::Builder;
@@ -10,14 +10,16 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Share of garbage from which on [`Db::compact`] empties a segment: below, moving the rest is not worth it.
+/// Share of garbage from which on [`Db::compact`] empties a segment. Below it, moving the rest is not worth it.
 const COMPACT_GARBAGE: f64 = 0.05;
 
 /// An open store. Clones share it.
 ///
-/// Whoever drops the last clone, and with it the last [`Keyspace`], [`Iter`](crate::Iter), [`Batch`] and [`Snapshot`], closes the store as [`Db::close`] does, which may take a checkpoint (O(keys)) and
-/// a sync: that drop waits for it. Its errors are told to nobody; the store is then as after a crash when it is opened again. So close it where that matters. Until all of them are gone (and the last
-/// pinned value and ticket), nobody else can open the store.
+/// Dropping the last handle closes the store as [`Db::close`] does; handles are the clones of `Db` and every
+/// [`Keyspace`], [`Iter`](crate::Iter), [`Batch`] and [`Snapshot`]. That drop waits for the close, which may take a
+/// checkpoint (O(keys)) and a sync. It reports no error: if the close failed, the next opening recovers the store as
+/// after a crash. Call [`Db::close`] where that matters. Nobody else can open the store until all handles, pinned
+/// values and tickets are gone.
 ///
 /// ```
 /// use hither::{Db, Durability};
@@ -40,7 +42,7 @@ pub struct Db {
 }
 
 impl Db {
-    /// Opens the store in a directory with default settings; creates it if there is none.
+    /// Opens the store in a directory with default settings. Creates it if there is none.
     ///
     /// # Errors
     /// See [`Builder::open`].
@@ -48,7 +50,7 @@ impl Db {
         Db::builder().path(path).open()
     }
 
-    /// Settings first.
+    /// Returns a [`Builder`], to open a store with other settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -58,10 +60,10 @@ impl Db {
         Db { store: Arc::new(store), recovery }
     }
 
-    /// Opens a keyspace, of whichever kind, creating an ordered one if there is none of this name.
+    /// Opens the keyspace of this name, whatever its kind. Creates an ordered one if there is none.
     ///
     /// # Errors
-    /// See [`Db::create_keyspace`].
+    /// See [`Db::create_keyspace`]; [`Error::KeyspaceDropped`] if another thread drops it meanwhile.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         if let Some(keyspace) = self.open_keyspace(name)? {
             return Ok(keyspace);
@@ -69,7 +71,7 @@ impl Db {
         self.create_or_open(name, KeyspaceOptions::ordered())
     }
 
-    /// Opens a keyspace of this kind, creating it if there is none of this name.
+    /// Opens the keyspace of this name and kind. Creates it if there is none of this name.
     ///
     /// ```
     /// # let db = hither::Db::builder().in_memory().open()?;
@@ -83,7 +85,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`Error::KeyspaceKind`] if it is of another kind; those of [`Db::create_keyspace`].
+    /// [`Error::KeyspaceKind`] if the keyspace of this name is of another kind; those of [`Db::keyspace`].
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let keyspace = match self.open_keyspace(name)? {
             Some(keyspace) => keyspace,
@@ -103,16 +105,18 @@ impl Db {
         }
     }
 
-    /// Creates a keyspace. The change is durable and crash-atomic.
+    /// Creates a keyspace. The change is durable at return, and crash-atomic.
     ///
     /// # Errors
-    /// [`Error::KeyspaceExists`], [`Error::KeyspaceName`], [`Error::TooManyKeyspaces`]; [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, when it may be
-    /// there at the next opening or not; [`Error::OpenedReadOnly`], [`Error::Closed`].
+    /// [`Error::KeyspaceExists`], [`Error::KeyspaceName`], [`Error::TooManyKeyspaces`]; [`Error::InsideCallback`] in
+    /// the callback of a ticket; [`Error::ReadOnly`] after a failed sync, in which case the keyspace may or may not
+    /// exist at the next opening; [`Error::OpenedReadOnly`], [`Error::Closed`].
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(Keyspace::new(self.store.clone(), self.store.create_keyspace(name, options.kind)?))
     }
 
-    /// Opens a keyspace if there is one of this name. Waits for keyspaces that are being exchanged.
+    /// Opens the keyspace of this name, or returns `None` if there is none. Waits for a [`Db::swap_keyspaces`] under
+    /// way that renames it, except in the callback of a ticket.
     ///
     /// # Errors
     /// None so far.
@@ -120,17 +124,22 @@ impl Db {
         Ok(self.store.open_keyspace(name).map(|handle| Keyspace::new(self.store.clone(), handle)))
     }
 
-    /// Drops a keyspace with all its keys; false if there is none. Durable and crash-atomic; O(keys).
+    /// Drops a keyspace with all its keys. Returns false if there is none of this name. The change is durable at
+    /// return, and crash-atomic. O(keys).
     ///
     /// # Errors
-    /// [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, when it may be there at the next opening or not; [`Error::OpenedReadOnly`], [`Error::Closed`].
+    /// [`Error::InsideCallback`] in the callback of a ticket; [`Error::ReadOnly`] after a failed sync, in which case
+    /// the keyspace may or may not exist at the next opening; [`Error::OpenedReadOnly`], [`Error::Closed`].
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         self.store.drop_keyspace(name)
     }
 
-    /// Exchanges the names of keyspaces: all pairs at once, or none if one of them is not there (false). Where a name is in several pairs, the result is that of one exchange
-    /// after the other. Durable and crash-atomic, and everything that was written before is durable then, whatever its level. Handles of what has another name then say
-    /// [`Error::KeyspaceDropped`] from then on: open them again. O(keyspaces), and waits for writers under way and a sync.
+    /// Exchanges the names of the two keyspaces of each pair, all pairs at once. Returns false and changes nothing if
+    /// one of the names does not exist. The pairs apply one after the other, so a name may occur in several of them.
+    ///
+    /// The change is durable at return, and crash-atomic. Everything written before it is durable then, too, at
+    /// whatever level it was written. Handles of keyspaces whose name has changed fail with [`Error::KeyspaceDropped`]
+    /// from then on: open them again. O(keyspaces); waits for writers under way and for a sync.
     ///
     /// # Errors
     /// See [`Db::drop_keyspace`].
@@ -138,40 +147,42 @@ impl Db {
         self.store.swap_keyspaces(pairs)
     }
 
-    /// All keyspaces in the order of their creation.
+    /// Returns all keyspaces in the order of their creation.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         self.store.keyspaces()
     }
 
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn batch(&self) -> Batch {
         Batch::new(self.store.clone())
     }
 
-    /// A consistent view of everything written so far.
+    /// Takes a snapshot: a consistent view of everything written so far.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.store.clone())
     }
 
-    /// Makes everything written so far durable, whatever its level.
+    /// Makes everything written so far durable, at whatever level it was written.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] if a sync failed: nothing since the last good one may be taken for durable.
+    /// [`Error::ReadOnly`] if a sync failed. Do not take anything written since the last successful sync for durable.
     pub fn sync(&self) -> Result<()> {
         self.store.sync()
     }
 
-    /// Collects garbage now, as the background does when space is short: empties the segments of which a good part is garbage, moving what is live in them, and frees them; returns how many.
-    /// Waits for readers that may still look at them.
+    /// Collects garbage now, as the background does when space is short, and returns the number of segments that it
+    /// freed. Moves the live entries out of every segment whose share of garbage reaches [`Builder::gc_threshold`], and
+    /// frees the segment. Waits for readers that may still look at these segments.
     ///
     /// # Errors
-    /// [`Error::InsideRead`], [`Error::InsideCallback`]; [`Error::ReadOnly`] after a failed sync; [`Error::Damaged`] and errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. Nothing that is live is lost.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]; [`Error::ReadOnly`] after a failed sync; [`Error::Damaged`]
+    /// and errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. No error loses live data.
     pub fn reclaim(&self) -> Result<usize> {
         self.store.reclaim()
     }
 
-    /// Gives back the space of everything that is garbage, now and beside readers and writers: empties each segment of which a twentieth or more is not live. See
-    /// [`Db::compact_with`].
+    /// Reclaims the space of all garbage now, beside readers and writers. Empties each segment of which a twentieth or
+    /// more is not live. See [`Db::compact_with`].
     ///
     /// # Errors
     /// See [`Db::compact_with`].
@@ -179,50 +190,63 @@ impl Db {
         self.compact_with(COMPACT_GARBAGE, |_| ControlFlow::Continue(()))
     }
 
-    /// Empties every segment of which at least `garbage` (0 to 1; 0.001 if that is less) is not live, until none is left or nothing more can be gained. `on_progress` is called after some
-    /// segments each, and may end it. The files keep their size: the space is free for later writes. What snapshots show stays. O(store); one at a time.
+    /// Empties every segment of which at least the share `garbage` is not live, until none is left or nothing more can
+    /// be gained. `garbage` is between 0 and 1; a value below 0.001 counts as 0.001. Calls `on_progress` after every few
+    /// segments; returning [`ControlFlow::Break`] ends the compaction.
+    ///
+    /// The files keep their size: the freed space serves later writes. Data that snapshots show stays. O(store). One
+    /// compaction runs at a time; a second one waits.
     ///
     /// # Errors
-    /// [`Error::InsideCallback`] if called by `on_progress` or the callback of a ticket, [`Error::InsideRead`]; [`Error::Config`] if `garbage` is no number; [`Error::ReadOnly`] after a failed sync; [`Error::DiskFull`] if there
-    /// is no room for a checkpoint, when all but deletes was compacted; [`Error::Damaged`] if damage was found, when all segments without any were compacted; errors of the medium; [`Error::OpenedReadOnly`], [`Error::Closed`]. The store is sound, and as compact as it became.
+    /// [`Error::InsideCallback`] if called by `on_progress` or in the callback of a ticket, [`Error::InsideRead`];
+    /// [`Error::Config`] if `garbage` is not a number; [`Error::ReadOnly`] after a failed sync; errors of the medium;
+    /// [`Error::OpenedReadOnly`], [`Error::Closed`]. [`Error::DiskFull`] if there is no room for a checkpoint:
+    /// everything except deletes was compacted then. [`Error::Damaged`] if it found damage: all undamaged segments were
+    /// compacted then. After any error the store is sound, and keeps what was compacted before it.
     pub fn compact_with(&self, garbage: f64, on_progress: impl FnMut(CompactProgress) -> ControlFlow<()>) -> Result<CompactReport> {
         self.store.compact(garbage, on_progress)
     }
 
-    /// Takes a checkpoint of the indexes now instead of in the background, so that a restart scans only what comes later. False if this store keeps
-    /// none (in memory, or switched off), or if it had to give way to lack of space. O(keys).
+    /// Takes a checkpoint of the indexes now instead of in the background, so that a restart scans only what comes
+    /// later. Returns false if this store keeps no checkpoints (in memory, or switched off), or if lack of space made
+    /// the checkpoint void. O(keys).
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::DiskFull`] if it cannot be written, [`Error::Damaged`], [`Error::ReadOnly`] after a failed sync, [`Error::InsideRead`], [`Error::InsideCallback`], [`Error::OpenedReadOnly`], [`Error::Closed`]; the store is as before.
+    /// [`Error::Io`], [`Error::DiskFull`] if the checkpoint cannot be written, [`Error::Damaged`], [`Error::ReadOnly`]
+    /// after a failed sync, [`Error::InsideRead`], [`Error::InsideCallback`], [`Error::OpenedReadOnly`],
+    /// [`Error::Closed`]. The store is then as before.
     pub fn checkpoint(&self) -> Result<bool> {
         self.store.checkpoint()
     }
 
-    /// The store in numbers. O(segments).
+    /// Returns the statistics of the store. O(segments).
     pub fn stats(&self) -> Stats {
         Stats::from(&self.store.stats())
     }
 
-    /// Verifies every checksum, reference and count. Run it without writers. O(store).
+    /// Verifies every checksum, reference and count. Run it without writers: it would report counts that they change.
+    /// O(store).
     ///
     /// # Errors
-    /// [`Error::InsideRead`], [`Error::InsideCallback`]. What is not sound is no error but in the report.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]. Damage is not an error: the report lists it.
     pub fn check(&self) -> Result<CheckReport> {
         Ok(CheckReport::from(self.store.check()?))
     }
 
-    /// The time by which keys expire, in milliseconds since 1970: the machine's, but never behind what the store remembers.
+    /// The time by which keys expire, in milliseconds since 1970: that of the machine's clock, but never earlier than
+    /// the time that the store remembers.
     pub fn now_ms(&self) -> u64 {
         self.store.now_ms()
     }
 
-    /// What tells the store from all others, copies of its files aside.
+    /// The UUID of the store. Only copies of its files share it.
     #[doc(hidden)]
     pub fn uuid(&self) -> [u8; 16] {
         self.store.uuid()
     }
 
-    /// Makes durable that what somebody was told to have expired has, whatever the machine's clock says at the next start. Waits for a sync if that was not so.
+    /// Persists the store's time, so that every key that was reported expired stays expired at the next start, even if
+    /// the machine's clock is set back. Waits for a sync unless that time is durable already.
     ///
     /// # Errors
     /// Those of a sync.
@@ -231,16 +255,18 @@ impl Db {
         self.store.persist_expiries()
     }
 
-    /// What recovery did when the store was opened.
+    /// Reports what recovery did when the store was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
 
-    /// Makes everything durable and marks the store clean. Other handles stay usable for reading; the files are released when
-    /// the last one is dropped, and with them the last snapshot, iterator, pinned value and ticket. (Inside a read of another store, or a callback, soon after.)
+    /// Makes everything durable and marks the store clean. Other handles stay usable for reading. The files are
+    /// released when the last handle, snapshot, iterator, pinned value and ticket is dropped (soon afterwards, if that
+    /// happens inside a read of another store, or in a callback).
     ///
     /// # Errors
-    /// [`Error::InsideRead`], [`Error::InsideCallback`]: nothing has changed. Others: the store refuses writes from now on, and is as after a crash when it is opened again.
+    /// [`Error::InsideRead`], [`Error::InsideCallback`]: nothing has changed. After any other error the store refuses
+    /// writes, and the next opening recovers it as after a crash.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }
@@ -253,12 +279,12 @@ impl std::fmt::Debug for Db {
 }
 
 impl KeyspaceOptions {
-    /// Keys in bytewise order.
+    /// Keys in bytewise order: allows ranges and prefixes.
     pub fn ordered() -> KeyspaceOptions {
         KeyspaceOptions { kind: Kind::Ordered }
     }
 
-    /// Point access only: less memory, faster.
+    /// Point access only, without an order of keys: takes less memory, and is faster.
     pub fn hash() -> KeyspaceOptions {
         KeyspaceOptions { kind: Kind::Hash }
     }

@@ -7,14 +7,15 @@ use hither_engine::{Condition, Deferred, Found, Result, Ticket, WriteOptions};
 use std::ops::{Bound, ControlFlow};
 
 impl Keyspace {
-    /// Begins to load what operations on these keys are about to touch, so that the cache misses of one overlap with those of the others. Changes nothing, and
-    /// promises nothing. O(keys); as long as [`Keyspace::multi_get`], without the values.
+    /// Starts to load the data that operations on these keys will touch, so that their cache misses overlap. A hint: it
+    /// changes nothing and promises nothing. O(keys); takes as long as [`Keyspace::multi_get`] without the values.
     #[inline]
     pub fn prefetch<K: AsRef<[u8]>>(&self, keys: &[K]) {
         self.store.prefetch(&self.handle, keys);
     }
 
-    /// Calls `f` with the value of `key` in place; also gives the version that the answer [rests on](crate#operations-that-do-not-wait). `f` must be short.
+    /// Calls `f` with the value of `key` in place. Also returns the version that the answer [rests
+    /// on](crate#operations-that-do-not-wait). `f` must be short.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -23,7 +24,8 @@ impl Keyspace {
         self.store.peek_with(&self.handle, key, f)
     }
 
-    /// Calls `f(key, value, found)` for the pairs between two bounds in order until it breaks; gives the version that it [rests on](crate#operations-that-do-not-wait).
+    /// Calls `f(key, value, found)` for the pairs between two bounds, in order, until it breaks. Returns the version
+    /// that the result [rests on](crate#operations-that-do-not-wait).
     ///
     /// # Errors
     /// [`crate::Error::NotOrdered`] for a hash keyspace; those of [reads](crate#errors).
@@ -37,7 +39,7 @@ impl Keyspace {
         self.store.scan_deferred(&self.handle, &range_of(from, to, reverse, usize::MAX), f)
     }
 
-    /// Writes `key`, or removes it if there is no `value`, [without a wait](crate#operations-that-do-not-wait).
+    /// Writes `key`, or removes it if `value` is `None`, [without waiting](crate#operations-that-do-not-wait).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -46,7 +48,8 @@ impl Keyspace {
         self.store.write_deferred(&self.handle, key, value, Condition::None, options)
     }
 
-    /// Writes `key`, or removes it if there is no `value`, [without a wait](crate#operations-that-do-not-wait), if its version is this (`None`: if it is absent).
+    /// Writes `key`, or removes it if `value` is `None`, provided that the key has this version (`None`: that it is
+    /// absent). [Does not wait](crate#operations-that-do-not-wait).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -57,10 +60,11 @@ impl Keyspace {
 }
 
 impl Batch {
-    /// Applies it if its preconditions hold, [without a wait](crate#operations-that-do-not-wait). A batch without writes only says whether they hold.
+    /// Applies the batch if its preconditions hold, [without waiting](crate#operations-that-do-not-wait). A batch
+    /// without writes only reports whether they hold.
     ///
     /// # Errors
-    /// See [`Batch::commit`], but for [`crate::Error::PreconditionFailed`]: [`Deferred::applied`] says that.
+    /// See [`Batch::commit`], except [`crate::Error::PreconditionFailed`]: [`Deferred::applied`] reports that instead.
     pub fn commit_deferred(&self, options: &WriteOptions) -> Result<Deferred> {
         self.ensure_own()?;
         self.store.commit_deferred(&self.inner, options)
@@ -68,20 +72,21 @@ impl Batch {
 }
 
 impl Db {
-    /// Everything at or below this version is durable. O(1), without a wait.
+    /// The durable version: everything at or below it is durable. O(1); never waits.
     ///
-    /// Not to be waited for in a loop: it rises with syncs, and where the medium needs none (persistent memory, memory) writes are durable without anybody raising it. What waits is a
-    /// [ticket](Db::ticket_at).
+    /// Do not poll it in a loop: only syncs raise it. On a medium that needs no sync (persistent memory, memory),
+    /// writes are durable although nothing raises it. To wait, use a [ticket](Db::ticket_at).
     pub fn durable_version(&self) -> u64 {
         self.store.durable_version()
     }
 
-    /// A version that all writes made so far rest on or are below of, whatever their level, for [`Db::ticket_at`]. Waits for writes under way (for no sync). O(threads).
+    /// A version at or above that of every write made so far, at whatever level, for [`Db::ticket_at`]. Waits for
+    /// writes under way, but for no sync. O(threads).
     pub fn written_version(&self) -> u64 {
         self.store.written_version()
     }
 
-    /// A ticket for everything written so far that rests on `version` or a lower one.
+    /// Returns a ticket for everything written so far that rests on `version` or a lower one.
     pub fn ticket_at(&self, version: u64) -> Ticket {
         self.store.ticket_at(version)
     }

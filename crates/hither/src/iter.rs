@@ -7,15 +7,16 @@ use std::iter::FusedIterator;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Pairs of the first group: who wants the next one only shall not pay for many. Each group is twice the one before, up to the largest.
+/// Pairs of the first group: a caller that wants only the next pair shall not pay for many. Each group is twice as
+/// large as the one before, up to the largest.
 const FIRST_GROUP: usize = 4;
 const LARGEST_GROUP: usize = 64;
-/// Bytes of keys and values with which a group ends, however few pairs it has.
+/// Bytes of keys and values at which a group ends, however few pairs it has.
 const GROUP_BYTES: usize = 1 << 20;
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// What a keyspace has for a key, as [`Iter::entries`] gives it.
+/// A key of a keyspace with its value and expiry, as [`Iter::entries`] yields it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
@@ -39,7 +40,7 @@ impl From<Entry> for Pair {
     }
 }
 
-/// Where an iterator reads.
+/// What an iterator reads: a keyspace, now or as a snapshot shows it.
 pub(crate) struct Source {
     pub store: Arc<Store>,
     pub handle: KeyspaceHandle,
@@ -47,7 +48,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Up to `limit` entries, fewer if they are large; and whether there is nothing behind them.
+    /// Fetches up to `limit` entries, fewer if they are large. Also returns whether there is nothing behind them.
     fn fetch(&self, range: &ScanRange<'_>, limit: usize) -> Result<(VecDeque<Entry>, bool)> {
         let mut pairs = VecDeque::with_capacity(limit);
         let (mut bytes, mut is_last) = (0, true);
@@ -64,7 +65,7 @@ impl Source {
         Ok((pairs, is_last))
     }
 
-    /// Value and expiry.
+    /// Returns the value and its expiry.
     fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
         match &self.snapshot {
             Some(snapshot) => snapshot.get_expiring(&self.handle, key, |value, expires_at_ms| (value.to_vec(), expires_at_ms)),
@@ -75,20 +76,20 @@ impl Source {
 
 enum State {
     Ordered(Ordered),
-    /// Keys still to be looked up; `None` until they are collected.
+    /// Keys that are still to be looked up; `None` until they are collected.
     Hash(Option<VecDeque<Vec<u8>>>),
-    /// What is still to be told, and then nothing.
+    /// The error that is still to be returned; `None` after that: the iterator has ended.
     Failed(Option<Error>),
 }
 
-/// What lies between the bounds has not been fetched yet; the queues hold what was fetched from either end.
+/// The range between the bounds is not fetched yet. The queues hold the entries fetched from either end.
 struct Ordered {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
     front: VecDeque<Entry>,
     back: VecDeque<Entry>,
     exhausted: bool,
-    /// Pairs of the next group.
+    /// Number of pairs to fetch next.
     group: usize,
 }
 
@@ -106,15 +107,16 @@ impl Ordered {
             *(if forward { &mut self.front } else { &mut self.back }) = pairs;
         }
         let (near, far) = if forward { (&mut self.front, &mut self.back) } else { (&mut self.back, &mut self.front) };
-        // What the other end fetched lies beyond: its last pair is the next one from here.
+        // The entries that the other end fetched lie beyond this range. The last of them is the next one from here.
         Ok(near.pop_front().or_else(|| far.pop_back()))
     }
 }
 
 /// An iterator over key–value pairs, from both ends. After an error it ends.
 ///
-/// Pairs are fetched in groups: four at first, then more, up to 64, but no more than come to 1 MiB, and always one. So it takes little more memory than that, or than the largest pair, for each end
-/// that it is read from. (Over a hash keyspace: that of all keys, and one value.) It keeps the store open.
+/// Pairs are fetched in groups: four at first, then more, up to 64. A group ends at 1 MiB, and has at least one pair.
+/// So the iterator takes little more memory than 1 MiB, or than the largest pair, for each end that it is read from.
+/// Over a hash keyspace it takes the memory of all keys and one value. It keeps the store open.
 ///
 /// ```
 /// # let db = hither::Db::builder().in_memory().open()?;
@@ -145,12 +147,12 @@ impl Iter {
         Iter { source, state: State::Hash(None) }
     }
 
-    /// Gives this error, and ends.
+    /// An iterator that yields this error and ends.
     pub(crate) fn failed(source: Source, error: Error) -> Iter {
         Iter { source, state: State::Failed(Some(error)) }
     }
 
-    /// The same, with the time at which each key expires.
+    /// Turns it into an iterator over entries, which have the time at which each key expires, too.
     ///
     /// ```
     /// # let db = hither::Db::builder().in_memory().open()?;
@@ -173,7 +175,7 @@ impl Iter {
                     None => keys.insert(collect_keys(&self.source)?),
                 };
                 while let Some(key) = if direction == Direction::Forward { keys.pop_front() } else { keys.pop_back() } {
-                    // Keys deleted or expired since are passed over.
+                    // Skips keys that were deleted or have expired since.
                     if let Some((value, expires_at_ms)) = self.source.get(&key)? {
                         return Ok(Some(Entry { key, value, expires_at_ms }));
                     }
@@ -230,7 +232,7 @@ impl fmt::Debug for Iter {
     }
 }
 
-/// An [`Iter`] that tells of expiry, too.
+/// An [`Iter`] that yields the expiry of each key, too.
 #[must_use = "an iterator does nothing before it is asked for entries"]
 #[derive(Debug)]
 pub struct Entries(Iter);
@@ -255,7 +257,7 @@ mod tests {
     use super::*;
     use crate::Db;
 
-    /// Pairs that were fetched and not given out yet.
+    /// Number of pairs that were fetched and not returned yet.
     fn waiting(iter: &Iter) -> usize {
         let State::Ordered(ordered) = &iter.state else { panic!("of an ordered keyspace") };
         ordered.front.len() + ordered.back.len()

@@ -9,17 +9,17 @@ use std::cell::Cell;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-/// Keys that a deletion of many removes at once, and their bytes.
+/// Most keys, and bytes of keys, that one batch of a deletion of many keys removes.
 const DELETES_AT_ONCE: usize = 1 << 10;
 const DELETED_BYTES_AT_ONCE: usize = 1 << 20;
 
-/// How to create a keyspace.
+/// Options of a keyspace to be created: its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyspaceOptions {
     pub(crate) kind: Kind,
 }
 
-/// A handle of a keyspace. Cheap to clone; keeps the store open.
+/// A handle of a keyspace. Cheap to clone or share between threads. Keeps the store open.
 ///
 /// ```
 /// use hither::{Durability, WriteOptions};
@@ -52,7 +52,7 @@ impl Keyspace {
         Keyspace { store, handle }
     }
 
-    /// Whether a store can hold this pair: for programs that want to know before they make one. O(1).
+    /// Checks whether a store can hold this pair, for programs that want to know before they create one. O(1).
     ///
     /// # Errors
     /// [`Error::KeyEmpty`], [`Error::KeyTooLong`], [`Error::ValueTooLong`].
@@ -60,7 +60,7 @@ impl Keyspace {
         hither_engine::check_key(key).and_then(|()| hither_engine::check_value(value))
     }
 
-    /// Whether a keyspace may have this name. O(length).
+    /// Checks whether a keyspace may have this name. O(length).
     ///
     /// # Errors
     /// [`Error::KeyspaceName`].
@@ -68,32 +68,33 @@ impl Keyspace {
         hither_engine::check_name(name)
     }
 
-    /// Name, id and kind.
+    /// The keyspace's name, id and kind.
     pub fn info(&self) -> &KeyspaceInfo {
         self.handle.info()
     }
 
-    /// Its name.
+    /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.info().name
     }
 
-    /// Its kind.
+    /// The keyspace's kind.
     pub fn kind(&self) -> Kind {
         self.info().kind
     }
 
-    /// Number of keys, expired ones that were not swept yet included. O(threads).
+    /// Number of keys, including expired ones that are not swept yet. O(threads).
     pub fn len(&self) -> usize {
         self.handle.len()
     }
 
-    /// Whether it holds no key; as [`Keyspace::len`] counts them.
+    /// Whether the keyspace holds no key, by the count of [`Keyspace::len`].
     pub fn is_empty(&self) -> bool {
         self.handle.is_empty()
     }
 
-    /// The value of `key`. O(1) for hash, O(log n) for ordered keyspaces; one dependent access to the medium.
+    /// Returns the value of `key`. O(1) for a hash keyspace, O(log n) for an ordered one; one dependent access to the
+    /// medium.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -101,7 +102,7 @@ impl Keyspace {
         self.get_with(key, <[u8]>::to_vec)
     }
 
-    /// Calls `f` with the value in place: no copy, no allocation.
+    /// Calls `f` with the value of `key` in place: no copy, no allocation.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -110,7 +111,7 @@ impl Keyspace {
         self.store.get_with(&self.handle, key, f)
     }
 
-    /// The value in place, kept there by the guard, which holds back the reuse of its segment only.
+    /// Returns a guard that keeps the value of `key` in place. It holds back the reuse of the value's segment only.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -118,7 +119,11 @@ impl Keyspace {
         self.store.get_pinned(&self.handle, key)
     }
 
-    /// The value with its version, for [`crate::Batch::require_version`]. Each write of the key raises it. So may a collection, when 2³¹ versions have gone by: each write of the store takes one, and up to 64 more go with it where many threads write the same keys, or each write waits for a sync of its own.
+    /// Returns the value of `key` and its version, for [`crate::Batch::require_version`].
+    ///
+    /// Each write of the key raises the version. After 2³¹ versions a collection may raise it, too. Each write of the
+    /// store uses one version, and up to 64 more where many threads write the same keys or each write waits for a sync
+    /// of its own.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -126,7 +131,7 @@ impl Keyspace {
         self.store.get_versioned(&self.handle, key)
     }
 
-    /// What there is of `key`: its value, and when it expires.
+    /// Returns the value of `key` and the time when it expires.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -134,7 +139,7 @@ impl Keyspace {
         self.store.get_expiring(&self.handle, key, |value, expires_at_ms| Entry::copied(key, value, expires_at_ms))
     }
 
-    /// Whether `key` is there.
+    /// Whether `key` exists.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -142,7 +147,8 @@ impl Keyspace {
         Ok(self.get_with(key, |_| ())?.is_some())
     }
 
-    /// The values of many keys, in order; memory accesses overlap. Each is read by itself: for a consistent view see [`crate::Snapshot::multi_get`].
+    /// Returns the values of many keys, in the order of `keys`; memory accesses overlap. Each key is read by itself:
+    /// for a consistent view see [`crate::Snapshot::multi_get`].
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -152,7 +158,7 @@ impl Keyspace {
         Ok(values)
     }
 
-    /// Calls `f(i, value)` for each of `keys` in order, in place.
+    /// Calls `f(i, value)` with the value of each of `keys` in place, in their order.
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -160,7 +166,7 @@ impl Keyspace {
         self.store.multi_get_with(&self.handle, keys, f)
     }
 
-    /// Writes `key`; durable at the store's level when it returns.
+    /// Writes `key`. The write is durable at the store's level when this returns.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -169,8 +175,10 @@ impl Keyspace {
         self.store.write_wait(&self.handle, key, Some(value)).map(drop)
     }
 
-    /// Writes `key` and returns at once with a ticket that says when the write is durable. The write is visible at once (to readers
-    /// that insist on durability: once it is durable). A ticket that is dropped takes nothing back.
+    /// Starts a write of `key` and returns a [`Ticket`] without waiting for durability.
+    ///
+    /// The write is visible at once; readers at a durable level wait for it to become durable. The ticket reports when
+    /// it is. Dropping the ticket does not undo the write.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -179,7 +187,7 @@ impl Keyspace {
         Ok(ticket)
     }
 
-    /// Removes `key`; true if it was there. Durable at the store's level when it returns.
+    /// Removes `key` and returns whether it existed. The delete is durable at the store's level when this returns.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -188,7 +196,10 @@ impl Keyspace {
         self.store.write_wait(&self.handle, key, None)
     }
 
-    /// Removes `key` and returns at once, see [`Keyspace::put_with`]; but if it was not there, it waits until that is durable ([`Keyspace::write_deferred`] does not).
+    /// Starts a delete of `key` and returns whether it existed and a [`Ticket`], without waiting for durability.
+    ///
+    /// See [`Keyspace::put_with`]. If the key was absent, this may wait until its absence is durable
+    /// ([`Keyspace::write_deferred`] never waits).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -197,8 +208,9 @@ impl Keyspace {
         Ok((existed, ticket))
     }
 
-    /// Writes `new` (`None`: removes the key) if the value is `expected` (`None`: if the key is absent). True if it did; durable at the store's
-    /// level when it returns. What it writes does not expire.
+    /// Writes `new` (`None`: removes the key) if the current value is `expected` (`None`: if the key is absent).
+    /// Returns whether it did. The write is durable at the store's level when this returns. The new value does not
+    /// expire.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -206,8 +218,10 @@ impl Keyspace {
         self.store.write_wait_if(&self.handle, key, new, Condition::Value(expected))
     }
 
-    /// The same with options; what it has written need not be durable at return, see [`Keyspace::put_with`]. If it has not, it waits until what it saw is durable
-    /// ([`Keyspace::write_if_deferred`] does not).
+    /// Starts a compare-and-swap and returns its outcome and a [`Ticket`], without waiting for the write to be durable.
+    ///
+    /// As [`Keyspace::compare_and_swap`], with options; see [`Keyspace::put_with`]. If it writes nothing, this may wait
+    /// until the data that it saw is durable ([`Keyspace::write_if_deferred`] never waits).
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
@@ -222,15 +236,19 @@ impl Keyspace {
         Ok((swapped, ticket))
     }
 
-    /// Read-modify-write: replaces the value by what `f` makes of it (`None` removes the key) and returns the new value. When the key expires stays as it was. `f` may be
-    /// called several times if other writers interfere; it runs without any lock held. Durable at the store's level when it returns, and with it all that it rests on; what `f` is
-    /// given may not be durable yet, so that updates of one key by many threads share syncs.
+    /// Read-modify-write: replaces the value with what `f` makes of it (`None` removes the key) and returns the new
+    /// value. The key's expiry stays. `f` runs without any lock held, and may be called several times if other writers
+    /// interfere.
+    ///
+    /// The write, and all data that it rests on, is durable at the store's level when this returns. The value given to
+    /// `f` may not be durable yet, so that updates of one key by many threads share syncs.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).
     pub fn update(&self, key: &[u8], mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
         loop {
-            // Neither what is found needs a wait, since the write comes after it or says itself what it rests on, nor that others were faster.
+            // Neither the value found nor a lost race needs a wait: the write has a later version than what was found,
+            // or reports what it rests on itself.
             let (current, _) = self.peek_with(key, |value, found| (value.to_vec(), found))?;
             let new = f(current.as_ref().map(|(value, _)| value.as_slice()));
             let (version, expires_at_ms) = current.map_or((None, 0), |(_, found)| (Some(found.version), found.expires_at_ms));
@@ -242,8 +260,12 @@ impl Keyspace {
         }
     }
 
-    /// Removes the keys in `range`; for how many that was asked. Durable at the store's level when it returns. Not one batch: keys go in order, some thousand at a time, a crash may
-    /// leave some of them, and what others put there meanwhile may stay. O(keys), in little memory. To remove all keys of a keyspace at once, drop it ([`crate::Db::drop_keyspace`]).
+    /// Removes the keys in `range`. Returns for how many keys it made a delete; others may have removed some of them
+    /// first. O(keys), in little memory. To remove all keys of a keyspace at once, drop it
+    /// ([`crate::Db::drop_keyspace`]).
+    ///
+    /// The deletes are durable at the store's level when this returns. They are not one batch: keys go in order, about
+    /// a thousand at a time. A crash may leave some of them, and keys that others put there meanwhile may stay.
     ///
     /// ```
     /// # let db = hither::Db::builder().in_memory().open()?;
@@ -255,7 +277,8 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotOrdered`] for a hash keyspace; those of [writes](crate#errors), when some keys may be removed.
+    /// [`Error::NotOrdered`] for a hash keyspace; those of [writes](crate#errors), after which some of the keys may be
+    /// gone.
     pub fn delete_range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<u64> {
         self.delete_between(owned(range.start_bound()), &owned(range.end_bound()))
     }
@@ -270,7 +293,7 @@ impl Keyspace {
 
     fn delete_between(&self, mut from: Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Result<u64> {
         let (mut deleted, mut rests_on, [mut most, mut limit]) = (0, 0, [DELETES_AT_ONCE; 2]);
-        // Not what others append behind it meanwhile, or it need not come to an end.
+        // Keys that others append behind it meanwhile do not count, or the loop might never end.
         let Some(newest) = self.last_between(&from, to)? else { return Ok(0) };
         loop {
             let (mut batch, mut last) = (Batch::new(self.store.clone()), Vec::new());
@@ -287,7 +310,7 @@ impl Keyspace {
                 return Ok(deleted);
             }
             match batch.commit_deferred(&WriteOptions::new()) {
-                // A full store has room for few deletes at a time.
+                // A full store has room for only a few deletes at a time.
                 Err(error) if batch.len() > 1 && (error.kind().is_lack_of_space() || error.kind() == ErrorKind::TooLarge) => {
                     (most, limit) = (1, batch.len() / 2);
                 }
@@ -301,7 +324,7 @@ impl Keyspace {
         }
     }
 
-    /// The last key between two bounds. That there is none is durable.
+    /// The last key between two bounds. If it returns `None`, that is durable.
     fn last_between(&self, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Result<Option<Vec<u8>>> {
         let mut last = None;
         self.scan_first(1, borrowed(from), borrowed(to), true, |key, _| {
@@ -311,9 +334,12 @@ impl Keyspace {
         Ok(last)
     }
 
-    /// Calls `f(key, value)` for each pair until it breaks, in place: in key order for an ordered keyspace, in unspecified order for a hash keyspace, where it takes no memory for the keys as
-    /// [`Keyspace::iter`] does. Not a snapshot: keys that change meanwhile appear in either state; one of a hash keyspace that is deleted and put again meanwhile may come twice. `f` runs within a read, see
-    /// [thread safety](crate#thread-safety).
+    /// Calls `f(key, value)` for each pair, in place, until it breaks. Pairs come in key order for an ordered keyspace,
+    /// and in unspecified order for a hash keyspace, where this takes no memory for the keys, unlike
+    /// [`Keyspace::iter`].
+    ///
+    /// Not a snapshot: keys that change meanwhile appear in either state. A key of a hash keyspace that is deleted and
+    /// put again meanwhile may come twice. `f` runs within a read, see [thread safety](crate#thread-safety).
     ///
     /// # Errors
     /// Those of [reads](crate#errors).
@@ -321,8 +347,11 @@ impl Keyspace {
         self.store.for_each(&self.handle, f)
     }
 
-    /// All pairs: in key order for an ordered keyspace, in unspecified order for a hash keyspace (whose keys are collected first:
-    /// O(n) memory; [`Keyspace::for_each`] takes none). Not a snapshot: keys that change meanwhile appear in either state; one of a hash keyspace that is deleted and put again meanwhile may come twice. For a consistent view see [`crate::Snapshot::iter`].
+    /// Returns an iterator over all pairs: in key order for an ordered keyspace, in unspecified order for a hash
+    /// keyspace. It first collects the keys of a hash keyspace, in O(n) memory; [`Keyspace::for_each`] does not.
+    ///
+    /// Not a snapshot: keys that change meanwhile appear in either state. A key of a hash keyspace that is deleted and
+    /// put again meanwhile may come twice. For a consistent view see [`crate::Snapshot::iter`].
     pub fn iter(&self) -> Iter {
         match self.kind() {
             Kind::Hash => Iter::hash(self.source()),
@@ -330,7 +359,7 @@ impl Keyspace {
         }
     }
 
-    /// The pairs whose keys lie in `range`, in key order, from either end.
+    /// Returns an iterator over the pairs whose keys lie in `range`, in key order, from either end.
     ///
     /// # Errors
     /// [`Error::NotOrdered`] for a hash keyspace.
@@ -339,7 +368,7 @@ impl Keyspace {
         Ok(Iter::ordered(self.source(), owned(range.start_bound()), owned(range.end_bound())))
     }
 
-    /// The pairs whose keys begin with `prefix`, in key order, from either end.
+    /// Returns an iterator over the pairs whose keys begin with `prefix`, in key order, from either end.
     ///
     /// # Errors
     /// [`Error::NotOrdered`] for a hash keyspace.
@@ -348,7 +377,8 @@ impl Keyspace {
         Ok(Iter::ordered(self.source(), Bound::Included(prefix.to_vec()), prefix_end(prefix)))
     }
 
-    /// Calls `f(key, value)` for the pairs between two bounds in order until it breaks: in place, without allocation per pair.
+    /// Calls `f(key, value)` for the pairs between two bounds, in order, until it breaks. Pairs are read in place,
+    /// without an allocation per pair.
     ///
     /// # Errors
     /// [`Error::NotOrdered`] for a hash keyspace; those of [reads](crate#errors).
@@ -362,7 +392,8 @@ impl Keyspace {
         self.store.scan(&self.handle, &range_of(from, to, reverse, usize::MAX), f)
     }
 
-    /// As [`Keyspace::scan_with`], but for the first `limit` pairs; returns for how many `f` was called. Nothing behind them is loaded, which makes short scans cheaper than those that break.
+    /// As [`Keyspace::scan_with`], but for the first `limit` pairs. Returns how often it called `f`. It loads nothing
+    /// behind these pairs, so short scans are cheaper than with a closure that breaks.
     ///
     /// # Errors
     /// [`Error::NotOrdered`] for a hash keyspace; those of [reads](crate#errors).
@@ -401,12 +432,12 @@ pub(crate) fn owned(bound: Bound<&&[u8]>) -> Bound<Vec<u8>> {
     bound.map(|key| key.to_vec())
 }
 
-/// The range of a scan, of which `expect` pairs are wanted.
+/// The range of a scan that expects to visit `expect` pairs.
 pub(crate) fn range_of<'k>(from: Bound<&'k [u8]>, to: Bound<&'k [u8]>, reverse: bool, expect: usize) -> ScanRange<'k> {
     ScanRange { from, to, direction: if reverse { Direction::Backward } else { Direction::Forward }, expect }
 }
 
-/// `f` for the first `limit` pairs, at least one, counted in `seen`.
+/// Wraps `f` so that it breaks after `limit` pairs (at least one), and counts the pairs in `seen`.
 #[inline(always)]
 pub(crate) fn first_of<'a>(
     limit: usize,
@@ -420,7 +451,8 @@ pub(crate) fn first_of<'a>(
     }
 }
 
-/// The first key behind all that begin with `prefix`; `None` if there is none, since the prefix has no byte but 0xff. O(length).
+/// The first key behind all keys that begin with `prefix`. `None` if there is no such key, because every byte of the
+/// prefix is 0xff. O(length).
 pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -428,7 +460,7 @@ pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// The end of the keys that begin with `prefix`.
+/// The upper bound of the keys that begin with `prefix`.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Bound<Vec<u8>> {
     after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded)
 }

@@ -23,41 +23,62 @@
 //! # }
 //! ```
 //!
-//! Examples of its own have [`Db`], [`Keyspace`], [`Iter`], [`Batch`] and [`Snapshot`].
+//! [`Db`], [`Keyspace`], [`Iter`], [`Batch`] and [`Snapshot`] have examples of their own.
 //!
 //! # What is promised
 //!
-//! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call returned (or its [`Ticket`] says so).
-//!   [`Durability::Interval`] and [`Durability::Process`] survive a crash of the process; a power loss takes at most what was written within the interval before it and
-//!   while a sync took, or, at `Process`, what was not synced yet. A read never returns what could still be lost at the store's level: at
-//!   `Sync` on a file it may have to wait for a sync, if it finds what was written or deleted just now. (A walk over many keys waits least by a [`Snapshot`], which is
-//!   made durable once.)
+//! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call has returned, or
+//!   once its [`Ticket`] reports it durable. A write at [`Durability::Interval`] or [`Durability::Process`] survives a
+//!   crash of the process. A power loss loses at most the writes of the last interval and of the duration of one sync
+//!   at `Interval`, and the writes since the last sync at `Process`.
+//! * **Reads.** A read never returns data that could still be lost at the store's level. At `Sync` on a file, a read
+//!   that finds a write or a delete that is not durable yet waits for a sync. A walk over many keys waits least when it
+//!   reads from a [`Snapshot`], which is made durable once.
 //! * **Atomicity.** A [`Batch`] is applied entirely or not at all, also across a crash.
 //! * **Isolation.** Single operations are linearizable per key. A [`Snapshot`] is a consistent view of all keyspaces.
 //!
 //! # Thread safety
 //!
-//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share; reads take no lock, but for those that meet what is not durable yet. Closures given to reads (`get_with`, `multi_get_with`, `scan_with`,
-//! `scan_first`, `for_each`, `peek_with`, `scan_deferred`, also of a snapshot) run while reclamation is held back: keep them short and do not wait for other threads in them. What waits for reads to end
-//! (`reclaim`, `compact`, `check`, `checkpoint`, `copy_to`, `close`) is refused there with [`Error::InsideRead`], and a write that finds no space fails at once.
-//! A child of `fork` must not use a store of its parent's, nor open one before it executes another program: what other threads held at the fork is never released in it. Open after daemonising.
-//! In the callback of a [`Ticket`], which may run on a thread of the store, the same is refused with [`Error::InsideCallback`], and so is whatever makes, drops or renames keyspaces.
+//! [`Db`], [`Keyspace`] and [`Snapshot`] are `Send + Sync` and cheap to clone or share. Reads take no lock, except
+//! those that find data that is not durable yet.
+//!
+//! Closures given to reads (`get_with`, `multi_get_with`, `scan_with`, `scan_first`, `for_each`, `peek_with`,
+//! `scan_deferred`, also of a snapshot) hold back reclamation while they run. Keep them short and do not wait for other
+//! threads in them. Operations that wait for reads to end (`reclaim`, `compact`, `check`, `checkpoint`, `copy_to`,
+//! `close`) fail inside such a closure with [`Error::InsideRead`]. A write inside such a closure fails at once if it
+//! finds no space.
+//!
+//! The callback of a [`Ticket`] may run on a thread of the store. The same operations fail inside it with
+//! [`Error::InsideCallback`], and so does every operation that creates, drops or renames keyspaces.
+//!
+//! A child of `fork` must not use a store of its parent, and must not open a store before it executes another program:
+//! the child never releases what other threads held at the fork. A daemon must open its store after daemonising.
 //!
 //! # Errors
 //!
-//! [`Error`] says what, where and what to do; [`Error::kind`] is for programs. None of them loses anything that was acknowledged.
+//! An [`Error`] states what failed, where, and what to do about it. Programs should look at [`Error::kind`]. No error
+//! loses anything that was acknowledged.
 //!
-//! * **Reads** fail with [`Error::Damaged`] (the entry, or one that may be the key's), [`Error::KeyEmpty`] and [`Error::KeyTooLong`], [`Error::KeyspaceDropped`], and with
-//!   [`Error::ReadOnly`] if what they found is not durable and the sync that was to make it so failed.
-//! * **Writes** fail with these; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::Utilization`] and [`Error::DiskFull`] for lack of space; with [`Error::TooLarge`] and [`Error::ValueTooLong`], where it is no use to try again; with
-//!   [`Error::Io`] if the medium refuses a segment; with [`Error::OpenedReadOnly`] in a store that was opened so; with [`Error::Closed`] after [`Db::close`]. Then nothing was written. After **[`Error::ReadOnly`]** the outcome is open: the sync behind the write itself may be the one that failed, so it may have
-//!   been made, and may be there when the store is opened again, or not. Until then the store takes no writes.
+//! * **Reads** fail with [`Error::Damaged`] if the entry is damaged, or if a damaged entry may belong to the key; with
+//!   [`Error::KeyEmpty`], [`Error::KeyTooLong`] and [`Error::KeyspaceDropped`]; and with [`Error::ReadOnly`] if they
+//!   found data that is not durable and the sync that should have made it durable failed.
+//! * **Writes** fail with the same errors; with [`Error::Full`], [`Error::NotAdjacent`], [`Error::Utilization`] and
+//!   [`Error::DiskFull`] for lack of space; with [`Error::TooLarge`] and [`Error::ValueTooLong`], where a retry cannot
+//!   succeed; with [`Error::Io`] if the medium refuses a segment; with [`Error::OpenedReadOnly`] in a store that was
+//!   opened read-only; with [`Error::Closed`] after [`Db::close`]. After any of these errors nothing was written.
+//! * **[`Error::ReadOnly`] from a write** is the exception: its outcome is open. The failed sync may be that of the
+//!   write itself, so the write may or may not be there when the store is opened again. Until then the store accepts no
+//!   writes.
 //!
 //! # Operations that do not wait
 //!
-//! For servers, whose threads must not sleep in a sync, [`Keyspace::peek_with`], [`Keyspace::scan_deferred`], [`Keyspace::write_deferred`], [`Keyspace::write_if_deferred`] and [`Batch::commit_deferred`] tell
-//! at once, and with the outcome the version that it *rests on*: whoever takes what is told for durable must not be told before that version is. 0 means that it may be told at once.
-//! The other operations do the same by waiting. (Where the system gives the store no thread for commits, these make the commit themselves, and wait.)
+//! A server's threads must not sleep in a sync. For them, [`Keyspace::peek_with`], [`Keyspace::scan_deferred`],
+//! [`Keyspace::write_deferred`], [`Keyspace::write_if_deferred`] and [`Batch::commit_deferred`] return at once.
+//! Together with the outcome they return the version that it *rests on*. Until that version is durable, do not report
+//! the outcome to anyone who takes it for durable. 0 means that the outcome may be reported at once.
+//!
+//! All other operations wait for that version themselves. If the system gives the store no thread for commits, the
+//! operations above make the commit themselves and do wait.
 //!
 //! ```
 //! # fn main() -> hither::Result<()> {

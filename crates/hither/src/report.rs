@@ -1,11 +1,11 @@
-//! What a store says of itself, for people and programs.
+//! Reports of a store about itself, for people and programs.
 
 use hither_engine::Durability;
 use serde::Serialize;
 
 pub use hither_engine::{CheckpointStats, CollectionStats, DelegationStats};
 
-/// A keyspace in numbers.
+/// Statistics of a keyspace.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct KeyspaceStats {
@@ -13,61 +13,64 @@ pub struct KeyspaceStats {
     pub name: String,
     /// "ordered" or "hash".
     pub kind: &'static str,
-    /// Keys, expired ones not swept yet included.
+    /// Number of keys, including expired ones that are not swept yet.
     pub keys: u64,
-    /// Keys with an expiry that is yet to come, as the last sweep counted them.
+    /// Keys whose expiry is yet to come, as counted by the last sweep.
     pub expiring: u64,
     /// DRAM of its index, in bytes.
     pub index_bytes: u64,
 }
 
-/// A pool in numbers.
+/// Statistics of a pool.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Node.
+    /// Node of the pool.
     pub node: u32,
-    /// File, or "(memory)".
+    /// Path of the pool's file, or "(memory)".
     pub path: String,
     /// Medium: "fsdax", "devdax", "file", "volatile" or "shadow".
     pub medium: String,
-    /// What must be reached to survive a power loss: "adr" (memory controller), "eadr" (caches), "pagecache" (a sync), "none".
+    /// Where data must be to survive a power loss: "adr" (memory controller), "eadr" (caches), "pagecache" (needs a
+    /// sync), "none".
     pub persistence_domain: String,
-    /// Flush instruction.
+    /// Instruction that flushes cache lines.
     pub flush: String,
-    /// Whether acknowledged writes survive a power loss here.
+    /// Whether acknowledged writes survive a power loss on this medium.
     pub durable: bool,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Segments that exist.
     pub segments: u64,
-    /// Free ones among them.
+    /// Existing segments that are free.
     pub segments_free: u64,
-    /// Open for appends.
+    /// Segments open for appends.
     pub segments_active: u64,
-    /// Full.
+    /// Segments closed for appends.
     pub segments_sealed: u64,
-    /// Wholly dead, waiting for readers to leave.
+    /// Segments without live entries that wait for readers to leave.
     pub segments_retiring: u64,
-    /// Segments opened again after they had been freed.
+    /// Segments that were freed and opened again.
     pub segments_reused: u64,
-    /// No segment is left that a put may open, unless garbage is collected: threads of this node are about to write to another one's pool, or to fail.
+    /// No segment is left for puts until garbage is collected. The next puts of this node's threads go to another
+    /// node's pool, or fail.
     pub full: bool,
-    /// Threads of this node write to another one's pool, for this one is full ([`crate::Builder::spill`]). Ends when segments are freed.
+    /// Threads of this node write to another node's pool, because this one is full ([`crate::Builder::spill`]). Ends
+    /// when segments are freed.
     pub spilling: bool,
-    /// How often that has begun since the store was opened.
+    /// How often `spilling` began since the store was opened.
     pub spills: u64,
-    /// Bytes of segments that exist.
+    /// Bytes of all existing segments.
     pub capacity_bytes: u64,
-    /// Bytes of segments that may exist.
+    /// Bytes of all segments that may exist.
     pub max_bytes: u64,
-    /// Bytes of entries that count.
+    /// Bytes of live entries.
     pub live_bytes: u64,
     /// Bytes of superseded entries.
     pub dead_bytes: u64,
-    /// Tombstones.
+    /// Number of tombstones.
     pub tombstones: u64,
-    /// Entries in segments in use.
+    /// Number of entries in segments in use.
     pub entries: u64,
     /// Bytes of entries in segments in use.
     pub written_bytes: u64,
@@ -75,17 +78,18 @@ pub struct PoolStats {
     pub utilization: f64,
     /// Bytes of entries that writers have appended since the store was opened.
     pub appended_bytes: u64,
-    /// Bytes of copies that collectors have appended since.
+    /// Bytes of copies that collectors have appended since the store was opened.
     pub copied_bytes: u64,
-    /// `appended_bytes` and `copied_bytes` over `appended_bytes`: 1 if nothing was copied, 0 if nothing was written.
+    /// Sum of `appended_bytes` and `copied_bytes` divided by `appended_bytes`: 1 if nothing was copied, 0 if nothing
+    /// was written.
     pub write_amplification: f64,
     /// Segments that collectors have emptied and freed since the store was opened.
     pub collected_segments: u64,
-    /// Their bytes.
+    /// Bytes of these segments.
     pub collected_bytes: u64,
-    /// Processor time that this took, in milliseconds, that of writers who collected by themselves included.
+    /// Processor time of these collections, in milliseconds, including that of writers that collected by themselves.
     pub collector_cpu_ms: u64,
-    /// Bytes of segments emptied in a second of that time: a collector's bandwidth.
+    /// Bytes of segments emptied per second of that processor time: a collector's bandwidth.
     pub collected_per_cpu_second_bytes: u64,
 }
 
@@ -96,59 +100,59 @@ pub struct NodeAccess {
     pub from: u32,
     /// Node of the pool.
     pub to: u32,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Cache lines that reads touched.
     pub read_lines: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Lines flushed.
+    /// Cache lines flushed.
     pub flushes: u64,
-    /// Fences.
+    /// Number of fences.
     pub fences: u64,
 }
 
-/// What the access meter counted.
+/// Counts of the access meter.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct MeterReport {
-    /// By pair of nodes.
+    /// Accesses of each pair of nodes.
     pub accesses: Vec<NodeAccess>,
 }
 
-/// The cache of entries in numbers. Counts are those of gets while it was on.
+/// Statistics of the cache of entries. It counts gets only while it is on.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CacheStats {
     /// "on", "off" or "probing".
     pub state: &'static str,
-    /// Why it is off, or was before the probe.
+    /// Why the cache is off, or was off before the probe.
     pub why_off: Option<&'static str>,
-    /// Bytes of DRAM that it may use; 0: none.
+    /// Bytes of DRAM that the cache may use; 0: there is no cache.
     pub capacity_bytes: u64,
-    /// Bytes of DRAM that it uses: hardly any before it is on for the first time.
+    /// Bytes of DRAM that the cache uses: hardly any before it is switched on for the first time.
     pub used_bytes: u64,
     /// Policy: "raf" (with admission and ageing), "raf-published", "lfu" or "lru".
     pub policy: &'static str,
     /// Slots for entries.
     pub slots: u64,
-    /// One get in so many updates a frequency or offers an entry.
+    /// One get in this many updates a frequency or offers an entry to the cache.
     pub sampling_interval: u32,
-    /// Gets it answered for readers on the entry's node.
+    /// Gets that the cache answered for readers on the entry's node.
     pub local_hits: u64,
-    /// Gets it answered for readers on other nodes.
+    /// Gets that the cache answered for readers on other nodes.
     pub remote_hits: u64,
-    /// Gets it did not answer, of readers on the entry's node.
+    /// Gets that the cache did not answer, of readers on the entry's node.
     pub local_misses: u64,
-    /// Gets it did not answer, of readers on other nodes.
+    /// Gets that the cache did not answer, of readers on other nodes.
     pub remote_misses: u64,
-    /// Gets it answered as a share of all, 0 to 1.
+    /// Share of gets that the cache answered, 0 to 1.
     pub hit_share: f64,
-    /// How often it was switched on.
+    /// How often the cache was switched on.
     pub switched_on: u64,
 }
 
@@ -172,7 +176,7 @@ impl From<&hither_engine::CacheReport> for CacheStats {
     }
 }
 
-/// A store in numbers.
+/// Statistics of a store.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
@@ -182,9 +186,10 @@ pub struct Stats {
     pub pools: Vec<PoolStats>,
     /// Live bytes as a share of the bytes of segments in use, 0 to 1.
     pub utilization: f64,
-    /// The most that live bytes may take, as a share of all that the store may grow to ([`crate::Builder::utilization`]).
+    /// The most that live bytes may take, as a share of the size that the store may grow to
+    /// ([`crate::Builder::utilization`]).
     pub utilization_limit: Option<f64>,
-    /// Those bytes.
+    /// The same limit in bytes.
     pub live_limit_bytes: Option<u64>,
     /// Garbage as a share of the bytes written into segments in use, 0 to 1.
     pub garbage: f64,
@@ -192,35 +197,39 @@ pub struct Stats {
     pub shards: u64,
     /// Durability level: "sync", "interval" or "process".
     pub durability: &'static str,
-    /// DRAM of indexes, states of existing segments, writer slots with what they count and remember, and the cache, in bytes.
+    /// DRAM, in bytes, of the indexes, the states of existing segments, the writer slots with their counts and records,
+    /// and the cache.
     pub dram_bytes: u64,
-    /// Of that, what says which entries are garbage: bits, counters of segments, and the counts of writers.
+    /// The part of `dram_bytes` that records which entries are garbage: bits, counters of segments, and the counts of
+    /// writers.
     pub garbage_info_bytes: u64,
-    /// An upper bound of the versions given out.
+    /// Upper bound of all versions given out.
     pub version: u64,
-    /// Everything at or below this version is durable. 0 on media without syncs (persistent memory, memory), where a write at level `sync` is durable at return and nobody counts the others.
+    /// Everything at or below this version is durable. 0 on media without syncs (persistent memory, memory): there a
+    /// write at level `sync` is durable at return, and nothing tracks the others.
     pub durable_version: u64,
-    /// Syncs of the whole store: commit groups.
+    /// Commit groups so far: syncs of the whole store.
     pub commit_groups: u64,
-    /// Snapshots alive.
+    /// Number of live snapshots.
     pub snapshots: u64,
     /// Age of the oldest snapshot, in milliseconds.
     pub oldest_snapshot_age_ms: u64,
-    /// Value guards alive in this process.
+    /// Number of live value guards in this process.
     pub pinned_values: u64,
-    /// Upper bound of the age of the oldest value guard of this process, in milliseconds: how long there has been one without a break, so that it grows while short ones of several threads overlap.
+    /// Upper bound of the age of the oldest value guard of this process, in milliseconds: for how long there has always
+    /// been one. It grows as long as short-lived guards of several threads overlap.
     pub oldest_guard_age_ms: u64,
-    /// The cache of entries.
+    /// Statistics of the cache of entries.
     pub cache: CacheStats,
-    /// Reads for scans of other nodes.
+    /// Reads that were delegated to threads of other nodes, for scans.
     pub delegation: DelegationStats,
-    /// Damage that the verification after a restart has found so far.
+    /// Damage that the verification after a restart, and collectors, have found so far.
     pub damage: Vec<String>,
-    /// What the collectors of garbage have done since the store was opened.
+    /// Work of the garbage collectors since the store was opened.
     pub collections: CollectionStats,
-    /// Checkpoints of the indexes, and what a restart would take.
+    /// Checkpoints of the indexes, and what a restart would cost.
     pub checkpoints: CheckpointStats,
-    /// Accesses by node, if the meter is on.
+    /// Accesses by node, if the meter is on ([`crate::Builder::meter`]).
     pub meter: Option<MeterReport>,
 }
 
@@ -331,30 +340,30 @@ impl From<&hither_engine::MeterReport> for MeterReport {
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether the store is sound.
     pub sound: bool,
     /// Segments read.
     pub segments: u64,
-    /// Entries whose checksum is right.
+    /// Entries with a correct checksum.
     pub entries: u64,
-    /// Their bytes.
+    /// Bytes of these entries.
     pub bytes: u64,
-    /// Torn places where a crash may leave them: not a problem.
+    /// Torn places where a crash may leave them: these are not problems.
     pub torn: u64,
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
-    /// What is wrong; the first hundred.
+    /// The first hundred problems found.
     pub problems: Vec<String>,
-    /// Number of problems.
+    /// Number of all problems found.
     pub problem_count: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether the store is sound.
     pub fn is_sound(&self) -> bool {
         self.sound
     }
@@ -375,43 +384,46 @@ impl From<hither_engine::CheckReport> for CheckReport {
     }
 }
 
-/// What recovery did.
+/// Report of what recovery did when the store was opened.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct RecoveryReport {
-    /// The store had been closed cleanly.
+    /// Whether the store had been closed cleanly.
     pub clean: bool,
-    /// From what the indexes were made: "scan" of the whole log, "checkpoint" and what is newer, or "clean": nothing was scanned.
+    /// Source of the indexes: "scan" (of the whole log), "checkpoint" (and what is newer in the log), or "clean"
+    /// (nothing was scanned).
     pub source: &'static str,
-    /// Segments that the checkpoint covered, so that they were not scanned.
+    /// Segments that were not scanned, because the checkpoint covered them.
     pub segments_skipped: u64,
     /// Keys that came from the checkpoint.
     pub checkpoint_keys: u64,
-    /// Time that loading it took, in milliseconds.
+    /// Time that loading the checkpoint took, in milliseconds.
     pub checkpoint_ms: u64,
-    /// Why a checkpoint that was there was not used; empty if it was.
+    /// Why an existing checkpoint was not used; empty if it was used, or if there was none.
     pub checkpoint_refused: String,
-    /// Segments scanned.
+    /// Number of segments scanned.
     pub segments: u64,
-    /// Valid entries.
+    /// Number of valid entries.
     pub entries: u64,
-    /// Their bytes.
+    /// Bytes of these entries.
     pub bytes: u64,
-    /// Keys afterwards.
+    /// Number of keys after recovery.
     pub keys: u64,
-    /// Tombstones among the entries.
+    /// Tombstones among the valid entries.
     pub tombstones: u64,
-    /// Places torn by a crash, in segments that were open.
+    /// Places torn by the crash, in segments that were open.
     pub torn: u64,
-    /// Batches that were not whole, and were dropped.
+    /// Incomplete batches, which recovery dropped.
     pub batches_dropped: u64,
-    /// What was written up to this version is there whole. Of what was written later, and was not acknowledged as durable, a power loss may have left some and taken what came before.
+    /// Every write at or below this version is there. Of later writes that were not acknowledged as durable, a power
+    /// loss may have kept some and lost earlier ones.
     pub settled_version: u64,
-    /// Damage that was passed over (only with salvage).
+    /// Damage that the opening passed over (only with salvage).
     pub salvaged: Vec<String>,
-    /// By how much the time that the store remembers is ahead of the machine's clock, in milliseconds: that was set back, or had been wrong. Keys expire by the store's.
+    /// How far the time that the store remembers is ahead of the machine's clock, in milliseconds. The clock was set
+    /// back, or had been wrong before. Keys expire by the store's time.
     pub clock_ahead_ms: u64,
-    /// Threads used.
+    /// Number of threads used.
     pub threads: usize,
     /// Time taken, in milliseconds.
     pub elapsed_ms: u64,

@@ -7,12 +7,15 @@ use std::cell::Cell;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-/// Keys whose cache misses overlap.
+/// Keys that are prefetched together, so that their cache misses overlap.
 const PREFETCHED: usize = 64;
 
-/// A consistent view of all keyspaces at one moment. Clones share it. While it lives, memory grows with the number of distinct keys that are
-/// overwritten or deleted, and what they held is not reclaimed. What had expired when it was taken is absent, and nothing expires in it afterwards.
-/// A keyspace that is dropped is gone from it, too: reads and iterators of it say [`Error::KeyspaceDropped`].
+/// A consistent view of all keyspaces at one moment. Clones share it; it is `Send + Sync`.
+///
+/// Keys that had expired when it was taken are absent, and nothing expires in it afterwards. A keyspace that is dropped
+/// later is gone from it, too: its reads and iterators fail with [`Error::KeyspaceDropped`]. While a snapshot lives,
+/// memory grows with the number of distinct keys that are overwritten or deleted, and the space of their old values is
+/// not reclaimed.
 ///
 /// ```
 /// # let db = hither::Db::builder().in_memory().open()?;
@@ -36,7 +39,7 @@ impl Snapshot {
         Snapshot::of(store.clone(), store.snapshot())
     }
 
-    /// One that was taken of this store.
+    /// Wraps a snapshot that was taken of this store.
     pub(crate) fn of(store: Arc<Store>, inner: hither_engine::Snapshot) -> Snapshot {
         Snapshot { inner: Arc::new(inner), store }
     }
@@ -45,12 +48,12 @@ impl Snapshot {
         &self.inner
     }
 
-    /// The version it shows: writes with higher versions are not in it.
+    /// The version that it shows: writes with higher versions are not in it.
     pub fn version(&self) -> u64 {
         self.inner.version()
     }
 
-    /// The value that `key` had.
+    /// Returns the value that `key` had.
     ///
     /// # Errors
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
@@ -67,7 +70,7 @@ impl Snapshot {
         self.inner.get_with(&keyspace.handle, key, f)
     }
 
-    /// What there was of `key`: its value, and when it expires.
+    /// Returns the value that `key` had and the time when it expires.
     ///
     /// # Errors
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
@@ -76,7 +79,7 @@ impl Snapshot {
         self.inner.get_expiring(&keyspace.handle, key, |value, expires_at_ms| Entry::copied(key, value, expires_at_ms))
     }
 
-    /// Whether `key` was there.
+    /// Whether `key` existed.
     ///
     /// # Errors
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
@@ -84,7 +87,7 @@ impl Snapshot {
         Ok(self.get_with(keyspace, key, |_| ())?.is_some())
     }
 
-    /// The values that these keys had, in order; memory accesses overlap.
+    /// Returns the values that these keys had, in the order of `keys`; memory accesses overlap.
     ///
     /// # Errors
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
@@ -94,7 +97,7 @@ impl Snapshot {
         Ok(values)
     }
 
-    /// Calls `f(i, value)` for each of `keys` in order, with the value that it had, in place.
+    /// Calls `f(i, value)` with the value that each of `keys` had, in place and in their order.
     ///
     /// # Errors
     /// [`Error::ForeignKeyspace`] for a keyspace of another store; those of [reads](crate#errors).
@@ -111,7 +114,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Calls `f(key, value)` for the pairs between two bounds in order until it breaks: in place, without allocation per pair.
+    /// Calls `f(key, value)` for the pairs between two bounds, in order, until it breaks. Pairs are read in place,
+    /// without an allocation per pair.
     ///
     /// # Errors
     /// [`Error::NotOrdered`] for a hash keyspace, [`Error::ForeignKeyspace`] for one of another store; those of [reads](crate#errors).
@@ -127,7 +131,7 @@ impl Snapshot {
         self.inner.scan(&keyspace.handle, &range_of(from, to, reverse, usize::MAX), f)
     }
 
-    /// As [`Snapshot::scan_with`], but for the first `limit` pairs; returns for how many `f` was called.
+    /// As [`Snapshot::scan_with`], but for the first `limit` pairs. Returns how often it called `f`.
     ///
     /// # Errors
     /// Those of [`Snapshot::scan_with`].
@@ -149,8 +153,8 @@ impl Snapshot {
         Ok(seen.get())
     }
 
-    /// All pairs in key order (also of a hash keyspace, whose keys are collected and sorted first). Of a keyspace of another store:
-    /// [`Error::ForeignKeyspace`] and nothing else.
+    /// Returns an iterator over all pairs in key order. Keys of a hash keyspace are collected and sorted first. For a
+    /// keyspace of another store it yields [`Error::ForeignKeyspace`] and nothing else.
     pub fn iter(&self, keyspace: &Keyspace) -> Iter {
         if let Err(error) = self.ensure_own(keyspace) {
             return Iter::failed(self.source(keyspace), error);
@@ -161,7 +165,7 @@ impl Snapshot {
         }
     }
 
-    /// The pairs whose keys lie in `range`, in key order, from either end.
+    /// Returns an iterator over the pairs whose keys lie in `range`, in key order, from either end.
     ///
     /// # Errors
     /// [`Error::NotOrdered`] for a hash keyspace, [`Error::ForeignKeyspace`] for one of another store.
@@ -171,7 +175,7 @@ impl Snapshot {
         Ok(Iter::ordered(self.source(keyspace), owned(range.start_bound()), owned(range.end_bound())))
     }
 
-    /// The pairs whose keys begin with `prefix`, in key order, from either end.
+    /// Returns an iterator over the pairs whose keys begin with `prefix`, in key order, from either end.
     ///
     /// # Errors
     /// [`Error::NotOrdered`] for a hash keyspace, [`Error::ForeignKeyspace`] for one of another store.
@@ -181,7 +185,7 @@ impl Snapshot {
         Ok(Iter::ordered(self.source(keyspace), Bound::Included(prefix.to_vec()), prefix_end(prefix)))
     }
 
-    /// What the index of another store's keyspace leads to lies in another log.
+    /// Refuses a keyspace of another store: its index refers to another log.
     #[inline]
     fn ensure_own(&self, keyspace: &Keyspace) -> Result<()> {
         if Arc::ptr_eq(&self.store, &keyspace.store) { Ok(()) } else { Err(Error::ForeignKeyspace(keyspace.name().to_owned())) }
