@@ -1,4 +1,4 @@
-//! The example of the README, which is compared with it.
+//! The example of the README. A test compares the two.
 
 use hither::{Db, Durability, KeyspaceOptions, WriteOptions};
 

@@ -1,15 +1,16 @@
-//! A counter of visits: who came how often, and who came last. `cargo run --example visits -- DIR NAME...`
+//! A counter of visits: who came how often, and who came last. Run it with `cargo run --example visits -- DIR NAME...`.
 //!
-//! Each visit is one batch over two keyspaces, made again if somebody else counted the same visitor meanwhile; so it may run in many threads.
+//! Each visit is one batch over two keyspaces. If another thread counted the same visitor meanwhile, the batch is built
+//! and committed again, so the counter may run in many threads.
 
 use hither::{Batch, Db, Error, Keyspace, KeyspaceOptions, Result};
 use std::process::ExitCode;
 
 struct Visits {
     db: Db,
-    /// By name.
+    /// Number of visits, by name of the visitor.
     counts: Keyspace,
-    /// By number of the visit, in order.
+    /// Name of the visitor, by number of the visit, in order.
     log: Keyspace,
 }
 
@@ -20,7 +21,7 @@ impl Visits {
         Ok(Visits { counts: db.keyspace_with("counts", KeyspaceOptions::hash())?, log: db.keyspace("log")?, db })
     }
 
-    /// Counts a visit, durably; gives how many there have been of this name.
+    /// Counts a visit, durably. Returns how many visits of this name there have been.
     fn count(&self, name: &str) -> Result<u64> {
         loop {
             let found = self.counts.get_versioned(name.as_bytes())?;
@@ -40,7 +41,7 @@ impl Visits {
         batch
     }
 
-    /// The last visitors, the newest first, as of one moment.
+    /// The last visitors as of one moment, the newest first.
     fn last(&self, limit: usize) -> Result<Vec<String>> {
         let pairs = self.db.snapshot().iter(&self.log);
         pairs.rev().take(limit).map(|pair| pair.map(|(_, name)| String::from_utf8_lossy(&name).into_owned())).collect()
@@ -57,7 +58,7 @@ fn run(dir: &str, names: impl Iterator<Item = String>) -> Result<()> {
         println!("{name}: {}", visits.count(&name)?);
     }
     println!("last: {}", visits.last(5)?.join(", "));
-    // Dropping it would close it, too, and tell nobody if that fails.
+    // Dropping the store would close it, too, but would not report an error.
     visits.db.close()
 }
 

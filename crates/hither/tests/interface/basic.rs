@@ -1,9 +1,9 @@
-//! The public interface, operation by operation, on each medium that a test can have.
+//! The public interface, operation by operation, on each medium that tests can use.
 
 use hither::{Db, Durability, Error, KeyspaceOptions, Kind, MediumChoice, WriteOptions};
 use std::time::Duration;
 
-/// Runs a scenario over both kinds and several media.
+/// Runs a scenario with both kinds of keyspaces on several media.
 pub fn everywhere(scenario: impl Fn(&Db, Kind)) {
     for kind in [Kind::Ordered, Kind::Hash] {
         let memory = Db::builder().in_memory().capacity(8 << 20).max_capacity(64 << 20).open().unwrap();
@@ -60,7 +60,7 @@ fn bad_arguments_are_refused_by_name() {
     assert!(matches!(batch.commit(), Err(Error::ForeignKeyspace(_))));
 }
 
-/// Regression: each of these waited for the read that it was called from.
+/// Regression: each of these operations waited for the read from inside which it was called.
 #[test]
 fn what_waits_for_reads_is_refused_inside_one() {
     let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).open().unwrap();
@@ -79,7 +79,7 @@ fn what_waits_for_reads_is_refused_inside_one() {
         assert!(matches!(inside(waiting), Err(Error::InsideRead(_))));
         waiting_is_over(&ks);
     }
-    // Space can be made of garbage, but not from in here.
+    // Garbage could be collected to make space, but not from inside a read.
     let outcome = inside(&|| (2..20).try_for_each(fill));
     assert!(matches!(outcome, Err(Error::Full { .. })), "{outcome:?}");
     (2..20).try_for_each(fill).unwrap();
@@ -89,7 +89,8 @@ fn waiting_is_over(ks: &hither::Keyspace) {
     ks.put(b"after", b"that").unwrap();
 }
 
-/// Regression: a callback that panicked took the thread with it that commits in the background, and all callbacks behind it.
+/// Regression: a callback that panicked ended the thread that commits in the background, and the callbacks behind it
+/// were lost.
 #[test]
 fn a_callback_that_panics_harms_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +105,7 @@ fn a_callback_that_panics_harms_nobody_else() {
                 assert!(number % 7 > 0, "meant to be seen in the test's output");
             });
         }
-        // Nobody waits for them: the background must come.
+        // Nobody waits for these tickets, so the background must commit.
         for number in 0..20 {
             assert!(
                 tell.recv_timeout(std::time::Duration::from_secs(30))
@@ -192,7 +193,7 @@ fn expiry_hides_and_sweeps() {
     });
 }
 
-/// Regression: whoever counted in a key that was to expire made it stay for good.
+/// Regression: updating a key that was to expire removed its expiry.
 #[test]
 fn an_update_leaves_the_time_of_expiry() {
     everywhere(|db, kind| {
@@ -287,7 +288,7 @@ fn a_closed_store_reads_but_does_not_write() {
     assert_eq!(db.keyspace("a").unwrap().get(b"k").unwrap().unwrap(), b"v");
 }
 
-/// A byte that changes in a half-filled segment of a store that was closed cleanly is damage, not a crash's torn entry.
+/// A byte that changes in a half-filled segment of a cleanly closed store is damage, not an entry torn by a crash.
 #[test]
 fn damage_in_a_half_filled_segment_is_noticed() {
     use std::os::unix::fs::FileExt;
@@ -302,8 +303,8 @@ fn damage_in_a_half_filled_segment_is_noticed() {
     let bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(17).position(|window| window == b"a value to damage").unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"A", at as u64).unwrap();
-    // A clean restart reads the checkpoint of the indexes only: the damage is found when it is read, by the verification in the background,
-    // by `check`, and by an open that scans.
+    // A clean restart reads only the checkpoint of the indexes. The damage is found by a read of the entry, by the
+    // verification in the background, by `check`, and by an open that scans.
     let db = Db::open(dir.path()).unwrap();
     assert_eq!(db.recovery().source, "clean");
     let ks = db.keyspace("a").unwrap();
@@ -323,7 +324,8 @@ fn damage_in_a_half_filled_segment_is_noticed() {
     assert_eq!(salvaged.keyspace("a").unwrap().get(b"another key").unwrap().unwrap(), b"another value");
 }
 
-/// Zeros where the magic or the catalogue were: a store full of data must not be taken for one that was never finished.
+/// The magic or the catalogue are overwritten with zeros. A store full of data must not pass for one whose creation was
+/// never finished.
 #[test]
 fn lost_first_bytes_or_catalogue_are_damage() {
     use std::os::unix::fs::FileExt;

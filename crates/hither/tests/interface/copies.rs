@@ -84,7 +84,7 @@ fn limits_may_be_others() {
     assert_eq!(open(dir.path()).stats().pools[0].max_bytes, 256 << 20);
 }
 
-/// Regression: a capacity of as much as a store has by default passed for none, and the copy got that of the old store.
+/// Regression: a capacity equal to the default counted as not given, and the copy got the capacity of the old store.
 #[test]
 fn a_capacity_that_is_named_counts() {
     let (db, dir) = (Db::builder().in_memory().capacity(4 << 20).max_capacity(8 << 20).open().unwrap(), TempDir::new().unwrap());
@@ -101,7 +101,7 @@ fn a_capacity_that_is_named_counts() {
     assert_eq!((pool.capacity_bytes, pool.max_bytes), (8 << 20, 8 << 20));
 }
 
-/// What is written while it is made is not in it, whether a key was changed before or after it was copied.
+/// The copy does not contain what is written while it is made, whether a key changes before or after it is copied.
 #[test]
 fn a_copy_shows_the_moment_that_it_was_begun_at() {
     for kind in KINDS {
@@ -115,7 +115,7 @@ fn a_copy_shows_the_moment_that_it_was_begun_at() {
             if progress.keys < next {
                 return ControlFlow::Continue(());
             }
-            // Now and then a third is overwritten, deleted and made anew.
+            // From time to time a third of the keys is overwritten, a third deleted, and new keys are put.
             for i in (calls % 3..8_000).step_by(3) {
                 from.put(&u32::to_be_bytes(i), b"after").unwrap();
                 from.delete(&u32::to_be_bytes(i + 1)).unwrap();
@@ -130,7 +130,7 @@ fn a_copy_shows_the_moment_that_it_was_begun_at() {
     }
 }
 
-/// A token moves between keyspaces, in batches, while copies are made: each copy has it once.
+/// Batches move keys between two keyspaces while copies are made: each copy has each key once.
 #[test]
 fn a_copy_is_of_one_moment_beside_writers() {
     let (db, dir, stop) = (source(), TempDir::new().unwrap(), AtomicBool::new(false));
@@ -151,7 +151,7 @@ fn a_copy_is_of_one_moment_beside_writers() {
                 }
             }
         });
-        // Also if this fails.
+        // Stops the writer even if an assertion below fails.
         let _stop = Stop(&stop);
         for number in 0..5 {
             let path = dir.path().join(number.to_string());
@@ -207,11 +207,11 @@ fn a_copy_goes_where_no_store_is() {
     std::fs::write(dir.path().join("something else"), b"").unwrap();
     db.copy_to(target(dir.path())).unwrap();
     assert!(refusal(target(dir.path())).contains("node0.hither belongs to a store"));
-    // The pool of another node is enough.
+    // The pool of another node is enough for a refusal.
     let other = TempDir::new().unwrap();
     std::fs::write(other.path().join("node1.hither"), b"").unwrap();
     assert!(refusal(target(other.path())).contains("node1.hither belongs to a store"));
-    // One that came meanwhile stays.
+    // A pool that somebody creates meanwhile stays untouched.
     let late = TempDir::new().unwrap();
     let pool = late.path().join("node0.hither");
     let outcome = db.copy_to_with(target(late.path()), |_| {
@@ -224,13 +224,13 @@ fn a_copy_goes_where_no_store_is() {
     open(dir.path());
 }
 
-/// As a killed copy leaves it: neither is it there, nor in the way of another one.
+/// A killed copy leaves files that neither pass for a store nor stand in the way of another copy.
 #[test]
 fn a_copy_is_there_when_it_is_whole() {
     let (db, dir) = (source(), TempDir::new().unwrap());
     keyspace(&db, "k", Kind::Ordered).put(b"k", b"v").unwrap();
     let new = dir.path().join("new");
-    // In a directory that is there, and as one that is not.
+    // The place exists already, or does not exist yet.
     for (place, prefix) in [(dir.path(), "copy."), (&new, "new.")] {
         let above = if place == new { dir.path() } else { place };
         let image = TempDir::new().unwrap();
@@ -254,7 +254,7 @@ fn a_copy_is_there_when_it_is_whole() {
     assert_eq!(names_in(dir.path()), ["checkpoint.hither", "new", "node0.hither"]);
 }
 
-/// Regression: they had one directory in common, which the first to fail removed, and the other one was told that all was well.
+/// Regression: both copies used one directory. The first to fail removed it, and the other one was reported as made.
 #[test]
 fn of_two_copies_to_one_place_one_is_made() {
     let (db, dir) = (source(), TempDir::new().unwrap());
@@ -282,7 +282,7 @@ fn of_two_copies_to_one_place_one_is_made() {
     assert_eq!(names_in(dir.path()), ["checkpoint.hither", "new", "node0.hither"]);
 }
 
-/// Regression: a copy whose files somebody had removed meanwhile passed for made.
+/// Regression: a copy whose files somebody had removed meanwhile was reported as made.
 #[test]
 fn what_was_removed_meanwhile_is_no_copy() {
     let (db, dir) = (source(), TempDir::new().unwrap());
@@ -305,7 +305,7 @@ fn what_was_removed_meanwhile_is_no_copy() {
     }
 }
 
-/// Regression: it did all its work before it was refused.
+/// Regression: the copy did all its work before it was refused.
 #[test]
 fn a_copy_is_not_made_inside_a_read() {
     let (db, dir) = (source(), TempDir::new().unwrap());
@@ -334,7 +334,7 @@ fn a_copy_may_have_other_nodes() {
     assert_eq!(copy.stats().pools.len(), 2);
 }
 
-/// Regression: after all its work it met its own directory in its way.
+/// Regression: after all its work the copy found its own directory in the way.
 #[test]
 fn places_may_lie_in_each_other_and_have_several_names() {
     let (db, dir) = (source(), TempDir::new().unwrap());

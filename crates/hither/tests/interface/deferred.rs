@@ -1,4 +1,4 @@
-//! Operations that wait for nothing say what they rest on, and that becomes durable.
+//! Operations that never wait report the version that they rest on, and that version becomes durable.
 
 use hither::{Db, Durability, KeyspaceOptions, MediumChoice, WriteOptions};
 use std::ops::{Bound, ControlFlow};
@@ -27,7 +27,7 @@ fn writes_and_what_read_them_rest_on_their_version_until_it_is_durable() {
     assert!(db.ticket_at(written.rests_on).is_durable());
 }
 
-/// Regression: nobody made the write durable for a ticket that was only asked now and then.
+/// Regression: a write never became durable if its ticket was only polled.
 #[test]
 fn a_ticket_that_is_only_asked_becomes_durable() {
     let dir = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ fn a_ticket_that_is_only_asked_becomes_durable() {
     }
 }
 
-/// Regression: the store committed for it without an end.
+/// Regression: the store committed for such a ticket again and again, without an end.
 #[test]
 fn a_ticket_for_a_version_that_was_never_given_out_is_one_for_all_that_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -54,7 +54,7 @@ fn a_ticket_for_a_version_that_was_never_given_out_is_one_for_all_that_was() {
     assert!(db.durable_version() >= written.rests_on);
 }
 
-/// Regression: where nothing was written since the last sync, nobody called back.
+/// Regression: if nothing had been written since the last sync, the callback was never called.
 #[test]
 fn such_a_ticket_is_durable_where_all_is() {
     for durability in [Durability::Sync, Durability::Interval(Duration::from_millis(1)), Durability::Process] {
@@ -73,7 +73,7 @@ fn such_a_ticket_is_durable_where_all_is() {
     }
 }
 
-/// Regression: where a condition was not met, a key that had expired was said to have been there.
+/// Regression: when a condition did not hold, a key that had expired was reported as existing.
 #[test]
 fn what_has_expired_was_not_there() {
     let db = Db::builder().in_memory().capacity(1 << 20).open().unwrap();
@@ -86,7 +86,8 @@ fn what_has_expired_was_not_there() {
     assert!(!written.applied && written.existed);
 }
 
-/// Regression: a snapshot's list of the keys of a hash keyspace left out what might have been there again after a loss of power.
+/// Regression: a snapshot's list of the keys of a hash keyspace left out keys whose delete was not durable yet, so that
+/// a power loss could have brought them back.
 #[test]
 fn what_a_snapshot_does_not_list_is_durably_gone() {
     for options in [KeyspaceOptions::hash(), KeyspaceOptions::ordered()] {
@@ -164,8 +165,9 @@ fn scans_go_both_ways_over_many_groups() {
     assert!(walk(Bound::Included(5), Bound::Excluded(5), false, 9).is_empty());
 }
 
-/// A head's version may stand for rows that are written before it in the same batch: whoever sees the head sees them, and whoever saw a row
-/// that was about to change finds the head changed at commit. Also if all of it begins absent.
+/// A head's version may stand for rows that the same batch writes before the head. A reader that sees the head sees
+/// these rows. A writer that saw a row before it changed finds the head changed at commit. This also holds if all of
+/// them begin absent.
 #[test]
 fn what_a_batch_writes_becomes_visible_in_order() {
     const THREADS: u64 = 6;
@@ -195,7 +197,7 @@ fn count(value: Option<&[u8]>) -> u64 {
     value.map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()))
 }
 
-/// Adds one to a row, on the condition that the head did not change since before the row was read.
+/// Adds one to a row, on the condition that the head has not changed since before the row was read.
 fn increment(db: &Db, heads: &hither::Keyspace, rows: &hither::Keyspace, row: &[u8]) {
     loop {
         let version = heads.peek_with(b"head", |_, found| found.version).unwrap().0;

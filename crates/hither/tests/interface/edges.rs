@@ -9,7 +9,7 @@ fn on_file(dir: &Path) -> hither::Builder {
     Db::builder().path(dir).medium(MediumChoice::File).capacity(4 << 20)
 }
 
-/// Regression: the end of the wait was beyond what a clock can show, and the write panicked.
+/// Regression: the end of the wait lay beyond the range of the clock, and the write panicked.
 #[test]
 fn patience_may_have_no_end() {
     let db = Db::builder().in_memory().capacity(1 << 20).max_capacity(1 << 20).space_patience(Duration::MAX).open().unwrap();
@@ -18,7 +18,7 @@ fn patience_may_have_no_end() {
     assert!(matches!(refused, Some(Error::Full { .. })), "what cannot be had is refused all the same: {refused:?}");
 }
 
-/// Regression: memory, or the threads of the machine, were used up before the store was open.
+/// Regression: memory or the machine's threads were used up before the store was open.
 #[test]
 fn numbers_beyond_any_machine_are_refused_by_name() {
     let refused = |name: &str, builder: hither::Builder| {
@@ -33,7 +33,8 @@ fn numbers_beyond_any_machine_are_refused_by_name() {
     Db::builder().in_memory().shards(4096).threads(1024).open().unwrap();
 }
 
-/// Regression: in a store with an interval, a write with a shorter one waited for the store's.
+/// Regression: in a store with an interval, a write with a shorter interval became durable only after the store's
+/// interval.
 #[test]
 fn a_write_with_a_shorter_interval_than_the_store_is_durable_in_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,7 +52,7 @@ fn a_write_with_a_shorter_interval_than_the_store_is_durable_in_time() {
     }
 }
 
-/// Tells when it is dropped, and how.
+/// Reports that it is dropped, and whether that happens in a panic.
 struct Tell(std::sync::mpsc::Sender<bool>);
 
 impl Drop for Tell {
@@ -60,7 +61,8 @@ impl Drop for Tell {
     }
 }
 
-/// Regression: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
+/// Regression: the thread that runs callbacks waited for its own end and panicked, which left the store as after a
+/// crash.
 #[test]
 fn the_last_handle_may_end_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +73,7 @@ fn the_last_handle_may_end_in_a_callback() {
     let tell = Tell(tell);
     ticket.on_durable(move |outcome| {
         outcome.unwrap();
-        // Until this is the only handle.
+        // Waits until this is the only handle.
         let _ = gone.recv();
         let _told_last = tell;
         drop(keyspace);
@@ -89,7 +91,8 @@ fn the_last_handle_may_end_in_a_callback() {
     assert!(db.recovery().clean, "it was closed");
 }
 
-/// Regression: the thread that runs callbacks waited for its own end, which panicked, and the store was as after a crash.
+/// Regression: the thread that runs callbacks waited for its own end and panicked, which left the store as after a
+/// crash.
 #[test]
 fn a_store_is_not_closed_from_a_callback() {
     for round in 0..20 {
@@ -104,7 +107,7 @@ fn a_store_is_not_closed_from_a_callback() {
         });
         let refused = told.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("round {round}: it panicked"));
         assert!(refused.iter().all(|error| matches!(error, Some(Error::InsideCallback(_)))), "round {round}: {refused:?}");
-        // The last handle closes it.
+        // Dropping the last handle closes the store.
         keyspace.put(b"l", b"w").unwrap();
         drop(keyspace);
         let began = Instant::now();
@@ -118,8 +121,8 @@ fn a_store_is_not_closed_from_a_callback() {
     }
 }
 
-/// Regression: a callback runs behind the commit on the thread that led it, and whoever exchanges names leads one with the catalogue locked. A callback that took that lock waited
-/// for its own thread.
+/// Regression: callbacks run after a commit, on the thread that led it. A thread that swaps names leads a commit with
+/// the catalogue locked. A callback that took that lock waited for its own thread.
 #[test]
 fn keyspaces_are_not_changed_from_a_callback() {
     for round in 0..20 {
@@ -140,7 +143,8 @@ fn keyspaces_are_not_changed_from_a_callback() {
     }
 }
 
-/// Regression: where a put returned when it was visible, conditional writes and batches waited for a sync.
+/// Regression: at levels where a put returned as soon as it was visible, conditional writes and batches waited for a
+/// sync.
 #[test]
 fn no_write_waits_below_the_level_sync() {
     for level in [Durability::Interval(Duration::from_secs(3600)), Durability::Process, Durability::Sync] {
@@ -166,7 +170,8 @@ fn no_write_waits_below_the_level_sync() {
     }
 }
 
-/// Regression: a tombstone that takes segments of its own was held to what is left for puts, and a full store could not be emptied.
+/// Regression: a tombstone so large that it takes segments of its own could use only the space left for puts, so a full
+/// store could not be emptied.
 #[test]
 fn a_full_store_can_be_emptied_of_keys_as_long_as_segments() {
     for collector in [CollectorKind::Batched, CollectorKind::Chain] {
@@ -184,7 +189,8 @@ fn a_full_store_can_be_emptied_of_keys_as_long_as_segments() {
     }
 }
 
-/// Regression: keys that had been deleted since came back, for their tombstones had gone with the checkpoint that came after.
+/// Regression: keys deleted after an older checkpoint came back when it was restored, because their tombstones were
+/// removed after a newer checkpoint.
 #[test]
 fn an_older_checkpoint_beside_newer_pools_does_not_count() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,7 +212,7 @@ fn an_older_checkpoint_beside_newer_pools_does_not_count() {
     for number in (0..5000).step_by(3) {
         assert!(keyspace.delete(&key(number)).unwrap());
     }
-    // Until the tombstones have gone.
+    // Until the tombstones are gone.
     for round in 0..20 {
         (10_000..11_000).for_each(|number| keyspace.put(&key(number), &[round; 200]).unwrap());
         assert!(db.checkpoint().unwrap());
@@ -223,8 +229,9 @@ fn an_older_checkpoint_beside_newer_pools_does_not_count() {
     assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
 }
 
-/// Regression: where a crash came between the publishing of a checkpoint and the word that says that older ones do not count, or a program without that word took it, the
-/// word stayed behind while the checkpoint was used, and tombstones went.
+/// Regression: a word in the pool records that older checkpoints do not count. After a crash between the publishing of
+/// a checkpoint and the write of this word, or when a program that does not know the word took the checkpoint, the word
+/// was out of date. The checkpoint was used all the same, and tombstones were removed.
 #[test]
 fn a_checkpoint_that_is_used_makes_older_ones_void() {
     const WORD: std::ops::Range<usize> = 2192..2200;
@@ -251,13 +258,13 @@ fn a_checkpoint_that_is_used_makes_older_ones_void() {
     let db = open(dir.path());
     assert_eq!(db.recovery().checkpoint_keys, 5000 - 1667);
     let keyspace = db.keyspace("k").unwrap();
-    // Until the tombstones have gone.
+    // Until the tombstones are gone.
     for round in 0..20 {
         (10_000..11_000).for_each(|number| keyspace.put(&key(number), &[round; 200]).unwrap());
         db.reclaim().unwrap();
     }
     assert_eq!(db.stats().pools[0].tombstones, 0);
-    // A crash of the process, and the older checkpoint in the place of the newer.
+    // The process crashes, and the older checkpoint replaces the newer one.
     let copy = tempfile::tempdir().unwrap();
     std::fs::copy(dir.path().join(pool), copy.path().join(pool)).unwrap();
     std::fs::write(copy.path().join("checkpoint.hither"), older).unwrap();
@@ -267,7 +274,7 @@ fn a_checkpoint_that_is_used_makes_older_ones_void() {
     assert!(db.recovery().checkpoint_refused.contains("older") && db.keyspace("k").unwrap().len() == 5000 - 1667 + 1000);
 }
 
-/// Regression: one of two settings that exclude each other was passed over without a word.
+/// Regression: one of two contradicting settings was ignored silently.
 #[test]
 fn settings_that_contradict_each_other_are_refused() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -289,7 +296,7 @@ fn a_keyspace_is_of_the_kind_that_was_asked_for() {
     for (name, options, other) in
         [("h", KeyspaceOptions::hash(), KeyspaceOptions::ordered()), ("o", KeyspaceOptions::ordered(), KeyspaceOptions::hash())]
     {
-        // One of them makes it, and all get it.
+        // One of the threads creates the keyspace, and all of them get it.
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| db.keyspace_with(name, options).unwrap()))));
         let refused = db.keyspace_with(name, other).unwrap_err();
         assert!(matches!(refused, Error::KeyspaceKind { .. }) && refused.kind() == hither::ErrorKind::Invalid, "{refused}");
@@ -299,7 +306,7 @@ fn a_keyspace_is_of_the_kind_that_was_asked_for() {
     assert!(matches!(db.keyspace_with("", KeyspaceOptions::hash()), Err(Error::KeyspaceName(_))));
 }
 
-/// What it shows compiles (`examples/readme.rs`).
+/// The code that the README shows compiles, because it is `examples/readme.rs`.
 #[test]
 fn the_example_of_the_readme_is_one_that_compiles() {
     let (readme, example) = (include_str!("../../../../README.md"), include_str!("../../examples/readme.rs"));
@@ -307,11 +314,12 @@ fn the_example_of_the_readme_is_one_that_compiles() {
     assert!(readme.contains(&format!("```rust\n{code}```\n")), "README.md has another one than examples/readme.rs");
 }
 
-/// Regression: each update of a key waited until the one before was durable, so that a counter had one for each sync, however many threads.
+/// Regression: each update of a key waited until the one before it was durable, so each sync made only one update of a
+/// counter durable, however many threads there were.
 #[test]
 fn updates_of_one_key_share_a_sync() {
     let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
-    // One segment, which is open before: to open another one, a write would wait for a sync.
+    // A single segment, which is open already: a write that opens another one would wait for a sync.
     let db = on_file(dir.path()).shards(1).with_options(|options| options.failpoints = Some(points.clone())).open().unwrap();
     let keyspace = db.keyspace("k").unwrap();
     keyspace.put(b"k", &[0]).unwrap();
@@ -324,7 +332,7 @@ fn updates_of_one_key_share_a_sync() {
                 tell.send(keyspace.update(b"k", add).unwrap().unwrap()[0]).unwrap();
             });
         }
-        // Seen without waiting for anything, as an update sees it.
+        // Reads without waiting, as an update does.
         let seen = || keyspace.peek_with(b"k", |value, _| value[0]).unwrap().0.unwrap();
         let end = Instant::now() + Duration::from_secs(60);
         while seen() < 8 && Instant::now() < end {
@@ -340,7 +348,8 @@ fn updates_of_one_key_share_a_sync() {
     assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
-/// Of what is durable or not, many or none: keys go, those around them stay, and what is told to be gone is durable.
+/// Deletes ranges of durable and not yet durable keys, of many keys and of none. The keys around a range stay, and
+/// deletes are durable when they are reported.
 #[test]
 fn ranges_and_prefixes_are_deleted() {
     let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
@@ -364,7 +373,7 @@ fn ranges_and_prefixes_are_deleted() {
     assert_eq!(keyspace.delete_prefix(b"k").unwrap(), 5_000);
     assert_eq!(left(), [b"j", b"l"]);
     assert_eq!((keyspace.delete_prefix(b"k").unwrap(), keyspace.delete_range(&to[..]..&from[..]).unwrap()), (0, 0));
-    // Of large keys a few are enough for one batch.
+    // A few large keys fill a batch.
     let long = |number: u8| [&b"k"[..], &vec![number; 60_000]].concat();
     (0..40).for_each(|number| keyspace.put(&long(number), b"v").unwrap());
     assert_eq!(keyspace.delete_range(..&b"l"[..]).unwrap(), 41);
@@ -384,7 +393,8 @@ fn ranges_and_prefixes_are_deleted() {
     assert!(matches!(hash.delete_prefix(b"k"), Err(Error::NotOrdered(_))));
 }
 
-/// Regression: a batch of deletes took all that a full store keeps for deletes, and more, and was refused where single ones are not.
+/// Regression: a batch of deletes needed more than the space that a full store reserves for deletes. It was refused,
+/// although single deletes are not.
 #[test]
 fn a_range_is_deleted_from_a_full_store() {
     for (capacity, segment) in [(4 << 20, 64 << 10), (256 << 10, 4 << 10)] {

@@ -1,4 +1,4 @@
-//! The library as its users see it.
+//! The library as users see it.
 
 mod basic;
 mod copies;

@@ -1,4 +1,4 @@
-//! Settings of a store, each with its effect, and what takes settings of its own.
+//! The settings of a store and their effects, and operations with settings of their own.
 
 use hither::{CachePolicy, CheckpointMode, Db, Durability, Error, MediumChoice, Topology, WriteOptions};
 use std::ops::{Bound, ControlFlow};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a change of the builder leaves in the options, field by field.
+/// Each method of the builder changes exactly its own option.
 #[test]
 fn every_setting_is_its_own() {
     let builder = Db::builder().cache_bytes(11 << 20).cache_policy(CachePolicy::Lru).read_threads(3).delegate_from_bytes(77);
@@ -21,7 +21,7 @@ fn every_setting_is_its_own() {
         assert_eq!((options.capacity, options.max_capacity, options.utilization), (13 << 20, 14 << 20, Some(61)));
         assert_eq!(options.space_patience, Duration::from_secs(15));
     });
-    // Of what is on or off only one is changed each time.
+    // Of the settings that are on or off, each change sets only one.
     let changes: [fn(hither::Builder) -> hither::Builder; 7] = [
         |builder| builder.meter(true),
         |builder| builder.cache_forced(true),
@@ -52,7 +52,7 @@ fn a_directory_for_all_nodes_beside_one_for_a_node_is_refused() {
     assert!(!a.exists() && !b.exists());
 }
 
-/// Regression: a limit below the default capacity was refused with a number that nobody had given.
+/// Regression: a limit below the default capacity was refused with a message about a capacity that nobody had given.
 #[test]
 fn a_capacity_that_is_not_given_is_no_more_than_the_limit() {
     let sizes = |builder: hither::Builder| {
@@ -82,7 +82,7 @@ fn statistics_show_what_was_set() {
     assert!(plain.meter.is_none() && plain.cache.capacity_bytes == 0 && plain.cache.policy != "lru");
 }
 
-/// A thread stays on its node, whose pool is full, while the other one has room.
+/// The thread stays on its node, whose pool is full while the other one has room.
 #[test]
 fn without_spilling_a_full_node_is_full() {
     let topology = Arc::new(Topology::emulated(2));

@@ -1,4 +1,4 @@
-//! Full stores, and what makes room in them.
+//! Full stores, and what makes room in them again.
 
 use hither::{Db, Error, Keyspace, KeyspaceOptions, WriteOptions};
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn overwrites_reuse_dead_segments() {
     assert!(db.check().unwrap().is_sound(), "{:?}", db.check().unwrap().problems);
 }
 
-/// A full node's threads write to the next one, and the statistics say so.
+/// Threads of a full node write to the next node's pool, and the statistics report that.
 #[test]
 fn a_spilling_node_shows_in_the_statistics() {
     let topology = std::sync::Arc::new(hither::Topology::emulated(2));
@@ -59,7 +59,8 @@ fn a_spilling_node_shows_in_the_statistics() {
     assert_eq!(state(&db), [(true, true, true), (false, false, false)]);
 }
 
-/// Regression: a store full of expired keys refused writes until the sweeper had come by, ten thousand keys a second.
+/// Regression: a store full of expired keys refused writes until the sweeper, at ten thousand keys a second, had
+/// removed some.
 #[test]
 fn what_has_expired_makes_room() {
     for utilization in [None, Some(50)] {
@@ -76,7 +77,7 @@ fn what_has_expired_makes_room() {
     }
 }
 
-/// Regression: a sweep that found nothing kept the next second's writes out, whatever expired in it.
+/// Regression: after a sweep that found nothing, writes were refused for a second, whatever expired meanwhile.
 #[test]
 fn what_expires_after_a_vain_sweep_makes_room() {
     for utilization in [None, Some(50)] {
@@ -84,7 +85,8 @@ fn what_expires_after_a_vain_sweep_makes_room() {
             let builder = Db::builder().in_memory().capacity(4 << 20).max_capacity(4 << 20);
             utilization.into_iter().fold(builder, hither::Builder::utilization).open().unwrap()
         };
-        // A slow machine needs longer to fill it; and where the vain sweep was held up, the next one may come later, for it rests nine times as long as it took.
+        // A slow machine needs longer to fill the store. If the vain sweep was slow, the next one may come later: the
+        // sweeper rests nine times as long as a sweep took.
         let outcomes = [1_500, 6_000, 24_000].into_iter().map(|ms| {
             let ks = open().keyspace("k").unwrap();
             let refused = write_until_all_expires(&ks, Duration::from_millis(ms));
@@ -98,7 +100,7 @@ fn what_expires_after_a_vain_sweep_makes_room() {
     }
 }
 
-/// Puts new keys that expire all at once, until they do; how many were refused.
+/// Puts new keys that all expire at the same time, until that time. Returns how many puts were refused.
 fn write_until_all_expires(ks: &Keyspace, after: Duration) -> u64 {
     let end = std::time::SystemTime::now() + after;
     let at_end = || WriteOptions::default().ttl(end.duration_since(std::time::SystemTime::now()).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Exchanging names of keyspaces: at once for everybody, also after a crash.
+//! Swapping the names of keyspaces: atomic for all users, also across a crash.
 
 use hither::{Db, Durability, Error, KeyspaceOptions, MediumChoice, WriteOptions};
 use std::path::Path;
@@ -12,7 +12,7 @@ fn get(db: &Db, keyspace: &str, key: &[u8]) -> Option<Vec<u8>> {
     db.open_keyspace(keyspace).unwrap().unwrap().get(key).unwrap()
 }
 
-/// What a crash leaves: the files as they are while the store is open.
+/// Opens what a crash leaves: a copy of the files as they are while the store is open.
 fn crashed(from: &Path, to: &Path) -> Db {
     for file in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         if file.file_type().unwrap().is_file() {
@@ -26,7 +26,7 @@ fn crashed(from: &Path, to: &Path) -> Db {
 fn names_change_with_everything_under_them_and_stay_changed() {
     let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let ids = swap_four(dir.path(), copy.path());
-    // With all that was written before, though nobody had asked for its durability.
+    // With all data written before the swap, though nobody had asked for it to be durable.
     for dir in [dir.path(), copy.path()] {
         let db = on_file(dir);
         assert_eq!([get(&db, "a", b"k"), get(&db, "b", b"k")], [Some(b"of b".to_vec()), Some(b"of a".to_vec())]);
@@ -37,7 +37,8 @@ fn names_change_with_everything_under_them_and_stay_changed() {
     }
 }
 
-/// Swaps a with b and c with d in a store, copies it as a crash would leave it, and closes it. The numbers of what a and c were.
+/// Swaps a with b and c with d in a store, copies it as a crash would leave it, and closes it. Returns the ids that a
+/// and c had.
 fn swap_four(dir: &Path, copy: &Path) -> [u32; 2] {
     let db = on_file(dir);
     let (a, b) = (db.keyspace("a").unwrap(), db.keyspace("b").unwrap());
@@ -59,7 +60,8 @@ fn swap_four(dir: &Path, copy: &Path) -> [u32; 2] {
     [a.info().id, hash.info().id]
 }
 
-/// Regression: the names changed otherwise in memory than in the catalogue. Two of them led to one keyspace, its keys stood twice in the checkpoint of the close, and loading that panicked.
+/// Regression: the names changed differently in memory and in the catalogue. Two names led to one keyspace, its keys
+/// were in the checkpoint of the close twice, and loading that checkpoint panicked.
 #[test]
 fn a_name_in_several_pairs_goes_from_one_to_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,7 +94,7 @@ fn a_crash_right_after_it_keeps_it() {
     assert_eq!([get(&db, "a", b"k"), get(&db, "a", b"l")], [Some(b"v".to_vec()), Some(b"w".to_vec())]);
 }
 
-/// Ends the other threads of a test, also if this one fails.
+/// Stops the other threads of a test when it is dropped, also if the test fails.
 pub struct Stop<'a>(pub &'a std::sync::atomic::AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -139,7 +141,8 @@ fn nothing_is_written_under_the_name_of_before() {
     });
 }
 
-/// Regression: while an exchange waited for its sync, the names led to handles that refused, though the refusal says to open them again.
+/// Regression: while a swap waited for its sync, opening a name returned a handle that failed, although its error says
+/// to open the keyspace again.
 #[test]
 fn a_name_leads_to_a_handle_that_can_be_used_also_during_an_exchange() {
     let (dir, points) = (tempfile::tempdir().unwrap(), hither_pmem::Failpoints::new());
@@ -154,7 +157,7 @@ fn a_name_leads_to_a_handle_that_can_be_used_also_during_an_exchange() {
             std::thread::yield_now();
         }
         let opening = scope.spawn(|| db.keyspace("b").and_then(|handle| handle.get(b"k")));
-        // Long enough for a handle that is there already.
+        // Long enough for opening a keyspace that does not wait.
         std::thread::sleep(std::time::Duration::from_millis(50));
         points.release("sync");
         (swapping.join().unwrap(), opening.join().unwrap())

@@ -4,7 +4,8 @@ use crate::basic::{create, everywhere};
 use hither::{Db, Error, KeyspaceOptions, WriteOptions};
 use std::ops::{Bound, ControlFlow};
 
-/// Regression: a snapshot followed what another store's index says into its own log, to wherever that led.
+/// Regression: a snapshot took references from the index of another store and followed them into its own log, wherever
+/// they led.
 #[test]
 fn a_snapshot_shows_no_keyspace_of_another_store() {
     let (small, large) =
@@ -34,7 +35,7 @@ fn a_snapshot_shows_no_keyspace_of_another_store() {
     }
 }
 
-/// Regression: keys expired in snapshots, one of two that a batch had written before the other.
+/// Regression: keys expired in snapshots, so that of two keys put by one batch one expired before the other.
 #[test]
 fn nothing_expires_in_a_snapshot() {
     everywhere(|db, kind| {
@@ -48,7 +49,7 @@ fn nothing_expires_in_a_snapshot() {
             let snapshot = db.snapshot();
             (db.now_ms() < soon).then_some((soon, snapshot))
         };
-        // A snapshot from before they expire, however slow the machine is.
+        // A snapshot taken before the keys expire, however slow the machine is.
         let (soon, snapshot) = (7..).find_map(|power| take(1 << power)).unwrap();
         while db.now_ms() <= soon + 1 {
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -60,7 +61,7 @@ fn nothing_expires_in_a_snapshot() {
             snapshot.iter(&ks).map(|pair| pair.unwrap().0).collect::<Vec<_>>()
         };
         assert_eq!(shown(), [b"a", b"b", b"c"]);
-        // What has been swept, too.
+        // Also after the expired key has been removed.
         ks.delete(b"a").unwrap();
         ks.put(b"a", b"4").unwrap();
         db.reclaim().unwrap();
@@ -95,7 +96,8 @@ fn ranges_from_both_ends() {
     assert_eq!(seen, keys);
 }
 
-/// As many pairs as asked for, whatever lies between them: deleted and expired keys, and the ends of what is loaded at once.
+/// A scan finds as many pairs as asked for, whatever lies between them: deleted keys, expired keys, or the ends of
+/// groups that are loaded at once.
 #[test]
 fn the_first_pairs_of_a_range() {
     let db = Db::builder().in_memory().capacity(64 << 20).open().unwrap();
@@ -169,11 +171,11 @@ fn snapshots_stand_still() {
     });
 }
 
-/// Of a stretch that is gone from the index a snapshot saved more than is taken at once.
+/// A snapshot saved more keys of a range that is gone from the index than it takes at once.
 #[test]
 fn a_snapshot_of_many_deleted_keys_is_whole_from_both_ends() {
     const KEYS: u16 = 3_000;
-    // From all of a stretch to a few here and there.
+    // From none of the keys, over parts of the range, to single ones here and there.
     for stays in [|_: u16| false, |key| key < 1_000, |key| key >= 2_000, |key| key % 300 == 7, |key| key % 2 == 0, |key| key % 1_000 == 255]
     {
         let db = Db::builder().in_memory().capacity(8 << 20).open().unwrap();
@@ -221,7 +223,7 @@ fn a_snapshot_knows_what_it_contains_and_many_values_at_once() {
     });
 }
 
-/// What a snapshot shows in place is what it shows in copies, whatever has come since.
+/// Reads in place return the same pairs from a snapshot as reads that copy, whatever has been written since.
 #[test]
 fn reads_in_place_show_the_snapshot() {
     everywhere(|db, kind| {
@@ -284,7 +286,7 @@ fn reads_in_place_show_the_snapshot() {
     });
 }
 
-/// A batch that was refused can be tried again, and what it was made of can be used for the next one.
+/// A refused batch can be committed again, and its memory can be used for the next batch.
 #[test]
 fn a_batch_outlives_its_commit() {
     everywhere(|db, kind| {

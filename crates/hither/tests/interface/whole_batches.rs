@@ -1,13 +1,14 @@
-//! Whoever has seen one member of a batch by an operation that waits for nothing sees all of it from then on, in whatever order it looks.
+//! A reader that has seen one member of a batch by an operation that never waits sees the whole batch from then on, in
+//! whatever order it looks.
 //!
-//! Batches are large, so that readers on other threads meet many in the middle of their installation.
+//! Batches are large, so that readers on other threads meet many of them in the middle of their installation.
 
 use hither::{Db, Keyspace, KeyspaceOptions, MediumChoice, WriteOptions};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Keys between the two that are looked at.
+/// Number of keys between the two keys that readers look at.
 const BETWEEN: u32 = 600;
 const RUNS_FOR: Duration = Duration::from_millis(600);
 
@@ -19,7 +20,8 @@ fn peek(keys: &Keyspace, key: &[u8]) -> Option<u32> {
     keys.peek_with(key, |value, _| number(value)).unwrap().0
 }
 
-/// Runs `write` with 1, 2, … beside `look`, which says how often it met what it is about.
+/// Runs `write` with 1, 2, … while another thread runs `look`, which returns how often it met the case under test.
+/// Returns the sum.
 fn beside(mut write: impl FnMut(u32) + Send, look: impl Fn() -> u32) -> u32 {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -33,7 +35,7 @@ fn beside(mut write: impl FnMut(u32) + Send, look: impl Fn() -> u32) -> u32 {
         });
         let end = Instant::now() + RUNS_FOR;
         let mut met = 0;
-        // A failed look must end the writer, too.
+        // A failed look must stop the writer, too.
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             while Instant::now() < end {
                 met += look();
