@@ -38,43 +38,50 @@ pub struct Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Store")]
 pub struct StoreArgs {
-    /// Directory of the store; or nodeN=DIR, once for each node. Default: the environment variable HITHER_DATA (separated by colons)
+    /// Directory of the store, or nodeN=DIR once for each node. Default: the environment variable HITHER_DATA
+    /// (separated by colons)
     #[arg(long, value_name = "[nodeN=]DIR", global = true)]
     pub data: Vec<OsString>,
-    /// Keyspace, for del, dump, get, load, put and scan [default: default]; check and stat look whether it is there
+    /// Keyspace, for del, dump, get, load, put and scan [default: default]; check and stat require that it exists
     #[arg(long, value_name = "NAME", global = true)]
     pub keyspace: Option<String>,
-    /// Output for programs: one JSON document, or one per line; with serve the log. Bytes that are not UTF-8 are written {"base64": "…"}
+    /// Print JSON for programs: one document, or one per line; with serve, log in JSON. Bytes that are not UTF-8 are
+    /// written as {"base64": "…"}
     #[arg(long, global = true)]
     pub json: bool,
-    /// When a write counts as durable: sync (survives a loss of power), interval:MS, process (survives a crash of the program)
+    /// What a durable write survives: sync (a power loss), interval:MS (a power loss, except for the last MS milliseconds and a sync),
+    /// process (a crash of the program)
     #[arg(long, value_name = "LEVEL", global = true, value_parser = units::durability, default_value = "sync")]
     pub durability: Durability,
-    /// What the store's directories are taken for. With copy those of the old store: what the new one lies on is found out
+    /// Medium to assume for the store's directories. With copy, for those of the old store: the medium of the new one
+    /// is detected
     #[arg(long, value_enum, global = true, default_value = "auto")]
     pub medium: Medium,
-    /// Change no byte of the store, which others may read at the same time: for check, copy, dump, get, keyspaces, scan and stat
+    /// Change no byte of the store; others may read it at the same time. For check, copy, dump, get, keyspaces, scan
+    /// and stat
     #[arg(long, global = true)]
     pub read_only: bool,
-    /// Open a damaged store with what is readable of it; what is not is named on standard error and left out
+    /// Open a damaged store with the data that is readable; unreadable data is left out and named on standard error
     #[arg(long, global = true, long_help = SALVAGE_HELP)]
     pub salvage: bool,
-    /// When checkpoints of the indexes are taken, for a fast restart: auto, off, or whenever so much was written, such as 256M
+    /// When to take checkpoints of the indexes, for a fast restart: auto, off, or whenever this much was written, such
+    /// as 256M
     #[arg(long, value_name = "WHEN", global = true, value_parser = units::checkpoints, default_value = "auto")]
     pub checkpoints: hither::CheckpointMode,
-    /// Size of a new store, such as 64M, 1G or 1GiB; at least 64K [default: 64M, or the limit if that is less]
+    /// Size of a new store, such as 64M, 1G or 1GiB; at least 64K [default: 64M, or --max-capacity if that is less]
     #[arg(long, value_name = "SIZE", global = true, value_parser = units::store_size)]
     pub capacity: Option<u64>,
     /// How far a new store may grow [default: 64G, or the capacity if that is larger]
     #[arg(long, value_name = "SIZE", global = true, value_parser = units::store_size)]
     pub max_capacity: Option<u64>,
-    /// Most live data while this command runs, in per cent of what the store may grow to, 1 to 95 [default: what fits]
+    /// Limit of live data while this command runs, in per cent of what the store may grow to, 1 to 95 [default: what
+    /// fits]
     #[arg(long, value_name = "PERCENT", global = true, value_parser = clap::value_parser!(u32).range(1..=95))]
     pub utilization: Option<u32>,
-    /// Whether standard error is a log of events, that of a server.
+    /// Whether standard error is the log of a server.
     #[arg(skip)]
     pub logs: bool,
-    /// Whether `serve` makes a store that is not there; it does if absent.
+    /// Whether `serve` creates a store that does not exist; it does if this is absent.
     #[arg(skip)]
     pub create: Option<bool>,
     /// How long a write waits for space; the library's default if absent.
@@ -86,12 +93,12 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// The keyspace's name.
+    /// The name of the keyspace: that of the option, or the default.
     pub fn keyspace(&self) -> &str {
         self.keyspace.as_deref().unwrap_or("default")
     }
 
-    /// How standard error is told what is no failure.
+    /// The form in which notes and warnings go to standard error.
     pub fn form(&self) -> Form {
         match (self.logs, self.json) {
             (true, _) => Form::Log,
@@ -101,16 +108,16 @@ impl StoreArgs {
     }
 }
 
-/// What a directory is taken for.
+/// The medium to assume for a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Medium {
-    /// Find out
+    /// Detect the medium
     Auto,
     /// Treat tmpfs as persistent memory, with flushes and fences
     ForcedDax,
-    /// An ordinary file system
+    /// Treat it as an ordinary file system, with syncs
     File,
-    /// Memory that does not survive a loss of power
+    /// Treat it as volatile memory: no syncs, no data survives a power loss
     Volatile,
 }
 
@@ -126,11 +133,11 @@ pub enum Kind {
 /// Format of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Key, tab, value; one record in a line; \t \n \r \\ \xHH stand for bytes
+    /// Key, tab, value; one record per line; \t \n \r \\ \xHH stand for bytes
     Kv,
     /// Comma-separated with a header line; the value is a JSON object of the other columns
     Csv,
-    /// One JSON object in a line; the value is the whole line
+    /// One JSON object per line; the value is the whole line
     Jsonl,
 }
 
@@ -153,9 +160,9 @@ pub enum Command {
     Check,
     /// Show space, utilisation, garbage, shards and the durability domain
     Stat,
-    /// Give back the space of everything that is garbage, now
+    /// Reclaim the space of all garbage now
     Compact(CompactArgs),
-    /// Copy all keyspaces, as one snapshot shows them, into a new store: a backup, or the way to other limits
+    /// Copy all keyspaces, as of one snapshot, into a new store: for a backup, or to change limits
     Copy(CopyArgs),
     /// List the keyspaces
     Keyspaces,
@@ -165,7 +172,7 @@ pub enum Command {
     Doctor,
     /// Serve the store to Redis clients
     Serve(Box<crate::serve_config::ServeArgs>),
-    /// Measure; see `hither bench --help`
+    /// Run benchmarks; see `hither bench --help`
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
 }
@@ -188,25 +195,25 @@ pub struct LoadArgs {
     /// Kind of the keyspace if it is new [default: ordered]
     #[arg(long, value_enum)]
     pub kind: Option<Kind>,
-    /// Pass over records that are already there with the same value, to stay
+    /// Skip records that are already in the store with the same value and expiry
     #[arg(long)]
     pub resume: bool,
-    /// Pass over the first N records
+    /// Skip the first N records
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u64,
-    /// Count bad lines instead of stopping at the first
+    /// Leave out bad lines and count them, instead of stopping at the first one
     #[arg(long)]
     pub skip_bad: bool,
-    /// kv: take all bytes as they are: backslashes, carriage returns, a byte order mark
+    /// kv: take all bytes literally, including backslashes, carriage returns and a byte order mark
     #[arg(long)]
     pub raw: bool,
-    /// Threads that write
+    /// Number of threads that write [default: one per processor, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// Records of one report at most
+    /// Write and report at most N records together
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub group: u32,
-    /// The input; - is standard input
+    /// Input file; - is standard input
     #[arg(default_value = "-")]
     pub file: PathBuf,
 }
@@ -214,7 +221,7 @@ pub struct LoadArgs {
 /// `dump`
 #[derive(Debug, Args)]
 pub struct DumpArgs {
-    /// Where to; - is standard output. A file appears only when it is complete
+    /// Output file; - is standard output. The file appears only when it is complete
     #[arg(default_value = "-")]
     pub file: PathBuf,
 }
@@ -225,7 +232,7 @@ pub struct GetArgs {
     /// The key
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Write exactly the bytes of the value, without escape and newline
+    /// Write exactly the bytes of the value, without escapes and newline
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
 }
@@ -235,7 +242,7 @@ pub struct GetArgs {
 pub struct KeyArgs {
     /// The key
     pub key: OsString,
-    /// \t \n \r \\ \xHH in keys and values of the command line stand for bytes
+    /// Decode \t \n \r \\ \xHH in keys and values on the command line
     #[arg(long)]
     pub escape: bool,
 }
@@ -246,10 +253,12 @@ pub struct PutArgs {
     /// The key
     #[command(flatten)]
     pub key: KeyArgs,
-    /// The value; - reads it from standard input. One that begins with a hyphen and is no number stands behind --
+    /// The value; - reads it from standard input. A value that begins with a hyphen and is not a number must stand
+    /// after --
     #[arg(allow_negative_numbers = true)]
     pub value: OsString,
-    /// The record disappears after this time, a whole number of a unit: 500ms, 30s, 5m, 2h, 7d; a number alone is in seconds
+    /// Expire the record after this time: a whole number with a unit, such as 500ms, 30s, 5m, 2h or 7d; without a unit,
+    /// seconds
     #[arg(long, value_name = "TIME", value_parser = units::time_to_live)]
     pub ttl: Option<Duration>,
 }
@@ -261,10 +270,10 @@ pub struct RangeArgs {
     /// Only keys that begin with P
     #[arg(long, value_name = "P")]
     pub prefix: Option<OsString>,
-    /// First key
+    /// First key of the range
     #[arg(long, value_name = "K")]
     pub from: Option<OsString>,
-    /// End: the first key that is not in the range
+    /// End of the range: the first key that is not in it
     #[arg(long, value_name = "K")]
     pub to: Option<OsString>,
 }
@@ -275,10 +284,10 @@ pub struct DelArgs {
     /// The key
     #[arg(required_unless_present = "range", conflicts_with = "range")]
     pub key: Option<OsString>,
-    /// The keys, of an ordered keyspace
+    /// The range of keys, of an ordered keyspace
     #[command(flatten)]
     pub range: RangeArgs,
-    /// \t \n \r \\ \xHH in keys of the command line stand for bytes
+    /// Decode \t \n \r \\ \xHH in keys on the command line
     #[arg(long)]
     pub escape: bool,
 }
@@ -289,16 +298,16 @@ pub struct ScanArgs {
     /// Which keys
     #[command(flatten)]
     pub range: RangeArgs,
-    /// From the last to the first
+    /// Print records from the last to the first
     #[arg(long)]
     pub reverse: bool,
-    /// At most N records
+    /// Print at most N records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// \t \n \r \\ \xHH in --prefix, --from and --to stand for bytes
+    /// Decode \t \n \r \\ \xHH in --prefix, --from and --to
     #[arg(long)]
     pub escape: bool,
-    /// Write keys and values as they are, without escape
+    /// Write keys and values as they are, without escapes
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
 }
@@ -306,7 +315,7 @@ pub struct ScanArgs {
 /// `compact`
 #[derive(Debug, Args)]
 pub struct CompactArgs {
-    /// Empty segments of which PERCENT or more is garbage: less gives back more space and moves more
+    /// Empty segments of which at least PERCENT is garbage; a lower value frees more space and moves more data
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub garbage: u8,
 }
@@ -319,7 +328,7 @@ about both; --durability and --utilization are about neither. The new one may gr
 says. With --salvage it is a sound store that has what is readable of the old one, which is not changed. It is there when it is complete
 and synced; a copy that is killed leaves a directory DIR.PID.N.part (DIR/copy.PID.N.part if DIR was there), which may be removed.")]
 pub struct CopyArgs {
-    /// Directory of the new store, in which there is none yet; or nodeN=DIR, once for each node
+    /// Directory of the new store, which must not hold a store yet; or nodeN=DIR, once for each node
     #[arg(required = true, value_name = "[nodeN=]DIR")]
     pub to: Vec<OsString>,
 }

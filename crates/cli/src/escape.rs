@@ -1,4 +1,4 @@
-//! The escape that lets any bytes stand in one line of text.
+//! The escape with which any bytes fit into one line of text.
 //!
 //! | written | means |
 //! |---|---|
@@ -6,9 +6,10 @@
 //! | `\xHH` | the byte with these two hexadecimal digits, of either case |
 //! | anything else | itself |
 //!
-//! A backslash before any other character is an error, so that a typing error does not become data.
-//! [`escape`] is canonical: it writes `\xHH` (lower case) for the other control bytes, for 0x7f, and for every byte that is not part of valid
-//! UTF-8; valid UTF-8 text stays readable. The same bytes always give the same text, so dumps can be compared byte by byte.
+//! A backslash before any other character is an error, so that a typing error does not become data. [`escape`] is
+//! canonical: it writes `\xHH` (lower case) for the other control bytes, for 0x7f, and for every byte that is not part
+//! of valid UTF-8; valid UTF-8 text stays readable. The same bytes always give the same text, so dumps can be compared
+//! byte by byte.
 
 use std::fmt;
 
@@ -71,7 +72,7 @@ impl fmt::Display for BadEscape {
 
 impl std::error::Error for BadEscape {}
 
-/// The bytes that `text` stands for.
+/// Decodes escaped text.
 pub fn unescape(text: &[u8]) -> Result<Vec<u8>, BadEscape> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -88,7 +89,7 @@ pub fn unescape(text: &[u8]) -> Result<Vec<u8>, BadEscape> {
     Ok(out)
 }
 
-/// Decodes the escape at the start of `text`: the byte and the length of its escape.
+/// Decodes the escape at the start of `text`. Returns the byte and the length of its escape.
 fn unescape_one(text: &[u8]) -> Option<(u8, usize)> {
     match text.get(1)? {
         b't' => Some((b'\t', 2)),

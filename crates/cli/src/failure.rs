@@ -1,4 +1,4 @@
-//! How a command ends: its outcome, or a failure with its exit status (the table is in the crate's documentation).
+//! Outcomes and failures of a command. A failure has an exit status (see the table in the crate's documentation).
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub enum Outcome {
     Done,
     /// Not found, not sound.
     Negative,
-    /// The end of a program with exit statuses of its own.
+    /// The end of a program that has exit statuses of its own.
     Exit(ExitCode),
 }
 
@@ -34,10 +34,10 @@ impl Outcome {
     }
 }
 
-/// A command that could not do its work.
+/// A command that failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// What was asked for is not there.
+    /// The requested object does not exist.
     NotFound(String),
     /// The command line asks for something that makes no sense.
     Usage(String),
@@ -49,19 +49,19 @@ pub enum Failure {
         line: u64,
         /// What is wrong with it.
         what: String,
-        /// Whether a load can go on behind it.
+        /// Whether a load can continue with the next line.
         skippable: bool,
     },
     /// The store refused or failed.
     Store(hither::Error),
     /// The store did not open, though `--salvage` was given.
     Salvage {
-        /// Why.
+        /// Why it did not open.
         error: hither::Error,
-        /// Whether the command is one of those that make do with more.
+        /// Whether the command only reads: such commands tolerate more damage.
         only_reads: bool,
     },
-    /// There is no copy of the store.
+    /// The store could not be copied.
     Copy(hither::CopyError),
     /// A file or stream other than the store failed.
     Io {
@@ -70,7 +70,7 @@ pub enum Failure {
         /// Why it failed.
         source: io::Error,
     },
-    /// Nobody reads standard output any more: an end, not an error.
+    /// Nobody reads standard output any more. This is an end, not an error.
     ClosedPipe,
 }
 
@@ -102,7 +102,7 @@ impl Failure {
     }
 }
 
-/// Whether there is no room for more: on the disk, in the quota, or below the limit on the size of files.
+/// Whether there is no more room: on the disk, in the quota, or below the limit on the size of files.
 fn is_full(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
@@ -120,10 +120,11 @@ fn store_status(kind: ErrorKind) -> u8 {
     }
 }
 
-/// What can be done about damage.
+/// Advice for users of a damaged store.
 pub const AGAINST_DAMAGE: &str = "restore the pool from a backup, or use --salvage to keep what is readable";
 
-/// What a user of the program can do about an error of the store, whose own text speaks to users of the library where the two differ.
+/// The text of a store's error for users of the program. It replaces the error's own text where that addresses users of
+/// the library.
 fn store_text(error: &Error) -> String {
     match error {
         Error::NotFound(dir) => {
@@ -168,7 +169,7 @@ fn store_text(error: &Error) -> String {
     }
 }
 
-/// The same where `--salvage` did not help, so that nobody is told to use it.
+/// The same after `--salvage` did not help, so that the text does not advise `--salvage`.
 fn salvage_text(error: &Error, only_reads: bool) -> String {
     match error {
         Error::Damaged(_) | Error::OlderCopy(_) if only_reads => {
@@ -183,7 +184,7 @@ fn salvage_text(error: &Error, only_reads: bool) -> String {
     }
 }
 
-/// The same for a copy: which of the two stores it is.
+/// The same for a copy: the text says which of the two stores failed.
 fn copy_text(error: &CopyError) -> String {
     match error {
         CopyError::Source(error) => store_text(error),
@@ -268,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Regression: who had given `--salvage` was told to use it.
+    /// Regression: a user who had given `--salvage` was advised to use it.
     #[test]
     fn where_salvage_did_not_help_it_is_not_the_advice() {
         for (only_reads, advice) in [(true, "from a backup"), (false, "`hither copy DIR --salvage`")] {

@@ -1,8 +1,8 @@
 //! The `hither` program: load, query, check and measure a store from the command line.
 //!
-//! One file per command in [`cmd`]; the formats of records in [`input`]; the escape of binary text in [`escape`].
-//! Output meant for people goes to a terminal as text; `--json` gives programs one JSON document per command, or one per line.
-//! Errors go to standard error and say what happened, where, and what to do.
+//! [`cmd`] has one file per command, [`input`] the formats of records, [`escape`] the escape of binary text. Output for
+//! people goes to a terminal as text; `--json` gives programs one JSON document per command, or one per line. Errors go
+//! to standard error and state what happened, where, and what to do.
 //!
 //! # Exit status
 //!
@@ -41,14 +41,14 @@ use clap::{CommandFactory, FromArgMatches};
 use failure::{Failure, Outcome};
 use output::Output;
 
-/// Runs one command line and gives its exit status.
+/// Runs one command line and returns its exit status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let (cli, given) = match parse(&arguments) {
         Ok(parsed) => parsed,
         Err(refused) if refused.use_stderr() && asks_for_json(&arguments) => return finish(Err(usage(&refused)), true),
         Err(refused) => {
-            // Printing can only fail when nobody reads; the status says the rest.
+            // Printing fails only when nobody reads; the status reports the refusal all the same.
             let _ = refused.print();
             return ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2));
         }
@@ -60,14 +60,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     finish(result, json)
 }
 
-/// A command line, and the options of the store in it.
+/// Parses a command line. Also returns the options of the store that it gives.
 fn parse(arguments: &[OsString]) -> Result<(Cli, Vec<String>), clap::Error> {
     let matches = Cli::command().try_get_matches_from(arguments)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
     Ok((cli, options::given(&matches)))
 }
 
-/// The outcome of a command whose output was written like this. That nobody reads it does not change the outcome, which the status tells as well.
+/// Returns the outcome of a command, given whether its output could be written. If nobody reads the output, the outcome
+/// stays: the status reports it, too.
 pub(crate) fn told(outcome: Outcome, written: Result<(), Failure>) -> Result<Outcome, Failure> {
     match written {
         Ok(()) | Err(Failure::ClosedPipe) => Ok(outcome),
@@ -75,12 +76,12 @@ pub(crate) fn told(outcome: Outcome, written: Result<(), Failure>) -> Result<Out
     }
 }
 
-/// Whether a command line that cannot be read asks for output for programs.
+/// Whether a command line that cannot be parsed asks for output for programs.
 fn asks_for_json(arguments: &[OsString]) -> bool {
     arguments.iter().skip(1).take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }
 
-/// What is wrong with a command line, in one line: without the usage, which is for people.
+/// The error of a command line, in one line: without the usage, which is for people.
 fn usage(refused: &clap::Error) -> Failure {
     let text = refused.to_string();
     let what = text.split("\nUsage:").next().unwrap_or(&text).split("\n\nFor more").next().unwrap_or(&text);

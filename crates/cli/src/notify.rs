@@ -1,4 +1,5 @@
-//! What a service manager is told of a server (systemd, `Type=notify`): the variable NOTIFY_SOCKET names a socket, and each datagram to it is a message. Without the variable nothing is told.
+//! Notifications to a service manager (systemd, `Type=notify`). The variable NOTIFY_SOCKET names a socket, and each
+//! datagram sent to it is a message. Without the variable nothing is sent.
 //!
 //! Thread safety: any thread.
 
@@ -13,21 +14,21 @@ use std::time::Duration;
 
 /// The server is ready.
 pub const READY: &str = "READY=1";
-/// It ends.
+/// The server is stopping.
 pub const STOPPING: &str = "STOPPING=1";
-/// It needs so long from now on, and will say so again before.
+/// The server needs this long from now on; it repeats the message before that time is over.
 const EXTEND: &str = "EXTEND_TIMEOUT_USEC=120000000";
-/// How often that is said.
+/// Interval at which `EXTEND` is repeated.
 const EXTEND_EVERY: Duration = Duration::from_secs(30);
 
-/// Tells the service manager, if there is one.
+/// Sends a message to the service manager, if there is one.
 pub fn tell(state: &str) {
     if let Some(path) = std::env::var_os("NOTIFY_SOCKET") {
         tell_at(&path, state);
     }
 }
 
-/// Whether it could be told; if not, the log is.
+/// Sends a message, and returns whether that succeeded. A failure goes to the log.
 fn tell_at(path: &OsStr, state: &str) -> bool {
     let sent = send(path, state);
     if let Err(error) = &sent {
@@ -36,7 +37,7 @@ fn tell_at(path: &OsStr, state: &str) -> bool {
     sent.is_ok()
 }
 
-/// One datagram; a path that begins with `@` is a name without a file.
+/// Sends one datagram. A path that begins with `@` is an abstract name without a file.
 fn send(path: &OsStr, state: &str) -> std::io::Result<()> {
     let address = match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -45,17 +46,19 @@ fn send(path: &OsStr, state: &str) -> std::io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
 }
 
-/// As long as this lives, the service manager is told to have patience: how long a large store takes to recover, or to be closed, no unit can know. A kill makes the next start longer, which
+/// Asks the service manager for more time as long as it lives. No unit file can know how long a large store takes to
+/// recover or to close. A kill would make the next start take longer, and the service manager would kill that one
+/// again.
 /// would be killed again.
 pub struct Patience(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Patience {
-    /// Begins to tell, if there is a service manager.
+    /// Starts to ask, if there is a service manager.
     pub fn begin() -> Patience {
         let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Patience(None) };
         let (end, ended) = channel();
         let tell = move || while tell_at(&path, EXTEND) && ended.recv_timeout(EXTEND_EVERY) == Err(RecvTimeoutError::Timeout) {};
-        // Without a thread there is no more time than the unit gives.
+        // If the thread cannot be started, the unit's own time limit applies.
         Patience(std::thread::Builder::new().name("hither-notify".into()).spawn(tell).ok().map(|thread| (end, thread)))
     }
 }
@@ -64,7 +67,7 @@ impl Drop for Patience {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.0.take() {
             drop(end);
-            // What is told next comes behind what it has told.
+            // Messages sent from now on come after those of the thread.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,5 @@
-//! Which options of the store a command takes: a keyspace, and a promise to change nothing, that would be passed over without a word are refused.
+//! Checks which options of the store a command accepts. A command refuses `--keyspace` and `--read-only` where it would
+//! otherwise ignore them silently.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
@@ -6,19 +7,19 @@ use clap::{ArgMatches, Args};
 use crate::args::{Command, StoreArgs};
 use crate::failure::Failure;
 
-/// The options of the store that a command line names, by the names of their fields.
+/// The options of the store that a command line gives, by the names of their fields.
 pub fn given(matches: &ArgMatches) -> Vec<String> {
     let all = StoreArgs::augment_args(clap::Command::new("store"));
     let names = all.get_arguments().map(|argument| argument.get_id().to_string());
     names.filter(|name| matches.value_source(name) == Some(ValueSource::CommandLine)).collect()
 }
 
-/// Refuses those that mean nothing to this command.
+/// Refuses options that have no meaning for this command.
 pub fn ensure_meant(command: &Command, given: &[String]) -> Result<(), Failure> {
     given.iter().try_for_each(|option| refusal(command, option).map_or(Ok(()), |what| Err(Failure::Usage(what))))
 }
 
-/// Why this command does not take this option.
+/// Why this command does not accept this option; `None` if it does.
 fn refusal(command: &Command, option: &str) -> Option<String> {
     let name = option.replace('_', "-");
     match option {
@@ -40,7 +41,8 @@ fn refusal(command: &Command, option: &str) -> Option<String> {
     }
 }
 
-/// Whether a command does something to every keyspace, though one is named. (`doctor` looks at none: it takes the options of any command.)
+/// Whether a command acts on every keyspace even if one is named. (`doctor` looks at none, and accepts the options of
+/// any command.)
 fn is_about_all_keyspaces(command: &Command) -> bool {
     use Command::{Bench, Check, Compact, Copy, Del, Doctor, Drop, Dump, Get, Keyspaces, Load, Put, Scan, Serve, Stat};
     match command {
@@ -49,7 +51,7 @@ fn is_about_all_keyspaces(command: &Command) -> bool {
     }
 }
 
-/// Whether a command changes nothing, be it a file that it removes again.
+/// Whether a command changes nothing, not even by a file that it removes again.
 fn only_reads(command: &Command) -> bool {
     use Command::{Bench, Check, Compact, Copy, Del, Doctor, Drop, Dump, Get, Keyspaces, Load, Put, Scan, Serve, Stat};
     match command {
@@ -74,7 +76,7 @@ mod tests {
 
     #[test]
     fn every_command_takes_what_it_looks_at() {
-        // With --keyspace, with --read-only.
+        // Whether it accepts --keyspace, and --read-only.
         for (line, keyspace, read_only) in [
             ("load", true, false),
             ("dump", true, true),

@@ -1,4 +1,4 @@
-//! Ranges of keys on the command line: `--from` is included, `--to` is not, `--prefix` narrows both.
+//! Ranges of keys on the command line: `--from` is included, `--to` is not, and `--prefix` narrows both.
 
 use std::ops::Bound;
 
@@ -16,7 +16,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The range that a command line names; `escape`: what stands for bytes is decoded.
+    /// The range that a command line gives. With `escape`, escapes in it are decoded.
     pub fn of(args: RangeArgs, escape: bool) -> Result<Self, Failure> {
         let decode = |text: Option<_>| text.map(|text| units::bytes(text, escape)).transpose();
         Ok(Self::new(decode(args.prefix)?, decode(args.from)?, decode(args.to)?))
@@ -28,21 +28,21 @@ impl Range {
             (Some(to), Some(behind)) => Some(to.min(behind)),
             (to, behind) => to.or(behind),
         };
-        // `None` is less than any key: the larger one is the narrower one.
+        // `None` is less than any key, and the larger start is the narrower one.
         Self { from: from.max(prefix), to }
     }
 
-    /// Whether no key can be in it.
+    /// Whether no key can be in the range.
     pub fn is_empty(&self) -> bool {
         matches!(&self.to, Some(to) if self.from.as_ref().map_or(to.is_empty(), |from| from >= to))
     }
 
-    /// Where it begins.
+    /// Start of the range.
     pub fn from(&self) -> Bound<&[u8]> {
         self.from.as_deref().map_or(Bound::Unbounded, Bound::Included)
     }
 
-    /// Where it ends.
+    /// End of the range.
     pub fn to(&self) -> Bound<&[u8]> {
         self.to.as_deref().map_or(Bound::Unbounded, Bound::Excluded)
     }

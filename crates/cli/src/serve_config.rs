@@ -1,9 +1,10 @@
-//! Settings of `hither serve`, from four places. A flag goes before the environment, that before the file, that before the default.
+//! Settings of `hither serve`. They come from four places: a flag takes precedence over the environment, the
+//! environment over the file, the file over the default.
 //!
 //! | flag | environment | file (TOML) | default |
 //! |---|---|---|---|
 //! | `--data` | `HITHER_DATA` | `data = ["DIR"]` | must be given |
-//! | `--create` | `HITHER_CREATE` | `create = true` | yes: a store that is not there is made |
+//! | `--create` | `HITHER_CREATE` | `create = true` | yes: a missing store is created |
 //! | `--capacity`, `--max-capacity` | | `capacity = "64M"`, `max-capacity = "64G"` | those of a new store |
 //! | `--utilization` | `HITHER_UTILIZATION` | `utilization = 80` | what fits |
 //! | `--listen` (repeatable) | `HITHER_LISTEN`, separated by commas | `listen = ["127.0.0.1"]` | 127.0.0.1 |
@@ -13,7 +14,7 @@
 //! | `--databases` | `HITHER_DATABASES` | `databases = 16` | 16 |
 //! | `--tls-port` | `HITHER_TLS_PORT` | `tls-port = 6380` | none |
 //! | `--tls-only` | `HITHER_TLS_ONLY` | `tls-only = true` | no |
-//! | `--tls-cert-file`, `--tls-key-file`, `--tls-ca-cert-file` | `HITHER_TLS_CERT_FILE`, … | `tls-cert-file = "FILE"`, … | with `tls-port` |
+//! | `--tls-cert-file`, `--tls-key-file`, `--tls-ca-cert-file` | `HITHER_TLS_CERT_FILE` … | `tls-cert-file = "FILE"`, … | with `tls-port` |
 //! | `--tls-auth-clients` | `HITHER_TLS_AUTH_CLIENTS` | `tls-auth-clients = "yes"` | yes |
 //! | `--metrics-address` | `HITHER_METRICS_ADDRESS` | `metrics-address = "127.0.0.1:9121"` | none |
 //! | `--latency-monitor-threshold` (ms) | `HITHER_LATENCY_MONITOR_THRESHOLD` | `latency-monitor-threshold = 0` | 0: off |
@@ -29,7 +30,7 @@
 //! | `--max-output` | `HITHER_MAX_OUTPUT` | `max-output = "256M"` | 256M |
 //! | `--max-request` | `HITHER_MAX_REQUEST` | `max-request = "1G"` | 1G |
 //!
-//! The password has no flag: everybody on the machine can read command lines.
+//! The password has no flag, because everybody on the machine can read command lines.
 
 use crate::args::StoreArgs;
 use crate::failure::Failure;
@@ -44,10 +45,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Threads that may be asked for: each has counters of its own for every command.
+/// Most threads that may be asked for: each has its own counters for every command.
 const MOST_THREADS: usize = 1024;
 
-/// `serve`: one layer of settings; also what a file may hold.
+/// `serve`: one layer of settings. A settings file may hold these fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct ServeArgs {
@@ -55,10 +56,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Make the store if there is none: yes or no [default: yes]
+    /// Create the store if there is none: yes or no [default: yes]
     #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
     pub create: Option<bool>,
-    /// Address to listen at; may be given several times [default: 127.0.0.1]
+    /// Address to listen on; may be given several times [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<Vec<IpAddr>>,
     /// TCP port; 0 takes any free one [default: 6379]
@@ -67,22 +68,23 @@ pub struct ServeArgs {
     /// Threads that serve, up to 1024; 0: one for each processor [default: 0]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Whether these threads preempt others on their processors when something arrives: yes or no [default: no]
+    /// Let these threads preempt others on their processors when data arrives: yes or no [default: no]
     #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
     pub wakeup_preemption: Option<bool>,
-    /// Databases for SELECT [default: 16]
+    /// Number of databases, for SELECT [default: 16]
     #[arg(long, value_name = "N")]
     pub databases: Option<u16>,
     /// Refuse other machines while there is no password: yes or no [default: yes]
     #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
     pub protected_mode: Option<bool>,
-    /// Clients at a time [default: 10000]
+    /// Most clients at a time [default: 10000]
     #[arg(long, value_name = "N")]
     pub max_clients: Option<usize>,
-    /// Close clients that are idle for so many seconds; 0: never [default: 0]
+    /// Close clients that are idle for this many seconds; 0: never [default: 0]
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
-    /// Close clients for which more replies wait than this, and refuse commands with one larger reply; 0: no bound [default: 256M]
+    /// Close clients for which more replies wait than this, and refuse commands with one larger reply; 0: no limit
+    /// [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub max_output: Option<String>,
     /// Refuse requests, and transactions, that are longer than this [default: 1G]
@@ -91,43 +93,44 @@ pub struct ServeArgs {
     /// File with the users and their rights; see docs/server.md
     #[arg(long, value_name = "FILE")]
     pub aclfile: Option<PathBuf>,
-    /// Where SAVE and BGSAVE make backups, each a directory of its own [default: they make none]
+    /// Directory for the backups of SAVE and BGSAVE, each in a directory of its own [default: they make none]
     #[arg(long, value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
-    /// Another port, with TLS
+    /// Port for TLS, in addition to --port
     #[arg(long, value_name = "N")]
     pub tls_port: Option<u16>,
-    /// No port without TLS: yes or no [default: no]
+    /// Open no port without TLS: yes or no [default: no]
     #[arg(long, value_name = "YES", value_parser = clap::builder::BoolishValueParser::new(), hide_possible_values = true, action = clap::ArgAction::Set)]
     pub tls_only: Option<bool>,
     /// Certificate of the server (PEM), with those that lead to its authority
     #[arg(long, value_name = "FILE")]
     pub tls_cert_file: Option<PathBuf>,
-    /// Key of the certificate (PEM)
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_key_file: Option<PathBuf>,
-    /// Authorities for certificates of clients (PEM)
+    /// Certificates of the authorities for clients' certificates (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_ca_cert_file: Option<PathBuf>,
-    /// Whether clients show certificates: no, optional or yes [default: yes]
+    /// Whether clients must present certificates: no, optional or yes [default: yes]
     #[arg(long, value_name = "WHICH")]
     pub tls_auth_clients: Option<String>,
     /// Serve /metrics, /healthz and /readyz at this address and port
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_address: Option<SocketAddr>,
-    /// Who may use DEBUG, whose commands hold up others: no (nobody), local (clients on this machine) or yes [default: no]
+    /// Who may use DEBUG, whose commands can hold up others: no (nobody), local (clients on this machine) or yes
+    /// [default: no]
     #[arg(long, value_name = "WHO")]
     pub enable_debug_command: Option<String>,
-    /// Keep events that take so many milliseconds for LATENCY; 0: none [default: 0]
+    /// Record events that take this many milliseconds or more, for LATENCY; 0: none [default: 0]
     #[arg(long, value_name = "MS")]
     pub latency_monitor_threshold: Option<u64>,
-    /// Least level of lines on standard error: debug, info, warn or error [default: info]
+    /// Lowest level of log lines on standard error: debug, info, warn or error [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
-    /// Lines on standard error: text or json [default: text]
+    /// Format of log lines on standard error: text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Answer without running commands, as a yardstick
+    /// Answer without running commands, as a baseline for measurements
     #[arg(long, hide = true)]
     #[serde(skip)]
     pub null: bool,
@@ -140,16 +143,16 @@ pub struct ServeArgs {
     /// Size of a new store.
     #[arg(skip)]
     pub capacity: Option<String>,
-    /// How far a new store may grow.
+    /// Size up to which a new store may grow.
     #[arg(skip)]
     pub max_capacity: Option<String>,
-    /// Most live data in per cent of what the store may grow to.
+    /// Limit of live data, in per cent of what the store may grow to.
     #[arg(skip)]
     pub utilization: Option<u32>,
 }
 
 impl ServeArgs {
-    /// What is set here, and else what is set there.
+    /// Merges two layers: the settings of `self`, and those of `other` where `self` has none.
     fn or(self, other: ServeArgs) -> ServeArgs {
         ServeArgs {
             config: self.config.or(other.config),
@@ -186,7 +189,7 @@ impl ServeArgs {
         }
     }
 
-    /// The environment's layer; `variable` reads one.
+    /// The layer of the environment; `variable` reads one variable.
     fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<ServeArgs, Failure> {
         fn parse<T: FromStr>(name: &str, text: Option<String>) -> Result<Option<T>, Failure> {
             text.map(|text| text.parse().map_err(|_| Failure::Usage(format!("{name} is \"{text}\", which cannot be read")))).transpose()
@@ -202,7 +205,8 @@ impl ServeArgs {
             Some(text) => Err(Failure::Usage(format!("{name} is \"{text}\"; say yes or no"))),
         };
         let path = |name: &str| variable(name).map(PathBuf::from);
-        // Somebody's script has found no password, most likely; it would go before one in the file, and let everybody in.
+        // Most likely a script found no password. An empty one would take precedence over that of the file and let
+        // everybody in.
         let not_empty = |name: &str| match variable(name) {
             Some(text) if text.is_empty() => Err(Failure::Usage(format!("{name} is empty; leave it away if there is to be no password"))),
             given => Ok(given),
@@ -238,13 +242,13 @@ impl ServeArgs {
         })
     }
 
-    /// A file's layer.
+    /// The layer of a file.
     fn from_file(path: &Path) -> Result<ServeArgs, Failure> {
         let text = std::fs::read_to_string(path).map_err(|source| Failure::path("reading the settings", path, source))?;
         toml::from_str(&text).map_err(|error| Failure::Usage(format!("{}:{}", path.display(), wrong_line(&text, &error))))
     }
 
-    /// The files for TLS, if there is a port for it.
+    /// The files for TLS, if a port for TLS is set.
     fn tls(&self) -> Result<Option<TlsConfig>, Failure> {
         let Some(port) = self.tls_port else { return self.without_tls_port() };
         let needed = |file: &Option<PathBuf>, name: &str| file.clone().ok_or_else(|| Failure::Usage(format!("with tls-port, give {name}")));
@@ -264,7 +268,7 @@ impl ServeArgs {
         }))
     }
 
-    /// Where to listen: addresses that can be had together.
+    /// The addresses to listen on. They must not collide with one another.
     fn addresses(&self, default: Vec<IpAddr>) -> Result<Vec<IpAddr>, Failure> {
         let listen = self.listen.clone().unwrap_or(default);
         if listen.is_empty() {
@@ -278,7 +282,7 @@ impl ServeArgs {
         }
     }
 
-    /// Whoever gives the rest wants TLS, and would speak without it.
+    /// Refuses settings for TLS without a port: whoever gives them expects TLS, and would get a server without it.
     fn without_tls_port(&self) -> Result<Option<TlsConfig>, Failure> {
         let given = [
             ("tls-cert-file", self.tls_cert_file.is_some()),
@@ -300,7 +304,7 @@ impl ServeArgs {
         self.enable_debug_command.as_ref().map_or(Ok(DebugCommand::No), named)
     }
 
-    /// How events are written, from here on.
+    /// Sets how events are logged from now on.
     fn set_log(&self) -> Result<(), Failure> {
         if let Some(text) = &self.log_level {
             let level = Level::named(text);
@@ -314,7 +318,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// With `--json`, which is the log's format here.
+    /// Applies `--json`, which for `serve` sets the format of the log.
     pub fn for_programs(self) -> Result<ServeArgs, Failure> {
         events::set_json(true);
         match self.log_format.as_deref() {
@@ -325,9 +329,9 @@ impl ServeArgs {
         }
     }
 
-    /// All layers, the defaults last; what concerns the store goes into `store` where that is not set.
+    /// Merges all layers, the defaults last. Settings of the store go into `store`, unless they are set there.
     pub fn resolve(self, store: &mut StoreArgs) -> Result<Config, Failure> {
-        // What is wrong with the rest is told in this form.
+        // First of all, so that errors in the other settings are reported in this form.
         self.set_log()?;
         let unreadable = std::env::vars_os().find(|(name, value)| is_unreadable(name, value));
         if let Some((name, _)) = unreadable {
@@ -393,17 +397,19 @@ impl ServeArgs {
     }
 }
 
-/// A size, read by `read`; an error names the setting.
+/// Reads a size with `read`; an error names the setting.
 fn size_of(name: &str, text: Option<&String>, read: fn(&str) -> Result<u64, String>) -> Result<Option<u64>, Failure> {
     text.map(|text| read(text)).transpose().map_err(|why| Failure::Usage(format!("{name}: {why}")))
 }
 
-/// Whether a variable is a setting that would be left out because it is no text. Directories need not be.
+/// Whether a variable is a setting that would be ignored because it is not UTF-8. Names of directories need not be
+/// UTF-8.
 fn is_unreadable(name: &OsStr, value: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b"HITHER_") && name != "HITHER_DATA" && value.to_str().is_none()
 }
 
-/// The number of the line at fault, and what is wrong with it. Such a message may quote a value: not a password.
+/// The number of the line at fault, and what is wrong with it. The parser's message may quote a value, but must not
+/// show a password.
 fn wrong_line(text: &str, error: &toml::de::Error) -> String {
     let at = error.span().map_or(0, |span| span.start.min(text.len()));
     let (before, rest) = text.as_bytes().split_at(at);

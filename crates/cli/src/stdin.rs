@@ -1,4 +1,4 @@
-//! Standard input, where a command line has it give a value or records.
+//! Standard input, for commands that read a value or records from it.
 
 use std::io::Stdin;
 use std::os::fd::AsFd;
@@ -8,8 +8,8 @@ use rustix::fs::OFlags;
 
 use crate::failure::Failure;
 
-/// Standard input, unless it was closed when the program began: then nothing would be taken for an empty value, or an input without records. `instead` says what else may
-/// be given.
+/// Opens standard input. Fails if it was closed when the program began: it would then read as an empty value, or as an
+/// input without records. `instead` is the advice what to give instead.
 pub fn open(instead: &str) -> Result<Stdin, Failure> {
     let stdin = std::io::stdin();
     if is_closed(&stdin) {
@@ -18,7 +18,8 @@ pub fn open(instead: &str) -> Result<Stdin, Failure> {
     Ok(stdin)
 }
 
-/// Whether a standard stream was closed when the program began: Rust opens the null device in its place then, for reading and writing.
+/// Whether a standard stream was closed when the program began. Rust then opens the null device in its place, for
+/// reading and writing.
 fn is_closed(stream: impl AsFd) -> bool {
     let null = std::fs::metadata("/dev/null").map(|metadata| metadata.rdev());
     let here = rustix::fs::fstat(&stream).map(|stat| stat.st_rdev);

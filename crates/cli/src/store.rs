@@ -13,14 +13,15 @@ use crate::failure::Failure;
 use crate::output;
 use crate::units::{self, Place, show_bytes};
 
-/// Whether a command may make a store where there is none.
+/// What a command does where there is no store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Make it.
+    /// Create it.
     Create,
     /// Fail with exit status 7.
     Refuse,
-    /// As before, and the command only reads: with `--read-only` and `--salvage` nothing reaches the store.
+    /// Fail in the same way; the command only reads, so that with `--read-only` and `--salvage` nothing reaches the
+    /// store.
     RefuseToRead,
 }
 
@@ -29,7 +30,7 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     let only_reads = missing == Missing::RefuseToRead;
     let bar = recovery_bar(args.json);
     let shown = bar.clone();
-    // Whoever looks at a damaged store first may want to try something else next.
+    // A user who first looks at a damaged store may want to try something else next, so the store must not change.
     let builder = builder(args)?.read_only(only_reads && (args.read_only || args.salvage));
     let opened = builder.create(missing == Missing::Create).on_progress(move |progress| show(&shown, progress)).open();
     bar.finish_and_clear();
@@ -51,10 +52,10 @@ pub fn open(args: &StoreArgs, missing: Missing) -> Result<Db, Failure> {
     Ok(db)
 }
 
-/// Clocks of machines differ by less than this.
+/// Differences between clocks of machines up to this are normal.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
-/// Says so if the store remembers a time that is yet to come: then keys expire early, or never seem to.
+/// Warns if the store remembers a time that is yet to come: then keys expire early, or seem never to expire.
 fn tell_clock(args: &StoreArgs, db: &Db) {
     let ahead_ms = db.recovery().clock_ahead_ms;
     if ahead_ms > CLOCK_TOLERANCE_MS {
@@ -67,14 +68,14 @@ fn tell_clock(args: &StoreArgs, db: &Db) {
     }
 }
 
-/// The sizes of the command line are for new stores: says so if this one has others.
+/// Notes that the sizes of the command line are for new stores, if this store has others.
 fn tell_other_size(args: &StoreArgs, db: &Db) {
     let pools = db.stats().pools;
     let per_pool = |bytes: u64| bytes.div_ceil(pools.len() as u64);
     let rounded = |bytes| pools.iter().map(|pool| per_pool(bytes).div_ceil(pool.segment_bytes).saturating_mul(pool.segment_bytes)).sum();
     let (has, may_have) = pools.iter().fold((0, 0), |(has, may), pool| (has + pool.capacity_bytes, may + pool.max_bytes));
     let differs = |asked: Option<u64>, is: u64| asked.map(rounded).is_some_and(|asked: u64| asked != is);
-    // A store that has grown since is larger than what it was begun with.
+    // A store that has grown is larger than when it was created, so a smaller `--capacity` is no difference.
     if args.capacity.map(rounded).is_some_and(|asked: u64| asked > has) || differs(args.max_capacity, may_have) {
         let what = format!(
             "the store exists and keeps its size: {}, growing to {} at most; --capacity and --max-capacity are for new stores \
@@ -86,12 +87,12 @@ fn tell_other_size(args: &StoreArgs, db: &Db) {
     }
 }
 
-/// What a person sees while a large store recovers.
+/// The progress bar of the recovery of a large store.
 fn recovery_bar(json: bool) -> ProgressBar {
     bar(json, "recovering {bar:40} {pos}/{len} segments  {msg}")
 }
 
-/// A progress bar on a terminal; `template` is indicatif's.
+/// A progress bar on a terminal; `template` is one of indicatif.
 pub fn bar(json: bool, template: &str) -> ProgressBar {
     if json || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -106,7 +107,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_position(progress.done);
 }
 
-/// Opens the store of a report on all of it. A keyspace that is named must be there.
+/// Opens the store for a report on all of it. If the command line names a keyspace, it must exist.
 pub fn open_whole(args: &StoreArgs) -> Result<Db, Failure> {
     match args.keyspace {
         Some(_) => open_keyspace(args, Missing::RefuseToRead).map(|(db, _)| db),
@@ -114,7 +115,7 @@ pub fn open_whole(args: &StoreArgs) -> Result<Db, Failure> {
     }
 }
 
-/// Opens the store and the keyspace of a command that needs both to be there.
+/// Opens the store and the keyspace for a command that needs both to exist.
 pub fn open_keyspace(args: &StoreArgs, missing: Missing) -> Result<(Db, Keyspace), Failure> {
     Keyspace::check_name(args.keyspace())?;
     let db = open(args, missing)?;
@@ -122,14 +123,15 @@ pub fn open_keyspace(args: &StoreArgs, missing: Missing) -> Result<(Db, Keyspace
     Ok((db, keyspace))
 }
 
-/// As [`open_keyspace`], for a command that changes what is there.
+/// As [`open_keyspace`], for a command that changes the keyspace.
 pub fn change_keyspace(args: &StoreArgs) -> Result<(Db, Keyspace), Failure> {
     let (db, keyspace) = open_keyspace(args, Missing::Refuse)?;
     ensure_no_servers(&db, args.keyspace())?;
     Ok((db, keyspace))
 }
 
-/// Refuses to write where a server has its databases: entries of its keyspaces lead into one another, and whoever writes to one of them makes wrong answers of others.
+/// Refuses to write to the databases of a server. Entries of its keyspaces refer to one another, so a write to one of
+/// them would cause wrong answers in others.
 fn ensure_no_servers(db: &Db, name: &str) -> Result<(), Failure> {
     if !databases::is_served(db, name)? {
         return Ok(());
@@ -140,7 +142,8 @@ fn ensure_no_servers(db: &Db, name: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Opens or creates the store and the keyspace of a command that writes. A kind that contradicts an existing keyspace is refused.
+/// Opens or creates the store and the keyspace for a command that writes. Refuses a kind other than that of an existing
+/// keyspace.
 pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
     Keyspace::check_name(args.keyspace())?;
     let db = open(args, Missing::Create)?;
@@ -154,7 +157,7 @@ pub fn create_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keys
     Ok((db, keyspace))
 }
 
-/// As [`create_keyspace`], but the store and the keyspace must be there.
+/// As [`create_keyspace`], but the store and the keyspace must exist.
 pub fn continue_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Keyspace), Failure> {
     let (db, keyspace) = change_keyspace(args)?;
     ensure_kind(&keyspace, kind)?;
@@ -162,7 +165,8 @@ pub fn continue_keyspace(args: &StoreArgs, kind: Option<Kind>) -> Result<(Db, Ke
     Ok((db, keyspace))
 }
 
-/// Says so if writes are to survive a loss of power where nothing does. (Forcing memory to pass for persistent memory is for trying that out.)
+/// Notes if writes at level `sync` go to a volatile medium. (With `forced-dax` on memory there is no note: that is for
+/// trying out persistent memory.)
 fn tell_volatile(args: &StoreArgs, db: &Db) {
     if args.durability != Durability::Sync {
         return;
@@ -189,7 +193,7 @@ pub fn close(db: Db, args: &StoreArgs) -> Result<(), Failure> {
     Ok(db.close()?)
 }
 
-/// Warns once of nodes that were full while this program wrote, so that others took what is theirs.
+/// Warns once about nodes that were full while this program wrote, so that their threads wrote to other nodes.
 pub fn warn_of_spills(db: &Db, args: &StoreArgs) {
     let pools = db.stats().pools;
     let full: Vec<_> = pools.iter().filter(|pool| pool.spills > 0).collect();
@@ -214,12 +218,12 @@ pub fn places(args: &StoreArgs) -> Result<Vec<Place>, Failure> {
     }
 }
 
-/// The environment's directories; an empty variable counts as unset.
+/// The directories of the environment; an empty variable counts as unset.
 pub fn variable() -> Option<OsString> {
     std::env::var_os("HITHER_DATA").filter(|value| value.as_bytes().iter().any(|byte| *byte != b':'))
 }
 
-/// The directories that these name; `option` is what stands before each.
+/// Parses the directories of a store; `option` is the text before each of them in the advice.
 pub fn places_of(names: &[OsString], option: &str) -> Result<Vec<Place>, Failure> {
     one_store(names.iter().map(|text| units::place(text)).collect::<Result<_, _>>()?, option)
 }
@@ -231,7 +235,7 @@ fn one_store(places: Vec<Place>, option: &str) -> Result<Vec<Place>, Failure> {
     Err(Failure::Usage(format!("several directories make one store only as {option}node0=DIR {option}node1=DIR …")))
 }
 
-/// With these directories.
+/// Sets these directories.
 pub fn at(builder: Builder, places: Vec<Place>) -> Builder {
     places.into_iter().fold(builder, |builder, place| match place {
         Place::Store(path) => builder.path(path),
@@ -239,7 +243,7 @@ pub fn at(builder: Builder, places: Vec<Place>) -> Builder {
     })
 }
 
-/// With the sizes of a new store that the command line names.
+/// Sets the sizes of a new store that the command line gives.
 pub fn sized(mut builder: Builder, args: &StoreArgs) -> Builder {
     if let Some(bytes) = args.capacity {
         builder = builder.capacity(bytes);
@@ -266,7 +270,7 @@ pub(crate) fn builder(args: &StoreArgs) -> Result<Builder, Failure> {
     Ok(builder)
 }
 
-/// The store's name of a medium.
+/// The library's value for a medium.
 pub fn medium(medium: Medium) -> MediumChoice {
     match medium {
         Medium::Auto => MediumChoice::Auto,

@@ -18,10 +18,10 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text} does not fit 64 bits"))
 }
 
-/// The smallest store: one segment of the smallest size that is derived.
+/// The smallest store: one segment of the smallest derived size.
 const MIN_STORE_BYTES: u64 = 64 << 10;
 
-/// Reads the size of a store, which has a least value.
+/// Reads the size of a store, which has a minimum.
 pub fn store_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes if bytes < MIN_STORE_BYTES => Err(format!("the smallest store has 64K ({MIN_STORE_BYTES} bytes)")),
@@ -58,7 +58,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(factor_ms).map(Duration::from_millis).ok_or_else(|| format!("{text} is too long a time"))
 }
 
-/// Reads a time to live, which has some length.
+/// Reads a time to live, which must not be zero.
 pub fn time_to_live(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("a record with no time to live is gone at once; to remove a key, use `hither del`".into()),
@@ -80,7 +80,7 @@ pub fn durability(text: &str) -> Result<Durability, String> {
     }
 }
 
-/// Reads when checkpoints are taken: `auto`, `off` or a size.
+/// Reads when to take checkpoints: `auto`, `off` or a size.
 pub fn checkpoints(text: &str) -> Result<CheckpointMode, String> {
     match text {
         "auto" => Ok(CheckpointMode::Auto),
@@ -92,7 +92,7 @@ pub fn checkpoints(text: &str) -> Result<CheckpointMode, String> {
     }
 }
 
-/// Where a store, or its pool of one node, is.
+/// Directory of a store, or of its pool of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// One directory for the whole store.

@@ -3,7 +3,7 @@
 use super::*;
 use std::os::unix::ffi::OsStrExt;
 
-/// Regression: such a message had no line, and that about a password of digits had the password.
+/// Regression: such a message named no line, and for a password of digits it showed the password.
 #[test]
 fn the_line_at_fault_is_named_and_no_password() {
     let wrong = |text: &str| wrong_line(text, &toml::from_str::<ServeArgs>(text).unwrap_err());
@@ -16,7 +16,7 @@ fn the_line_at_fault_is_named_and_no_password() {
     }
 }
 
-/// Regression: such a variable counted as absent, and the server had no password.
+/// Regression: a variable that is not UTF-8 counted as absent, so the server had no password.
 #[test]
 fn a_variable_that_is_no_text_is_refused() {
     let bad = OsStr::from_bytes(b"a\xff");
@@ -25,17 +25,17 @@ fn a_variable_that_is_no_text_is_refused() {
     assert!(!is_unreadable(OsStr::new("HITHER_DATA"), bad) && !is_unreadable(OsStr::new("OTHER"), bad));
 }
 
-/// Regression: an empty password went before that of the file, and there was none.
+/// Regression: an empty password in the environment took precedence over that of the file, so there was none.
 #[test]
 fn an_empty_password_in_the_environment_is_refused() {
     let with = |text: &str| ServeArgs::from_environment(|name| (name == "HITHER_REQUIREPASS").then(|| text.to_owned()));
     assert!(matches!(with(""), Err(Failure::Usage(why)) if why.contains("HITHER_REQUIREPASS is empty")));
     assert_eq!(with("x").unwrap().requirepass.as_deref(), Some("x"));
-    // In a file it says what it means, as in Redis.
+    // In a file an empty password means that there is none, as in Redis.
     assert_eq!(toml::from_str::<ServeArgs>("requirepass = \"\"").unwrap().requirepass.as_deref(), Some(""));
 }
 
-/// Regression: that was seen after the store was recovered, or made.
+/// Regression: the collision was found only after the store was recovered or created.
 #[test]
 fn addresses_that_cannot_be_had_together_are_refused() {
     let store = || <crate::args::Cli as clap::Parser>::parse_from(["hither", "serve", "--data", "d"]).store;
@@ -94,7 +94,7 @@ fn more_threads_or_databases_than_make_sense_are_refused() {
         ServeArgs { max_request: Some("0".into()), ..ServeArgs::default() },
         ServeArgs { listen: Some(Vec::new()), ..ServeArgs::default() },
         ServeArgs { tls_only: Some(true), ..ServeArgs::default() },
-        // Regression: that spoke without TLS.
+        // Regression: the server ran without TLS.
         ServeArgs { tls_cert_file: Some("cert.pem".into()), tls_key_file: Some("key.pem".into()), ..ServeArgs::default() },
         ServeArgs { tls_auth_clients: Some("yes".into()), ..ServeArgs::default() },
         ServeArgs { enable_debug_command: Some("maybe".into()), ..ServeArgs::default() },
@@ -103,7 +103,7 @@ fn more_threads_or_databases_than_make_sense_are_refused() {
     }
     let local: ServeArgs = toml::from_str("enable-debug-command = \"local\"").unwrap();
     assert_eq!(local.resolve(&mut store()).unwrap().enable_debug_command, DebugCommand::Local);
-    // Regression: nobody could see which of the sizes was meant.
+    // Regression: the error did not name the size.
     let wrong = ServeArgs { max_output: Some("-5".into()), ..ServeArgs::default() }.resolve(&mut store());
     assert!(matches!(&wrong, Err(Failure::Usage(why)) if why.starts_with("max-output: ")), "{wrong:?}");
 }
@@ -125,7 +125,7 @@ fn what_cannot_be_read_is_refused() {
     }
 }
 
-/// Regression: the manual installed a file that was nowhere.
+/// Regression: the manual installed a file that did not exist.
 #[test]
 fn the_file_that_is_shipped_can_be_read_with_its_examples() {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/server.toml"));
@@ -137,7 +137,7 @@ fn the_file_that_is_shipped_can_be_read_with_its_examples() {
     assert_eq!((examples.create, examples.port, examples.utilization), (Some(false), Some(6379), Some(80)));
 }
 
-/// Every setting that has a flag, with a value of its own but for what is yes or no.
+/// Every setting that has a flag, each with a value of its own, except for those that are yes or no.
 const FLAGS: [(&str, &str); 19] = [
     ("listen", "127.0.0.7"),
     ("port", "1001"),
@@ -160,7 +160,7 @@ const FLAGS: [(&str, &str); 19] = [
     ("log-level", "warn"),
 ];
 
-/// They, with all but one of those that are yes or no alike.
+/// These flags, and the settings that are yes or no: all are alike except the one at `odd`.
 fn flags(odd: usize, yes: bool) -> Vec<(&'static str, String)> {
     let switches = ["wakeup-preemption", "protected-mode", "tls-only", "create"].into_iter().enumerate();
     let switches = switches.map(|(at, name)| (name, ((at == odd) == yes).to_string()));
@@ -176,7 +176,7 @@ fn from_flags(flags: &[(&str, String)]) -> ServeArgs {
     }
 }
 
-/// The same as variables, and those that have no flag.
+/// The same settings as variables, and those that have no flag.
 fn from_variables(flags: &[(&str, String)]) -> ServeArgs {
     let own = [("log-format", "text"), ("requirepass", "secret"), ("utilization", "11")].map(|(name, value)| (name, value.to_owned()));
     let variable = |(name, value): &(&str, String)| (format!("HITHER_{}", name.replace('-', "_").to_uppercase()), value.clone());
@@ -184,7 +184,7 @@ fn from_variables(flags: &[(&str, String)]) -> ServeArgs {
     ServeArgs::from_environment(|name| all.get(name).cloned()).unwrap()
 }
 
-/// The same as lines of a file, and those that have no variable.
+/// The same settings as lines of a file, and those that have no variable.
 fn from_lines(flags: &[(&str, String)]) -> ServeArgs {
     let mut text = "log-format = \"text\"\nrequirepass = \"secret\"\nutilization = 11\ndata = [\"here\"]\n".to_owned();
     text += "capacity = \"12M\"\nmax-capacity = \"13M\"\n";
@@ -200,7 +200,7 @@ fn from_lines(flags: &[(&str, String)]) -> ServeArgs {
     toml::from_str(&text).unwrap()
 }
 
-/// What all of them make, in the words of the server.
+/// The configuration that the settings of all layers result in.
 fn expected(odd: usize, yes: bool) -> Config {
     let switch = |at: usize| (at == odd) == yes;
     Config {
@@ -238,12 +238,12 @@ fn every_setting_of_every_layer_arrives() {
     for (odd, yes) in [(0, true), (1, true), (2, true), (3, true), (1, false)] {
         let flags = flags(odd, yes);
         let (given, variables, lines) = (from_flags(&flags), from_variables(&flags), from_lines(&flags));
-        // Each has what the one before has, and what only it can have.
+        // Each layer has what the one before has, and what only it can have.
         let own = |requirepass, utilization| ServeArgs { requirepass, utilization, ..given.clone() };
         assert_eq!(variables, own(Some("secret".into()), Some(11)));
         let (data, capacity, max_capacity) = (Some(vec!["here".into()]), Some("12M".into()), Some("13M".into()));
         assert_eq!(lines, ServeArgs { data, capacity, max_capacity, ..variables.clone() });
-        // Nothing is lost between them, whichever has it.
+        // Merging with an empty layer loses nothing, on either side.
         let nothing = ServeArgs::default;
         assert_eq!([nothing().or(lines.clone()), lines.clone().or(nothing())], [lines.clone(), lines.clone()]);
         let mut store = <crate::args::Cli as clap::Parser>::parse_from(["hither", "serve"]).store;
