@@ -1,4 +1,4 @@
-//! `check`: verifies every checksum, reference and count; exit status 1 if the store is not sound.
+//! `check`: verifies every checksum, reference and count. Exit status 1 if the store is not sound.
 
 use hither::ErrorKind;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::store;
 /// Runs the command.
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let (report, verdict) = match examine(args) {
-        // A store that is too damaged to open is not sound: the question is answered.
+        // A store that is too damaged to open is not sound: that answers the question.
         Err(Failure::Store(error)) if error.kind() == ErrorKind::Damaged => (unopened(&error.finding(), out.is_json()), Verdict::NotSound),
         Err(Failure::Salvage { error, .. }) if error.kind() == ErrorKind::Damaged => {
             (unopened(&error.finding(), out.is_json()), Verdict::Lost)
@@ -21,7 +21,7 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Outcome, Failure> {
     crate::told(Outcome::from_bool(verdict == Verdict::Sound), print(report, verdict, out))
 }
 
-/// What is said of a store.
+/// Verdict on a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Sound,
@@ -38,7 +38,7 @@ fn examine(args: &StoreArgs) -> Result<(Value, Verdict), Failure> {
     Ok((report, verdict))
 }
 
-/// The report on a store that does not open: programs get all fields, and nothing (null) in those that nobody has counted.
+/// The report on a store that does not open. Programs get all fields; those that nobody has counted are null.
 fn unopened(problem: &str, all: bool) -> Value {
     let mut report = json!({ "problems": [problem], "problem_count": 1 });
     if let Value::Object(fields) = &mut report

@@ -1,4 +1,4 @@
-//! `compact`: gives back the space of everything that is garbage, and says how much that was.
+//! `compact`: reclaims the space of all garbage, and reports how much that was.
 
 use std::ops::ControlFlow;
 

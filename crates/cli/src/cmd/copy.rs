@@ -1,4 +1,4 @@
-//! `copy DIR`: all keyspaces, with their kinds and times of expiry, in a new store.
+//! `copy DIR`: copies all keyspaces, with their kinds and times of expiry, into a new store.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +12,7 @@ use crate::store::{self, Missing};
 /// Runs the command.
 pub fn run(args: &StoreArgs, copy: &CopyArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let places = store::places_of(&copy.to, "")?;
-    // The sizes are not this store's.
+    // The sizes on the command line are those of the new store.
     let of_old = StoreArgs { capacity: None, max_capacity: None, ..args.clone() };
     let db = store::open(&of_old, Missing::RefuseToRead)?;
     let target = store::sized(store::at(Db::builder().checkpoints(args.checkpoints), places), args);

@@ -1,4 +1,5 @@
-//! `del KEY`: deletes a key; `del --prefix P`, `--from K`, `--to K`: the keys of a range. Exit status 1 if none was there.
+//! `del KEY` deletes a key; `del` with `--prefix P`, `--from K` or `--to K` deletes the keys of a range. Exit status 1
+//! if no key was there.
 
 use hither::Kind;
 use serde::Serialize;
@@ -23,7 +24,7 @@ struct RangeReport {
 
 /// Runs the command.
 pub fn run(args: &StoreArgs, del: DelArgs, out: &mut Output) -> Result<Outcome, Failure> {
-    // A variable that was not set, most often.
+    // Most often the cause is a shell variable that was not set.
     for (option, bound) in [("--prefix", &del.range.prefix), ("--from", &del.range.from)] {
         if bound.as_ref().is_some_and(|bound| bound.is_empty()) {
             return Err(Failure::Usage(format!(

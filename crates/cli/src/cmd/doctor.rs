@@ -1,7 +1,7 @@
-//! `doctor`: what this machine and the given directories offer, without a store.
+//! `doctor`: reports what this machine and the given directories offer, without a store.
 //!
-//! What a directory is good for is found out by making a small pool there and removing it again: the answer is the one a store would get.
-//! Exit status 1 if a directory cannot hold a store.
+//! To examine a directory, it creates a small pool there and removes it again: so the answer is the one that a store
+//! would get. Exit status 1 if a directory cannot hold a store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const TRIAL_BYTES: u64 = 1 << 20;
 struct Report {
     version: &'static str,
     nodes: Vec<NodeReport>,
-    /// Memory without processors: no node of a store.
+    /// NUMA nodes with memory but without processors: they are not nodes of a store.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     memory_only_nodes: Vec<u32>,
     flush: &'static str,
@@ -44,9 +44,9 @@ struct NodeReport {
 
 #[derive(Serialize)]
 struct HugePages {
-    /// Anonymous memory: always, madvise or never.
+    /// Setting for anonymous memory: always, madvise or never.
     transparent: String,
-    /// tmpfs: always, within_size, advise or never.
+    /// Setting for tmpfs: always, within_size, advise or never.
     tmpfs: String,
     reserved: u64,
     page_bytes: u64,
@@ -56,9 +56,9 @@ struct HugePages {
 struct PlaceReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<u32>,
-    /// What of it is not UTF-8 is replaced, as in the paths of `stat`.
+    /// Bytes that are not UTF-8 are replaced, as in the paths of `stat`.
     path: String,
-    /// Whether there is something already.
+    /// Whether the path exists.
     exists: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     medium: Option<MediumReport>,
@@ -110,14 +110,14 @@ fn nodes(topology: &Topology) -> Vec<NodeReport> {
     (0..topology.node_count()).filter_map(report).collect()
 }
 
-/// Memory of a node, below the file system `root`; of the machine where sysfs knows no nodes.
+/// Memory of a node, read below the root directory `root`; that of the machine where sysfs has no nodes.
 fn memory_bytes(root: &Path, os_id: u32) -> Option<u64> {
     let of_node = fs::read_to_string(root.join(format!("sys/devices/system/node/node{os_id}/meminfo")));
     let text = of_node.or_else(|_| fs::read_to_string(root.join("proc/meminfo"))).ok()?;
     meminfo(&text, "MemTotal:").map(|kib| kib * 1024)
 }
 
-/// The number behind `name` in the text of a meminfo file.
+/// The number after `name` in the text of a meminfo file.
 fn meminfo(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| Some(line.split_once(name)?.1))?;
     line.split_whitespace().next()?.parse().ok()
@@ -150,7 +150,7 @@ fn place_report(place: Place, choice: MediumChoice) -> PlaceReport {
     PlaceReport { node, exists: path.exists(), path: path.display().to_string(), medium, problem }
 }
 
-/// Makes a small pool in `path`, or in the nearest directory above it that exists, and removes it again.
+/// Creates a small pool in `path`, or in the nearest existing directory above it, and removes it again.
 fn try_out(path: &Path, choice: MediumChoice) -> Result<MediumInfo, String> {
     let absolute = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let existing = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -163,13 +163,14 @@ fn try_out(path: &Path, choice: MediumChoice) -> Result<MediumInfo, String> {
     Ok(pool.medium())
 }
 
-/// A directory that disappears.
+/// A directory that is removed when this is dropped.
 struct Trial(PathBuf);
 
 impl Trial {
     fn new(parent: &Path) -> Result<Self, String> {
         let path = parent.join(format!(".hither-doctor-{}", std::process::id()));
-        // What one of this number has left that was killed: in a container all have the same. A link is not followed.
+        // Removes what a killed run with the same process number left: in a container all runs have the same. A link is
+        // not followed.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).map_err(|error| format!("making a file in {}: {error}", parent.display()))?;
         Ok(Self(path))
@@ -178,7 +179,7 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // What cannot be removed is empty and hidden; the report is worth more than this failure.
+        // A directory that cannot be removed is empty and hidden; the report is worth more than this failure.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `drop NAME`: removes a keyspace with all its keys, durably, and says how many that were.
+//! `drop NAME`: removes a keyspace with all its keys, durably, and reports how many keys it had.
 
 use hither_server::data::databases;
 
@@ -12,7 +12,7 @@ pub fn run(args: &StoreArgs, drop: &DropArgs, out: &mut Output) -> Result<Outcom
     if args.keyspace.as_ref().is_some_and(|name| *name != drop.name) {
         return Err(Failure::Usage(format!("which keyspace? \"{}\" and --keyspace \"{}\" were given", drop.name, args.keyspace())));
     }
-    // Its name stands behind the command: nobody drops the default one because a name was forgotten.
+    // The name is an argument of the command, so that nobody drops the default keyspace by forgetting a name.
     let named = StoreArgs { keyspace: Some(drop.name.clone()), ..args.clone() };
     let (db, keyspace) = store::open_keyspace(&named, Missing::Refuse)?;
     if databases::rest_on(&db, &drop.name)? {

@@ -1,7 +1,8 @@
 //! `get KEY`: prints a value.
 //!
-//! As text the value has the escape of [`crate::escape`] and a newline; with `--raw` exactly its bytes; with `--json`
-//! `{"found": true, "key": …, "value": …}`, and `"expires_at_ms"` if it does.
+//! As text the value is escaped as in [`crate::escape`] and ends with a newline; with `--raw` its bytes are printed
+//! unchanged; with `--json` the output is `{"found": true, "key": …, "value": …}`, with `"expires_at_ms"` if the key
+//! expires.
 
 use hither::Keyspace;
 use serde::Serialize;
@@ -17,7 +18,7 @@ struct Report<'a> {
     key: Bytes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<Bytes<'a>>,
-    /// In milliseconds since 1970, if ever.
+    /// In milliseconds since 1970; absent if the key does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at_ms: Option<u64>,
 }
@@ -37,7 +38,7 @@ pub fn run(args: &StoreArgs, get: GetArgs, out: &mut Output) -> Result<Outcome, 
     }
 }
 
-/// The value and when it expires, at one moment.
+/// Prints the value and its expiry, as of one moment.
 fn report(keyspace: &Keyspace, key: &[u8], out: &mut Output) -> Result<Outcome, Failure> {
     let entry = keyspace.get_entry(key)?;
     let value = entry.as_ref().map(|entry| Bytes(&entry.value));

@@ -1,4 +1,5 @@
-//! `put KEY VALUE`: stores a value; it is durable at the chosen level when the program ends. Makes the store and keyspace if need be.
+//! `put KEY VALUE`: stores a value, durable at the chosen level when the program ends. Creates the store and the
+//! keyspace if needed.
 
 use std::io::Read;
 
@@ -21,7 +22,7 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(args: &StoreArgs, put: PutArgs, out: &mut Output) -> Result<Outcome, Failure> {
     let key = units::bytes(put.key.key, put.key.escape)?;
-    // Before there is a store: a bad call leaves none behind.
+    // Checked before the store is opened, so that a bad call does not create one.
     Keyspace::check_pair(&key, b"")?;
     let value = if put.value == "-" { read_stdin()? } else { units::bytes(put.value, put.key.escape)? };
     Keyspace::check_pair(&key, &value)?;
@@ -43,7 +44,7 @@ fn read_stdin() -> Result<Vec<u8>, Failure> {
     read_at_most(MAX_VALUE, stdin.lock())
 }
 
-/// What `input` holds; whatever is larger than a value can be is not read to its end.
+/// Reads `input`, but not to the end if it is larger than a value can be.
 fn read_at_most(limit: usize, input: impl Read) -> Result<Vec<u8>, Failure> {
     let mut value = Vec::new();
     let read = input.take(limit as u64 + 1).read_to_end(&mut value);
@@ -58,7 +59,7 @@ fn read_at_most(limit: usize, input: impl Read) -> Result<Vec<u8>, Failure> {
 mod tests {
     use super::*;
 
-    /// Regression: it was read until memory was full.
+    /// Regression: the input was read until memory was full.
     #[test]
     fn an_input_without_end_is_refused() {
         assert_eq!(read_at_most(100, &[1; 100][..]).unwrap().len(), 100);

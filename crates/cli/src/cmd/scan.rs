@@ -15,7 +15,7 @@ pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome
     out.refuse_both(scan.raw)?;
     let range = Range::of(scan.range, scan.escape)?;
     let (_db, keyspace) = store::open_keyspace(args, store::Missing::RefuseToRead)?;
-    // Over a hash keyspace no range is right, not even one that can hold nothing.
+    // A hash keyspace has no valid range, not even an empty one.
     if range.is_empty() && keyspace.kind() == Kind::Ordered {
         return Ok(Outcome::Done);
     }
@@ -31,7 +31,7 @@ pub fn run(args: &StoreArgs, scan: ScanArgs, out: &mut Output) -> Result<Outcome
     written.map(|()| Outcome::Done)
 }
 
-/// For programs, which see when a key expires, too.
+/// Writes entries for programs, with the expiry of each key.
 fn write_entries(out: &mut Output, keyspace: &Keyspace, range: &Range, reverse: bool, limit: usize) -> Result<Outcome, Failure> {
     let mut entries = keyspace.range((range.from(), range.to()))?.entries();
     for _ in 0..limit {

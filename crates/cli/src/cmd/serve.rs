@@ -1,7 +1,8 @@
-//! `serve`: the store for Redis clients, until SIGTERM, SIGINT or the command SHUTDOWN.
+//! `serve`: serves the store to Redis clients, until SIGTERM, SIGINT or the command SHUTDOWN.
 //!
-//! Standard error gets one line for each event, see [`hither_server::events`]. With NOTIFY_SOCKET (systemd, `Type=notify`) the service manager is told when it is
-//! ready, when it stops, and to have patience before and after that ([`crate::notify`]).
+//! Standard error gets one line for each event, see [`hither_server::events`]. With NOTIFY_SOCKET (systemd,
+//! `Type=notify`) the service manager is notified when the server is ready and when it stops, and is asked for more
+//! time before and after ([`crate::notify`]).
 
 use crate::args::StoreArgs;
 use crate::failure::{Failure, Outcome};
@@ -17,15 +18,17 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long a command that writes waits for space in a store that is full, before it is refused with -OOM: all clients of its thread wait with it.
+/// How long a writing command waits for space in a full store before it fails with -OOM: all clients of its thread wait
+/// with it.
 const SPACE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How a store is opened that is served: reads of the server do not ask the cache of entries (`peek_with`), so there is none that would only take memory and attention.
+/// Options of a store that is served. Reads of the server do not use the cache of entries (`peek_with`), so there is
+/// none: it would only take memory and attention.
 fn of_server(args: &StoreArgs) -> StoreArgs {
     StoreArgs { space_patience: Some(SPACE_PATIENCE), cache_bytes: Some(0), logs: true, ..args.clone() }
 }
 
-/// Runs the command. That it fails is an event of its log, too.
+/// Runs the command. A failure is an event of its log, too.
 pub fn run(args: &StoreArgs, serve: ServeArgs) -> Outcome {
     serve_until_told(args, serve).unwrap_or_else(|failure| {
         log(Level::Error, "failed", &[("status", &failure.status()), ("why", &failure)]);
@@ -74,12 +77,13 @@ fn serve_until_told(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failu
     db.close()?;
     drop(patience);
     log(Level::Info, "closed", &[]);
-    // With an exit status that has a service manager start it again.
+    // With an exit status at which a service manager starts it again.
     ended.map_err(|why| Failure::Io { what: "serving".into(), source: std::io::Error::other(why) })?;
     Ok(Outcome::Done)
 }
 
-/// Before a store is made, or a large one recovered, for a server that cannot listen. Who takes an address afterwards is found all the same.
+/// Checks that the server can listen before it creates a store or recovers a large one. An address that somebody takes
+/// afterwards is an error later.
 fn ensure_free(config: &Config) -> Result<(), Failure> {
     let ports = (!config.tls_only).then_some(config.port).into_iter().chain(config.tls.as_ref().map(|tls| tls.port));
     for port in ports {
@@ -88,7 +92,7 @@ fn ensure_free(config: &Config) -> Result<(), Failure> {
     config.metrics_address.map_or(Ok(()), |address| try_to_bind(&[address.ip()], address.port()))
 }
 
-/// Takes addresses and leaves them again, without a moment in which clients could connect.
+/// Binds the addresses and releases them again, without a moment in which clients could connect.
 fn try_to_bind(addresses: &[IpAddr], port: u16) -> Result<(), Failure> {
     for ip in addresses {
         let address = SocketAddr::new(*ip, port);
@@ -97,7 +101,7 @@ fn try_to_bind(addresses: &[IpAddr], port: u16) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Of a file that cannot be read, the setting that names it, too.
+/// The failure of a start. For a file that cannot be read, it names the setting that names the file.
 fn refused_file(error: StartError, config: &Config) -> Failure {
     match error {
         StartError::File { path, source } => {
@@ -108,7 +112,7 @@ fn refused_file(error: StartError, config: &Config) -> Failure {
     }
 }
 
-/// The setting that names this file. Of several the first one: that is read first.
+/// The setting that names this file. If several name it, the first: that one is read first.
 fn setting_of(path: &Path, config: &Config) -> Option<&'static str> {
     let tls = config.tls.as_ref();
     let files = [
@@ -138,7 +142,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    /// Found by reading: metrics told of a cache of 64 MiB that no read of the server ever asked.
+    /// Found by reading: the metrics showed a cache of 64 MiB that no read of the server ever used.
     #[test]
     fn a_served_store_has_no_cache_of_entries() {
         let dir = tempfile::tempdir().unwrap();

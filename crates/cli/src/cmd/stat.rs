@@ -1,4 +1,4 @@
-//! `stat`: space, utilisation, garbage, shards, durability domain, and what the last recovery found.
+//! `stat`: reports space, utilisation, garbage, shards, durability domain, and the results of the last recovery.
 
 use serde_json::Value;
 

@@ -17,7 +17,7 @@ pub struct CsvSource<R> {
     ended: bool,
 }
 
-/// The columns: where the key is, and the others with their names as JSON strings.
+/// The columns: the index of the key, and the others with their names as JSON strings.
 struct Header {
     key: usize,
     others: Vec<(usize, String)>,
@@ -51,7 +51,7 @@ impl<R: BufRead> CsvSource<R> {
         Ok(Header { key, others })
     }
 
-    /// A field, which has to be UTF-8.
+    /// Returns a field, which must be UTF-8.
     fn text(&self, at: usize) -> Result<&str, String> {
         std::str::from_utf8(self.rows.field(at)).map_err(|_| format!("field {} is not UTF-8", at + 1))
     }
@@ -97,7 +97,7 @@ impl<R: BufRead> Source for CsvSource<R> {
             return None;
         }
         let next = self.read();
-        // Behind any other error than a bad line there is nothing to read.
+        // After any error except a bad line there is nothing more to read.
         self.ended = !matches!(next, Ok(Some(_)) | Err(SourceError::Bad(_)));
         next.transpose()
     }

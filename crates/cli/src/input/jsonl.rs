@@ -1,5 +1,6 @@
-//! One JSON object in a line. The key is the field named by `--key`: the text of a string, or a number exactly as it is written.
-//! The value is the whole line, without surrounding white space. Empty lines are passed over, a byte order mark at the beginning is dropped.
+//! One JSON object per line. The key is the field named by `--key`: the text of a string, or a number exactly as it is
+//! written. The value is the whole line, without surrounding white space. Empty lines are skipped; a byte order mark at
+//! the beginning is dropped.
 
 use std::fmt;
 use std::io::BufRead;
@@ -25,7 +26,7 @@ impl<R: BufRead> JsonlSource<R> {
         let number = self.lines.number;
         let line = self.lines.line.as_slice();
         let line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }.trim_ascii();
-        // What is passed over is not looked at by the parser.
+        // The parser does not check the fields that it skips.
         let text = std::str::from_utf8(line).map_err(|_| bad(number, "not UTF-8"))?;
         let mut json = serde_json::Deserializer::from_str(text);
         let found = Field(&self.key).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
@@ -36,7 +37,8 @@ impl<R: BufRead> JsonlSource<R> {
     }
 }
 
-/// Finds the field of this name in an object. Which one counts of two with the same name, programs do not agree on: that is an error.
+/// Finds the field of this name in an object. Programs do not agree which of two fields with one name counts, so two
+/// are an error.
 struct Field<'k>(&'k str);
 
 impl<'de> DeserializeSeed<'de> for Field<'_> {
@@ -66,7 +68,7 @@ impl<'de> Visitor<'de> for Field<'_> {
     }
 }
 
-/// The bytes of a key: the text of a string, the digits of a number.
+/// Returns the bytes of a key: the text of a string, the digits of a number.
 fn key_bytes(json: &str) -> Result<Vec<u8>, String> {
     match json.as_bytes().first() {
         Some(b'"') => serde_json::from_str::<String>(json).map(String::into_bytes).map_err(|why| format!("no Unicode text: {why}")),
@@ -118,9 +120,9 @@ mod tests {
             "neither",
             "not a JSON object",
             "is no Unicode text",
-            // Regression: the last one was taken.
+            // Regression: the last one was taken as the key.
             "the field \"id\" twice",
-            // Regression: it was stored.
+            // Regression: the line was stored.
             "not UTF-8",
         ];
         assert_eq!(bad.len(), expected.len());

@@ -1,7 +1,9 @@
-//! The kv format: key, tab, value, one record in a line, with the escape of [`crate::escape`]. `\E`, a time in milliseconds since 1970, and a tab before the key say when it expires.
+//! The kv format: key, tab, value, one record per line, with the escape of [`crate::escape`]. A record that expires
+//! begins with `\E`, the time in milliseconds since 1970, and a tab, before the key.
 //!
-//! The first tab ends the key; further tabs belong to the value. A carriage return before the newline is dropped (a dump writes one of the
-//! data as `\r`), and so is a byte order mark at the beginning. With `raw`, all of them and backslashes are taken as they are.
+//! The first tab ends the key; further tabs belong to the value. A carriage return before the newline is dropped (a
+//! dump writes one that belongs to the data as `\r`), and so is a byte order mark at the beginning. With `raw`, all of
+//! them and backslashes are taken literally.
 
 use std::io::BufRead;
 
@@ -25,7 +27,7 @@ impl<R: BufRead> KvSource<R> {
         let number = self.lines.number;
         let mut line = self.lines.line.as_slice();
         if !self.raw {
-            // Before a newline only: a last line without one may have been cut off in the middle of a value.
+            // Only before a newline: a last line without one may have been cut off in the middle of a value.
             line = line.strip_suffix(b"\r").filter(|_| !self.lines.unended).unwrap_or(line);
             line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         }
@@ -48,7 +50,7 @@ impl<R: BufRead> KvSource<R> {
     }
 }
 
-/// The time at which a record expires (0: never), and the rest of its line.
+/// Returns the time at which a record expires (0: never), and the rest of its line.
 fn expiry(line: &[u8]) -> Result<(u64, &[u8]), &'static str> {
     const WRONG: &str = "behind \\E no time in milliseconds and a tab";
     let Some(rest) = line.strip_prefix(EXPIRY) else { return Ok((0, line)) };
@@ -88,7 +90,7 @@ mod tests {
         assert!(bad[0].1.contains("no tab") && bad[1].1.contains("empty") && bad[2].1.contains("--raw"), "{bad:?}");
     }
 
-    /// Regression: a carriage return was dropped at the end of the input, too, where no newline follows.
+    /// Regression: a carriage return was dropped at the end of the input, too, where no newline follows it.
     #[test]
     fn a_carriage_return_without_a_newline_is_the_values() {
         let (records, _) = drain(KvSource::new(&b"a\t1\r\nb\t2\r"[..], false));

@@ -1,7 +1,8 @@
 //! Records from text: the formats of `load`.
 //!
-//! A source gives records in the order of the input. What is not a record is a [`Bad`] line with its number; the source can go on behind it.
-//! Limits of the store on keys and values are checked here, so that an error names the line.
+//! A source returns records in the order of the input. A line that is not a record is returned as [`Bad`] with its
+//! number; the source can continue with the next line. The store's limits on keys and values are checked here, so that
+//! an error names the line.
 
 mod csv;
 mod jsonl;
@@ -16,14 +17,15 @@ use std::io::{self, BufRead, Read as _};
 
 use hither::Keyspace;
 
-/// Longest key of a store, in bytes; for how much is read. Whether a pair is too long says [`Keyspace::check_pair`].
+/// Longest key of a store, in bytes. It limits only how much is read; [`Keyspace::check_pair`] decides whether a pair
+/// is too long.
 const MAX_KEY: usize = 65_536;
-/// Longest value of a store, in bytes; the same.
+/// Longest value of a store, in bytes; used in the same way.
 pub const MAX_VALUE: usize = 512 << 20;
 /// Longest line of the input, in bytes: a value of which every byte is escaped.
 const MAX_LINE: u64 = 4 * (MAX_VALUE + MAX_KEY) as u64 + 2;
 
-/// What some programs write in front of UTF-8.
+/// The byte order mark, which some programs write in front of UTF-8.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A key and its value.
@@ -33,20 +35,20 @@ pub struct Record {
     pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
-    /// When it expires, in milliseconds since 1970; 0: never.
+    /// When the record expires, in milliseconds since 1970; 0: never.
     pub expires_at_ms: u64,
 }
 
 /// A line that is not a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bad {
-    /// Its number, from one.
+    /// Number of the line, counted from one.
     pub line: u64,
     /// What is wrong with it.
     pub what: String,
 }
 
-/// Why a source gave no record.
+/// Why a source returned no record.
 #[derive(Debug)]
 pub enum SourceError {
     /// This line is not a record; the next one may be.
@@ -57,12 +59,13 @@ pub enum SourceError {
     Io(io::Error),
 }
 
-/// What a source gives next: `None` at the end.
+/// The next item of a source: `None` at the end.
 pub type Next = Option<Result<Record, SourceError>>;
 
 /// Records in the order of an input.
 pub trait Source {
-    /// Reads what stands before the records, if it was not read yet, so that an input that cannot be loaded is refused before anything is done for it.
+    /// Reads what precedes the records, such as a header, unless it has been read. So an input that cannot be loaded is
+    /// refused before anything is done for it.
     fn begin(&mut self) -> Result<(), SourceError> {
         Ok(())
     }
@@ -70,13 +73,13 @@ pub trait Source {
     /// The next record.
     fn next_record(&mut self) -> Next;
 
-    /// Whether the input has ended in the middle of a line that is a record as it stands: it may have been cut off.
+    /// Whether the input ended in the middle of a line that is a valid record: it may have been cut off.
     fn ends_within_line(&self) -> bool {
         false
     }
 }
 
-/// Checks a record, which never expires, against the limits of the store.
+/// Checks a record, which never expires, against the store's limits.
 fn checked(line: u64, key: Vec<u8>, value: Vec<u8>) -> Result<Record, SourceError> {
     Keyspace::check_pair(&key, &value).map_err(|error| bad(line, error.to_string()))?;
     Ok(Record { key, value, expires_at_ms: 0 })
@@ -86,7 +89,7 @@ fn bad(line: u64, what: impl Into<String>) -> SourceError {
     SourceError::Bad(Bad { line, what: what.into() })
 }
 
-/// Lines of an input, without their newlines, counted.
+/// The numbered lines of an input, without their newlines.
 struct Lines<R> {
     input: R,
     number: u64,
@@ -100,7 +103,7 @@ impl<R: BufRead> Lines<R> {
         Self { input, number: 0, line: Vec::new(), unended: false }
     }
 
-    /// Reads the next line into `self.line`; false at the end.
+    /// Reads the next line into `self.line`. Returns false at the end.
     fn advance(&mut self) -> Result<bool, SourceError> {
         self.line.clear();
         let length = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut self.line).map_err(SourceError::Io)?;
@@ -136,10 +139,10 @@ mod tests {
 pub(crate) mod testing {
     use super::*;
 
-    /// Keys and values; and the numbers of bad lines with what is wrong.
+    /// Keys and values, and the numbers of bad lines with their errors.
     pub type Drained = (Vec<(String, String)>, Vec<(u64, String)>);
 
-    /// Everything that a source gives.
+    /// Reads everything from a source.
     pub fn drain(mut source: impl Source) -> Drained {
         let (mut records, mut bad) = (Vec::new(), Vec::new());
         while let Some(next) = source.next_record() {

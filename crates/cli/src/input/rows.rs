@@ -1,8 +1,9 @@
 //! Rows of comma-separated values (RFC 4180), each with the line on which it begins.
 //!
-//! A row ends at a newline, a carriage return, or both together; empty lines are passed over; a byte order mark is dropped. A quote opens a
-//! quoted field only as the field's first byte; anywhere else it is text, and so is what follows a closing quote. A quote that is never
-//! closed makes everything behind it one field: that is an error of the whole input, told with the line of the quote.
+//! A row ends at a newline, a carriage return, or both together. Empty lines are skipped; a byte order mark is dropped.
+//! A quote opens a quoted field only as the field's first byte. Anywhere else it is text, and so is what follows a
+//! closing quote. A quote that is never closed makes everything behind it one field: that is an error of the whole
+//! input, reported with the line of the quote.
 
 use std::io::{BufRead, Chain, Cursor, ErrorKind, Read};
 
@@ -21,7 +22,7 @@ impl<R: BufRead> Rows<R> {
         Self { input: Cursor::new(Vec::new()).chain(input), begun: false, row: Row::default() }
     }
 
-    /// Reads the next row; false at the end.
+    /// Reads the next row. Returns false at the end.
     pub fn advance(&mut self) -> Result<bool, SourceError> {
         if !self.begun {
             self.begin().map_err(SourceError::Io)?;
@@ -45,7 +46,7 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// Drops a byte order mark; what is there instead is put back.
+    /// Drops a byte order mark. Any other bytes are put back.
     fn begin(&mut self) -> std::io::Result<()> {
         self.begun = true;
         let (before, input) = self.input.get_mut();
@@ -57,12 +58,12 @@ impl<R: BufRead> Rows<R> {
         Ok(())
     }
 
-    /// Whether the input has ended in the middle of a row.
+    /// Whether the input ended in the middle of a row.
     pub fn ends_within_row(&self) -> bool {
         self.row.unended
     }
 
-    /// The line on which the row begins, from one.
+    /// The line on which the row begins, counted from one.
     pub fn line(&self) -> u64 {
         self.row.first_line
     }
@@ -79,10 +80,10 @@ impl<R: BufRead> Rows<R> {
     }
 }
 
-/// Where in a row the next byte is.
+/// Position of the next byte within a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before its first byte.
+    /// Before the first byte of the row.
     Between,
     /// Before the first byte of a field.
     Begin,
@@ -90,13 +91,13 @@ enum State {
     Text,
     /// Between quotes.
     Quoted,
-    /// Behind a quote in a quoted field: its end, or the first of two that stand for one.
+    /// After a quote in a quoted field: its end, or the first of two quotes that stand for one.
     Quote,
 }
 
 /// The row that is being read.
 struct Row {
-    /// Its fields one behind the other.
+    /// The fields, one after the other.
     bytes: Vec<u8>,
     /// Where each field ends in `bytes`.
     ends: Vec<usize>,
@@ -107,9 +108,9 @@ struct Row {
     first_line: u64,
     /// The line of the last quote that opened a field.
     quote_line: u64,
-    /// The byte before was a carriage return that ended a line: a newline belongs to it.
+    /// The previous byte was a carriage return that ended a line: a newline now belongs to it.
     returned: bool,
-    /// No end of a line has ended the last row.
+    /// The last row was ended by the end of the input, not by the end of a line.
     unended: bool,
 }
 
@@ -127,13 +128,13 @@ impl Row {
         self.state = State::Between;
     }
 
-    /// Takes bytes up to the end of the row: how many, and whether the row has ended.
+    /// Takes bytes up to the end of the row. Returns how many it took, and whether the row has ended.
     fn take(&mut self, piece: &[u8]) -> (usize, bool) {
         let end = piece.iter().position(|byte| self.step(*byte));
         end.map_or((piece.len(), false), |at| (at + 1, true))
     }
 
-    /// Takes a byte; true if it ends the row.
+    /// Takes one byte. Returns true if it ends the row.
     fn step(&mut self, byte: u8) -> bool {
         if self.state == State::Quoted {
             self.quoted(byte);
@@ -202,7 +203,7 @@ impl Row {
         }
     }
 
-    /// Gives up on a row that no record can be made of, before it takes all memory.
+    /// Gives up on a row that is too long for any record, before it takes all memory.
     fn check_length(&self) -> Result<(), SourceError> {
         if self.bytes.len() as u64 <= MAX_LINE {
             return Ok(());
@@ -223,7 +224,7 @@ mod tests {
 
     type Read = (Vec<(u64, Vec<Vec<u8>>)>, Option<u64>);
 
-    /// The rows with their lines, and the line of an error.
+    /// Returns the rows with their lines, and the line of an error.
     fn rows(text: &[u8], piece: usize) -> Read {
         let mut rows = Rows::new(std::io::BufReader::with_capacity(piece, text));
         let mut found = Vec::new();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Another reader finds the same fields, and takes an open quote as closed at the end.
+        /// Another CSV reader finds the same fields; it treats an open quote as closed at the end.
         #[test]
         fn fields_are_those_of_another_reader(text in "[ab,\"\r\n]{0,40}", piece in 1usize..8) {
             let (found, open) = rows(text.as_bytes(), piece);

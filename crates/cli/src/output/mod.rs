@@ -1,7 +1,7 @@
 //! Standard output and standard error.
 //!
-//! A closed standard output is not an error ([`Failure::ClosedPipe`]). In JSON, bytes that are UTF-8 are a string, any others
-//! `{"base64": "…"}`.
+//! A closed standard output is not an error ([`Failure::ClosedPipe`]). In JSON, bytes that are UTF-8 are a string, and
+//! any others are `{"base64": "…"}`.
 
 pub mod tree;
 
@@ -25,7 +25,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Standard output; `json` if the reader is a program.
+    /// Opens standard output; `json` if the reader is a program.
     pub fn new(json: bool) -> Self {
         Self { json, out: BufWriter::with_capacity(64 << 10, std::io::stdout()), line: Vec::new() }
     }
@@ -35,7 +35,8 @@ impl Output {
         self.json
     }
 
-    /// Refuses `--raw` beside `--json`, which may stand before the command, where the parser of the command does not see it.
+    /// Refuses `--raw` together with `--json`. `--json` may stand before the command, where the command's parser does
+    /// not see it.
     pub fn refuse_both(&self, raw: bool) -> Result<(), Failure> {
         let both = "--raw gives bytes as they are, --json gives text; leave one of them out";
         if raw && self.json { Err(Failure::Usage(both.into())) } else { Ok(()) }
@@ -52,12 +53,12 @@ impl Output {
         self.bytes(b"\n")
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.out.write_all(bytes).map_err(Failure::stdout)
     }
 
-    /// Writes bytes with the escape, and a newline.
+    /// Writes escaped bytes and a newline.
     pub fn escaped(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.line.clear();
         escape(bytes, &mut self.line);
@@ -65,7 +66,8 @@ impl Output {
         self.out.write_all(&self.line).map_err(Failure::stdout)
     }
 
-    /// Writes a record: a line of the kv format, or a JSON object. With the time at which it expires, in milliseconds since 1970, unless that is 0.
+    /// Writes a record: a line of the kv format, or a JSON object. Includes the time at which it expires, in
+    /// milliseconds since 1970, unless that is 0.
     pub fn record(&mut self, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<(), Failure> {
         if self.json {
             return self.document(&Record { key: Bytes(key), value: Bytes(value), expires_at_ms });
@@ -75,17 +77,18 @@ impl Output {
         self.out.write_all(&self.line).map_err(Failure::stdout)
     }
 
-    /// Writes everything out.
+    /// Flushes the buffer.
     pub fn flush(&mut self) -> Result<(), Failure> {
         self.out.flush().map_err(Failure::stdout)
     }
 }
 
-/// Before the time at which a record of the kv format expires. The escape knows no such character, so programs that do not know of times refuse the line.
+/// Marks the time at which a record of the kv format expires. It is not a valid escape, so programs that do not know
+/// such times refuse the line.
 pub const EXPIRY: &[u8] = br"\E";
 
-/// Appends a line of the kv format: key, tab, value, newline; before it, unless that is 0, when it expires. A byte order mark that a key begins with would be dropped when it is read: it is
-/// written in digits.
+/// Appends a line of the kv format: key, tab, value, newline. The time of expiry precedes them, unless it is 0. A byte
+/// order mark at the beginning of a key would be dropped on reading, so it is written with `\xHH`.
 pub fn kv_line(key: &[u8], value: &[u8], expires_at_ms: u64, line: &mut Vec<u8>) {
     if expires_at_ms != 0 {
         line.extend_from_slice(EXPIRY);
@@ -130,7 +133,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Tells standard error why a command failed.
+/// Reports on standard error why a command failed.
 pub fn error(failure: &Failure, json: bool) {
     let text = if json {
         serde_json::json!({ "error": failure.to_string(), "status": failure.status() }).to_string()
@@ -140,14 +143,15 @@ pub fn error(failure: &Failure, json: bool) {
     stderr(&text);
 }
 
-/// Writes a line to standard error. Nobody is left to be told if that fails. Names in it may come from anywhere, and a terminal obeys control characters.
+/// Writes a line to standard error. If that fails, nobody is left to report it to. Control characters are escaped:
+/// names in the line may come from anywhere, and a terminal would obey them.
 pub fn stderr(line: &str) {
     let obeyed = |c: char| c.is_control() && c != '\n';
     let shown: String = line.chars().map(|c| if obeyed(c) { c.escape_default().to_string() } else { c.to_string() }).collect();
     let _ = writeln!(std::io::stderr(), "{shown}");
 }
 
-/// How standard error is told something that is no failure.
+/// Form of a note or warning on standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A line of text.
@@ -158,17 +162,17 @@ pub enum Form {
     Log,
 }
 
-/// Tells standard error something that is no failure.
+/// Writes a note, which is not a failure, to standard error.
 pub fn note(what: &str, form: Form) {
     tell("note", Level::Info, what, form);
 }
 
-/// Warns on standard error: the command goes on, but something is not as it should be.
+/// Warns on standard error: the command continues, but something is wrong.
 pub fn warning(what: &str, form: Form) {
     tell("warning", Level::Warn, what, form);
 }
 
-/// Tells standard error what damage was passed over.
+/// Reports on standard error damage that was passed over.
 pub fn salvaged(what: &str, form: Form) {
     tell("salvaged", Level::Warn, what, form);
 }

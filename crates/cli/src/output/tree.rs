@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::units::show_bytes;
 
-/// The lines of `document`.
+/// Renders `document` as lines.
 pub fn render(document: &Value) -> String {
     let mut text = String::new();
     match document {
@@ -61,7 +61,7 @@ fn is_scalar(value: &Value) -> bool {
     !matches!(value, Value::Object(_) | Value::Array(_) | Value::Null)
 }
 
-/// `live_bytes` is shown as `live`: the value carries the unit.
+/// Label of a field: `live_bytes` is shown as `live`, because the value carries the unit.
 fn label(name: &str) -> String {
     let name = name.strip_suffix("_bytes").or_else(|| name.strip_suffix("_ms")).unwrap_or(name);
     name.replace('_', " ")

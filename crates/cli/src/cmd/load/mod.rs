@@ -1,8 +1,9 @@
 //! `load`: records from a file or standard input, written by several threads, reported as they become durable.
 //!
-//! Crash behaviour: `durable N` is printed only when the first N records of the input are durable at the chosen level; after a crash at any
-//! point the store holds all of them, and beyond them only records of the input. Loading the same input again ends in the same store,
-//! because the last record of a key wins and records of one key are written in the order of the input.
+//! Crash behaviour: `durable N` is printed only when the first N records of the input are durable at the chosen level.
+//! After a crash at any point the store holds all of them, and otherwise only records of the input. Loading the same
+//! input again results in the same store, because the last record of a key wins and records of one key are written in
+//! the order of the input.
 
 mod pipeline;
 mod report;
@@ -25,16 +26,16 @@ use crate::input::{Bad, CsvSource, JsonlSource, KvSource, Record, Source, Source
 use crate::output::{self, Form, Output};
 use crate::{stdin, store};
 
-/// What a load did; the last line with `--json`.
+/// Result of a load; with `--json`, the last line.
 #[derive(Debug, Serialize)]
 struct Summary {
-    /// Records of the input that are durable, those passed over included.
+    /// Records of the input that are durable, including skipped and unchanged ones.
     durable: u64,
-    /// Records passed over by `--skip`.
+    /// Records skipped by `--skip`.
     skipped: u64,
-    /// Records that were there already (`--resume`).
+    /// Records that were in the store already (`--resume`).
     unchanged: u64,
-    /// Lines that are no records (`--skip-bad`).
+    /// Lines that are not records (`--skip-bad`).
     bad_lines: u64,
     elapsed_ms: u64,
 }
@@ -46,19 +47,20 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
     let mut reporter = Reporter::new(out.is_json(), input.length, Arc::clone(&input.consumed));
     let source = source(&args, input.reader)?;
     let mut reader = RecordReader { name: input.name, args: &args, source, first: None, form: store.form(), skipped: 0, bad_lines: 0 };
-    // Before a store is made for it.
+    // Before a store is created for the input.
     reader.begin()?;
-    // What is passed over is reported as durable: it must be somewhere.
+    // Skipped records are reported as durable, so store and keyspace must exist.
     let open = if args.skip == 0 { store::create_keyspace } else { store::continue_keyspace };
     let (db, keyspace) = open(store, args.kind)?;
     if args.resume {
-        // What an interrupted load left may not have reached the device; it is going to be reported without being written again.
+        // Records of an interrupted load may not have reached the device. They are about to be reported without being
+        // written again.
         db.sync()?;
     }
     let plan = Plan { threads: threads(&args), group: args.group as usize, resume: args.resume };
     let loaded = pipeline::run(&keyspace, &plan, |feeder| reader.feed(feeder), |durable| reporter.durable(durable));
     let reported = reporter.finish(loaded.durable);
-    // Before anything fails: a store that is full has spilled first.
+    // Before anything fails, because a full store has spilled first.
     store::warn_of_spills(&db, store);
     loaded.result?;
     db.sync()?;
@@ -82,7 +84,7 @@ pub fn run(store: &StoreArgs, args: LoadArgs, out: &mut Output) -> Result<Outcom
 }
 
 impl Summary {
-    /// Tells a person, on standard error: standard output carries the reports.
+    /// Prints it for a person, on standard error: standard output carries the reports.
     fn tell(&self) {
         let records = if self.durable == 1 { "record" } else { "records" };
         let mut text = format!("{} {records} durable after {:.1} s", self.durable, self.elapsed_ms as f64 / 1000.0);
@@ -119,7 +121,7 @@ impl Input {
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_dir() {
-            // Before a store is made for it.
+            // Before a store is created for it.
             return Err(failed(std::io::ErrorKind::IsADirectory.into()));
         }
         let reader = Box::new(Counting { inner: file, consumed: Arc::clone(&consumed) });
@@ -164,19 +166,19 @@ fn source(args: &LoadArgs, reader: Box<dyn Read>) -> Result<Box<dyn Source>, Fai
     }
 }
 
-/// Reads records and feeds them to the threads that write.
+/// Reads records and hands them to the threads that write.
 struct RecordReader<'a> {
     name: String,
     args: &'a LoadArgs,
     source: Box<dyn Source>,
-    /// What was read before there was a store for it.
+    /// The record that was read before the store was opened.
     first: Option<Record>,
     form: Form,
     skipped: u64,
     bad_lines: u64,
 }
 
-/// Bad lines that `--skip-bad` tells of one by one.
+/// Number of bad lines that `--skip-bad` reports one by one.
 const TOLD: u64 = 20;
 
 impl RecordReader<'_> {
@@ -187,7 +189,7 @@ impl RecordReader<'_> {
         Ok(())
     }
 
-    /// The next record, bad lines before it left out if those are skipped.
+    /// Returns the next record. With `--skip-bad`, leaves out bad lines before it.
     fn next(&mut self) -> Result<Option<Record>, Failure> {
         while let Some(next) = self.source.next_record() {
             match next {
@@ -199,7 +201,7 @@ impl RecordReader<'_> {
         Ok(None)
     }
 
-    /// Feeds all records, up to the first bad line unless those are skipped, or until writing fails.
+    /// Feeds all records until the first bad line (unless bad lines are skipped), or until a write fails.
     fn feed(&mut self, feeder: &mut Feeder) -> Result<(), Failure> {
         let mut next = self.first.take();
         while let Some(record) = next {
@@ -214,7 +216,7 @@ impl RecordReader<'_> {
         self.ensure_skipped()
     }
 
-    /// Counts a bad line, and tells which one it is, up to a number that can be read.
+    /// Counts a bad line, and reports it unless too many have been reported.
     fn leave_out(&mut self, bad: &Bad) {
         self.bad_lines += 1;
         if self.bad_lines <= TOLD {
@@ -223,7 +225,7 @@ impl RecordReader<'_> {
         }
     }
 
-    /// An input that ends before the place where an earlier load was said to have come to is another one than was meant.
+    /// Refuses an input that ends before the position that an earlier load reported: it must be another input.
     fn ensure_skipped(&self) -> Result<(), Failure> {
         if self.skipped >= self.args.skip {
             return Ok(());
@@ -234,7 +236,7 @@ impl RecordReader<'_> {
         )))
     }
 
-    /// Tells what makes an input that has been read to its end look as if it were not whole.
+    /// Warns if an input that was read to its end looks as if it were cut off.
     fn warn(&self) {
         if self.source.ends_within_line() {
             let what = format!("{} does not end with a newline: if it was cut off, its last record is not whole", self.name);

@@ -7,10 +7,11 @@
 //! Thread safety: all hand-over is by bounded channels. Invariants:
 //! - all records of a key go through the same writer, in the order of the input, so the last one wins;
 //! - every writer gets a part, perhaps empty, of every group, in order: the committer needs no reordering;
-//! - N is reported only after every ticket of the first N records has been waited for. Writers do not wait: while the committer waits for
-//!   one group the next ones are written, so that commits of the store overlap with writes.
+//! - N is reported only after every ticket of the first N records has been waited for. Writers do not wait: while the
+//!   committer waits for one group, the next groups are written, so that commits of the store overlap with writes.
 //!
-//! When a write fails its writer stops; the committer reports the records before the first failed one and ends, which ends the others.
+//! When a write fails, its writer stops. The committer reports the records before the first failed one and ends, which
+//! ends the other threads.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -22,36 +23,36 @@ use hither::{Keyspace, Ticket, WriteOptions};
 use crate::failure::Failure;
 use crate::input::Record;
 
-/// Groups that wait for a writer at most.
+/// Most groups that wait for a writer.
 const GROUPS_TO_WRITE: usize = 4;
-/// Groups that wait for durability at most: enough that writers do not stop between two syncs of the interval level.
+/// Most groups that wait for durability: enough that writers do not stop between two syncs of the interval level.
 const GROUPS_TO_COMMIT: usize = 64;
-/// A group ends at this many bytes of keys and values, however few its records are.
+/// A group ends at this many bytes of keys and values, however few records it has.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// How to load.
+/// Settings of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Threads that write.
+    /// Number of threads that write.
     pub threads: usize,
-    /// Records of one group at most.
+    /// Most records of one group.
     pub group: usize,
-    /// Pass over records that are there already.
+    /// Skip records that are in the store already.
     pub resume: bool,
 }
 
-/// What was loaded.
+/// Result of a load.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The first so many records of the input are durable.
+    /// Number of records at the beginning of the input that are durable.
     pub durable: u64,
-    /// Records that were there already.
+    /// Records that were in the store already.
     pub unchanged: u64,
     /// Why the load ended early.
     pub result: Result<(), Failure>,
 }
 
-/// Loads what `feed` gives and calls `report` with the number of durable records after each group.
+/// Loads the records that `feed` pushes. Calls `report` with the number of durable records after each group.
 pub fn run(
     keyspace: &Keyspace,
     plan: &Plan,
@@ -66,7 +67,7 @@ pub fn run(
             let (done, written) = sync_channel(GROUPS_TO_COMMIT);
             let started = Builder::new().spawn_scoped(scope, move || write_lane(keyspace, plan.resume, &parts, &done));
             if let Err(source) = started {
-                // The others end as their lanes are dropped.
+                // The other threads end when their lanes are dropped.
                 return Loaded::not_begun(source);
             }
             lanes.push(lane);
@@ -78,9 +79,9 @@ pub fn run(
         };
         let mut feeder = Feeder::new(lanes, mark, plan.group);
         let fed = feed(&mut feeder);
-        // What was only passed over on the way to an input that is refused is not reported.
+        // If the input is refused and all records before that were skipped, nothing is reported.
         if fed.is_ok() || feeder.pending > 0 {
-            // A writer that is gone has told the committer why.
+            // A writer that has ended has sent the reason to the committer.
             let _ = feeder.end_group();
         }
         drop(feeder);
@@ -100,11 +101,11 @@ impl Loaded {
 /// A record and its position in the input, from zero.
 type Placed = (u64, Record);
 
-/// The writers are gone: a write failed.
+/// The writers have ended, because a write failed.
 #[derive(Debug)]
 pub struct Stopped;
 
-/// Splits records over the writers.
+/// Distributes records to the writers.
 pub struct Feeder {
     lanes: Vec<SyncSender<Vec<Placed>>>,
     marks: SyncSender<u64>,
@@ -126,7 +127,7 @@ impl Feeder {
         self.position += 1;
     }
 
-    /// Hands a record over.
+    /// Hands a record to its writer.
     pub fn push(&mut self, record: Record) -> Result<(), Stopped> {
         self.pending += 1;
         self.pending_bytes += record.key.len() + record.value.len();
@@ -154,7 +155,7 @@ fn lane_of(key: &[u8], lanes: usize) -> usize {
     (hasher.finish() % lanes as u64) as usize
 }
 
-/// What a writer did with its part of a group.
+/// Result of a writer for its part of a group.
 #[derive(Default)]
 struct Written {
     /// Writes that are not durable yet.
@@ -189,7 +190,7 @@ fn write_part(keyspace: &Keyspace, resume: bool, part: Vec<Placed>) -> Written {
     written
 }
 
-/// Writes a record; `None` if it is there already.
+/// Writes a record; `None` if it is in the store already.
 fn write(keyspace: &Keyspace, resume: bool, record: &Record) -> hither::Result<Option<Ticket>> {
     if resume && is_there(keyspace, record)? {
         return Ok(None);
@@ -198,14 +199,14 @@ fn write(keyspace: &Keyspace, resume: bool, record: &Record) -> hither::Result<O
     keyspace.put_with(&record.key, &record.value, &options).map(Some)
 }
 
-/// Whether the record is there, for as long as it says. Durably, if reads wait for that.
+/// Whether the record is in the store with the same expiry; durably, if reads wait for durability.
 fn is_there(keyspace: &Keyspace, record: &Record) -> hither::Result<bool> {
     let same = keyspace.get_with(&record.key, |value| value == record.value)? == Some(true);
-    // The value cannot change in between: a key's records go through one thread.
+    // The value cannot change between the two reads: all records of a key go through one thread.
     Ok(same && keyspace.peek_with(&record.key, |_, found| found.expires_at_ms == record.expires_at_ms)?.0 == Some(true))
 }
 
-/// Waits for group after group; each mark is the position in the input at which a group ends.
+/// Waits for one group after another. Each mark is the position in the input at which a group ends.
 fn commit(marks: &Receiver<u64>, writers: &[Receiver<Written>], mut report: impl FnMut(u64)) -> Loaded {
     let mut loaded = Loaded { durable: 0, unchanged: 0, result: Ok(()) };
     for end in marks {
@@ -215,7 +216,7 @@ fn commit(marks: &Receiver<u64>, writers: &[Receiver<Written>], mut report: impl
                 loaded.durable = position;
                 loaded.result = Err(error.into());
             }
-            // Nothing of this group may be reported. The scope of the threads passes the panic on.
+            // Nothing of this group may be reported. The scope of the threads propagates the panic.
             Group::WriterPanicked => break,
         }
         report(loaded.durable);
@@ -226,19 +227,19 @@ fn commit(marks: &Receiver<u64>, writers: &[Receiver<Written>], mut report: impl
     loaded
 }
 
-/// How a group ended.
+/// Outcome of a group.
 enum Group {
     Durable,
-    /// The first record of the input that failed; those before it are durable.
+    /// Position of the first record that failed; the records before it are durable.
     Failed(u64, hither::Error),
     WriterPanicked,
 }
 
-/// Waits for all writes of one group.
+/// Waits for all writes of a group.
 fn commit_group(writers: &[Receiver<Written>], unchanged: &mut u64) -> Group {
     let mut failures = Vec::new();
     for writer in writers {
-        // A writer that meets an error still hands over what it did.
+        // A writer that meets an error still sends what it has done.
         let Ok(written) = writer.recv() else { return Group::WriterPanicked };
         *unchanged += written.unchanged;
         failures.extend(written.failed);

@@ -1,6 +1,7 @@
-//! What a load tells while it runs: `durable N` lines for programs and files, a bar for people.
+//! Reports of a running load: `durable N` lines for programs and files, a progress bar for people.
 //!
-//! When the reader of standard output goes away the load goes on without reports: the records still have to be loaded.
+//! When the reader of standard output goes away, the load continues without reports: the records still have to be
+//! loaded.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::Failure;
 
-/// Tells how many records are durable.
+/// Reports how many records are durable.
 pub struct Reporter {
     json: bool,
     lines: bool,
@@ -21,13 +22,13 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Reports of an input of `length` bytes, of which `consumed` have been read.
+    /// Creates the reporter of an input of `length` bytes, of which `consumed` have been read.
     pub fn new(json: bool, length: Option<u64>, consumed: Arc<AtomicU64>) -> Self {
         let lines = json || !io::stdout().is_terminal();
         Self { json, lines, bar: bar(json, length), consumed, reported: None, failed: None }
     }
 
-    /// The first `records` records are durable.
+    /// Reports that the first `records` records are durable.
     pub fn durable(&mut self, records: u64) {
         self.bar.set_message(format!("{records} records durable"));
         self.bar.set_position(self.consumed.load(Ordering::Relaxed));
@@ -46,7 +47,7 @@ impl Reporter {
         }
     }
 
-    /// The last report; fails if a report could not be written although someone may want it.
+    /// Makes the last report. Fails if a report could not be written although somebody may want it.
     pub fn finish(mut self, records: u64) -> Result<(), Failure> {
         self.durable(records);
         self.bar.finish_and_clear();
