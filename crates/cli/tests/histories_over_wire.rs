@@ -1,12 +1,15 @@
-//! Consistency as clients see it: what many connections did to few keys, with connections cut and the server killed and started again under
-//! load, is linearizable for each key, atomic for each EXEC, and nothing that was acknowledged is missing after a restart.
+//! Consistency as clients see it. Many connections work on few keys, some connections are cut, and the server is killed
+//! and started again under load. The result must be linearizable for each key and atomic for each EXEC, and nothing
+//! that was acknowledged may be missing after a restart.
 //!
-//! An *object* is what only changes as a whole: a string; two strings that only MSET, EXEC and DEL of both touch; two fields of a hash; a member of a
-//! sorted set with its score. Each is one register of [`hither_testkit::history`]: a reply that shows half of a write, or an older state than
-//! another client has seen, breaks its history. So reads look at one half alone, at both by MGET or HMGET, and at both in EXEC. Operations that got no reply,
-//! because the connection or the server went, may have happened until the server's end, not later.
+//! An *object* is data that changes only as a whole: a string; two strings that only MSET, EXEC and DEL of both change;
+//! two fields of a hash; a member of a sorted set with its score. Each object is one register of
+//! [`hither_testkit::history`]. A reply that shows half of a write, or an older state than another client has seen,
+//! breaks the register's history. So reads look at one half alone, at both halves by MGET or HMGET, and at both halves
+//! in EXEC. An operation that got no reply, because the connection or the server ended, may have happened until the end
+//! of the server, but not later.
 //!
-//! It runs for `HITHER_LINEARIZABILITY_SECONDS` (2) on each medium; the choices follow from `HITHER_SEED` (printed).
+//! It runs for `HITHER_LINEARIZABILITY_SECONDS` (2) on each medium. Its choices follow from `HITHER_SEED` (printed).
 
 mod common;
 
@@ -19,9 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 8;
-/// Servers that are killed at least.
+/// Least number of servers that are killed.
 const KILLS: usize = 3;
-/// One request of so many is cut off.
+/// One request in this many is cut off.
 const CUT: usize = 150;
 
 const OBJECTS: usize = 6;
@@ -42,10 +45,10 @@ fn on_dax() {
     }
 }
 
-/// What is sent, and what each object saw of it: a function from the last reply to what was done.
+/// A request. A function derives each object's action from the last reply.
 struct Request {
     commands: Vec<String>,
-    /// Objects, and the action if nobody sees the reply.
+    /// The objects, and the action to assume if nobody sees the reply.
     touched: Vec<(usize, Action)>,
     told: fn(&Value, Action) -> Action,
 }
@@ -63,7 +66,7 @@ impl Clock {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// A value that no other write writes, nor any increment reaches.
+    /// A value that no other write writes, and that no increment reaches.
     fn value(&self) -> u64 {
         (self.values.fetch_add(1, Ordering::Relaxed) + 1) * 1_000_000
     }
@@ -105,7 +108,8 @@ fn load(server: Server, clock: &Clock, random: &mut Random) -> History {
         let died = clock.now();
         for client in clients {
             let mut history = client.join().unwrap();
-            // What had no reply may have happened until the server died, and not at all if it was sent later.
+            // An operation without a reply may have happened until the server died. If it was sent later, it did not
+            // happen.
             history.retain(|(_, operation)| operation.complete || operation.start < died);
             history.iter_mut().filter(|(_, operation)| !operation.complete).for_each(|(_, operation)| operation.end = died);
             all.append(&mut history);
@@ -146,15 +150,15 @@ fn note(request: &Request, reply: Option<&Value>, start: u64, clock: &Clock, his
     }
 }
 
-/// Sends a request and leaves without its reply.
+/// Sends a request and closes the connection without reading the reply.
 fn cut_off(mut client: Client, request: &Request, clock: &Clock, history: &mut History) {
     let start = clock.now();
-    // Whether it arrives is open either way.
+    // Whether the request arrives is open in any case.
     let _ = client.stream.write_all(&bytes_of(request));
     note(request, None, start, clock, history);
 }
 
-/// Sends a request and reads the replies; whether the connection ended.
+/// Sends a request and reads the replies. Returns whether the connection ended.
 fn perform(client: &mut Client, request: &Request, clock: &Clock, history: &mut History) -> bool {
     let start = clock.now();
     let sent = client.stream.write_all(&bytes_of(request)).is_ok();
@@ -189,7 +193,7 @@ fn judge(history: &History) {
     assert!(cut > KILLS, "only {cut} operations were cut short");
 }
 
-// What replies tell.
+// Actions from replies.
 
 fn number(value: &Value) -> Content {
     match value {
@@ -260,7 +264,7 @@ fn request(random: &mut Random, clock: &Clock) -> Request {
         2 => on_pair(random, value),
         3 => on_hash(random, value),
         4 => on_member(random, value),
-        // Two objects of different types at once.
+        // Two objects of different types in one transaction.
         _ => exec(vec![(0, write), (MEMBER, write)], written, [format!("SET s0 {value}"), format!("ZADD z {value} m")]),
     }
 }
@@ -308,7 +312,7 @@ fn on_member(random: &mut Random, value: u64) -> Request {
     }
 }
 
-/// Every object, and both halves of those that have two.
+/// Reads of every object, and of both halves where an object has two.
 fn last_looks() -> Vec<Request> {
     let mut looks: Vec<Request> = (0..STRINGS).map(|string| one(string, LOOK, read_one, format!("GET s{string}"))).collect();
     looks.push(one(PAIR, LOOK, read_both, "MGET p q".into()));
@@ -317,7 +321,7 @@ fn last_looks() -> Vec<Request> {
     looks
 }
 
-/// The check finds what it is for.
+/// The check finds a violation that it is meant to find.
 #[test]
 fn a_half_seen_write_is_found() {
     let operation = |start, action| (PAIR, Operation { start, end: start + 1, complete: true, action });

@@ -1,4 +1,4 @@
-//! Running the real program on stores in temporary directories.
+//! Runs the real program on stores in temporary directories.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::ffi::OsStr;
@@ -24,8 +24,8 @@ impl Store {
         Self { dir: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), medium: "file" }
     }
 
-    /// A store on tmpfs that is treated as persistent memory, if there is a tmpfs with room for it: a page that it cannot have is a bus error. Where there is none, that is counted: a test
-    /// for which it is not the same is skipped.
+    /// A store on tmpfs that is treated as persistent memory, if there is a tmpfs with enough room: a page that it
+    /// cannot provide would be a bus error. Otherwise the test that needs this medium is skipped, and counted as such.
     pub fn on_dax() -> Option<Self> {
         let store = Self::in_memory();
         if store.is_none() {
@@ -43,12 +43,12 @@ impl Store {
         Some(Self { dir, medium: "forced-dax" })
     }
 
-    /// A store for tests that do not look at the medium: the fastest there is.
+    /// A store on the fastest medium available, for tests that do not depend on the medium.
     pub fn any() -> Self {
         Self::in_memory().unwrap_or_else(Self::on_file)
     }
 
-    /// A file next to the store.
+    /// The path of a file next to the store.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -71,7 +71,7 @@ impl Store {
         Ran::of(&mut self.command(arguments))
     }
 
-    /// Runs a command that must end well and in time; what it prints is thrown away.
+    /// Runs a command that must succeed within the limit; its output is discarded.
     #[track_caller]
     pub fn run_within(&self, arguments: &[&str], limit: Duration) {
         let mut child = self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -102,17 +102,18 @@ impl Store {
     }
 }
 
-/// Counts a test that cannot be done here. To standard output itself: what a test that passes prints is not shown. Whoever read it may be gone.
+/// Counts a test that cannot run here. Writes to standard output itself, because the output of a passing test is not
+/// shown; the reader may be gone.
 pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stdout(), "HITHER_COUNT skipped_{why} 1");
 }
 
-/// Has the program run by somebody whom permissions bind; they do not bind the superuser.
+/// Lets the program run as a user who is bound by permissions; the superuser is not.
 pub fn bind(command: &mut Command) -> &mut Command {
     if rustix::process::getuid().is_root() { command.uid(65534).gid(65534) } else { command }
 }
 
-/// Whether [`bind`] works here; where it does not, that is counted.
+/// Whether [`bind`] works here; if not, the test is counted as skipped.
 pub fn can_bind() -> bool {
     let can = bind(program().arg("--version")).output().is_ok();
     if !can {
@@ -126,7 +127,7 @@ fn write_input(child: &mut Child, input: &[u8]) {
     let _ = child.stdin.take().unwrap().write_all(input);
 }
 
-/// The program, without options and without the environment's store.
+/// The program, without options and without a store from the environment.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hither"));
     command.env_remove("HITHER_DATA").stdin(Stdio::null());
@@ -143,7 +144,7 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) {
     std::fs::write(path, content).unwrap();
 }
 
-/// Flips a bit of the first place in a pool that holds these bytes; what the pool holds then.
+/// Flips a bit in the first place of a pool that holds these bytes. Returns the new content of the pool.
 pub fn flip(pool: &Path, held: &[u8]) -> Vec<u8> {
     let mut bytes = std::fs::read(pool).unwrap();
     let at = bytes.windows(held.len()).position(|window| window == held).unwrap();
@@ -160,12 +161,12 @@ impl Ran {
         Self(command.output().unwrap())
     }
 
-    /// Its exit status; -1 for a signal.
+    /// The exit status of the command; -1 if a signal ended it.
     pub fn status(&self) -> i32 {
         self.0.status.code().unwrap_or(-1)
     }
 
-    /// Asserts its exit status.
+    /// Asserts the exit status of the command.
     #[track_caller]
     pub fn expect(self, status: i32) -> Self {
         assert_eq!(self.status(), status, "stdout: {}\nstderr: {}", self.out(), self.err());

@@ -1,4 +1,4 @@
-//! Servers as processes, and a small client.
+//! Server processes, and a small client.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use super::Store;
@@ -11,14 +11,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a server has said.
+/// The log of a server.
 #[derive(Clone)]
 enum Log {
-    /// On standard error, as far as it was read.
+    /// On standard error, as far as it has been read.
     Read(Arc<Mutex<String>>),
-    /// Into this file.
+    /// In this file.
     File(PathBuf),
-    /// Nobody listens.
+    /// Nobody reads it.
     Unknown,
 }
 
@@ -40,13 +40,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// `hither serve` on this store, at any free port, once it is ready; with two threads unless it is told otherwise.
+    /// Starts `hither serve` on this store, on any free port, and waits until it is ready. Uses two threads unless the
+    /// arguments set another number.
     pub fn start(store: &Store, arguments: &[&str]) -> Server {
         let threads: &[&str] = if arguments.contains(&"--threads") { &[] } else { &["--threads", "2"] };
         Server::begin(store.command(&[&["serve", "--port", "0"], threads, arguments].concat()))
     }
 
-    /// The same by a shell that does this first.
+    /// As [`Server::start`], from a shell that first runs `first`.
     pub fn start_limited(store: &Store, first: &str, arguments: &[&str]) -> Server {
         let command = store.command(&[&["serve", "--port", "0", "--threads", "2"], arguments].concat());
         let mut shell = std::process::Command::new("bash");
@@ -62,11 +63,11 @@ impl Server {
 
     fn begin(mut command: std::process::Command) -> Server {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        // From here on it is killed and waited for whatever happens.
+        // From here on the server is killed and waited for, whatever happens.
         let kept = Arc::new(Mutex::<String>::default());
         let mut server = Server { child, port: 0, log: Log::Read(kept.clone()) };
         let lines = BufReader::new(server.child.stderr.take().unwrap());
-        // It must not wait for being read.
+        // The server must not block because nobody reads its log.
         let reader = std::thread::spawn(move || {
             for line in lines.split(b'\n').map_while(Result::ok) {
                 *kept.lock().unwrap() += &(String::from_utf8_lossy(&line) + "\n");
@@ -76,7 +77,7 @@ impl Server {
         server
     }
 
-    /// The port in the line that says that it is ready, which must come before its log ends.
+    /// The port in the line that reports the server ready, which must come before the log ends.
     fn ready_port(&self, has_ended: impl Fn() -> bool) -> u16 {
         let end = Instant::now() + Duration::from_secs(120);
         loop {
@@ -91,23 +92,23 @@ impl Server {
         }
     }
 
-    /// Debian's Redis, in this directory, once it is ready.
+    /// Starts Debian's Redis in this directory, and waits until it is ready.
     pub fn redis(dir: &Path) -> Server {
         loop {
             let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            // Somebody else may have got it since.
+            // Another process may have taken the port since.
             if let Some(server) = Server::redis_at(dir, port) {
                 return server;
             }
         }
     }
 
-    /// The same at this port; none if somebody else has it.
+    /// As [`Server::redis`], on this port; `None` if another process has it.
     pub fn redis_at(dir: &Path, port: u16) -> Option<Server> {
         let log = dir.join(format!("log-{port}"));
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"]).arg(dir).arg("--logfile").arg(&log);
-        // SORT's order of texts is the locale's there.
+        // In Redis, SORT orders texts by the locale.
         let child = command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.expect("redis-server is needed to compare with: `cargo xtask setup` installs it");
         let mut server = Server { child, port, log: Log::File(log) };
@@ -136,12 +137,12 @@ impl Server {
         }
     }
 
-    /// Its process.
+    /// The id of the server's process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The port at the end of the first line of its log that has this.
+    /// The port at the end of the first log line that contains `what`.
     pub fn logged_port(&self, what: &str) -> u16 {
         self.expect_log(&[what]);
         let log = self.log.text();
@@ -149,7 +150,7 @@ impl Server {
         line.trim().rsplit(':').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until its log has a line with all of these.
+    /// Waits until the log has a line that contains all parts.
     #[track_caller]
     pub fn expect_log(&self, parts: &[&str]) {
         let end = Instant::now() + Duration::from_secs(30);
@@ -159,7 +160,7 @@ impl Server {
         }
     }
 
-    /// SIGKILL, of which it dies, and not of something else before.
+    /// Kills the server by SIGKILL; it must not have ended before for another reason.
     #[track_caller]
     pub fn kill(mut self) {
         self.child.kill().unwrap();
@@ -167,14 +168,14 @@ impl Server {
         assert_eq!(status.signal(), Some(9), "{status}; its log:\n{}", self.log.text());
     }
 
-    /// SIGTERM; the exit status.
+    /// Sends SIGTERM and returns the exit status.
     pub fn terminate(mut self) -> i32 {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
-    /// Waits for its end; the exit status.
+    /// Waits for the server to end and returns the exit status.
     pub fn wait(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
@@ -182,7 +183,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended, or the test has failed.
+        // The server has ended, or the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -192,7 +193,7 @@ impl Drop for Server {
 pub struct Client {
     pub stream: TcpStream,
     buffer: Vec<u8>,
-    /// Its server's process and log, for the message of a failure; 0: unknown.
+    /// The server's process (0: unknown) and log, for the message of a failure.
     id: u32,
     log: Log,
 }
@@ -213,7 +214,7 @@ impl Client {
         self.stream.write_all(&out)
     }
 
-    /// Reads a reply; `None` if the connection ended. One that stays open must have a reply in time.
+    /// Reads a reply; `None` if the connection ended. A connection that stays open must deliver a reply in time.
     #[track_caller]
     pub fn receive(&mut self) -> Option<Value> {
         loop {
@@ -224,7 +225,8 @@ impl Client {
             let mut chunk = [0; 16 << 10];
             match self.stream.read(&mut chunk) {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => self.ended(),
-                // One that has a time limit may be interrupted without a signal (signal(7)): when the process, or the machine, is stopped and goes on.
+                // A read with a time limit may be interrupted without a signal (signal(7)), when the process or the
+                // machine is stopped and continued.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => return None,
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
@@ -239,12 +241,12 @@ impl Client {
         self.receive().unwrap_or_else(|| self.ended())
     }
 
-    /// Fails, with what its server has said.
+    /// Fails, and shows the server's log.
     #[track_caller]
     pub fn ended(&self) -> ! {
-        // What the server said last may still be on its way.
+        // The server's last lines may still be on their way.
         std::thread::sleep(Duration::from_secs(1));
-        // Its state and, if it has ended, the status at the end of the line: proc(5).
+        // The state of the process; if it has ended, the exit status is at the end of the line: proc(5).
         let state = std::fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
         panic!("the connection ended, or no reply came for 30 s; the server has said:\n{}\nits process: {state}", self.log.text())
     }
@@ -255,7 +257,7 @@ impl Client {
         self.call(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// A reply that is a number or a text with one.
+    /// Runs a command whose reply is a number or a text with a number.
     #[track_caller]
     pub fn number(&mut self, line: &str) -> i64 {
         match self.run(line) {
@@ -267,7 +269,7 @@ impl Client {
     }
 }
 
-/// Appends a command as the protocol has it.
+/// Appends a command in the form of the protocol.
 pub fn push<W: AsRef<[u8]>>(out: &mut Vec<u8>, words: &[W]) {
     let mut writer = Writer::new(out, Protocol::Resp2);
     writer.array(words.len());
@@ -290,7 +292,7 @@ impl Random {
     }
 }
 
-/// `HITHER_SEED`, or the time.
+/// The seed from `HITHER_SEED`, or from the time.
 pub fn seed() -> u64 {
     let given = std::env::var("HITHER_SEED").ok().map(|text| text.parse().unwrap());
     let seed = given.unwrap_or_else(|| std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
@@ -298,7 +300,7 @@ pub fn seed() -> u64 {
     seed | 1
 }
 
-/// A reply as text.
+/// Returns a reply as text.
 pub fn text(value: &Value) -> String {
     match value {
         Value::Simple(text) | Value::Bulk(text) | Value::Error(text) => String::from_utf8_lossy(text).into_owned(),

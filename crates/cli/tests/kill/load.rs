@@ -1,11 +1,12 @@
 //! SIGKILL in the middle of the real `load`, again and again, until the load has ended.
 //!
-//! Story: a person loads a file and the program is killed. What `durable N` promised must be there after reopening — the first N records
-//! of the input, each key with its value in record N or a later one —, nothing may be there that is not in the input, `check` must call
-//! the store sound, and resuming must end in the store of a load that was never disturbed.
+//! Story: a person loads a file and the program is killed. After reopening, the records that `durable N` promised must
+//! be there: the first N records of the input, each key with its value in record N or in a later one. Nothing may be
+//! there that is not in the input, `check` must find the store sound, and a resumed load must end in the same store as
+//! a load that was never disturbed.
 //!
-//! The input has repeated keys (so the order of writes matters), binary text, empty values and values of several KiB. The number of kills
-//! of each run is `HITHER_KILLS` (6), the choice of the moments `HITHER_SEED` (printed).
+//! The input has repeated keys (so the order of writes matters), binary text, empty values and values of several KiB.
+//! `HITHER_KILLS` (6) sets the number of kills of each run, `HITHER_SEED` (printed) their moments.
 
 use crate::common;
 use std::collections::HashMap;
@@ -49,17 +50,19 @@ fn disturbed_load(store: Store, calm: Store, kind: &str) {
     let input = Input::generate(&mut random);
     let file = store.path("input.kv");
     common::write(&file, &input.text);
-    // Checkpoints all the time: most kills meet one under way, and every restart but the first begins with one.
+    // Checkpoints are taken all the time: most kills meet one in progress, and every restart except the first starts
+    // from one.
     let load = ["load", "--checkpoints", "256K", "--kind", kind, "--group", "512", "--threads", "3", file.to_str().unwrap()];
 
     let (mut durable, mut ever, mut in_the_middle, mut killed) = (0, 0, 0, 0);
     for kill in 0..kills {
-        // Take turns between the ways to resume.
+        // Alternate between the two ways to resume.
         let by_skip = kill % 2 == 0;
         let skip = durable.to_string();
         let resume: &[&str] = if by_skip { &["--skip", &skip] } else { &["--resume"] };
         let ended = load_and_kill(&store, &[&load, resume].concat(), &mut random, if by_skip { durable } else { 0 });
-        // A load from the start may have written an earlier record of a repeated key again: for those its own reports count.
+        // A load from the start may have rewritten an earlier record of a repeated key: for such keys only its own
+        // reports count.
         durable = if by_skip { ended.durable.max(durable) } else { ended.durable };
         ever = durable.max(ever);
         in_the_middle += u64::from(ended.in_the_middle);
@@ -88,7 +91,7 @@ struct Ended {
 fn load_and_kill(store: &Store, arguments: &[&str], random: &mut Random, behind: u64) -> Ended {
     let mut child = store.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut reports = Reports { lines: BufReader::new(child.stdout.take().unwrap()), durable: 0 };
-    // Some kills meet the opening of the store, before any report.
+    // Some kills meet the opening of the store, before the first report.
     let target = behind + random.below((RECORDS - behind) / 3 + 1);
     let early = random.below(8) == 0;
     while !early && reports.durable < target && reports.next() {}
@@ -107,7 +110,7 @@ struct Reports {
 }
 
 impl Reports {
-    /// Reads a report; a report that was cut off by the kill counts for nothing.
+    /// Reads a report. A report that the kill cut off does not count.
     fn next(&mut self) -> bool {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
@@ -119,7 +122,7 @@ impl Reports {
     }
 }
 
-/// The input, and where each key occurs in it. Keys and values stay in the escaped form, which is canonical.
+/// The input, and the positions of each key in it. Keys and values stay in the escaped form, which is canonical.
 struct Input {
     text: String,
     occurrences: HashMap<String, Vec<(u64, String)>>,
@@ -137,8 +140,8 @@ impl Input {
         input
     }
 
-    /// Reopens the store and compares it with the input, of which the first `durable` records were reported by the last load, and `ever` by
-    /// any of them.
+    /// Reopens the store and compares it with the input. The last load reported the first `durable` records of it, and
+    /// some load reported the first `ever`.
     fn verify(&self, store: &Store, durable: u64, ever: u64, context: &str) {
         if !store.data().exists() || store.run(&["keyspaces"]).status() == 7 {
             return assert_eq!(ever, 0, "{context}: the store has gone");
@@ -173,7 +176,7 @@ fn key(n: u64) -> String {
     }
 }
 
-/// The value of the record at `position`: never the same twice unless it is empty.
+/// The value of the record at `position`: unique unless it is empty.
 fn value(position: u64, random: &mut Random) -> String {
     match random.below(200) {
         0 => String::new(),

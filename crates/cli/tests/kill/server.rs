@@ -1,9 +1,10 @@
-//! SIGKILL of the real server under load, again and again: nothing that was acknowledged over the wire is missing after the restart, and what
-//! EXEC did is there whole or not at all.
+//! SIGKILL of the real server under load, again and again. After the restart nothing that was acknowledged over the
+//! wire is missing, and the effects of each EXEC are there entirely or not at all.
 //!
-//! Several connections write at once, in pipelines, each to keys of its own: strings in sequence, a counter, a hash, a sorted set, and pairs of keys
-//! in MULTI/EXEC. Each remembers how many replies it got. After the kill the server is started again on the same store and asked.
-//! The number of kills is `HITHER_KILLS` (6), the moments follow from `HITHER_SEED` (printed).
+//! Several connections write at once, in pipelines, each to keys of its own: strings in sequence, a counter, a hash, a
+//! sorted set, and pairs of keys in MULTI/EXEC. Each connection remembers how many replies it got. After the kill the
+//! server is started again on the same store, and the test reads the data back. `HITHER_KILLS` (6) sets the number of
+//! kills, `HITHER_SEED` (printed) their moments.
 
 use crate::common::Store;
 use crate::common::wire::{Client, Random, Server, push, seed};
@@ -12,9 +13,9 @@ use std::io::Write;
 use std::time::Duration;
 
 const WRITERS: usize = 4;
-/// Rounds in one pipeline.
+/// Rounds per pipeline.
 const PIPELINE: u64 = 8;
-/// Replies of one round.
+/// Replies per round.
 const REPLIES: u64 = 8;
 
 #[test]
@@ -29,7 +30,7 @@ fn on_dax() {
     }
 }
 
-/// What a writer knows: rounds acknowledged whole, and rounds sent.
+/// A writer's knowledge: rounds acknowledged completely, and rounds sent.
 #[derive(Clone, Copy, Default)]
 struct Known {
     acknowledged: u64,
@@ -107,7 +108,7 @@ fn write(client: &mut Client, writer: usize, known: &mut Known) {
     }
 }
 
-/// Asks for everything, and goes on from what is there.
+/// Reads everything back, and resets the keys.
 fn verify(client: &mut Client, known: &mut [Known], when: &str) {
     for (writer, known) in known.iter_mut().enumerate() {
         let at = format!("{when}, writer {writer}, {} acknowledged of {}", known.acknowledged, known.sent);
@@ -135,7 +136,8 @@ fn verify(client: &mut Client, known: &mut [Known], when: &str) {
             let round: u64 = String::from_utf8_lossy(text).parse().unwrap();
             assert!(round + 1 >= known.acknowledged && round < known.sent, "{at}: EXEC of round {round}");
         }
-        // What was sent and not acknowledged may be there or not: begin anew, so that counts are exact again.
+        // Writes that were sent but not acknowledged may be there or not. Start again from nothing, so that counts are
+        // exact.
         for key in ["c", "h", "z", "a", "b"] {
             client.run(&format!("DEL {key}{writer}"));
         }

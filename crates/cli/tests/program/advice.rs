@@ -1,14 +1,14 @@
-//! What the program says where something is amiss, and that a refusal leaves nothing behind.
+//! What the program reports and advises when something is wrong, and that a refusal leaves nothing behind.
 
 use crate::common::{Store, flip, program, run};
 
-/// A store with a flipped bit in a sealed segment: there a crash leaves no holes.
+/// A store with a flipped bit in a sealed segment, where a crash leaves no holes.
 fn damaged() -> Store {
     let store = Store::on_file();
     let filling = "x".repeat(8000);
     let records = |from: u32| (from..4000).map(|n| format!("key{n}\tvalue number {n} of many {filling}\n")).collect::<String>();
     store.feed(&["load"], records(0).as_bytes()).done();
-    // Half of it is garbage, which makes a compaction worth it.
+    // Half of the data becomes garbage, so that a compaction is worth it.
     store.feed(&["load"], records(2000).as_bytes()).done();
     flip(&store.data().join("node0.hither"), b"value number 50 of many");
     store
@@ -18,7 +18,7 @@ fn count(text: &str, part: &str) -> usize {
     text.matches(part).count()
 }
 
-/// Regression: `compact` ended with status 3, and all of them gave the advice twice or in terms of the library.
+/// Regression: `compact` ended with status 3, and all these commands gave the advice twice, or in terms of the library.
 #[test]
 fn damage_has_one_status_and_one_advice() {
     let store = damaged();
@@ -38,13 +38,13 @@ fn names_of_keyspaces_are_quoted_and_looked_at() {
     let store = Store::any();
     store.run(&["put", "k", "v"]).done();
     assert!(store.run(&["get", "k", "--keyspace", "other"]).expect(1).err().contains("no keyspace \"other\""));
-    // Regression: it was said to be missing.
+    // Regression: the keyspace was reported missing.
     assert!(store.run(&["get", "k", "--keyspace", ""]).expect(2).err().contains("name \"\" cannot be used"));
     let told = store.feed(&["load", "--skip-bad"], b"a\tb\nbad\n").done().err();
     assert!(told.contains("1 record durable") && told.contains("1 bad line") && !told.contains("1 bad lines"), "{told}");
 }
 
-/// Regression: it was made before the address was tried.
+/// Regression: the store was created before the address was tried.
 #[test]
 fn a_server_that_cannot_listen_leaves_no_store() {
     let store = Store::on_file();
@@ -73,7 +73,7 @@ fn a_note_says_where_no_loss_of_power_is_survived() {
     assert_eq!(Store::on_file().run(&["put", "k", "v"]).done().err(), "");
 }
 
-/// Regression: it was told to lower what is fixed at creation, as wrong use.
+/// Regression: the error was reported as wrong use, with the advice to lower a limit that is fixed at creation.
 #[test]
 fn a_process_with_too_few_addresses_is_told_what_helps() {
     let store = Store::on_file();

@@ -1,4 +1,5 @@
-//! Whenever the server closes a connection that its client did not want closed, the log says why, and the client is told where the protocol allows.
+//! When the server closes a connection that its client did not want closed, the log states why, and the client gets an
+//! error where the protocol allows one.
 
 use crate::common;
 use crate::common::Store;
@@ -9,12 +10,12 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Its lines in the log name it so.
+/// How the log names this client.
 fn address(client: &Client) -> String {
     format!("address={} ", client.stream.local_addr().unwrap())
 }
 
-/// Reads to the end, which may be a cut.
+/// Reads to the end of the connection, which may be abrupt.
 #[track_caller]
 fn expect_end(client: &mut Client) {
     while client.receive().is_some() {}
@@ -28,9 +29,9 @@ fn who_asks_for_more_than_it_reads_is_closed_with_a_line() {
     for (key, bytes) in [("large", 3 << 20), ("some", 1_000_000)] {
         client.call(&["SET", key, &"x".repeat(bytes)]);
     }
-    // That can never leave, and it is told so.
+    // This reply is too large ever to be sent, and the client gets an error.
     assert!(matches!(client.run("GET large"), Value::Error(why) if why.starts_with(b"ERR the reply is larger than max-output")));
-    // Each of these can, but all come faster than they are read.
+    // Each of these replies could be sent, but they come faster than the client reads.
     client.stream.write_all(&b"GET some\r\n".repeat(40)).unwrap();
     while matches!(client.stream.read(&mut [0; 64 << 10]), Ok(1..)) {
         std::thread::sleep(Duration::from_millis(10));
@@ -43,7 +44,7 @@ fn a_monitor_that_does_not_read_is_closed_with_a_line() {
     let server = Server::start(&Store::any(), &["--max-output", "2M"]);
     let mut monitor = server.client();
     monitor.run("MONITOR");
-    // Its thread cannot take what gathers for it while it sleeps.
+    // The sleeping thread of the monitor cannot send what gathers for it.
     let mut busy = server.client();
     let end = Instant::now() + Duration::from_secs(60);
     let large = "x".repeat(1 << 20);
@@ -58,7 +59,7 @@ fn a_monitor_that_does_not_read_is_closed_with_a_line() {
     server.expect_log(&["level=warn event=client-closed", &address(&monitor), "MONITOR"]);
 }
 
-/// Zero is no limit, also of what waits for a client that watches the others.
+/// Zero means no limit, also for the output that waits for a monitor.
 #[test]
 fn monitors_stay_where_output_has_no_limit() {
     let server = Server::start(&Store::any(), &["--max-output", "0"]);
@@ -96,7 +97,7 @@ fn protocol_errors_and_administrators_leave_lines() {
     server.expect_log(&["event=http-refused", address(&browser).trim_end()]);
 }
 
-/// Regression: commands that are queued for EXEC, those that wait for a sync, and a long request did not count as activity.
+/// Regression: commands queued for EXEC, commands that wait for a sync, and a long request did not count as activity.
 #[test]
 fn idle_clients_are_closed_with_a_line_and_others_are_not() {
     let server = Server::start(&Store::any(), &["--timeout", "5"]);
@@ -129,7 +130,8 @@ fn refused_connections_leave_a_line() {
     server.expect_log(&["event=connections-refused count=1", "max number of clients reached"]);
 }
 
-/// Regression: clients could take all files that the process may have open, without a password too; who came then got no answer, and no checkpoint or backup could be written.
+/// Regression: clients, even without a password, could take all files that the process may have open. Later clients got
+/// no answer, and no checkpoint or backup could be written.
 #[test]
 fn clients_leave_files_for_the_server() {
     let store = Store::on_file();
@@ -166,7 +168,7 @@ fn a_lack_of_descriptors_leaves_a_line_and_ends() {
     assert_eq!(text(&server.client().run("PING")), "PONG", "and others once somebody has left");
 }
 
-/// An end does not wait for a client that does not read; who gets no answer is named.
+/// The end of a server does not wait for a client that does not read; the log names the client that gets no answer.
 #[test]
 fn an_end_names_those_whose_replies_have_not_left() {
     let server = Server::start(&Store::any(), &[]);
@@ -194,7 +196,7 @@ fn handshakes_that_fail_or_never_end_leave_lines() {
     half.write_all(&[22, 3, 1]).unwrap();
     let mut wrong = Client::connect(port).unwrap();
     wrong.stream.write_all(b"PING\r\nPING\r\n").unwrap();
-    // The alert is no reply.
+    // The alert is not a reply.
     let _ = wrong.stream.read_to_end(&mut Vec::new());
     server.expect_log(&["level=warn event=client-closed", &address(&wrong), "its socket failed, in the handshake"]);
     server.expect_log(&["event=client-closed", &half.local_addr().unwrap().to_string(), "TLS handshake has taken"]);

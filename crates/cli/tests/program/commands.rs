@@ -1,4 +1,4 @@
-//! Every command of the real program: what it prints, its exit status, the shape of its JSON.
+//! Every command of the real program: its output, its exit status, the shape of its JSON.
 
 use crate::common;
 use std::io::{BufRead, BufReader, Read};
@@ -35,7 +35,7 @@ fn binary_keys_and_values() {
     let found = store.run(&["get", r"a\x00\n", "--escape", "--json"]).done().document();
     assert_eq!(found["key"], "a\0\n");
     assert!(found["value"]["base64"].as_str().unwrap().starts_with("AAEC"));
-    // A hyphen alone stands for standard input.
+    // A lone hyphen stands for standard input.
     store.run(&["put", "hyphen", r"\x2d", "--escape"]).done();
     assert_eq!(store.run(&["get", "hyphen"]).done().out(), "-\n");
     assert!(store.run(&["get", r"a\q", "--escape"]).expect(2).err().contains("bad escape"));
@@ -51,7 +51,7 @@ fn a_record_with_a_time_to_live_disappears() {
     store.run(&["get", "long"]).done();
 }
 
-/// Regression: only `dump` told when a key expires.
+/// Regression: only `dump` showed when a key expires.
 #[test]
 fn programs_see_when_a_key_expires() {
     let store = Store::any();
@@ -95,7 +95,7 @@ fn scan_ranges() {
 fn a_hash_keyspace_has_no_ranges_but_a_dump_in_key_order() {
     let store = Store::any();
     store.feed(&["load", "--kind", "hash", "--keyspace", "h"], b"c\t3\na\t1\nb\t2\n").done();
-    // Found by hand: a range that can hold nothing was read, and found to be empty.
+    // Found by hand: an empty range was accepted, and reported as empty.
     for range in [&[][..], &["--from", "b", "--to", "a"], &["--limit", "0"]] {
         assert!(store.run(&[&["scan", "--keyspace", "h"], range].concat()).expect(2).err().contains("hither dump"), "{range:?}");
     }
@@ -117,12 +117,12 @@ fn a_keyspace_is_dropped_by_its_name() {
     assert_eq!(store.run(&["drop", "a"]).done().out(), "2 keys\n");
     assert!(store.run(&["drop", "a"]).expect(1).err().contains("hither keyspaces"));
     assert_eq!(store.run(&["keyspaces"]).done().out(), "b  ordered  1 keys\n");
-    // It can be made anew, as another kind.
+    // The keyspace can be created again, as another kind.
     store.feed(&["load", "--kind", "hash", "--keyspace", "a"], b"m\t3\n").done();
     assert_eq!(store.dump("a"), b"m\t3\n");
     assert_eq!(store.run(&["drop", "a", "--json"]).done().document(), json!({ "keys": 1 }));
     assert!(store.run(&["drop", "b", "--keyspace", "a"]).expect(2).err().contains("which keyspace?"));
-    // Names are the server's only where there was one.
+    // These names belong to a server only in a store that has had one.
     for name in ["db0", "server"] {
         store.feed(&["load", "--keyspace", name], b"k\t1\n").done();
     }
@@ -165,7 +165,8 @@ fn doctor_needs_no_store() {
     assert!(store.run(&["doctor"]).done().out().contains("persistence domain"));
 }
 
-/// Regression: in a container each has the same number, and one that was killed kept all later ones from looking.
+/// Regression: in a container each run has the same process number, so what a killed run left kept all later ones from
+/// working.
 #[test]
 fn doctor_clears_what_a_killed_one_has_left() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +178,7 @@ fn doctor_clears_what_a_killed_one_has_left() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Regression: a name with an escape sequence in it was obeyed by the terminal that the error was shown on.
+/// Regression: a terminal obeyed an escape sequence in a name that an error showed.
 #[test]
 fn errors_show_no_control_characters() {
     let store = Store::on_file();
@@ -187,7 +188,7 @@ fn errors_show_no_control_characters() {
     assert!(!failed.0.status.success() && told.contains("such") && !told.contains('\u{1b}'), "{told:?}");
 }
 
-/// The README promises these sizes.
+/// The README states these sizes.
 #[test]
 fn a_new_store_has_66_mib_and_may_grow_to_64_gib() {
     let store = Store::on_file();
@@ -204,7 +205,7 @@ fn an_existing_store_keeps_its_size_and_says_so() {
     let data = store.data();
     let get = |size: &[&str]| run(&[&["get", "k", "--data", data.to_str().unwrap()], size].concat()).done().err();
     assert_eq!(store.run(&["put", "k", "v"]).done().err(), "");
-    // One that has grown was begun with less: whoever starts it with the same options each time is told nothing.
+    // A store that has grown was created with less: a user who gives the same options each time gets no note.
     for size in [
         &[][..],
         &["--capacity", "64M"],
@@ -222,7 +223,7 @@ fn an_existing_store_keeps_its_size_and_says_so() {
     assert!(note["note"].as_str().unwrap().contains("new stores"));
 }
 
-/// Regression: a mistyped option became the value.
+/// Regression: a mistyped option was stored as the value.
 #[test]
 fn a_value_with_a_hyphen_stands_behind_two() {
     let store = Store::any();
@@ -269,12 +270,12 @@ fn the_environment_names_the_store() {
     assert_eq!(output.stdout, b"v\n", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Regression: it hid the store of a file of settings, and `doctor` asked for one.
+/// Regression: an empty variable hid the store of a settings file, and `doctor` asked for a store.
 #[test]
 fn an_empty_variable_names_no_store() {
     let store = Store::any();
     let file = store.path("settings.toml");
-    // No directory for a store, so that no server comes of it.
+    // A directory that can hold no store, so that no server starts.
     write(&file, "data = [\"/proc\"]\nport = 0\n");
     for empty in ["", ":"] {
         let ended = |arguments: &[&str]| common::Ran(program().args(arguments).env("HITHER_DATA", empty).output().unwrap());
@@ -324,8 +325,8 @@ fn read_only_changes_no_byte_and_is_for_commands_that_read() {
     run(&["get", "a-key", "--read-only", "--data", &store.path("absent").display().to_string()]).expect(7);
 }
 
-/// A flipped byte makes the store refuse, by name of the way out; `--salvage` then saves the rest. That changes no byte: it once made the store pass for one that was
-/// closed without that entry, and removed the checkpoint.
+/// With a flipped byte the store refuses and advises what to do; `--salvage` then saves the rest and changes no byte.
+/// Once it marked the store as closed without that entry, and removed the checkpoint.
 #[test]
 fn dump_salvage_saves_what_is_readable() {
     let dir = tempfile::tempdir().unwrap();
@@ -339,7 +340,7 @@ fn dump_salvage_saves_what_is_readable() {
     assert_eq!(refused.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("use --salvage"));
     assert!(String::from_utf8_lossy(&hither(&["check"]).stdout).contains("use --salvage"));
-    // What a crash left of a checkpoint is somebody else's to remove.
+    // The temporary file of a checkpoint that a crash left must stay as well.
     std::fs::write(data.join("checkpoint.hither.tmp"), "half a checkpoint").unwrap();
     let files = || ["node0.hither", "checkpoint.hither", "checkpoint.hither.tmp"].map(|name| std::fs::read(data.join(name)).ok());
     let before = files();
@@ -359,8 +360,8 @@ fn dump_salvage_saves_what_is_readable() {
     assert_eq!(String::from_utf8_lossy(&hither(&["dump", "--salvage"]).stdout), "b-key\tb-value\nc-key\tc\n");
 }
 
-/// Regression: a flipped bit of page 0, of the catalogue or of a descriptor, or an end cut off, and `--salvage` saved nothing. `check` calls such a store not sound, and
-/// who writes is refused still.
+/// Regression: with a flipped bit in page 0, in the catalogue or in a descriptor, or with a truncated end, `--salvage`
+/// saved nothing. `check` reports such a store as not sound, and commands that write still refuse it.
 #[test]
 fn dump_salvage_saves_all_where_only_metadata_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
@@ -395,7 +396,7 @@ fn dump_salvage_saves_all_where_only_metadata_is_damaged() {
     std::fs::write(&pool, &images[1]).unwrap();
     let refused = hither(&["put", "k", "v", "--salvage"]).expect(4).err();
     assert!(refused.contains("`hither copy DIR --salvage`") && !refused.contains("use --salvage"), "{refused}");
-    // Without either superblock nothing says what the pool is.
+    // Without a superblock nothing states what the pool is.
     std::fs::write(&pool, [&[0; 4096], &whole[4096..]].concat()).unwrap();
     for command in [&["dump"][..], &["stat"], &["copy", dir.path().join("copy").to_str().unwrap()]] {
         let refused = hither(&[command, &["--salvage"]].concat()).expect(4).err();
@@ -462,7 +463,7 @@ fn ranges_are_deleted() {
     assert!(store.run(&["del", "--from", "z", "--to", "a"]).expect(1).err().contains("no key"));
     assert_eq!(store.run(&["del", "--prefix", "k1", "--json"]).expect(1).document(), json!({"deleted": false, "keys": 0}));
     assert_eq!(store.run(&["scan"]).done().out().lines().count(), 2 + 3_000 - 1_000 - 5 - 100);
-    // A variable of a script that is not set is no reason to delete everything.
+    // An unset variable in a script must not delete everything.
     for wrong in
         [&["del"][..], &["del", "k", "--prefix", "k"], &["del", "--escape"], &["del", "--prefix", ""], &["del", "--from", "", "--to", "z"]]
     {

@@ -1,4 +1,4 @@
-//! `hither compact` on the real program: what it gives back, what it refuses, and SIGKILL in the middle of it.
+//! `hither compact` on the real program: what it reclaims, what it refuses, and SIGKILL in the middle of it.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -44,14 +44,14 @@ fn it_needs_a_store_that_nobody_has_open_and_a_share() {
     store.run(&["compact", "--garbage", "0"]).expect(2);
     let hold = || {
         let mut holder = store.command(&["load"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        // The store is opened for the first record. Who is refused does not read it.
+        // The store is opened for the first record. A program that is refused does not read it.
         let _ = holder.stdin.as_mut().unwrap().write_all(b"b\t2\n");
         holder
     };
     let mut holder = hold();
     let refused = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        // It may itself have come while the store was being compacted.
+        // The holder may itself have been refused, because a compaction had the store open.
         if holder.try_wait().unwrap().is_some() {
             holder = hold();
         }
@@ -61,7 +61,7 @@ fn it_needs_a_store_that_nobody_has_open_and_a_share() {
     assert!(holder.wait().unwrap().success() && refused);
 }
 
-/// At whatever moment it dies, nothing is lost, nothing comes back, and the next one ends.
+/// Whenever it is killed, no data is lost, none comes back, and the next compaction completes.
 #[test]
 fn a_kill_in_the_middle_changes_nothing() {
     let store = Store::any();

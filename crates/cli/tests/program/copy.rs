@@ -1,4 +1,4 @@
-//! `hither copy` on the real program: what the new store has, what is refused, and SIGKILL in the middle of it.
+//! `hither copy` on the real program: the content of the new store, refusals, and SIGKILL in the middle of it.
 
 use std::fmt::Write as _;
 use std::process::Stdio;
@@ -17,14 +17,15 @@ fn copy(store: &Store, arguments: &[&str]) -> Ran {
     at(store.data().to_str().unwrap(), &[&["copy"], arguments].concat())
 }
 
-/// Where a new store may be made. On a disk: how large memory is is no matter of these tests.
+/// A place for a new store. On a disk, so that these tests do not depend on the size of memory.
 fn place() -> (TempDir, String) {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let name = dir.path().join("new").to_str().unwrap().to_owned();
     (dir, name)
 }
 
-/// A store whose files any command finds. (Those of [`Store::run`] have sizes, which would be the new store's.)
+/// A store that every command opens without options of size. (Commands by [`Store::run`] have some, which would be the
+/// new store's.)
 fn filled(keys: u64) -> Store {
     let store = Store::on_file();
     let mut input = String::new();
@@ -43,14 +44,14 @@ fn the_new_store_has_everything_and_the_limit_that_was_asked_for() {
     let copied = copy(&store, &[&new, "--max-capacity", "2G", "--json"]).done().document();
     assert_eq!((&copied["keyspaces"], &copied["keys"]), (&2.into(), &5_003.into()));
     for keyspace in ["default", "hashed"] {
-        // Times of expiry, too.
+        // Times of expiry are equal, too.
         assert!(at(&new, &["dump", "--keyspace", keyspace]).done().0.stdout == store.dump(keyspace), "{keyspace}");
     }
     assert_eq!(at(&new, &["keyspaces"]).done().out(), store.run(&["keyspaces"]).done().out());
     let stat = at(&new, &["stat", "--json"]).done().document();
     assert_eq!(stat["pools"][0]["max_bytes"], 2u64 << 30);
     at(&new, &["check"]).done();
-    // Once more, into another one, for people; it may grow as far as its origin.
+    // Copies the copy, with output for people. The new store may grow as far as the one that it is copied from.
     let (_other_dir, other) = place();
     assert_eq!(at(&new, &["copy", &other]).done().out(), "5003 keys in 2 keyspaces\n");
     assert_eq!(at(&other, &["stat", "--json"]).done().document()["pools"][0]["max_bytes"], 2u64 << 30);
@@ -71,7 +72,7 @@ fn what_is_refused_leaves_nothing() {
     store.run(&["check"]).done();
 }
 
-/// What nobody can read any more is left out, and the rest is a sound store.
+/// Unreadable data is left out, and the rest is a sound store.
 #[test]
 fn salvage_makes_a_sound_store_of_what_is_readable() {
     let (store, (_dir, new)) = (Store::on_file(), place());
@@ -88,7 +89,7 @@ fn salvage_makes_a_sound_store_of_what_is_readable() {
     assert!(pool() == damaged, "it is looked at only");
 }
 
-/// Whenever it dies, there is a whole store in the new place or none, and the next one ends.
+/// Whenever it is killed, there is a whole store in the new place or none, and the next copy completes.
 #[test]
 fn a_kill_in_the_middle_leaves_no_store() {
     let store = filled(20_000);
@@ -100,7 +101,7 @@ fn a_kill_in_the_middle_leaves_no_store() {
             || std::fs::read_dir(dir.path()).unwrap().any(|file| file.unwrap().path().extension().is_some_and(|end| end == "part"));
         let mut child =
             program().args(["copy", &new, "--data"]).arg(store.data()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // It has begun, or is done already.
+        // Until the copy has begun, or is done already.
         while !has_part() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,4 +1,5 @@
-//! What a load leaves of times to live, what the status says when nobody reads the output, what a dump must not replace, and input or places that are not as they should be.
+//! Edge cases: times to live in resumed loads, the status when nobody reads the output, files that a dump must not
+//! replace, and unusual inputs and directories.
 
 use crate::common::{Store, flip, program, run, write};
 use std::io::{Read, Write};
@@ -7,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Regression: a record that was there with a time to live was reported as durable, and then disappeared.
+/// Regression: a record that was already there, but with a time to live, was reported as durable and then disappeared.
 #[test]
 fn a_resumed_load_writes_what_would_expire() {
     let store = Store::any();
@@ -19,7 +20,7 @@ fn a_resumed_load_writes_what_would_expire() {
     assert_eq!(store.dump("default"), input);
 }
 
-/// Regression: with nobody to read it, `check` ended as if a damaged store were sound.
+/// Regression: when nobody read its output, `check` ended as if a damaged store were sound.
 #[test]
 fn a_closed_pipe_does_not_change_what_was_found() {
     let store = Store::on_file();
@@ -36,12 +37,12 @@ fn a_closed_pipe_does_not_change_what_was_found() {
     }
 }
 
-/// Regression: a dump took the place of the pool that it was read from, and ended as if all was well.
+/// Regression: a dump replaced the pool that it was read from, and ended with success.
 #[test]
 fn a_dump_replaces_no_file_of_a_store() {
     let store = Store::on_file();
     store.run(&["put", "key", "value"]).done();
-    // Found by hand: nothing was there yet, and the next open removed the dump.
+    // Found by hand: no such file existed yet, and the next open removed the dump.
     for name in ["checkpoint.hither.tmp", "node1.hither"] {
         let file = store.data().join(name);
         assert!(store.run(&["dump", file.to_str().unwrap()]).expect(2).err().contains("another file") && !file.exists(), "{name}");
@@ -57,7 +58,8 @@ fn a_dump_replaces_no_file_of_a_store() {
     assert_eq!(store.dump("default"), b"key\tvalue\n");
 }
 
-/// Found by hand: `dump /dev/stdout > file` put a file in the place of /dev/stdout, where it was allowed to, and nothing into `file`.
+/// Found by hand: `dump /dev/stdout > file` replaced /dev/stdout with a file, where permissions allowed it, and wrote
+/// nothing into `file`.
 #[test]
 fn a_dump_to_a_name_of_an_open_file_goes_there() {
     let store = Store::any();
@@ -79,7 +81,7 @@ fn a_dump_to_a_name_of_an_open_file_goes_there() {
     assert_eq!(std::fs::read_to_string(&saved).unwrap(), "before\t0\nkey\tvalue\n".repeat(3));
 }
 
-/// Regression: a link was replaced by the dump, and what it led to stayed as old as it was.
+/// Regression: a dump replaced the link, and the file that it led to stayed old.
 #[test]
 fn a_dump_to_a_link_goes_where_it_leads() {
     let store = Store::any();
@@ -89,7 +91,7 @@ fn a_dump_to_a_link_goes_where_it_leads() {
     std::os::unix::fs::symlink(&target, &link).unwrap();
     store.run(&["dump", link.to_str().unwrap()]).done();
     assert_eq!((link.is_symlink(), std::fs::read(&target).unwrap().as_slice()), (true, &b"key\tvalue\n"[..]));
-    // Also by several links to what is not there yet; and a name may be as long as the system takes it.
+    // Also through several links to a file that does not exist yet, and with the longest name that the system allows.
     let long = "n".repeat(255);
     std::fs::create_dir(store.path("days")).unwrap();
     std::os::unix::fs::symlink(format!("days/{long}"), store.path("next")).unwrap();
@@ -105,7 +107,7 @@ fn a_dump_to_a_link_goes_where_it_leads() {
     assert_eq!(store.dump("default"), b"key\tvalue\n");
 }
 
-/// Found by hand: a file that its owner alone may read was replaced by one that everybody may read.
+/// Found by hand: a file that only its owner may read was replaced by one that everybody may read.
 #[test]
 fn a_dump_is_for_no_more_users_than_what_it_replaces() {
     let store = Store::any();
@@ -118,7 +120,7 @@ fn a_dump_is_for_no_more_users_than_what_it_replaces() {
     assert_eq!((metadata.permissions().mode() & 0o777, metadata.len()), (0o600, 10));
 }
 
-/// Found by hand: a full disk behind standard error was a panic.
+/// Found by hand: a full disk behind standard error caused a panic.
 #[test]
 fn a_full_standard_error_changes_nothing() {
     let store = Store::on_file();
@@ -135,7 +137,7 @@ fn a_full_standard_error_changes_nothing() {
     assert!(told.iter().any(|line| line["salvaged"].is_string()), "{told:?}");
 }
 
-/// Found by hand: an empty store was made beside the pools.
+/// Found by hand: an empty store was created beside the pools.
 #[test]
 fn directories_that_were_swapped_are_no_new_store() {
     let store = Store::on_file();
@@ -155,7 +157,7 @@ fn directories_that_were_swapped_are_no_new_store() {
     assert!(refused.contains("belongs to a store whose pool") && !store.data().join("node0.hither").exists(), "{refused}");
 }
 
-/// Found by hand: the report broke off in the middle of a JSON document.
+/// Found by hand: the report ended in the middle of a JSON document.
 #[test]
 fn doctor_reports_a_directory_whose_name_is_not_utf8() {
     let store = Store::any();
@@ -169,7 +171,7 @@ fn doctor_reports_a_directory_whose_name_is_not_utf8() {
     }
 }
 
-/// Found by hand: an empty value was stored, and a load of nothing was a success.
+/// Found by hand: an empty value was stored, and a load of nothing succeeded.
 #[test]
 fn a_closed_standard_input_is_refused() {
     for arguments in ["put key -", "load", "load -"] {
@@ -187,7 +189,8 @@ fn a_closed_standard_input_is_refused() {
     }
 }
 
-/// Found by hand: the number that was asked for was below the limit that it was said to exceed; and a measurement with that many threads was aborted.
+/// Found by hand: the number asked for was below the limit that the error named, and a measurement with that many
+/// threads was aborted.
 #[test]
 fn numbers_that_are_too_large_are_refused_with_the_reason() {
     let store = Store::on_file();

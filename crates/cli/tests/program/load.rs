@@ -21,7 +21,7 @@ fn a_dump_of_binary_data_loads_back_to_the_same_dump() {
     }
 }
 
-/// Regression: what a dump was loaded into kept every session and token for ever.
+/// Regression: a store into which a dump was loaded kept every session and token for ever.
 #[test]
 fn a_dump_holds_times_of_expiry() {
     for kind in ["ordered", "hash"] {
@@ -49,7 +49,7 @@ fn a_dump_holds_times_of_expiry() {
     }
 }
 
-/// A key that expires does so in the copy.
+/// A key that expires also expires in the copy.
 #[test]
 fn what_is_loaded_expires() {
     let (store, copy) = (Store::any(), Store::any());
@@ -59,7 +59,7 @@ fn what_is_loaded_expires() {
     copy.run(&["get", "token"]).expect(1);
 }
 
-/// Keys and values of all bytes, empty values, common prefixes, a value that is larger than a segment of a small store.
+/// Keys and values of all bytes, empty values, common prefixes, and a value larger than a segment of a small store.
 fn binary_records() -> Vec<u8> {
     let mut state = 7u64;
     let mut random = move || {
@@ -96,7 +96,7 @@ fn csv_becomes_json_documents() {
     store.run(&["load", "--key", "version", "--keyspace", "by-version", file.to_str().unwrap()]).done();
     assert_eq!(store.run(&["get", "5.9", "--keyspace", "by-version"]).done().out(), "{\"package\":\"zsh\",\"note\":\"\"}\n");
     assert!(store.run(&["load", "--key", "no", file.to_str().unwrap()]).expect(2).err().contains("package, version, note"));
-    // Regression: the store was made before the header was read.
+    // Regression: the store was created before the header was read.
     let other = Store::on_file();
     other.run(&["load", "--key", "no", file.to_str().unwrap()]).expect(2);
     assert!(!other.data().exists());
@@ -177,7 +177,7 @@ fn the_last_record_of_a_key_wins_with_any_number_of_threads() {
     }
 }
 
-/// Writers that grow one hash table on a medium with a single log tail once waited for each other for ever.
+/// Regression: writers that grew one hash table waited for each other for ever, on a medium with a single log tail.
 #[test]
 fn several_threads_grow_a_keyspace_and_end() {
     let input: String = (0..400_000).map(|n| format!("key{n}\t{n}\n")).collect();
@@ -231,7 +231,8 @@ fn a_dump_file_appears_when_it_is_complete() {
     assert_eq!(store.run(&["dump", "--json"]).done().document(), json!({"key": "k", "value": "v"}));
 }
 
-/// Found by hand: the half of a record at which a dump had been cut off was loaded, and nobody was told; neither that an input had fewer records than were to be passed over.
+/// Found by hand: half of a record, where a dump had been cut off, was loaded without a warning. Nor was there an error
+/// when an input had fewer records than were to be skipped.
 #[test]
 fn an_input_that_may_be_cut_off_is_told() {
     let store = Store::any();
@@ -250,7 +251,7 @@ fn an_input_that_may_be_cut_off_is_told() {
     assert_eq!(refused.out(), "durable 0\n");
 }
 
-/// Regression: a new store was made, and records that were nowhere were reported as durable.
+/// Regression: a new store was created, and records that were in no store were reported as durable.
 #[test]
 fn a_load_that_is_to_go_on_needs_what_it_began() {
     let store = Store::on_file();
@@ -264,7 +265,7 @@ fn a_load_that_is_to_go_on_needs_what_it_began() {
     store.feed(&["load", "--skip", "2", "--kind", "hash"], input).expect(2);
 }
 
-/// Regression: which lines they were could not be found out.
+/// Regression: nothing showed which lines were left out.
 #[test]
 fn bad_lines_that_are_left_out_are_told() {
     let store = Store::any();

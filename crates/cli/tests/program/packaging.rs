@@ -1,4 +1,4 @@
-//! The unit for systemd is one that systemd takes.
+//! systemd accepts the unit file.
 
 use crate::common;
 use std::process::Command;
@@ -10,7 +10,7 @@ fn the_unit_is_valid() {
     assert!(text.contains("Type=notify") && text.contains("ExecStart=/usr/bin/hither serve "));
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path().join("hither.service");
-    // systemd looks whether the program is there.
+    // systemd checks that the program exists.
     std::fs::write(&here, text.replace("/usr/bin/hither", env!("CARGO_BIN_EXE_hither"))).unwrap();
     let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(&here).output() else {
         return common::skipped("without_systemd");

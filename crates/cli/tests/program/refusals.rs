@@ -1,4 +1,4 @@
-//! What the program refuses: wrong use, full, locked and damaged stores, places that cannot be written. What it says, its exit status, and that nothing is lost or left behind.
+//! Refusals: wrong use; full, locked, damaged and unwritable stores. Checks message and status, and that nothing is lost or left behind.
 
 use crate::common::wire::{Server, text};
 use crate::common::{Store, bind, can_bind, flip, program, run, write};
@@ -26,7 +26,7 @@ fn wrong_use_has_status_2() {
     assert_eq!(error["status"], 2);
 }
 
-/// Regression: only behind the command `--json` was seen beside `--raw`; before it one of them was passed over without a word.
+/// Regression: `--json` conflicted with `--raw` only after the command; before it, one of the two was ignored silently.
 #[test]
 fn raw_bytes_are_no_json_wherever_that_is_asked_for() {
     let store = Store::any();
@@ -37,7 +37,7 @@ fn raw_bytes_are_no_json_wherever_that_is_asked_for() {
     }
 }
 
-/// A limit of processes or memory is no reason to panic: what can be done by one thread is done.
+/// A limit on processes or memory causes no panic: what one thread can do is done.
 #[test]
 fn without_threads_a_store_is_read_and_written_and_a_load_refused() {
     let store = Store::any();
@@ -45,7 +45,7 @@ fn without_threads_a_store_is_read_and_written_and_a_load_refused() {
     write(&input, (0..60_000).map(|i| format!("key {i}\tvalue {i}\n")).collect::<String>());
     let input = input.to_str().unwrap();
     store.run(&["load", "--keyspace", "ordered", input]).done();
-    // No thread of the standard library begins with such a stack.
+    // No thread of the standard library can start with such a stack.
     let alone = |arguments: &[&str]| {
         let output = store.command(arguments).env("RUST_MIN_STACK", (1u64 << 60).to_string()).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -60,13 +60,13 @@ fn without_threads_a_store_is_read_and_written_and_a_load_refused() {
     let refused = alone(&["put", "--durability", "interval:100", "--keyspace", "ordered", "key 7", "lost?"]);
     assert!(refused.0 == Some(3) && refused.2.contains("at each interval cannot be started"), "{refused:?}");
     assert_eq!(alone(&["get", "--durability", "interval:100", "--read-only", "--keyspace", "ordered", "key 7"]).1, "other\n");
-    // Without the checkpoint everything is scanned.
+    // Without the checkpoint the whole log is scanned.
     let checkpoint = std::fs::read_dir(store.data()).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
     checkpoint.filter(|path| path.to_string_lossy().contains("checkpoint")).for_each(|path| std::fs::remove_file(path).unwrap());
     assert_eq!(alone(&["get", "--keyspace", "ordered", "key 59999"]).1, "value 59999\n");
 }
 
-/// Programs that look at the exit status only give it the null device, for reading and writing.
+/// Programs that look only at the exit status pass the null device, for reading and writing.
 #[test]
 fn a_null_device_is_a_standard_output_like_any_other() {
     let store = Store::any();
@@ -78,7 +78,7 @@ fn a_null_device_is_a_standard_output_like_any_other() {
     }
 }
 
-/// Programs get one JSON object for every failure, also for a command line that cannot be read.
+/// Programs get one JSON object for every failure, also for a command line that cannot be parsed.
 #[test]
 fn wrong_use_is_json_for_programs() {
     for (arguments, what) in [
@@ -100,7 +100,7 @@ fn wrong_use_is_json_for_programs() {
     assert!(run(&["get", "--help", "--json"]).done().out().contains("Usage"));
 }
 
-/// Regression: the store was made before the first read of the input failed.
+/// Regression: the store was created before the first read of the input failed.
 #[test]
 fn an_input_that_is_a_directory_leaves_no_store() {
     let store = Store::on_file();
@@ -156,7 +156,7 @@ fn a_store_in_use_is_locked() {
     let store = Store::any();
     let mut load = store.command(&["load", "--group", "1"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = load.stdin.take().unwrap();
-    // The reader fills its buffer before it parses: send more than that.
+    // The reader fills its buffer before it parses, so send more than that.
     let record = format!("k\t{}\n", "v".repeat(1 << 20));
     input.write_all(record.as_bytes()).unwrap();
     let mut reports = BufReader::new(load.stdout.take().unwrap());
@@ -207,7 +207,7 @@ fn live_data_can_be_bounded() {
     let reports = String::from_utf8(output.stdout).unwrap();
     let durable: usize = reports.lines().last().unwrap().strip_prefix("durable ").unwrap().parse().unwrap();
     assert!((14..24).contains(&durable), "{durable} records of 1 MiB in a quarter of 64 MiB");
-    // One that is there may be overwritten; and a command with another bound has that.
+    // An existing record may be overwritten, and a command with another limit uses that limit.
     assert!(bounded("25", &["put", "key0", "short"]).status().unwrap().success());
     assert!(bounded("90", &["put", "another", &"v".repeat(100_000)]).status().unwrap().success());
     let stat = String::from_utf8(bounded("25", &["stat"]).output().unwrap().stdout).unwrap();
@@ -219,7 +219,7 @@ fn live_data_can_be_bounded() {
     store.run(&["check"]).done();
 }
 
-/// The kernel's answer to a file that grows beyond the limit is a signal, which would end the program without a word.
+/// The kernel sends a signal when a file grows beyond the limit; without a handler it would end the program silently.
 #[test]
 fn a_limit_on_the_size_of_files_is_told_and_loses_nothing() {
     let store = Store::on_file();
@@ -255,7 +255,7 @@ fn a_limit_on_the_size_of_files_is_told_and_loses_nothing() {
 #[test]
 fn damage_is_found_and_not_served() {
     let store = Store::on_file();
-    // More than a segment, so that the damaged record is in a sealed one: there a crash leaves no holes.
+    // More than a segment, so that the damaged record is in a sealed one, where a crash leaves no holes.
     let filling = "x".repeat(8000);
     let input: String = (0..4000).map(|n| format!("key{n}\tvalue number {n} of many {filling}\n")).collect();
     store.feed(&["load"], input.as_bytes()).done();
@@ -266,7 +266,7 @@ fn damage_is_found_and_not_served() {
     assert!(!report["problems"].as_array().unwrap().is_empty(), "{report}");
     assert!(store.run(&["check"]).expect(1).out().contains("NOT SOUND"));
     store.run(&["get", "key50"]).expect(4);
-    // Found by hand: of a store that cannot be opened the number of problems was not told.
+    // Found by hand: for a store that cannot be opened, the number of problems was missing.
     write(&pool, &bytes[..bytes.len() / 2]);
     let report = store.run(&["check", "--json"]).expect(1).document();
     assert_eq!((&report["sound"], &report["problem_count"]), (&false.into(), &1.into()), "{report}");
@@ -283,7 +283,7 @@ fn a_file_that_is_no_pool_is_refused() {
     store.run(&["put", "k", "v"]).expect(4);
 }
 
-/// Every name below a directory, sorted.
+/// Every path below a directory, sorted.
 fn names(dir: &std::path::Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -309,7 +309,7 @@ fn a_creation_that_fails_leaves_what_was_there_and_nothing_else() {
     put(&[node(0, "a/0"), node(1, "a/1")]).expect(6);
     assert_eq!(names(&root), [""; 0]);
 
-    // The pool of node 0 is made, that of node 1 cannot be.
+    // The pool of node 0 can be created, that of node 1 cannot.
     std::fs::create_dir_all(store.path("was/here")).unwrap();
     write(&store.path("was/note"), "x");
     let before = names(&root);
@@ -318,7 +318,7 @@ fn a_creation_that_fails_leaves_what_was_there_and_nothing_else() {
     put(&[store.path("was").display().to_string()]).expect(6);
     assert_eq!(names(&root), before);
 
-    // An empty file was there before: it is used, or left.
+    // An empty file that was there before is used, or left there.
     write(&store.path("was/node0.hither"), "");
     put(&[store.path("was").display().to_string()]).expect(6);
     assert!(store.path("was/node0.hither").exists());
@@ -357,7 +357,7 @@ fn what_cannot_be_written_is_named_with_what_to_do() {
     refused(&["put", "k", "v"], "empty/a/b", &["empty/a/b: Permission denied", &format!("write permission for {empty},")]);
     mode("data", 0o000);
     refused(&["get", "k"], "data", &["data/node0.hither", "enter the directory"]);
-    // Others may enter it and not read it: nobody can make names in it durable.
+    // Other users may enter the directory but not read it, so nobody can make names in it durable.
     mode("data/node0.hither", 0o666);
     mode("data", 0o711);
     let entered = command(&["get", "k"], "data").unwrap();
@@ -389,7 +389,7 @@ fn a_node_that_the_store_does_not_have_is_refused() {
     get(&[&own]).done();
 }
 
-/// Regression: what was meant for a node became a directory of that very name.
+/// Regression: a place meant for a node became a directory of that very name.
 #[test]
 fn numbers_that_no_node_has_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -405,14 +405,14 @@ fn numbers_that_no_node_has_are_refused() {
     }
 }
 
-/// Regression: it was said to be missing, and that its device should be mounted.
+/// Regression: the store was reported missing, with the advice to mount its device.
 #[test]
 fn a_directory_that_takes_no_files_is_named_so() {
     let ran = run(&["put", "k", "v", "--data", "/proc"]).expect(3);
     assert!(ran.err().contains("/proc/node0.hither cannot be created") && ran.err().contains("name another directory"), "{}", ran.err());
 }
 
-/// Regression: the store was made before the key was looked at.
+/// Regression: the store was created before the key was checked.
 #[test]
 fn a_bad_call_leaves_no_store_behind() {
     let store = Store::any();
@@ -421,7 +421,7 @@ fn a_bad_call_leaves_no_store_behind() {
         assert!(!store.feed(call, b"k\tv\n").expect(2).err().is_empty());
         assert!(!store.data().exists(), "{:?} makes a store", &call[..1]);
     }
-    // Nor does an input whose first record is none.
+    // Nor does an input whose first line is not a record.
     for (call, input) in [(&["load", "--kind", "hash"][..], "no tab\n"), (&["load", "--format", "jsonl", "--key", "id"], "{\"other\":1}\n")]
     {
         assert!(store.feed(call, input.as_bytes()).expect(2).err().contains("line 1"));
@@ -431,13 +431,13 @@ fn a_bad_call_leaves_no_store_behind() {
     assert_eq!(store.dump("default"), b"k\tv\n");
 }
 
-/// Regression: it was passed over without a word, and `copy --keyspace` copied all keyspaces.
+/// Regression: the option was ignored silently, and `copy --keyspace` copied all keyspaces.
 #[test]
 fn a_keyspace_is_refused_by_commands_that_are_about_all() {
     let store = Store::any();
     store.run(&["put", "k", "v"]).done();
     let (copy, absent) = (store.path("copy").display().to_string(), store.path("absent").display().to_string());
-    // A server that takes it ends all the same, with another status.
+    // If a server accepts the option, it still ends, with another status.
     let commands = [&["copy", &copy][..], &["compact"], &["keyspaces"], &["serve", "--aclfile", &absent]];
     for command in commands {
         let refused = store.run(&[command, &["--keyspace", "default"]].concat()).expect(2).err();
@@ -448,7 +448,7 @@ fn a_keyspace_is_refused_by_commands_that_are_about_all() {
     store.run(&["drop", "default", "--keyspace", "default"]).done();
 }
 
-/// Regression: `hither --json bench` printed no JSON, and no word about it.
+/// Regression: `hither --json bench` printed no JSON, and no error.
 #[test]
 fn options_of_a_store_are_refused_before_those_of_a_benchmark() {
     let help = ["run", "--help"];
@@ -461,7 +461,7 @@ fn options_of_a_store_are_refused_before_those_of_a_benchmark() {
     run(&["bench", "run", "--json", "--help"]).done();
 }
 
-/// Regression: it was stored, and said to be, and was gone.
+/// Regression: the record was stored, reported as stored, and gone.
 #[test]
 fn no_time_to_live_is_refused() {
     let store = Store::any();
@@ -471,7 +471,7 @@ fn no_time_to_live_is_refused() {
     }
 }
 
-/// Regression: `put` into the keyspace `server` had the next hash show the fields of another; `load` and `del` did the like.
+/// Regression: after `put` into the keyspace `server`, the next hash showed the fields of another. `load` and `del` had similar effects.
 #[test]
 fn databases_of_a_server_take_no_writes_from_beside() {
     let store = Store::any();
@@ -481,7 +481,7 @@ fn databases_of_a_server_take_no_writes_from_beside() {
     for name in ["server", "db0", "db0.rows", "db9"] {
         let calls =
             [&["put", "next collection", "oops"][..], &["load"], &["load", "--skip", "1"], &["del", "first"], &["del", "--from", "a"]];
-        // A keyspace that is missing is no less the server's.
+        // A keyspace that does not exist yet belongs to the server, too.
         for call in calls.iter().filter(|call| name != "db9" || call[0] == "put" || call.len() == 1) {
             let refused = store.feed(&[*call, &["--keyspace", name]].concat(), b"k\tv\n").expect(2).err();
             assert!(refused.contains("hither serve") && refused.contains("load dumps"), "{call:?} {name}: {refused}");
@@ -490,7 +490,7 @@ fn databases_of_a_server_take_no_writes_from_beside() {
     let dumps = ["server", "db0", "db0.rows"].map(|name| (name, store.dump(name)));
     let names = store.run(&["keyspaces"]).done().out();
     assert!(!names.contains("db9"), "{names}");
-    // Into a new store they go in any order, and without the counter numbers go on behind those in use.
+    // They can be loaded into a new store in any order; without the counter, numbers continue after those in use.
     for order in [&[0, 1, 2][..], &[2, 1, 0], &[1, 2]] {
         let restored = Store::any();
         for (name, dump) in order.iter().map(|number| &dumps[*number]) {

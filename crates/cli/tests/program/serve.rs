@@ -1,4 +1,5 @@
-//! `hither serve` over the wire: pipelines, broken and greedy clients, settings, its end; redis-cli and redis-benchmark as first clients.
+//! `hither serve` over the wire: pipelines, broken and greedy clients, settings, shutdown; redis-cli and
+//! redis-benchmark as first clients.
 
 use crate::common;
 use crate::common::Store;
@@ -57,7 +58,7 @@ fn counters_of_many_connections_lose_nothing() {
     count_from_many_connections(&["SET n 0", "HSET h f0 0 f1 0 f2 0", "ZADD z 0 m"]);
 }
 
-/// A collection's head must not be seen before its rows.
+/// A collection's head must not be visible before its rows.
 #[test]
 fn counters_that_begin_absent_lose_nothing() {
     count_from_many_connections(&[]);
@@ -157,11 +158,12 @@ fn the_tools_of_redis_work() {
     assert_eq!(report.lines().filter(|line| line.starts_with('"')).count(), 10, "nine tests and a title: {report}");
 }
 
-/// A full store refuses what would add to it, soon and by name, serves everything else meanwhile, and takes writes again when something was deleted.
+/// A full store soon refuses writes that add to it, with an error that says so. It serves everything else meanwhile,
+/// and accepts writes again after deletes.
 #[test]
 fn a_full_store_refuses_soon_and_recovers() {
     let store = Store::on_file();
-    // What it may grow to is fixed when it is made.
+    // The limit of growth is fixed at creation.
     let data = store.data();
     common::run(&["put", "--data", data.to_str().unwrap(), "--capacity", "4M", "--max-capacity", "4M", "first", "1"]).done();
     let server = Server::start(&store, &[]);
@@ -179,7 +181,7 @@ fn a_full_store_refuses_soon_and_recovers() {
     assert_eq!(other.number("DBSIZE"), kept - kept / 2 + 1);
 }
 
-/// Regression: with an empty password, which is none, or users from a file, nobody was told.
+/// Regression: with an empty password, which means none, or with users from a file, there was no warning.
 #[test]
 fn a_server_that_is_open_to_all_says_so() {
     let store = Store::any();
@@ -193,7 +195,7 @@ fn a_server_that_is_open_to_all_says_so() {
     }
 }
 
-/// The exit status of a server that is not to start, and what it has said; one that does start is killed.
+/// The exit status of a server that is not expected to start, and its log. A server that does start is killed.
 fn said_instead_of_serving(store: &Store, arguments: &[&str]) -> (i32, String) {
     said_until_ready(store.command(&[&["serve", "--port", "0"], arguments].concat()))
 }
@@ -210,7 +212,8 @@ fn said_until_ready(mut command: Command) -> (i32, String) {
     (child.wait().unwrap().code().unwrap_or(-1), said)
 }
 
-/// Regression: with its disk not mounted, a server made an empty store on the disk below, and nothing could forbid that.
+/// Regression: when its disk was not mounted, a server created an empty store on the disk below, and no setting could
+/// forbid that.
 #[test]
 fn no_store_is_made_where_that_is_forbidden() {
     let store = Store::any();
@@ -226,7 +229,8 @@ fn no_store_is_made_where_that_is_forbidden() {
     assert_eq!(Server::start(&store, &["--create", "no"]).terminate(), 0, "one that is there is served");
 }
 
-/// Regression: files of users and certificates were looked at when the store was open: it was made, or recovered, for nothing, and its collections were gone through by the next server.
+/// Regression: files of users and certificates were checked only after the store was open. It was created or recovered
+/// for nothing, and the next server scanned its collections.
 #[test]
 fn files_that_cannot_be_taken_are_refused_before_the_store_is_opened() {
     let store = Store::any();
@@ -239,7 +243,7 @@ fn files_that_cannot_be_taken_are_refused_before_the_store_is_opened() {
         assert!(!store.data().exists(), "{arguments:?}: a store was made");
     };
     refused(&["--aclfile", users], 2, "users.acl:1: ");
-    // Regression: nobody could see which setting had named the file.
+    // Regression: the error did not name the setting that had named the file.
     refused(&["--aclfile", absent], 3, "reading the file of aclfile, ");
     refused(&["--aclfile", place], 3, "reading the file of aclfile, ");
     let tls = ["--tls-port", "0", "--tls-auth-clients", "no", "--tls-cert-file"];
@@ -249,11 +253,11 @@ fn files_that_cannot_be_taken_are_refused_before_the_store_is_opened() {
     refused(&[&tls[..], &[users, "--tls-key-file", users]].concat(), 2, "users.acl");
 }
 
-/// A pipe to write to, once somebody has opened it to read.
+/// Opens a pipe for writing, once somebody has opened it for reading.
 fn opened_by_a_reader(pipe: &Path) -> File {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
-        // Without one this is refused, where it would wait for ever otherwise.
+        // Without a reader this fails; a blocking open would wait for ever.
         match File::options().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(pipe) {
             Ok(file) => return file,
             Err(error) => assert!(Instant::now() < end, "nobody reads {}: {error}", pipe.display()),
@@ -262,7 +266,7 @@ fn opened_by_a_reader(pipe: &Path) -> File {
     }
 }
 
-/// A password that is not to lie in a file comes from a pipe, which can be read once only.
+/// A password that must not be in a file comes from a pipe, which can be read only once.
 #[test]
 fn users_can_come_from_a_pipe() {
     let store = Store::any();
@@ -277,7 +281,7 @@ fn users_can_come_from_a_pipe() {
     assert_eq!(text(&server.client().call(&["AUTH", "piped"])), "OK");
 }
 
-/// Regression: the password of the settings was in force no more, and nobody was told.
+/// Regression: the password of the settings no longer counted, and there was no warning.
 #[test]
 fn a_password_that_does_not_count_is_told() {
     let store = Store::any();
@@ -289,7 +293,7 @@ fn a_password_that_does_not_count_is_told() {
     assert_eq!(text(&server.client().call(&["AUTH", "new"])), "OK");
 }
 
-/// Regression: the second address was in use by the first, which was seen after the store was recovered.
+/// Regression: the second address was already used by the first, which was found only after the store was recovered.
 #[test]
 fn all_addresses_of_both_kinds_are_listened_at() {
     if let Err(error) = std::net::TcpListener::bind("[::1]:0") {
@@ -307,7 +311,7 @@ fn all_addresses_of_both_kinds_are_listened_at() {
     assert_eq!(&reply, b"+PONG\r\n");
 }
 
-/// Regression: `--json` was passed over without a word.
+/// Regression: `--json` was ignored silently.
 #[test]
 fn a_server_for_programs_logs_json() {
     let store = Store::any();
@@ -331,7 +335,7 @@ fn a_server_for_programs_logs_json() {
     assert!(both.contains("--log-format text"), "{both}");
 }
 
-/// Regression: notes, warnings and the failure that ends the server were text between objects.
+/// Regression: notes, warnings and the failure that ends the server were text among the JSON objects.
 #[test]
 fn all_that_a_server_says_is_one_log() {
     let store = Store::any();
@@ -352,7 +356,8 @@ fn all_that_a_server_says_is_one_log() {
     assert!(status == 7 && said.starts_with("time=") && said.contains(" level=error event=failed status=7 why="), "{said}");
 }
 
-/// Regression: below a unit that lets a server write to few places, the first ACL SAVE or backup was the first to tell.
+/// Regression: under a unit that lets a server write to few places, the first ACL SAVE or backup was the first to
+/// report that.
 #[test]
 fn directories_that_cannot_be_written_to_are_told() {
     use std::os::unix::fs::PermissionsExt;
@@ -382,7 +387,8 @@ fn directories_that_cannot_be_written_to_are_told() {
     assert!(!said(0o777).contains("not-writable"));
 }
 
-/// Regression: a recovery that took longer than the unit allows was killed, and begun anew, without end; a close that did was killed, and made the next start long.
+/// Regression: a recovery that took longer than the unit allows was killed and started again, without end. A close that
+/// took longer was killed, which made the next start take long.
 #[test]
 fn the_service_manager_is_told_to_have_patience() {
     let store = Store::any();
@@ -396,7 +402,7 @@ fn the_service_manager_is_told_to_have_patience() {
     assert_eq!(told, ["EXTEND_TIMEOUT_USEC", "READY", "STOPPING", "EXTEND_TIMEOUT_USEC"]);
 }
 
-/// A file with a wrong line is refused by its number, and without the password.
+/// A settings file with a wrong line is refused with the number of the line, and without the password.
 #[test]
 fn a_wrong_settings_file_is_refused_by_its_line() {
     let store = Store::any();
@@ -412,7 +418,7 @@ fn a_second_sigterm_does_not_keep_it_from_closing() {
     let store = Store::any();
     let server = Server::start(&store, &[]);
     let mut client = server.client();
-    // A reply that nobody reads, which is waited for.
+    // A reply that nobody reads: the server waits for it to be sent.
     client.call(&["SET", "large", &"x".repeat(64 << 20)]);
     client.send(&["GET", "large"]).unwrap();
     client.stream.read_exact(&mut [0; 1]).unwrap();
@@ -424,7 +430,8 @@ fn a_second_sigterm_does_not_keep_it_from_closing() {
     assert_eq!(store.run(&["stat", "--json"]).done().document()["recovery"]["source"], "clean");
 }
 
-/// Found by hand: collectors, bound to the processors of their node, left those that `taskset` had given the server.
+/// Found by hand: collectors, bound to the processors of their node, left the processors that `taskset` had given the
+/// server.
 #[test]
 fn its_threads_keep_to_the_processors_it_was_given() {
     let store = Store::any();
@@ -432,7 +439,7 @@ fn its_threads_keep_to_the_processors_it_was_given() {
         let start = || {
             let (mut only, all) = (CpuSet::new(), sched_getaffinity(None).unwrap());
             only.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
-            // The thread's, which the process that it starts inherits.
+            // Sets the processors of this thread; the process that it starts inherits them.
             sched_setaffinity(None, &only).unwrap();
             (Server::start(&store, &[]), only)
         };
@@ -444,7 +451,7 @@ fn its_threads_keep_to_the_processors_it_was_given() {
     assert!(affinities.len() > 3 && affinities.iter().all(|affinity| *affinity == only), "{affinities:?}");
 }
 
-/// Regression: each went to the first processors: those of several servers to the same ones.
+/// Regression: serving threads took the first processors, so those of several servers took the same ones.
 #[test]
 fn fewer_threads_than_processors_go_where_there_is_room() {
     let all = sched_getaffinity(None).unwrap();
@@ -453,7 +460,7 @@ fn fewer_threads_than_processors_go_where_there_is_room() {
         return;
     }
     let server = Server::start(&Store::any(), &["--threads", "1"]);
-    // A thread gives itself its name and its processors when it begins.
+    // A thread sets its name and its processors when it starts.
     let mut client = server.client();
     assert_eq!(text(&client.run("PING")), "PONG");
     let mut tasks = std::fs::read_dir(format!("/proc/{}/task", server.id())).unwrap().map(|task| task.unwrap().path());

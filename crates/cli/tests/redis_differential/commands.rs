@@ -1,4 +1,4 @@
-//! The commands that are generated, and the words in them.
+//! The templates of the generated commands, and the words in them.
 
 use crate::common::wire::Random;
 
@@ -202,10 +202,10 @@ pub const COMMANDS: &[&str] = &[
     "FLUSHDB {p}",
 ];
 
-/// One word in braces.
+/// Draws a word for a name in braces.
 fn draw(word: &str, random: &mut Random) -> String {
     if word == "far" && random.below(8) > 0 {
-        // Never the same again: whether an expiry is greater than an equal one is a matter of milliseconds.
+        // Never the same number again: whether an expiry is greater than an equal one depends on milliseconds.
         return (10_000 + random.below(1_000_000)).to_string();
     }
     let all: &[&str] = match word {
@@ -216,10 +216,11 @@ fn draw(word: &str, random: &mut Random) -> String {
         "i" => &["1", "-1", "5", "9223372036854775807", "-9223372036854775808", "x", "1.5", "''", "01"],
         "f" => &["1", "-1", "0.5", "2.25", "3", "100", "inf", "-inf", "x", "nan", "''"],
         "e" => &["1e2", "-1.5E-3", "5.0e+2", "1e17", "-1e19", "0e5", "1e", ".5e1", "1e-17"],
-        // Others stand for a place, which are not the same.
-        // None beyond 64 bits: it leaves Redis' errno set, and its next SORT with an empty weight takes that for an error of its own (7.0.15).
+        // Other numbers would stand for a position, and positions differ between the two. None beyond 64 bits: such a
+        // number leaves Redis' errno set, and its next SORT with an empty weight takes that for an error of its own
+        // (7.0.15).
         "cursor" => &["0", "00", "+0", "-0", "''", "x", "0x", "1.5", "-"],
-        // No normal ones: that is who asks.
+        // Not `normal`: the asking client itself is a normal one.
         "client" => &["pubsub", "master", "replica", "SLAVE", "foo", "''"],
         "class" => &[
             "k[^]",
@@ -269,23 +270,23 @@ fn draw(word: &str, random: &mut Random) -> String {
         "zopt" => &["NX", "XX", "GT", "LT", "CH"],
         "minmax" => &["MIN", "MAX", "min", "BAD"],
         "w" => &["wa", "wb", "wc", "wdd"],
-        // With ALPHA and another pattern Redis leaves the order of equal ones open.
+        // With ALPHA and another pattern, Redis leaves the order of equal elements open.
         "sortopt" => &["ALPHA", "DESC", "ASC", "alpha", "BAD"],
         "order" => &["ASC", "DESC"],
         "pattern" => &["w*", "w*->a", "w*->b", "*", "#", "x", "w*->"],
         "restoreopt" => &["REPLACE", "ABSTTL", "IDLETIME", "FREQ", "BAD"],
-        // Never for ever: one connection waits in vain.
+        // Never without end: one connection waits in vain.
         "btime" => &["0.001", "0.01", "5e-3", "-1", "x", "nan", "''"],
         "wtime" => &["1", "5", "-1", "x", "1.5"],
         "rep" => &["0", "-1", "x", "''"],
         "lcs" => &["LEN", "IDX", "WITHMATCHLEN", "MINMATCHLEN", "len", "BAD"],
-        // None that needs much memory.
+        // No offset that needs much memory.
         "bit" => &["0", "1", "7", "8", "21", "100", "#0", "#3", "-1", "4294967296", "#9223372036854775807", "x"],
         "on" => &["0", "1", "0", "1", "2", "-1", "x"],
         "unit" => &["BYTE", "BIT", "bit", "BAD"],
         "bitop" => &["AND", "OR", "XOR", "NOT", "not", "BAD"],
         "width" => &["u1", "i1", "u8", "i8", "u13", "i32", "u63", "i64", "u64", "i0", "x8"],
-        // Not the least of 64 bits: there Redis' check for SAT overflows itself (`docs/server.md`).
+        // Not the minimum of 64 bits: there Redis' own check for SAT overflows (`docs/server.md`).
         "si" => &["1", "-1", "5", "200", "-300", "9223372036854775807", "-9000000000000000000", "x", "''"],
         "overflow" => &["WRAP", "SAT", "FAIL", "sat", "BAD"],
         "agg" => &["SUM", "MIN", "MAX", "BAD"],
@@ -294,7 +295,7 @@ fn draw(word: &str, random: &mut Random) -> String {
     random.of(all).to_owned()
 }
 
-/// A template with its words drawn.
+/// Fills in a template with drawn words.
 pub fn fill(template: &str, random: &mut Random) -> Vec<String> {
     template
         .split(' ')
@@ -306,7 +307,7 @@ pub fn fill(template: &str, random: &mut Random) -> Vec<String> {
         .collect()
 }
 
-/// A command, now and then with an argument too few or too many.
+/// Generates a command, now and then with one argument too few or too many.
 pub fn generate(random: &mut Random) -> Vec<String> {
     let template = random.of(COMMANDS);
     let mut words = fill(template, random);

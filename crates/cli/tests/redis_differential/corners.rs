@@ -1,8 +1,8 @@
-//! Options said twice or against each other, numbers at their limits, and blanks where nobody expects them.
+//! Options that are repeated or contradict each other, numbers at their limits, and unexpected blanks.
 
 use crate::pair::Servers;
 
-/// In this order, on empty databases. A `_` stands for a blank.
+/// Sent in this order, to empty databases. A `_` stands for a blank.
 const SCRIPT: &[&str] = &[
     "SET k v EX 10 EX 20",
     "SET k v NX NX",

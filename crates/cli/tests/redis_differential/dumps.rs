@@ -1,10 +1,10 @@
-//! What DUMP gives.
+//! The output of DUMP.
 
 use crate::common::wire::Random;
 use crate::pair::{Pair, Servers, length, random};
 use hither_resp::Value;
 
-/// A key of some type and size, made on both servers.
+/// Creates a key of some type and size on both servers.
 fn make(pair: &mut Pair, key: &str, random: &mut Random) {
     pair.line(&format!("DEL {key}"));
     let text = |random: &mut Random| match random.below(5) {
@@ -18,7 +18,7 @@ fn make(pair: &mut Pair, key: &str, random: &mut Random) {
         0 => drop(pair.run(&["SET".into(), key.into(), text(random)])),
         kind => {
             let mut words = vec![if kind == 1 { "HSET" } else { "ZADD" }.to_owned(), key.to_owned()];
-            // Some are packed, some not.
+            // Small collections are packed in a dump, large ones are not.
             for _ in 0..=[3, 40, 200][random.below(3)] {
                 let (name, value) = (text(random), text(random));
                 let score = [format!("{}", random.below(1000)), format!("-{}.25", random.below(1 << 30)), "1e300".into(), "-inf".into()];

@@ -1,16 +1,19 @@
-//! The same generated commands for `hither serve` and Debian's Redis 7: the same replies, errors included, and the same data in the end.
+//! The same generated commands for `hither serve` and Debian's Redis 7: both must give the same replies, errors
+//! included, and hold the same data in the end.
 //!
-//! Arguments are drawn from small sets that hold good, bad and borderline ones; keys are shared by all types, so wrong types are common; now and then
-//! an argument is missing or too many. Compared are whole replies, but for what differs by design: the order of fields of a hash and of KEYS (Redis'
-//! is unspecified), the digits of scores (compared as numbers), seconds that pass between the two. WATCH is not generated: hither lets EXEC run if a
-//! watched key that was absent is absent again (`docs/server.md`); the sessions' tests have it. `HITHER_SEED` (1) changes the commands,
-//! `HITHER_COMMANDS` (20,000) sets its length.
+//! Arguments are drawn from small sets of good, bad and borderline ones. Keys are shared by all types, so wrong types
+//! are common. Now and then an argument is missing or too many.
 //!
-//! What DUMP gives is restored by both, whoever gave it, whole and damaged.
+//! Whole replies are compared, except for differences by design: the order of fields of a hash and of KEYS (Redis' is
+//! unspecified), the digits of scores (compared as numbers), and seconds that pass between the two servers. WATCH is
+//! not generated: hither lets EXEC run if a watched key that was absent is absent again (`docs/server.md`); the tests
+//! of sessions cover it. `HITHER_SEED` (1) changes the commands, `HITHER_COMMANDS` (20,000) sets their number.
 //!
-//! Corners that generated arguments seldom reach stand in a script.
+//! Both servers restore the output of DUMP of either server, intact and damaged.
 //!
-//! Rights, too: what every command needs, what is refused and how, and what the log of refusals tells.
+//! Corner cases that generated arguments seldom reach are in a script.
+//!
+//! Rights are compared, too: what every command needs, what is refused and how, and the log of refusals.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -36,17 +39,18 @@ fn replies_are_those_of_redis() {
         }
         for number in 0..count / 2 {
             let words = generate(&mut random);
-            // Inside MULTI some things are refused by design, and the digits of sums cannot be made equal.
+            // Inside MULTI hither refuses some of these by design, and the digits of the others' sums cannot be made
+            // equal.
             let apart = ["FLUSHDB", "SWAPDB", "SCAN", "DBSIZE", "INCRBYFLOAT", "HINCRBYFLOAT"];
             if pair.queued.is_some() && apart.contains(&words[0].as_str()) {
                 continue;
             }
-            // Without a count these are random.
+            // Without a count these return random elements.
             if matches!(words[0].as_str(), "HRANDFIELD" | "ZRANDMEMBER") && words.len() == 2 {
                 continue;
             }
             if words[0] == "DBSIZE" {
-                // Redis counts what has expired until it meets it.
+                // Redis counts expired keys until it meets them.
                 pair.line("EXISTS k1 k2 k3 k4 k5 k6 l1 l2");
             }
             pair.run(&words);

@@ -1,8 +1,8 @@
-//! Replies without what differs by design.
+//! Normalises replies: removes what differs by design.
 
 use hither_resp::Value;
 
-/// A reply with what may differ taken out.
+/// Returns a reply without the parts that may differ.
 pub fn normal(name: &str, value: Value) -> Value {
     let sort = |mut items: Vec<Value>| {
         items.sort_by_key(|item| format!("{item:?}"));
@@ -31,12 +31,12 @@ pub fn normal(name: &str, value: Value) -> Value {
     }
 }
 
-/// Two by two.
+/// Groups items in pairs.
 fn pairs(items: Vec<Value>) -> Vec<Value> {
     items.chunks(2).map(|pair| Value::Array(pair.to_vec())).collect()
 }
 
-/// Texts that are numbers as numbers.
+/// Turns texts that are numbers into numbers.
 fn numbers(value: Value) -> Value {
     match value {
         Value::Bulk(text) => match String::from_utf8_lossy(&text).parse::<f64>() {

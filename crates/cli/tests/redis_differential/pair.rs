@@ -1,4 +1,4 @@
-//! Both servers, told the same.
+//! Both servers, which get the same commands.
 
 use crate::common::Store;
 use crate::common::wire::{Client, Random, Server};
@@ -6,19 +6,19 @@ use crate::normal::{is_close, normal};
 use hither_resp::Value;
 use tempfile::TempDir;
 
-/// How many commands a run has.
+/// Number of commands of a run.
 pub fn length() -> usize {
     std::env::var("HITHER_COMMANDS").map_or(20_000, |text| text.parse().unwrap())
 }
 
-/// What the commands are drawn from.
+/// The generator from which the commands are drawn.
 pub fn random() -> Random {
     Random(std::env::var("HITHER_SEED").map_or(1, |text| text.parse().unwrap()))
 }
 
-/// Both servers, with nothing in them.
+/// Both servers, initially empty.
 pub struct Servers {
-    // In this order: they end before their directories do.
+    // In this order: the servers end before their directories are removed.
     ours: Server,
     theirs: Server,
     _store: Store,
@@ -26,28 +26,28 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts them.
+    /// Starts both servers.
     pub fn start() -> Servers {
         let (store, dir) = (Store::any(), tempfile::tempdir().unwrap());
         Servers { ours: Server::start(&store, &[]), theirs: Server::redis(dir.path()), _store: store, _dir: dir }
     }
 
-    /// A new connection to each.
+    /// Opens a new connection to each server.
     pub fn connect(&self) -> Pair {
         Pair { clients: [self.ours.client(), self.theirs.client()], queued: None, log: Vec::new() }
     }
 }
 
-/// A client of each, hither's first.
+/// A client of each server, hither's first.
 pub struct Pair {
     pub clients: [Client; 2],
-    /// Within MULTI: what EXEC answers is many replies, whose commands have to be known.
+    /// The commands queued within MULTI: EXEC answers with a reply for each, whose command must be known.
     pub queued: Option<Vec<String>>,
     log: Vec<String>,
 }
 
 impl Pair {
-    /// Runs a command on both, which must answer the same; the answer.
+    /// Runs a command on both servers, which must give the same reply. Returns it.
     pub fn run(&mut self, words: &[String]) -> Value {
         let name = words[0].clone();
         self.log.push(words.join(" "));
@@ -68,7 +68,8 @@ impl Pair {
             && our != their
             && is_close(our, their)
         {
-            // Only the digits beyond Redis' precision differ: from here on both have the same.
+            // Only digits beyond Redis' precision differ. The same value is written to both, so that they agree from
+            // here on.
             let same = String::from_utf8(our.clone()).unwrap();
             let mut words: Vec<String> = words.to_vec();
             words[0] = if words.len() == 4 { "HSET" } else { "SET" }.into();
@@ -95,7 +96,7 @@ impl Pair {
         self.run(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
     }
 
-    /// Everything that is stored.
+    /// Compares all stored data.
     pub fn compare_data(&mut self) {
         self.line("DISCARD");
         for database in 0..2 {
@@ -117,7 +118,7 @@ impl Pair {
     }
 }
 
-/// Regression: the Redis of another test would have been taken for one that could not have its port.
+/// Regression: a Redis that another test had started on the port would have passed for one that could not get its port.
 #[test]
 fn a_redis_at_a_port_of_somebody_else_is_none() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

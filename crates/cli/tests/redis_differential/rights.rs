@@ -1,10 +1,10 @@
-//! Rights: what every command needs, what is refused and how, and what the log of refusals tells.
+//! Rights: what every command needs, what is refused and how, and the log of refusals.
 
 use crate::commands::{COMMANDS, fill};
 use crate::pair::{Servers, random};
 use hither_resp::Value;
 
-/// Commands of which only the rights and keys are compared.
+/// Commands for which only rights and keys are compared.
 const ALSO: &[&str] = &[
     "SORT {k} BY x STORE {k}",
     "RESTORE {k} 0 x",
@@ -40,7 +40,8 @@ const USERS: &[&str] = &[
     "off nopass allcommands allkeys",
 ];
 
-/// What is said to both as somebody with few rights. The user is `low`: `+@read +multi +exec +discard +client|id -mget %R~r:* %W~w:* ~a`.
+/// Sent to both servers by a user with few rights, `low`: `+@read +multi +exec +discard +client|id -mget %R~r:* %W~w:*
+/// ~a`.
 const SCRIPT: &[&str] = &[
     "AUTH low wrong",
     "AUTH nobody wrong",
@@ -82,7 +83,7 @@ const SCRIPT: &[&str] = &[
     "QUIT",
 ];
 
-/// What an administrator says to both.
+/// Sent to both servers by an administrator.
 const ADMINISTRATION: &[&str] = &[
     "ACL SETUSER x +nonsense",
     "ACL SETUSER x +@nonsense",
@@ -171,7 +172,7 @@ fn rights_are_those_of_redis() {
     for line in SCRIPT {
         low.line(line);
     }
-    // Without what differs: the age, and how clients are described.
+    // Without the fields that differ: the age, and the description of clients.
     let logs = admin.clients.each_mut().map(|client| {
         let Value::Array(entries) = client.run("ACL LOG 100") else { panic!() };
         let fields = |entry| match entry {
