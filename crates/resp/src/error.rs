@@ -1,13 +1,13 @@
-//! What is wrong with a request.
+//! Errors in requests.
 
-/// A request that cannot be understood. Where the next one begins is unknown, so the connection has to be closed after the message was sent.
-/// The messages are those of Redis, which some clients look at.
+/// A request that cannot be parsed. The beginning of the next request is unknown, so the connection must be closed
+/// after this message was sent. The messages are those of Redis, because some clients check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// The number of arguments is no number, or beyond the limit.
+    /// The number of arguments is not a number, or beyond the limit.
     #[error("Protocol error: invalid multibulk length")]
     ArrayLength,
-    /// More arguments than a peer may send who has not said who it is.
+    /// More arguments than an unauthenticated peer may send.
     #[error("Protocol error: unauthenticated multibulk length")]
     StrangersArrayLength,
     /// The line with the number of arguments does not end.
@@ -16,10 +16,10 @@ pub enum ProtocolError {
     /// An argument does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", shown(*.0))]
     ExpectedBulk(u8),
-    /// The length of an argument is no number, or beyond the limit.
+    /// The length of an argument is not a number, or beyond the limit.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
-    /// A longer argument than a peer may send who has not said who it is.
+    /// A longer argument than an unauthenticated peer may send.
     #[error("Protocol error: unauthenticated bulk length")]
     StrangersBulkLength,
     /// The line with the length of an argument does not end.
@@ -39,7 +39,7 @@ pub enum ProtocolError {
     Quotes,
 }
 
-/// A byte that can be put into a line of text.
+/// Replaces a byte that cannot be put into a line of text.
 fn shown(byte: u8) -> char {
     if byte.is_ascii_graphic() || byte == b' ' { char::from(byte) } else { '?' }
 }

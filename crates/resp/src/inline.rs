@@ -1,12 +1,12 @@
 //! Inline commands: a line of words, for people with telnet and for health checks.
 //!
-//! Words are separated by white space. Double quotes take `\n \r \t \b \a \\ \" \xHH`, single quotes only `\'`; a closing quote must be followed by
-//! white space or the end.
+//! Words are separated by white space. In double quotes the escapes are `\n \r \t \b \a \\ \" \xHH`, in single quotes
+//! only `\'`. A closing quote must be followed by white space or the end of the line.
 
 use crate::error::ProtocolError;
 use std::ops::Range;
 
-/// Splits `line` into words, which are appended to `text`; their places to `words`.
+/// Splits `line` into words. Appends the text of the words to `text`, and their ranges in it to `words`.
 pub(crate) fn split(line: &[u8], text: &mut Vec<u8>, words: &mut Vec<Range<usize>>) -> Result<(), ProtocolError> {
     let mut rest = line;
     loop {
@@ -28,7 +28,7 @@ fn is_space(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b || byte == 0
 }
 
-/// Reads one word and returns what follows.
+/// Reads one word and returns the rest of the line.
 fn word<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
     loop {
         match rest {
@@ -46,7 +46,7 @@ fn word<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Protocol
     }
 }
 
-/// What follows a closing quote must not stick to it.
+/// Checks that white space or the end follows a closing quote.
 fn closed(rest: &[u8]) -> Result<&[u8], ProtocolError> {
     if rest.first().is_none_or(|byte| is_space(*byte)) { Ok(rest) } else { Err(ProtocolError::Quotes) }
 }

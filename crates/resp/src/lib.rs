@@ -1,14 +1,14 @@
 //! The Redis protocol, versions 2 and 3, without input or output.
 //!
-//! * [`Parser`] finds requests in a buffer that grows: arrays of bulk strings, or inline commands. It copies nothing and never looks twice at
-//!   bytes that it has understood.
+//! * [`Parser`] finds requests in a growing buffer: arrays of bulk strings, or inline commands. It copies nothing
+//!   except inline words, and never reads bytes again that it has parsed.
 //! * [`Writer`] appends replies to a buffer, in the version that the client asked for.
-//! * [`Value`] is any value of the protocol as an owned tree: what a client reads. Tests and peers use it.
+//! * [`Value`] is any value of the protocol as an owned tree, as a client reads it. Tests and peers use it.
 //!
 //! # Limits
 //!
-//! Everything that a peer announces is bounded by [`Limits`] before anything is allocated for it. The memory that a parser holds besides the
-//! caller's buffer is 16 bytes for each argument that has really arrived.
+//! Everything that a peer announces is bounded by [`Limits`] before anything is allocated for it. Besides the caller's
+//! buffer, a parser holds 16 bytes for each argument that has arrived, and the words of an inline command.
 //!
 //! # Thread safety
 //!

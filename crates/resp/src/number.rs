@@ -1,6 +1,6 @@
-//! Numbers as the protocol writes them.
+//! Numbers in the form of the protocol.
 
-/// Reads a decimal 64-bit integer: an optional minus, no plus, no leading zeros, nothing around it. What Redis takes for an integer.
+/// Reads a decimal 64-bit integer as Redis does: an optional minus, no plus, no leading zeros, no surrounding bytes.
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text.split_first()? {
         (b'-', rest) => (true, rest),
@@ -23,7 +23,8 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if negative { 0i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
-/// Writes a float in the shortest form that reads back as the same number, with an exponent where that is customary.
+/// Writes a float in the shortest form that reads back as the same number. Very small and very large numbers get an
+/// exponent.
 pub fn format_double(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();

@@ -5,9 +5,9 @@
 //!         | line LF                                                            inline; nothing happens if it is blank
 //! ```
 //!
-//! The caller owns the bytes. It calls [`Parser::parse`] with all bytes from the beginning of the current request; if that is not complete, it
-//! calls again with the same bytes and more behind them. The parser remembers how far it came, so the work is linear in the bytes however
-//! they are cut.
+//! The caller owns the bytes. It calls [`Parser::parse`] with all bytes from the beginning of the current request. If
+//! the request is not complete, it calls again with the same bytes and the new ones behind them. The parser remembers
+//! its position, so the work is linear in the bytes, however they are cut.
 
 use crate::error::ProtocolError;
 use crate::inline;
@@ -15,9 +15,9 @@ use crate::limits::Limits;
 use crate::number::parse_integer;
 use std::ops::Range;
 
-/// Room for more arguments than this is given back when their request is done with.
+/// If a request had more arguments than this, their memory is freed afterwards.
 const KEEP_ARGS: usize = 1024;
-/// And so is room for longer inline commands.
+/// The same for inline commands of more bytes than this.
 const KEEP_INLINE_BYTES: usize = 4 << 10;
 
 /// Finds requests in a growing buffer. See the module's head.
@@ -25,9 +25,9 @@ const KEEP_INLINE_BYTES: usize = 4 << 10;
 pub struct Parser {
     limits: Limits,
     state: State,
-    /// Up to here the current request is understood.
+    /// The current request has been parsed up to here.
     at: usize,
-    /// Up to here no end of line was found.
+    /// No end of a line was found up to here.
     searched: usize,
     ranges: Vec<Range<usize>>,
     /// Words of an inline command, which may differ from the bytes sent.
@@ -39,9 +39,9 @@ pub struct Parser {
 enum State {
     /// At the beginning of a request.
     Start,
-    /// This many arguments are to come.
+    /// This many arguments are still to come.
     Args(usize),
-    /// The rest of an argument of this length.
+    /// An argument of this length is arriving, the first of `left` arguments still to come.
     Bulk { length: usize, left: usize },
 }
 
@@ -53,18 +53,18 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Arguments elsewhere than in a parser: `ranges` of `bytes`.
+    /// Arguments that are not in a parser: the `ranges` of `bytes`.
     pub fn new(bytes: &'a [u8], ranges: &'a [Range<usize>]) -> Args<'a> {
         Args { bytes, ranges }
     }
 
-    /// Number of arguments, the command's name included.
+    /// Number of arguments, including the command's name.
     #[inline]
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether there is none: a blank request.
+    /// Whether there are no arguments: a blank request.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -109,21 +109,22 @@ impl Parser {
         Parser { limits, state: State::Start, at: 0, searched: 0, ranges: Vec::new(), inline: Vec::new(), is_inline: false }
     }
 
-    /// Changes the limits, from the next request on.
+    /// Changes the limits from the next request on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Forgets the request that has begun: the next call is at the beginning of one.
+    /// Discards the request that has begun: the next call starts at the beginning of a request.
     pub fn restart(&mut self) {
         self.finish();
     }
 
-    /// Looks for one request at the beginning of `input`. `Some(n)`: it has `n` bytes, and [`Parser::args`] gives its arguments until the next
-    /// call; the next request begins `n` bytes further. `None`: more bytes are needed.
+    /// Parses one request at the beginning of `input`. Returns `Some(n)` if the request is complete and has `n` bytes:
+    /// the next one begins there, and [`Parser::args`] returns the arguments until the next call. Returns `None` if
+    /// more bytes are needed.
     ///
     /// # Errors
-    /// See [`ProtocolError`]; the connection has to be closed. The parser stays at the error.
+    /// See [`ProtocolError`]; the connection must be closed. The parser stays at the error.
     pub fn parse(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         if let State::Start = self.state {
             self.forget();
@@ -140,13 +141,13 @@ impl Parser {
         Ok(end)
     }
 
-    /// The arguments of the request that was found, given the same bytes.
+    /// The arguments of the request that was found. The caller must pass the same bytes.
     #[inline]
     pub fn args<'a>(&'a self, input: &'a [u8]) -> Args<'a> {
         Args { bytes: if self.is_inline { &self.inline } else { input }, ranges: &self.ranges }
     }
 
-    /// Bytes that are surely still missing of an argument that has begun: how much room to make.
+    /// Number of bytes that are certainly missing from an argument that has begun: how much room to make.
     pub fn missing(&self, input: &[u8]) -> usize {
         match self.state {
             State::Bulk { length, .. } => (self.at + length + 2).saturating_sub(input.len()),
@@ -196,21 +197,21 @@ impl Parser {
         }
     }
 
-    /// The number on the line at the current place, behind its first byte.
+    /// Reads the number on the line at the current position, behind the line's first byte.
     fn number(&mut self, input: &[u8], too_long: ProtocolError, wrong: ProtocolError) -> Result<Option<i64>, ProtocolError> {
         if let Some((number, length)) = input.get(self.at + 1..).and_then(short_number) {
             self.advance(self.at + 1 + length);
             return Ok(Some(number));
         }
         let Some(end) = self.line_end(input, too_long)? else { return Ok(None) };
-        // A line feed alone does not end a line here.
+        // A line feed alone does not end a line of an array.
         let line = input[self.at + 1..end].strip_suffix(b"\r").ok_or(wrong)?;
         let number = parse_integer(line).ok_or(wrong)?;
         self.advance(end + 1);
         Ok(Some(number))
     }
 
-    /// Where the line feed of the line at the current place is.
+    /// Finds the line feed that ends the line at the current position.
     fn line_end(&mut self, input: &[u8], too_long: ProtocolError) -> Result<Option<usize>, ProtocolError> {
         let from = self.searched.max(self.at);
         let most = (self.at + self.limits.max_line_bytes).min(input.len());
@@ -230,7 +231,7 @@ impl Parser {
         Ok(Some(self.finish()))
     }
 
-    /// The arguments of the last request are no longer asked for.
+    /// Drops the arguments of the last request: the caller does not need them any more.
     #[inline]
     fn forget(&mut self) {
         self.ranges.clear();
@@ -247,7 +248,7 @@ impl Parser {
         (self.at, self.searched) = (at, at);
     }
 
-    /// Ends the request; its length.
+    /// Ends the request and returns its length.
     fn finish(&mut self) -> usize {
         let end = self.at;
         self.state = State::Start;
@@ -256,7 +257,8 @@ impl Parser {
     }
 }
 
-/// What nearly all lengths are, a number of one to three digits with the end of its line; and how many bytes that is. Everything else goes the long way.
+/// Reads the usual form of a length, one to three digits and the end of the line. Returns the number and how many bytes
+/// it takes with the end of its line. `None` for everything else, which takes the long way.
 #[inline]
 fn short_number(line: &[u8]) -> Option<(i64, usize)> {
     let value = |digits: &[u8]| digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0'));
@@ -268,8 +270,9 @@ fn short_number(line: &[u8]) -> Option<(i64, usize)> {
     }
 }
 
-/// The second argument of the request that `input` begins with: the key, with most commands. `None` if it has not arrived, or the request is not of the usual kind. A hint, at a
-/// small part of what [`Parser::parse`] costs; nothing is checked.
+/// The second argument of the request at the beginning of `input`: with most commands, the key. `None` if it has not
+/// arrived or the request is not of the usual form. This is only a hint, at a small part of the cost of
+/// [`Parser::parse`]: nothing is checked.
 pub fn peek_key(input: &[u8]) -> Option<&[u8]> {
     let (count, length) = short_number(input.strip_prefix(b"*")?)?;
     let rest = input.get(1 + length..).filter(|_| count > 1)?;
@@ -318,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Regression: who had not logged in was told that the length was wrong, not that it was too much for a stranger.
+    /// Regression: an unauthenticated client got the error of a wrong length, not the one of a length too large for it.
     #[test]
     fn strangers_are_told_that_they_are_refused_as_such() {
         for (input, message) in [
@@ -354,7 +357,7 @@ mod tests {
         let requests = [&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"[..], b"*3\r\n$3\r\nSET\r\n$12\r\nabcdefghijkl\r\n$0\r\n\r\n", long.as_bytes()];
         for request in requests {
             assert_eq!(peek_key(request).map(<[u8]>::to_vec), one(request).unwrap().map(|(_, args)| args[1].clone()));
-            // However little of it has arrived.
+            // However little of the request has arrived.
             for end in 0..request.len() {
                 assert!(peek_key(&request[..end]).is_none_or(|key| request[..end].ends_with(key) || peek_key(request) == Some(key)));
             }
@@ -374,7 +377,7 @@ mod tests {
             let mut input = start.to_vec();
             input.resize(70_000, b'1');
             assert_eq!(one(&input), Err(message));
-            // Also if the end comes too late.
+            // Also if the end of the line arrives too late.
             input.extend_from_slice(b"\r\n");
             assert_eq!(one(&input), Err(message));
         }
@@ -399,7 +402,7 @@ mod tests {
         assert_eq!(parser.missing(input), 999);
     }
 
-    /// Regression: the room for the arguments of the largest request was kept as long as the connection.
+    /// Regression: the memory for the arguments of the largest request was kept as long as the connection.
     #[test]
     fn what_a_large_request_took_is_given_back() {
         let mut parser = Parser::default();
@@ -411,7 +414,7 @@ mod tests {
             assert_eq!(parser.parse(b""), Ok(None), "its connection has nothing more to say");
             assert!(parser.ranges.capacity() <= 1024, "{}", parser.ranges.capacity());
         }
-        // Regression: so was that for the longest inline command, if its words were few.
+        // Regression: so was the memory for the longest inline command, if it had few words.
         let word = [&b"a".repeat(60_000)[..], b"\r\n"].concat();
         assert_eq!(parser.parse(&word), Ok(Some(word.len())));
         assert_eq!(parser.args(&word).get(0).map(<[u8]>::len), Some(60_000));

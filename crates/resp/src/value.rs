@@ -1,4 +1,4 @@
-//! Any value of the protocol, as a tree: what a client reads.
+//! Any value of the protocol as a tree, as a client reads it.
 
 use crate::limits::Limits;
 use crate::number::parse_integer;
@@ -30,11 +30,11 @@ pub enum Value {
     Boolean(bool),
     /// `(`
     BigNumber(Vec<u8>),
-    /// `=`, with its three letters of format
+    /// `=`, with the three letters of its format
     Verbatim(Vec<u8>, Vec<u8>),
 }
 
-/// Bytes that are no value, or one beyond the limits.
+/// Bytes that are not a value, or a value beyond the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// No value begins with this byte.
@@ -48,8 +48,8 @@ pub enum DecodeError {
     Limit,
 }
 
-/// Decodes the value at the beginning of `input`; `None` if more bytes are needed, else the value and its length in bytes. Attributes (`|`) are
-/// passed over.
+/// Decodes the value at the beginning of `input`. Returns the value and its length in bytes, or `None` if more bytes
+/// are needed. Attributes (`|`) are skipped.
 ///
 /// # Errors
 /// See [`DecodeError`].
@@ -110,7 +110,8 @@ impl<'a> Reader<'a> {
             b'%' => Value::Map(self.pairs(line, depth)?),
             b'|' => {
                 self.pairs(line, depth)?;
-                // The value that the attributes describe; as deep as one inside, so that attributes cannot pile up without a bound.
+                // The value that the attributes describe. It counts as one level deeper, so that attributes cannot nest
+                // without a bound.
                 self.value(depth + 1)?
             }
             _ => return Err(MALFORMED),
@@ -142,7 +143,7 @@ impl<'a> Reader<'a> {
         if count > self.limits.max_args {
             return Err(LIMIT);
         }
-        // Nothing is allocated for what was only announced.
+        // Nothing is allocated for members that are only announced.
         let mut items = Vec::new();
         for _ in 0..count {
             items.push(self.value(depth + 1)?);
@@ -156,7 +157,7 @@ impl<'a> Reader<'a> {
         Ok(std::iter::from_fn(|| items.next().zip(items.next())).collect())
     }
 
-    /// The rest of the line behind the kind.
+    /// Returns the rest of the line after the byte of the kind.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = &self.input[self.at + 1..];
         let most = rest.len().min(self.limits.max_line_bytes);

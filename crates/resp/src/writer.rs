@@ -1,17 +1,18 @@
 //! Replies.
 //!
-//! One call per value. Aggregates are announced with the number of their members, which follow. Types that RESP2 lacks are written as Redis
-//! writes them there: a map as a flat array, a set as an array, a double and a verbatim string as a bulk string, a boolean as 1 or 0.
+//! One call per value. An aggregate is announced with the number of its members, which follow. Types that RESP2 lacks
+//! are written as Redis writes them there: a map as a flat array, a set as an array, a double and a verbatim string as
+//! a bulk string, a boolean as 1 or 0.
 //!
-//! A writer may be bounded ([`Writer::bounded`]): what does not fit is left out, and so is everything behind it. Then the reply is worth nothing, and whoever
-//! writes it need not go on ([`Writer::is_full`]).
+//! A writer may be bounded ([`Writer::bounded`]): it leaves out the first value that does not fit, and everything after
+//! it. The reply is then useless, and its author need not continue ([`Writer::is_full`]).
 
 use crate::number::{format_double, push_integer};
 
 /// The version of the protocol that a client asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Version 2, which every connection begins with.
+    /// Version 2, with which every connection begins.
     #[default]
     Resp2,
     /// Version 3.
@@ -23,38 +24,38 @@ pub enum Protocol {
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
-    /// The buffer gets no more bytes than this.
+    /// Most bytes that the buffer may hold.
     limit: usize,
-    /// Something was left out.
+    /// Whether something was left out.
     full: bool,
 }
 
-/// What a value takes besides its bytes, at most.
+/// Most bytes that a value takes besides its content.
 const FRAME_BYTES: usize = 32;
 
 impl<'a> Writer<'a> {
-    /// Appends to `out`.
+    /// A writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Writer<'a> {
         Writer::bounded(out, protocol, usize::MAX)
     }
 
-    /// Appends to `out` as long as that has at most `limit` bytes then. The last 32 of them may stay unused.
+    /// A writer that appends to `out` as long as `out` has at most `limit` bytes. The last 32 of them may stay unused.
     pub fn bounded(out: &'a mut Vec<u8>, protocol: Protocol, limit: usize) -> Writer<'a> {
         Writer { out, protocol, limit, full: false }
     }
 
-    /// Whether something did not fit and was left out.
+    /// Whether something did not fit, so that it was left out.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// How many bytes more there may be.
+    /// How many more bytes fit.
     pub fn room(&self) -> usize {
         if self.full { 0 } else { self.limit.saturating_sub(self.out.len()) }
     }
 
-    /// Whether so many bytes more fit. If not, nothing does from here on.
+    /// Whether this many more bytes fit. If not, nothing fits from here on.
     #[inline]
     fn takes(&mut self, bytes: usize) -> bool {
         self.full |= bytes > self.limit.saturating_sub(self.out.len());
@@ -66,27 +67,27 @@ impl<'a> Writer<'a> {
         self.protocol
     }
 
-    /// Changes the version for what follows.
+    /// Changes the version for the values that follow.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
 
-    /// Bytes in the buffer: a mark for [`Writer::truncate`].
+    /// Number of bytes in the buffer: a mark for [`Writer::truncate`].
     pub fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// Whether nothing is in the buffer.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// Takes back everything since a mark. A writer that is full stays so.
+    /// Removes everything after a mark. A full writer stays full.
     pub fn truncate(&mut self, mark: usize) {
         self.out.truncate(mark);
     }
 
-    /// Replies that are ready.
+    /// Appends finished replies.
     pub fn raw(&mut self, bytes: &[u8]) {
         if self.takes(bytes.len()) {
             self.out.extend_from_slice(bytes);
@@ -98,13 +99,13 @@ impl<'a> Writer<'a> {
         self.raw(b"+OK\r\n");
     }
 
-    /// A short text without line ends.
+    /// A short text without line breaks.
     pub fn simple(&mut self, text: &str) {
         debug_assert!(!text.contains(['\r', '\n']));
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error: its code, a space, a message. Line ends in it become spaces.
+    /// An error: its code, a space, a message. Line breaks in it become spaces.
     pub fn error(&mut self, text: &str) {
         if self.takes(text.len() + FRAME_BYTES) {
             self.out.push(b'-');
@@ -192,7 +193,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A line with a number, for which there is room.
+    /// Writes a line with a number. The caller has checked that there is room.
     #[inline]
     fn number(&mut self, kind: u8, value: i64) {
         self.out.push(kind);
@@ -200,7 +201,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Bytes behind a line with their length, and with a mark before them.
+    /// Writes a line with the length, then `mark` and the bytes.
     #[inline]
     fn text(&mut self, kind: u8, bytes: &[u8], mark: &[u8]) {
         let length = mark.len() + bytes.len();
@@ -279,7 +280,7 @@ mod tests {
         let mut out = vec![b'-'; 10];
         let mut writer = Writer::bounded(&mut out, Protocol::Resp2, 1000);
         assert_eq!((writer.room(), writer.is_full()), (990, false));
-        // It is not even tried to make room for what is too large.
+        // For a value that is too large, no memory is even reserved.
         writer.bulk(&vec![0; 1 << 20]);
         assert!(writer.is_full());
         assert!(out.capacity() < 2000, "{}", out.capacity());

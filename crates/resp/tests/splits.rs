@@ -1,4 +1,4 @@
-//! However the bytes are cut, the same requests come out; garbage never panics; limits hold.
+//! However the bytes are cut, the parser returns the same requests. Garbage never causes a panic, and limits hold.
 
 use hither_resp::{Limits, Parser, Protocol, ProtocolError, Value, Writer, decode};
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
     })
 }
 
-/// Bytes that look like the protocol more often than chance would have it.
+/// Garbage that resembles the protocol more often than random bytes.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"*".to_vec()),

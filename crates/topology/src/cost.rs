@@ -1,4 +1,4 @@
-//! What an access from one node to another's memory costs. Defaults are the measured figures of the NStore paper.
+//! Costs of an access from one node to another node's memory. Defaults are the measured figures of the NStore paper.
 
 use crate::MAX_NODES;
 
@@ -13,7 +13,8 @@ pub struct LinkCost {
     pub read_gb_s: f64,
     /// Write bandwidth, GB/s.
     pub write_gb_s: f64,
-    /// Writers beyond this many lower the write bandwidth of the pair in proportion (remote persistent memory collapses).
+    /// With more writers than this, the pair's write bandwidth falls in proportion (that of remote persistent memory
+    /// collapses).
     pub collapse_threads: Option<u32>,
 }
 
@@ -48,7 +49,7 @@ impl NodeCosts {
         NodeCosts { count, links: (0..count * count).map(link).collect() }
     }
 
-    /// Cost from `accessor` to memory of `home`; nodes beyond the matrix cost as remote ones.
+    /// Cost of an access from `accessor` to memory of `home`. Nodes outside the matrix cost as much as remote ones.
     pub fn link(&self, accessor: u32, home: u32) -> LinkCost {
         match self.index(accessor, home) {
             Some(i) => self.links[i],
@@ -56,7 +57,7 @@ impl NodeCosts {
         }
     }
 
-    /// Changes one pair; false if there is no such pair.
+    /// Sets the cost of one pair. Returns false if there is no such pair.
     pub fn set(&mut self, accessor: u32, home: u32, cost: LinkCost) -> bool {
         match self.index(accessor, home) {
             Some(i) => {

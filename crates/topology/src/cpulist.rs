@@ -1,6 +1,7 @@
 //! The kernel's list format for processors and nodes: `0-3,8,10-11`.
 
-/// The numbers in a kernel list such as `0-3,8`, ascending; empty text is the empty list, malformed text is `None`.
+/// Parses a kernel list such as `0-3,8` into ascending numbers. Empty text is the empty list; malformed text returns
+/// `None`.
 pub fn parse_cpulist(text: &str) -> Option<Vec<u32>> {
     let text = text.trim();
     let mut numbers = Vec::new();
@@ -12,7 +13,7 @@ pub fn parse_cpulist(text: &str) -> Option<Vec<u32>> {
             Some((first, last)) => (parse(first)?, parse(last)?),
             None => (parse(part)?, parse(part)?),
         };
-        // A number beyond those of any machine is a misread file: refuse it rather than fill memory with what lies below.
+        // No machine has numbers as large as this: the file was misread. Refuse it, or the range would fill the memory.
         if last < first || last >= 1 << 16 {
             return None;
         }

@@ -1,11 +1,11 @@
 //! NUMA nodes, thread placement and the access meter.
 //!
-//! A [`Topology`] says which nodes exist, on which node the calling thread runs, and what an access from one node to the
-//! memory of another costs. It is either real (read from sysfs) or emulated: then any number of nodes exists on any
-//! machine, threads are assigned to them logically, and the same code runs. A [`Meter`] counts accesses per
-//! (accessor node, home node), and [`MeterSnapshot::cost`] turns the counts into projected time.
+//! A [`Topology`] reports which nodes exist, on which node the calling thread runs, and what an access from one node to
+//! the memory of another costs. It is either real (read from sysfs) or emulated. An emulated topology has any number of
+//! nodes on any machine: threads are assigned to them logically, and the same code runs. A [`Meter`] counts accesses
+//! per (accessor node, home node), and [`MeterSnapshot::cost`] turns the counts into projected time.
 //!
-//! Thread safety: everything here is `Send + Sync`; a `Topology` is an `Arc` inside, clone it freely.
+//! Thread safety: everything here is `Send + Sync`. A `Topology` is an `Arc` inside: clone it freely.
 //! Crash: nothing here is persistent.
 //! Paper: NStore, measured figures of section 2 (defaults of the emulation).
 

@@ -1,11 +1,12 @@
 //! Counts accesses to pool memory per (accessor node, home node).
 //!
-//! Each thread counts in a slot of its own, so recording is plain loads and stores without locked instructions; a slot of a thread
-//! that ended is taken over by a later one. Sums are exact once the recording threads are quiet, and monotonic before.
-//! `reset` does not touch the slots (that would race with their owners): it moves the base that snapshots subtract.
+//! Each thread counts in its own slot, so recording takes plain loads and stores without locked instructions. A later
+//! thread takes over the slot of a thread that has ended. Sums are exact once the recording threads are quiet, and
+//! monotonic before. `reset` does not touch the slots (that would race with their owners): it moves the base that
+//! snapshots subtract.
 //!
-//! Media lines are the 256-byte units that writes touch, joined with the thread's previous write if it touched the same unit, as the
-//! write-combining buffer of a module does.
+//! Media lines are the 256-byte units that writes touch. A write that touches the same unit as the thread's previous
+//! write does not count it again, as in the write-combining buffer of a module.
 
 use std::cell::RefCell;
 use std::ops::{Add, Sub};
@@ -72,14 +73,14 @@ impl Sub for Counters {
     }
 }
 
-/// Counters of one pair in one slot, on lines of their own (two, for the adjacent-line prefetcher).
+/// Counts of one pair in one slot, on their own cache lines (two, because of the adjacent-line prefetcher).
 #[repr(align(128))]
 #[derive(Default)]
 struct Cell([AtomicU64; FIELDS]);
 
 struct Slot {
     cells: Box<[Cell]>,
-    /// The media line this slot wrote last, plus one; 0 is none.
+    /// The media line that this slot wrote last, plus one; 0 means none.
     last_media_line: AtomicU64,
 }
 
@@ -101,7 +102,7 @@ thread_local! {
     static SLOTS: RefCell<Vec<(u64, Arc<Slot>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Meters whose slots a thread keeps before it gives the oldest back.
+/// Number of meters whose slots a thread keeps; beyond it, the thread gives the oldest slot back.
 const SLOTS_PER_THREAD: usize = 8;
 
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
@@ -116,7 +117,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter that knows the accessor's node from `topology`.
+    /// A meter that takes the accessor's node from `topology`.
     pub fn new(topology: &Topology) -> Arc<Meter> {
         let nodes = topology.node_count() as usize;
         Arc::new(Meter {
@@ -128,12 +129,12 @@ impl Meter {
         })
     }
 
-    /// The topology it counts by.
+    /// The topology from which the meter takes nodes.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// A read of `len` bytes at offset `off` of the pool of node `home`.
+    /// Counts a read of `len` bytes at offset `off` of the pool of node `home`.
     #[cold]
     #[inline(never)]
     pub fn record_read(&self, home: u32, off: u64, len: usize) {
@@ -144,7 +145,7 @@ impl Meter {
         });
     }
 
-    /// A write of `len` bytes.
+    /// Counts a write of `len` bytes at offset `off` of the pool of node `home`.
     #[cold]
     #[inline(never)]
     pub fn record_write(&self, home: u32, off: u64, len: usize) {
@@ -154,7 +155,7 @@ impl Meter {
             slot.add(pair, 5, units(off, len, LINE_BYTES));
             let lines = units(off, len, MEDIA_LINE_BYTES);
             if lines > 0 {
-                // The home is part of the name: the same offset of another pool is another line.
+                // The name includes the home node: the same offset of another pool is another line.
                 let name = |line: u64| (u64::from(home) << 56 | line) + 1;
                 let first = name(off / MEDIA_LINE_BYTES);
                 let joined = u64::from(slot.last_media_line.load(Ordering::Relaxed) == first);
@@ -164,27 +165,27 @@ impl Meter {
         });
     }
 
-    /// A flush of the lines of `len` bytes at `off`.
+    /// Counts a flush of the cache lines of `len` bytes at `off`.
     #[cold]
     #[inline(never)]
     pub fn record_flush(&self, home: u32, off: u64, len: usize) {
         self.record(home, |slot, pair| slot.add(pair, 6, units(off, len, LINE_BYTES)));
     }
 
-    /// A fence after writes to the pool of `home`.
+    /// Counts a fence after writes to the pool of `home`.
     #[cold]
     #[inline(never)]
     pub fn record_fence(&self, home: u32) {
         self.record(home, |slot, pair| slot.add(pair, 7, 1));
     }
 
-    /// The counts since the last reset.
+    /// Returns the counts since the last reset.
     pub fn snapshot(&self) -> MeterSnapshot {
         let base = self.base.lock();
         self.totals().since(&base)
     }
 
-    /// Starts counting from zero.
+    /// Restarts counting from zero.
     pub fn reset(&self) {
         let mut base = self.base.lock();
         *base = self.totals();
@@ -231,7 +232,8 @@ impl Meter {
         slots.push((self.identity, self.claim_slot()));
     }
 
-    /// A slot nobody else counts in: one whose thread has ended (only the meter still holds it), or a new one.
+    /// Returns a slot in which nobody else counts: one whose thread has ended (only the meter still holds it), or a new
+    /// one.
     fn claim_slot(&self) -> Arc<Slot> {
         let mut all = self.slots.lock();
         if let Some(slot) = all.iter().find(|slot| Arc::strong_count(slot) == 1) {
@@ -251,13 +253,13 @@ impl std::fmt::Debug for Meter {
     }
 }
 
-/// Time that a link of this bandwidth needs for so many bytes: none for none, also if it has no bandwidth.
+/// Time that a link of this bandwidth needs for `bytes` bytes. 0 for no bytes, even without bandwidth.
 fn transfer_ns(bytes: u64, gb_s: f64) -> f64 {
     // 1 GB/s is one byte per nanosecond.
     if bytes == 0 { 0.0 } else { bytes as f64 / gb_s }
 }
 
-/// How many aligned units of `unit` bytes the range touches.
+/// Number of aligned units of `unit` bytes that the range touches.
 #[inline(always)]
 fn units(off: u64, len: usize, unit: u64) -> u64 {
     if len == 0 { 0 } else { (off + len as u64 - 1) / unit - off / unit + 1 }
@@ -275,7 +277,7 @@ impl MeterSnapshot {
         MeterSnapshot { nodes, pairs: vec![Counters::default(); nodes * nodes] }
     }
 
-    /// How many nodes it covers.
+    /// Number of nodes that it covers.
     pub fn node_count(&self) -> u32 {
         self.nodes as u32
     }
@@ -301,20 +303,20 @@ impl MeterSnapshot {
         self.sum(|_, _| true)
     }
 
-    /// What was counted after `earlier` was taken (from the same meter, without a reset in between).
+    /// The counts added since `earlier` was taken, from the same meter and without a reset in between.
     pub fn since(&self, earlier: &MeterSnapshot) -> MeterSnapshot {
         let pairs = self.pairs.iter().zip(&earlier.pairs).map(|(&now, &then)| now - then).collect();
         MeterSnapshot { nodes: self.nodes, pairs }
     }
 
-    /// The counts weighted with the costs of `topology`, if `threads_per_node` threads of each node worked.
+    /// Weights the counts with the costs of `topology`, for `threads_per_node` working threads on each node.
     pub fn cost(&self, topology: &Topology, threads_per_node: u32) -> ProjectedCost {
         let mut cost = ProjectedCost::default();
         for accessor in 0..self.nodes as u32 {
             for home in 0..self.nodes as u32 {
                 let (count, link) = (self.pair(accessor, home), topology.link(accessor, home));
                 cost.latency_ns += count.reads as f64 * link.read_ns + count.fences as f64 * link.write_ns;
-                // Media write whole 256-byte lines, whatever was stored.
+                // Media write whole 256-byte lines, however little was stored.
                 cost.read_transfer_ns += transfer_ns(count.read_lines * LINE_BYTES, link.read_gb_s);
                 cost.write_transfer_ns += transfer_ns(count.media_lines * MEDIA_LINE_BYTES, link.write_bandwidth(threads_per_node));
             }
@@ -328,19 +330,19 @@ impl MeterSnapshot {
     }
 }
 
-/// Projected time of the counted accesses. Latency is paid by each thread, transfer is shared by all.
+/// Projected time of the counted accesses. Each thread pays latency by itself; all threads share the transfers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ProjectedCost {
     /// Sum of the latencies: reads pay the read latency, each fence pays the write latency of its pair.
     pub latency_ns: f64,
-    /// Time the links need to carry the lines read.
+    /// Time that the links need to transfer the lines read.
     pub read_transfer_ns: f64,
-    /// Time the media need to take the lines written.
+    /// Time that the media need to absorb the lines written.
     pub write_transfer_ns: f64,
 }
 
 impl ProjectedCost {
-    /// Time until `threads` threads are through: bound by latency or by bandwidth, whichever is slower.
+    /// Time until `threads` threads have finished: bound by latency or by bandwidth, whichever takes longer.
     pub fn elapsed_ns(&self, threads: u32) -> f64 {
         (self.latency_ns / f64::from(threads.max(1))).max(self.read_transfer_ns + self.write_transfer_ns)
     }
@@ -412,7 +414,8 @@ mod tests {
         assert!(meters.iter().all(|m| m.snapshot().total().fences == 3));
     }
 
-    /// Regression: a link without bandwidth made the cost of all others none at all, although nothing went over it.
+    /// Regression: a link without bandwidth made the cost of all other links disappear, although nothing was
+    /// transferred over it.
     #[test]
     fn a_link_that_nobody_uses_costs_nothing() {
         let dead = LinkCost { read_gb_s: 0.0, write_gb_s: 0.0, ..LinkCost::REMOTE };

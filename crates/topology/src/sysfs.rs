@@ -1,10 +1,11 @@
-//! Nodes as Linux shows them under `/sys/devices/system/node`; the root folder is a parameter so that tests use fixtures.
+//! Reads the nodes as Linux shows them under `/sys/devices/system/node`. The root folder is a parameter, so that tests
+//! can use fixtures.
 
 use std::path::{Path, PathBuf};
 
 use crate::{TopologyError, parse_cpulist};
 
-/// One node as sysfs tells it.
+/// One node as sysfs shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SysfsNode {
     /// The operating system's number; numbers may have gaps.
@@ -15,7 +16,7 @@ pub(crate) struct SysfsNode {
     pub(crate) distances: Vec<u32>,
 }
 
-/// All online nodes below `root`, ascending.
+/// Reads all online nodes below `root`, in ascending order.
 pub(crate) fn read_nodes(root: &Path) -> Result<Vec<SysfsNode>, TopologyError> {
     let mut nodes = Vec::new();
     for os_id in online(root)? {

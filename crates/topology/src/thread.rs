@@ -1,9 +1,11 @@
 //! The node of the calling thread, cached per thread and topology.
 //!
-//! A thread keeps the node of the topology that it asked last in one cell: the common case is a comparison. Programs with
-//! several topologies (tests) fall back to a short list, so that an assignment to one survives a question to another.
+//! A thread caches its node in the topology that it asked last, in one cell, so the common case is a comparison.
+//! Programs with several topologies (tests) use a short list as well, so that a binding to one topology survives a
+//! question to another.
 //!
-//! While the thread's thread-local values are destroyed, in which a store may be used still, there is only the cell: the list may be gone.
+//! While the thread's thread-local values are destroyed, a store may still be used. The list may be gone by then; only
+//! the cell remains.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -13,11 +15,11 @@ pub(crate) struct Cached {
     /// Identity of the topology; 0 is none.
     pub(crate) topology: u64,
     pub(crate) node: u32,
-    /// Calls until the processor is asked again; `u32::MAX` means bound: never.
+    /// Calls until the processor is asked again; `u32::MAX` means bound: it is never asked.
     pub(crate) remaining: u32,
 }
 
-/// The assignment is fixed until the thread is bound anew.
+/// The assignment is fixed until the thread is bound again.
 pub(crate) const BOUND: u32 = u32::MAX;
 
 thread_local! {
@@ -25,11 +27,11 @@ thread_local! {
     static BINDINGS: RefCell<Vec<Binding>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The node that this thread has in a topology.
+/// The node to which this thread is bound in a topology.
 struct Binding {
     topology: u64,
     node: u32,
-    /// Gone with the topology.
+    /// Dead once the topology is gone.
     alive: Weak<()>,
 }
 
@@ -43,12 +45,12 @@ pub(crate) fn cache(entry: Cached) {
     LAST.with(|last| last.set(entry));
 }
 
-/// The node this thread is bound to in `topology`, if it is.
+/// Returns the node to which this thread is bound in `topology`, if any.
 pub(crate) fn binding(topology: u64) -> Option<u32> {
     BINDINGS.try_with(|all| all.borrow().iter().rev().find(|b| b.topology == topology).map(|b| b.node)).ok().flatten()
 }
 
-/// Binds this thread to `node` of `topology`, which is there as long as `alive`.
+/// Binds this thread to `node` of `topology`, which exists as long as `alive`.
 pub(crate) fn bind(topology: u64, alive: &Arc<()>, node: u32) {
     let _ = BINDINGS.try_with(|all| {
         let mut all = all.borrow_mut();

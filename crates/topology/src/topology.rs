@@ -1,7 +1,8 @@
 //! The nodes of the machine, real or emulated, and where the calling thread runs.
 //!
-//! Node numbers are dense (0, 1, …) whatever the operating system calls them. Thread safety: all methods take `&self`;
-//! `current_node` touches thread-local state only. Paper: NStore, section III-C (one log per node) and III-B (the ratio of latencies).
+//! Node numbers are dense (0, 1, …) whatever numbers the operating system uses. Thread safety: all methods take
+//! `&self`; `current_node` touches thread-local state only. Paper: NStore, section III-C (one log per node) and III-B
+//! (the ratio of latencies).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::sysfs::{self, SysfsNode};
 use crate::thread::{self, BOUND, Cached};
 use crate::{MAX_NODES, TopologyError};
 
-/// How many calls of `current_node` pass before a thread of a real topology asks where it runs now.
+/// Number of calls of `current_node` after which a thread of a real topology asks again where it runs.
 const CALLS_PER_LOOKUP: u32 = 256;
 
 /// The largest processor number that the affinity call can name.
@@ -28,9 +29,9 @@ static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 pub struct Node {
     /// The operating system's number (equal to the dense number for emulated nodes).
     pub os_id: u32,
-    /// Its processors; empty for emulated and memory-only nodes.
+    /// The node's processors; empty for emulated and memory-only nodes.
     pub cpus: Vec<u32>,
-    /// Distance to each node, 10 means local.
+    /// Distance to each node; 10 means local.
     pub distances: Vec<u32>,
 }
 
@@ -40,7 +41,7 @@ pub struct Topology(Arc<Inner>);
 
 struct Inner {
     identity: u64,
-    /// For threads that remember bindings.
+    /// For threads that remember bindings: dead once the topology is gone.
     alive: Arc<()>,
     emulated: bool,
     nodes: Vec<Node>,
@@ -54,13 +55,16 @@ struct Inner {
 }
 
 impl Topology {
-    /// The machine's nodes that have processors; one node if sysfs tells none or something this store cannot use. Memory without processors, as CXL memory is to the system, is
-    /// [left out](Topology::memory_only): no thread is near it, so that a pool there would be written only when all others are full.
+    /// The machine's nodes that have processors. A single node if sysfs shows none, or shows something that a store
+    /// cannot use.
+    ///
+    /// Memory without processors, such as CXL memory as the system shows it, is [left out](Topology::memory_only). No
+    /// thread is near it, so a pool there would be written only when all others are full.
     pub fn detect() -> Topology {
         Topology::with_processors(Path::new("/sys/devices/system/node")).unwrap_or_else(|_| Topology::single())
     }
 
-    /// As [`Topology::from_sysfs`], of the nodes that have processors, or of all if none has.
+    /// As [`Topology::from_sysfs`], but only with the nodes that have processors, or with all nodes if none has any.
     pub fn with_processors(root: &Path) -> Result<Topology, TopologyError> {
         let mut found = sysfs::read_nodes(root)?;
         let has_processors: Vec<bool> = found.iter().map(|node| !node.cpus.is_empty()).collect();
@@ -81,7 +85,7 @@ impl Topology {
         Topology::emulated(1)
     }
 
-    /// Reads a topology from a folder laid out as `/sys/devices/system/node`.
+    /// Reads a topology from a folder with the layout of `/sys/devices/system/node`.
     pub fn from_sysfs(root: &Path) -> Result<Topology, TopologyError> {
         Topology::of_nodes(sysfs::read_nodes(root)?, Vec::new())
     }
@@ -99,7 +103,7 @@ impl Topology {
         TopologyBuilder::emulated(count).build()
     }
 
-    /// How many nodes there are, at least 1.
+    /// Number of nodes, at least 1.
     #[inline]
     pub fn node_count(&self) -> u32 {
         self.0.nodes.len() as u32
@@ -110,28 +114,30 @@ impl Topology {
         self.0.emulated
     }
 
-    /// The node of that number.
+    /// The node with this number.
     pub fn node(&self, node: u32) -> Option<&Node> {
         self.0.nodes.get(node as usize)
     }
 
-    /// The operating system's numbers of the nodes that were left out because they have no processors ([`Topology::detect`]).
+    /// The operating system's numbers of the nodes that were left out because they have no processors
+    /// ([`Topology::detect`]).
     pub fn memory_only(&self) -> &[u32] {
         &self.0.memory_only
     }
 
-    /// What accesses from `accessor` to memory of `home` cost.
+    /// Cost of accesses from `accessor` to memory of `home`.
     pub fn link(&self, accessor: u32, home: u32) -> LinkCost {
         self.0.costs.link(accessor, home)
     }
 
-    /// All costs.
+    /// The costs of all pairs of nodes.
     pub fn costs(&self) -> &NodeCosts {
         &self.0.costs
     }
 
-    /// The node of the calling thread. Emulated: the node the thread is bound to; a thread that is not bound gets the next node
-    /// round-robin. Real: where it runs, asked again every 256 calls, unless bound or pinned.
+    /// The node of the calling thread. In an emulated topology it is the node to which the thread is bound; a thread
+    /// that is not bound gets the next node, round-robin. In a real topology it is the node where the thread runs,
+    /// which is asked again every 256 calls, unless the thread is bound or pinned.
     #[inline(always)]
     pub fn current_node(&self) -> u32 {
         let cached = thread::cached();
@@ -147,7 +153,7 @@ impl Topology {
         self.look_up()
     }
 
-    /// Binds the calling thread to `node` without touching its affinity: accesses count as that node's from now on.
+    /// Binds the calling thread to `node` without changing its affinity: from now on its accesses count as that node's.
     pub fn bind_current_thread(&self, node: u32) -> Result<(), TopologyError> {
         self.check(node)?;
         thread::bind(self.0.identity, &self.0.alive, node);
@@ -162,20 +168,22 @@ impl Topology {
         node
     }
 
-    /// Ends a binding: an emulated thread is assigned anew at its next use, a real one is looked up again.
+    /// Ends a binding. In an emulated topology the thread is assigned again at its next use, in a real one it is looked
+    /// up again.
     pub fn unbind_current_thread(&self) {
         thread::unbind(self.0.identity);
     }
 
-    /// Binds the calling thread to `node` and, on a real topology, lets the operating system run it on that node's processors only, as far as the process may use them.
+    /// Binds the calling thread to `node`. On a real topology the operating system then runs it only on that node's
+    /// processors, as far as the process may use them.
     ///
     /// # Errors
-    /// There is no such node, or no processor of it that the process may use: then nothing has changed.
+    /// The node does not exist, or the process may use no processor of it; then nothing has changed.
     pub fn pin_current_thread_to_node(&self, node: u32) -> Result<(), TopologyError> {
         self.check(node)?;
         if !self.0.emulated {
             let set = those_allowed(&self.0.nodes[node as usize].cpus, &affinities());
-            // An empty set is answered with EINVAL: a memory-only node cannot run a thread.
+            // The kernel answers EINVAL for an empty set: a memory-only node cannot run a thread.
             sched_setaffinity(None, &set).map_err(|e| TopologyError::Pin { node, source: e.into() })?;
         }
         thread::bind(self.0.identity, &self.0.alive, node);
@@ -204,12 +212,13 @@ impl Topology {
     }
 }
 
-/// Where the process may run, as far as it is known: where its first thread may, which is what it was started with, and where the calling thread may.
+/// The processors on which the process may run, as far as they are known: those of its first thread, with which it was
+/// started, and those of the calling thread.
 fn affinities() -> Vec<CpuSet> {
     [Some(getpid()), None].into_iter().filter_map(|thread| sched_getaffinity(thread).ok()).collect()
 }
 
-/// The processors that are in one of the sets; all of them if there is none.
+/// The processors that are in one of the sets; all processors if there are no sets.
 fn those_allowed(cpus: &[u32], sets: &[CpuSet]) -> CpuSet {
     let is_allowed = |cpu: usize| sets.is_empty() || sets.iter().any(|set| set.is_set(cpu));
     let mut allowed = CpuSet::new();
@@ -223,7 +232,7 @@ impl std::fmt::Debug for Topology {
     }
 }
 
-/// Makes a topology with figures of one's own.
+/// Builds a topology with custom figures.
 #[derive(Debug, Clone)]
 pub struct TopologyBuilder {
     nodes: Vec<Node>,
@@ -233,7 +242,7 @@ pub struct TopologyBuilder {
 }
 
 impl TopologyBuilder {
-    /// `count` emulated nodes (clamped to 1..=[`MAX_NODES`]), the paper's costs.
+    /// `count` emulated nodes (clamped to 1..=[`MAX_NODES`]) with the paper's costs.
     pub fn emulated(count: usize) -> TopologyBuilder {
         let count = count.clamp(1, MAX_NODES);
         let distance = |from: usize, to: usize| if from == to { 10 } else { 21 };
@@ -246,7 +255,7 @@ impl TopologyBuilder {
         TopologyBuilder { nodes, memory_only: Vec::new(), emulated, costs }
     }
 
-    /// Latencies in nanoseconds from `accessor` to `home`; unknown nodes are ignored.
+    /// Sets the latencies from `accessor` to `home`, in nanoseconds. Unknown nodes are ignored.
     #[must_use]
     pub fn latency(mut self, accessor: u32, home: u32, read_ns: f64, write_ns: f64) -> Self {
         let link = LinkCost { read_ns, write_ns, ..self.costs.link(accessor, home) };
@@ -254,7 +263,7 @@ impl TopologyBuilder {
         self
     }
 
-    /// Bandwidths in GB/s from `accessor` to `home`; unknown nodes are ignored.
+    /// Sets the bandwidths from `accessor` to `home`, in GB/s. Unknown nodes are ignored.
     #[must_use]
     pub fn bandwidth(mut self, accessor: u32, home: u32, read_gb_s: f64, write_gb_s: f64) -> Self {
         let link = LinkCost { read_gb_s, write_gb_s, ..self.costs.link(accessor, home) };
@@ -262,14 +271,14 @@ impl TopologyBuilder {
         self
     }
 
-    /// All figures of one pair; unknown nodes are ignored.
+    /// Sets all figures of one pair. Unknown nodes are ignored.
     #[must_use]
     pub fn link(mut self, accessor: u32, home: u32, cost: LinkCost) -> Self {
         self.costs.set(accessor, home, cost);
         self
     }
 
-    /// The topology, with an identity of its own.
+    /// Builds the topology, which gets its own identity.
     pub fn build(self) -> Topology {
         let highest = self.nodes.iter().flat_map(|n| &n.cpus).max().map_or(0, |&cpu| cpu as usize + 1);
         let mut node_of_cpu = vec![0; highest];
@@ -327,7 +336,7 @@ mod tests {
         assert_eq!(a.current_node(), 0);
     }
 
-    /// Regression: the seventeenth topology that a thread met undid its oldest binding.
+    /// Regression: the seventeenth topology that a thread met removed its oldest binding.
     #[test]
     fn a_binding_lasts_as_long_as_its_topology() {
         let bound = Topology::emulated(4);
@@ -354,8 +363,8 @@ mod tests {
         assert!(matches!(topology.pin_current_thread_to_node(2), Err(TopologyError::Pin { node: 2, .. })));
     }
 
-    /// Regression: memory without processors got a pool of its own, to which nothing was written before all others were full; and where it came between two nodes, threads of the second one
-    /// wrote to the first one's pool.
+    /// Regression: memory without processors got a pool of its own, which was written only when all others were full.
+    /// Where its number lay between those of two nodes, threads of the second node wrote to the pool of the first.
     #[test]
     fn memory_without_processors_is_no_node_of_a_store() {
         let dir = tempfile::tempdir().unwrap();
@@ -366,19 +375,19 @@ mod tests {
         let seen = [0, 1].map(|node| topology.node(node).unwrap().clone());
         assert_eq!(seen.each_ref().map(|node| (node.os_id, &node.distances[..])), [(0, &[10, 21][..]), (2, &[21, 10])]);
         assert_eq!((0..4).map(|_| topology.assign_thread()).collect::<Vec<_>>(), [0, 1, 0, 1]);
-        // More than a store may have, and two that count.
+        // More nodes than a store may have, of which only two count.
         let (distances, dir) = ("10 ".repeat(18), tempfile::tempdir().unwrap());
         let nodes: Vec<_> = (0..18).map(|id| (id, if id < 2 { ["0", "1"][id as usize] } else { "" }, distances.as_str())).collect();
         fixture::write(dir.path(), "0-17", &nodes);
         assert!(matches!(Topology::from_sysfs(dir.path()), Err(TopologyError::TooManyNodes { found: 18, .. })));
         assert_eq!(Topology::with_processors(dir.path()).unwrap().node_count(), 2);
-        // None has any: all count.
+        // No node has processors, so all of them count.
         let dir = tempfile::tempdir().unwrap();
         fixture::write(dir.path(), "0-1", &[(0, "", "10 21"), (1, "", "21 10")]);
         assert_eq!(Topology::with_processors(dir.path()).unwrap().node_count(), 2);
     }
 
-    /// Asks where the thread runs when the thread's values are destroyed, and tells what came of it.
+    /// Asks where the thread runs while its thread-local values are destroyed, and sends whether that worked.
     struct AsksAtTheEnd(Topology, std::sync::mpsc::Sender<bool>);
 
     impl Drop for AsksAtTheEnd {
@@ -397,7 +406,8 @@ mod tests {
         static LAST_WORDS: std::cell::RefCell<Option<AsksAtTheEnd>> = const { std::cell::RefCell::new(None) };
     }
 
-    /// Regression: what a thread remembers of its bindings is gone by then, and whoever used a store in the destructor of a thread-local value ended the process.
+    /// Regression: the list of a thread's bindings is gone by then, so using a store in the destructor of a
+    /// thread-local value ended the process.
     #[test]
     fn a_thread_that_ends_is_somewhere_still() {
         let dir = tempfile::tempdir().unwrap();
@@ -405,7 +415,7 @@ mod tests {
         for topology in [Topology::emulated(2), Topology::from_sysfs(dir.path()).unwrap()] {
             let (sender, outcome) = std::sync::mpsc::channel();
             let thread = std::thread::spawn(move || {
-                // Before the bindings, which are destroyed first then.
+                // Set before the bindings are first used; the bindings are then destroyed first.
                 LAST_WORDS.set(Some(AsksAtTheEnd(topology.clone(), sender)));
                 topology.current_node();
             });
