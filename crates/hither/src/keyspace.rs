@@ -177,8 +177,8 @@ impl Keyspace {
 
     /// Starts a write of `key` and returns a [`Ticket`] without waiting for durability.
     ///
-    /// The write is visible at once; readers at a durable level wait for it to become durable. The ticket reports when
-    /// it is. Dropping the ticket does not undo the write.
+    /// The write is visible at once. A read that must not return data that could still be lost waits until it is
+    /// durable. The ticket reports when it is. Dropping the ticket does not undo the write.
     ///
     /// # Errors
     /// Those of [writes](crate#errors).

@@ -27,10 +27,11 @@
 //!
 //! # What is promised
 //!
-//! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call has returned, or
-//!   once its [`Ticket`] reports it durable. A write at [`Durability::Interval`] or [`Durability::Process`] survives a
-//!   crash of the process. A power loss loses at most the writes of the last interval and of the duration of one sync
-//!   at `Interval`, and the writes since the last sync at `Process`.
+//! * **Durability.** A write at [`Durability::Sync`] (the default) survives a power loss once its call has returned. A
+//!   call that returns a [`Ticket`] does not wait: its write survives a power loss once the ticket reports it durable. A
+//!   write at [`Durability::Interval`] or [`Durability::Process`] survives a crash of the process. A power loss loses
+//!   at most the writes of the last interval and of the duration of one sync at `Interval`, and the writes since the
+//!   last sync at `Process`.
 //! * **Reads.** A read never returns data that could still be lost at the store's level. At `Sync` on a file, a read
 //!   that finds a write or a delete that is not durable yet waits for a sync. A walk over many keys waits least when it
 //!   reads from a [`Snapshot`], which is made durable once.
@@ -77,8 +78,8 @@
 //! Together with the outcome they return the version that it *rests on*. Until that version is durable, do not report
 //! the outcome to anyone who takes it for durable. 0 means that the outcome may be reported at once.
 //!
-//! All other operations wait for that version themselves. If the system gives the store no thread for commits, the
-//! operations above make the commit themselves and do wait.
+//! All other operations wait for that version themselves, or return a [`Ticket`] for it. If the system gives the store
+//! no thread for commits, the operations above make the commit themselves and do wait.
 //!
 //! ```
 //! # fn main() -> hither::Result<()> {
