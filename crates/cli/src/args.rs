@@ -15,12 +15,12 @@ Exit status: 0 done, found or sound; 1 not found or not sound; 2 wrong use or a 
 4 damaged, foreign or newer format; 5 locked by another process; 6 store or disk full; 7 no store, or a pool missing; 8 failed sync.";
 
 const SALVAGE_HELP: &str = "\
-Open a damaged store with what is readable of it; what is not is named on standard error and left out.
-Commands that only read change no byte of the store then, as with --read-only. Those that write go on from what was
-readable, and remove the checkpoint; the damage stays where it is, so every later opening needs --salvage, too.
-`hither copy --salvage` makes a sound store of what is readable, `hither dump --salvage` saves one keyspace.
-Where the newest entry of a key is damaged, an older one counts: the key may have an older value, or be there although
-it was deleted.";
+Open a damaged store with the data that is readable; unreadable data is left out and named on standard error.
+Commands that only read then change no byte of the store, as with --read-only. Commands that write continue from the
+readable data and remove the checkpoint; the damage stays where it is, so every later opening needs --salvage, too.
+`hither copy --salvage` makes a sound store of the readable data, `hither dump --salvage` saves one keyspace.
+Where the newest entry of a key is damaged, an older one counts: the key may have an older value, or exist although it
+was deleted.";
 
 /// A key-value store that keeps every byte near the thread that needs it, and loses nothing that it acknowledged.
 #[derive(Debug, Parser)]
@@ -181,10 +181,10 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Reports: each `durable N` on standard output (--json: {\"durable\":N}) says that the first N records of the input are durable at the chosen level.
-A later record of the same key wins, so a load that was interrupted can be started again with the same input and ends in the same store:
-  --skip N    passes over the first N records: give the N of the last report
-  --resume    compares from the start and writes only what differs; while it runs, a key that occurs several times in the input may show
-              an earlier of its values again, until the load has passed its last record")]
+A later record of the same key wins, so an interrupted load can be started again with the same input and ends in the same store:
+  --skip N    skips the first N records: give the N of the last report
+  --resume    compares from the start and writes only records that differ; a key that occurs several times in the input may show an
+              earlier one of its values again until the load has passed the key's last record")]
 pub struct LoadArgs {
     /// Format of the input; default by the file's name (.csv, .jsonl, .ndjson), otherwise kv
     #[arg(long, value_enum)]
@@ -323,10 +323,11 @@ pub struct CompactArgs {
 /// `copy`
 #[derive(Debug, Args)]
 #[command(after_help = "\
---data, --medium, --read-only and --salvage are about the old store, --capacity and --max-capacity about the new one, --checkpoints
-about both; --durability and --utilization are about neither. The new one may grow as far as the old one unless --max-capacity is given; what it lies on is found out, whatever --medium
-says. With --salvage it is a sound store that has what is readable of the old one, which is not changed. It is there when it is complete
-and synced; a copy that is killed leaves a directory DIR.PID.N.part (DIR/copy.PID.N.part if DIR was there), which may be removed.")]
+--data, --medium, --read-only and --salvage apply to the old store, --capacity and --max-capacity to the new one, --checkpoints to
+both; --durability and --utilization apply to neither. Without --max-capacity the new store may grow as far as the old one. Its medium
+is detected, whatever --medium says. With --salvage the new store is sound and has the readable data of the old one, which is not
+changed. The new store appears in its place when it is complete and synced; a copy that is killed leaves a directory DIR.PID.N.part
+(DIR/copy.PID.N.part if DIR existed), which may be removed.")]
 pub struct CopyArgs {
     /// Directory of the new store, which must not hold a store yet; or nodeN=DIR, once for each node
     #[arg(required = true, value_name = "[nodeN=]DIR")]

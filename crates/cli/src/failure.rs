@@ -138,20 +138,20 @@ fn store_text(error: &Error) -> String {
              new store with a larger --max-capacity (`hither copy`)"
         ),
         Error::NotAdjacent { bytes, free } => format!(
-            "the store has no {bytes} adjacent bytes left, which a value of this size takes; {free} bytes are free, but in pieces: delete or \
-             expire data, divide the value, or copy it to a new store with a larger --max-capacity (`hither copy`)"
+            "the store has no {bytes} adjacent bytes left, as a value of this size needs; {free} bytes are free, but in pieces: delete or \
+             expire data, divide the value, or copy the store to a new one with a larger --max-capacity (`hither copy`)"
         ),
         Error::TooLarge { bytes, limit } => format!(
-            "it takes {bytes} bytes, and the store can hold {limit} bytes at most in one value or batch; divide it, or copy the store to a \
+            "the value or batch takes {bytes} bytes, but the store can hold at most {limit} bytes in one; divide it, or copy the store to a \
              new one with a larger --max-capacity (`hither copy`)"
         ),
         Error::Utilization { live, limit, percent } => format!(
-            "the store is full: {live} bytes are live, and --utilization {percent} bounds them to {limit}; delete or expire data, give a higher \
+            "the store is full: {live} bytes are live, and --utilization {percent} limits them to {limit}; delete or expire data, give a higher \
              --utilization, or copy it to a new store with a larger --max-capacity (`hither copy`)"
         ),
         Error::ReadOnly(why) => format!(
-            "the store takes no writes since a sync failed ({why}); writes that were not acknowledged may be lost; check the device and run \
-             the command again: it finds what really reached the medium"
+            "the store accepts no writes because a sync failed ({why}); writes that were not acknowledged may be lost; check the device and \
+             run the command again: it recovers the data that reached the medium"
         ),
         Error::TooManyKeyspaces(count) => {
             format!("the store has {count} keyspaces and no room for more; use one of them, or another store")
@@ -173,10 +173,10 @@ fn store_text(error: &Error) -> String {
 fn salvage_text(error: &Error, only_reads: bool) -> String {
     match error {
         Error::Damaged(_) | Error::OlderCopy(_) if only_reads => {
-            format!("{}; --salvage does not get past this: restore all pools of the store from a backup", error.finding())
+            format!("{}; --salvage cannot skip this damage: restore all pools of the store from a backup", error.finding())
         }
         Error::Damaged(_) | Error::OlderCopy(_) => format!(
-            "{}; commands that write do not get past this; save what is readable in a new store (`hither copy DIR --salvage`), or restore all pools of \
+            "{}; commands that write cannot skip this damage; save the readable data in a new store (`hither copy DIR --salvage`), or restore all pools of \
              the store from a backup",
             error.finding()
         ),
@@ -192,10 +192,10 @@ fn copy_text(error: &CopyError) -> String {
             format!("the new store may grow to {limit} bytes, which is too little; give a larger --max-capacity")
         }
         CopyError::Target(Error::TooLarge { bytes, limit }) => {
-            format!("a value takes {bytes} bytes, and the new store can hold {limit} in one; give a larger --max-capacity")
+            format!("a value takes {bytes} bytes, but the new store can hold at most {limit} in one; give a larger --max-capacity")
         }
         CopyError::Target(Error::NotAdjacent { bytes, .. }) => {
-            format!("the new store has no {bytes} adjacent bytes left, which a value takes; give a larger --max-capacity")
+            format!("the new store has no {bytes} adjacent bytes left, as a value needs; give a larger --max-capacity")
         }
         CopyError::Target(error) => format!("the new store cannot be made: {}", store_text(error)),
         other => other.to_string(),
@@ -213,7 +213,7 @@ impl fmt::Display for Failure {
         match self {
             Self::NotFound(what) | Self::Usage(what) => f.write_str(what),
             Self::Input { name, line, what, skippable } => {
-                let advice = if *skippable { "; correct the line, or pass over such lines with --skip-bad" } else { "" };
+                let advice = if *skippable { "; correct the line, or leave such lines out with --skip-bad" } else { "" };
                 write!(f, "{name}, line {line}: {what}{advice}")
             }
             Self::Store(error) => f.write_str(&store_text(error)),

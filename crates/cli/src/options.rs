@@ -24,18 +24,18 @@ fn refusal(command: &Command, option: &str) -> Option<String> {
     let name = option.replace('_', "-");
     match option {
         _ if matches!(command, Command::Bench(_)) => Some(format!(
-            "--{name} is for commands on a store of yours, and bench makes its own; options of a measurement stand behind its name: \
+            "--{name} is for commands on a store that you name, but bench creates its own; give options of a measurement after its name: \
              `hither bench run --json`"
         )),
         "keyspace" if is_about_all_keyspaces(command) => Some(
-            "--keyspace is for commands on one keyspace: check, del, drop, dump, get, load, put, scan and stat; leave it out, for this one is about all"
+            "--keyspace is for commands on one keyspace: check, del, drop, dump, get, load, put, scan and stat; leave it out, because this command acts on all keyspaces"
                 .into(),
         ),
         "read_only" if !only_reads(command) => {
             Some("--read-only is for commands that only read: check, copy, dump, get, keyspaces, scan and stat".into())
         }
         "utilization" | "durability" if matches!(command, Command::Copy(_)) => {
-            Some(format!("--{name} is about a store while it is written to, and copy reads the old one and makes the new one durable at its end; leave it out"))
+            Some(format!("--{name} applies while a store is written, but copy only reads the old store and makes the new one durable at its end; leave it out"))
         }
         _ => None,
     }

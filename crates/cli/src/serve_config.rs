@@ -192,7 +192,7 @@ impl ServeArgs {
     /// The layer of the environment; `variable` reads one variable.
     fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<ServeArgs, Failure> {
         fn parse<T: FromStr>(name: &str, text: Option<String>) -> Result<Option<T>, Failure> {
-            text.map(|text| text.parse().map_err(|_| Failure::Usage(format!("{name} is \"{text}\", which cannot be read")))).transpose()
+            text.map(|text| text.parse().map_err(|_| Failure::Usage(format!("{name} is \"{text}\", which is not valid")))).transpose()
         }
         let number = |name: &str| parse::<u64>(name, variable(name));
         let fits = |name: &str| -> Result<Option<usize>, Failure> { parse::<usize>(name, variable(name)) };
@@ -202,13 +202,13 @@ impl ServeArgs {
             None => Ok(None),
             Some("yes" | "true" | "on" | "1") => Ok(Some(true)),
             Some("no" | "false" | "off" | "0") => Ok(Some(false)),
-            Some(text) => Err(Failure::Usage(format!("{name} is \"{text}\"; say yes or no"))),
+            Some(text) => Err(Failure::Usage(format!("{name} is \"{text}\"; give yes or no"))),
         };
         let path = |name: &str| variable(name).map(PathBuf::from);
         // Most likely a script found no password. An empty one would take precedence over that of the file and let
         // everybody in.
         let not_empty = |name: &str| match variable(name) {
-            Some(text) if text.is_empty() => Err(Failure::Usage(format!("{name} is empty; leave it away if there is to be no password"))),
+            Some(text) if text.is_empty() => Err(Failure::Usage(format!("{name} is empty; unset it if there is to be no password"))),
             given => Ok(given),
         };
         Ok(ServeArgs {
@@ -256,7 +256,7 @@ impl ServeArgs {
             None | Some("yes") => ClientCertificates::Yes,
             Some("optional") => ClientCertificates::Optional,
             Some("no") => ClientCertificates::No,
-            Some(text) => return Err(Failure::Usage(format!("tls-auth-clients is \"{text}\"; say no, optional or yes"))),
+            Some(text) => return Err(Failure::Usage(format!("tls-auth-clients is \"{text}\"; give no, optional or yes"))),
         };
         Ok(Some(TlsConfig {
             port,
@@ -276,7 +276,7 @@ impl ServeArgs {
         }
         match colliding(&listen) {
             Some((a, b)) => {
-                Err(Failure::Usage(format!("listen: {a} and {b} cannot both be listened at, for one takes the clients of the other")))
+                Err(Failure::Usage(format!("listen: {a} and {b} cannot be used together, because one takes the clients of the other")))
             }
             None => Ok(listen),
         }
@@ -299,7 +299,7 @@ impl ServeArgs {
 
     fn debug_command(&self) -> Result<DebugCommand, Failure> {
         let named = |text: &String| {
-            DebugCommand::named(text).ok_or_else(|| Failure::Usage(format!("enable-debug-command is \"{text}\"; say no, local or yes")))
+            DebugCommand::named(text).ok_or_else(|| Failure::Usage(format!("enable-debug-command is \"{text}\"; give no, local or yes")))
         };
         self.enable_debug_command.as_ref().map_or(Ok(DebugCommand::No), named)
     }
@@ -308,12 +308,12 @@ impl ServeArgs {
     fn set_log(&self) -> Result<(), Failure> {
         if let Some(text) = &self.log_level {
             let level = Level::named(text);
-            events::set_level(level.ok_or_else(|| Failure::Usage(format!("log-level is \"{text}\"; say debug, info, warn or error")))?);
+            events::set_level(level.ok_or_else(|| Failure::Usage(format!("log-level is \"{text}\"; give debug, info, warn or error")))?);
         }
         match self.log_format.as_deref() {
             None | Some("text") => {}
             Some("json") => events::set_json(true),
-            Some(text) => return Err(Failure::Usage(format!("log-format is \"{text}\"; say text or json"))),
+            Some(text) => return Err(Failure::Usage(format!("log-format is \"{text}\"; give text or json"))),
         }
         Ok(())
     }
@@ -355,22 +355,22 @@ impl ServeArgs {
         let default = Config::default();
         let databases = all.databases.unwrap_or(default.databases);
         if !(1..=256).contains(&databases) {
-            return Err(Failure::Usage(format!("{databases} databases are not possible; have 1 to 256")));
+            return Err(Failure::Usage(format!("{databases} databases are not possible; give 1 to 256")));
         }
         let threads = all.threads.unwrap_or(default.threads);
         if threads > MOST_THREADS {
             return Err(Failure::Usage(format!(
-                "{threads} threads are not possible; have 1 to {MOST_THREADS}, or 0 for one per processor"
+                "{threads} threads are not possible; give 1 to {MOST_THREADS}, or 0 for one per processor"
             )));
         }
         let max_clients = all.max_clients.unwrap_or(default.max_clients);
         let max_request_bytes = bytes("max-request", all.max_request.as_ref())?.unwrap_or(default.max_request_bytes);
         if max_clients == 0 || max_request_bytes == 0 {
-            return Err(Failure::Usage("max-clients and max-request have to be more than 0: nobody could be served".into()));
+            return Err(Failure::Usage("max-clients and max-request must be more than 0, or nobody could be served".into()));
         }
         let port = all.port.unwrap_or(default.port);
         if port != 0 && all.tls_port == Some(port) && all.tls_only != Some(true) {
-            return Err(Failure::Usage(format!("port and tls-port are both {port}; give each one of its own, or tls-only")));
+            return Err(Failure::Usage(format!("port and tls-port are both {port}; give each its own port, or set tls-only")));
         }
         Ok(Config {
             port,

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub fn open(instead: &str) -> Result<Stdin, Failure> {
     let stdin = std::io::stdin();
     if is_closed(&stdin) {
-        return Err(Failure::Usage(format!("standard input was to be read, which is closed; {instead}")));
+        return Err(Failure::Usage(format!("standard input is to be read, but it is closed; {instead}")));
     }
     Ok(stdin)
 }

@@ -60,8 +60,8 @@ fn tell_clock(args: &StoreArgs, db: &Db) {
     let ahead_ms = db.recovery().clock_ahead_ms;
     if ahead_ms > CLOCK_TOLERANCE_MS {
         let what = format!(
-            "the store remembers a time {} s ahead of this machine's clock, and keys expire by that until the clock has caught up; set the clock \
-             right, or, if it was wrong before, make a new store with `hither copy`",
+            "the store's time is {} s ahead of this machine's clock, and keys expire by the store's time until the clock has caught up; set the \
+             clock right, or, if it was wrong before, make a new store with `hither copy`",
             ahead_ms / 1000
         );
         output::warning(&what, args.form());
@@ -137,8 +137,8 @@ fn ensure_no_servers(db: &Db, name: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "keyspace \"{name}\" is a part of the databases that a server has in this store; write to them through it (`hither serve`), and load dumps of \
-         databases into a new store, before a server opens it"
+        "keyspace \"{name}\" belongs to the databases of a server in this store; write to them through the server (`hither serve`), and load dumps of \
+         databases into a new store before a server opens it"
     )))
 }
 
@@ -173,8 +173,10 @@ fn tell_volatile(args: &StoreArgs, db: &Db) {
     }
     let pools = db.stats().pools;
     if let Some(pool) = pools.iter().find(|pool| pool.medium == "volatile") {
-        let what =
-            format!("{} lies in memory (medium volatile): what is written survives a kill of the program, but no loss of power", pool.path);
+        let what = format!(
+            "{} is treated as volatile memory (medium volatile) and nothing is synced: data survives a crash of the program, but not a power loss",
+            pool.path
+        );
         output::note(&what, args.form());
     }
 }

@@ -61,7 +61,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Reads a time to live, which must not be zero.
 pub fn time_to_live(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("a record with no time to live is gone at once; to remove a key, use `hither del`".into()),
+        Duration::ZERO => Err("the time to live must be more than 0; to remove a key, use `hither del`".into()),
         ttl => Ok(ttl),
     }
 }
@@ -76,7 +76,7 @@ pub fn durability(text: &str) -> Result<Durability, String> {
             .and_then(|ms| ms.parse().ok())
             .filter(|ms| *ms > 0)
             .map(|ms| Durability::Interval(Duration::from_millis(ms)))
-            .ok_or_else(|| format!("\"{text}\" is not a durability level (sync, process, interval:MS)")),
+            .ok_or_else(|| format!("\"{text}\" is not a durability level; give sync, process, or interval:MS with MS at least 1")),
     }
 }
 
@@ -114,7 +114,7 @@ pub fn place(text: &OsStr) -> Result<Place, Failure> {
     match digits.and_then(|digits| digits.parse().ok()).filter(|node| (*node as usize) < MAX_NODES) {
         Some(node) => Ok(Place::Node(node, dir)),
         None => Err(Failure::Usage(format!(
-            "\"{}\" is no number of a node in {}; nodes have the numbers 0 to {} (for a directory of that name, write ./{1})",
+            "\"{}\" is not a node number in {}; nodes have the numbers 0 to {} (for a directory of that name, write ./{1})",
             String::from_utf8_lossy(number),
             text.display(),
             MAX_NODES - 1
@@ -177,7 +177,7 @@ mod tests {
             assert!(duration(text).is_err(), "{text}");
         }
         assert_eq!(time_to_live("1ms"), Ok(Duration::from_millis(1)));
-        assert!(time_to_live("0h").is_err() && time_to_live("1w").is_err());
+        assert!(time_to_live("0h").unwrap_err().contains("more than 0") && time_to_live("1w").is_err());
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         assert!(matches!(durability("process"), Ok(Durability::Process)));
         assert!(matches!(durability("interval:10"), Ok(Durability::Interval(d)) if d.as_millis() == 10));
         for text in ["", "Sync", "interval", "interval:", "interval:0", "interval:x"] {
-            assert!(durability(text).is_err(), "{text}");
+            assert!(durability(text).unwrap_err().contains("MS at least 1"), "{text}");
         }
     }
 

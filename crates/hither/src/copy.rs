@@ -49,7 +49,7 @@ impl std::fmt::Display for CopyError {
         match self {
             CopyError::Source(error) => write!(f, "the store cannot be copied: {error}"),
             CopyError::Target(error) => write!(f, "the copy cannot be made: {error}"),
-            CopyError::Stopped => f.write_str("the copy was given up before it was whole"),
+            CopyError::Stopped => f.write_str("the copy was stopped before it was complete"),
         }
     }
 }

@@ -28,7 +28,7 @@ pub fn run(args: &StoreArgs, del: DelArgs, out: &mut Output) -> Result<Outcome, 
     for (option, bound) in [("--prefix", &del.range.prefix), ("--from", &del.range.from)] {
         if bound.as_ref().is_some_and(|bound| bound.is_empty()) {
             return Err(Failure::Usage(format!(
-                "an empty {option} leaves no key out; leave out the option, or use `hither drop` if all are to go"
+                "an empty {option} excludes no key; leave the option out, or use `hither drop` to remove all keys"
             )));
         }
     }

@@ -172,7 +172,7 @@ impl Trial {
         // Removes what a killed run with the same process number left: in a container all runs have the same. A link is
         // not followed.
         let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).map_err(|error| format!("making a file in {}: {error}", parent.display()))?;
+        fs::create_dir(&path).map_err(|error| format!("creating a directory in {}: {error}", parent.display()))?;
         Ok(Self(path))
     }
 }

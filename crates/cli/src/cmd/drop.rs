@@ -16,7 +16,7 @@ pub fn run(args: &StoreArgs, drop: &DropArgs, out: &mut Output) -> Result<Outcom
     let named = StoreArgs { keyspace: Some(drop.name.clone()), ..args.clone() };
     let (db, keyspace) = store::open_keyspace(&named, Missing::Refuse)?;
     if databases::rest_on(&db, &drop.name)? {
-        let what = format!("keyspace \"{}\" is a part of a server's databases; FLUSHDB, said to the server, empties one", drop.name);
+        let what = format!("keyspace \"{}\" belongs to a server's databases; to empty a database, send FLUSHDB to the server", drop.name);
         return Err(Failure::Usage(what));
     }
     let keys = keyspace.len();

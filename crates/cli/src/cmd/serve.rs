@@ -60,7 +60,7 @@ fn serve_until_told(args: &StoreArgs, serve: ServeArgs) -> Result<Outcome, Failu
     if is_reachable && server.shared().acl().is_open() {
         log(Level::Warn, "unprotected", &[("why", &"no password, no protected mode, and other machines can connect")]);
     }
-    server.stop_at_signals().map_err(|source| Failure::Io { what: "taking SIGTERM and SIGINT".into(), source })?;
+    server.stop_at_signals().map_err(|source| Failure::Io { what: "handling SIGTERM and SIGINT".into(), source })?;
     if let Some(address) = server.tls_address() {
         log(Level::Info, "tls", &[("address", &address)]);
     }
@@ -131,7 +131,7 @@ fn refused(error: StartError) -> Failure {
         StartError::Acl(text) | StartError::Tls(text) => Failure::Usage(text),
         StartError::File { path, source } => Failure::Io { what: format!("reading {}", path.display()), source },
         error @ StartError::Backup(_) => {
-            Failure::Io { what: "looking for the directory for backups".into(), source: std::io::Error::other(error) }
+            Failure::Io { what: "checking the directory for backups".into(), source: std::io::Error::other(error) }
         }
         StartError::Threads(source) => Failure::Io { what: "starting the threads of the server".into(), source },
     }

@@ -71,7 +71,7 @@ impl<'de> Visitor<'de> for Field<'_> {
 /// Returns the bytes of a key: the text of a string, the digits of a number.
 fn key_bytes(json: &str) -> Result<Vec<u8>, String> {
     match json.as_bytes().first() {
-        Some(b'"') => serde_json::from_str::<String>(json).map(String::into_bytes).map_err(|why| format!("no Unicode text: {why}")),
+        Some(b'"') => serde_json::from_str::<String>(json).map(String::into_bytes).map_err(|why| format!("not Unicode text: {why}")),
         Some(b'-' | b'0'..=b'9') => Ok(json.as_bytes().to_vec()),
         _ => Err("neither a string nor a number".into()),
     }
@@ -119,7 +119,7 @@ mod tests {
             "empty",
             "neither",
             "not a JSON object",
-            "is no Unicode text",
+            "is not Unicode text",
             // Regression: the last one was taken as the key.
             "the field \"id\" twice",
             // Regression: the line was stored.

@@ -52,7 +52,7 @@ impl<R: BufRead> KvSource<R> {
 
 /// Returns the time at which a record expires (0: never), and the rest of its line.
 fn expiry(line: &[u8]) -> Result<(u64, &[u8]), &'static str> {
-    const WRONG: &str = "behind \\E no time in milliseconds and a tab";
+    const WRONG: &str = "\\E is not followed by a time in milliseconds and a tab";
     let Some(rest) = line.strip_prefix(EXPIRY) else { return Ok((0, line)) };
     let tab = rest.iter().position(|byte| *byte == b'\t').ok_or(WRONG)?;
     let digits = std::str::from_utf8(&rest[..tab]).ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())).ok_or(WRONG)?;

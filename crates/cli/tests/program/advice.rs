@@ -64,7 +64,7 @@ fn a_note_says_where_no_loss_of_power_is_survived() {
     let data = store.path("memory");
     let put = |more: &[&str]| run(&[&["put", "k", "v", "--medium", "volatile", "--data", data.to_str().unwrap()], more].concat()).done();
     let told = put(&[]).err();
-    assert!(count(&told, "note:") == 1 && told.contains("no loss of power"), "{told}");
+    assert!(count(&told, "note:") == 1 && told.contains("not a power loss"), "{told}");
     let ran = put(&["--json"]);
     assert_eq!(ran.document()["stored"], true);
     let note: serde_json::Value = serde_json::from_str(&ran.err()).unwrap();

@@ -183,7 +183,7 @@ fn a_closed_standard_input_is_refused() {
         };
         let refused = ended("<&-");
         let text = String::from_utf8_lossy(&refused.stderr);
-        assert!(refused.status.code() == Some(2) && text.contains("which is closed"), "{arguments}: {refused:?}");
+        assert!(refused.status.code() == Some(2) && text.contains("but it is closed"), "{arguments}: {refused:?}");
         assert!(!store.data().exists());
         assert_eq!(ended("</dev/null").status.code(), Some(0), "an empty file is an empty value, or no records");
     }

@@ -89,7 +89,7 @@ impl Summary {
         let records = if self.durable == 1 { "record" } else { "records" };
         let mut text = format!("{} {records} durable after {:.1} s", self.durable, self.elapsed_ms as f64 / 1000.0);
         let bad = if self.bad_lines == 1 { "bad line" } else { "bad lines" };
-        for (count, what) in [(self.skipped, "passed over"), (self.unchanged, "unchanged"), (self.bad_lines, bad)] {
+        for (count, what) in [(self.skipped, "skipped"), (self.unchanged, "unchanged"), (self.bad_lines, bad)] {
             if count > 0 {
                 text += &format!(", {count} {what}");
             }
@@ -239,7 +239,7 @@ impl RecordReader<'_> {
     /// Warns if an input that was read to its end looks as if it were cut off.
     fn warn(&self) {
         if self.source.ends_within_line() {
-            let what = format!("{} does not end with a newline: if it was cut off, its last record is not whole", self.name);
+            let what = format!("{} does not end with a newline: if it was cut off, its last record is incomplete", self.name);
             output::warning(&what, self.form);
         }
     }
