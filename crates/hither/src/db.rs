@@ -208,8 +208,8 @@ impl Db {
     }
 
     /// Takes a checkpoint of the indexes now instead of in the background, so that a restart scans only what comes
-    /// later. Returns false if this store keeps no checkpoints (in memory, or switched off), or if lack of space made
-    /// the checkpoint void. O(keys).
+    /// later. Returns false if this store keeps no checkpoints (in memory, switched off, or while a salvage passes over
+    /// damage), or if lack of space made the checkpoint void. O(keys).
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`] if the checkpoint cannot be written, [`Error::Damaged`], [`Error::ReadOnly`]
